@@ -185,7 +185,7 @@ proptest! {
                     Step::Lookup(place, n) => {
                         if let Ok(found) = bench.lookup(at(place), name(n)).await {
                             if found.stat.kind == Kind::Directory {
-                                held.entry(found.ino).or_insert((0, at(place))).0 += 1;
+                                held.entry(found.ino).or_insert_with(|| (0, at(place))).0 += 1;
                             } else {
                                 bench.table.forget(found.ino, 1);
                             }
@@ -193,7 +193,7 @@ proptest! {
                     }
                     Step::Mkdir(place, n) => {
                         if let Ok(found) = bench.table.mkdir(at(place), OsStr::new(name(n))).await {
-                            held.entry(found.ino).or_insert((0, at(place))).0 += 1;
+                            held.entry(found.ino).or_insert_with(|| (0, at(place))).0 += 1;
                         }
                     }
                     Step::Rmdir(place, n) => {
@@ -201,7 +201,7 @@ proptest! {
                     }
                     Step::Store(place, n) => {
                         if let Some(key) = bench.table.key_of(at(place)) {
-                            bench.client.insert(&format!("{}{}/new", key.as_str(), name(n)), "content");
+                            bench.client.insert(format!("{}{}/new", key.as_str(), name(n)), "content");
                         }
                     }
                     Step::Remove(n) => {
