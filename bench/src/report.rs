@@ -71,7 +71,7 @@ pub(crate) enum Metric {
     /// The daemon's CPU: seconds per GiB or for all, milliseconds per item.
     Cpu,
     ClientCpu,
-    /// The same for the kernel's own threads, for all programs.
+    /// CPU time of the kernel's own threads, for all programs.
     KernelThreads,
     PeakRss,
     /// Requests per unit.

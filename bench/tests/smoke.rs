@@ -39,7 +39,7 @@ struct Unprivileged {
 }
 
 impl Unprivileged {
-    /// None where nothing can be mounted so.
+    /// A user without privileges; `None` where such a user can't mount.
     fn new() -> Option<Self> {
         if !has_fuse() {
             return None;

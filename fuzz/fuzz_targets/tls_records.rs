@@ -199,7 +199,7 @@ impl Game {
         self.is_sound &= self.silent <= SILENT_MAX && self.silent_bytes <= SILENT_BYTES_MAX;
     }
 
-    /// This was sealed as content.
+    /// Notes bytes that were sealed as content.
     fn may_come(&mut self, content: &[u8]) {
         if self.is_whole {
             self.sealed.extend_from_slice(content);

@@ -50,7 +50,7 @@ impl ChecksumAlgorithm {
 /// A finished checksum. CRC32C and CRC32 use the low 32 bits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Checksum {
-    /// How it was computed.
+    /// The algorithm of the checksum.
     pub algorithm: ChecksumAlgorithm,
     /// The value.
     pub value: u64,

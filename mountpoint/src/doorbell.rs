@@ -31,7 +31,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// There may be something to do. To be called once a housekeeper can see it. Costs one load while all housekeepers are up.
+    /// Rings: there may be something to do. To be called once a housekeeper can see it. Costs one load while all housekeepers are up.
     pub fn ring(&self) {
         if self.is_armed.load(SeqCst) && self.is_armed.swap(false, SeqCst) {
             self.rung.notify_waiters();

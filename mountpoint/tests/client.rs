@@ -26,7 +26,7 @@ async fn connect(endpoint: &str) -> Arc<S3Client> {
     connect_with(endpoint, |_| {}).await
 }
 
-/// The same, with another configuration.
+/// A client with another configuration.
 async fn connect_with(endpoint: &str, change: impl FnOnce(&mut s3::Config)) -> Arc<S3Client> {
     let mut config = s3::Config {
         bucket: BUCKET.to_owned(),

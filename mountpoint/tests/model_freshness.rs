@@ -38,7 +38,7 @@ enum Step {
     Put(usize, bool),
     /// Another client removes the name and what is below it.
     Remove(usize),
-    /// This client does.
+    /// This client removes the file.
     Unlink(usize),
     Pause(u64),
     /// Lookups of this many names from one on, each this far behind the last.

@@ -39,6 +39,7 @@ mod mount {
     mod namespaces;
     mod notified;
     mod options;
+    mod outlive;
     mod packaged;
     mod passthrough;
     mod policy;

@@ -40,7 +40,7 @@ pub struct Cache {
     pub claims: Store<PersistentVolumeClaim>,
     /// All volumes.
     pub volumes: Store<PersistentVolume>,
-    /// The same by handle.
+    /// The volumes by handle.
     pub handles: Handles,
     /// All attachments.
     pub attachments: Store<MountpointS3PodAttachment>,

@@ -127,7 +127,7 @@ impl Control {
         Ok(serde_json::from_str(&self.ask("count", &[("bucket", bucket), ("prefix", prefix)])?)?)
     }
 
-    /// The same with those that were there and have been removed since the last reset.
+    /// The count and bytes of objects, with those that were there and have been removed since the last reset.
     pub(crate) fn stored(&self, bucket: &str, prefix: &str) -> anyhow::Result<(u64, u64)> {
         Ok(serde_json::from_str(&self.ask("stored", &[("bucket", bucket), ("prefix", prefix)])?)?)
     }

@@ -9,7 +9,7 @@ use crate::pattern::{base_of, hash, stir};
 
 /// When every object was last modified: one moment, so that two runs list the same bytes.
 pub(crate) const LAST_MODIFIED_HTTP: &str = "Thu, 01 Jan 2026 00:00:00 GMT";
-/// The same as listings write it.
+/// The time of every object as listings write it.
 pub(crate) const LAST_MODIFIED_ISO: &str = "2026-01-01T00:00:00.000Z";
 /// Most objects one call may make up.
 const FILL_MAX: u64 = 10_000_000;
@@ -215,7 +215,7 @@ impl Store {
         })
     }
 
-    /// The same of those that were removed since the last reset.
+    /// The count and bytes of objects that were removed since the last reset.
     pub(crate) fn count_removed(&self, bucket: &str, prefix: &str) -> (u64, u64) {
         let removed = poisoned(self.removed.lock());
         let below = removed.range((bucket.to_owned(), prefix.to_owned())..);

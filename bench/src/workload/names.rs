@@ -24,7 +24,7 @@ pub(super) fn list_stat(job: &Job<'_>) -> anyhow::Result<Sample> {
     listed(job, true)
 }
 
-/// The same, and then the memory that they take: at rest, and once the kernel forgot them.
+/// Lists names, then measures the memory that they take: at rest, and once the kernel forgot them.
 pub(super) fn list_and_forget(job: &Job<'_>) -> anyhow::Result<Sample> {
     let mut sample = listed(job, false)?;
     if job.scale.names < WORTH {

@@ -114,7 +114,7 @@ pub(super) fn ranges(job: &Job<'_>) -> anyhow::Result<Sample> {
     Ok(sample)
 }
 
-/// The same where one GET in a hundred waits five seconds for its answer.
+/// Reads ranges where one GET in a hundred waits five seconds for its answer.
 pub(super) fn ranges_stalled(job: &Job<'_>) -> anyhow::Result<Sample> {
     job.control.stall(100, Duration::from_secs(5))?;
     let sample = ranges(job);
@@ -135,7 +135,7 @@ pub(super) fn first_byte(job: &Job<'_>) -> anyhow::Result<Sample> {
     })
 }
 
-/// The same after a listing, so that each file's kind is known.
+/// Reads first bytes after a listing, so that each file's kind is known.
 pub(super) fn first_byte_listed(job: &Job<'_>) -> anyhow::Result<Sample> {
     let listed = std::fs::read_dir(job.root())?.count();
     ensure!(listed > 0, "nothing is listed");
@@ -174,7 +174,7 @@ fn small(job: &Job<'_>, first: u64, step: u64) -> anyhow::Result<Work> {
     Ok(work)
 }
 
-/// One of them, into `data`; its bytes.
+/// Reads one small file into `data`; the number of its bytes.
 fn small_one(job: &Job<'_>, number: u64, data: &mut Vec<u8>) -> anyhow::Result<u64> {
     data.resize(Bucket::SMALL_OBJECT as usize, 0);
     let key = format!("dir/{}", numbered(number));
@@ -299,7 +299,7 @@ pub(super) fn open(path: &Path, flags: OFlags) -> anyhow::Result<File> {
     file.with_context(|| format!("open {}", path.display()))
 }
 
-/// The same work in `count` threads, each with its number; the sum.
+/// Does the same work in `count` threads, each with its number; the sum.
 pub(super) fn in_threads(
     count: u64,
     work: impl Fn(u64) -> anyhow::Result<Work> + Sync,

@@ -71,7 +71,7 @@ pub(super) fn small(job: &Job<'_>) -> anyhow::Result<Sample> {
     })
 }
 
-/// The same where a listing has just shown which names there are.
+/// Writes small files where a listing has just shown which names there are.
 pub(super) fn small_listed(job: &Job<'_>) -> anyhow::Result<Sample> {
     let listed = std::fs::read_dir(job.root())?.count();
     anyhow::ensure!(listed == 0, "{listed} names in an empty bucket");

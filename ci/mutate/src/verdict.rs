@@ -15,7 +15,7 @@ use crate::tree::Tests;
 /// The verdict of the tests on a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// This test fails, twice.
+    /// The test that fails, twice.
     Caught(String),
     /// The tests did not end.
     TimedOut,

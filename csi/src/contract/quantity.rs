@@ -81,13 +81,13 @@ impl Quantity {
         u64::try_from(self.milli.div_ceil(1000)).unwrap_or(u64::MAX)
     }
 
-    /// This share of it in a hundred.
+    /// The share of the quantity in per cent.
     #[must_use]
     pub fn percent(self, percent: u32) -> Self {
         Self { milli: (self.milli * u128::from(percent)).div_ceil(100) }
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { milli: self.milli + other.milli }

@@ -133,7 +133,7 @@ impl Claims {
         Ok(())
     }
 
-    /// Another target of this volume that is live or about to be.
+    /// Finds another target of this volume that is live or about to be.
     fn other(&self, state: &State, target: &Path, volume: &str) -> Result<Option<PathBuf>> {
         let mounts = self.table.read()?;
         // Of buckets alone: the kubelet's path of a volume in a pod's manifest holds the name that the pod gives it.

@@ -100,7 +100,7 @@ impl Recorder {
         *self.next_error.lock().unwrap() = Some(Error::new(kind, message));
     }
 
-    /// These attributes mean nothing to it.
+    /// Makes the mounter ignore these attributes.
     pub(crate) fn ignore(&self, attributes: &'static [&'static str]) {
         *self.ignored.lock().unwrap() = attributes;
     }

@@ -86,19 +86,19 @@ impl Lab {
         Self::over(Store::start(|it| it), Volumes::follow(&client, None), &[]).await
     }
 
-    /// The same store, and an API server.
+    /// A driver on the same store, with an API server.
     pub(crate) async fn with_api(&self, client: &kube::Client) -> Self {
         let volumes = Volumes::follow(client, Some(cluster()));
         Self::over(self.store.clone(), volumes, &[]).await
     }
 
-    /// The same store, and a PersistentVolume.
+    /// A driver on the same store that knows a PersistentVolume.
     pub(crate) async fn recorded(&self, handle: &str, recorded: Recorded) -> Self {
         let volumes = BTreeMap::from([(handle.to_owned(), recorded)]);
         Self::over(self.store.clone(), Volumes::known_to_be(cluster(), volumes), &[]).await
     }
 
-    /// The same store, and another one that classes may name.
+    /// A driver on the same store, with another one that classes may name.
     pub(crate) async fn allowing(&self, endpoint: &str) -> Self {
         Self::over(self.store.clone(), Volumes::without_api(cluster()), &[endpoint]).await
     }

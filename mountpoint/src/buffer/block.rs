@@ -116,7 +116,7 @@ impl BlockMut {
         n
     }
 
-    /// No more bytes: from here on it is shared and read.
+    /// Ends the filling: from here on the block is shared and read.
     pub fn freeze(self) -> Block {
         Block(Arc::new(self))
     }

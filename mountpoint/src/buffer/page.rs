@@ -61,7 +61,7 @@ pub(super) struct PageBlock {
 }
 
 impl Pages {
-    /// None mapped yet. `clock` says how long blocks lie idle.
+    /// An empty set of pages. `clock` says how long blocks lie idle.
     pub(super) fn new(clock: Clock) -> Self {
         Self { clock, idle: Mutex::default(), mapped: AtomicUsize::new(0), rested: Doorbell::default() }
     }

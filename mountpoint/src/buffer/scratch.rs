@@ -54,7 +54,7 @@ impl Scratch {
         self.let_go_of(0..self.len);
     }
 
-    /// The same for some of its pages. `part` begins at a page and ends at one, or where all ends.
+    /// Lets go of some pages. `part` begins at a page and ends at one, or where all ends.
     pub fn let_go_of(&mut self, part: Range<usize>) {
         if part.start > part.end || part.end > self.len {
             return;

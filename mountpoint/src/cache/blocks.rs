@@ -56,7 +56,7 @@ enum Held {
 }
 
 impl Blocks {
-    /// How many there are.
+    /// The number of blocks.
     pub(super) fn len(&self) -> usize {
         match &self.held {
             Held::None => 0,
@@ -70,7 +70,7 @@ impl Blocks {
         self.len() == 0
     }
 
-    /// One of them.
+    /// The block of this number.
     pub(super) fn get(&self, block: u32) -> Option<&Stored> {
         match &self.held {
             Held::One(number, stored) if *number == block => Some(stored),

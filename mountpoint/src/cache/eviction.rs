@@ -38,7 +38,7 @@ struct Candidate<T> {
 }
 
 impl<T> Coldest<T> {
-    /// None chosen yet.
+    /// A choice without blocks yet.
     pub(super) fn new(need: u64) -> Self {
         Self { need, bytes: 0, warmest_first: BinaryHeap::new() }
     }

@@ -28,11 +28,11 @@ pub(super) enum Doing {
 /// The consequence of an error for the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
-    /// This process is short of something, or the file would be longer than it may be; what is there is fine.
+    /// Trouble of this process, which is short of something, or the file would be longer than it may be; what is there is fine.
     Passing,
     /// No room on the disk.
     Full,
-    /// This file, or the disk: a few in a row are the disk.
+    /// Trouble of this file, or of the disk: a few in a row mean the disk.
     Suspect,
     /// Writing will not work again.
     Final,

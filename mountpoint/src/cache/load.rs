@@ -21,7 +21,7 @@ const _: () = assert!(CHUNK >= HEADER_MAX && CHUNK.is_multiple_of(SLOT));
 /// The result of reading a sidecar.
 enum Found {
     Sound(Arc<Entry>),
-    /// This run made it, and may not have written its first slot yet: not the loader's business.
+    /// This run made the sidecar, and may not have written its first slot yet: not the loader's business.
     Ours,
     /// No blocks, or data without a sidecar: no harm was done.
     Empty,

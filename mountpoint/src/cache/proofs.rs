@@ -14,7 +14,7 @@ const EXPECTED_MAX: usize = 4096;
 /// Wrong versions that are remembered, until what waited to be written of them is dropped.
 const WRONG_MAX: usize = 64;
 
-/// Both lists.
+/// Versions whose checksum is remembered, and versions that were found wrong.
 #[derive(Debug, Default)]
 pub(super) struct Proofs {
     expected: Mutex<Expected>,

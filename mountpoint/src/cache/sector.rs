@@ -17,7 +17,7 @@ const _: () = assert!(SECTORS as u32 == u64::BITS);
 pub struct Sectors(u64);
 
 impl Sectors {
-    /// None of them.
+    /// No sector.
     pub const NONE: Self = Self(0);
     /// All of them, whatever the block's length.
     pub const ALL: Self = Self(u64::MAX);
@@ -76,7 +76,7 @@ impl Sectors {
         self.0.leading_zeros() + self.0.count_ones() + self.0.trailing_zeros() == u64::BITS || self.is_empty()
     }
 
-    /// How many there are.
+    /// The number of sectors.
     pub(super) fn count(self) -> usize {
         self.0.count_ones() as usize
     }

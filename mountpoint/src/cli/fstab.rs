@@ -43,7 +43,7 @@ struct MountCommand {
     file_system_type: Option<String>,
 }
 
-/// The same in the grammar of `mount-s3`'s flags.
+/// The line in the grammar of `mount-s3`'s flags.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) args: Vec<OsString>,

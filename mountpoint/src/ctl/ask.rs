@@ -42,7 +42,7 @@ pub(super) enum Seen {
         /// The directory is mounted still, and every access fails.
         still_mounted: bool,
     },
-    /// Another user's.
+    /// The mount is another user's.
     NotYours { mount_point: PathBuf, uid: u32 },
     /// The mount has no socket: another engine's, an older release, or one that found no folder for it.
     Silent {

@@ -3,9 +3,9 @@
 /// One change of the flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Advice {
-    /// This flag, which has no value.
+    /// Add this flag, which has no value.
     Add(&'static str),
-    /// This flag with this value, in place of another value.
+    /// Set this flag to this value, in place of another value.
     Set(&'static str, String),
     /// Leave out this flag, which has no value.
     LeaveOut(&'static str),

@@ -40,7 +40,7 @@ impl Guess {
         self.score = (self.score + 1).min(Self::MOST);
     }
 
-    /// None came, or one that did not need the store.
+    /// Counts a wrong guess: no read came, or one that did not need the store.
     pub(super) fn wrong(&mut self) {
         self.score = self.score.saturating_sub(Self::WRONG);
     }

@@ -26,7 +26,7 @@ impl Error {
         Self { errno, message: message.into(), logged: false }
     }
 
-    /// The same, which the log has already.
+    /// Marks the error as one that the log has already.
     pub(super) fn already_logged(self) -> Self {
         Self { logged: true, ..self }
     }

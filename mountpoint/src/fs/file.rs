@@ -239,9 +239,10 @@ impl FileSystem {
         let direct = course.is_direct;
         let handle = self.files.reserve();
         let mapping = Mapping::new(flags.write);
-        let mode = Mode::Read(Reading { reader, course });
+        let mode = Mode::Read(Reading { reader, passthrough, course });
         self.files
             .insert(handle, FileHandle { ino, opener: pid, mode, mapping, closing: Closing::default() });
+        self.record_file(handle);
         let keep_cache = keep_cache && passthrough.is_none();
         Ok(Opened { handle, keep_cache, direct, passthrough })
     }
@@ -256,7 +257,7 @@ impl FileSystem {
             Err(error) => return done(Err(error)),
         };
         match handle.reading() {
-            Ok(Reading { reader, course }) => {
+            Ok(Reading { reader, course, .. }) => {
                 course.read(offset, len);
                 let (inodes, ino) = (self.inodes.clone(), handle.ino);
                 reader.read(offset, len, move |result| {

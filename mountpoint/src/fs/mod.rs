@@ -14,6 +14,7 @@ mod handle;
 mod io_mode;
 mod mapping;
 mod namespace;
+mod outliving;
 mod process;
 mod read_mode;
 mod readers;
@@ -38,7 +39,9 @@ use crate::clock::Clock;
 use crate::inode::InodeTable;
 use crate::moves::Mover;
 use crate::object::ObjectKey;
+use crate::outlive::Journal;
 use crate::prefetch::Prefetcher;
+use crate::sync::Arc;
 use crate::upload::{Stage, Uploader};
 use handle::{DirHandle, FileHandle, HandleTable};
 pub use io_mode::Backings;
@@ -78,6 +81,8 @@ pub struct FileSystem {
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
     finishing: Semaphore,
+    /// What an engine after this one must know, if the mount is to outlive it.
+    journal: Option<Arc<Journal>>,
     /// Whether the engine or the kernel reads each open file.
     io_modes: IoModes,
     read_modes: ReadModes,
@@ -130,6 +135,7 @@ impl FileSystem {
             files: HandleTable::default(),
             dirs: HandleTable::default(),
             finishing: Semaphore::new(FINISHING_MAX),
+            journal: None,
             io_modes: IoModes::default(),
             read_modes: ReadModes::new(config.read_mode),
             reader_left: Notify::new(),

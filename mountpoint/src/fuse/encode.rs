@@ -133,7 +133,7 @@ impl DirReply {
         (size as usize / padded(DIRENT + 1)).max(1)
     }
 
-    /// The same with attributes.
+    /// The most names with attributes that fit.
     pub(super) fn most_plus(size: u32) -> usize {
         (size as usize / (ENTRY_OUT + padded(DIRENT + 1))).max(1)
     }

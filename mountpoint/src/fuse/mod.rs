@@ -28,7 +28,7 @@ mod serve;
 mod session;
 
 pub use operations::Operations;
-pub use options::{Device, MountOptions, Transport};
+pub use options::{Device, MountOptions, Outliving, Transport};
 #[cfg(feature = "testing")]
 pub use request::fuzzing;
 pub use session::{Session, Unmounter};

@@ -31,7 +31,7 @@ impl Firsts {
         (!left(FRESH, since, now).is_zero()).then_some(first)
     }
 
-    /// Another lookup came first.
+    /// Forgets the first bytes of an inode: another lookup came first.
     pub(super) fn forget(&mut self, ino: InodeNo) {
         self.0.retain(|(of, ..)| *of != ino);
     }

@@ -60,7 +60,7 @@ impl Letters {
         end.map_or_else(|| until.into(), Cow::from)
     }
 
-    /// How far it is from `from` to `at`, and to `until`, in the same measure.
+    /// The distances from `from` to `at`, and to `until`, in the same measure.
     pub(crate) fn way(&self, from: &str, at: &str, until: &str) -> Option<(f64, f64)> {
         let letters = self.all();
         let same = common([from, at, until]);

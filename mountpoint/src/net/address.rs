@@ -8,7 +8,7 @@ const REMEMBERED: Duration = Duration::from_secs(300);
 /// An address that failed is left alone for this long, doubled with each failure in a row.
 const REST: Duration = Duration::from_secs(5);
 const REST_MAX: Duration = Duration::from_secs(60);
-/// No more addresses of one name are kept than this.
+/// The most addresses of one name that are kept.
 const ADDRESSES_MAX: usize = 64;
 /// DNS that gave no answer is left alone for this long while an address is healthy: each question may take seconds.
 const UNANSWERED_REST: Duration = Duration::from_secs(30);

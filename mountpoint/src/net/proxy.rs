@@ -43,7 +43,7 @@ impl std::fmt::Debug for Proxy {
 #[derive(Debug, PartialEq, Eq)]
 enum Direct {
     All,
-    /// This name and what is below it.
+    /// A domain and the names below it.
     Domain(String, Option<u16>),
     /// Addresses with the same first bits.
     Network(IpAddr, u32),
@@ -61,7 +61,7 @@ impl Forward {
         Self { begin: format!("http://{}", host.host_header()), authorization: proxy.authorization.clone() }
     }
 
-    /// The same request with the whole URL, and the credentials for the proxy.
+    /// Rewrites a request with the whole URL, and adds the credentials for the proxy.
     pub(crate) fn addressed<B>(
         &self,
         request: http::Request<B>,

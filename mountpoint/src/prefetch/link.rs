@@ -18,7 +18,7 @@ const TELLING: u64 = 3 << 20;
 
 /// How long the bytes of all connections are counted for one figure of the throughput.
 const COUNT_FOR: Duration = Duration::from_secs(1);
-/// No more is fetched ahead than the link brings in this time, however slow it is.
+/// The time of the link that bounds read-ahead, however slow the link is.
 const AHEAD_AT_MOST: Duration = Duration::from_secs(4);
 
 /// The running estimate.

@@ -10,7 +10,7 @@ pub enum Replaces {
     Anything,
     /// No object (If-None-Match: *); `Exists` if one is there.
     Nothing,
-    /// This version (If-Match); `Changed` if another one is there, or none.
+    /// The object of this version (If-Match); `Changed` if another one is there, or none.
     Version(ETag),
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct Miss<'a> {
     /// How long it waited in the queue for a connection, which is not the store's fault.
     pub(crate) queued: Duration,
     pub(crate) retry_after: Option<Duration>,
-    /// More time would not help.
+    /// Whether more time would not help.
     pub(crate) hopeless: bool,
 }
 
@@ -93,7 +93,7 @@ impl Patience {
         Self { limit, attempts_max, attempts: 1, lost: None, last: false, is_strict: false }
     }
 
-    /// No more than this: no attempt begins when that time is up.
+    /// Limits attempts and time: no attempt begins when that time is up.
     pub(crate) fn at_most(&mut self, attempts: u32, within: Duration) {
         self.attempts_max = Some(self.attempts_max.map_or(attempts, |max| max.min(attempts)));
         self.limit = self.limit.min(within);

@@ -182,7 +182,7 @@ impl Part {
         Ok(())
     }
 
-    /// No more bytes. Memory that was reserved and not used returns.
+    /// Seals the part: no more bytes follow. Memory that was reserved and not used returns.
     pub(super) fn seal(self) -> Sealed {
         let body = match self.store {
             Store::Memory { mut full, open, .. } => {

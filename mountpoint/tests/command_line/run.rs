@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// How it ended.
+/// The end of a command.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) code: Option<i32>,

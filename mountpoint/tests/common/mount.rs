@@ -107,7 +107,7 @@ pub(crate) fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
     command
 }
 
-/// The same command with this as its descriptor 3. It travels as standard input, which no other child of this process gets.
+/// A command with this as its descriptor 3. It travels as standard input, which no other child of this process gets.
 pub(crate) fn with_descriptor_3(plain: &Command, descriptor: OwnedFd) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "exec 3<&0 0</dev/null && exec \"$0\" \"$@\""]).arg(plain.get_program());
@@ -116,7 +116,7 @@ pub(crate) fn with_descriptor_3(plain: &Command, descriptor: OwnedFd) -> Command
     shell
 }
 
-/// The same command in a control group: its shell goes there before it becomes the engine.
+/// A command in a control group: its shell goes there before it becomes the engine.
 fn within(plain: &Command, group: &Path) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "echo $$ >\"$GROUP\" && unset GROUP && exec \"$0\" \"$@\""]).arg(plain.get_program());
@@ -125,7 +125,7 @@ fn within(plain: &Command, group: &Path) -> Command {
     shell
 }
 
-/// The same command in a process namespace of its own. Its end is that of the command returned.
+/// A command in a process namespace of its own. Its end is that of the command returned.
 fn apart(plain: &Command) -> Command {
     let mut unshare = Command::new("unshare");
     unshare.args(["--pid", "--fork", "--kill-child", "--"]).arg(plain.get_program()).args(plain.get_args());
@@ -134,7 +134,7 @@ fn apart(plain: &Command) -> Command {
     unshare
 }
 
-/// The same command where a seccomp filter refuses this system call.
+/// A command for which a seccomp filter refuses this system call.
 fn refused(call: u32, plain: &Command) -> Command {
     // Four instructions: load the number of the call, compare, refuse with EPERM, allow.
     const FILTER: &str = "
@@ -156,7 +156,7 @@ os.execvp(sys.argv[2], sys.argv[2:])";
     python
 }
 
-/// The same command with these limits of open files.
+/// A command with these limits of open files.
 fn limited((soft, hard): (u64, u64), plain: &Command) -> Command {
     let mut prlimit = Command::new("prlimit");
     prlimit.arg(format!("--nofile={soft}:{hard}")).arg("--").arg(plain.get_program()).args(plain.get_args());

@@ -12,7 +12,7 @@ use crate::common::{Pattern, Setup, Store, TestMount, is_mounted, until};
 /// The most requests that the kernel keeps in the background, where its read-ahead waits, too. The engine asks for the maximum; a mount
 /// without root gets less.
 const BACKGROUND: usize = 64;
-/// More than that.
+/// A number of files beyond [`BACKGROUND`].
 pub(super) const MANY: usize = BACKGROUND + 6;
 
 /// A file that is open on a mount whose cache has all of it: to read it takes the kernel's read-ahead, but nothing of the store.

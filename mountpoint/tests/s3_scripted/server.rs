@@ -45,7 +45,7 @@ pub(crate) enum Then {
     Reset,
     /// Say nothing more until the client has left.
     Stall,
-    /// The same while the clock creeps: a client that is to ask once more does so long before it gives up, however busy the machine is.
+    /// Stall while the clock creeps: a client that is to ask once more does so long before it gives up, however busy the machine is.
     Hang,
 }
 
@@ -86,7 +86,7 @@ impl Step {
         Self::answer(status, &[], body.as_bytes())
     }
 
-    /// These bytes, and the connection stays open.
+    /// Sends these bytes, and keeps the connection open.
     pub(crate) fn raw(say: Vec<u8>) -> Self {
         Self { say, ..Self::silence(Then::KeepAlive) }
     }
@@ -204,7 +204,7 @@ impl Scripted {
         self.state.lock().unwrap().requests.clone()
     }
 
-    /// More steps behind those that are left.
+    /// Adds steps behind those that are left.
     pub(crate) fn append(&self, steps: impl IntoIterator<Item = Step>) {
         self.state.lock().unwrap().script.extend(steps);
     }

@@ -12,7 +12,7 @@ use super::{Answer, Folder};
 
 /// S3's limits, in tags of a bucket and in characters.
 const TAGS_MAX: usize = 50;
-/// The same of an object.
+/// The most tags of an object.
 const OBJECT_TAGS_MAX: usize = 10;
 const KEY_MAX: usize = 128;
 const VALUE_MAX: usize = 256;

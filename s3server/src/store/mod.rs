@@ -212,7 +212,7 @@ impl Store {
         format!("{}-1", self.marks.next())
     }
 
-    /// The same for an object of several parts.
+    /// A new ETag for an object of several parts.
     pub(crate) fn new_etag_of_parts(&self, parts: usize) -> String {
         format!("{}-{parts}", self.marks.next())
     }

@@ -21,7 +21,7 @@ struct Args {
     /// Address at which /healthz is answered [default: port 9808 of every address]
     #[arg(long, value_parser = flags::address)]
     http_endpoint: Option<SocketAddr>,
-    /// The same by a port
+    /// Port at which /healthz is answered, on every address
     #[arg(long)]
     health_port: Option<u16>,
     /// How long the driver may take for an answer

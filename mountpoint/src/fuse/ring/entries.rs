@@ -180,7 +180,7 @@ impl Entries {
         Some(Taken { header: &header[..HEADER_LEN], argument, payload })
     }
 
-    /// How many there are.
+    /// The number of entries.
     pub(super) fn count(&self) -> usize {
         self.shape.entries
     }
@@ -333,7 +333,7 @@ impl Entries {
         Ok(len)
     }
 
-    /// The same answer once more, which the kernel did not take.
+    /// Sends the same answer once more, because the kernel did not take it.
     ///
     /// # Errors
     /// Of io_uring.

@@ -31,7 +31,7 @@ const QUEUES_MAX: usize = 128;
 /// Requests that wait for their answer at once, in all queues; each has an address range for a payload, and memory only while it is large.
 /// The kernel holds back what more processes ask for. Doubling it doubles how many may wait for a store that hangs before others have to.
 const ENTRIES: usize = 1024;
-/// The same for one queue, at least and at most: a program that runs on one processor must not be held up by a few slow reads.
+/// The entries of one queue, at least and at most: a program that runs on one processor must not be held up by a few slow reads.
 const ENTRIES_OF_QUEUE: std::ops::RangeInclusive<usize> = 16..=256;
 
 const PANICKED: &str = "its thread panicked";

@@ -253,7 +253,7 @@ mod tests {
         shares_of(&rates.iter().map(|&rate| (Direction::Received, rate)).collect::<Vec<_>>()).await
     }
 
-    /// The same of connections that move bytes in these directions.
+    /// The verdict on connections that move bytes in these directions.
     async fn shares_of(rates: &[(Direction, u64)]) -> Option<(u64, Expired)> {
         let (clock, lanes) = (Clock::manual(), Lanes::new(16));
         let moved: Vec<_> = rates.iter().map(|_| Moved::default()).collect();

@@ -45,7 +45,7 @@ impl Received {
         &mut self.bytes[self.range.end..]
     }
 
-    /// These bytes came into the front of [`Received::spare`].
+    /// Notes that `bytes` bytes came into the front of [`Received::spare`].
     pub(super) fn fill(&mut self, bytes: usize) {
         self.range.end += bytes;
     }
@@ -131,7 +131,7 @@ impl ToSend {
         &mut self.bytes[self.range.end..]
     }
 
-    /// These bytes were written into the front of [`ToSend::spare`].
+    /// Notes that `bytes` bytes were written into the front of [`ToSend::spare`].
     pub(super) fn fill(&mut self, bytes: usize) {
         self.range.end += bytes;
     }

@@ -49,7 +49,7 @@ impl Parties {
         }
     }
 
-    /// The same, by this suite.
+    /// Parties that speak this cipher suite.
     pub(super) fn by(suite: SupportedCipherSuite, certificate: &[u8], key: &[u8]) -> Self {
         let mut provider = default_provider();
         provider.cipher_suites = vec![suite];
@@ -69,7 +69,7 @@ impl Parties {
         Self { store: store.into(), provider: default_provider(), roots }
     }
 
-    /// The same, where one key of the client protects only this many records.
+    /// Limits the parties, so that one key of the client protects only this many records.
     #[cfg(test)]
     pub(super) fn limited(mut self, records: u64) -> Self {
         self.provider = super::tests::limited(records);

@@ -40,7 +40,7 @@ pub(super) type TlsStream = stream::TlsStream<Tcp>;
 #[derive(Debug)]
 struct Client {
     config: Arc<ClientConfig>,
-    /// The same store as the one in `config`, which does not show it.
+    /// The store of sessions that `config` has, but does not show.
     sessions: Arc<ClientSessionMemoryCache>,
 }
 

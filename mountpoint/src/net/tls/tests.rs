@@ -45,7 +45,7 @@ fn store_of(suite: SupportedCipherSuite) -> (ServerConfig, Client) {
     (store, client(default_provider(), roots))
 }
 
-/// The same store, and its certificate.
+/// A store of this cipher suite, and its certificate.
 fn store_and_roots(suite: SupportedCipherSuite) -> (ServerConfig, RootCertStore) {
     let key = rcgen::KeyPair::generate().unwrap();
     let own = rcgen::CertificateParams::new(vec![NAME.to_owned()]).unwrap().self_signed(&key).unwrap();
@@ -127,7 +127,7 @@ async fn connected_over<S: AsyncRead + AsyncWrite + Unpin, T: Send + 'static>(
     (negotiated(&client, wire(tcp)).await.unwrap(), served)
 }
 
-/// The same over TCP.
+/// Connects client and store over TCP.
 async fn connected<T: Send + 'static>(
     suite: SupportedCipherSuite,
     serve: impl FnOnce(Server) -> T + Send + 'static,

@@ -19,7 +19,7 @@ use crate::s3::{Error, ErrorKind, Result, xml};
 pub enum Tagging {
     /// The store has no tags of buckets.
     Unsupported,
-    /// These, or none.
+    /// The tags, or none.
     Tags(Tags),
 }
 

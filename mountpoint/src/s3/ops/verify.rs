@@ -81,7 +81,7 @@ fn is_of_a_kind(ours: &str, theirs: &str) -> bool {
 pub(crate) enum Found {
     /// The object that we sent.
     Ours(Stored),
-    /// Another one, or none.
+    /// Another object, or none.
     NotOurs,
     /// Ours, and not encrypted as it was to be.
     Unencrypted(String),
