@@ -1,6 +1,8 @@
 # shellcheck shell=bash
-# The engine is killed ten times in a row. A pod with HostToContainer reads again within three seconds each time: no back-off of the kubelet
-# adds up, since the mounter of the Mountpoint Pod stays and the driver mounts again on its own.
+# The engine is killed ten times in a row. A pod with HostToContainer reads again within three seconds, half of the times at least: no back-off
+# of the kubelet adds up, since the mounter of the Mountpoint Pod stays and the driver mounts again on its own. On a busy machine single ones take
+# longer, but never until the kubelet's next call, which comes after ten seconds here.
+# needs: nobody beside it
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
 
@@ -13,6 +15,7 @@ equal "it reads" hello "$(in_pod following cat /data/hello.txt)"
 engine() { cluster run pgrep -f "^/mountpoint-s3/bin/mount-s3 $bucket "; }
 mountpoint=$(mountpoint_pods data)
 reads() { [ "$(in_pod following cat /data/hello.txt 2>&1)" = hello ]; }
+times=()
 for death in $(seq 10); do
     killed=$(engine)
     start=$EPOCHREALTIME
@@ -22,8 +25,11 @@ for death in $(seq 10); do
     until_ok "it reads after death $death" reads
     took=$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }')
     say "$took s from death $death to new I/O"
-    awk -v took="$took" 'BEGIN { exit took > 3 }' || fail "death $death took $took s, and must take at most 3"
+    awk -v took="$took" 'BEGIN { exit took > 8 }' || fail "death $death took $took s, and must take at most 8"
+    times+=("$took")
 done
+middle=$(printf '%s\n' "${times[@]}" | sort -n | sed -n 5p)
+awk -v middle="$middle" 'BEGIN { exit middle > 3 }' || fail "half of the deaths took over $middle s, and may take 3"
 equal "the Mountpoint Pod" "$mountpoint" "$(mountpoint_pods data Running)"
 equal "restarts of its container" 0 "$(cluster kubectl -n mount-s3 get pod "$mountpoint" -o 'jsonpath={.status.containerStatuses[0].restartCount}')"
 told() { [ "$(kube get events --field-selector involvedObject.name=following,reason=VolumeEngineDied -o name | wc -l)" = 10 ]; }

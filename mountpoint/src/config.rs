@@ -44,7 +44,27 @@ pub struct Config {
     pub s3: s3::Config,
     /// Settings of metrics, log and control socket.
     pub telemetry: telemetry::Config,
+    /// Descriptors that a holder keeps of a mount that outlives its engine.
+    pub supervised: Option<Supervised>,
 }
+
+/// The descriptors that a holder keeps of a mount that outlives its engine, and the way to tell it.
+#[derive(Debug)]
+pub struct Supervised {
+    /// The service manager.
+    pub manager: Option<daemon::ServiceManager>,
+    /// The journal, if an engine before this one made it.
+    pub journal: Option<OwnedFd>,
+    /// The device of a mount that an engine before this one made.
+    pub device: Option<OwnedFd>,
+    /// Whether there is a device, this one or the mount point, whose mount is there.
+    pub is_mounted: bool,
+}
+
+/// The number of the first descriptor that a service manager passes.
+const LISTEN_FDS_FIRST: i32 = 3;
+/// Most descriptors that are looked at. A unit of ours has two.
+const LISTEN_FDS_MAX: usize = 16;
 
 /// Read-ahead we ask of the kernel where we may: one block, so that a sequential reader's requests are as large as can be.
 const READ_AHEAD: u64 = buffer::BLOCK as u64;
@@ -59,7 +79,17 @@ impl Config {
     pub fn from_args(args: &Args) -> anyhow::Result<Self> {
         let (bucket, prefix) = cli::bucket_and_prefix(&args.bucket, args.bucket_options.prefix.as_deref())
             .map_err(anyhow::Error::msg)?;
-        let device = device(&args.directory, args)?;
+        let mut supervised = args.supervised.then(|| supervised(args)).transpose()?;
+        let device = match &supervised {
+            // Nothing is asked of it: no engine answers.
+            Some(Supervised { device: Some(_), .. }) => {
+                fuse::Device::Mount(std::path::absolute(&args.directory).context("the mount point")?)
+            }
+            _ => device(&args.directory, args)?,
+        };
+        if let (Some(supervised), fuse::Device::Adopted(fd)) = (&mut supervised, &device) {
+            supervised.is_mounted = is_connected(fd);
+        }
         let memory = match args.client.memory_target {
             Some(mib) => mib << 20,
             None => memory::default_target(),
@@ -98,7 +128,7 @@ impl Config {
         prefetch.window.part = args.client.read_part_size.unwrap_or(args.client.part_size);
         let mount_point = match &device {
             fuse::Device::Mount(directory) => directory,
-            fuse::Device::Adopted(_) => &args.directory,
+            fuse::Device::Adopted(_) | fuse::Device::Outliving(_) => &args.directory,
         };
         let telemetry = telemetry::Config {
             log: args.logging.log_metrics,
@@ -121,6 +151,7 @@ impl Config {
         };
         Ok(Self {
             name: args.bucket.clone(),
+            supervised,
             device,
             mount: fuse::MountOptions {
                 transport: args.client.fuse_transport.into(),
@@ -320,6 +351,45 @@ pub fn logging(args: &Args) -> logging::Config {
     }
 }
 
+/// The descriptors that the service manager passes: `LISTEN_FDS` of them from 3 on, by the names in `LISTEN_FDNAMES`.
+fn supervised(args: &Args) -> anyhow::Result<Supervised> {
+    let var = |name| std::env::var(name).ok();
+    let manager = std::env::var_os(daemon::NOTIFY_ENV).and_then(|socket| daemon::ServiceManager::at(&socket));
+    let is_ours = var("LISTEN_PID").is_none_or(|pid| pid == std::process::id().to_string());
+    let count = var("LISTEN_FDS").filter(|_| is_ours).and_then(|count| count.parse().ok()).unwrap_or(0);
+    let names = var("LISTEN_FDNAMES").unwrap_or_default();
+    let is_adopted = args.directory.starts_with("/dev/fd");
+    let (mut journal, mut device) = (None, None);
+    for (number, name) in (LISTEN_FDS_FIRST..).zip(names.split(':')).take(LISTEN_FDS_MAX.min(count)) {
+        let place = match name {
+            "journal" => &mut journal,
+            "fuse" if !is_adopted => &mut device,
+            _ => continue,
+        };
+        if !Path::new(&format!("/proc/self/fd/{number}")).exists() {
+            bail!("--supervised: descriptor {number}, {name:?} of LISTEN_FDNAMES, is not open");
+        }
+        let fd = adopt(number);
+        rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC)?;
+        *place = Some(fd);
+    }
+    if manager.is_none() && journal.is_none() {
+        bail!(
+            "--supervised: neither a service manager (NOTIFY_SOCKET) nor a journal (LISTEN_FDS) is there: start this command by a unit of \
+             systemd with Type=notify and FileDescriptorStoreMax=2"
+        );
+    }
+    let device = device.filter(is_connected);
+    Ok(Supervised { manager, journal, is_mounted: device.is_some(), device })
+}
+
+/// Whether the kernel has the other end of a FUSE device.
+fn is_connected(device: &OwnedFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    poll(&mut [PollFd::new(device, PollFlags::empty())], Some(&Timespec::default()))
+        .is_ok_and(|ready| ready == 0)
+}
+
 /// A directory to mount on, or a device that was handed to us.
 fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     let number = directory.to_str().and_then(|d| d.strip_prefix("/dev/fd/"));
@@ -398,7 +468,8 @@ fn kind_of(target: &Path) -> String {
 )]
 fn adopt(number: i32) -> OwnedFd {
     // SAFETY: the caller saw that the descriptor is open; the process that started this one handed it over by putting its number on the
-    // command line, and nothing else in this process knows it. `device` saw that it is /dev/fuse, `keep_from_children` leaves it open.
+    // command line or among LISTEN_FDS, and nothing else in this process knows it. `device` saw that it is /dev/fuse, `keep_from_children`
+    // leaves it open, and `supervised` adopts each number once.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 

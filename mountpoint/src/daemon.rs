@@ -7,7 +7,8 @@
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::fd::AsFd as _;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,6 +20,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::thread::LinkNameSpaceType;
 
 use crate::cli;
@@ -203,8 +205,11 @@ impl ReadyFile {
     }
 }
 
+/// How long a service manager may take to say that it has what it was given. Doubling it lets a busier machine start such a mount.
+const KEPT_WITHIN: Duration = Duration::from_secs(10);
+
 /// A service manager that receives the messages of sd_notify(3).
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct ServiceManager(SocketAddr);
 
 impl ServiceManager {
@@ -219,14 +224,54 @@ impl ServiceManager {
         Some(Self(address))
     }
 
+    /// Gives the manager a descriptor that the next process of the unit gets back by this name. Returns once it has it.
+    ///
+    /// # Errors
+    /// It does not listen, or does not answer in time: the unit's `NotifyAccess` may leave this process out.
+    pub fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
+        self.send(&format!("FDSTORE=1\nFDNAME={name}\n"), Some(descriptor))?;
+        // It closes its end of the pipe once it has handled what came before.
+        let (ours, theirs) = io::pipe()?;
+        self.send("BARRIER=1", Some(theirs.as_fd()))?;
+        drop(theirs);
+        let limit = Timespec { tv_sec: KEPT_WITHIN.as_secs().cast_signed(), tv_nsec: 0 };
+        match poll(&mut [PollFd::new(&ours, PollFlags::empty())], Some(&limit))? {
+            0 => Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "it did not answer: the unit needs NotifyAccess=main and FileDescriptorStoreMax=2",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes the manager close what it keeps by this name.
+    pub fn drop(&self, name: &str) {
+        if let Err(error) = self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}\n"), None) {
+            tracing::warn!("telling the service manager: {error}");
+        }
+    }
+
+    fn send(&self, words: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&self.0)?;
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let rights = descriptor.map(|descriptor| [descriptor]);
+        if let Some(rights) = &rights {
+            control.push(SendAncillaryMessage::ScmRights(rights));
+        }
+        sendmsg(&socket, &[io::IoSlice::new(words.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+        Ok(())
+    }
+
     /// Says that the mount is ready, or why there is none. A manager that does not listen stops no mount.
     pub fn say(&self, outcome: Result<(), &anyhow::Error>) {
         let words = match outcome {
             Ok(()) => "READY=1\nSTATUS=mounted\n".to_owned(),
             Err(error) => format!("STATUS={}\n", one_line(error)),
         };
-        let said = UnixDatagram::unbound().and_then(|socket| socket.send_to_addr(words.as_bytes(), &self.0));
-        if let Err(error) = said {
+        if let Err(error) = self.send(&words, None) {
             tracing::warn!("telling the service manager: {error}");
         }
     }

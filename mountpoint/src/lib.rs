@@ -8,6 +8,7 @@
 //!                       +- upload/, moves/ ----+--+
 //!          first/ (a file's first bytes, with its attributes) under inode, prefetch
 //!          buffer/ (blocks of memory, the budget) under prefetch, cache, upload, s3
+//!          outlive/ (what the next engine of a mount must know) under fs, inode
 //! ```
 
 pub mod buffer;
@@ -32,6 +33,7 @@ pub mod mountinfo;
 pub mod moves;
 pub mod net;
 pub mod object;
+pub mod outlive;
 mod owner;
 pub mod prefetch;
 pub mod s3;

@@ -1,4 +1,5 @@
-//! `mount-s3`: flags, then a mount, then an exit code. 0: mounted (background) or unmounted (foreground); 1: failure; 2: bad usage.
+//! `mount-s3`: flags, then a mount, then an exit code. 0: mounted (background) or unmounted (foreground); 1: failure; 2: bad usage; 3: the
+//! journal of a mount that outlives its engine can't be used.
 
 use std::io::Write as _;
 use std::process::ExitCode;
@@ -9,6 +10,7 @@ use mountpoint::clock::Clock;
 use mountpoint::config::{self, Config};
 use mountpoint::daemon::{self, ReadyFile, ServiceManager};
 use mountpoint::fuse::Watcher;
+use mountpoint::outlive::Refused;
 use mountpoint::supervise::Supervisor;
 use mountpoint::sync::Arc;
 use mountpoint::{logging, mount};
@@ -23,6 +25,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// Files that this process may have open, if it may raise its limit so far. Doubling it allows for twice as many parts on disk, and
 /// lengthens the start of a child that closes every number up to its limit.
 const OPEN_FILES_MAX: u64 = 1 << 20;
+
+/// The exit status where a journal can't be used: units name it in `RestartPreventExitStatus=`.
+const JOURNAL_REFUSED: u8 = 3;
 
 fn main() -> ExitCode {
     free_across_threads();
@@ -61,7 +66,11 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("mount-s3: {}", daemon::one_line(&error));
-            ExitCode::FAILURE
+            match error.downcast_ref::<Refused>() {
+                // It would be refused again.
+                Some(refused) if !matches!(refused, Refused::NoResend) => ExitCode::from(JOURNAL_REFUSED),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }

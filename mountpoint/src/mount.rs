@@ -1,5 +1,7 @@
 //! The wiring: turns a configuration into connected rooms and a session with the kernel. Only this file knows all rooms.
 
+mod outliving;
+
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
@@ -19,6 +21,7 @@ use crate::inode::InodeTable;
 use crate::logging;
 use crate::metrics::Metrics;
 use crate::moves::Mover;
+use crate::outlive::Refused;
 use crate::prefetch::Prefetcher;
 use crate::s3::{Courier, S3Client};
 use crate::supervise::{Supervisor, no_thread, try_threads};
@@ -26,6 +29,7 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::telemetry::{self, ErrorLine, Told};
 use crate::upload::{Reclaim, Stage, Uploader};
+use outliving::{Ending, Kept, Outlived};
 
 /// How often the allocator is asked to give back what is free, while the mount works. Doubling it holds that longer, and costs half as many
 /// calls.
@@ -54,6 +58,8 @@ pub struct Mounted {
     fs: Arc<FileSystem>,
     metrics: Arc<Metrics>,
     told: Told,
+    /// Of a mount that outlives its engine.
+    ending: Option<Ending>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -69,6 +75,7 @@ pub struct Connected {
     telemetry: telemetry::Bound,
     courier: Courier,
     observed: Observed,
+    outlived: Option<Outlived>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -93,13 +100,22 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let of_cache = config.cache.as_ref().map_or(0, |cache| cache.writers + OF_CACHE);
     let others = config.mount.threads + of_cache + BESIDE;
     let runtime = runtime(Arc::clone(&rounds), collect, others, &clock)?;
+    let kept = config.supervised.map(Kept::take).transpose().context("the mount's journal")?;
+    let (bucket, prefix) = (config.s3.bucket.clone(), config.s3.prefix.clone());
     let client = runtime
-        .block_on(S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)))
+        .block_on(async {
+            match &kept {
+                Some(kept) => kept.client(config.s3, clock.clone(), Arc::clone(&metrics)).await,
+                None => S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)).await,
+            }
+        })
         .with_context(|| format!("bucket {}", config.name))?;
+    let is_new = !kept.as_ref().is_some_and(Kept::goes_on);
+    let kept = kept.map(|kept| kept.begin(&bucket, &prefix, &client, clock.wall())).transpose()?;
     for (is_given, flag) in
         [(config.moves.is_some(), "--allow-rename"), (config.fs.allow_append, "--allow-append")]
     {
-        if is_given {
+        if is_given && is_new {
             check_copies(&client, flag)?;
         }
     }
@@ -142,13 +158,21 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         Mover::new(client.clone(), moves)
     });
     let renames = mover.clone();
+    let on = handle.clone();
     let uploader = Uploader::new(client, pool.clone(), upload, clock.clone(), Arc::clone(&metrics), handle);
     let uploads = uploader.clone();
     let fs = FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone());
-    let fs = Arc::new(match mover {
+    let fs = match mover {
         Some(mover) => fs.renaming(mover),
         None => fs,
-    });
+    };
+    let (fs, outlived) = match kept {
+        Some((outlived, restored)) => {
+            (fs.outliving(Arc::clone(&outlived.journal), &restored, &on), Some(outlived))
+        }
+        None => (fs, None),
+    };
+    let fs = Arc::new(fs);
     let supervisor = Supervisor { metrics: Arc::clone(&metrics), clock };
     let observed = Observed {
         fs: Arc::clone(&fs),
@@ -173,6 +197,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         telemetry,
         courier,
         observed,
+        outlived,
         runtime,
     })
 }
@@ -245,10 +270,36 @@ impl Connected {
     /// # Errors
     /// An error of the kernel or of fusermount3; nothing is left mounted then.
     pub fn mount(self) -> anyhow::Result<Mounted> {
-        let Self { fs, uploads, renames, device, options, supervisor, telemetry, courier, observed, runtime } =
-            self;
+        let Self {
+            fs,
+            uploads,
+            renames,
+            device,
+            options,
+            supervisor,
+            telemetry,
+            courier,
+            observed,
+            outlived,
+            runtime,
+        } = self;
+        let (device, ending) = match outlived {
+            Some(outlived) => {
+                let (device, ending) = outlived.device(device);
+                (device, Some(ending))
+            }
+            None => (device, None),
+        };
         let (handle, metrics) = (runtime.handle().clone(), Arc::clone(&supervisor.metrics));
         let session = Session::start(device, Arc::clone(&fs), &options, Arc::clone(&metrics), handle)
+            .inspect_err(|error| {
+                // The device is closed: the next start mounts anew.
+                if let Some(ending) = &ending
+                    && matches!(error.downcast_ref(), Some(Refused::NoResend))
+                {
+                    ending.say();
+                }
+            })
             .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")?;
         let told = match telemetry.start(
             observed,
@@ -267,7 +318,7 @@ impl Connected {
         if let Some(renames) = renames {
             runtime.spawn(async move { renames.go_on().await });
         }
-        Ok(Mounted { session, fs, metrics, told, runtime })
+        Ok(Mounted { session, fs, metrics, told, ending, runtime })
     }
 }
 
@@ -301,6 +352,9 @@ impl Mounted {
             Ok(()) if is_soon_gone(&unmounter, &Clock::machine()) => MountEnd::Unmounted,
             _ => MountEnd::Aborted,
         });
+        if let Some(ending) = &self.ending {
+            ending.say();
+        }
         self.runtime.block_on(self.told.last_words());
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         served

@@ -42,6 +42,7 @@ mod mount {
     mod notified;
     mod odd_stores;
     mod options;
+    mod outlive;
     mod packaged;
     mod passthrough;
     mod policy;

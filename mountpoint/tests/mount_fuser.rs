@@ -35,6 +35,7 @@ mod by_fuser {
     // notified: fuser can't mount over a dead mount, and nothing else in it depends on the transport.
     // left_behind: what is kept on the disk about requests to S3.
     // options: flags on the wire and on the disk.
+    // outlive: refused, since fuser can't take a mount over.
     // policy: refusals of the store, the same for each transport of the kernel's requests.
     mod reading;
     mod ready;

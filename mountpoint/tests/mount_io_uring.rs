@@ -39,6 +39,7 @@ mod by_io_uring {
     mod namespaces;
     mod notified;
     // options: flags on the wire and on the disk.
+    // outlive: refused, since the kernel sends requests of a ring to no other process.
     // packaged: which files a package holds.
     mod passthrough;
     // policy: refusals of the store, the same for each transport of the kernel's requests.

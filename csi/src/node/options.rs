@@ -120,6 +120,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("state-dir", Own),
     ("storage-class", Strip("the store's default class is used")),
     ("store", Pass),
+    ("supervised", Own),
     ("transfer-acceleration", Strip(ONE_STORE)),
     ("uid", Pass),
     ("upload-checksums", Pass),

@@ -23,7 +23,7 @@ use clap::{CommandFactory as _, FromArgMatches as _, Parser};
 pub use bucket::check_name;
 pub(crate) use bucket::{BucketOptions, bucket_and_prefix};
 pub(crate) use caching::{CacheOptions, ReadModeArg, When};
-pub(crate) use client::ClientOptions;
+pub(crate) use client::{ClientOptions, TransportArg};
 pub(crate) use credentials::CredentialOptions;
 pub(crate) use environment::{absolute_files, heeded};
 pub(crate) use logging::{LogFormat, LoggingOptions};
@@ -82,6 +82,10 @@ pub struct Args {
     /// Stay in the foreground, log to standard output
     #[arg(short, long)]
     pub foreground: bool,
+
+    /// Let the mount outlive this process: systemd (FileDescriptorStoreMax=2, Type=notify) keeps it for the next one
+    #[arg(long)]
+    pub supervised: bool,
 
     /// Write one line here when the mount is ready: 'ready', or the error; a file, a pipe or /dev/fd/N
     #[arg(long, value_name = "PATH")]
@@ -188,6 +192,7 @@ impl Args {
         bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref())?;
         self.client.check()?;
         self.bucket_options.check()?;
+        self.check_supervised()?;
         if self.mount.incremental_upload {
             return Err("--incremental-upload is not supported: only directory buckets can append, and they can't be mounted here; leave it out, and files are stored whole when they are closed".into());
         }
@@ -195,6 +200,27 @@ impl Args {
             return Err("--cache-xz is not supported: directory buckets (S3 Express One Zone) can't be used here; use --cache with a local directory".into());
         }
         Ok(())
+    }
+
+    fn check_supervised(&self) -> Result<(), String> {
+        let refused =
+            |flag: &str, why: &str| Err(format!("--supervised can't go together with {flag}: {why}"));
+        match self.client.fuse_transport {
+            _ if !self.supervised => Ok(()),
+            TransportArg::IoUring => refused(
+                "--fuse-transport io-uring",
+                "the kernel sends requests of a ring to no other process",
+            ),
+            TransportArg::Fuser => refused("--fuse-transport fuser", "it can't take a mount over"),
+            _ if self.mount.auto_unmount => refused(
+                "--auto-unmount",
+                "that unmounts when this process is killed, and the mount is to go on",
+            ),
+            _ if !self.foreground => {
+                Err("--supervised needs --foreground: systemd starts this command again when it ends".into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// The flags as `mount-s3-ctl status` shows them. A URL may carry a password before its `@`.
@@ -248,6 +274,24 @@ mod tests {
         let args =
             parse(&["--read-only", "--endpoint-url", "https://me:key@store:9/x@y", "--cache=/c"]).unwrap();
         assert_eq!(args.flags, ["--read-only", "--endpoint-url", "https://store:9/x@y", "--cache=/c"]);
+    }
+
+    #[test]
+    fn a_mount_that_is_to_outlive_its_engine_needs_the_transport_that_can() {
+        let said = |flags: &[&str]| {
+            let args = parse(&[&["--supervised"], flags].concat());
+            args.err().map_or_else(String::new, |error| error.to_string())
+        };
+        assert_eq!(said(&["--foreground"]), "");
+        assert_eq!(said(&["--foreground", "--fuse-transport", "dev"]), "");
+        for (flags, named) in [
+            (&["--foreground", "--auto-unmount"][..], "--auto-unmount"),
+            (&["--foreground", "--fuse-transport", "io-uring"], "io-uring"),
+            (&["--foreground", "--fuse-transport", "fuser"], "fuser"),
+            (&[], "--foreground"),
+        ] {
+            assert!(said(flags).contains(named), "{flags:?}: {}", said(flags));
+        }
     }
 
     const KEY: &str = "arn:aws:kms:eu-west-3:111122223333:key/1234-abcd";

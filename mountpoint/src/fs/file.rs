@@ -143,7 +143,8 @@ impl FileSystem {
                     self.resized.tell(ino);
                 }
                 let reader = self.prefetcher.open(id.clone(), size, first);
-                let opening = Opening { ino, id, size, reader, pid, keep_cache, is_listed, is_resized, flags };
+                let opening =
+                    Opening { ino, id, size, reader, pid, keep_cache, is_listed, is_resized, flags };
                 Some(match self.lends(&opening) {
                     Lend::Now(whole) => Tried::Done(self.opened(opening, Some(whole))),
                     Lend::No => Tried::Done(self.opened(opening, None)),
@@ -222,7 +223,8 @@ impl FileSystem {
                 }
                 let reader = self.prefetcher.open(id.clone(), size, first);
                 let keep_cache = keep_cache && !flags.direct;
-                let opening = Opening { ino, id, size, reader, pid, keep_cache, is_listed, is_resized, flags };
+                let opening =
+                    Opening { ino, id, size, reader, pid, keep_cache, is_listed, is_resized, flags };
                 Attempt::Opened(self.finish_open(opening).await?)
             }
             OpenRead::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },
@@ -302,10 +304,12 @@ impl FileSystem {
             reader,
             is_listed: AtomicBool::new(is_listed),
             own: OnceLock::new(),
+            passthrough,
             course,
         });
         self.files
             .insert(handle, FileHandle { ino, opener: pid, mode, mapping, closing: Closing::default() });
+        self.record_file(handle);
         let keep_cache = keep_cache && passthrough.is_none();
         Ok(Opened { handle, keep_cache, direct, passthrough })
     }

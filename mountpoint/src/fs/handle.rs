@@ -12,6 +12,7 @@ use super::{Error, Result};
 use crate::inode::{InodeNo, Listing};
 use crate::moves::Replaces;
 use crate::object::{ObjectKey, ObjectMeta};
+use crate::outlive::{self, Journal, Mark};
 use crate::prefetch::Reader;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex, RwLock};
@@ -48,6 +49,8 @@ pub(super) struct Reading {
     pub(super) is_listed: AtomicBool,
     /// Reads the object's own version, where the listing named another one.
     pub(super) own: OnceLock<Reader>,
+    /// The number of the file that the kernel reads by itself.
+    pub(super) passthrough: Option<u32>,
     /// The reads so far, for the files that are opened later.
     pub(super) course: Course,
 }
@@ -130,6 +133,8 @@ pub(super) struct Closing(AtomicBool);
 pub(super) struct DirHandle {
     pub(super) ino: InodeNo,
     pub(super) listing: Listing,
+    /// The ends of the last two answers, if the mount is to outlive this engine.
+    pub(super) places: Mutex<[outlive::Place; 2]>,
 }
 
 /// All open files or directories of a mount. The lock is held for the look-up only.
@@ -137,18 +142,47 @@ pub(super) struct DirHandle {
 pub(super) struct HandleTable<T> {
     open: RwLock<HashMap<u64, Arc<T>>>,
     next: AtomicU64,
+    /// Numbers below are set aside in the journal, if the mount is to outlive this engine.
+    limit: AtomicU64,
+    journal: Option<Arc<Journal>>,
+    /// Numbers below are of engines that are gone.
+    lost_below: u64,
 }
 
 impl<T> Default for HandleTable<T> {
     fn default() -> Self {
-        Self { open: RwLock::default(), next: AtomicU64::new(1) }
+        Self {
+            open: RwLock::default(),
+            next: AtomicU64::new(1),
+            limit: AtomicU64::new(u64::MAX),
+            journal: None,
+            lost_below: 0,
+        }
     }
 }
 
 impl<T> HandleTable<T> {
+    /// A table whose numbers no engine before has given out.
+    pub(super) fn outliving(journal: &Arc<Journal>) -> Self {
+        let first = journal.marks().handles;
+        let (next, limit) = (AtomicU64::new(first), AtomicU64::new(first));
+        Self { next, limit, journal: Some(Arc::clone(journal)), lost_below: first, ..Self::default() }
+    }
+
     /// A free number, before there is a handle behind it.
     pub(super) fn reserve(&self) -> HandleNo {
-        HandleNo(self.next.fetch_add(1, Relaxed))
+        let no = self.next.fetch_add(1, Relaxed);
+        if no >= self.limit.load(Relaxed)
+            && let Some(journal) = &self.journal
+        {
+            self.limit.fetch_max(journal.raise(Mark::Handles, no), Relaxed);
+        }
+        HandleNo(no)
+    }
+
+    /// Whether it is the number of a handle of an engine that is gone, which was not taken over.
+    pub(super) fn is_lost(&self, no: HandleNo) -> bool {
+        no.0 < self.lost_below && self.find(no).is_none()
     }
 
     pub(super) fn insert(&self, no: HandleNo, handle: T) {
@@ -156,7 +190,13 @@ impl<T> HandleTable<T> {
     }
 
     pub(super) fn get(&self, no: HandleNo) -> Result<Arc<T>> {
-        self.find(no).ok_or_else(|| Error::new(Errno::BADF, format!("handle {} is not open", no.0)))
+        self.find(no).ok_or_else(|| match no.0 < self.lost_below {
+            true => {
+                let why = "was opened before the engine was restarted, and can't go on: close it; what was written by it is not stored";
+                Error::new(Errno::IO, format!("handle {} {why}", no.0))
+            }
+            false => Error::new(Errno::BADF, format!("handle {} is not open", no.0)),
+        })
     }
 
     pub(super) fn find(&self, no: HandleNo) -> Option<Arc<T>> {
@@ -165,6 +205,11 @@ impl<T> HandleTable<T> {
 
     pub(super) fn remove(&self, no: HandleNo) -> Option<Arc<T>> {
         self.open.write().remove(&no.0)
+    }
+
+    /// All of them with their numbers.
+    pub(super) fn numbered(&self) -> Vec<(HandleNo, Arc<T>)> {
+        self.open.read().iter().map(|(no, handle)| (HandleNo(*no), Arc::clone(handle))).collect()
     }
 
     pub(super) fn all(&self) -> Vec<Arc<T>> {

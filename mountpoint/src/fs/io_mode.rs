@@ -76,7 +76,7 @@ pub(super) enum Entered {
 /// The modes of all inodes that are open.
 #[derive(Debug, Default)]
 pub(super) struct IoModes {
-    backings: OnceLock<Arc<Backings>>,
+    backings: Arc<OnceLock<Backings>>,
     /// The kernel refused once: it will again.
     refused: AtomicBool,
     open: Mutex<HashMap<InodeNo, Open>>,
@@ -95,20 +95,35 @@ struct Open {
 #[derive(Debug)]
 struct Backing {
     id: u32,
-    backings: Arc<Backings>,
-    _hold: Hold,
+    backings: Arc<OnceLock<Backings>>,
+    /// Of one that an engine before this one registered, the kernel alone keeps the file.
+    _hold: Option<Hold>,
 }
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        (self.backings.forget)(self.id);
+        if let Some(backings) = self.backings.get() {
+            (backings.forget)(self.id);
+        }
     }
 }
 
 impl IoModes {
     /// Allows the kernel to read files by itself. Call it before the first open.
     pub(super) fn allow_passthrough(&self, backings: Backings) {
-        let _ = self.backings.set(Arc::new(backings));
+        let _ = self.backings.set(backings);
+    }
+
+    /// Takes in a handle of an engine before this one. `id`: of the file that the kernel reads. Before the first open.
+    pub(super) fn restore(&self, ino: InodeNo, id: Option<u32>) {
+        let mut open = self.open.lock();
+        let open = open.entry(ino).or_insert(Open { handles: 0, backing: None });
+        open.handles += 1;
+        if let Some(id) = id
+            && open.backing.is_none()
+        {
+            open.backing = Some(Backing { id, backings: Arc::clone(&self.backings), _hold: None });
+        }
     }
 
     /// Whether an open could have the second mode, if the object is whole in the cache, and the inode has no mode yet.
@@ -158,9 +173,9 @@ impl IoModes {
         self.apart.lock().iter().any(|(other, until)| other == key && now < *until)
     }
 
-    fn register(&self, backings: &Arc<Backings>, whole: Whole) -> Option<Backing> {
+    fn register(&self, backings: &Backings, whole: Whole) -> Option<Backing> {
         match (backings.register)(whole.file.as_fd()) {
-            Ok(id) => Some(Backing { id, backings: Arc::clone(backings), _hold: whole.hold }),
+            Ok(id) => Some(Backing { id, backings: Arc::clone(&self.backings), _hold: Some(whole.hold) }),
             Err(error) => {
                 if !self.refused.swap(true, Relaxed) {
                     tracing::info!(

@@ -18,8 +18,11 @@ impl FileSystem {
         // The next open must not find the changed pages, even if it comes before the kernel has dropped them.
         self.inodes.doubt_pages(ino);
         let mut is_news = self.files.find(handle).is_none();
-        for open in self.files.all().iter().filter(|open| open.ino == ino && open.mapping.may_write) {
-            is_news |= open.mapping.refuse();
+        for (no, open) in self.files.numbered() {
+            if open.ino == ino && open.mapping.may_write && open.mapping.refuse() {
+                is_news = true;
+                self.record_file(no);
+            }
         }
         if is_news {
             // A program that closed its descriptor before it changed the mapping, and calls no msync, hears of it nowhere else.

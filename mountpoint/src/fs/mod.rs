@@ -15,6 +15,7 @@ mod io_mode;
 mod listed;
 mod mapping;
 mod namespace;
+mod outliving;
 mod process;
 mod read_mode;
 mod readers;
@@ -39,7 +40,9 @@ use crate::clock::Clock;
 use crate::inode::InodeTable;
 use crate::moves::Mover;
 use crate::object::ObjectKey;
+use crate::outlive::Journal;
 use crate::prefetch::Prefetcher;
+use crate::sync::Arc;
 use crate::upload::{Stage, Uploader};
 use handle::{DirHandle, FileHandle, HandleTable};
 pub use io_mode::Backings;
@@ -89,6 +92,8 @@ pub struct FileSystem {
     mover: Option<Mover>,
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
+    /// What an engine after this one must know, if the mount is to outlive it.
+    journal: Option<Arc<Journal>>,
     /// Whether the engine or the kernel reads each open file.
     io_modes: IoModes,
     read_modes: ReadModes,
@@ -137,6 +142,7 @@ impl FileSystem {
             mover: None,
             files: HandleTable::default(),
             dirs: HandleTable::default(),
+            journal: None,
             io_modes: IoModes::default(),
             read_modes: ReadModes::new(config.read_mode),
             resized: listed::Resized::default(),

@@ -7,6 +7,7 @@ use rustix::io::Errno;
 use super::handle::DirHandle;
 use super::{Attr, Entry, Error, FileSystem, HandleNo, Result};
 use crate::inode::{DirEntry, ErrorKind, InodeNo, Kind, TimeWish, Unlinked};
+use crate::sync::Mutex;
 
 /// The changes that a setattr asks for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -180,7 +181,8 @@ impl FileSystem {
     pub async fn opendir(&self, ino: InodeNo) -> Result<HandleNo> {
         let listing = self.inodes.opendir(ino).await?;
         let no = self.dirs.reserve();
-        self.dirs.insert(no, DirHandle { ino, listing });
+        self.dirs.insert(no, DirHandle { ino, listing, places: Mutex::default() });
+        self.record_listing(no, None);
         Ok(no)
     }
 
@@ -220,6 +222,7 @@ impl FileSystem {
     /// Closes a directory.
     pub fn releasedir(&self, handle: HandleNo) {
         self.dirs.remove(handle);
+        self.forget_listing(handle);
     }
 
     /// Size and limits of the file system.

@@ -87,6 +87,11 @@ impl Course {
         Self { program, first: AtomicU32::new(0), bytes: AtomicU64::new(0), size, is_direct: false }
     }
 
+    /// The course of a handle that another engine opened: how it was read is not known.
+    pub(super) fn of_before(is_direct: bool) -> Self {
+        Self { is_direct, ..Self::default() }
+    }
+
     /// A read was asked for.
     pub(super) fn read(&self, offset: u64, len: usize) {
         if self.size < LARGE {

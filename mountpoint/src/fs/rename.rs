@@ -126,6 +126,7 @@ impl FileSystem {
             }
         };
         self.inodes.renamed(names, &copied.meta, source == Source::Replaced);
+        self.record_files_of(names.ino());
         Ok(true)
     }
 

@@ -210,6 +210,7 @@ impl FileSystem {
         self.io_modes.leave(open.ino);
         match &open.mode {
             Mode::Read(_) => {
+                self.forget_file(handle);
                 self.inodes.close_read(open.ino);
                 self.reader_left.notify_waiters();
             }
@@ -254,11 +255,15 @@ impl FileSystem {
 
     /// The last descriptor is gone. The caller answers the kernel first, and then calls [`FileSystem::finish_released`] with the result.
     pub fn release(&self, handle: HandleNo) -> Result<Option<Released>> {
+        if self.files.is_lost(handle) {
+            return Ok(None);
+        }
         let open = self.files.get(handle)?;
         self.io_modes.leave(open.ino);
         match &open.mode {
             Mode::Read(reading) => {
                 self.files.remove(handle);
+                self.forget_file(handle);
                 self.read_modes.released(open.ino, &reading.course);
                 self.inodes.close_read(open.ino);
                 self.reader_left.notify_waiters();

@@ -80,6 +80,11 @@ pub(super) struct Besides {
     pub(super) ring: bool,
 }
 
+/// Whether the kernel can send requests again to an engine that follows another one (FUSE_HAS_RESEND, Linux 6.9).
+pub(super) fn can_resend(offered: u64) -> bool {
+    offered & (1 << 39) != 0
+}
+
 /// Levels of stacked file systems that a mount with passthrough counts for.
 const STACK_DEPTH: u32 = 1;
 

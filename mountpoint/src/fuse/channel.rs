@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::fs::{Error, Fallocate, HandleNo, Result, SetAttr, unsynced};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
+use crate::outlive::Journal;
 use crate::sync::Arc;
 
 /// How soon a request whose thread was signalled is looked at again.
@@ -41,6 +42,8 @@ pub(super) struct Channel<O> {
     runtime: tokio::runtime::Handle,
     /// Requests of other users are refused but for root's (`allow_root`: the kernel only knows `allow_other`).
     only: Option<u32>,
+    /// Of a mount that outlives its engine.
+    journal: Option<Arc<Journal>>,
 }
 
 /// The destination of one request's answer. Dropped unanswered (a panic on the way), it answers EIO.
@@ -109,6 +112,18 @@ impl<O> Reply<O> {
     }
 }
 
+impl<O: Operations> Reply<O> {
+    /// The answer to the removal of a name. `is_resent`: an engine that is gone may have removed it already.
+    fn removed(self, is_resent: bool) -> impl FnOnce(Result<()>) + Send + 'static {
+        move |result| match result {
+            Err(error) if is_resent && error.errno() == Errno::NOENT => {
+                self.send(());
+            }
+            result => self.empty()(result),
+        }
+    }
+}
+
 impl<O> Drop for Reply<O> {
     fn drop(&mut self) {
         if self.open && self.take() {
@@ -128,11 +143,12 @@ impl<O> Channel<O> {
         only: Option<u32>,
         metrics: Arc<Metrics>,
         runtime: tokio::runtime::Handle,
+        journal: Option<Arc<Journal>>,
     ) -> Self {
         let kernel = Arc::clone(&device);
         let pages = Pages::new(move |ino| kernel.drop_pages(ino.0));
         let (pending, clock) = (Pending::default(), Clock::machine());
-        Self { device, inboxes, ops, pending, pages, metrics, clock, runtime, only }
+        Self { device, inboxes, ops, pending, pages, metrics, clock, runtime, only, journal }
     }
 
     /// How many queues of the ring there are.
@@ -180,6 +196,10 @@ impl<O: Operations> Channel<O> {
         {
             return self.reply(unique, reply_to, "access", None).errno(Errno::ACCESS);
         }
+        let is_resent = Journal::is_resent(unique);
+        if is_resent && self.kills_engines(&request) {
+            return self.reply(unique, reply_to, "other", None).errno(Errno::IO);
+        }
         // A change of names runs to its end. A request that only waits can be interrupted; an interrupted open is undone.
         let waiter = |goes_on| {
             let may_end = !matches!(goes_on, GoesOn::Written(_));
@@ -225,8 +245,10 @@ impl<O: Operations> Channel<O> {
                 ops.mknod(node, name.to_owned(), entry(reply));
             }
             Operation::Mkdir { name } => ops.mkdir(node, name.to_owned(), entry(runs("mkdir"))),
-            Operation::Unlink { name } => ops.unlink(node, name.to_owned(), runs("unlink").empty()),
-            Operation::Rmdir { name } => ops.rmdir(node, name.to_owned(), runs("rmdir").empty()),
+            Operation::Unlink { name } => {
+                ops.unlink(node, name.to_owned(), runs("unlink").removed(is_resent));
+            }
+            Operation::Rmdir { name } => ops.rmdir(node, name.to_owned(), runs("rmdir").removed(is_resent)),
             Operation::Rename { name, new_parent, new_name, flags } => {
                 let (name, new_name) = (name.to_owned(), new_name.to_owned());
                 ops.rename(node, name, InodeNo(new_parent), new_name, flags, runs("rename").empty());
@@ -349,11 +371,13 @@ impl<O: Operations> Channel<O> {
                 });
             }
             Operation::Readdir { handle, offset, size } => {
-                let reply = waits("readdir");
+                let (reply, dir_ops) = (waits("readdir"), ops.clone());
                 ops.readdir(HandleNo(handle), offset, DirReply::most(size), move |result| match result {
                     Ok(items) => {
                         let mut dir = DirReply::new(size);
-                        let _ = items.iter().all(|item| dir.add(item));
+                        if let Some(last) = items.iter().take_while(|item| dir.add(item)).last() {
+                            dir_ops.gives(HandleNo(handle), offset, last);
+                        }
                         reply.send(dir.into_bytes());
                     }
                     Err(error) => reply.refuse(&error),
@@ -367,6 +391,9 @@ impl<O: Operations> Channel<O> {
                         let mut dir = DirReply::new(size);
                         let items = &items[..dir.fit_plus(&items)];
                         let entries = dir_ops.remember(HandleNo(handle), items);
+                        if let Some(last) = items.last() {
+                            dir_ops.gives(HandleNo(handle), offset, last);
+                        }
                         for (item, entry) in items.iter().zip(&entries) {
                             dir.add_plus(item, entry.as_ref());
                         }
@@ -394,6 +421,23 @@ impl<O: Operations> Channel<O> {
                 runs("other").errno(Errno::NOSYS);
             }
         }
+    }
+
+    /// Whether a request that was sent again is to be refused, because engine after engine ended with it.
+    fn kills_engines(&self, request: &Request<'_>) -> bool {
+        let answered = !matches!(
+            request.operation,
+            Operation::Forget { .. } | Operation::BatchForget { .. } | Operation::Interrupt { .. }
+        );
+        let Some(journal) = self.journal.as_ref().filter(|_| answered) else { return false };
+        let refuses = journal.refuses(request.unique, self.clock.wall());
+        if refuses {
+            tracing::error!(
+                "/dev/fuse: a request on inode {} was under way when three engines ended within a minute; answering EIO",
+                request.node
+            );
+        }
+        refuses
     }
 
     /// A signal came to a thread that waits. Only one that ends the thread ends its request: see `caller.rs`. The kernel says it

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -95,6 +96,20 @@ impl FuseDevice {
         // struct fuse_notify_inval_inode_out: inode, offset, length; 0 is up to the end.
         let (ino, offset, length) = (ino.to_ne_bytes(), offset.to_ne_bytes(), [0; 8]);
         self.reply(0, -INVAL_INODE, [&ino[..], &offset, &length])
+    }
+
+    /// Makes the kernel send again every request that was taken and not answered.
+    pub(super) fn resend(&self) -> io::Result<()> {
+        /// `FUSE_NOTIFY_RESEND`, where a reply has its negative errno.
+        const RESEND: i32 = 7;
+        self.reply(0, -RESEND, [])
+    }
+
+    /// Whether a request comes within this time.
+    pub(super) fn comes_within(&self, limit: Duration) -> bool {
+        let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: limit.subsec_nanos().into() };
+        let mut polled = [PollFd::new(&*self.0, PollFlags::IN)];
+        poll(&mut polled, Some(&limit)).is_ok_and(|ready| ready > 0)
     }
 
     /// Writes one reply: a header and up to a few slices, in one call as the kernel demands. `errno` 0 is success. A reply
@@ -285,6 +300,9 @@ mod tests {
         assert_eq!(kernel.recv(&mut received).unwrap(), 40);
         assert_eq!(received[4..16], [2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], "a notification has no request");
         assert_eq!((&received[16..24], &received[24..40]), (&7u64.to_ne_bytes()[..], &[0; 16][..]));
+        device.resend().unwrap();
+        assert_eq!(kernel.recv(&mut received).unwrap(), 16);
+        assert_eq!(received[..16], [16, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
         device.reply(43, Errno::INTR.raw_os_error(), []).unwrap();
         assert_eq!(kernel.recv(&mut received).unwrap(), 16);
         assert_eq!(received[4..8], (-Errno::INTR.raw_os_error()).to_ne_bytes());

@@ -81,6 +81,8 @@ pub(super) fn start_fuser(
             // INIT is answered, and no thread reads requests yet.
             (session, true, device_of(&dir))
         }
+        // The flags refuse it.
+        Device::Outliving(_) => anyhow::bail!("a mount that outlives its engine is not served by fuser"),
         Device::Adopted(fd) => {
             let number = device_behind(&fd);
             (::fuser::Session::from_fd(adapter, fd, acl, config)?, false, number)

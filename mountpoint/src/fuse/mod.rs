@@ -29,7 +29,7 @@ mod session;
 
 pub use auto_unmount::Watcher;
 pub use operations::Operations;
-pub use options::{Device, MountOptions, Transport};
+pub use options::{Device, MountOptions, Outliving, Transport};
 #[cfg(feature = "testing")]
 pub use request::fuzzing;
 pub use session::{Session, Unmounter};

@@ -227,6 +227,10 @@ impl Operations for OnRuntime {
         self.fs.remember(handle, items)
     }
 
+    fn gives(&self, handle: HandleNo, offset: u64, last: &DirItem) {
+        self.fs.gives(handle, offset, last);
+    }
+
     fn releasedir(&self, handle: HandleNo) {
         self.fs.releasedir(handle);
     }

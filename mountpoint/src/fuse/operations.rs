@@ -214,6 +214,9 @@ pub trait Operations: Clone + Send + Sync + 'static {
     /// The kernel takes these items of a listing as looked up: one more reference each. `None` for one of which it is to take none.
     fn remember(&self, handle: HandleNo, items: &[DirItem]) -> Vec<Option<Entry>>;
 
+    /// The kernel asked for names from `offset` on, and is about to get those up to this one.
+    fn gives(&self, _handle: HandleNo, _offset: u64, _last: &DirItem) {}
+
     /// Closes a directory.
     fn releasedir(&self, handle: HandleNo);
 

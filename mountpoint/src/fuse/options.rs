@@ -1,7 +1,12 @@
 //! How a file system is mounted and served, as a caller asks for it: plain data.
 
-use std::os::fd::OwnedFd;
+use std::fmt;
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+
+use crate::outlive::Journal;
+use crate::sync::Arc;
 
 /// The source of requests.
 #[derive(Debug)]
@@ -10,6 +15,29 @@ pub enum Device {
     Mount(PathBuf),
     /// Another process opened `/dev/fuse`, mounted it, and will unmount it.
     Adopted(OwnedFd),
+    /// A mount that outlives its engine.
+    Outliving(Outliving),
+}
+
+/// A mount that outlives its engine: a holder keeps its device and its journal.
+pub struct Outliving {
+    /// Where it is mounted; none where another process unmounts it.
+    pub dir: Option<PathBuf>,
+    /// The device; none before the first engine has mounted.
+    pub device: Option<OwnedFd>,
+    /// What an engine before this one recorded.
+    pub journal: Arc<Journal>,
+    /// Gives the holder the device of a new mount.
+    pub keep: Box<dyn FnOnce(BorrowedFd<'_>) -> io::Result<()> + Send>,
+}
+
+impl fmt::Debug for Outliving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outliving")
+            .field("dir", &self.dir)
+            .field("device", &self.device)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The transport of requests and replies.

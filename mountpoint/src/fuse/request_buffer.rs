@@ -27,6 +27,9 @@ pub(super) struct RequestBuffer {
 struct Large(Option<Instant>);
 
 impl RequestBuffer {
+    /// Bytes of the largest request.
+    pub(super) const LEN: usize = LEN;
+
     pub(super) fn new() -> io::Result<Self> {
         Ok(Self { bytes: Scratch::new(LEN)?, large: Large::default() })
     }

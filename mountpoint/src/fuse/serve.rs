@@ -5,7 +5,9 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::panic::AssertUnwindSafe;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
+use anyhow::Context as _;
 use rustix::io::Errno;
 
 use super::backing;
@@ -20,8 +22,13 @@ use super::request_buffer::RequestBuffer;
 use super::ring::{self, Rings};
 use crate::fs::Backings;
 use crate::metrics::Metrics;
+use crate::outlive::{Agreed, Greeting, Journal, Refused};
 use crate::supervise::Supervisor;
 use crate::sync::Arc;
+
+/// How long an unanswered INIT may take to be sent again: the kernel has it at hand. Doubling it delays a mount by as much whose engine was
+/// killed within microseconds of its answer.
+const INIT_WITHIN: Duration = Duration::from_millis(200);
 
 /// A connection whose kernel was greeted.
 pub(super) struct Greeted<O> {
@@ -38,15 +45,24 @@ pub(super) fn greet<O: Operations>(
     rings: impl FnOnce(u64, BorrowedFd<'_>) -> Option<Rings<O>>,
     metrics: Arc<Metrics>,
     runtime: tokio::runtime::Handle,
+    journal: Option<Arc<Journal>>,
 ) -> anyhow::Result<Greeted<O>> {
-    let mut buffer = vec![0; 64 << 10];
+    let mut buffer = vec![0; RequestBuffer::LEN];
+    let is_greeted = |journal: &Arc<Journal>| journal.agreed().greeting == Greeting::Answering;
     loop {
         let Some(n) = device.read(&mut buffer)? else {
             anyhow::bail!("unmounted before the kernel's first request (INIT)")
         };
+        let request = decode(&buffer[..n]);
         let Ok(Request { unique, operation: Operation::Init { major, minor, max_readahead, flags }, .. }) =
-            decode(&buffer[..n])
+            request
         else {
+            if let (Ok(request), Some(journal)) = (request, journal.filter(is_greeted)) {
+                // The engine before this one was killed just behind its answer to INIT.
+                let greeted = known(device, ops, options, metrics, runtime, journal)?;
+                greeted.channel.dispatch(request, &ReplyTo::Device);
+                return Ok(greeted);
+            }
             anyhow::bail!(
                 "/dev/fuse: the first request is not INIT: the device serves another process already"
             )
@@ -84,13 +100,78 @@ pub(super) fn greet<O: Operations>(
         // Before the answer: from then on the kernel holds requests back until it knows the rings.
         let rings = rings(flags, (*device).as_fd());
         let besides = Besides { mapped_direct: options.reads_direct, passthrough, ring: rings.is_some() };
+        if let Some(journal) = &journal {
+            if !capability::can_resend(flags) {
+                tracing::warn!(
+                    "the kernel can't send requests again (it needs Linux 6.9): the mount ends with this process"
+                );
+            }
+            journal.agree(Agreed { greeting: Greeting::Answering, passthrough, ..journal.agreed() })?;
+        }
         device.reply(unique, 0, [&init_out(flags, max_readahead, besides)[..]])?;
+        if let Some(journal) = &journal {
+            journal.agree(Agreed { greeting: Greeting::Done, ..journal.agreed() })?;
+        }
         let inboxes = rings.as_ref().map(Rings::inboxes).unwrap_or_default();
-        let owner = || rustix::process::getuid().as_raw();
-        let only = (options.allow_root && !options.allow_other).then(owner);
-        let channel = Channel::new(device, inboxes, ops, only, metrics, runtime);
+        let channel = Channel::new(device, inboxes, ops, only(options), metrics, runtime, journal);
         return Ok(Greeted { channel: Arc::new(channel), rings });
     }
+}
+
+/// The user whose requests are served besides root's, if not everybody's are.
+fn only(options: &MountOptions) -> Option<u32> {
+    let owner = || rustix::process::getuid().as_raw();
+    (options.allow_root && !options.allow_other).then(owner)
+}
+
+/// Goes on with a connection that an engine before this one served: the kernel sends again what that one took and did not answer. Before
+/// this, nothing may be read.
+pub(super) fn go_on<O: Operations>(
+    device: FuseDevice,
+    ops: O,
+    options: &MountOptions,
+    metrics: Arc<Metrics>,
+    runtime: tokio::runtime::Handle,
+    journal: Arc<Journal>,
+) -> anyhow::Result<Greeted<O>> {
+    match device.resend() {
+        Ok(()) => {}
+        Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {
+            return Err(Refused::NoResend.into());
+        }
+        Err(error) => return Err(error).context("/dev/fuse: asking for requests to be sent again"),
+    }
+    let greets = match journal.agreed().greeting {
+        Greeting::Before => true,
+        // INIT is there at once if it has no answer.
+        Greeting::Answering => device.comes_within(INIT_WITHIN),
+        Greeting::Done | Greeting::Ended => false,
+    };
+    match greets {
+        true => greet(device, ops, options, |_, _| None, metrics, runtime, Some(journal)),
+        false => known(device, ops, options, metrics, runtime, journal),
+    }
+}
+
+/// A connection on which an engine before this one agreed with the kernel.
+fn known<O: Operations>(
+    device: FuseDevice,
+    ops: O,
+    options: &MountOptions,
+    metrics: Arc<Metrics>,
+    runtime: tokio::runtime::Handle,
+    journal: Arc<Journal>,
+) -> anyhow::Result<Greeted<O>> {
+    let device = Arc::new(device);
+    let agreed = Agreed { greeting: Greeting::Done, ..journal.agreed() };
+    journal.agree(agreed)?;
+    if agreed.passthrough {
+        ops.allow_passthrough(backings_of(&device));
+    } else if options.passthrough {
+        tracing::debug!("no passthrough: the engine that mounted had none");
+    }
+    let channel = Channel::new(device, Vec::new(), ops, only(options), metrics, runtime, Some(journal));
+    Ok(Greeted { channel: Arc::new(channel), rings: None })
 }
 
 /// Rings, if this kernel takes them; else a line in the log.

@@ -1,7 +1,7 @@
 //! A session with the kernel: mount or adopt a device, serve it on a few threads, unmount.
 
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
@@ -13,11 +13,12 @@ use super::fuser::start_fuser;
 use super::mounted::{device_behind, device_of, topmost, unmount_directory};
 use super::on_runtime::OnRuntime;
 use super::operations::Operations;
-use super::options::{Device, MountOptions, Transport};
-use super::serve::{greet, rings_for, serve};
+use super::options::{Device, MountOptions, Outliving, Transport};
+use super::serve::{go_on, greet, rings_for, serve};
 use crate::fs::{self, FileSystem};
 use crate::metrics::Metrics;
 use crate::mountinfo;
+use crate::outlive::Agreed;
 use crate::sync::{Arc, Mutex};
 
 /// A session under way.
@@ -75,6 +76,7 @@ impl Session {
         let mounted_on = match &device {
             Device::Mount(dir) => Some(dir.clone()),
             Device::Adopted(_) => None,
+            Device::Outliving(outliving) => outliving.dir.clone().filter(|_| outliving.device.is_none()),
         };
         let mut session = match options.transport {
             Transport::Dev | Transport::IoUring => Self::start_own(device, ops, options, metrics, runtime)?,
@@ -116,6 +118,9 @@ impl Session {
         runtime: tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
         let (device, dir, number) = match device {
+            Device::Outliving(outliving) => {
+                return Self::start_outliving(outliving, ops, options, metrics, runtime);
+            }
             Device::Adopted(fd) => {
                 let number = device_behind(&fd);
                 (FuseDevice::adopt(fd), None, number)
@@ -130,7 +135,7 @@ impl Session {
         number.into_iter().for_each(|number| ops.mounted_as(number));
         let by_ring = options.transport == Transport::IoUring;
         let rings = |offered, device: BorrowedFd<'_>| by_ring.then(|| rings_for(offered, device)).flatten();
-        let started = greet(device, ops, options, rings, metrics, runtime)
+        let started = greet(device, ops, options, rings, metrics, runtime, None)
             .and_then(|greeted| serve(greeted, options.threads).context("starting the FUSE threads"));
         match (started, dir) {
             (Ok(serving), dir) => {
@@ -140,6 +145,59 @@ impl Session {
             }
             (Err(error), dir) => {
                 if let Some(dir) = dir {
+                    let _ = unmount_directory(&dir, number, false);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Serves a mount that outlives its engine: a new one, or that of an engine before this one.
+    fn start_outliving(
+        outliving: Outliving,
+        ops: impl Operations,
+        options: &MountOptions,
+        metrics: Arc<Metrics>,
+        runtime: tokio::runtime::Handle,
+    ) -> anyhow::Result<Self> {
+        let Outliving { dir, device, journal, keep } = outliving;
+        let (way, agreed) = (dir.clone().map_or(Way::NotOurs, Way::Directory), journal.agreed());
+        let known = (agreed.connection > 0)
+            .then_some(fs::DeviceNo { major: 0, minor: u32::try_from(agreed.connection).unwrap_or(0) });
+        let (device, number, is_new) = match (device, dir.as_deref()) {
+            (Some(fd), _) => {
+                let number = known.or_else(|| device_behind(&fd));
+                (FuseDevice::adopt(fd), number, false)
+            }
+            (None, Some(dir)) => {
+                let device = FuseDevice::mount(dir, options)?;
+                let number = device_of(dir);
+                (device, number, true)
+            }
+            (None, None) => anyhow::bail!("there is neither a device nor a directory to mount on"),
+        };
+        let connection = Some(device.connection());
+        let begin = || {
+            let number = number.filter(|number| number.major == 0);
+            journal.agree(Agreed { connection: number.map_or(0, |it| it.minor.into()), ..agreed })?;
+            if is_new {
+                keep(device.as_fd()).context("giving the mount's device to the service manager")?;
+            }
+            number.into_iter().for_each(|number| ops.mounted_as(number));
+            let journal = Arc::clone(&journal);
+            let greeted = match is_new {
+                true => greet(device, ops, options, |_, _| None, metrics, runtime, Some(journal)),
+                false => go_on(device, ops, options, metrics, runtime, journal),
+            }?;
+            serve(greeted, options.threads).context("starting the FUSE threads")
+        };
+        match begin() {
+            Ok(serving) => {
+                let unmounter = Unmounter { way, device: number, connection };
+                Ok(Self { serving, unmounter, auto_unmount: None })
+            }
+            Err(error) => {
+                if let Some(dir) = dir.filter(|_| is_new) {
                     let _ = unmount_directory(&dir, number, false);
                 }
                 Err(error)

@@ -21,6 +21,7 @@ mod fresh;
 mod inodes;
 mod lookup;
 mod open;
+mod outliving;
 mod pass;
 mod proof;
 mod readdir;
@@ -211,9 +212,16 @@ impl InodeTable {
         if let Ok(inode) = tree.inode_mut(ino)
             && ino != ROOT
         {
-            debug_assert!(inode.lookups >= count, "the kernel forgets what it was given");
-            inode.lookups = inode.lookups.saturating_sub(count);
+            let known = inode.lookups & !state::UNKNOWN;
+            let is_adopted = inode.lookups != known;
+            debug_assert!(is_adopted || known >= count, "the kernel forgets what it was given");
+            // Of an adopted inode more than this engine gave out: then all of it.
+            inode.lookups = if count > known { 0 } else { inode.lookups - count };
+            let is_free = inode.lookups == 0;
             tree.drop_if_idle(ino);
+            if is_free {
+                tree.record(ino);
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use super::error::{Error, ErrorKind, Result};
 use super::tree::Tree;
 use super::{InodeNo, InodeTable};
 use crate::listing::batch::Batch;
+use crate::listing::behind::Behind;
 use crate::listing::expiry::left;
 use crate::listing::letters::Letters;
 use crate::listing::listed::Listed;
@@ -19,6 +20,7 @@ use crate::listing::page::{Asked, readable};
 use crate::listing::path::BadName;
 use crate::listing::ranges::{Ranges, last_in_order};
 use crate::object::ObjectKey;
+use crate::outlive::Place;
 use crate::s3::{self, BoxFuture, ListPage};
 use crate::sync::{Arc, Mutex};
 
@@ -55,6 +57,8 @@ pub(super) struct Pages {
     letters: Letters,
     /// Where the rest comes from, once the directory is known to be long.
     pub(super) ranges: Option<Ranges>,
+    /// The name that the pass begins behind, if it does not begin at the first.
+    pub(super) after: Option<Behind>,
     pub(super) arrived: Arc<Notify>,
     /// The directory's key at the first page.
     key: Option<ObjectKey>,
@@ -89,6 +93,7 @@ impl Pass {
             plain: 0,
             letters: Letters::new(),
             ranges: None,
+            after: None,
             arrived: Arc::default(),
             key: None,
             given: HashSet::default(),
@@ -108,6 +113,21 @@ impl Pass {
             pages.next = Next::End;
         }
         Self(Mutex::new(pages))
+    }
+
+    /// A pass that goes on where another engine's ended. The entries before that place are as good as dropped.
+    pub(super) fn behind(tree: &Tree, directory: InodeNo, place: &Place, now: Instant) -> Self {
+        let behind = Behind::new(&place.name);
+        let pass = Self::new(tree, directory, now);
+        {
+            let mut pages = pass.0.lock();
+            let locals = tree.locals(directory).into_iter().filter(|(name, _)| behind.has(name));
+            pages.merge = Merge::new(locals.map(|(name, ino)| (name, ino.into())));
+            let before = place.offset.saturating_sub(2) as usize;
+            (pages.dropped, pages.total, pages.batches) = (before, before, VecDeque::new());
+            (pages.next, pages.after) = (Next::Ask(None), Some(behind));
+        }
+        pass
     }
 
     /// A page has come, or failed.
@@ -158,6 +178,13 @@ impl Pass {
         }
         if !pages.given.is_empty() {
             out.retain(|entry| !pages.given.contains(&entry.name));
+        }
+        if let Some(behind) = &pages.after {
+            out.retain(|entry| behind.has(&entry.name));
+            if !pages.merge.is_sorted() {
+                pages.next = Next::Ask(token);
+                return Err(Error::new(ErrorKind::Stale, key.as_str()));
+            }
         }
         pages.empty_pages = if out.is_empty() { pages.empty_pages + 1 } else { 0 };
         if pages.empty_pages > EMPTY_PAGES_MAX {

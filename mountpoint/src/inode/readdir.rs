@@ -16,6 +16,7 @@ use super::stream::Stream;
 use super::{Found, InodeNo, InodeTable, ROOT, Stat};
 use crate::listing::page::Asked;
 use crate::object::ObjectKey;
+use crate::outlive::Place;
 use crate::s3::{BoxFuture, ListObjects};
 use crate::sync::{Arc, Mutex, Weak};
 
@@ -28,6 +29,8 @@ pub struct Listing {
     table: InodeTable,
     runtime: tokio::runtime::Handle,
     pass: Mutex<Arc<Pass>>,
+    /// Of a directory that an engine before this one had open: it goes on from one of these.
+    places: Mutex<Option<[Place; 2]>>,
 }
 
 impl InodeTable {
@@ -36,7 +39,10 @@ impl InodeTable {
     /// # Errors
     /// `NotADirectory`, `Stale`.
     pub async fn opendir(&self, ino: InodeNo) -> Result<Listing> {
-        let runtime = tokio::runtime::Handle::current();
+        self.open_listing(ino, tokio::runtime::Handle::current())
+    }
+
+    pub(super) fn open_listing(&self, ino: InodeNo, runtime: tokio::runtime::Handle) -> Result<Listing> {
         let mut tree = self.0.tree.lock();
         let key = tree.directory(ino)?.0.clone();
         let parent = tree.inode(ino).map_or(ROOT, |inode| inode.parent);
@@ -44,7 +50,8 @@ impl InodeTable {
             directory.listings += 1;
         }
         let pass = Mutex::new(Arc::new(Pass::new(&tree, ino, self.0.clock.now())));
-        Ok(Listing { directory: ino, parent, key, table: self.clone(), runtime, pass })
+        let places = Mutex::default();
+        Ok(Listing { directory: ino, parent, key, table: self.clone(), runtime, pass, places })
     }
 
     /// Counts one kernel reference for an entry that goes into a readdirplus reply (not for `.` and `..`).
@@ -74,6 +81,12 @@ impl InodeTable {
 }
 
 impl Listing {
+    /// The same listing, which goes on from one of these places.
+    pub(super) fn going_on(self, places: [Place; 2]) -> Self {
+        *self.places.lock() = Some(places);
+        self
+    }
+
     /// Entries from `offset` on: at least one unless the directory is at its end, at most `max`.
     ///
     /// 0 is the start, of a fresh listing when entries were handed out before; any [`DirEntry::offset`] of the present
@@ -102,6 +115,14 @@ impl Listing {
     /// The pass that an offset is about.
     fn pass_for(&self, offset: u64) -> Arc<Pass> {
         let mut pass = self.pass.lock();
+        if let Some([earlier, later]) = self.places.lock().take()
+            && offset > 2
+        {
+            // Of any other offset, [`Self::kept`] says that it lies too far back.
+            let place = if earlier.offset == offset { earlier } else { later };
+            let tree = self.table.0.tree.lock();
+            *pass = Arc::new(Pass::behind(&tree, self.directory, &place, self.table.0.clock.now()));
+        }
         if offset == 0 && pass.0.lock().used {
             let tree = self.table.0.tree.lock();
             *pass = Arc::new(Pass::new(&tree, self.directory, self.table.0.clock.now()));
@@ -175,13 +196,18 @@ impl Listing {
             prefix: key.as_str().to_string(),
             delimited: true,
             max_keys: self.table.0.config.list_page,
-            start_after: None,
+            start_after: pages
+                .after
+                .as_ref()
+                .filter(|_| token.is_none())
+                .and_then(|after| after.start_after(&key)),
             continuation_token: token.clone(),
         };
+        let is_whole = pages.after.is_none();
         let (table, directory) = (self.table.clone(), self.directory);
         let pass = Arc::downgrade(pass);
         let page: BoxFuture<'static, Result<()>> = Box::pin(async move {
-            let walked = if token.is_none() { table.walked(directory, &key).await } else { None };
+            let walked = if token.is_none() && is_whole { table.walked(directory, &key).await } else { None };
             let (answer, asked) = match walked {
                 Some((page, asked)) => (Ok(page), asked),
                 None => {

@@ -33,6 +33,13 @@ pub struct Names {
     new_name: Box<str>,
 }
 
+impl Names {
+    /// The inode that gets another name.
+    pub fn ino(&self) -> InodeNo {
+        self.ino
+    }
+}
+
 /// The work that a rename takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Rename {

@@ -19,7 +19,7 @@ pub(super) struct Inode {
     pub(super) parent: InodeNo,
     /// Where its directory files it.
     pub(super) place: Place,
-    /// References the kernel holds.
+    /// References the kernel holds; see [`UNKNOWN`].
     pub(super) lookups: u64,
     /// When what we know of it was learned, as the tree counts: an answer that was asked for earlier does not change it.
     pub(super) learned: u64,
@@ -52,6 +52,10 @@ impl Inode {
         }
     }
 }
+
+/// Set in the references to an inode that an engine before this one gave out: how many, is not known. The kernel gives all of them back at
+/// once.
+pub(super) const UNKNOWN: u64 = 1 << 63;
 
 #[derive(Debug)]
 pub(super) enum Node {

@@ -14,6 +14,7 @@ mod lookups;
 #[cfg(feature = "shuttle")]
 mod model;
 mod opens;
+mod outliving;
 mod ranges;
 mod recent;
 mod walk;

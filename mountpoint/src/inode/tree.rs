@@ -6,6 +6,7 @@
 mod emptied;
 mod known;
 mod moved;
+mod outliving;
 mod settle;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -34,6 +35,8 @@ use crate::listing::price::Prices;
 use crate::listing::recent::{Page, Recent};
 use crate::listing::walk::Walk;
 use crate::object::ObjectKey;
+use crate::outlive::Journal;
+use crate::sync::Arc;
 pub use moved::{Below, Follower};
 pub(super) use settle::{Adopted, Recall, Settled};
 
@@ -54,6 +57,10 @@ pub(super) struct Tree {
     hasher: RandomState,
     /// The next inode number: never reused, so that no generation is needed.
     next: u64,
+    /// Numbers below are set aside in the journal.
+    limit: u64,
+    /// Where directories are recorded that the kernel refers to, if the mount is to outlive this engine.
+    journal: Option<Arc<Journal>>,
     /// Number of the last event.
     events: u64,
     pub(super) ttl: Ttl,
@@ -108,6 +115,8 @@ impl Tree {
             children: HashMap::default(),
             hasher: RandomState::default(),
             next: ROOT.0 + 1,
+            limit: u64::MAX,
+            journal: None,
             events: 0,
             ttl,
             mounted,
@@ -140,6 +149,9 @@ impl Tree {
     pub(super) fn reserve(&mut self, count: usize) -> InodeNo {
         let first = InodeNo(self.next);
         self.next += count as u64;
+        if self.next > self.limit {
+            self.raise_limit();
+        }
         first
     }
 
@@ -346,10 +358,12 @@ impl Tree {
         if place != Place::Nowhere {
             self.facts.taken(parent, &inode.name);
         }
+        self.record(ino);
         if let Some(other) = displaced {
             if let Some(other) = self.inodes.get_mut(other) {
                 other.place = Place::Nowhere;
             }
+            self.record(other);
             self.emptied.remove(&other);
             self.drop_if_idle(other);
         }
@@ -408,6 +422,7 @@ impl Tree {
         let strict = self.ttl == Ttl::Minimal || self.ttl.open().is_zero();
         let inode = self.inode_mut(ino)?;
         inode.lookups += 1;
+        let is_first = inode.lookups == 1;
         let known = match &inode.node {
             Node::File(file) => {
                 !file.is_local() && file.stored.as_ref().is_some_and(|stored| stored.until().is_some())
@@ -418,6 +433,9 @@ impl Tree {
         match fresh.filter(|_| known && strict) {
             Some(since) => self.fresh.put(ino, since),
             None => self.fresh.forget(ino),
+        }
+        if is_first {
+            self.record(ino);
         }
         Ok(())
     }
@@ -443,6 +461,7 @@ impl Tree {
             self.place(ino, Place::Nowhere);
             self.forget_listed(ino);
             self.facts.forget(ino);
+            self.unrecord(ino);
             self.inodes.remove(ino);
             next = Some(parent);
         }

@@ -6,6 +6,7 @@
 //! it was asked for; what was learned of a name since, `inode/` knows.
 
 pub(crate) mod batch;
+pub(crate) mod behind;
 pub(crate) mod expiry;
 pub(crate) mod letters;
 pub(crate) mod listed;

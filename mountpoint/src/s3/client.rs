@@ -71,11 +71,7 @@ impl S3Client {
         clock: Clock,
         metrics: Arc<Metrics>,
     ) -> Result<(Arc<Self>, Result<()>)> {
-        profile::complete(&mut config).await;
-        for setting in [&mut config.region, &mut config.endpoint_url] {
-            // A variable may end in the line end of the file that it was read from.
-            *setting = setting.take().map(|it| it.trim().to_owned()).filter(|it| !it.is_empty());
-        }
+        with_profile(&mut config).await;
         if let Some(kind) = config.store.or_else(|| kind_of_endpoint(&config)) {
             let may_choose = config.endpoint_url.is_some() && !config.bucket.starts_with("arn:");
             config.force_path_style |= may_choose && kind.profile().path_style;
@@ -125,6 +121,28 @@ impl S3Client {
             switched = true;
         };
         Ok((Arc::new(client), proof))
+    }
+
+    /// A client of a bucket that was proven before, in this region. Without a request: it works on where store and credentials are away.
+    ///
+    /// # Errors
+    /// `InvalidRequest` (the configuration).
+    pub async fn resume(
+        mut config: Config,
+        region: &str,
+        path_style: bool,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Result<Arc<Self>> {
+        with_profile(&mut config).await;
+        config.force_path_style |= path_style;
+        let pool = ConnectionPool::new(&config.net(), &clock, &metrics)?;
+        Ok(Arc::new(Self::new(config, region, &pool)?))
+    }
+
+    /// Whether the bucket stands in the path of the URL.
+    pub fn is_path_style(&self) -> bool {
+        self.wire.config.force_path_style
     }
 
     /// The region that requests are signed for.
@@ -201,6 +219,15 @@ impl S3Client {
             ListObjects { prefix: self.wire.config.prefix.clone(), max_keys: 1, ..ListObjects::default() };
         let proof = list::prove(&self.wire, &request, PROOF_ATTEMPTS, PROOF_MAX);
         proof.await.map(drop)
+    }
+}
+
+/// Takes in what the profile says.
+async fn with_profile(config: &mut Config) {
+    profile::complete(config).await;
+    for setting in [&mut config.region, &mut config.endpoint_url] {
+        // A variable may end in the line end of the file that it was read from.
+        *setting = setting.take().map(|it| it.trim().to_owned()).filter(|it| !it.is_empty());
     }
 }
 

@@ -69,6 +69,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ),
     ("--storage-class", "", ""),
     ("--store", "from its endpoint and its answers", ""),
+    ("--supervised", "", ""),
     ("--transfer-acceleration", "", ""),
     ("--uid", "the mounting user", ""),
     ("--upload-checksums", "crc32c; off for S3 on Outposts, which refuses it", ""),

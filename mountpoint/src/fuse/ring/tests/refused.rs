@@ -84,7 +84,7 @@ fn mounted_with(payload: usize) -> String {
     let rings = |_, _: BorrowedFd<'_>| Rings::prepare_shaped(queues(&possible).unwrap(), shape).ok();
     log_of(|| {
         let greeted =
-            greet(device, Empty, &options, rings, Arc::default(), runtime.handle().clone()).unwrap();
+            greet(device, Empty, &options, rings, Arc::default(), runtime.handle().clone(), None).unwrap();
         let serving = serve(greeted, 2).unwrap();
         assert!(std::fs::metadata(dir.path()).unwrap().is_dir());
         unmount_directory(dir.path(), None, false).unwrap();

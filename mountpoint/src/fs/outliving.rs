@@ -1,0 +1,130 @@
+//! Open files and directories that outlive an engine: recorded while they are open, taken over by the engine that follows.
+//!
+//! A file that is being written does not outlive it: each call on its handle fails until it is closed, so that no program takes it for
+//! stored.
+
+use std::sync::OnceLock;
+
+use super::handle::{Closing, DirHandle, FileHandle, HandleNo, HandleTable, Mapping, Mode, Reading};
+use super::read_mode::Course;
+use super::{DirItem, FileSystem};
+use crate::inode::InodeNo;
+use crate::outlive::{self, Journal, Place, Record, Restored};
+use crate::sync::atomic::AtomicBool;
+use crate::sync::{Arc, Mutex};
+
+impl FileSystem {
+    /// Takes over what an engine before this one had open, and records from now on. `runtime` runs the listings. Before the kernel's first
+    /// request.
+    #[must_use]
+    pub fn outliving(
+        self,
+        journal: Arc<Journal>,
+        restored: &Restored,
+        runtime: &tokio::runtime::Handle,
+    ) -> Self {
+        let (files, dirs) = (HandleTable::outliving(&journal), HandleTable::outliving(&journal));
+        let fs = Self { files, dirs, journal: Some(Arc::clone(&journal)), ..self };
+        let versions = fs.inodes.outlive(&journal, restored);
+        for (file, id) in restored.files.iter().zip(versions) {
+            let (no, ino) = (HandleNo(file.handle), InodeNo(file.ino));
+            let Some(id) = id else {
+                journal.forget_file(no.0);
+                continue;
+            };
+            if journal.agreed().passthrough {
+                fs.io_modes.restore(ino, file.passthrough);
+            }
+            let reader = fs.prefetcher.open(id, file.size, None);
+            let course = Course::of_before(file.direct);
+            let mode = Mode::Read(Reading {
+                reader,
+                is_listed: AtomicBool::new(false),
+                own: OnceLock::new(),
+                passthrough: file.passthrough,
+                course,
+            });
+            let mapping = Mapping::new(file.may_write);
+            if file.refused {
+                mapping.refuse();
+            }
+            let handle = FileHandle { ino, opener: 0, mode, mapping, closing: Closing::default() };
+            fs.files.insert(no, handle);
+        }
+        for dir in &restored.listings {
+            let (no, ino) = (HandleNo(dir.handle), InodeNo(dir.ino));
+            match fs.inodes.reopen(ino, dir.places.clone(), runtime.clone()) {
+                Ok(listing) => {
+                    let places = Mutex::new(dir.places.clone());
+                    fs.dirs.insert(no, DirHandle { ino, listing, places });
+                }
+                Err(_) => journal.forget_listing(no.0),
+            }
+        }
+        fs
+    }
+
+    /// Records a file that is open for reading, as it is now.
+    pub(super) fn record_file(&self, no: HandleNo) {
+        let Some(journal) = &self.journal else { return };
+        let Some(open) = self.files.find(no) else { return };
+        let Mode::Read(reading) = &open.mode else { return };
+        let Some((parent, name, meta)) = self.inodes.whereabouts(open.ino) else { return };
+        journal.record(&Record::File(outlive::File {
+            handle: no.0,
+            ino: open.ino.0,
+            parent: parent.0,
+            name,
+            etag: meta.etag.as_str().into(),
+            size: meta.size,
+            modified: meta.last_modified,
+            passthrough: reading.passthrough,
+            direct: reading.course.is_direct,
+            may_write: open.mapping.may_write,
+            refused: open.mapping.is_refused(),
+        }));
+    }
+
+    /// Records the handles of a file that has another name now.
+    pub(super) fn record_files_of(&self, ino: InodeNo) {
+        if self.journal.is_some() {
+            let open = self.files.numbered().into_iter().filter(|(_, open)| open.ino == ino);
+            open.for_each(|(no, _)| self.record_file(no));
+        }
+    }
+
+    /// Records an open directory. `answer`: the kernel asked from this offset on, and is about to get the names up to this one.
+    pub(super) fn record_listing(&self, no: HandleNo, answer: Option<(u64, &DirItem)>) {
+        let Some(journal) = &self.journal else { return };
+        let Some(dir) = self.dirs.find(no) else { return };
+        let mut places = dir.places.lock();
+        if let Some((asked, item)) = answer {
+            let name = item.name().to_str().filter(|_| item.offset > 2).unwrap_or_default();
+            let place = Place { offset: item.offset, name: name.into() };
+            let before = std::mem::replace(&mut places[1], place);
+            // The kernel asks again where this answer does not reach it.
+            if places[0].offset != asked || before.offset == asked {
+                places[0] = before;
+            }
+        }
+        let (handle, ino) = (no.0, dir.ino.0);
+        journal.record(&Record::Listing(outlive::Listing { handle, ino, places: places.clone() }));
+    }
+
+    /// The kernel asked for the names of an open directory from `offset` on, and is about to get those up to this one.
+    pub fn gives(&self, no: HandleNo, offset: u64, last: &DirItem) {
+        self.record_listing(no, Some((offset, last)));
+    }
+
+    pub(super) fn forget_file(&self, no: HandleNo) {
+        if let Some(journal) = &self.journal {
+            journal.forget_file(no.0);
+        }
+    }
+
+    pub(super) fn forget_listing(&self, no: HandleNo) {
+        if let Some(journal) = &self.journal {
+            journal.forget_listing(no.0);
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The tree and the journal: directories that the kernel refers to are recorded, and an engine that follows takes them in.
+
+use std::time::Instant;
+
+use super::Tree;
+use crate::inode::compact::{Moment, Stored, Teller};
+use crate::inode::state::{Directory, File, Inode, Node, Phase, Place, UNKNOWN};
+use crate::inode::{InodeNo, ROOT};
+use crate::object::{ETag, ObjectId, ObjectMeta};
+use crate::outlive::{self, Journal, Mark, Record, Standing};
+use crate::sync::Arc;
+
+impl Tree {
+    /// From now on directories are recorded here, and numbers are given out that no engine before has given out.
+    pub(in crate::inode) fn outlive(&mut self, journal: Arc<Journal>) {
+        self.next = self.next.max(journal.marks().inodes);
+        self.mounted = journal.identity().mounted();
+        self.limit = self.next;
+        self.journal = Some(journal);
+    }
+
+    /// The first number that was never set aside here.
+    #[cfg(test)]
+    pub(in crate::inode) fn numbers_end(&self) -> u64 {
+        self.next
+    }
+
+    /// Sets more numbers aside.
+    pub(super) fn raise_limit(&mut self) {
+        if let Some(journal) = &self.journal {
+            self.limit = journal.raise(Mark::Inodes, self.next);
+        }
+    }
+
+    /// Records a directory as it is now, if the kernel refers to it or did.
+    pub(in crate::inode) fn record(&self, ino: InodeNo) {
+        let Some(journal) = &self.journal else { return };
+        let Some(Inode { name, parent, place, lookups, node: Node::Directory(_), .. }) = self.inode(ino)
+        else {
+            return;
+        };
+        let held = *lookups > 0;
+        if ino == ROOT || !(held || *place == Place::Local || journal.has_directory(ino.0)) {
+            return;
+        }
+        let standing = match place {
+            Place::Remote => Standing::Remote,
+            Place::Local => Standing::Local,
+            Place::Nowhere => Standing::Nowhere,
+        };
+        let name = name.clone();
+        let (number, parent) = (ino.0, parent.0);
+        journal.record(&Record::Directory(outlive::Directory { number, parent, name, standing, held }));
+    }
+
+    /// A directory goes.
+    pub(super) fn unrecord(&self, ino: InodeNo) {
+        if let Some(journal) = &self.journal
+            && self.directory(ino).is_ok()
+        {
+            journal.forget_directory(ino.0);
+        }
+    }
+
+    /// Takes in a directory that an engine before this one recorded. The next lookup of its name asks S3. False where it can't be: its key
+    /// would be too long, or its number is taken.
+    pub(in crate::inode) fn restore_directory(&mut self, it: &outlive::Directory, now: Instant) -> bool {
+        let ino = InodeNo(it.number);
+        let node = Node::Directory(Box::new(Directory { checked: None, ..Directory::new(now) }));
+        if self.make(ino, InodeNo(it.parent), &it.name, 0, node).is_none() {
+            return false;
+        }
+        if it.held
+            && let Ok(inode) = self.inode_mut(ino)
+        {
+            inode.lookups = UNKNOWN;
+        }
+        self.place(
+            ino,
+            match it.standing {
+                Standing::Remote => Place::Remote,
+                Standing::Local => Place::Local,
+                Standing::Nowhere => Place::Nowhere,
+            },
+        );
+        true
+    }
+
+    /// Takes in a file that was open for reading, with one reader more; the version that it reads. The kernel's pages of it are dropped at
+    /// the next open: they may hold a change that was refused.
+    pub(in crate::inode) fn restore_file(&mut self, it: &outlive::File, now: Instant) -> Option<ObjectId> {
+        let ino = InodeNo(it.ino);
+        let etag = ETag::new(&*it.etag);
+        if self.inode(ino).is_none() {
+            let meta =
+                ObjectMeta { size: it.size, etag: etag.clone(), last_modified: it.modified, readable: true };
+            let file = File {
+                stored: Some(Stored::new(&meta, Teller::Object, None)),
+                checked: Moment::of(now.checked_sub(self.ttl.directory()).unwrap_or(now)),
+                phase: Phase::Stored,
+                readers: 0,
+                pages_stale: true,
+            };
+            self.make(ino, InodeNo(it.parent), &it.name, 0, Node::File(file))?;
+            self.inode_mut(ino).ok()?.lookups = UNKNOWN;
+            self.place(ino, Place::Remote);
+        }
+        self.file_mut(ino).ok()?.readers += 1;
+        Some(ObjectId::by_etag(self.key(ino)?, etag))
+    }
+}

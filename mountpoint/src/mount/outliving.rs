@@ -1,0 +1,172 @@
+//! A mount that outlives its engine, put together: what the holder keeps comes in, an engine that goes on with it comes out.
+//!
+//! The first engine makes the journal and the mount, and gives both to the service manager. One that follows gets both back, and asks neither
+//! the store nor for credentials before it serves.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::SystemTime;
+
+use anyhow::Context as _;
+
+use crate::clock::Clock;
+use crate::config::Supervised;
+use crate::daemon::ServiceManager;
+use crate::fuse::{Device, Outliving};
+use crate::metrics::Metrics;
+use crate::outlive::{Greeting, Identity, Journal, Refused, Restored};
+use crate::s3::{self, S3Client};
+use crate::sync::Arc;
+
+/// Names by which the service manager keeps the two descriptors.
+const JOURNAL: &str = "journal";
+const DEVICE: &str = "fuse";
+
+/// What the holder kept.
+#[derive(Debug)]
+pub(super) struct Kept {
+    manager: Option<ServiceManager>,
+    device: Option<OwnedFd>,
+    before: Option<(Journal, Restored)>,
+}
+
+/// A journal that is in use, and its holder.
+#[derive(Debug)]
+pub(super) struct Outlived {
+    pub(super) journal: Arc<Journal>,
+    manager: Option<ServiceManager>,
+    device: Option<OwnedFd>,
+}
+
+/// Tells journal and holder that the mount was taken down.
+#[derive(Debug)]
+pub(super) struct Ending {
+    journal: Arc<Journal>,
+    manager: Option<ServiceManager>,
+}
+
+impl Kept {
+    /// Opens the journal of an engine before this one. A mount that was taken down since is made anew.
+    ///
+    /// # Errors
+    /// The journal can't be used, or another engine uses it.
+    pub(super) fn take(supervised: Supervised) -> Result<Self, Refused> {
+        let Supervised { manager, journal, device, is_mounted } = supervised;
+        let Some(shared) = journal else { return Ok(Self { manager, device, before: None }) };
+        if !is_mounted {
+            // The device went, or was never kept: the mount has no other end any more.
+            if let Some(manager) = &manager {
+                manager.drop(JOURNAL);
+            }
+            return Ok(Self { manager, device: None, before: None });
+        }
+        let (journal, restored) = Journal::adopt(shared)?;
+        if journal.agreed().greeting == Greeting::Ended {
+            if let Some(manager) = &manager {
+                manager.drop(DEVICE);
+                manager.drop(JOURNAL);
+            }
+            return Ok(Self { manager, device: None, before: None });
+        }
+        Ok(Self { manager, device, before: Some((journal, restored)) })
+    }
+
+    /// Whether an engine before this one served.
+    pub(super) fn goes_on(&self) -> bool {
+        self.before.is_some()
+    }
+
+    /// The way to the bucket: proven by this engine, or by one before.
+    pub(super) async fn client(
+        &self,
+        config: s3::Config,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> s3::Result<Arc<S3Client>> {
+        match &self.before {
+            None => S3Client::connect(config, clock, metrics).await,
+            Some((journal, _)) => {
+                let Identity { region, path_style, .. } = journal.identity();
+                S3Client::resume(config, region, *path_style, clock, metrics).await
+            }
+        }
+    }
+
+    /// The journal to record in, and what it has already. A new one is given to the holder.
+    ///
+    /// # Errors
+    /// It belongs to another mount; the kernel or the service manager refuses a new one.
+    pub(super) fn begin(
+        self,
+        bucket: &str,
+        prefix: &str,
+        client: &S3Client,
+        mounted: SystemTime,
+    ) -> anyhow::Result<(Outlived, Restored)> {
+        let endpoint = client.endpoint_url().unwrap_or_default();
+        let Self { manager, device, before } = self;
+        let (journal, restored) = match before {
+            Some((journal, restored)) => {
+                journal.identity().check(bucket, prefix, endpoint).context("the mount's journal")?;
+                tracing::info!(
+                    "going on with a mount: {} directories, {} open files, {} open directories",
+                    restored.directories.len(),
+                    restored.files.len(),
+                    restored.listings.len()
+                );
+                (journal, restored)
+            }
+            None => {
+                let since = mounted.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+                let journal = Journal::create(Identity {
+                    bucket: bucket.to_owned(),
+                    prefix: prefix.to_owned(),
+                    endpoint: endpoint.to_owned(),
+                    region: client.region().to_owned(),
+                    path_style: client.is_path_style(),
+                    mounted_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+                })
+                .context("a journal of the mount")?;
+                if let Some(manager) = &manager {
+                    manager
+                        .keep(JOURNAL, journal.shared())
+                        .context("giving the mount's journal to the service manager")?;
+                }
+                (journal, Restored::default())
+            }
+        };
+        Ok((Outlived { journal: Arc::new(journal), manager, device }, restored))
+    }
+}
+
+impl Outlived {
+    /// The device to serve; what is to be told once it is taken down.
+    pub(super) fn device(self, plain: Device) -> (Device, Ending) {
+        let Self { journal, manager, device } = self;
+        let (dir, device) = match plain {
+            Device::Mount(dir) => (Some(dir), device),
+            Device::Adopted(fd) => (None, Some(fd)),
+            other => return (other, Ending { journal, manager }),
+        };
+        let told = manager.clone();
+        let keep = Box::new(move |device: BorrowedFd<'_>| match &told {
+            Some(manager) => manager.keep(DEVICE, device),
+            None => Ok(()),
+        });
+        let outliving = Outliving { dir, device, journal: Arc::clone(&journal), keep };
+        (Device::Outliving(outliving), Ending { journal, manager })
+    }
+}
+
+impl Ending {
+    /// The mount is gone.
+    pub(super) fn say(&self) {
+        let agreed = crate::outlive::Agreed { greeting: Greeting::Ended, ..self.journal.agreed() };
+        if let Err(error) = self.journal.agree(agreed) {
+            tracing::debug!("journal: {error}");
+        }
+        if let Some(manager) = &self.manager {
+            manager.drop(DEVICE);
+            manager.drop(JOURNAL);
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The journal of a mount that outlives its engine: what a new engine must know to serve the numbers that the kernel holds.
+//!
+//! Enters: directories that the kernel refers to, files and directories that it has open, numbers that are given out. Leaves: the same, to
+//! the engine that comes after this one was killed. The journal is a table in a memfd that another process holds. Never here: what a number
+//! means for names or reads; a byte of a file. Without a holder there is no journal.
+//!
+//! Files that the kernel knows and has not open are not recorded: at ESTALE the kernel looks their path up anew, by itself, once.
+
+#[cfg(feature = "testing")]
+pub mod fuzzing;
+mod header;
+mod record;
+mod restored;
+mod table;
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, SystemTime};
+
+pub use header::{Agreed, Greeting, Identity, Marks};
+pub use record::{Directory, File, Listing, Place, Record, Standing};
+pub use restored::Restored;
+
+use crate::sync::Mutex;
+use header::Again;
+use record::Subject;
+use table::Table;
+
+/// Numbers that are set aside at once. Doubling it halves the stores for them, and loses twice as many of 2^62 numbers at a crash.
+const BLOCK: u64 = 65_536;
+
+/// A request that was sent again so often is answered EIO, so that it can't kill every engine.
+const AGAIN_REFUSED: u32 = 3;
+
+/// How long a request that was sent again is remembered. Doubling it finds requests that kill an engine more slowly.
+const AGAIN_WITHIN: Duration = Duration::from_secs(60);
+
+/// Bit of a request's number: the kernel has sent it before.
+const RESENT: u64 = 1 << 63;
+
+/// Why a journal can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    /// The descriptor is no memfd that can't shrink.
+    #[error(
+        "it is not a memfd sealed with F_SEAL_SHRINK alone: the holder must pass the descriptor that this program gave it"
+    )]
+    Unsealed,
+    /// It has another length than a journal.
+    #[error("it has {0} bytes, which is not the length of a journal")]
+    Length(u64),
+    /// It begins otherwise than a journal.
+    #[error("it is not a journal of mount-s3")]
+    Foreign,
+    /// Another release wrote it.
+    #[error("it has format {0}, and this program knows format {VERSION}: go back to the program that wrote it, or unmount", VERSION = header::VERSION)]
+    Version(u32),
+    /// A part of its header is torn.
+    #[error("its {0} can't be read: unmount and mount anew")]
+    Damaged(&'static str),
+    /// A process that lives has locked it.
+    #[error("another engine serves this mount: end that first")]
+    InUse,
+    /// The flags name another mount than the journal.
+    #[error("it belongs to {was}, and the flags name {is}: use the flags of before, or unmount")]
+    Another {
+        /// Of the journal.
+        was: String,
+        /// Of the flags.
+        is: String,
+    },
+    /// The kernel can't send requests again.
+    #[error("the kernel can't send requests again (FUSE_NOTIFY_RESEND needs Linux 6.9): the mount ends")]
+    NoResend,
+    /// The system refused.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+/// Which numbers are given out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// Of inodes.
+    Inodes,
+    /// Of open files and directories.
+    Handles,
+}
+
+/// The journal of one mount, locked by this process.
+#[derive(Debug)]
+pub struct Journal {
+    table: Table,
+    /// The descriptor for the holder. Its lock is not ours.
+    shared: OwnedFd,
+    identity: Identity,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    agreed: Agreed,
+    marks: Marks,
+    again: Again,
+}
+
+impl Journal {
+    /// A new, empty journal.
+    ///
+    /// # Errors
+    /// The kernel refuses a memfd.
+    pub fn create(identity: Identity) -> Result<Self, Refused> {
+        let shared = table::new_file()?;
+        let table = Table::create(&shared, &identity)?;
+        let state =
+            State { agreed: Agreed::default(), marks: Marks { inodes: 2, handles: 1 }, again: Again::new() };
+        table.store(header::MARKS_AT, &header::encode_marks(state.marks))?;
+        table.store(header::AGREED_AT, &header::encode_agreed(state.agreed))?;
+        Ok(Self { table, shared, identity, state: Mutex::new(state) })
+    }
+
+    /// The journal of an engine that is gone, and what it recorded.
+    ///
+    /// # Errors
+    /// It is no journal of ours, or another engine uses it.
+    pub fn adopt(shared: OwnedFd) -> Result<(Self, Restored), Refused> {
+        let (table, page, records) = Table::open(&shared)?;
+        let damaged = |part| Refused::Damaged(part);
+        let identity = header::decode_identity(&page).ok_or_else(|| damaged("bucket and prefix"))?;
+        let marks = header::decode_marks(&page).ok_or_else(|| damaged("range of numbers"))?;
+        let agreed = header::decode_agreed(&page).ok_or_else(|| damaged("greeting"))?;
+        let state = State { agreed, marks, again: header::decode_again(&page) };
+        let (restored, dropped) = Restored::of(records, marks);
+        dropped.iter().for_each(|&subject| table.remove(subject));
+        if !dropped.is_empty() {
+            tracing::warn!("journal: {} records make no sense and are dropped", dropped.len());
+        }
+        Ok((Self { table, shared, identity, state: Mutex::new(state) }, restored))
+    }
+
+    /// The descriptor that a holder keeps.
+    pub fn shared(&self) -> BorrowedFd<'_> {
+        self.shared.as_fd()
+    }
+
+    /// Whose mount it is.
+    pub fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// What INIT agreed on.
+    pub fn agreed(&self) -> Agreed {
+        self.state.lock().agreed
+    }
+
+    /// Notes what INIT agreed on, and how far the greeting got.
+    ///
+    /// # Errors
+    /// The system refused the store.
+    pub fn agree(&self, agreed: Agreed) -> io::Result<()> {
+        self.table.store(header::AGREED_AT, &header::encode_agreed(agreed))?;
+        self.state.lock().agreed = agreed;
+        Ok(())
+    }
+
+    /// Numbers below these were given out by engines before.
+    pub fn marks(&self) -> Marks {
+        self.state.lock().marks
+    }
+
+    /// Sets numbers aside: all below the result may be given out. `needed`: the least that must be among them.
+    pub fn raise(&self, mark: Mark, needed: u64) -> u64 {
+        let mut state = self.state.lock();
+        let of = match mark {
+            Mark::Inodes => &mut state.marks.inodes,
+            Mark::Handles => &mut state.marks.handles,
+        };
+        *of = (*of).max(needed.saturating_add(BLOCK));
+        let raised = *of;
+        if let Err(error) = self.table.store(header::MARKS_AT, &header::encode_marks(state.marks)) {
+            // A number could be given twice. Nothing but a memfd's own end refuses a store to its first page.
+            tracing::error!("journal: setting numbers aside: {error}");
+        }
+        raised
+    }
+
+    /// Records something; an earlier record of the same number goes. Before the kernel hears the number.
+    pub fn record(&self, record: &Record) {
+        self.table.record(record);
+    }
+
+    /// An inode's directory is gone.
+    pub fn forget_directory(&self, number: u64) {
+        self.table.remove(Subject::Inode(number));
+    }
+
+    /// Whether a directory is recorded.
+    pub fn has_directory(&self, number: u64) -> bool {
+        self.table.has(Subject::Inode(number))
+    }
+
+    /// A file's handle is released.
+    pub fn forget_file(&self, handle: u64) {
+        self.table.remove(Subject::File(handle));
+    }
+
+    /// A directory's handle is released.
+    pub fn forget_listing(&self, handle: u64) {
+        self.table.remove(Subject::Listing(handle));
+    }
+
+    /// Whether the kernel has sent this request before, to an engine that is gone.
+    pub fn is_resent(unique: u64) -> bool {
+        unique & RESENT != 0
+    }
+
+    /// A request was sent again. Whether it is to be refused, because engine after engine died with it.
+    pub fn refuses(&self, unique: u64, now: SystemTime) -> bool {
+        let unique = unique & !RESENT;
+        let second = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let mut state = self.state.lock();
+        state.again.retain(|(_, _, at)| second.saturating_sub(*at) <= AGAIN_WITHIN.as_secs());
+        let before = state.again.iter().position(|(other, ..)| *other == unique);
+        let count = before.map_or(0, |at| state.again.remove(at).1).saturating_add(1);
+        if state.again.len() >= header::AGAIN_MAX {
+            state.again.remove(0);
+        }
+        state.again.push((unique, count, second));
+        if let Err(error) = self.table.store(header::AGAIN_AT, &header::encode_again(&state.again)) {
+            tracing::warn!("journal: noting a request that was sent again: {error}");
+        }
+        count >= AGAIN_REFUSED
+    }
+}
+
+impl Identity {
+    /// Whether the flags name the mount of this journal.
+    ///
+    /// # Errors
+    /// They name another.
+    pub fn check(&self, bucket: &str, prefix: &str, endpoint: &str) -> Result<(), Refused> {
+        let name = |bucket: &str, prefix: &str, endpoint: &str| {
+            let at = if endpoint.is_empty() { "AWS" } else { endpoint };
+            format!("bucket \"{bucket}\", prefix \"{}\" at {at}", prefix.escape_debug())
+        };
+        if (self.bucket.as_str(), self.prefix.as_str(), self.endpoint.as_str()) == (bucket, prefix, endpoint)
+        {
+            return Ok(());
+        }
+        let was = name(&self.bucket, &self.prefix, &self.endpoint);
+        Err(Refused::Another { was, is: name(bucket, prefix, endpoint) })
+    }
+
+    /// When the bucket was mounted.
+    pub fn mounted(&self) -> SystemTime {
+        let since = Duration::from_micros(self.mounted_us);
+        SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing;
+#[cfg(test)]
+mod tests;

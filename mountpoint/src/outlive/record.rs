@@ -1,0 +1,396 @@
+//! One record of the journal as bytes. Pure: a [`Record`] in, a slot out, and back.
+//!
+//! A slot begins with a CRC32C over the rest and over its place in the table, so that neither a torn slot nor a copied one is taken for a
+//! record. A slot of zeros is free.
+
+use std::time::{Duration, SystemTime};
+
+use crate::checksum::{Checksum, ChecksumAlgorithm};
+
+/// Bytes before the fields of a record: CRC32C, length, kind, a zero, number of the store.
+const HEAD: usize = 16;
+
+/// The longest name of a file or directory.
+const NAME_MAX: usize = 255;
+
+/// The longest ETag that is recorded. Stores send up to about 70 bytes.
+const ETAG_MAX: usize = 256;
+
+/// Something of which the kernel holds a number that a new engine must know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A directory that the kernel refers to.
+    Directory(Directory),
+    /// A handle for reading a file.
+    File(File),
+    /// A handle of a directory.
+    Listing(Listing),
+}
+
+/// Where an inode stands in its directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// S3 has it.
+    Remote,
+    /// It was made in this mount and is not stored yet.
+    Local,
+    /// Its name is gone, or means something else.
+    Nowhere,
+}
+
+/// A directory. The root is not recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Directory {
+    /// Number of its inode.
+    pub number: u64,
+    /// Number of the directory that it is in.
+    pub parent: u64,
+    /// Its name there.
+    pub name: Box<str>,
+    /// Where it stands there.
+    pub standing: Standing,
+    /// Whether the kernel refers to it, and not only what is below it.
+    pub held: bool,
+}
+
+/// An open file that is read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Number of the handle.
+    pub handle: u64,
+    /// Number of its inode.
+    pub ino: u64,
+    /// Number of the directory that the inode is in.
+    pub parent: u64,
+    /// The inode's name there.
+    pub name: Box<str>,
+    /// Version of the object.
+    pub etag: Box<str>,
+    /// Bytes of the object.
+    pub size: u64,
+    /// When the version was stored.
+    pub modified: SystemTime,
+    /// Number of the file that the kernel reads by itself.
+    pub passthrough: Option<u32>,
+    /// Whether it goes past the page cache.
+    pub direct: bool,
+    /// Whether it was opened with a right to write, which a mapping could use.
+    pub may_write: bool,
+    /// Whether a change of the file in memory was refused.
+    pub refused: bool,
+}
+
+/// An open directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listing {
+    /// Number of the handle.
+    pub handle: u64,
+    /// Number of the directory's inode.
+    pub ino: u64,
+    /// The ends of the last two answers: one of them may not have reached the kernel.
+    pub places: [Place; 2],
+}
+
+/// A place in a listing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The offset to go on from.
+    pub offset: u64,
+    /// The last name before it; empty at the beginning, and behind `.` and `..`.
+    pub name: Box<str>,
+}
+
+/// The spaces of numbers: a file and a directory may have handles of one number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Subject {
+    Inode(u64),
+    File(u64),
+    Listing(u64),
+}
+
+impl Record {
+    /// What it is about: one record for each.
+    pub(super) fn subject(&self) -> Subject {
+        match self {
+            Self::Directory(directory) => Subject::Inode(directory.number),
+            Self::File(file) => Subject::File(file.handle),
+            Self::Listing(listing) => Subject::Listing(listing.handle),
+        }
+    }
+
+    /// Whether the kernel could have these numbers, and a bucket these names.
+    fn is_sound(&self) -> bool {
+        let is_name = |name: &str| {
+            !name.is_empty()
+                && name.len() <= NAME_MAX
+                && name != "."
+                && name != ".."
+                && !name.contains(['/', '\0'])
+        };
+        match self {
+            Self::Directory(it) => {
+                it.number > 1 && it.parent > 0 && it.number != it.parent && is_name(&it.name)
+            }
+            Self::File(it) => {
+                it.handle > 0
+                    && it.ino > 1
+                    && it.parent > 0
+                    && it.ino != it.parent
+                    && is_name(&it.name)
+                    && !it.etag.is_empty()
+                    && it.etag.len() <= ETAG_MAX
+                    && it.etag.chars().all(|c| !c.is_control())
+                    && it.size < 1 << 63
+            }
+            Self::Listing(it) => {
+                let is_place = |place: &Place| match &*place.name {
+                    "" => place.offset <= 2,
+                    name => place.offset > 2 && is_name(name),
+                };
+                it.handle > 0 && it.ino > 0 && it.places.iter().all(is_place)
+            }
+        }
+    }
+}
+
+/// A record as a slot holds it, but for its checksum ([`seal`]). `store` counts the stores: of two slots about one subject, the later counts.
+/// `None` for a record that no mount has.
+pub(super) fn encode(record: &Record, store: u64) -> Option<Vec<u8>> {
+    if !record.is_sound() {
+        return None;
+    }
+    let mut out = vec![0; HEAD];
+    let kind = match record {
+        Record::Directory(it) => {
+            put(&mut out, &[it.number, it.parent]);
+            out.push(match it.standing {
+                Standing::Remote => 0,
+                Standing::Local => 1,
+                Standing::Nowhere => 2,
+            });
+            out.push(it.held.into());
+            text(&mut out, &it.name);
+            1
+        }
+        Record::File(it) => {
+            let modified = it.modified.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+            put(&mut out, &[it.handle, it.ino, it.parent, it.size, modified.as_secs()]);
+            out.extend(modified.subsec_nanos().to_le_bytes());
+            out.extend(it.passthrough.unwrap_or(0).to_le_bytes());
+            let flags = [it.passthrough.is_some(), it.direct, it.may_write, it.refused];
+            out.push(flags.iter().rev().fold(0, |byte, flag| byte << 1 | u8::from(*flag)));
+            text(&mut out, &it.name);
+            text(&mut out, &it.etag);
+            2
+        }
+        Record::Listing(it) => {
+            put(&mut out, &[it.handle, it.ino]);
+            for place in &it.places {
+                put(&mut out, &[place.offset]);
+                text(&mut out, &place.name);
+            }
+            3
+        }
+    };
+    let len = u16::try_from(out.len()).ok()?;
+    out[4..6].copy_from_slice(&len.to_le_bytes());
+    out[6] = kind;
+    out[8..16].copy_from_slice(&store.to_le_bytes());
+    Some(out)
+}
+
+/// Writes the checksum of a slot that is to lie at `place`.
+pub(super) fn seal(slot: &mut [u8], place: u64) {
+    let sum = sum(&slot[4..], place);
+    slot[..4].copy_from_slice(&sum.to_le_bytes());
+}
+
+/// The record of a slot, and the number of its store. `None`: free, torn, or not ours.
+pub(super) fn decode(slot: &[u8], place: u64) -> Option<(Record, u64)> {
+    let len: usize = u16::from_le_bytes(slot.get(4..6)?.try_into().ok()?).into();
+    let slot = slot.get(..len)?;
+    let (mut head, body) = slot.split_at_checked(HEAD)?;
+    if u32::from_le_bytes(head[..4].try_into().ok()?) != sum(&slot[4..], place) {
+        return None;
+    }
+    let (kind, zero) = (head[6], head[7]);
+    head = &head[8..];
+    let (store, mut fields) = (number(&mut head)?, body);
+    let f = &mut fields;
+    let record = match kind {
+        1 => Record::Directory(Directory {
+            number: number(f)?,
+            parent: number(f)?,
+            standing: match byte(f)? {
+                0 => Standing::Remote,
+                1 => Standing::Local,
+                2 => Standing::Nowhere,
+                _ => return None,
+            },
+            held: byte(f)? == 1,
+            name: read_text(f)?,
+        }),
+        2 => {
+            let (handle, ino, parent, size) = (number(f)?, number(f)?, number(f)?, number(f)?);
+            let (secs, nanos, id) = (number(f)?, small(f)?, small(f)?);
+            let modified = Duration::new(secs, nanos.min(999_999_999));
+            let modified = SystemTime::UNIX_EPOCH.checked_add(modified)?;
+            let flags = byte(f)?;
+            let has = |bit: u8| flags & 1 << bit != 0;
+            Record::File(File {
+                handle,
+                ino,
+                parent,
+                size,
+                modified,
+                passthrough: has(0).then_some(id),
+                direct: has(1),
+                may_write: has(2),
+                refused: has(3),
+                name: read_text(f)?,
+                etag: read_text(f)?,
+            })
+        }
+        3 => {
+            let (handle, ino) = (number(f)?, number(f)?);
+            let mut place = || Some(Place { offset: number(f)?, name: read_text(f)? });
+            Record::Listing(Listing { handle, ino, places: [place()?, place()?] })
+        }
+        _ => return None,
+    };
+    (zero == 0 && fields.is_empty() && record.is_sound()).then_some((record, store))
+}
+
+fn sum(bytes: &[u8], place: u64) -> u32 {
+    let mut hasher = crate::checksum::Hasher::new(ChecksumAlgorithm::Crc32c);
+    hasher.update(&place.to_le_bytes());
+    hasher.update(bytes);
+    let Checksum { value, .. } = hasher.finish();
+    value as u32
+}
+
+fn put(out: &mut Vec<u8>, numbers: &[u64]) {
+    numbers.iter().for_each(|number| out.extend(number.to_le_bytes()));
+}
+
+fn text(out: &mut Vec<u8>, text: &str) {
+    out.extend((text.len() as u16).to_le_bytes());
+    out.extend(text.as_bytes());
+}
+
+fn take<'a>(left: &mut &'a [u8], n: usize) -> Option<&'a [u8]> {
+    let (head, tail) = left.split_at_checked(n)?;
+    *left = tail;
+    Some(head)
+}
+
+fn byte(left: &mut &[u8]) -> Option<u8> {
+    take(left, 1).map(|bytes| bytes[0])
+}
+
+fn small(left: &mut &[u8]) -> Option<u32> {
+    Some(u32::from_le_bytes(take(left, 4)?.try_into().ok()?))
+}
+
+fn number(left: &mut &[u8]) -> Option<u64> {
+    Some(u64::from_le_bytes(take(left, 8)?.try_into().ok()?))
+}
+
+fn read_text(left: &mut &[u8]) -> Option<Box<str>> {
+    let len = u16::from_le_bytes(take(left, 2)?.try_into().ok()?);
+    std::str::from_utf8(take(left, len.into())?).ok().map(Into::into)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(in crate::outlive) fn a_directory(number: u64, parent: u64, name: &str) -> Record {
+        Record::Directory(Directory {
+            number,
+            parent,
+            name: name.into(),
+            standing: Standing::Remote,
+            held: true,
+        })
+    }
+
+    pub(in crate::outlive) fn a_file(handle: u64) -> Record {
+        Record::File(File {
+            handle,
+            ino: 9,
+            parent: 1,
+            name: "file".into(),
+            etag: "\"etag\"".into(),
+            size: 5,
+            modified: SystemTime::UNIX_EPOCH + Duration::from_nanos(1_234_567_890_123),
+            passthrough: Some(3),
+            direct: false,
+            may_write: true,
+            refused: false,
+        })
+    }
+
+    fn a_listing(places: [(u64, &str); 2]) -> Record {
+        let places = places.map(|(offset, name)| Place { offset, name: name.into() });
+        Record::Listing(Listing { handle: 4, ino: 1, places })
+    }
+
+    #[test]
+    fn a_record_is_read_back_and_no_byte_of_it_may_differ() {
+        let long = "n".repeat(NAME_MAX);
+        for record in
+            [a_directory(7, 1, "d"), a_directory(7, 1, &long), a_file(1), a_listing([(2, ""), (9, &long)])]
+        {
+            let mut slot = encode(&record, 5).expect("a sound record");
+            seal(&mut slot, 4096);
+            assert_eq!(decode(&slot, 4096), Some((record, 5)));
+            assert_eq!(decode(&slot, 8192), None, "a copy elsewhere");
+            for at in 0..slot.len() {
+                let mut torn = slot.clone();
+                torn[at] ^= 1;
+                assert_eq!(decode(&torn, 4096), None, "byte {at}");
+                assert_eq!(decode(&slot[..at], 4096), None, "cut at {at}");
+            }
+        }
+        assert_eq!(decode(&[0; 128], 4096), None, "free");
+    }
+
+    #[test]
+    fn numbers_and_names_that_no_mount_has_are_no_record() {
+        let too_long = "n".repeat(NAME_MAX + 1);
+        for (number, parent, name) in [
+            (0, 1, "d"),
+            (1, 1, "d"),
+            (7, 7, "d"),
+            (7, 0, "d"),
+            (7, 1, ""),
+            (7, 1, ".."),
+            (7, 1, "a/b"),
+            (7, 1, &too_long),
+        ] {
+            assert_eq!(encode(&a_directory(number, parent, name), 1), None, "{number} {parent} {name:?}");
+        }
+        assert_eq!(encode(&a_listing([(3, ""), (2, "")]), 1), None);
+        assert_eq!(encode(&a_listing([(2, "a"), (2, "")]), 1), None);
+        assert_eq!(encode(&a_file(0), 1), None);
+    }
+
+    proptest! {
+        #[test]
+        fn arbitrary_bytes_with_a_right_checksum_are_a_sound_record_or_none(kind in 1u8..4, body in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut slot = vec![0; HEAD];
+            slot.extend(&body);
+            let len = slot.len() as u16;
+            slot[4..6].copy_from_slice(&len.to_le_bytes());
+            slot[6] = kind;
+            seal(&mut slot, 0);
+            if let Some((record, store)) = decode(&slot, 0) {
+                prop_assert!(record.is_sound());
+                prop_assert!(encode(&record, store).is_some());
+            }
+        }
+    }
+}

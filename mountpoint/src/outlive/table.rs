@@ -1,0 +1,276 @@
+//! The table in the memfd: pages of slots, each store one write of at most a page.
+//!
+//! The kernel copies a write within one page whole, also for a process that is killed meanwhile; a slot never crosses a page. A record that
+//! changes gets a new slot before its old one is freed, so that one of the two is always there.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::fs::FileExt as _;
+
+use rustix::fs::{
+    FlockOperation, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, flock, ftruncate, memfd_create,
+};
+use rustix::io::Errno;
+
+use super::Refused;
+use super::header::{self, Identity, MAGIC, PAGE, SHELVES_AT, VERSION};
+use super::record::{Record, Subject, decode, encode, seal};
+
+/// The most that a journal takes. Beyond it, later directories and handles are not recorded. Doubling it lets twice as many outlive an
+/// engine: it has room for 500,000 with short names.
+const SIZE_MAX: u64 = 64 << 20;
+
+/// Slots of one size lie together in a shelf. The first shelf has the header alone.
+const SHELF: u64 = 64 << 10;
+const SHELVES_MAX: usize = (SIZE_MAX / SHELF) as usize;
+
+/// The sizes of slots. The longest record, a listing between two names of 255 bytes, has 562 bytes.
+const SIZES: [u64; 4] = [128, 256, 512, 1024];
+
+/// The table of one journal.
+#[derive(Debug)]
+pub(super) struct Table {
+    file: File,
+    slots: crate::sync::Mutex<Slots>,
+    /// Stores that are left before this process is as good as killed: the last one is half done.
+    #[cfg(test)]
+    pub(super) stores_left: crate::sync::atomic::AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    /// Place and size of each record.
+    used: HashMap<Subject, (u64, usize)>,
+    /// Free places by size.
+    free: [Vec<u64>; SIZES.len()],
+    /// Shelves so far, the header's among them, and those that have no size yet.
+    shelves: usize,
+    unused: Vec<usize>,
+    stores: u64,
+    /// There was no room once.
+    told: bool,
+}
+
+/// A memfd that can grow and not shrink.
+pub(super) fn new_file() -> io::Result<OwnedFd> {
+    let file = memfd_create("mount-s3", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    fcntl_add_seals(&file, SealFlags::SHRINK)?;
+    Ok(file)
+}
+
+/// The same file by a description of our own, whose lock ends with this process.
+fn reopen(shared: &OwnedFd) -> Result<File, Refused> {
+    let path = format!("/proc/self/fd/{}", shared.as_raw_fd());
+    let file = File::options().read(true).write(true).open(path)?;
+    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(file),
+        Err(Errno::WOULDBLOCK) => Err(Refused::InUse),
+        Err(error) => Err(io::Error::from(error).into()),
+    }
+}
+
+impl Table {
+    pub(super) fn create(shared: &OwnedFd, identity: &Identity) -> Result<Self, Refused> {
+        let file = reopen(shared)?;
+        ftruncate(&file, SHELF).map_err(io::Error::from)?;
+        let slots = Slots { shelves: 1, ..Slots::default() };
+        let table = Self::over(file, slots);
+        let identity = header::encode_identity(identity)
+            .ok_or(Refused::Damaged("bucket and prefix, which are too long,"))?;
+        table.store(header::IDENTITY_AT, &identity)?;
+        table.store(0, &[&MAGIC[..], &VERSION.to_le_bytes()].concat())?;
+        Ok(table)
+    }
+
+    fn over(file: File, slots: Slots) -> Self {
+        Self {
+            file,
+            slots: crate::sync::Mutex::new(slots),
+            #[cfg(test)]
+            stores_left: crate::sync::atomic::AtomicU64::new(u64::MAX),
+        }
+    }
+
+    /// Opens a table that is there; its first page and its records.
+    pub(super) fn open(shared: &OwnedFd) -> Result<(Self, Vec<u8>, Vec<Record>), Refused> {
+        let against_us = SealFlags::GROW | SealFlags::WRITE | SealFlags::FUTURE_WRITE;
+        match fcntl_get_seals(shared) {
+            Ok(seals) if seals.contains(SealFlags::SHRINK) && !seals.intersects(against_us) => {}
+            _ => return Err(Refused::Unsealed),
+        }
+        let file = reopen(shared)?;
+        let len = file.metadata()?.len();
+        if !(SHELF..=SIZE_MAX).contains(&len) || len % SHELF != 0 {
+            return Err(Refused::Length(len));
+        }
+        let mut page = vec![0; PAGE as usize];
+        file.read_exact_at(&mut page, 0)?;
+        if !page.starts_with(MAGIC) {
+            return Err(Refused::Foreign);
+        }
+        match u32::from_le_bytes([page[8], page[9], page[10], page[11]]) {
+            VERSION => {}
+            other => return Err(Refused::Version(other)),
+        }
+        let mut slots = Slots { shelves: (len / SHELF) as usize, ..Slots::default() };
+        let mut records: HashMap<Subject, (Record, u64)> = HashMap::new();
+        let mut shelf = vec![0; SHELF as usize];
+        for number in 1..slots.shelves {
+            let size = match page[SHELVES_AT as usize + number] {
+                0 => {
+                    slots.unused.push(number);
+                    continue;
+                }
+                class => match SIZES.get(usize::from(class) - 1) {
+                    Some(size) => (usize::from(class) - 1, *size),
+                    None => continue,
+                },
+            };
+            let at = number as u64 * SHELF;
+            file.read_exact_at(&mut shelf, at)?;
+            for (i, slot) in shelf.chunks_exact(size.1 as usize).enumerate() {
+                let place = at + i as u64 * size.1;
+                let Some((record, store)) = decode(slot, place) else {
+                    slots.free[size.0].push(place);
+                    continue;
+                };
+                slots.stores = slots.stores.max(store);
+                let subject = record.subject();
+                let later = records.get(&subject).is_none_or(|(_, before)| *before < store);
+                let freed = match later {
+                    true => {
+                        records.insert(subject, (record, store));
+                        slots.used.insert(subject, (place, size.0))
+                    }
+                    false => Some((place, size.0)),
+                };
+                if let Some((place, size)) = freed {
+                    slots.free[size].push(place);
+                }
+            }
+        }
+        let records = records.into_values().map(|(record, _)| record).collect();
+        let table = Self::over(file, slots);
+        // Of two slots about one subject the earlier one still has its bytes: a later removal of the other would bring it back.
+        let free: Vec<u64> = table.slots.lock().free.iter().flatten().copied().collect();
+        for place in free {
+            table.clear(place)?;
+        }
+        Ok((table, page, records))
+    }
+
+    /// One store.
+    pub(super) fn store(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        debug_assert!(at / PAGE == (at + bytes.len() as u64 - 1) / PAGE, "within a page");
+        #[cfg(test)]
+        let bytes = match self.stores_left.load(crate::sync::atomic::Ordering::Relaxed) {
+            0 => return Ok(()),
+            left => {
+                self.stores_left.store(left - 1, crate::sync::atomic::Ordering::Relaxed);
+                if left == 1 { &bytes[..bytes.len() / 2] } else { bytes }
+            }
+        };
+        self.file.write_all_at(bytes, at)
+    }
+
+    fn clear(&self, place: u64) -> io::Result<()> {
+        let mut head = [0; 8];
+        self.file.read_exact_at(&mut head, place)?;
+        if head == [0; 8] { Ok(()) } else { self.store(place, &[0; 8]) }
+    }
+
+    /// Writes a record, then frees the slot of the one before.
+    pub(super) fn record(&self, record: &Record) {
+        let mut slots = self.slots.lock();
+        slots.stores += 1;
+        let Some(mut slot) = encode(record, slots.stores) else { return };
+        let subject = record.subject();
+        let Some(size) = SIZES.iter().position(|&size| slot.len() as u64 <= size) else { return };
+        let before = slots.used.get(&subject).copied();
+        let place = match self.room(&mut slots, size) {
+            Ok(Some(place)) => place,
+            // There is none: over the one before, if it has the room.
+            Ok(None) => match before.filter(|(_, room)| *room >= size) {
+                Some((place, _)) => place,
+                None => return self.is_full(&mut slots, subject),
+            },
+            Err(error) => return tracing::error!("journal: {error}"),
+        };
+        seal(&mut slot, place);
+        let mut stored = self.store(place, &slot);
+        match before {
+            Some((place_before, _)) if place_before == place => {}
+            Some((place_before, size_before)) => {
+                slots.used.insert(subject, (place, size));
+                stored = stored.and_then(|()| self.store(place_before, &[0; 8]));
+                slots.free[size_before].push(place_before);
+            }
+            None => {
+                slots.used.insert(subject, (place, size));
+            }
+        }
+        if let Err(error) = stored {
+            tracing::error!("journal: {error}");
+        }
+    }
+
+    /// Whether there is a record.
+    pub(super) fn has(&self, subject: Subject) -> bool {
+        self.slots.lock().used.contains_key(&subject)
+    }
+
+    /// Frees a record's slot.
+    pub(super) fn remove(&self, subject: Subject) {
+        let mut slots = self.slots.lock();
+        let Some((place, size)) = slots.used.remove(&subject) else { return };
+        if let Err(error) = self.store(place, &[0; 8]) {
+            tracing::error!("journal: {error}");
+        }
+        slots.free[size].push(place);
+    }
+
+    /// A free slot; `None` if the journal is full.
+    fn room(&self, slots: &mut Slots, size: usize) -> io::Result<Option<u64>> {
+        if let Some(place) = slots.free[size].pop() {
+            return Ok(Some(place));
+        }
+        let number = match slots.unused.pop() {
+            Some(number) => number,
+            None if slots.shelves < SHELVES_MAX => {
+                ftruncate(&self.file, (slots.shelves as u64 + 1) * SHELF)?;
+                slots.shelves += 1;
+                slots.shelves - 1
+            }
+            None => return Ok(None),
+        };
+        self.store(SHELVES_AT + number as u64, &[size as u8 + 1])?;
+        let first = number as u64 * SHELF;
+        slots.free[size].extend((0..SHELF / SIZES[size]).rev().map(|i| first + i * SIZES[size]));
+        Ok(slots.free[size].pop())
+    }
+
+    /// What is not recorded does not outlive this engine. The earlier record of it would say what is no longer so.
+    fn is_full(&self, slots: &mut Slots, subject: Subject) {
+        if let Some((place, size)) = slots.used.remove(&subject) {
+            if let Err(error) = self.store(place, &[0; 8]) {
+                tracing::error!("journal: {error}");
+            }
+            slots.free[size].push(place);
+        }
+        if !std::mem::replace(&mut slots.told, true) {
+            tracing::warn!(
+                "journal: {} MiB are full: directories and files opened from now on would get an error after a restart of this program",
+                SIZE_MAX >> 20
+            );
+        }
+    }
+
+    /// How many records there are, and how many bytes they take in the file.
+    #[cfg(test)]
+    pub(super) fn size(&self) -> (usize, u64) {
+        let slots = self.slots.lock();
+        (slots.used.len(), slots.used.values().map(|(_, size)| SIZES[*size]).sum())
+    }
+}
