@@ -52,7 +52,7 @@ pub enum Start {
 }
 
 impl Start {
-    /// From the command line and this process's environment.
+    /// Reads the configuration from the command line and this process's environment.
     ///
     /// # Errors
     /// As [`Config::new`].
@@ -60,7 +60,7 @@ impl Start {
         Self::new(args, |name| std::env::var(name).ok())
     }
 
-    /// From the command line and an environment.
+    /// Reads the configuration from the command line and an environment.
     ///
     /// # Errors
     /// As [`Config::new`].
@@ -75,9 +75,9 @@ impl Start {
 /// A controller service that can run.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
-    /// Where the provisioner calls, as it was written.
+    /// The endpoint for the provisioner's calls, as it was written.
     pub endpoint: String,
-    /// Where `/healthz` is answered.
+    /// The address at which `/healthz` is answered.
     pub health_address: SocketAddr,
     /// How the stores are reached.
     pub stores: store::Config,
@@ -106,12 +106,12 @@ impl ControllerConfig {
 /// How a node makes mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mounting {
-    /// In Mountpoint Pods: architecture v2.
+    /// Mounts in Mountpoint Pods: architecture v2.
     Pod {
-        /// What makes the mounts of new workloads while no reconciler works; `None`: they wait.
+        /// The systemd that mounts for new workloads while no reconciler works; `None`: they wait.
         degraded: Option<Systemd>,
     },
-    /// By the node's systemd: architecture v1.
+    /// Mounts by the node's systemd: architecture v1.
     Systemd(Systemd),
 }
 
@@ -127,9 +127,9 @@ pub struct Systemd {
 /// A driver of a node that can run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Where the kubelet calls, as it was written.
+    /// The endpoint for the kubelet's calls, as it was written.
     pub endpoint: String,
-    /// Where `/healthz` is answered.
+    /// The address at which `/healthz` is answered.
     pub health_address: SocketAddr,
     /// How it makes mounts.
     pub mounting: Mounting,
@@ -144,7 +144,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// From the command line and an environment. An empty variable is an absent one, as charts write it.
+    /// Reads the configuration from the command line and an environment. An empty variable is an absent one, as charts write it.
     ///
     /// # Errors
     /// `InvalidArgument` that names the flag or variable and where the chart sets it.

@@ -20,14 +20,14 @@ const REMEMBERED: usize = 4096;
 /// The API server takes this many bytes of text in an Event.
 const NOTE_LIMIT: usize = 1024;
 
-/// Where a workload's pod is, for messages and Events.
+/// A reference to a workload's pod, for messages and Events.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkloadRef {
-    /// Its namespace.
+    /// The pod's namespace.
     pub namespace: String,
-    /// Its name.
+    /// The pod's name.
     pub name: String,
-    /// Its UID.
+    /// The pod's UID.
     pub uid: String,
 }
 

@@ -166,7 +166,7 @@ impl Home {
     }
 }
 
-/// Who holds a FUSE device among these processes.
+/// The processes among these that hold a FUSE device.
 fn device_holders(pids: [u32; 3]) -> Vec<u32> {
     let holds = |pid: &u32| {
         let fds = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
@@ -180,7 +180,7 @@ fn is_mounted(point: &Path) -> bool {
 }
 
 #[test]
-fn a_bucket_is_read_through_a_target_until_its_engine_dies_and_then_errors_at_once() {
+fn a_bucket_is_read_through_a_target_and_errors_once_its_engine_dies() {
     isolated(|| {
         let mut home = Home::new();
         let (mount, source) = home.hand_over("bucket").unwrap();
@@ -226,9 +226,9 @@ fn a_bucket_is_read_through_a_target_until_its_engine_dies_and_then_errors_at_on
     });
 }
 
-/// Goal: whoever mends what the engine refused is served with the next publish. No container starts anew for it.
+/// Goal: once a refused setting is corrected, the next publish is served. No container starts anew for it.
 #[test]
-fn a_missing_bucket_is_told_in_the_engines_words_and_once_it_is_there_the_same_container_mounts_it() {
+fn a_missing_bucket_is_named_and_mounted_by_the_same_container_later() {
     isolated(|| {
         let mut home = Home::new();
         let error = home.hand_over("no-such-bucket").unwrap_err().to_string();

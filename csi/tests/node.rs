@@ -27,7 +27,7 @@ async fn the_driver_says_who_it_is_and_what_it_can() {
         (info.name.as_str(), info.vendor_version.as_str()),
         ("s3.csi.scality.com", csi::contract::VERSION)
     );
-    // Ready is who could mount.
+    // A driver that could mount is ready.
     let probe = async || driver.identity().probe(ProbeRequest {}).await.unwrap().into_inner().ready;
     assert_eq!(probe().await, Some(false));
     std::fs::write(driver.directory().join("fuse"), "").unwrap();
@@ -256,7 +256,7 @@ async fn a_bad_publish_is_refused_by_name_and_nothing_is_mounted() {
     assert!(driver.mounter.mounts().is_empty());
 }
 
-/// Goal: who wrote an option that has no effect hears of it where `kubectl describe pod` shows it, once for each mount.
+/// Goal: the author of an option without effect hears of it where `kubectl describe pod` shows it, once for each mount.
 #[tokio::test]
 async fn a_workload_is_told_of_options_that_have_no_effect() {
     let driver = Driver::start().await;
@@ -288,12 +288,12 @@ async fn a_workload_is_told_of_options_that_have_no_effect() {
     assert!(!notice.note.contains(HUSH) && !notice.note.contains("cache"), "{}", notice.note);
     assert_eq!(driver.notice(), None, "one Event for all of them");
 
-    // A mount that failed is explained again; whoever writes Events keeps count of repetitions.
+    // A mount that failed is explained again; the writer of Events counts repetitions.
     driver.publish(of_pod()).await.unwrap();
     assert!(driver.notice().is_some());
     driver.mounted(&[&driver.target("uid-1")]);
     driver.publish(of_pod()).await.unwrap();
-    assert_eq!(driver.notice(), None, "what is mounted was told of");
+    assert_eq!(driver.notice(), None, "a mounted volume was reported");
     driver.mounted(&[]);
     driver.publish(with_options()).await.unwrap();
     assert_eq!(driver.notice(), None, "no pod is named: the log has it");
@@ -302,7 +302,7 @@ async fn a_workload_is_told_of_options_that_have_no_effect() {
     assert_eq!(driver.mounter.mounts().len(), 5);
 }
 
-/// Goal: who had a cache without a limit learns that it has one now, and how to choose it.
+/// Goal: a user of a cache without a limit learns that it has one now, and how to choose it.
 #[tokio::test]
 async fn a_cache_without_a_size_gets_one_and_its_workload_is_told() {
     let driver = Driver::start().await;
@@ -365,7 +365,7 @@ async fn a_workload_is_told_of_attributes_that_nobody_reads() {
 }
 
 #[tokio::test]
-async fn a_workload_is_told_of_attributes_that_configure_pods_where_systemd_mounts() {
+async fn a_workload_hears_of_pod_attributes_without_effect_under_systemd() {
     let driver = Driver::start().await;
     let mut call = driver.call();
     of_web(&mut call);
@@ -382,7 +382,7 @@ async fn a_workload_is_told_of_attributes_that_configure_pods_where_systemd_moun
     assert!(notice.note.contains("tls.caCertConfigMap"), "{}", notice.note);
 }
 
-/// Goal: a mount that differs from what the chart says is no riddle later.
+/// Goal: a mount that differs from what the chart says is not a riddle later.
 #[tokio::test]
 async fn a_workload_is_told_when_systemd_mounts_in_place_of_a_mountpoint_pod() {
     let driver = Driver::start().await;
@@ -402,7 +402,7 @@ async fn a_workload_is_told_when_systemd_mounts_in_place_of_a_mountpoint_pod() {
 
 /// Goal: options that somebody edits badly keep no keys from what is mounted.
 #[tokio::test]
-async fn a_badly_edited_volume_is_refreshed_where_it_is_mounted_and_refused_where_it_is_not() {
+async fn a_badly_edited_volume_is_refreshed_if_mounted_and_else_refused() {
     let driver = Driver::start().await;
     let mut call = driver.call();
     mount_of(&mut call).mount_flags = vec!["alow-delete".into()];
@@ -495,7 +495,7 @@ async fn a_call_that_has_begun_ends_after_the_signal_to_stop() {
     driver.ended().await;
 }
 
-/// Goal: what a new start does not mend starts nothing anew, and whoever looks at readiness sees it.
+/// Goal: what a new start does not mend starts nothing anew, and the readiness page shows it.
 #[tokio::test]
 async fn healthz_follows_the_socket_and_readyz_also_the_device_and_the_crd() {
     let mut driver = Driver::start().await;
@@ -531,7 +531,7 @@ async fn healthz_follows_the_socket_and_readyz_also_the_device_and_the_crd() {
     assert!(body.contains("the driver's socket"), "{body}");
 }
 
-/// Which pod it is, as the kubelet says it.
+/// Names the pod in a call, as the kubelet does.
 fn of_web(call: &mut NodePublishVolumeRequest) {
     call.volume_context.insert(volume::CONTEXT_POD_NAME.into(), "web-0".into());
     call.volume_context.insert(volume::CONTEXT_POD_NAMESPACE.into(), "team".into());

@@ -29,7 +29,7 @@ struct Document {
 #[derive(Arbitrary, Debug)]
 enum Root {
     Listing,
-    /// By another name.
+    /// A root element of another name.
     Odd,
     Uploads,
     Created,

@@ -1,4 +1,4 @@
-//! What a store says of one object, and dates as anybody may spell them: no panic, dates in whole seconds, and no ETag beyond all measure.
+//! The headers of a store about one object, and dates in any spelling: no panic, dates in whole seconds, and no ETag beyond all measure.
 #![no_main]
 
 use std::time::SystemTime;

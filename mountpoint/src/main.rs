@@ -200,8 +200,8 @@ fn free_across_threads() {
     unsafe { mi_option_set(PAGE_RECLAIM_ON_FREE, -1) }
 }
 
-/// Where the machine gives huge pages to all memory (`always`), stacks and the allocator's heaps take 46 MiB more with 32 readers and 32
-/// writers. Only blocks ask for them. Linux 6.18; an older kernel refuses, and its machine's setting holds. Children inherit it.
+/// Limits huge pages to blocks, which ask for them. On a machine that gives them to all memory (`always`), stacks and the allocator's heaps
+/// take 46 MiB more with 32 readers and 32 writers. Linux 6.18; an older kernel refuses, and its machine's setting holds. Children inherit it.
 #[expect(unsafe_code, reason = "rustix has no name for the flag: fence 4 of ci/tidy/fences.md")]
 fn huge_pages_where_asked_for() {
     unsafe extern "C" {

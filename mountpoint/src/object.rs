@@ -113,7 +113,7 @@ impl Second {
         Self::from_epoch(seconds)
     }
 
-    /// So many seconds from 1970; `None` for 0.
+    /// The time `seconds` after 1970; `None` for 0.
     pub fn from_epoch(seconds: i64) -> Option<Self> {
         (seconds != 0).then_some(Self(seconds))
     }

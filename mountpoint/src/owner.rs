@@ -91,7 +91,7 @@ impl Locked {
         Ok(Self(file))
     }
 
-    /// Takes the file of another process that left it; `None` if that lives, or another mount is at it, or it is no file of ours.
+    /// Takes the file of another process that left it; `None` if that lives, or another mount is at it, or it is not a file of ours.
     pub(crate) fn take(path: &Path) -> Option<Self> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let file = OpenOptions::new().read(true).append(true).custom_flags(flags as i32).open(path).ok()?;

@@ -211,7 +211,7 @@ async fn an_answer_that_was_lost_is_looked_up_and_nothing_is_sent_again() {
 }
 
 #[tokio::test]
-async fn an_upload_that_is_gone_is_looked_for_while_its_first_complete_may_be_at_work() {
+async fn a_gone_upload_is_looked_for_while_its_complete_may_be_at_work() {
     let slow = Fault::on("CompleteMultipartUpload", Effect::Slow { for_ms: 4000 }).nth(1);
     let gone = Effect::Error { status: 404, code: "NoSuchUpload".into() };
     // The store is at work when the client's patience ends, and knows nothing of the upload when it is asked again.
@@ -289,7 +289,7 @@ async fn a_bucket_is_made_once_tagged_emptied_and_removed() {
 }
 
 #[tokio::test]
-async fn what_a_store_says_of_buckets_of_others_and_of_tags_it_has_not_is_an_answer() {
+async fn answers_about_others_buckets_and_missing_tags_are_not_errors() {
     let folder = tempfile::tempdir().unwrap();
     let mut shape = s3server::Config::new(folder.path()).bucket("bucket");
     shape.bucket_tagging = false;

@@ -270,7 +270,7 @@ async fn a_store_whose_authority_is_in_the_ca_bundle_is_trusted_and_read() {
 }
 
 #[tokio::test]
-async fn extra_bundles_are_trusted_beside_the_bundle_and_beside_the_systems_roots() {
+async fn extra_bundles_are_trusted_beside_the_bundle_and_the_systems_roots() {
     let (store, other) = (Store::certified_for("127.0.0.1"), Store::certified_for("127.0.0.1"));
     let both = vec![other.ca_bundle(), store.ca_bundle()];
     for ca_bundle in [None, Some(other.ca_bundle())] {
@@ -313,7 +313,7 @@ async fn a_connection_whose_store_took_leave_is_closed_though_tcp_is_not() {
 }
 
 #[tokio::test]
-async fn a_refusal_that_comes_before_the_body_was_sent_is_heard_and_the_next_file_goes_elsewhere() {
+async fn a_refusal_before_the_body_is_heard_and_the_next_file_goes_elsewhere() {
     for (status, code, kind) in
         [("503 X", "SlowDown", ErrorKind::Throttled), ("400 X", "EntityTooLarge", ErrorKind::TooLarge)]
     {

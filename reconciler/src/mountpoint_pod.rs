@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mounter_that_waits_to_begin_again_serves_nobody_and_neither_does_one_that_began_after_the_mark() {
+    fn a_mounter_that_waits_or_began_after_the_mark_serves_nobody() {
         let running = |restarts: u32, state: serde_json::Value| {
             let containers = json!([
                 {"name": "other", "image": "i", "imageID": "", "ready": true, "restartCount": 9, "state": {"waiting": {}}},

@@ -1,4 +1,4 @@
-//! Against a real API server: it accepts the CRD, it checks preconditions as the API in memory does, it supports the selectors.
+//! Tests against a real API server: it accepts the CRD, it checks preconditions as the API in memory does, it supports the selectors.
 //! Runs if `MOUNT_S3_APISERVER` names a kubeconfig.
 
 mod fixtures;

@@ -65,8 +65,7 @@ async fn no_uninstall_is_refused_for_a_volume_that_its_claim_has_left() {
 }
 
 #[tokio::test]
-async fn an_uninstall_is_refused_while_a_pod_has_a_volume_in_its_own_manifest_or_of_a_claim_that_was_made_for_it()
- {
+async fn an_uninstall_is_refused_while_a_pod_uses_an_inline_or_claimed_volume() {
     let own: [(Value, &str); 2] = [
         (
             json!({"name": "v", "csi": {"driver": "s3.csi.scality.com"}}),
@@ -86,7 +85,7 @@ async fn an_uninstall_is_refused_while_a_pod_has_a_volume_in_its_own_manifest_or
 }
 
 #[tokio::test]
-async fn no_uninstall_is_refused_for_other_drivers_and_for_pods_that_no_node_has_yet() {
+async fn other_drivers_and_unscheduled_pods_refuse_no_uninstall() {
     let cluster = cluster();
     let mut waits = fixtures::workload("waits", "node", "pv");
     waits["spec"]["nodeName"] = Value::Null;

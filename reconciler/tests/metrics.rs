@@ -19,7 +19,7 @@ fn value(page: &str, series: &str) -> f64 {
 }
 
 #[tokio::test]
-async fn the_page_has_attachments_workloads_by_volume_and_how_long_pods_took_to_run() {
+async fn the_page_has_attachments_workloads_by_volume_and_start_times_of_pods() {
     let cluster = Cluster::new();
     cluster.put("persistentvolumes", fixtures::volume("pv"));
     cluster.put("persistentvolumeclaims", fixtures::claim("pv"));

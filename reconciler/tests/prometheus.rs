@@ -126,7 +126,7 @@ fn panels_about_engines_ask_for_what_engines_count() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_alert_of_the_chart_is_evaluated_and_sees_pods_that_are_not_made_or_do_not_start() {
+async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
     if !need_tool(&program()) {
         return;
     }

@@ -142,9 +142,9 @@ pub enum Effect {
     DropAnswer,
     /// A header of a success has this value, or is not there.
     Header {
-        /// Its name.
+        /// The header's name.
         name: String,
-        /// Its value; absent to leave the header out.
+        /// The header's value; absent to leave the header out.
         #[serde(default)]
         value: Option<String>,
     },
@@ -153,7 +153,7 @@ pub enum Effect {
         /// How.
         form: EtagForm,
     },
-    /// An answer has so many headers more.
+    /// An answer has this many headers more.
     MoreHeaders {
         /// How many.
         count: u32,
@@ -162,12 +162,12 @@ pub enum Effect {
     RefuseIfMatch,
     /// Objects of a listing say this.
     Entry {
-        /// Only those whose key contains this, as the listing spells it.
+        /// A text that the keys of the objects contain, as the listing spells them.
         #[serde(default)]
         key: Option<String>,
         /// The name of the element.
         element: String,
-        /// Its content, as XML; absent to leave the element out.
+        /// The element's content, as XML; absent to leave the element out.
         #[serde(default)]
         text: Option<String>,
     },
@@ -193,9 +193,9 @@ pub enum Effect {
 pub enum EtagForm {
     /// `W/"x"`.
     Weak,
-    /// Without its quotes.
+    /// The ETag without its quotes.
     Unquoted,
-    /// With upper-case letters.
+    /// The ETag with upper-case letters.
     Upper,
 }
 

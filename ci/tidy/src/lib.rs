@@ -16,6 +16,7 @@ pub mod supply;
 pub mod tables;
 pub mod tree;
 pub mod version;
+pub mod words;
 
 use std::fmt;
 
@@ -61,6 +62,7 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     findings.extend(links::check(tree));
     findings.extend(tables::check(tree));
     findings.extend(version::check(tree));
+    findings.extend(words::check(tree));
     findings.extend(supply::check(tree)?);
     Ok(findings)
 }

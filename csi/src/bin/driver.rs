@@ -35,7 +35,7 @@ use tracing_subscriber::EnvFilter;
 
 /// The API server may be down while the node starts.
 const VERSION_WITHIN: Duration = Duration::from_secs(5);
-/// From the signal to the end. The calls that have begun have [`csi::server::GRACE`] of it.
+/// The time from the signal to the end. The calls that have begun have [`csi::server::GRACE`] of it.
 const STOP_WITHIN: Duration = Duration::from_millis(4500);
 /// The most Events that may wait to be written. Beyond it, an Event goes to the log only.
 const NOTICES: usize = 64;
@@ -65,7 +65,7 @@ fn start(args: &Args) -> anyhow::Result<()> {
     ended
 }
 
-/// Until SIGTERM or SIGINT, and [`STOP_WITHIN`] at most after that, whatever is waited for.
+/// Runs until SIGTERM or SIGINT, and at most [`STOP_WITHIN`] longer.
 async fn run(config: Start) -> anyhow::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let (stop, stopped) = watch::channel(false);
@@ -120,7 +120,7 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     Ok(())
 }
 
-/// Serves calls that make and delete volumes. Until the API server says which cluster this is, they are told to come again.
+/// Serves calls that make and delete volumes. Until the API server says which cluster this is, they get an error and come again.
 async fn serve_controller(config: ControllerConfig, stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
     info!(version = VERSION, store = config.stores.endpoint_url, "starting the controller service");
     let endpoint: Endpoint = config.endpoint.parse()?;
@@ -206,7 +206,7 @@ fn by_systemd(
     Ok(SystemdMounter::new(mounts)?)
 }
 
-/// For the user agent, so it may be missing: a node goes on while the API server is away.
+/// The version of Kubernetes, for the user agent. `None` if it can't be had: a node goes on while the API server is away.
 async fn kubernetes_version(client: &Client) -> Option<String> {
     match timeout(VERSION_WITHIN, client.apiserver_version()).await {
         Ok(Ok(info)) => Some(info.git_version),

@@ -94,11 +94,11 @@ fn outlive_signals(serving: Arc<Serving>) -> std::io::Result<()> {
     thread::spawn(move || {
         for signal in signals.forever() {
             if !serving.told_to_end() {
-                tracing::info!("told to end while no engine serves");
+                tracing::info!("asked to end while no engine serves");
                 std::process::exit(128 + signal);
             }
             tracing::info!(
-                "told to end, but workloads may still read: the engine serves until the node unmounts"
+                "asked to end, but workloads may still read: the engine serves until the node unmounts"
             );
         }
     });

@@ -13,7 +13,7 @@ use super::digest;
 /// The label that names the release which made an attachment or a Mountpoint Pod.
 pub const MOUNTED_BY_VERSION: &str = "s3.csi.scality.com/mounted-by-csi-driver-version";
 
-/// What an attachment says. All fields but the last are the share key, frozen when the attachment was made; a later edit of
+/// The contents of an attachment. All fields but the last are the share key, frozen when the attachment was made; a later edit of
 /// the volume's mount options does not change them.
 #[derive(CustomResource, Clone, Debug, PartialEq, Deserialize, Serialize, JsonSchema)]
 #[kube(
@@ -57,13 +57,13 @@ pub struct AttachmentSpec {
     /// Then the namespace of the workloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_namespace: Option<String>,
-    /// Their service account.
+    /// The service account of the workloads.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub workload_service_account_name: Option<String>,
     /// The role that this account had when the attachment was made.
     #[serde(default, rename = "workloadServiceAccountIAMRoleARN", skip_serializing_if = "Option::is_none")]
     pub workload_service_account_role: Option<String>,
-    /// For each Mountpoint Pod by name, the workloads that it serves.
+    /// The workloads of each Mountpoint Pod, by its name.
     #[serde(rename = "mountpointS3PodAttachments")]
     pub mountpoint_pods: BTreeMap<String, Vec<WorkloadAttachment>>,
 }
@@ -90,13 +90,13 @@ pub struct ShareKey {
     pub node: String,
     /// The PersistentVolume's name.
     pub volume: String,
-    /// Its volume handle.
+    /// The volume handle.
     pub handle: String,
-    /// Its mount options, joined by commas.
+    /// The volume's mount options, joined by commas.
     pub mount_options: String,
     /// The workload's fsGroup in decimal, or empty.
     pub fs_group: String,
-    /// Whose identity the Mountpoint Pod has, where it is the workload's.
+    /// The workload's identity, if the Mountpoint Pod has it.
     pub identity: Option<Identity>,
 }
 
@@ -111,7 +111,7 @@ pub struct Identity {
     pub role: String,
 }
 
-/// What [`AttachmentSpec::authentication_source`] says of attachments with an [`Identity`].
+/// The value of [`AttachmentSpec::authentication_source`] of attachments with an [`Identity`].
 const OF_POD: &str = "pod";
 
 impl ShareKey {

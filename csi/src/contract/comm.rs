@@ -12,7 +12,7 @@ impl Comm {
     /// The name of the mounter's socket in the directory.
     pub const SOCKET: &str = "mount.sock";
 
-    /// As the node sees it: the pod's `comm` volume beneath the kubelet's directory.
+    /// The directory as the node sees it: the pod's `comm` volume beneath the kubelet's directory.
     #[must_use]
     pub fn on_host(kubelet: &Path, mountpoint_pod_uid: &str) -> Self {
         Self(
@@ -24,13 +24,13 @@ impl Comm {
         )
     }
 
-    /// As the mounter sees it.
+    /// The directory as the mounter sees it.
     #[must_use]
     pub fn in_pod() -> Self {
         Self::at("/comm")
     }
 
-    /// Somewhere else, for a mounter that is told so.
+    /// The directory at another path, for a mounter that is started with it.
     #[must_use]
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into())
@@ -54,7 +54,7 @@ impl Comm {
         self.0.join("mount.err")
     }
 
-    /// Its existence says that the node is unmounting on purpose.
+    /// A file whose existence says that the node is unmounting on purpose.
     #[must_use]
     pub fn exit(&self) -> PathBuf {
         self.0.join("mount.exit")
@@ -73,7 +73,7 @@ pub fn plugin_directory(kubelet: &Path) -> PathBuf {
     kubelet.join("plugins").join(DRIVER)
 }
 
-/// Where the bucket of a Mountpoint Pod is mounted first; targets are bind mounts of it.
+/// The directory at which the bucket of a Mountpoint Pod is mounted first; targets are bind mounts of it.
 #[must_use]
 pub fn source(kubelet: &Path, mountpoint_pod: &str) -> PathBuf {
     sources(kubelet).join(mountpoint_pod)

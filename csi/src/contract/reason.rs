@@ -21,7 +21,7 @@ pub enum Reason {
     MountOptionLeftOut,
     /// No reconciler works, and systemd makes the mount in place of a Mountpoint Pod.
     MountedBySystemd,
-    /// The Mountpoint Pod of a running workload is told to end.
+    /// The Mountpoint Pod of a running workload is asked to end.
     MountpointPodEnds,
     /// The Mountpoint Pod of a running workload has ended.
     MountpointPodLost,

@@ -69,7 +69,7 @@ pub struct ControllerService {
 }
 
 impl ControllerService {
-    /// Over these stores and volumes.
+    /// A service over these stores and volumes.
     #[must_use]
     pub fn new(stores: store::Config, volumes: Volumes) -> Self {
         let calls = Calls::of("mount_s3_csi_controller");
@@ -77,7 +77,7 @@ impl ControllerService {
         Self { stores: Arc::new(Stores::new(stores)), volumes, pending, calls, kept }
     }
 
-    /// Its page of metrics.
+    /// The service's page of metrics.
     #[must_use]
     pub fn page(&self) -> String {
         let kept = ("volumes_kept", "Deleted volumes whose data was kept", self.kept.clone());
@@ -178,7 +178,7 @@ impl ControllerService {
         Ok(DeleteVolumeResponse {})
     }
 
-    /// Where a volume may be: where its PersistentVolume says, else (a volume that never got one) in any store.
+    /// The stores that may have a volume: the one that its PersistentVolume names, or any store if it never got a PersistentVolume.
     fn endpoints(&self, said: Option<&str>, is_recorded: bool) -> Result<BTreeSet<String>> {
         let mut all = BTreeSet::from([self.stores.allowed(said)?]);
         if !is_recorded {

@@ -50,8 +50,8 @@ pub fn resolve(
     // It becomes a part of hosts' names, here and on the nodes; a value of a Secret is not shown.
     if region.as_deref().is_some_and(|region| !volume::is_region(region)) {
         return Err(Error::invalid(format!(
-            "the Secret of the provisioner (csi.storage.k8s.io/provisioner-secret-name of the StorageClass) is unusable: {REGION} is no \
-             region's name: eu-west-1"
+            "the Secret of the provisioner (csi.storage.k8s.io/provisioner-secret-name of the StorageClass) is unusable: {REGION} is not a valid \
+             region: eu-west-1 is one"
         )));
     }
     Ok(Keys { credentials: Some(keys), region, of_secret: true })

@@ -1,7 +1,7 @@
 //! This driver's volumes and the cluster, as the API server shows them. Enters: a watch of PersistentVolumes. Leaves: answers at once
 //! for what the watch has shown, and by a list for what it has not: a watch may lag. Events on volumes.
 //!
-//! DeleteVolume is told an id alone. Policy, store and region of a volume stand in its PersistentVolume.
+//! DeleteVolume gets an id alone. Policy, store and region of a volume stand in its PersistentVolume.
 //!
 //! Never here: a write to a volume.
 
@@ -32,7 +32,7 @@ use crate::watch::lasting;
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// The namespace whose UID is the cluster's.
 const NAMESPACE: &str = "kube-system";
-/// Between two questions for the cluster's id.
+/// The pause between two questions for the cluster's id.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// The API server takes this many bytes of text in an Event.
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn volumes_of_this_driver_are_known_by_their_handle_as_long_as_they_are_there() {
+    fn volumes_of_this_driver_are_known_by_handle_while_they_exist() {
         let mut view = View::default();
         view.apply(watcher::Event::Init);
         view.apply(watcher::Event::InitApply(volume("pv-1", DRIVER)));

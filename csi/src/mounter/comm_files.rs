@@ -39,7 +39,7 @@ impl CommFiles {
         Ok(Self { directory, group, path: comm.directory().to_owned() })
     }
 
-    /// Where it is.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
@@ -175,7 +175,7 @@ impl CredentialFiles {
         Ok(Self { directory, group, path: path.to_owned() })
     }
 
-    /// Where it is.
+    /// The path of the directory.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path

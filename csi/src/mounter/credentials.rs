@@ -23,7 +23,7 @@ const HANDLE_MAX_BYTES: usize = 150;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     name: String,
-    /// Its name in releases that gave handles like `a/b` and `a:b` one name. Engines that such a release started read its files, and get new
+    /// The profile's name in releases that gave handles like `a/b` and `a:b` one name. Engines that such a release started read its files, and get new
     /// keys there for as long as these are there.
     earlier: Option<String>,
 }
@@ -50,7 +50,7 @@ impl Kind {
 }
 
 impl Profile {
-    /// For the pod with this UID and this volume handle.
+    /// The profile of the pod with this UID and this volume handle.
     ///
     /// # Errors
     /// `InvalidArgument` for a handle with characters that can't be printed.
@@ -101,7 +101,7 @@ impl Profile {
     /// Writes the token of a service account.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is no token; `Internal` for what the file system says.
+    /// `InvalidArgument` for what is not a token; `Internal` for what the file system says.
     pub fn write_token(&self, directory: &CredentialFiles, token: &Token) -> Result<()> {
         if token.0.is_empty() || !token.0.chars().all(|c| c.is_ascii_graphic()) {
             return Err(Error::invalid(
@@ -115,7 +115,7 @@ impl Profile {
         Ok(())
     }
 
-    /// What leads the engine to the token in this directory, and the role that it takes with it. Neither keys of the pod's surroundings nor
+    /// Variables that lead the engine to the token in this directory, and to the role that it takes with it. Neither keys of the pod's surroundings nor
     /// those of its machine are looked for.
     #[must_use]
     pub fn token_env(&self, directory: &Path, role: &str) -> [(String, String); 4] {
@@ -128,7 +128,7 @@ impl Profile {
         ]
     }
 
-    /// What leads the engine to the files in this directory, which is named as the engine sees it.
+    /// Variables that lead the engine to the files in this directory, which is named as the engine sees it.
     #[must_use]
     pub fn env(&self, directory: &Path) -> [(String, String); 3] {
         let path = |kind: Kind| directory.join(kind.of(&self.name)).to_string_lossy().into_owned();
@@ -192,8 +192,8 @@ pub(super) fn is_of_pod(file: &str, pod_uid: &str) -> bool {
     is_of_a_profile(file) && file.trim_start_matches('.').starts_with(&prefix(pod_uid))
 }
 
-/// What may stand in a file name and in a profile's brackets; the rest becomes `%`. AWS's tools ignore a profile with other characters in its
-/// name. Handles that meet in it are told apart by their hash: a workload may have several volumes, whose files are side by side where systemd
+/// Replaces characters that a file name or a profile's brackets can't hold by `%`. AWS's tools ignore a profile with other characters in its
+/// name. Handles that meet in it differ in their hash: a workload may have several volumes, whose files are side by side where systemd
 /// mounts.
 fn escaped(id: &str) -> String {
     id.chars().map(|c| if is_plain(c) { c } else { '%' }).collect()
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_no_engine_could_use_are_refused_without_being_repeated_and_the_old_ones_stay() {
+    fn unusable_keys_are_refused_without_being_shown_and_old_ones_stay() {
         let (files, folder) = comm();
         let profile = Profile::new("u", "h").unwrap();
         profile.write(&files, &keys(None)).unwrap();
@@ -295,9 +295,9 @@ mod tests {
         assert!(profiles[0].owns(&format!(".{}.new", Kind::Config.of(&profiles[0].name))));
     }
 
-    /// It has the profile's name as it was, in its options, for as long as it runs.
+    /// Such an engine has the old name of the profile in its options for as long as it runs.
     #[test]
-    fn an_engine_of_an_older_release_gets_new_keys_under_the_name_that_it_knows() {
+    fn an_engine_of_an_older_release_gets_new_keys_under_its_old_name() {
         let (files, folder) = comm();
         let held = |file: &str| std::fs::read_to_string(folder.path().join("credentials").join(file)).ok();
         let profile = Profile::new("u", "team/a").unwrap();

@@ -42,7 +42,7 @@ pub(super) struct HostFiles {
 }
 
 impl HostFiles {
-    /// That of the driver beneath this kubelet's directory, which has no symbolic link in it.
+    /// The files of the driver beneath this kubelet's directory, which has no symbolic link in it.
     pub(super) fn of(kubelet: &Path) -> Self {
         Self {
             kubelet: kubelet.to_owned(),
@@ -136,7 +136,7 @@ impl HostFiles {
         self.directory.join("cache")
     }
 
-    /// Those with a mounted volume.
+    /// Workloads with a mounted volume.
     fn workloads(&self, mounts: &Mounts) -> BTreeSet<String> {
         mounts.buckets().filter_map(|point| target::workload(point, &self.kubelet)).collect()
     }
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_and_cache_go_with_the_last_volume_of_their_workload_and_no_others_with_them() {
+    fn keys_and_cache_go_with_the_last_volume_of_their_workload() {
         let (files, kubelet, folder) = home();
         let (a, b) = (target(&kubelet, "u1", "a"), target(&kubelet, "u1", "b"));
         for (uid, handle) in [("u1", "a"), ("u1", "b"), ("u10", "c")] {

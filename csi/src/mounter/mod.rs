@@ -44,13 +44,13 @@ pub const MOUNT_WITHIN: Duration = Duration::from_secs(110);
 pub struct MountRequest {
     /// The PersistentVolume's name.
     pub volume: String,
-    /// Its volume handle.
+    /// The volume handle.
     pub handle: String,
     /// The UID of the workload's pod.
     pub workload_uid: String,
-    /// Where that pod is, for Events; `None` if the kubelet does not say it.
+    /// The workload's pod, for Events; `None` if the kubelet does not name it.
     pub workload: Option<WorkloadRef>,
-    /// Where the kubelet wants it: an absolute path beneath the kubelet's directory.
+    /// The target that the kubelet names: an absolute path beneath its directory.
     pub target: PathBuf,
     /// This target alone is read-only.
     pub read_only: bool,
@@ -66,11 +66,11 @@ pub struct MountRequest {
     pub env: Vec<(String, String)>,
     /// Why no source can be made with the volume's options as they are now. What is mounted is refreshed all the same.
     pub unusable: Option<String>,
-    /// Whose keys the engine uses; written to files, never sent in a message. `None`: the engine's own chain.
+    /// The engine's keys; written to files, never sent in a message. `None`: the engine's own chain.
     pub credentials: Option<Credentials>,
-    /// They are those of the volume's own Secret.
+    /// Whether the credentials are those of the volume's own Secret.
     pub of_secret: bool,
-    /// In their place the token of the workload's service account, for the role that the attachment names.
+    /// The token of the workload's service account in place of keys, for the role that the attachment names.
     pub token: Option<Token>,
 }
 
@@ -89,7 +89,7 @@ impl fmt::Debug for Token {
 pub struct Credentials {
     /// The access key's id.
     pub access_key_id: String,
-    /// Its secret.
+    /// The access key's secret.
     pub secret_access_key: String,
     /// The token of temporary keys.
     pub session_token: Option<String>,
@@ -104,10 +104,10 @@ impl fmt::Debug for Credentials {
 /// How a target came to be mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Made {
-    /// As the driver is configured; or it was mounted already.
+    /// The mount is as the driver is configured, or was there already.
     #[default]
     AsUsual,
-    /// By systemd, in place of a Mountpoint Pod, for this reason.
+    /// Mounted by systemd, in place of a Mountpoint Pod, for this reason.
     BySystemdInstead(String),
 }
 
@@ -116,7 +116,7 @@ pub trait Mounter: Send + Sync {
     /// Mounts, or finds that it is mounted and refreshes the credentials. On an error nothing that this call began is left.
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>>;
 
-    /// Why new mounts can't be made now, for a readiness page; `None` if they can. It is no reason to end the process: what is
+    /// Why new mounts can't be made now, for a readiness page; `None` if they can. It is not a reason to end the process: what is
     /// mounted is still refreshed and unmounted.
     fn fault(&self) -> Option<String> {
         None

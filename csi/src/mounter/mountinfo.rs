@@ -21,7 +21,7 @@ pub struct Mounts(Vec<Mount>);
 /// One mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
     /// `major:minor` of the file system: bind mounts of one another have the same.
     pub device: String,
@@ -42,7 +42,7 @@ impl Mount {
 }
 
 impl Mounts {
-    /// As it is now.
+    /// Reads the table as it is now.
     ///
     /// # Errors
     /// `/proc` is not there.
@@ -50,7 +50,7 @@ impl Mounts {
         Self::read_from(Path::new(mountinfo::OWN))
     }
 
-    /// As this table has it.
+    /// Reads the mounts of this table.
     ///
     /// # Errors
     /// It can't be read.
@@ -119,7 +119,7 @@ fn mount(line: Line<'_>) -> Mount {
 pub struct Changes(AsyncFd<File>);
 
 impl Changes {
-    /// From now on.
+    /// Watches the table from now on.
     ///
     /// # Errors
     /// `/proc` is not there, or there is no runtime with I/O.

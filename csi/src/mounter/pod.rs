@@ -55,14 +55,14 @@ pub struct Config {
     pub unused_within: Duration,
     /// How often sources are searched for mounts whose pod is gone. Doubling it keeps such a mount twice as long.
     pub sweep_every: Duration,
-    /// Where a mounter's process is looked up: the node's `/proc`.
+    /// The table in which mounters' processes are looked up: the node's `/proc`.
     pub processes: Processes,
     /// The writer of Events.
     pub notices: Notices,
 }
 
 impl Config {
-    /// With the usual places and limits.
+    /// A configuration with the usual places and limits.
     #[must_use]
     pub fn new(node: impl Into<String>) -> Self {
         Self {
@@ -88,7 +88,7 @@ pub struct PodMounter {
 }
 
 impl PodMounter {
-    /// Begins to follow the API server. It returns at once: a server or a CRD that is not there yet is told by [`Mounter::fault`].
+    /// Begins to follow the API server. It returns at once: a server or a CRD that is not there yet shows in [`Mounter::fault`].
     ///
     /// # Errors
     /// The kubelet's directory is not there.
@@ -166,7 +166,7 @@ impl Mounter for PodMounter {
 struct Node {
     config: Config,
     notes: Notes,
-    /// Of mounts that systemd made.
+    /// Files of mounts that systemd made.
     files: HostFiles,
     assignments: Assignments,
     leader: Leader,
@@ -265,7 +265,7 @@ impl Node {
         Ok(mounted)
     }
 
-    /// For a target that is mounted already: fresh credentials, if it stays as it is; and what becomes of it. It is not touched here:
+    /// Refreshes the credentials of a target that is mounted already, and decides whether it stays. The target is not touched here:
     /// reads of it go on until a new source is served.
     async fn refresh(&self, request: &MountRequest, target: &Path) -> Result<Over> {
         if mounted(target)?.is_none() {
@@ -417,7 +417,7 @@ impl Node {
         SourceMount::make(source, request.source_read_only, &comm, &peer, message, deadline).await
     }
 
-    /// Whoever names a Secret never gets the driver's keys in its place. The kubelet's call does not tell an empty Secret from none, but the
+    /// A volume that names a Secret never gets the driver's keys in its place. The kubelet's call does not tell an empty Secret from none, but the
     /// reconciler's word on the pod does, and the note on how the source was mounted, which is there without the API server.
     fn check_keys(&self, request: &MountRequest, name: &str, pod: Option<&MountpointPod>) -> Result<()> {
         let needs_secret = pod.is_some_and(|pod| pod.keys_of_secret) || self.notes.is_of_secret(name);
@@ -475,7 +475,7 @@ impl Node {
         ))
     }
 
-    /// So that a driver started anew, without the API server, finds this pod's directory by its source.
+    /// Notes the pod's UID, so that a driver started anew, without the API server, finds the pod's directory by its source.
     fn remember(&self, pod: &Assigned<'_>) -> Result<()> {
         self.notes.remember(pod.name, pod.uid).map_err(|error| unnoted(pod, &error))
     }

@@ -54,7 +54,7 @@ pub(super) struct Served {
 /// One target.
 #[derive(Clone, Debug)]
 pub(super) struct Bound {
-    /// Its bind is read-only.
+    /// Whether the target's bind is read-only.
     pub(super) read_only: bool,
     /// The workload that has it.
     pub(super) workload: Option<WorkloadRef>,
@@ -136,7 +136,7 @@ impl Revivals {
         }
     }
 
-    /// What this pod serves.
+    /// The mount that this pod serves.
     pub(super) fn of(&self, name: &str) -> Option<Served> {
         self.inside.lock().served.get(name).cloned()
     }

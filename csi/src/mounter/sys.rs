@@ -27,7 +27,7 @@ use tokio::sync::watch;
 pub const FS_NAME: &str = "mountpoint-s3";
 
 /// A mount that does not answer a stat for this time counts as hung. Doubled, a caller waits twice as long before it
-/// is told; halved, an engine that is only busy counts as hung.
+/// hears of it; halved, an engine that is only busy counts as hung.
 pub const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The most mounts over one another that one call removes. The driver makes two, and systemd at most seven before the driver takes dead
@@ -211,7 +211,7 @@ pub fn resolved(path: &Path) -> io::Result<PathBuf> {
 pub enum Health {
     /// A process serves it, if only with an error.
     Alive,
-    /// Its engine is gone; and the kernel's word for it.
+    /// The engine is gone; with the kernel's word for it.
     Dead(String),
     /// No answer in time.
     Hung,
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mount_nobody_serves_is_hung_while_its_device_is_open_and_dead_once_it_is_closed() {
+    fn an_unserved_mount_is_hung_until_its_device_closes_and_dead_then() {
         isolated(|| {
             let ([point], _folder) = dirs();
             let Some(device) = fuse() else { return };

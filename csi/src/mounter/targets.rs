@@ -97,7 +97,7 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// As the table of mounts has it.
+    /// The path as the table of mounts has it.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
@@ -132,7 +132,7 @@ pub(super) fn unmounted(target: &Path) -> Result<bool> {
         .map_err(|error| Error::internal(format!("unmounting {}: {error}", target.display())))
 }
 
-/// Which mount is at this path, if any is.
+/// The mount at this path, if there is one.
 pub(super) fn mounted(path: &Path) -> Result<Option<MountId>> {
     MountId::at(path)
         .map_err(|error| Error::internal(format!("looking for a mount at {}: {error}", path.display())))

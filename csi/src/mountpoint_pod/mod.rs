@@ -41,29 +41,29 @@ const LOOK_FOR_EXIT: Duration = Duration::from_secs(1);
 pub struct Config {
     /// The directory that is shared with the node.
     pub comm: Comm,
-    /// Where `mount-s3` is.
+    /// The directory of `mount-s3`.
     pub engine_directory: PathBuf,
     /// A node has this long to send the message; then the pod restarts. Doubled, an unneeded pod stays twice as long.
     pub receive_within: Duration,
     /// Certificates that the engine is to trust besides the system's: each `*.crt` in this directory, if it is there.
     pub ca_directory: PathBuf,
-    /// What outlives this container, if this directory is there: pods of an earlier release have none.
+    /// The directory that outlives this container, if it is there: pods of an earlier release have none.
     pub state_directory: PathBuf,
-    /// Where a cache goes, if this directory is there; else it goes to a temporary directory.
+    /// The directory of a cache, if it is there; else the cache goes to a temporary directory.
     pub local_cache: PathBuf,
     /// `--memory-target` of the engine, in MiB, where the message does not say it.
     pub memory_target: Option<u64>,
     /// The form of the engine's log lines, where the message does not say it.
     pub log_format: LogFormat,
-    /// Where the engine serves its metrics.
+    /// The address at which the engine serves its metrics.
     pub metrics: Option<SocketAddr>,
-    /// Where the kernel counts what it killed in this container for want of memory; the first that is there counts.
+    /// Files in which the kernel counts processes of this container that it killed for want of memory; the first that exists counts.
     pub memory_events: Vec<PathBuf>,
     /// Variables for the engine where the message does not set them.
     pub engine_env: Vec<(String, String)>,
 }
 
-/// Whether an engine runs, and whether the process was told to end: until an engine runs it ends at once, and from then on it outlives
+/// Whether an engine runs, and whether the process was asked to end: until an engine runs it ends at once, and from then on it outlives
 /// SIGTERM, because workloads that drain still read.
 #[derive(Debug, Default)]
 pub struct Serving(AtomicU32);
@@ -141,7 +141,7 @@ pub fn run(config: &Config, serving: &Serving) -> Result<()> {
     }
 }
 
-/// What an administrator must know of an engine that the kernel killed; its container goes on, and Kubernetes has nothing to show.
+/// Advice about an engine that the kernel killed; its container goes on, and Kubernetes has nothing to show.
 const OUT_OF_MEMORY: &str = "; the kernel killed it, because the Mountpoint Pod was out of memory: raise the memory limit of the volume \
                              (mountpointContainerResourcesLimitsMemory) or of the chart (mountpointPod.resources)";
 
@@ -155,7 +155,7 @@ fn exit_announced(comm: &Comm) -> bool {
     comm.exit().symlink_metadata().is_ok()
 }
 
-/// In place of whatever an earlier container left.
+/// Listens in place of whatever an earlier container left.
 fn listen(comm: &Comm) -> io::Result<UnixListener> {
     match std::fs::remove_file(comm.socket()) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -164,7 +164,7 @@ fn listen(comm: &Comm) -> io::Result<UnixListener> {
     message::listen(&comm.socket())
 }
 
-/// Waits for a node that brings a whole message. One that breaks off is told, if it listens, and may come again. A node that needs
+/// Waits for a node that brings a whole message. One that breaks off gets an error, if it listens, and may come again. A node that needs
 /// no mount any more says so with the file `mount.exit`: that ends the wait.
 fn receive(listener: &UnixListener, config: &Config) -> io::Result<(UnixStream, MountMessage, OwnedFd)> {
     let within = config.receive_within;
@@ -290,7 +290,7 @@ impl Ended {
         self.word.as_deref() == Some(READY)
     }
 
-    /// Its own words, as far as there are any.
+    /// The engine's own words, as far as there are any.
     fn why(&self) -> String {
         let failed = self.word.as_deref().filter(|word| *word != READY);
         match (failed, self.tail.as_str()) {
@@ -377,7 +377,7 @@ fn relay(mut stderr: impl Read, mut to: impl Write) -> Vec<u8> {
     }
 }
 
-/// For a node of release 2.2, which reads no answer.
+/// Writes the error to a file for a node of release 2.2, which reads no answer.
 fn note_error(comm: &Comm, why: &str) {
     if let Err(error) = write_error(comm, why) {
         tracing::error!("writing {}: {error}", comm.error().display());

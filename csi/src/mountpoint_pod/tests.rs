@@ -89,7 +89,7 @@ fn answered(stream: &UnixStream) -> Option<Answer> {
 }
 
 #[test]
-fn the_engine_gets_bucket_device_options_and_exactly_the_environment_that_was_sent() {
+fn the_engine_gets_bucket_device_options_and_only_the_sent_environment() {
     let pod = Pod::new(
         "dir=${0%/*}; echo \"$@\" >$dir/args; readlink $1 >$dir/device; env >$dir/env; touch $dir/comm/mount.exit\n\
          echo ready >$ready",
@@ -248,7 +248,7 @@ fn an_engine_that_ends_without_its_word_is_known_by_its_standard_error() {
 }
 
 #[test]
-fn after_a_refused_mount_the_next_attempt_finds_the_same_container_waiting() {
+fn after_a_refused_mount_the_same_container_waits_for_the_next_attempt() {
     let pod = Pod::new(
         "test -e ${0%/*}/mended || { echo 'no such bucket' >$ready; exit 1; }; touch ${0%/*}/comm/mount.exit; echo ready >$ready",
     );
@@ -290,7 +290,7 @@ fn an_engine_that_dies_leaves_a_mounter_that_waits_for_the_next_device() {
 }
 
 #[test]
-fn an_engine_that_the_kernel_killed_for_memory_is_told_with_the_limit_to_raise() {
+fn an_engine_that_the_kernel_killed_for_memory_names_the_limit_to_raise() {
     let pod = Pod::new("echo ready >$ready; echo 'oom_kill 4' >${0%/*}/memory.events; kill -9 $$");
     fs::write(pod.folder.path().join("memory.events"), "low 0\noom 3\noom_kill 3\n").unwrap();
     let (outcome, ()) = pod.run(|stream| {

@@ -24,7 +24,7 @@ const NOT_IN_ACCESS_KEY: [char; 3] = [',', '/', '='];
 /// Longest token: AWS's are about a thousand characters, and a file holds any number.
 const TOKEN_MAX: usize = 16 << 10;
 
-/// What `authenticationSource` says.
+/// The value of `authenticationSource`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthenticationSource {
     /// The driver's own keys, or the engine's chain if the driver has none.
@@ -36,7 +36,7 @@ pub enum AuthenticationSource {
 }
 
 impl AuthenticationSource {
-    /// Out of a volume's attributes.
+    /// Parses a volume's attribute.
     ///
     /// # Errors
     /// `InvalidArgument` for another word.
@@ -114,13 +114,13 @@ pub fn token(
     tokens.get(audience).map(|it| Token(it.token.clone())).ok_or_else(none)
 }
 
-/// As the kubelet writes it; when it expires is the token's own matter.
+/// A token as the kubelet writes it; its expiry stands in the token itself.
 #[derive(serde::Deserialize)]
 struct Issued {
     token: String,
 }
 
-/// Which of the three.
+/// A field of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
     /// The key's id.

@@ -62,7 +62,7 @@ pub struct Config {
     pub region: Option<String>,
     /// Keys of volumes that bring none. Without any the engine looks for some itself.
     pub credentials: DriverKeys,
-    /// Where a workload's own identity is exchanged for keys.
+    /// The token service that exchanges a workload's own identity for keys.
     pub sts: Sts,
     /// The API server's version, for the user agent.
     pub kubernetes: Option<String>,
@@ -73,9 +73,9 @@ pub struct Config {
 /// The token service that takes tokens of service accounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sts {
-    /// Its URL; `None`: AWS's in the region.
+    /// URL of the service; `None`: AWS's in the region.
     pub endpoint_url: Option<String>,
-    /// Whom the tokens are for.
+    /// The audience of the tokens.
     pub audience: String,
 }
 
@@ -89,7 +89,7 @@ impl Sts {
     }
 }
 
-/// What the engine's environment is made of.
+/// The parts of the engine's environment.
 struct EngineEnv {
     of_volume: Vec<(String, String)>,
     endpoint_url: Option<String>,
@@ -248,7 +248,7 @@ impl NodeService {
         })
     }
 
-    /// Whose keys, and them; or the token that is exchanged for some.
+    /// The keys of a mount and their source, or the token that is exchanged for keys.
     fn keys(
         &self,
         request: &PublishRequest,
@@ -316,7 +316,7 @@ impl NodeService {
     }
 
     /// Reports options that are not used as they were written. The kubelet asks for a mounted target again and again: its
-    /// options were told of when it was new.
+    /// options were reported when it was new.
     fn tell_of_options(&self, request: &PublishRequest, options: &MountOptions) {
         let MountOptions { stripped, overruled, .. } = options;
         let volume = &request.volume;

@@ -22,7 +22,7 @@ use super::publish::is_arn;
 pub enum Rule {
     /// The engine gets it as it is.
     Pass,
-    /// It is left out, and an Event says why: it changes nothing that is read or stored, or release 2.2 left it out. Volumes that
+    /// The option is left out, and an Event says why: it changes nothing that is read or stored, or release 2.2 left it out. Volumes that
     /// hold it go on working.
     Strip(&'static str),
     /// The driver sets it itself; what the volume says of it is left out.
@@ -140,7 +140,7 @@ pub struct Inputs<'a> {
     pub prefix: Option<&'a str>,
     /// The volume's mount options.
     pub options: &'a [String],
-    /// The volume stands in the pod: whoever writes pods wrote them.
+    /// The volume stands in the pod: a user who writes pods wrote them.
     pub inline: bool,
     /// The cache of the Mountpoint Pod, if it has a volume for one.
     pub cache: Option<&'a Cache>,
@@ -285,7 +285,7 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// From this likeness on (1 is the same) a name is offered: two wrong letters in five are no longer a typo.
+/// The least likeness (1 is the same) of a name that is offered: two wrong letters in five are no longer a typo.
 const LIKE: f64 = 0.6;
 
 /// A set, as it is written in the end.
@@ -293,12 +293,12 @@ const LIKE: f64 = 0.6;
 struct Flags(BTreeSet<(String, Option<String>)>);
 
 impl Flags {
-    /// Beside others of that name: which one was meant, only the author knows.
+    /// Adds a flag beside others of that name: only the author knows which one was meant.
     fn add(&mut self, name: &str, value: Option<&str>) {
         self.0.insert((name.to_owned(), value.map(str::to_owned)));
     }
 
-    /// In place of others of that name.
+    /// Sets a flag in place of others of that name.
     fn set(&mut self, name: &str, value: &str) {
         self.remove(name);
         self.add(name, Some(value));

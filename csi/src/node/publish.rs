@@ -17,7 +17,7 @@ use crate::events::WorkloadRef;
 use crate::proto::csi::NodePublishVolumeRequest;
 use crate::proto::csi::volume_capability::{AccessType, access_mode::Mode};
 
-/// An attribute with so many wrong letters at most is meant as the bucket's name: `bucket`, `bucketNam`, `bucket_name`.
+/// An attribute with at most this many wrong letters is meant as the bucket's name: `bucket`, `bucketNam`, `bucket_name`.
 const MISSPELT_MAX: usize = 4;
 
 /// A volume to publish.
@@ -30,7 +30,7 @@ pub struct PublishRequest {
     pub workload_uid: String,
     /// The workload's pod, for Events; `None` if the call does not say which.
     pub workload: Option<WorkloadRef>,
-    /// Where.
+    /// The target.
     pub target: Target,
     /// The bucket.
     pub bucket: String,
@@ -70,7 +70,7 @@ pub struct PublishRequest {
     pub tokens: HashMap<String, String>,
 }
 
-/// Without the secrets.
+/// Shows no secrets.
 impl fmt::Debug for PublishRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PublishRequest")
@@ -246,17 +246,17 @@ fn check_inline(context: &HashMap<String, String>, secrets: &HashMap<String, Str
     }
 }
 
-/// It becomes a part of a host's name: the token service's, and the store's where no endpoint is set.
+/// Checks a region, which becomes a part of a host's name: the token service's, and the store's where no endpoint is set.
 fn region_name(key: &str, attribute: Option<String>, volume: &str) -> Result<Option<String>> {
     match attribute {
         Some(region) if !volume::is_region(&region) => Err(Error::invalid(format!(
-            "{key} {region:?} is no region: set it in spec.csi.volumeAttributes of PersistentVolume {volume}"
+            "{key} {region:?} is not a valid region: set it in spec.csi.volumeAttributes of PersistentVolume {volume}"
         ))),
         region => Ok(region),
     }
 }
 
-/// Only variables that say through which proxy requests go: another could lead the engine to other keys.
+/// The engine's variables that name a proxy. Others are refused: they could lead the engine to other keys.
 fn engine_env(context: &HashMap<String, String>, volume: &str) -> Result<Vec<(String, String)>> {
     let named =
         context.iter().filter_map(|(key, value)| Some((key.strip_prefix(volume::ENGINE_ENV)?, value)));
@@ -283,7 +283,7 @@ fn engine_env(context: &HashMap<String, String>, volume: &str) -> Result<Vec<(St
     Ok(env)
 }
 
-/// It ends in a slash: a volume must not see the keys of its neighbour `prefix-2`.
+/// The prefix, which ends in a slash: a volume must not see the keys of its neighbour `prefix-2`.
 fn prefix(attribute: Option<String>, volume: &str) -> Result<Option<String>> {
     match attribute {
         Some(prefix) if !prefix.ends_with('/') || prefix.chars().any(char::is_control) => {

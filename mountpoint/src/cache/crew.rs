@@ -45,7 +45,7 @@ pub(super) struct Crew {
 }
 
 impl Crew {
-    /// At most so many threads.
+    /// Starts a crew of at most `most` threads.
     ///
     /// # Errors
     /// The system has no thread for us.

@@ -59,9 +59,9 @@ pub struct DiskCache {
     threads: Vec<JoinHandle<()>>,
     stop: Arc<AtomicBool>,
     under_way: Mutex<WaitGroup>,
-    /// For small reads that wait for the disk, where there is a ring.
+    /// The queue of small reads that wait for the disk, if there is a ring.
     pub(super) reads: Option<Queue>,
-    /// For everything else that waits for it.
+    /// The threads for all other work that waits for the disk.
     crew: Option<Arc<Crew>>,
     /// Answers what waits too long.
     watch: Option<JoinHandle<()>>,

@@ -53,7 +53,7 @@ pub(super) struct Entry {
     pub(super) name: Name,
     /// Bytes of the whole object.
     pub(super) object_size: u64,
-    /// Where the sidecar's slots begin.
+    /// The offset at which the sidecar's slots begin.
     pub(super) slots_at: u64,
     inner: Mutex<Inner>,
 }
@@ -89,7 +89,7 @@ struct Inner {
 /// A block that a read found.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// Of the sectors that are wanted.
+    /// Checksums of the sectors that are wanted.
     pub(super) crcs: Box<[u32]>,
     pub(super) born: u64,
     /// This run found them sound before.
@@ -101,36 +101,36 @@ pub(super) struct Seen {
 /// Leave to write sectors of a block.
 #[derive(Debug)]
 pub(super) struct Claim {
-    /// Which: those that were not here.
+    /// The sectors to write: those that were not here.
     pub(super) new: Sectors,
-    /// Those that were.
+    /// The sectors that were here.
     pub(super) before: Sums,
     /// The disk space of the new ones, in bytes.
     pub(super) charge: u64,
 }
 
-/// What leaves with a block, in bytes.
+/// The disk space and memory that a block takes, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Charge {
-    /// On the disk.
+    /// Bytes on the disk.
     pub(super) disk: u64,
-    /// In the index: its part of what the version takes.
+    /// Bytes in the index: the block's part of what the version takes.
     pub(super) memory: u64,
 }
 
-/// What the caller does to evict blocks.
+/// The caller's act that evicts blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Eviction {
-    /// They were all there was, or only all of it can leave: remove the files, this many blocks and bytes.
+    /// The blocks were all there was, or only all of it can leave: remove the files, this many blocks and bytes.
     Whole(usize, u64),
     /// Punch these, this many bytes, then say [`Entry::punched`].
     Blocks(Vec<u32>, u64),
-    /// They are gone, or another operation works on them.
+    /// The blocks are gone, or another operation works on them.
     Nothing,
 }
 
 impl Entry {
-    /// Of a decoded (or just encoded) header, with the blocks its slots name. Its memory is counted in `account` as long as it lives.
+    /// An entry for a decoded (or just encoded) header, with the blocks that its slots name. Its memory is counted in `account` as long as it lives.
     pub(super) fn new(
         owner: Owner,
         name: Name,
@@ -172,7 +172,7 @@ impl Entry {
         }
     }
 
-    /// After each change of the blocks.
+    /// Updates the account after each change of the blocks.
     fn weigh(&self, inner: &mut Inner) {
         inner.memory.set(empty_memory() + self.owner.memory() + inner.blocks.memory());
     }
@@ -196,7 +196,7 @@ impl Entry {
         inner.blocks.iter().map(|(b, s)| self.charge(b, s.sums.present())).sum()
     }
 
-    /// Which sectors of the block can be read.
+    /// The sectors of the block that can be read.
     pub(super) fn present(&self, block: u32) -> Sectors {
         let inner = self.inner.lock();
         inner
@@ -332,7 +332,7 @@ impl Entry {
         self.inner.lock().lent
     }
 
-    /// Its file can be lent from now on.
+    /// Allows the data file to be lent from now on.
     pub(super) fn lends(&self) {
         let mut inner = self.inner.lock();
         inner.lends = !inner.removed;
@@ -445,7 +445,7 @@ impl Entry {
         (!inner.removed && inner.busy == 0).then(|| self.clear(&mut inner))
     }
 
-    /// As [`Entry::remove_whole`], if it holds nothing.
+    /// Removes the entry if it holds nothing, as [`Entry::remove_whole`] does.
     pub(super) fn remove_empty(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
         (!inner.removed && inner.busy == 0 && inner.blocks.is_empty()).then(|| self.clear(&mut inner))

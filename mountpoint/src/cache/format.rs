@@ -30,7 +30,7 @@ pub(super) const OBJECT_MAX: u64 = 64 << 40;
 
 const MAGIC: &[u8; 8] = b"MS3CACHE";
 const VERSION: u32 = 3;
-/// Where a slot's fields begin.
+/// The offset of each of a slot's fields.
 const PRESENT: usize = 4 * SECTORS;
 const LEN: usize = PRESENT + 8;
 const MARKED: usize = LEN + 4;
@@ -43,14 +43,14 @@ const _: () = assert!(OBJECT_MAX / CACHE_BLOCK <= u32::MAX as u64);
 /// The name of an object version's two files: SHA-256 of scope, key, ETag and date.
 pub(super) type Name = [u8; 32];
 
-/// Of which object version a file holds blocks.
+/// The object version of which a file holds blocks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Identity<'a> {
     /// Endpoint and bucket.
     pub(super) scope: &'a str,
     /// The object's key.
     pub(super) key: &'a str,
-    /// Its ETag without quotes: listings and GETs of some stores spell it differently.
+    /// The object's ETag without quotes: listings and GETs of some stores spell it differently.
     pub(super) etag: &'a str,
     /// The second of its date, from 1970; 0 where the store does not say it. Some stores give different bytes one ETag.
     pub(super) modified: i64,
@@ -59,11 +59,11 @@ pub(super) struct Identity<'a> {
 /// A decoded header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header<'a> {
-    /// Which version.
+    /// The object version.
     pub(super) identity: Identity<'a>,
     /// Bytes of the whole object.
     pub(super) object_size: u64,
-    /// Where the slots begin, in bytes.
+    /// The offset at which the slots begin, in bytes.
     pub(super) slots_at: u64,
     /// All that is here came over TLS, or was compared with the store's checksum.
     pub(super) is_proven: bool,
@@ -74,7 +74,7 @@ pub(super) struct Header<'a> {
 pub(super) enum Slot {
     /// The block is not here.
     Empty,
-    /// It says nothing that can be believed.
+    /// The slot is damaged.
     Broken,
     /// These sectors are here if their bytes have these CRC32C.
     Filled(Sums),
@@ -109,7 +109,7 @@ pub(super) fn crc32c(bytes: &[u8]) -> u32 {
     Checksum::of(ChecksumAlgorithm::Crc32c, bytes).value as u32
 }
 
-/// Where a block's slot stands in the sidecar.
+/// The offset of a block's slot in the sidecar.
 pub(super) fn slot_at(slots_at: u64, block: u32) -> u64 {
     slots_at + u64::from(block) * SLOT as u64
 }

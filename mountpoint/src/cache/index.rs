@@ -17,11 +17,11 @@ pub(super) struct Index {
     shards: Box<[Shard]>,
 }
 
-/// By hash of the identity.
+/// Entries by the hash of their identity.
 type Shard = Mutex<HashMap<u64, Arc<Entry>>>;
 
 impl Index {
-    /// Nothing known.
+    /// An index that knows nothing.
     pub(super) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(HashMap::new())).collect();
         Self { hasher: RandomState::new(), shards }

@@ -16,7 +16,7 @@ use rustix::io::{Errno, ReadWriteFlags, preadv, preadv2, pwrite};
 
 use super::format::Name;
 
-/// Which of a version's two files.
+/// One of a version's two files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// The sparse file with the object's bytes at their offsets.
@@ -28,11 +28,11 @@ pub(super) enum Kind {
 /// How to open a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
-    /// To read, the file being there.
+    /// Open to read, the file being there.
     Read,
-    /// To read and write, the file being there.
+    /// Open to read and write, the file being there.
     Write,
-    /// To read and write, a new one. A file that had this name loses it, and keeps its bytes for those who have it open or mapped.
+    /// Create a file to read and write. An older file loses this name, and keeps its bytes for processes that have it open or mapped.
     Create,
 }
 
@@ -40,7 +40,7 @@ pub(super) enum How {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Waits {
     Yes,
-    /// What is not in the kernel's memory is an error (EAGAIN). The disk is asked for it all the same: a read that comes soon after has less
+    /// A read of bytes that are not in the kernel's memory fails (EAGAIN). The disk is asked for it all the same: a read that comes soon after has less
     /// to wait.
     No,
 }
@@ -129,14 +129,14 @@ const TRIAL_FILE: &CStr = c"trial";
 const SWEEP_DEPTH: u32 = 16;
 
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
-/// Of a file that was lent: the mark of [`BlockIo::lend`].
+/// The mode of a file that was lent: the mark of [`BlockIo::lend`].
 const LENT_MODE: Mode = Mode::RUSR;
-/// Only the owner may look in.
+/// The mode of folders: only the owner may look in.
 pub(super) const FOLDER_MODE: Mode = Mode::RWXU;
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Disk {
-    /// On our folder, held open; makes the folder of this format.
+    /// A disk on our folder, held open; makes the folder of this format.
     pub(super) fn new(home: OwnedFd) -> io::Result<Self> {
         let root = open_folder(home.as_fd(), FORMAT_FOLDER)?;
         Ok(Self { home, root })
@@ -341,7 +341,7 @@ fn hex(bytes: &[u8], text: &mut [u8]) {
     debug_assert!(written.is_ok(), "two digits for each byte");
 }
 
-/// Lower-case only: another spelling is no name of ours.
+/// Lower-case only: another spelling is not a name of ours.
 fn parse_hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let mut out = [0; N];
     let whole = base16ct::lower::decode(text, &mut out).is_ok_and(|bytes| bytes.len() == N);

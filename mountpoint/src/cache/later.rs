@@ -17,7 +17,7 @@ pub(super) struct Job {
     pub(super) ticket: Ticket,
 }
 
-/// Where reads are put.
+/// The queue of reads.
 #[derive(Debug)]
 pub(super) struct Queue {
     jobs: Sender<Job>,

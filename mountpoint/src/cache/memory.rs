@@ -25,7 +25,7 @@ struct Held {
 }
 
 impl MemoryCache {
-    /// Nothing in it.
+    /// An empty cache.
     pub fn new() -> Self {
         Self::default()
     }
@@ -40,7 +40,7 @@ impl MemoryCache {
         self.len() == 0
     }
 
-    /// From now on it keeps no new block, as a cache with a full disk.
+    /// Makes the cache refuse new blocks from now on, like one with a full disk.
     pub fn fill_up(&self) {
         self.full.store(true, Relaxed);
     }

@@ -72,7 +72,7 @@ const _: () = assert!(CACHE_BLOCK as usize == crate::buffer::BLOCK);
 /// Number of a block within its object: block `i` covers bytes `i * CACHE_BLOCK..(i + 1) * CACHE_BLOCK`, the last one less.
 pub type BlockIndex = u64;
 
-/// Where a cache lies and how large it may get.
+/// The place of a cache and its largest size.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// An existing directory, used by one process at a time; one mount after the other may be of different buckets.
@@ -101,7 +101,7 @@ impl Config {
     /// The least memory for an index that is of use: 35,000 small files, or 38 GiB in whole blocks. An eighth of the least memory target.
     pub const INDEX_MIN: u64 = 16 << 20;
 
-    /// With the defaults: 5 % free, 16 MiB for the index, 32 blocks waiting, 2 writers.
+    /// A configuration with the defaults: 5 % free, 16 MiB for the index, 32 blocks waiting, 2 writers.
     pub fn new(dir: impl Into<PathBuf>, endpoint: impl Into<String>, bucket: impl Into<String>) -> Self {
         Self {
             dir: dir.into(),
@@ -122,7 +122,7 @@ impl Config {
 pub enum Given {
     /// The block's room now holds the bytes; it is not advanced.
     Here(BlockMut),
-    /// Not here, or not sound.
+    /// The bytes are not here, or not sound.
     Absent(BlockMut),
     /// The disk has not answered in time. It may still have the block.
     Late,
@@ -134,7 +134,7 @@ pub type Later = Box<dyn FnOnce(Given) + Send>;
 /// Called once, with the file if there is one.
 pub type Lent = Box<dyn FnOnce(Option<Whole>) + Send>;
 
-/// What memory knows of a file that the kernel may read by itself.
+/// The answer of memory about a file that the kernel may read by itself.
 #[derive(Debug)]
 pub enum Lend {
     /// This one.
@@ -145,12 +145,12 @@ pub enum Lend {
     No,
 }
 
-/// What a read finds that does not wait.
+/// The result of a read that does not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Now {
     /// Every byte is there, as [`BlockCache::read`] says.
     Here,
-    /// Not here, or not sound.
+    /// The bytes are not here, or not sound.
     Absent,
     /// Perhaps here, but not in the kernel's memory. The disk has been asked for it where that is possible; [`BlockCache::read`] waits for
     /// it.
@@ -159,7 +159,7 @@ pub enum Now {
 
 /// Blocks of object versions, by version and index.
 pub trait BlockCache: Debug + Send + Sync + 'static {
-    /// Which sectors of the block are thought to be here. From memory, without touching the disk: cheap enough for every read.
+    /// The sectors of the block that are thought to be here. From memory, without touching the disk: cheap enough for every read.
     /// Just after a start, while what an earlier run left is not yet indexed, "perhaps" counts as yes.
     fn present(&self, id: &ObjectId, block: BlockIndex) -> Sectors;
 
@@ -172,20 +172,20 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
     /// contents of `into` mean nothing. May touch the disk, never the network.
     fn read(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> bool;
 
-    /// As [`BlockCache::read`], but asks the disk for nothing that could wait.
+    /// Reads as [`BlockCache::read`] does, but asks the disk for nothing that could wait.
     fn read_now(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> Now;
 
-    /// As [`BlockCache::read`] into `into` (all of its room), but returns at once: a thread of the cache waits for the disk, and calls `done`.
+    /// Reads as [`BlockCache::read`] does, into all of `into`, but returns at once: a thread of the cache waits for the disk and calls `done`.
     /// It is called within seconds, whatever the disk does.
     fn read_later(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: BlockMut, done: Later);
 
-    /// What memory knows of a file with the whole object that the kernel may read by itself: each byte was compared with its checksum since
+    /// The answer of memory about a file with the whole object that the kernel may read by itself: each byte was compared with its checksum since
     /// the start. None where the cache has no such files, or its disk failed to read one.
     fn lends(&self, _id: &ObjectId, _object_size: u64) -> Lend {
         Lend::No
     }
 
-    /// That file, after a question to the disk. Returns at once; `done` is called within seconds, whatever the disk does.
+    /// Finds that file by a question to the disk. Returns at once; `done` is called within seconds, whatever the disk does.
     fn whole(&self, _id: &ObjectId, _object_size: u64, done: Lent) {
         done(None);
     }

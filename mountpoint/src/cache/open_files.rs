@@ -14,7 +14,7 @@ pub(super) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// At most `max` stay open; those being read at the moment come on top.
+    /// A set of which at most `max` files stay open; those being read at the moment come on top.
     pub(super) fn new(max: usize) -> Self {
         Self { max, queue: Mutex::new(VecDeque::new()) }
     }

@@ -1,4 +1,4 @@
-//! Which object version a file of the cache belongs to: its identity, with texts of its own.
+//! The object version that a file of the cache belongs to: its identity, with texts of its own.
 //!
 //! Enters: an object's id and its bucket, or what a sidecar says. Leaves: the [`Identity`] that both of them spell alike.
 
@@ -17,13 +17,13 @@ pub(super) struct Owner {
 }
 
 impl Owner {
-    /// Of an object of the bucket that `scope` names. Shares the id's texts.
+    /// The owner of an object of the bucket that `scope` names. Shares the id's texts.
     pub(super) fn new(scope: &Arc<str>, id: &ObjectId) -> Self {
         let modified = id.modified.map_or(0, Second::get);
         Self { scope: Arc::clone(scope), key: id.key.clone(), etag: id.etag.clone(), modified }
     }
 
-    /// Of what a sidecar says; shares `scope` when it is the same.
+    /// The owner that a sidecar names; shares `scope` when it is the same.
     pub(super) fn read(scope: &Arc<str>, identity: &Identity<'_>) -> Self {
         let same = **scope == *identity.scope;
         Self {
@@ -45,7 +45,7 @@ impl Owner {
         memory(&self.key, &self.etag)
     }
 
-    /// What it says.
+    /// The identity that a sidecar spells.
     pub(super) fn identity(&self) -> Identity<'_> {
         identity(&self.scope, &self.key, &self.etag, self.modified)
     }

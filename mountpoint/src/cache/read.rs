@@ -68,20 +68,20 @@ impl Reading {
     }
 }
 
-/// What memory knows of a range.
+/// The facts of memory about a range.
 #[derive(Debug)]
 pub(super) struct Found {
     entry: Arc<Entry>,
     block: u32,
     born: u64,
     known: bool,
-    /// Of the sectors of the span.
+    /// Checksums of the sectors of the span.
     crcs: Box<[u32]>,
     span: Span,
 }
 
 impl Found {
-    /// To be read from its file.
+    /// A reading of this range from its file.
     fn from(self, file: Arc<OwnedFd>) -> Reading {
         Reading { found: self, file }
     }
@@ -89,7 +89,7 @@ impl Found {
 
 /// How a read begins without the disk.
 pub(super) enum Beginning {
-    /// By reading this.
+    /// The read begins with this reading.
     Reads(Reading),
     /// The disk has to be asked first: for the file, or whether the version is there.
     Waits,
@@ -167,7 +167,7 @@ impl Store {
         }
     }
 
-    /// What memory knows of a range, and the file if it is open.
+    /// The facts of memory about a range, and the file if it is open.
     fn look(&self, entry: Arc<Entry>, range: &Range<u64>) -> Option<(Found, Option<Arc<OwnedFd>>)> {
         let block = (range.start / CACHE_BLOCK) as u32; // versions in the index are below OBJECT_MAX
         let start = u64::from(block) * CACHE_BLOCK;
@@ -331,9 +331,9 @@ impl Store {
 /// first and its last sector into pads.
 #[derive(Debug)]
 pub(super) struct Span {
-    /// Where the block begins in the file.
+    /// The offset at which the block begins in the file.
     start: u64,
-    /// Within the block.
+    /// The range of the read within the block.
     range: Range<u64>,
     /// The sectors that the range touches, within the block.
     whole: Range<u64>,
@@ -342,14 +342,14 @@ pub(super) struct Span {
 }
 
 impl Span {
-    /// Of a block of `len` bytes that begins at `start` of the file.
+    /// A span of a block of `len` bytes that begins at `start` of the file.
     fn of(start: u64, range: Range<u64>, len: usize) -> Self {
         let block_len = len as u64;
         let whole = range.start / SECTOR * SECTOR..range.end.next_multiple_of(SECTOR).min(block_len);
         Self { start, range, whole, block_len }
     }
 
-    /// Where it begins in the file.
+    /// The offset at which the span begins in the file.
     pub(super) fn at(&self) -> u64 {
         self.start + self.whole.start
     }
@@ -368,7 +368,7 @@ impl Span {
         vec![0; self.len() - (self.range.end - self.range.start) as usize]
     }
 
-    /// Where the bytes go, in their order.
+    /// The memory for the bytes, in their order.
     pub(super) fn slices<'a>(&self, into: &'a mut [u8], pads: &'a mut [u8]) -> [IoSliceMut<'a>; 3] {
         let (head, tail) = pads.split_at_mut(self.head());
         [head, into, tail].map(IoSliceMut::new)

@@ -40,7 +40,7 @@ struct State {
 }
 
 impl Rest {
-    /// At work. `dir` is for messages.
+    /// A cache at work. `dir` is for messages.
     pub(super) fn new(dir: &Path) -> Self {
         let (is_resting, in_a_row) = (AtomicBool::new(false), AtomicU32::new(0));
         Self { dir: dir.to_owned(), is_resting, in_a_row, state: Mutex::default() }

@@ -26,10 +26,10 @@ use crate::buffer::BlockMut;
 pub(super) const DEPTH: u32 = 48;
 /// Names the bell among the reads, which are numbered.
 const BELL: u64 = u64::MAX;
-/// What poll(2) calls "can be read".
+/// The event "can be read" of poll(2).
 const POLLIN: u32 = 1;
 
-/// What of a kernel's io_uring this file needs.
+/// The features of io_uring that this file needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Features {
     /// No completion is lost.
@@ -62,7 +62,7 @@ enum Outcome {
     Unclear,
 }
 
-/// What a completion says about a read of `len` bytes.
+/// The outcome of a read of `len` bytes, by its completion.
 fn outcome(result: i32, len: usize) -> Outcome {
     match usize::try_from(result) {
         Ok(n) if n == len => Outcome::Whole,

@@ -41,14 +41,14 @@ pub(super) const PREFIXES: u32 = 256;
 /// A limit that evictions keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Limit {
-    /// Of bytes on the disk.
+    /// The limit on bytes on the disk.
     Disk,
-    /// Of the index, in memory.
+    /// The limit on the index, in memory.
     Index,
 }
 
 impl Limit {
-    /// What of a block counts.
+    /// The part of a block's charge that counts against this limit.
     fn of(self, charge: Charge) -> u64 {
         match self {
             Self::Disk => charge.disk,
@@ -65,7 +65,7 @@ pub(super) struct Store {
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
     pub(super) health: Health,
-    /// What waits for the disk.
+    /// Operations that wait for the disk.
     pub(super) waits: Arc<Waits>,
     pub(super) scope: Arc<str>,
     /// Later runs serve only what this one compared with the store's checksum.
@@ -140,7 +140,7 @@ impl Store {
         self.used_bytes.load(Relaxed)
     }
 
-    /// Which sectors of the block are thought to be here; of a version whose folder is not loaded yet, any might be.
+    /// The sectors of the block that are thought to be here; of a version whose folder is not loaded yet, any might be.
     pub(super) fn present(&self, id: &ObjectId, block: u64) -> Sectors {
         let Ok(block) = u32::try_from(block) else { return Sectors::NONE };
         if self.is_away() {
@@ -214,7 +214,7 @@ impl Store {
         }
     }
 
-    /// What there is, and how much there may be.
+    /// The bytes in use and the bytes allowed.
     fn account(&self, limit: Limit) -> (u64, u64) {
         match limit {
             Limit::Disk => (self.used_bytes(), self.allowed_bytes.load(Relaxed)),
@@ -387,7 +387,7 @@ impl Store {
         loaded == PREFIXES || u32::from(name()[0]) < loaded
     }
 
-    /// Without a fixed limit: computes anew what the cache may hold.
+    /// Computes anew how much the cache may hold, unless it has a fixed limit.
     pub(super) fn look_at_space(&self) {
         if let (Some(percent), Ok((free, total))) = (self.free_min_percent, self.io.space()) {
             self.allowed_bytes.store(allowed(self.used_bytes(), free, total, percent), Relaxed);

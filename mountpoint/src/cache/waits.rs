@@ -45,7 +45,7 @@ fn answer(later: Later, given: Given) {
     let _ = catch_unwind(AssertUnwindSafe(|| later(given)));
 }
 
-/// What is known of one operation.
+/// The state of one operation.
 enum State {
     /// The disk was not asked yet.
     Queued(Option<BlockMut>, Done),
@@ -53,7 +53,7 @@ enum State {
     Begun(Done),
     /// The disk has it, and its caller was answered.
     Late,
-    /// Its caller was answered.
+    /// The caller was answered.
     Over,
 }
 
@@ -176,7 +176,7 @@ impl Waits {
     }
 }
 
-/// One operation, from its queue to its end. Dropped before, its caller is told that it was late.
+/// One operation, from its queue to its end. Dropped before, it answers its caller that it was late.
 pub(super) struct Ticket {
     waits: Arc<Waits>,
     no: u64,
@@ -225,14 +225,14 @@ impl Ticket {
         }
     }
 
-    /// The disk will not say how it ended: its caller is told that it was late.
+    /// Answers the caller that the operation was late: the disk will not say how it ended.
     pub(super) fn give_up(&self) {
         if let Some(done) = self.end() {
             done.missed();
         }
     }
 
-    /// Its caller, if it is in time.
+    /// The caller, if the end is in time.
     fn end(&self) -> Option<Done> {
         self.waits.open.lock().waits.remove(&self.no);
         let state = std::mem::replace(&mut *self.wait.state.lock(), State::Over);

@@ -164,7 +164,7 @@ impl Store {
 /// The part of a block to write.
 struct Piece<'a> {
     block: u32,
-    /// Where `bytes` begin in the block, and how long the block is.
+    /// The offset at which `bytes` begin in the block; `len` is the length of the block.
     start: u64,
     len: u64,
     /// The sectors that `bytes` hold as a whole.
@@ -182,7 +182,7 @@ impl Piece<'_> {
 /// The result of a put.
 struct Wrote {
     new_file: bool,
-    /// Its disk space, if it was written.
+    /// The disk space of the block, if it was written.
     kept: Option<u64>,
     /// The version was found wrong meanwhile, and leaves.
     is_gone: bool,

@@ -200,7 +200,7 @@ fn files(paths: &[PathBuf]) -> (Vec<Wanted>, Vec<String>) {
     (files, failed)
 }
 
-/// Reads them; what failed.
+/// Reads the wanted files; returns the errors of those that failed.
 fn read_all(wanted: Vec<Wanted>, at_once: usize, bar: &ProgressBar) -> Vec<String> {
     let (send, failures) = mpsc::channel();
     let queue = crossbeam::queue::SegQueue::new();

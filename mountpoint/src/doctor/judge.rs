@@ -91,7 +91,7 @@ pub(super) fn history(versions: Option<bool>, lock: Option<bool>) -> Finding {
     let word = |it: Option<bool>| match it {
         Some(true) => "on",
         Some(false) => "off",
-        None => "not told",
+        None => "unknown",
     };
     let found = format!("versioning {}, object lock {}", word(versions), word(lock));
     let means = match (versions, lock) {

@@ -238,7 +238,7 @@ impl Examination<'_> {
             ),
             Err(error) => self.report.note(
                 "unfinished uploads",
-                format!("not told: {error}"),
+                format!("unknown: {error}"),
                 "a mount aborts its own without this; those of others can't be seen",
             ),
         }
@@ -324,7 +324,7 @@ impl Examination<'_> {
         self.report.add(Finding::new("encryption", Verdict::Fine, found));
     }
 
-    /// What an object's own answer lacks, and what a mount makes of it.
+    /// Notes the parts that an object's own answer lacks, and the effect on a mount.
     fn odd_answer(&mut self, object: &ListedObject, reply: &ProbeAnswer) {
         let (own, says_length) = reply.object();
         let listed = &object.meta;
@@ -336,7 +336,7 @@ impl Examination<'_> {
         odd(
             own.etag.is_none(),
             "an object has no ETag",
-            "versions are told apart by size and whole second: a file replaced by one of equal size within a second is not noticed",
+            "versions differ only by size and whole second: a file replaced by one of equal size within a second is not noticed",
         );
         odd(
             own.etag.as_str().starts_with("W/"),

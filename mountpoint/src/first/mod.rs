@@ -30,11 +30,11 @@ const OUT_MAX: usize = 64;
 /// The version of a file that is known before it is asked about.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// Which.
+    /// The object version.
     pub id: ObjectId,
-    /// Its bytes.
+    /// The object's size in bytes.
     pub size: u64,
-    /// Its ETag is the object's own word: another version is refused. That of a listing may be spelled otherwise.
+    /// Whether the ETag is the object's own word: another version is refused. A listing may spell it otherwise.
     pub is_pinned: bool,
 }
 
@@ -64,7 +64,7 @@ impl Asker {
         Self::with(client, Some(pool), cache, metrics)
     }
 
-    /// One that never asks for bytes.
+    /// An asker that never asks for bytes.
     pub fn of_attributes(client: Arc<dyn ObjectClient>) -> Self {
         Self::with(client, None, None, Arc::default())
     }

@@ -166,7 +166,7 @@ impl FileSystem {
         self.opened(opening, whole)
     }
 
-    /// What memory knows of a file that the kernel may read by itself.
+    /// The answer of memory about a file that the kernel may read by itself.
     fn lends(&self, opening: &Opening) -> Lend {
         let Opening { ino, id, size, .. } = opening;
         let asks =

@@ -12,7 +12,7 @@ use crate::prefetch::{Bytes, Prefetcher};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// Tells the kernel to ask for the attributes of a file again: another size than it was told.
+/// Makes the kernel ask for the attributes of a file again: the size differs from the one that it knows.
 #[derive(Clone, Default)]
 pub(super) struct Resized(Arc<OnceLock<Box<Tell>>>);
 
@@ -32,7 +32,7 @@ impl Resized {
     }
 }
 
-/// What a read of such a file needs beyond its reader.
+/// The context of a read of such a file, beyond its reader.
 pub(super) struct Listed {
     handle: Arc<FileHandle>,
     inodes: InodeTable,
@@ -41,7 +41,7 @@ pub(super) struct Listed {
 }
 
 impl FileSystem {
-    /// Sets how the kernel is told to ask for a file's attributes again. Before the first open.
+    /// Sets the way to make the kernel ask for a file's attributes again. Call it before the first open.
     pub fn tell_resized(&self, tell: impl Fn(InodeNo) + Send + Sync + 'static) {
         let _ = self.resized.0.set(Box::new(tell));
     }

@@ -12,7 +12,7 @@ use super::{Error, FileSystem, Result};
 use crate::inode::InodeNo;
 
 impl FileSystem {
-    /// Pages of a file that a program changed in memory: dropped. From now on fsync and close of the file's handles fail, and the log has
+    /// Refuses changes of a file that a program made in memory. From now on fsync and close of the file's handles fail, and the log has
     /// one line for each handle. The caller makes the kernel drop the pages.
     pub fn refuse_mapped(&self, ino: InodeNo, handle: HandleNo) {
         // The next open must not find the changed pages, even if it comes before the kernel has dropped them.

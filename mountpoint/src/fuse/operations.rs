@@ -22,7 +22,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
     /// Files that the kernel reads by itself can be registered. Called before the first request, by transports that have it.
     fn allow_passthrough(&self, _backings: Backings) {}
 
-    /// How the kernel is told to ask for the attributes of a file again. Called before the first open.
+    /// Takes the way to make the kernel ask for the attributes of a file again. Called before the first open.
     fn tell_resized(&self, _tell: impl Fn(InodeNo) + Send + Sync + 'static) {}
 
     /// A name. The kernel holds one more reference to what is found.

@@ -137,18 +137,18 @@ impl OfName {
 /// Why a file is asked about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wish {
-    /// For a stat.
+    /// A stat.
     Stat,
-    /// For an open to read that may rely on a TTL.
+    /// An open to read that may rely on a TTL.
     Open,
-    /// For an open to read that sees what is there now.
+    /// An open to read that sees what is there now.
     OpenNow,
 }
 
 /// A question whether a file is still the version that its inode means.
 #[derive(Debug)]
 pub(super) struct OfFile {
-    /// For an open: its first bytes may come along.
+    /// An open asks: the file's first bytes may come along.
     pub(super) opens: bool,
     /// The event at which it went out; 0: not yet. Set under the tree's lock.
     pub(super) asked: AtomicU64,

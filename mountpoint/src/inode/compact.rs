@@ -49,7 +49,7 @@ const LISTED: u64 = 1 << 62;
 const UPLOADED: u64 = 1 << 61;
 const FLAGS: u64 = ARCHIVED | LISTED | UPLOADED;
 
-/// Where an answer about an object comes from.
+/// The source of an answer about an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Teller {
     /// The object itself: HEAD or GET.
@@ -60,7 +60,7 @@ pub(super) enum Teller {
     Upload,
 }
 
-/// What an answer means for what is known.
+/// The meaning of an answer for the known facts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Judgement {
     /// The same version.
@@ -100,7 +100,7 @@ impl Stored {
         self.size & !FLAGS
     }
 
-    /// Where this is known from.
+    /// The source of these facts.
     pub(super) fn teller(&self) -> Teller {
         match self.size & (LISTED | UPLOADED) {
             0 => Teller::Object,
@@ -148,12 +148,12 @@ impl Stored {
         self.size() == size && is_then && self.etag.matches(etag.as_str())
     }
 
-    /// Not to be believed any more.
+    /// Ends the trust in what is stored here.
     pub(super) fn doubt(&mut self) {
         self.until = None;
     }
 
-    /// What an answer means for this version. A version is its ETag, its size and its second, as far as an answer says them: some stores give
+    /// The meaning of an answer for this version. A version is its ETag, its size and its second, as far as an answer says them: some stores give
     /// different bytes one ETag, or none.
     pub(super) fn judge(&self, size: u64, etag: &str, modified: SystemTime, teller: Teller) -> Judgement {
         let theirs = Second::of(modified);
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn listings_are_believed_once_one_agreed_and_not_for_a_while_after_one_did_not() {
+    fn listings_are_believed_once_one_agreed_and_not_just_after_a_conflict() {
         let now = Instant::now();
         let mut agreement = Agreement::default();
         assert!(!agreement.holds(now));

@@ -15,18 +15,18 @@ use crate::sync::Arc;
 pub struct DirEntry {
     /// The number a lookup of it answers, unless it changes.
     pub ino: InodeNo,
-    /// Where to continue after it.
+    /// The offset at which a listing continues behind this entry.
     pub offset: u64,
-    /// Its attributes.
+    /// The attributes of the entry.
     pub stat: Stat,
     source: Source,
 }
 
 #[derive(Clone, Debug)]
 enum Source {
-    /// Of an inode that lives.
+    /// An inode that lives.
     Inode { name: Box<str> },
-    /// Of a page.
+    /// An entry of a page.
     Page { batch: Arc<Batch>, index: usize },
 }
 
@@ -36,7 +36,7 @@ impl DirEntry {
         Self { ino, offset, stat, source: Source::Inode { name: name.into() } }
     }
 
-    /// Its name.
+    /// The entry's name.
     #[must_use]
     pub fn name(&self) -> &str {
         match &self.source {

@@ -45,9 +45,9 @@ struct Fact {
 /// A fact about a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// It is there, or something happened to it: in which version, the tree or S3 knows.
+    /// The name is there, or something happened to it: in which version, the tree or S3 knows.
     Present,
-    /// It is not there.
+    /// The name is absent.
     Absent,
 }
 

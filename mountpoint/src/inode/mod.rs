@@ -83,7 +83,7 @@ pub const ROOT: InodeNo = InodeNo(1);
 ///
 /// open(2) is a LOOKUP and then an OPEN, microseconds apart; asking S3 for both would cost two round trips for one
 /// answer. It is used once, by the first thing that follows: a second lookup of the name that is answered from memory
-/// takes it away, and while it stands the kernel is told not to keep the entry, so that every path that leads here
+/// takes it away, and while it stands the reply tells the kernel not to keep the entry, so that every path that leads here
 /// looks up again. An OPEN that finds it therefore follows its own lookup, and sees every close of the file elsewhere before
 /// this open(2) began. The limit only matters for a lookup that nothing follows (a stat) with an open of the same
 /// inode by descriptor after it: 20 ms is a scheduler's delay on a busy machine, and less than a round trip to S3.
@@ -105,7 +105,7 @@ pub struct Stat {
     pub kind: Kind,
     /// Bytes; 0 for a directory.
     pub size: u64,
-    /// As `modified`, unless a program set it on a file that is not stored yet.
+    /// Access time: as `modified`, unless a program set it on a file that is not stored yet.
     pub accessed: SystemTime,
     /// When the version was stored; of a directory, when the bucket was mounted.
     pub modified: SystemTime,
@@ -129,7 +129,7 @@ pub enum TimeWish {
 pub struct Found {
     /// The inode.
     pub ino: InodeNo,
-    /// Its attributes.
+    /// The attributes of the name.
     pub stat: Stat,
     /// How long the kernel may keep that the name leads here; zero: not at all.
     pub entry_valid_for: Duration,

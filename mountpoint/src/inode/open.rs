@@ -15,22 +15,22 @@ use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 pub enum OpenRead {
     /// Read this version. One reader was counted.
     Object {
-        /// Which.
+        /// The object version to read.
         id: ObjectId,
-        /// Its bytes.
+        /// The object's size in bytes.
         size: u64,
         /// Whether what the kernel has cached for the inode is of this version.
         keep_cache: bool,
-        /// What came with its attributes, which this open asked for, or the lookup just before it.
+        /// First bytes that came with the attributes, for this open or for the lookup just before it.
         first: Option<First>,
-        /// Only a listing said so: see [`InodeTable::is_proven`].
+        /// Whether only a listing said so: see [`InodeTable::is_proven`].
         is_listed: bool,
         /// The kernel may have been told another size.
         is_resized: bool,
     },
-    /// Being written: finish that handle and ask again, or refuse.
+    /// The file is being written: finish that handle and ask again, or refuse.
     Busy {
-        /// As named in `open_write`.
+        /// The writer's number, as given to `open_write`.
         writer: u64,
     },
 }
@@ -40,14 +40,14 @@ pub enum OpenRead {
 pub enum OpenWrite {
     /// Write there. The inode is local until `commit_write` or `abandon_write`.
     Granted {
-        /// Where the object goes.
+        /// The key of the new object.
         key: ObjectKey,
         /// The object in S3 before the write.
         before: Before,
     },
-    /// Being written already: finish that handle and ask again, or refuse.
+    /// The file is being written already: finish that handle and ask again, or refuse.
     Busy {
-        /// As named in `open_write`.
+        /// The writer's number, as given to `open_write`.
         writer: u64,
     },
     /// Open for reading: wait for the release of those handles and ask again, or refuse.
@@ -264,7 +264,7 @@ impl InodeTable {
         self.make_local(parent, name, |now| Node::File(File::new(now, modified))).await
     }
 
-    /// Makes a local entry where there is nothing. `node` is told when.
+    /// Makes a local entry where there is nothing. `node` gets the time.
     pub(super) async fn make_local(
         &self,
         parent: InodeNo,

@@ -49,13 +49,13 @@ pub(super) struct Pages {
     empty_pages: u32,
     hidden: u64,
     hidden_example: Option<(String, BadName)>,
-    /// Of the first page: when it was asked for.
+    /// The moment and the event at which the first page was asked for.
     begun: Option<(Instant, u64)>,
     with_locals: bool,
     /// Pages that came one after another, and the letters of their names.
     plain: usize,
     letters: Letters,
-    /// Where the rest comes from, once the directory is known to be long.
+    /// Ranges that bring the rest, once the directory is known to be long.
     pub(super) ranges: Option<Ranges>,
     /// The name that the pass begins behind, if it does not begin at the first.
     pub(super) after: Option<Behind>,
@@ -234,7 +234,7 @@ impl Pages {
         self.merge = Merge::new(locals.into_iter().map(|(name, ino)| (name, ino.into())));
     }
 
-    /// What a page that followed another teaches of the names. Its last one, unless they are out of order.
+    /// Learns the letters of names from a page that followed another. Returns its last name, unless the names are out of order.
     fn learn(&mut self, key: &ObjectKey, page: &ListPage) -> Option<String> {
         if self.ranges.is_some() || self.plain >= PLAIN {
             return None;

@@ -24,7 +24,7 @@ use crate::sync::{Arc, Mutex, Weak};
 pub struct Listing {
     directory: InodeNo,
     parent: InodeNo,
-    /// At the opening.
+    /// The directory's key at the opening.
     key: ObjectKey,
     table: InodeTable,
     runtime: tokio::runtime::Handle,

@@ -43,9 +43,9 @@ impl Names {
 /// The work that a rename takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Rename {
-    /// Nothing: it is done, as both names were one, or as it concerned this mount alone.
+    /// The rename is done, as both names were one, or as it concerned this mount alone.
     Done,
-    /// It is being written.
+    /// The file is being written.
     Writing {
         /// The writer, as named in `open_write`.
         writer: u64,

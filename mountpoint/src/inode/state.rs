@@ -15,9 +15,9 @@ use crate::object::{ObjectKey, ObjectMeta};
 pub(super) struct Inode {
     /// Last component of the path; empty for the root.
     pub(super) name: Box<str>,
-    /// Where it was found.
+    /// The directory in which the name was found.
     pub(super) parent: InodeNo,
-    /// Where its directory files it.
+    /// The map of its directory that holds the inode.
     pub(super) place: Place,
     /// References the kernel holds; see [`UNKNOWN`].
     pub(super) lookups: u64,
@@ -26,7 +26,7 @@ pub(super) struct Inode {
     pub(super) node: Node,
 }
 
-/// Which of its directory's maps holds an inode.
+/// The map of a directory that holds an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// `children`: S3 has it.
@@ -65,7 +65,7 @@ pub(super) enum Node {
 
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// Its key, which ends in `/` (the root's is the prefix).
+    /// The directory's key, which ends in `/` (the root's is the prefix).
     pub(super) key: ObjectKey,
     /// How many inodes live of what S3 is known to have in it; [`super::tree::Tree::child`] finds them.
     pub(super) children: usize,
@@ -77,7 +77,7 @@ pub(super) struct Directory {
     pub(super) listings: u32,
     /// The last whole listing, while it may answer lookups.
     pub(super) listed: Option<Listed>,
-    /// Its names when it was last listed as a whole.
+    /// The number of names when the directory was last listed as a whole.
     pub(super) length: Option<u32>,
     /// Lookups of late, and the pages that they were worth.
     pub(super) recent: Option<Box<Recent>>,
@@ -124,7 +124,7 @@ pub(super) struct File {
 /// The phase of a file: whether it is written in this mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Nothing: S3 has it.
+    /// No write is under way: S3 has the file.
     Stored,
     /// Made here, never opened for writing.
     New { times: Box<Times> },
@@ -132,7 +132,7 @@ pub(super) enum Phase {
     Writing(Box<Writing>),
 }
 
-/// What is known of a file that is being written.
+/// The state of a file that is being written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Writing {
     pub(super) writer: u64,
@@ -159,7 +159,7 @@ impl Times {
 pub enum Before {
     /// An object.
     Exists,
-    /// Nothing, as it said at the create or, within a TTL, before. Another client may have stored it since.
+    /// No object, as S3 said at the create or, within a TTL, before. Another client may have stored it since.
     Absent,
 }
 
@@ -183,7 +183,7 @@ pub(super) enum Refusal {
     Busy { writer: u64 },
     /// Readers stand in the way.
     HasReaders,
-    /// It may not be.
+    /// The transition is not allowed.
     Error(ErrorKind),
 }
 
@@ -339,7 +339,7 @@ mod tests {
     fn an_inode_is_small() {
         assert!(
             size_of::<Inode>() <= 128,
-            "{} bytes, and so many are held of every name",
+            "{} bytes, and that many are held of every name",
             size_of::<Inode>()
         );
     }

@@ -10,7 +10,7 @@ use crate::object::ObjectKey;
 use crate::s3::{ListObjects, ListPage};
 use crate::sync::{Arc, Weak};
 
-/// What a request of a pass needs to know.
+/// The context of a request of a pass.
 #[derive(Clone)]
 pub(super) struct Stream {
     pub(super) table: InodeTable,

@@ -47,7 +47,7 @@ impl Bench {
         Self { client, table, clock, metrics }
     }
 
-    /// As the file system asks: memory first.
+    /// Looks a name up as the file system does: memory first.
     async fn lookup(&self, parent: InodeNo, name: &str) -> Result<Found> {
         match self.table.try_lookup(parent, OsStr::new(name)) {
             Some(answer) => answer,

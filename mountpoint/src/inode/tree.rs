@@ -69,7 +69,7 @@ pub(super) struct Tree {
     /// The facts about names that pages do not have.
     pub(super) facts: Facts,
     pub(super) board: Board,
-    /// What the latest lookups brought, for their opens.
+    /// First bytes that the latest lookups brought, for their opens.
     pub(super) firsts: Firsts,
     /// Files whose lookup S3 answered a moment ago, and that no open, stat or second lookup has used yet.
     pub(super) fresh: Fresh,
@@ -80,7 +80,7 @@ pub(super) struct Tree {
     recent: VecDeque<InodeNo>,
     /// Directories that S3 had, and that are local since it may have no key below them. The lowest number is known longest.
     emptied: BTreeSet<InodeNo>,
-    /// What pages and lookups cost.
+    /// The cost of pages and lookups.
     pub(super) prices: Prices,
     /// Whether pages may begin in the middle of a listing: not where the store has no order.
     pub(super) pages_begin_anywhere: bool,
@@ -565,7 +565,7 @@ fn file_stat(size: u64, modified: SystemTime, readable: bool, valid_for: Duratio
     Stat { kind: Kind::File, size, accessed: modified, modified, readable, valid_for }
 }
 
-/// Of a file that is not stored yet. The kernel keeps none of it.
+/// The attributes of a file that is not stored yet. The kernel does not cache them.
 fn local_stat(size: u64, times: &Times) -> Stat {
     Stat { accessed: times.accessed, ..file_stat(size, times.modified, true, Duration::ZERO) }
 }

@@ -15,7 +15,7 @@ use crate::s3::ListPage;
 pub(crate) struct Ranges {
     /// The key of the directory.
     prefix: String,
-    /// In order; the first is given out.
+    /// Ranges in order; the first is given out.
     ranges: VecDeque<Range>,
     letters: Letters,
     /// Most keys of a page.
@@ -42,7 +42,7 @@ pub(crate) struct Ranges {
 #[derive(Debug)]
 struct Range {
     number: u64,
-    /// Behind this name, and up to that one, itself included.
+    /// The name behind which the range begins; it ends with `until`, included.
     from: String,
     until: Option<String>,
     /// The request for the next page; `None` while it is on its way, and at the end.
@@ -81,13 +81,13 @@ pub(crate) struct RangeRequest {
     pub(crate) max_keys: u16,
 }
 
-/// What comes next in order.
+/// The next step in order.
 #[derive(Debug)]
 pub(crate) enum Turn {
     Page(Page),
-    /// It is on its way.
+    /// The page is on its way.
     Wait,
-    /// It did not come; the next question asks for it again.
+    /// The page did not come; the next question asks for it again.
     Failed(crate::s3::Error),
     End,
 }
@@ -110,7 +110,7 @@ impl Ranges {
     const AHEAD_MAX: usize = 160;
     /// Pages that a new range should have, as far as is known. Doubling it halves what is received in vain, and the requests at once.
     const WORTH: f64 = 5.0;
-    /// Of this many keys, one may be received in vain.
+    /// The number of keys of which one may be received in vain.
     const WASTE: u64 = 14;
     /// The number of ranges, from the first one on, that are read soon.
     const NEAR: usize = 8;
@@ -120,12 +120,12 @@ impl Ranges {
     /// Characters above the first one that varies that the end of a directory is looked for.
     const LEVELS: usize = 8;
 
-    /// A page that takes so many times as long as the fastest, and this much longer, is a sign of a store that has enough to do: half as
+    /// A page that takes this many times as long as the fastest, and this much longer, is a sign of a store that has enough to do: half as
     /// many requests go out.
     const SLOW: u32 = 4;
     const SLOWER: Duration = Duration::from_millis(100);
 
-    /// Of a directory of which two pages or more came; `token` asks for the next one. `None`: nothing is to be learned from them.
+    /// Ranges for a directory of which two pages or more came; `token` asks for the next one. `None`: they teach nothing.
     pub(crate) fn new(prefix: &str, letters: Letters, last: &str, token: String, page: u16) -> Option<Self> {
         let level = letters.first_varying()?;
         let mut ranges = Self {
@@ -289,7 +289,7 @@ impl Ranges {
         }
     }
 
-    /// Makes about so many new ranges, the earliest first.
+    /// Makes about this many new ranges, the earliest first.
     fn split(&mut self, wanted: usize) {
         if !self.splits || self.wastes {
             return;
@@ -356,7 +356,7 @@ impl Range {
         }
     }
 
-    /// Where new ranges within this one could begin: not so many that they would be short.
+    /// Keys at which new ranges within this one could begin: few enough that none would be short.
     fn begins(&self, until: &str, letters: &Letters, page: u16, wanted: usize) -> Vec<String> {
         let Some(last) = &self.last else { return Vec::new() };
         let end = letters.end(last, until);

@@ -32,7 +32,7 @@ pub(crate) struct Walk {
     flats: u64,
     /// Directories of which more is known here than the pages say, and since which event: they are listed by themselves.
     changed: HashMap<Box<str>, u64>,
-    /// What was learned while a page is on its way that may say otherwise.
+    /// Facts learned while a page that may contradict them is on its way.
     learned: Vec<Learned>,
 }
 
@@ -65,7 +65,7 @@ struct Keys {
 enum Next {
     /// This token asks for it.
     Token(String),
-    /// It was asked for at this event.
+    /// The page was asked for at this event.
     Coming(u64),
     End,
 }
@@ -73,7 +73,7 @@ enum Next {
 /// The request for a walk's page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PageRequest {
-    /// Of the pages it belongs to.
+    /// The number of the run of pages that the request belongs to.
     flat: u64,
     pub(crate) prefix: String,
     pub(crate) start_after: Option<String>,
@@ -82,14 +82,14 @@ pub(crate) struct PageRequest {
 
 /// How a directory is listed.
 pub(crate) enum Course {
-    /// Out of the pages; whether they have the directory at all, if only by its marker, and when they were asked for. And what to ask
+    /// The pages answer; whether they have the directory at all, if only by its marker, and when they were asked for. And what to ask
     /// for meanwhile.
     Take { page: ListPage, exists: bool, asked: u64, since: Instant, ahead: Option<PageRequest> },
     /// A page that may have it was asked for at this event.
     Wait(u64),
     /// A page is worth asking for.
     Ask(PageRequest),
-    /// By itself.
+    /// The directory is listed by itself.
     Alone,
 }
 
@@ -168,7 +168,7 @@ impl Walk {
                 Reach::No => self.give_up(),
             }
         }
-        // A way down is no walk: what lies beside it was not looked at.
+        // A way down is not a walk: what lies beside it was not looked at.
         if self.run < Self::RUN << self.failures || !self.sideways || !key.starts_with(&self.common) {
             return Course::Alone;
         }

@@ -50,7 +50,7 @@ impl Gauge {
         self.0.fetch_add(1, Relaxed);
     }
 
-    /// One less, after [`Self::more`].
+    /// Takes one off the gauge, after [`Self::more`].
     pub fn less(&self) {
         self.0.fetch_sub(1, Relaxed);
     }

@@ -27,7 +27,7 @@ pub struct CopiedDirectory {
 /// An object of a directory.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// Its number in the note.
+    /// The object's number in the note.
     pub(super) number: usize,
     pub(super) source: ObjectId,
     pub(super) meta: ObjectMeta,

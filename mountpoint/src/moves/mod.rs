@@ -40,7 +40,7 @@ pub struct Config {
     pub at_once: usize,
     /// Objects of a directory that may be renamed (`--rename-limit`). Doubling it allows renames that take twice as long.
     pub names_max: usize,
-    /// Where renames that take long are noted; `None`: nowhere.
+    /// The notes of long renames; `None`: they are not noted.
     pub notes: Option<NotesConfig>,
 }
 
@@ -111,9 +111,9 @@ pub enum Error {
     Note(Arc<std::io::Error>),
     /// Some of a directory's objects have the old name, too; all have the new one.
     Partial {
-        /// How many.
+        /// The number of objects that have the old name, too.
         left: usize,
-        /// Of how many.
+        /// The number of objects of the directory.
         of: usize,
         /// The store's last word.
         error: String,

@@ -254,7 +254,7 @@ pub(super) mod tests {
         }
     }
 
-    /// From now on all notes are of a process that is gone.
+    /// Makes all notes belong to a process that is gone.
     pub(crate) fn kill_owners(dir: &Path) {
         for entry in fs::read_dir(dir.join(FOLDER)).unwrap() {
             let path = entry.unwrap().path();

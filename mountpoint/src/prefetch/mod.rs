@@ -149,13 +149,13 @@ impl Prefetcher {
         Self(shared)
     }
 
-    /// What memory knows of a file of the disk cache with the whole object version, for readers that need no reader of ours; see
+    /// The answer of memory about a file of the disk cache with the whole object version, for readers that need no reader of ours; see
     /// [`BlockCache::lends`].
     pub fn lends(&self, id: &ObjectId, size: u64) -> Lend {
         self.0.cache.as_ref().map_or(Lend::No, |cache| cache.lends(id, size))
     }
 
-    /// That file, after a question to the disk.
+    /// Finds that file by a question to the disk.
     pub async fn whole(&self, id: &ObjectId, size: u64) -> Option<Whole> {
         let (give, given) = oneshot::channel();
         self.0.cache.as_ref()?.whole(id, size, Box::new(move |whole| _ = give.send(whole)));

@@ -243,7 +243,7 @@ fn idle_handles_that_read_ahead_make_room_for_one_that_needs_it() {
 }
 
 #[test]
-fn unread_bytes_of_an_idle_handle_are_given_back_also_after_a_time_without_any() {
+fn unread_bytes_of_an_idle_handle_return_also_after_a_time_without_any() {
     let clock = Clock::manual();
     let b = bench_by(clock.clone(), 128 << 20, None);
     let (id, data) = b.object("o", 64 * MIB);
@@ -336,7 +336,7 @@ impl Bench {
 }
 
 #[test]
-fn a_random_read_fetches_64_kib_for_a_cache_and_a_page_for_one_that_keeps_nothing() {
+fn a_random_read_fetches_64_kib_for_a_cache_and_a_page_without_one() {
     const READS: u64 = 20;
     let cache = Arc::new(MemoryCache::new());
     let b = bench_with(128 << 20, Some(cache.clone()));
@@ -384,7 +384,7 @@ fn two_handles_in_lockstep_fetch_each_byte_once() {
 }
 
 #[test]
-fn where_the_cache_ends_the_store_s_part_is_on_its_way_before_it_is_asked_for() {
+fn the_stores_part_behind_a_cached_part_is_fetched_ahead_of_its_read() {
     let cache = Arc::new(MemoryCache::new());
     let b = bench_with(256 << 20, Some(cache.clone()));
     let (id, data) = b.object("o", 24 * MIB);
@@ -440,7 +440,7 @@ fn first_of(b: &Bench, asker: &Asker, id: &ObjectId, len: usize) -> Option<First
 }
 
 #[test]
-fn first_bytes_that_came_with_the_open_answer_the_first_read_and_are_asked_for_once() {
+fn first_bytes_of_the_open_answer_the_first_read_and_are_asked_for_once() {
     for cache in [None, Some(Arc::new(MemoryCache::new()) as Arc<dyn BlockCache>)] {
         let b = bench_with(256 << 20, cache.clone());
         let metrics = Arc::new(Metrics::default());
@@ -518,7 +518,7 @@ fn a_read_waits_for_memory_as_long_as_the_reads_before_it_get_theirs() {
 }
 
 #[test]
-fn a_read_waits_for_memory_as_long_as_the_requests_that_have_it_are_under_way() {
+fn a_read_waits_for_memory_while_requests_that_hold_it_are_under_way() {
     let clock = Clock::manual();
     let b = bench_by(clock.clone(), 16 << 20, None);
     let (id, data) = b.object("o", 64 * MIB);

@@ -6,7 +6,7 @@
 //! from the link (`link.rs`), and to where a run ends if it is like those before it. What was fetched for a run and lies behind it, or is left of
 //! a run that ended, is forgotten: else a handle that skips or jumps would fill the memory of all.
 //!
-//! Two patterns are told from random reads. A copy out of a mapped file (`memcpy` in the C library) touches its last bytes first, or its
+//! Two patterns differ from random reads. A copy out of a mapped file (`memcpy` in the C library) touches its last bytes first, or its
 //! first ones if it goes downwards: two random reads, then one beside either. All between is fetched, and nothing beyond. Reads of one
 //! length at one distance are a *stride*, and the next of them are fetched.
 
@@ -64,7 +64,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Where a handle that reads upwards has got to; `None` for one that reads elsewhere next.
+    /// The offset that a handle that reads upwards has reached; `None` for one that reads elsewhere next.
     pub fn reads_up_to(&self, end: u64) -> Option<u64> {
         (self.sequential && !self.descending).then_some(end)
     }
@@ -93,7 +93,7 @@ pub struct Window {
 struct Copies {
     /// One was right.
     proven: bool,
-    /// So many of the last ones were wrong.
+    /// The number of last guesses in a row that were wrong.
     wrong: u32,
 }
 

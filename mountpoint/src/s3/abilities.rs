@@ -51,7 +51,7 @@ pub(crate) struct Abilities {
     /// The last contents that this process wrote to the file. Held during a write of the file.
     saved: Arc<Mutex<Option<Learned>>>,
     file: Option<PathBuf>,
-    /// What its answers lack.
+    /// Parts that the store's answers lack.
     pub(crate) oddities: Oddities,
 }
 
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn the_users_word_goes_before_answers_and_answers_before_the_endpoints_name() {
+    fn the_named_kind_precedes_answers_and_answers_the_endpoints_name() {
         let minio = HeaderMap::from_iter([(http::header::SERVER, http::HeaderValue::from_static("MinIO"))]);
         let auto = config(None, "http://garage.example.com");
         let it = abilities(&auto);
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_uploads_showed_is_known_to_the_next_mount_of_this_store_for_a_week() {
+    async fn facts_from_uploads_are_known_to_the_next_mount_for_a_week() {
         let dir = tempfile::tempdir().unwrap();
         let here = config(Some(dir.path()), "http://store:1");
         let it = abilities(&here);

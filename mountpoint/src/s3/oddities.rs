@@ -1,4 +1,4 @@
-//! What a store's answers have shown that other stores' do not: each kind is logged once for a mount, and counted.
+//! Oddities that a store's answers have shown: each kind is logged once for a mount, and counted.
 
 use crate::object::ObjectKey;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -35,7 +35,7 @@ impl Oddities {
         }
         let meaning = match oddity {
             Oddity::NoEtag => {
-                "the store names no ETag for an object: versions are told apart by size and whole second of their date alone"
+                "the store names no ETag for an object: versions differ only by size and whole second of their date"
             }
             Oddity::NoDate => "the store names no date that can be read: that of a listing is shown, or 1970",
             Oddity::NoLength => {

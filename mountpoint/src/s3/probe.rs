@@ -79,7 +79,7 @@ impl ProbeAnswer {
         answer::text(&self.headers, name)
     }
 
-    /// What its headers say of the object, and whether they say how long it is.
+    /// The object's metadata by the headers, and whether they name its length.
     #[must_use]
     pub fn object(&self) -> (ObjectMeta, bool) {
         let meta = answer::object_meta(&self.headers);

@@ -161,7 +161,7 @@ pub struct Upload {
 pub struct Latency {
     /// `fuse` or `s3`.
     pub of: String,
-    /// The kind.
+    /// The kind of the request.
     pub request: String,
     /// How many there were.
     pub count: u64,

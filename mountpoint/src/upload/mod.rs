@@ -424,7 +424,7 @@ impl Drop for Shared {
 struct Aborted {
     all: usize,
     done: usize,
-    /// In a row.
+    /// Refusals in a row.
     refused: u32,
     last: Option<crate::s3::Error>,
 }

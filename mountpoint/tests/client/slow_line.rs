@@ -91,7 +91,7 @@ async fn the_parts_of_a_large_file_that_share_a_slow_line_are_all_stored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_line_that_becomes_slow_while_parts_are_on_their_way_costs_none_of_them() {
+async fn a_line_that_becomes_slow_fails_no_part_under_way() {
     let site = Site::hasty().await;
     let upload = site.upload().await;
     site.proxy.set(Weather::clear().rate(4 * LINE));
@@ -140,7 +140,7 @@ async fn thirty_two_readers_of_a_slow_line_get_all_their_bytes() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_body_that_waits_in_the_kernel_for_a_slow_line_is_not_taken_for_silence() {
+async fn a_body_that_waits_in_the_kernel_for_a_slow_line_is_not_silence() {
     let timeouts = Timeouts {
         first_byte: Duration::from_secs(2),
         operation: Duration::from_secs(20),

@@ -47,7 +47,7 @@ fn one_etag(etag: &str) -> Vec<Fault> {
     faults
 }
 
-/// Puts a file into the folder with a time that is so many seconds ago.
+/// Puts a file into the folder with a time this many seconds ago.
 fn plant(store: &Store, name: &str, pattern: u64, ago: u64) {
     let bytes = Pattern(pattern).bytes(0, LEN);
     let (path, new) = (store.bucket_folder().join(name), store.bucket_folder().join("new"));

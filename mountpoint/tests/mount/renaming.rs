@@ -86,7 +86,7 @@ fn a_rename_replaces_a_file_only_with_allow_overwrite() {
 }
 
 #[test]
-fn a_file_written_to_a_temporary_name_and_renamed_while_open_is_stored_whole() {
+fn a_file_renamed_while_open_under_its_temporary_name_is_stored_whole() {
     let Some(mount) = TestMount::new(RENAMES) else { return };
     // `safetensors.save_file` does this: the size, the bytes in order, the rename, the close.
     for (name, len) in [("small", 3_000), ("large", 30 << 20)] {
@@ -151,7 +151,7 @@ fn plant_tree(store: &Store, files: usize) {
     }
 }
 
-/// The files of a tree of so many have their bytes, and there are no others.
+/// The files of a tree of this many have their bytes, and there are no others.
 fn check_tree(store: &Store, name: &str, files: usize) {
     assert_eq!(store.keys().len(), files);
     for file in 0..files {

@@ -37,7 +37,7 @@ async fn learned(script: Vec<Step>) -> Bench {
     bench
 }
 
-/// Requests after those, by connection and range.
+/// Requests behind the [`LEARNED`] first ones, by connection and range.
 fn asked(bench: &Bench) -> Vec<(usize, String)> {
     let asked = bench.asked().split_off(LEARNED);
     assert!(asked.iter().all(|r| r.header("if-match") == Some("\"v1\"")));

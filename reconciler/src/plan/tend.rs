@@ -41,7 +41,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Tells running workloads how long their pod serves that was told to end. It is not enough to say so when it has ended: a writer
+    /// Tells running workloads how long their pod serves that was asked to end. It is not enough to say so when it has ended: a writer
     /// would go on until then, and lose the file.
     fn announce_end(&mut self, name: &str, pod: &MountpointPod) {
         let Some(ends_at) = pod.ends_at.filter(|_| pod.phase == Phase::Running && pod.may_serve()) else {
@@ -54,7 +54,7 @@ impl Planner<'_> {
             .collect();
         for workload in served {
             let note = format!(
-                "Mountpoint Pod {name} of PersistentVolume {} was told to end. It serves this pod until {} at the latest; after that files give \
+                "Mountpoint Pod {name} of PersistentVolume {} was asked to end. It serves this pod until {} at the latest; after that files give \
                  \"Transport endpoint is not connected\". Close files and restart this pod before: the new one gets another Mountpoint Pod.",
                 self.facts.group.volume,
                 ends_at.strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -170,14 +170,14 @@ fn a_workload_that_is_attached_stays_so_whatever_the_volume_says_now() {
 }
 
 #[test]
-fn a_second_workload_joins_the_pod_of_the_first_under_whatever_name_the_attachment_has() {
+fn a_second_workload_joins_the_first_ones_pod_under_any_name() {
     let mut facts = served();
     facts.workloads.insert("w2".into(), workload("w2", Phase::Pending));
     assert_eq!(effects(&facts), [update(&[("mp", Some(&["w", "w2"]))], None)]);
 }
 
 #[test]
-fn before_a_workload_gets_another_pod_the_api_server_is_asked_for_the_one_that_is_named_and_not_seen() {
+fn an_unseen_pod_is_asked_for_before_its_workload_gets_another() {
     let mut facts = served();
     facts.pods.clear();
     // What was attached to it has lost its volume, so nothing else asks.
@@ -231,7 +231,7 @@ fn a_workload_that_ended_is_detached_and_one_whose_deletion_began_is_not() {
 }
 
 #[test]
-fn a_workload_that_was_not_seen_is_detached_only_after_the_api_server_was_asked() {
+fn an_unseen_workload_is_detached_only_after_a_question_to_the_server() {
     let mut facts = served();
     facts.workloads.clear();
     let uids = BTreeSet::from(["w".to_owned()]);
@@ -240,7 +240,7 @@ fn a_workload_that_was_not_seen_is_detached_only_after_the_api_server_was_asked(
 }
 
 #[test]
-fn a_pod_without_workloads_is_told_to_unmount_before_it_is_dropped_and_the_attachment_goes_last() {
+fn an_unused_pod_is_marked_then_dropped_and_the_attachment_goes_last() {
     let mut facts = served();
     facts.workloads.clear();
     facts.attachments = vec![attachment("a", &[("mp", &[])])];
@@ -288,7 +288,7 @@ fn of_two_attachments_that_name_a_workload_the_first_one_keeps_it() {
 }
 
 #[test]
-fn a_pod_that_failed_is_replaced_under_a_new_name_and_the_workload_hears_why() {
+fn a_failed_pod_is_replaced_under_a_new_name_and_the_workload_hears_why() {
     let mut facts = served();
     let own = name("w", 0);
     facts.attachments = vec![attachment("a", &[(&own, &["w"])])];
@@ -332,7 +332,7 @@ fn a_name_that_was_used_up_is_not_used_again_when_its_pod_is_gone() {
 }
 
 #[test]
-fn a_workload_that_runs_keeps_a_pod_that_is_leaving_and_one_that_waits_gets_another() {
+fn a_running_workload_keeps_a_leaving_pod_and_a_waiting_one_gets_another() {
     for leaving in
         [MountpointPod { deleting: true, ..pod("w") }, MountpointPod { needs_unmount: true, ..pod("w") }]
     {
@@ -348,7 +348,7 @@ fn a_workload_that_runs_keeps_a_pod_that_is_leaving_and_one_that_waits_gets_anot
 
 /// The mark names the pod as it was seen: if the pod has begun since, the mark fails, and the workload stays.
 #[test]
-fn a_pod_that_never_began_is_told_to_unmount_before_its_workload_goes_elsewhere() {
+fn an_unstarted_pod_is_marked_before_its_workload_goes_elsewhere() {
     let outdated =
         MountpointPod { phase: Phase::Pending, began: false, runs: false, outdated: true, ..pod("w") };
     // One that runs has lost an earlier one, and got nothing of this one.
@@ -363,7 +363,7 @@ fn a_pod_that_never_began_is_told_to_unmount_before_its_workload_goes_elsewhere(
 }
 
 #[test]
-fn without_its_volume_a_lost_pod_is_not_replaced_and_the_workload_hears_it() {
+fn a_lost_pod_without_its_volume_is_not_replaced_and_the_workload_hears() {
     let mut facts = served();
     facts.pods.get_mut("mp").unwrap().phase = Phase::Succeeded;
     facts.workloads.get_mut("w").unwrap().wants = None;
@@ -403,7 +403,7 @@ fn rejected(seconds_ago: i64, count: u32) -> Facts {
 }
 
 #[test]
-fn a_pod_that_is_rejected_again_and_again_is_replaced_with_growing_pauses_and_the_attachment_counts() {
+fn a_rejected_pod_is_replaced_with_growing_pauses_that_are_counted() {
     let (first, second) = (name("w", 0), name("w", 1));
     let moved = |count| counted(&[(&first, Some(&[])), (&second, Some(&["w"]))], Some(1), count);
     assert_eq!(effects(&rejected(0, 0)), [create("w", 1), moved(1)]);
@@ -427,7 +427,7 @@ fn a_pod_that_is_rejected_again_and_again_is_replaced_with_growing_pauses_and_th
 }
 
 #[test]
-fn neither_a_pod_that_served_nor_a_new_workload_nor_a_detach_waits_for_the_pause() {
+fn a_pod_that_served_a_new_workload_and_a_detach_skip_the_pause() {
     let mut facts = rejected(1, 6);
     facts.workloads.insert("w2".into(), workload("w2", Phase::Pending));
     assert_eq!(effects(&facts), [create("w2", 0), update(&[(&name("w2", 0), Some(&["w2"]))], None)]);
@@ -477,7 +477,7 @@ fn a_name_that_somebody_else_has_is_left_to_him() {
 }
 
 #[test]
-fn who_is_over_or_leaving_or_runs_on_an_older_releases_mount_gets_nothing_new() {
+fn an_ended_leaving_or_older_workload_gets_nothing_new() {
     let edits: [fn(&mut Workload); 5] = [
         |workload| workload.phase = Phase::Running,
         |workload| workload.phase = Phase::Succeeded,
@@ -493,7 +493,7 @@ fn who_is_over_or_leaving_or_runs_on_an_older_releases_mount_gets_nothing_new() 
 }
 
 #[test]
-fn a_pod_that_nobody_names_is_told_to_unmount_after_a_while_and_not_before() {
+fn an_unnamed_pod_is_marked_after_a_while_and_not_before() {
     let mut facts = facts();
     facts.workloads.clear();
     let orphan = MountpointPod { named: false, used: false, created: facts.now, ..pod("gone") };
@@ -518,7 +518,7 @@ fn a_pod_that_is_over_is_deleted_once_nobody_names_it() {
 }
 
 #[test]
-fn a_pod_that_never_began_and_is_told_to_unmount_is_deleted_and_one_that_runs_ends_by_itself() {
+fn a_marked_pod_that_never_began_is_deleted_and_a_running_one_ends_itself() {
     let mut facts = facts();
     facts.workloads.clear();
     let marked = MountpointPod {
@@ -556,7 +556,7 @@ fn whoever_waits_for_a_pod_that_does_not_start_hears_why() {
 }
 
 #[test]
-fn attributes_without_sense_make_no_pod_and_an_event_that_names_the_volume() {
+fn senseless_attributes_make_no_pod_and_an_event_names_the_volume() {
     let mut facts = facts();
     facts.workloads.get_mut("w").unwrap().wants.as_mut().unwrap().settings = Err("attribute x is bad".into());
     assert_eq!(effects(&facts), []);
@@ -566,7 +566,7 @@ fn attributes_without_sense_make_no_pod_and_an_event_that_names_the_volume() {
 }
 
 #[test]
-fn of_two_first_workloads_one_makes_the_attachment_and_the_other_joins_when_it_is_seen() {
+fn of_two_first_workloads_one_makes_the_attachment_and_the_other_joins() {
     let mut facts = facts();
     facts.workloads.insert("w2".into(), workload("w2", Phase::Pending));
     let new = key("o", "").attachment(&name("w", 0), attached("w"));

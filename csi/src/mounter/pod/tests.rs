@@ -246,7 +246,7 @@ fn workloads_share_a_source_and_the_last_one_leaves_nothing_behind() {
 /// Goal: a target of an engine that dies again and again is bound each time, over the mount that containers hold a copy of.
 /// Goal: a container with a subPath starts again after its engine died: the kubelet's stat of the old bind fails, and it never goes on.
 #[test]
-fn options_that_were_edited_badly_stop_no_refresh_and_no_bind_but_the_next_mount() {
+fn badly_edited_options_stop_only_the_next_mount() {
     isolated(|| {
         at_home(async |home| {
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
@@ -266,7 +266,7 @@ fn options_that_were_edited_badly_stop_no_refresh_and_no_bind_but_the_next_mount
 }
 
 #[test]
-fn a_workload_of_a_volume_made_again_with_another_bucket_is_not_bound_to_the_source_of_the_old_one() {
+fn a_workload_of_a_volume_made_again_is_not_bound_to_the_old_source() {
     isolated(|| {
         at_home(async |home| {
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
@@ -399,7 +399,7 @@ fn a_reader_s_target_that_a_crash_left_writable_is_made_read_only() {
 }
 
 #[test]
-fn a_volume_that_became_read_only_while_it_was_mounted_is_read_only_for_new_workloads() {
+fn a_mounted_volume_that_became_read_only_is_read_only_for_new_workloads() {
     isolated(|| {
         at_home(async |home| {
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
@@ -476,7 +476,7 @@ fn one_call_at_a_time_for_a_target() {
 
 /// Goal: a pod that waits while no reconciler works says why, and nothing else waits.
 #[test]
-fn without_a_reconciler_a_new_workload_is_told_and_an_assigned_one_is_mounted() {
+fn without_a_reconciler_a_new_workload_fails_and_an_assigned_one_mounts() {
     isolated(|| {
         at_home(async |home| {
             home.server.leases().put("scality-csi-controller", lease("2025-06-01T10:00:00.000000Z"));

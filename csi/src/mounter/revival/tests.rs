@@ -1,4 +1,4 @@
-//! Which pods are due, and how soon one is mounted again.
+//! The pods that are due, and the time until one is mounted again.
 
 use super::*;
 
@@ -52,7 +52,7 @@ async fn a_new_socket_of_a_remembered_pod_makes_it_due_and_no_other_file_does() 
 }
 
 #[tokio::test]
-async fn a_target_belongs_to_one_pod_and_bad_options_leave_the_good_ones_of_before() {
+async fn a_target_belongs_to_one_pod_and_bad_options_leave_the_good_ones() {
     let folder = tempfile::tempdir().unwrap();
     let (revivals, target) = (Revivals::new(), Path::new("/t"));
     let comm = comm(folder.path(), "1");
@@ -77,7 +77,7 @@ async fn a_target_belongs_to_one_pod_and_bad_options_leave_the_good_ones_of_befo
 }
 
 #[test]
-fn deaths_in_a_row_are_mounted_again_within_a_second_and_failures_slow_down() {
+fn deaths_in_a_row_are_remounted_in_a_second_and_failures_slow_down() {
     let mut now = Instant::now();
     let mut pace = Pace::default();
     assert_eq!(pace.wait(now), Duration::ZERO);

@@ -54,7 +54,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// With the usual places and limits.
+    /// A configuration with the usual places and limits.
     #[must_use]
     pub fn new(kubelet: impl Into<PathBuf>) -> Self {
         Self {
@@ -235,7 +235,7 @@ impl Node {
         })
     }
 
-    /// Where the host has the chart's certificates. The driver's own file is in its container.
+    /// The path of the chart's certificates on the host. The driver's own file is in its container.
     fn certificates(&self) -> Result<Option<PathBuf>> {
         let Some(given) = &self.config.extra_ca_bundle else { return Ok(None) };
         let failed = |error: std::io::Error| {
@@ -247,7 +247,7 @@ impl Node {
         Ok(Some(self.files.directory().join(CA_BUNDLE)))
     }
 
-    /// After a failure: nothing that this call made is left. What the workload's other volumes have goes with their unmounts.
+    /// Cleans up after a failure: nothing that this call made is left. What the workload's other volumes have goes with their unmounts.
     fn clean_up(&self, request: &MountRequest, target: &Path, made_directory: bool) {
         let cleaned = table().map(|mounts| {
             if mounts.at(target).is_none() {

@@ -118,7 +118,7 @@ impl Home {
         }
     }
 
-    /// What is in the driver's directory besides the directories of caches and of notes of uploads, and in that of caches.
+    /// The files of the driver's directory, without the directories of caches and of notes of uploads, and those in that of caches.
     fn files(&self) -> Vec<String> {
         let plugin = comm::plugin_directory(&self.kubelet);
         let names = |directory: PathBuf| {
@@ -168,7 +168,7 @@ fn hello(target: &Path) -> std::io::Result<String> {
 }
 
 #[test]
-fn a_mount_outlives_its_driver_and_is_refreshed_by_the_next_one_until_it_is_unmounted() {
+fn a_mount_outlives_its_driver_and_the_next_driver_refreshes_it() {
     in_node(|| {
         runtime().block_on(async {
             let home = Home::new();
@@ -209,7 +209,7 @@ fn a_mount_outlives_its_driver_and_is_refreshed_by_the_next_one_until_it_is_unmo
 }
 
 #[test]
-fn a_crashed_engine_is_started_again_over_its_dead_mount_and_containers_see_it() {
+fn a_crashed_engine_restarts_over_its_dead_mount_and_containers_see_it() {
     in_node(|| {
         runtime().block_on(async {
             let home = Home::new();
@@ -321,7 +321,7 @@ fn what_the_engine_says_is_the_error_and_nothing_is_left() {
 }
 
 #[test]
-fn a_mount_that_fails_leaves_the_keys_of_the_volume_beside_it_that_is_being_made() {
+fn a_failed_mount_leaves_the_keys_of_a_volume_that_is_being_mounted() {
     in_node(|| {
         runtime().block_on(async {
             let home = Home::new();
@@ -456,7 +456,7 @@ fn a_mount_of_release_1_2_is_refreshed_and_unmounted() {
 }
 
 #[test]
-fn after_an_upgrade_to_mountpoint_pods_a_mount_of_systemd_goes_on_under_its_reader_until_its_pod_ends() {
+fn a_systemd_mount_outlives_the_upgrade_to_mountpoint_pods_until_its_pod() {
     in_node(|| {
         runtime().block_on(async {
             let home = Home::new();
@@ -493,7 +493,7 @@ fn after_an_upgrade_to_mountpoint_pods_a_mount_of_systemd_goes_on_under_its_read
 
 /// Goal: with node.degraded: systemd a pod that starts while no reconciler works gets its volume, and keeps it when one is back.
 #[test]
-fn without_a_reconciler_systemd_mounts_and_a_mountpoint_pod_that_comes_later_takes_nothing_away() {
+fn without_a_reconciler_systemd_mounts_and_a_later_pod_takes_nothing() {
     in_node(|| {
         runtime().block_on(async {
             let home = Home::new();

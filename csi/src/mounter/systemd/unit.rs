@@ -14,12 +14,12 @@ use super::super::host_files;
 /// How often systemd restarts a crashed engine, over the dead mount. After that the next publish of its target does, which also
 /// removes all dead mounts but the lowest.
 const RESTARTS_MAX: u32 = 5;
-/// From a crash to the new start. Longer keeps readers of the mount without it; shorter, and a store that makes engines crash is asked
+/// The time from a crash to the new start. Longer keeps readers of the mount without it; shorter, and a store that makes engines crash is asked
 /// more often.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
-/// An engine that is told to end completes uploads of closed files for ten seconds.
+/// An engine that is asked to end completes uploads of closed files for ten seconds.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
-/// For the engine's connections and the files of its cache.
+/// The limit on open files: the engine's connections and the files of its cache.
 const OPEN_FILES_MAX: u64 = 65_536;
 
 /// The name of the unit for a target.
@@ -32,13 +32,13 @@ pub(super) fn name(target: &Path) -> String {
 pub(super) struct Unit {
     /// The engine's file, as the host calls it.
     pub(super) engine: PathBuf,
-    /// Where it mounts.
+    /// The target of the mount.
     pub(super) target: PathBuf,
-    /// Its variables, without secrets.
+    /// The engine's variables, without secrets.
     pub(super) env: Vec<(String, String)>,
-    /// Where its cache goes, if the volume asks for one.
+    /// The directory of the cache, if the volume asks for one.
     pub(super) cache: Option<PathBuf>,
-    /// Where it notes uploads under way.
+    /// The directory for notes of uploads under way.
     pub(super) state: PathBuf,
     /// Certificates to trust besides the host's.
     pub(super) extra_ca_bundle: Option<PathBuf>,
@@ -50,7 +50,7 @@ pub(super) struct Unit {
 pub(super) type Properties = Vec<(&'static str, Variant<'static>)>;
 
 impl Unit {
-    /// What StartTransientUnit is given.
+    /// The properties for StartTransientUnit.
     pub(super) fn properties(&self, request: &MountRequest) -> Properties {
         let engine = self.engine.to_string_lossy().into_owned();
         let mut line = vec![engine.clone()];
@@ -66,7 +66,7 @@ impl Unit {
             // The engine says when the bucket is mounted, or why it is not, and that is the unit's status.
             ("Type", text("notify")),
             ("NotifyAccess", text("main")),
-            // The last word: whether a failure of this command is no failure of the unit.
+            // The last word: whether a failure of this command is not a failure of the unit.
             ("ExecStart", Variant::from(vec![(engine, line, false)])),
             ("Environment", Variant::from(environment)),
             ("StandardOutput", text("journal")),

@@ -87,14 +87,14 @@ fn make(options: &[&str]) -> Result<MountOptions> {
     MountOptions::new(&inputs(&owned(options)))
 }
 
-/// Without what every mount has, unless it is asked for.
+/// The arguments without those of every mount.
 fn args(made: &MountOptions) -> Vec<&str> {
     let always = |arg: &&str| *arg != "--force-path-style" && !arg.starts_with("--user-agent-prefix=");
     made.args.iter().map(String::as_str).filter(always).collect()
 }
 
 #[test]
-fn the_table_is_sorted_and_has_exactly_the_engine_s_options_and_the_old_ones() {
+fn the_table_is_sorted_and_has_exactly_the_engines_and_the_old_options() {
     assert!(TABLE.is_sorted_by(|(a, _), (b, _)| a < b));
     let mut command = Args::command();
     command.build();
@@ -113,10 +113,10 @@ fn the_table_is_sorted_and_has_exactly_the_engine_s_options_and_the_old_ones() {
     assert_eq!(of_table, of_engine, "each option of the engine needs a row that says what becomes of it");
 }
 
-/// Goal: whoever brings volumes from AWS's driver has them mounted, is told by an Event what has no effect, or reads in the error why
-/// the volume is refused and what to do; nobody is told that an option which he knows does not exist.
+/// Goal: a user who brings volumes from AWS's driver has them mounted, learns from an Event what has no effect, or reads in the error why
+/// the volume is refused and what to do; no error says that a known option does not exist.
 #[test]
-fn every_flag_of_aws_mount_s3_is_used_left_out_with_a_word_or_refused_with_a_way_out() {
+fn every_flag_of_aws_mount_s3_is_used_reported_or_refused_with_a_way_out() {
     let mut refused = Vec::new();
     for option in OF_AWS {
         let name = option.split(' ').next().unwrap();
@@ -340,7 +340,7 @@ fn a_value_can_not_become_a_flag() {
     assert_eq!(args(&made), ["--allow-root", "--prefix=--log-directory=/etc/"]);
 }
 
-/// Goal: whoever adds an option to the engine judges whether whoever writes pods may set it.
+/// Goal: a developer who adds an option to the engine judges whether users who write pods may set it.
 #[test]
 fn an_inline_volume_may_set_what_takes_nothing_of_the_node() {
     let inline = |option: &str| {

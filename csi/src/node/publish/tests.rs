@@ -65,7 +65,7 @@ fn the_workload_is_known_by_what_the_kubelet_says_of_its_pod() {
 }
 
 #[test]
-fn an_inline_volume_brings_its_own_secret_and_says_no_more_than_which_bucket() {
+fn an_inline_volume_brings_its_own_secret_and_names_only_a_bucket() {
     let mut given = call();
     given.volume_id = volume::inline_handle("uid-1", "data");
     given.target_path = TARGET.replace("pv-1", "data");
@@ -74,7 +74,7 @@ fn an_inline_volume_brings_its_own_secret_and_says_no_more_than_which_bucket() {
     let error = parse(given.clone()).unwrap_err().to_string();
     assert!(error.contains("nodePublishSecretRef"), "{error}");
     given.secrets = HashMap::from([(volume::CONTEXT_TOKENS.to_owned(), "{}".to_owned())]);
-    assert!(parse(given.clone()).is_err(), "tokens are no Secret");
+    assert!(parse(given.clone()).is_err(), "tokens are not a Secret");
     given.secrets = HashMap::from([("access_key_id".to_owned(), "A".to_owned())]);
     let request = parse(given.clone()).unwrap();
     assert_eq!(
@@ -98,7 +98,7 @@ fn an_inline_volume_brings_its_own_secret_and_says_no_more_than_which_bucket() {
 }
 
 #[test]
-fn attributes_that_nobody_reads_are_known_by_name_and_those_of_the_side_cars_left_alone() {
+fn unread_attributes_are_named_and_those_of_side_cars_left_alone() {
     let mut given = call();
     for key in [
         volume::CONTEXT_POD_UID,
@@ -137,7 +137,7 @@ fn every_access_mode_but_unknown_is_served_as_its_name_says() {
 }
 
 #[test]
-fn where_the_data_is_depends_on_bucket_prefix_and_store_and_on_nothing_that_can_be_edited() {
+fn the_place_of_data_depends_on_bucket_prefix_and_store_alone() {
     let place = |spoil: fn(&mut NodePublishVolumeRequest)| {
         let mut call = call();
         spoil(&mut call);
@@ -192,7 +192,7 @@ fn what_is_wrong_is_named() {
         ("stsRegion", |c| {
             c.volume_context.insert(volume::STS_REGION.into(), "evil.example.com/".into());
         }),
-        ("region \"evil.example.com/\" is no region", |c| {
+        ("region \"evil.example.com/\" is not a valid region", |c| {
             c.volume_context.insert(volume::REGION.into(), "evil.example.com/".into());
         }),
         ("HTTP_PROXY, HTTPS_PROXY, NO_PROXY", |c| {

@@ -14,11 +14,11 @@ use crate::testing::log_of;
 /// The fault of the Nth system call.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// It fails, and the next ones work.
+    /// The call fails, and the next ones work.
     Once(Errno),
-    /// It fails, and so do all after it.
+    /// The call fails, and so do all after it.
     From(Errno),
-    /// As if the process were killed there: a write is done by half, nothing after it.
+    /// The process is killed there: a write is done by half, nothing after it.
     Crash,
 }
 

@@ -19,7 +19,7 @@ fn named(n: usize) -> ObjectId {
     id(&format!("data/train/images/part-0001/sample-{n:08}.jpg"), "\"9b2cf535f27731c974343645a3985328\"")
 }
 
-/// What the versions in the index take; it is what the account says while nothing is under way.
+/// The memory of the versions in the index; it equals the account while nothing is under way.
 fn taken(store: &Store) -> u64 {
     let mut taken = 0;
     store.index.for_each(|entry| taken += entry.memory());

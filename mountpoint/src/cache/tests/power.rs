@@ -14,10 +14,10 @@ use super::super::io::{FileStat, How, Kind, Waits, write_full};
 use super::*;
 use crate::sync::Mutex;
 
-/// What a disk writes at once.
+/// The bytes that a disk writes at once.
 const ATOM: usize = 512;
 
-/// Of a version the data or (`true`) the sidecar.
+/// A file of a version: the data or (`true`) the sidecar.
 type File = (Name, bool);
 
 /// One call that changes the disk.
@@ -32,7 +32,7 @@ enum Act {
 #[derive(Debug, Default)]
 struct Diary {
     acts: Vec<Act>,
-    /// Which file has this inode number.
+    /// Files by inode number.
     files: HashMap<u64, File>,
 }
 

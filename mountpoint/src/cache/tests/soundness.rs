@@ -344,7 +344,7 @@ fn sectors_are_kept_one_by_one_and_what_lies_between_is_a_miss() {
     assert!(put(&again, &a, size, 0) && read_block(&again, &a, size, 0), "the whole block after its parts");
 }
 
-/// What was right once may rot after: the bytes on the disk are changed under a cache that has read and compared them.
+/// Regression: bytes that were right once may rot. The bytes on the disk are changed under a cache that has read and compared them.
 #[test]
 fn what_rots_or_is_cut_off_after_a_first_read_is_a_miss_at_the_next() {
     type Damage = fn(&Path);

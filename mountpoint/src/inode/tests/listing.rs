@@ -189,7 +189,7 @@ async fn a_remembered_entry_is_a_lookup() {
         bench.table.forget(entry.ino, 2);
     }
     assert_eq!(bench.table.len(), 1);
-    // It is no lookup of an open's own, though: that asks.
+    // It is not a lookup of an open's own, though: that asks.
     let a = bench.list(ROOT).await.remove(0);
     bench.table.remember(ROOT, &a);
     assert!(bench.table.try_open_read(a.ino).is_none());

@@ -136,7 +136,7 @@ impl Tree {
         followers
     }
 
-    /// What pages of a directory said, and what was learned of its names, was about another key.
+    /// Gives a directory another key, and forgets pages and facts about the names of the old one.
     fn has_another_key(&mut self, ino: InodeNo, key: &ObjectKey, at: u64) {
         self.forget_listed(ino);
         self.recent.retain(|&other| other != ino);

@@ -16,7 +16,7 @@ use crate::object::ObjectMeta;
 /// The answer of memory to a lookup.
 #[derive(Debug)]
 pub(in crate::inode) enum Recall {
-    /// It is this inode.
+    /// The name is this inode.
     Found(InodeNo),
     /// There is nothing.
     Missing,
@@ -161,7 +161,7 @@ impl Tree {
         match (checked, sure) {
             (true, true) => Recall::Found(ino),
             (true, false) => Recall::Ask(ask),
-            // That a file's name is no directory's is only known as long as a directory would be.
+            // The fact that a file's name is not a directory's lasts only as long as a directory would.
             (false, _) if ask == Ask::FileFirst => Recall::Ask(Ask::Both),
             (false, _) => Recall::Ask(ask),
         }

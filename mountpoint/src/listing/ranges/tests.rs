@@ -277,7 +277,7 @@ fn requests_that_fail_are_made_again_and_no_name_is_lost() {
     }
 }
 
-/// As where one range of keys stalls: the others fill what may be read ahead, and its request fails at last.
+/// One range of keys stalls: the others fill what may be read ahead, and its request fails at last.
 #[test]
 fn the_range_to_be_read_next_is_asked_again_whatever_lies_ready_behind_it() {
     let mut bench = Bench::new((0..100_000).map(|i| format!("{i:06}")), 1000);
@@ -313,7 +313,7 @@ fn names_out_of_order_or_before_their_beginning_are_disorder() {
     assert_eq!(ranges.arrives(&question, Ok(early), 1, [now; 2]), Err(Disorder));
 }
 
-/// Lists in simulated time; `service` says how long a request takes that goes out then, so many being out. The requests out at each
+/// Lists in simulated time; `service` says how long a request takes that goes out then, this many being out. The requests out at each
 /// moment at which one was answered, and the names.
 fn simulate(bench: &mut Bench, service: impl Fn(Duration, usize) -> Duration) -> Vec<(Duration, usize)> {
     let (mut letters, mut given, mut token) = (Letters::new(), Vec::new(), None);

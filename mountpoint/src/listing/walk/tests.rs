@@ -49,7 +49,7 @@ impl Bench {
         self.walk.arrives(question, Some(self.answer(question)), self.event, self.now);
     }
 
-    /// What a listing of a directory shows: objects and prefixes, in order.
+    /// The objects and prefixes that a listing of a directory shows, in order.
     fn list(&mut self, key: &str) -> Vec<String> {
         let key = ObjectKey::new(key);
         self.walk.opens(&key, self.now);

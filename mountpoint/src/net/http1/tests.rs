@@ -116,7 +116,7 @@ fn answer_or_close(say: &[u8]) -> Result<(u16, Vec<u8>, bool), Broken> {
     })
 }
 
-/// A host that takes so many bytes of a request, a few at a time, and then none, or resets the connection.
+/// A host that takes this many bytes of a request, a few at a time, and then none, or resets the connection.
 struct Host {
     takes: usize,
     resets: bool,

@@ -95,7 +95,7 @@ fn programs() -> Vec<Vec<Range<usize>>> {
 }
 
 #[test]
-fn shuttle_reads_that_wait_for_the_same_pieces_all_get_their_bytes_whoever_closes_first() {
+fn shuttle_reads_of_the_same_pieces_get_their_bytes_in_any_closing_order() {
     let data = bytes::Bytes::from(pattern(LEN));
     check(move || {
         for (range, result) in World::new(&data).run(programs()) {
@@ -105,7 +105,7 @@ fn shuttle_reads_that_wait_for_the_same_pieces_all_get_their_bytes_whoever_close
 }
 
 #[test]
-fn shuttle_a_request_that_breaks_answers_each_read_that_waits_for_it_once_with_an_error_or_its_bytes() {
+fn shuttle_a_broken_request_answers_each_waiting_read_exactly_once() {
     let data = bytes::Bytes::from(pattern(LEN));
     check(move || {
         let world = World::new(&data);
@@ -120,7 +120,7 @@ fn shuttle_a_request_that_breaks_answers_each_read_that_waits_for_it_once_with_a
 }
 
 #[test]
-fn shuttle_an_open_goes_on_where_the_last_handle_of_another_size_closes_at_that_moment() {
+fn shuttle_an_open_survives_the_last_close_of_a_handle_of_another_size() {
     let data = bytes::Bytes::from(pattern(LEN));
     check(move || {
         let world = World::new(&data);

@@ -41,7 +41,7 @@ impl Direction {
     }
 }
 
-/// What a run is told at each read, beside the range.
+/// The facts that a run gets at each read, beside the range.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms<'a> {
     pub(super) size: u64,
@@ -110,7 +110,7 @@ impl Run {
         self.window == 0
     }
 
-    /// What it has read, as a range of the object, if it has read all of it in order.
+    /// The bytes that the run read, as a range of the object, if it read them in order.
     pub(super) fn was_read(&self) -> Range<u64> {
         self.direction.turned(self.begun..self.front)
     }

@@ -19,7 +19,7 @@ pub(super) struct Stride {
     last: Range<u64>,
     /// Reads of this length at this distance so far.
     reads: u32,
-    /// Whether all distances are the same to the byte. A distance that is no multiple of a page varies by a page.
+    /// Whether all distances are the same to the byte. A distance that is not a multiple of a page varies by a page.
     exact: bool,
     /// How many reads behind the last one are fetched.
     ahead: u64,
@@ -60,7 +60,7 @@ impl Stride {
         ranges
     }
 
-    /// From the last read's start to that of the `n`th from now, by the mean of the distances so far.
+    /// The distance from the last read's start to that of the `n`th from now, by the mean of the distances so far.
     fn distance(&self, n: u64) -> i128 {
         between(&self.first, &self.last) * i128::from(n) / i128::from(self.reads.max(2) - 1)
     }
@@ -80,7 +80,7 @@ impl Stride {
     }
 }
 
-/// From the start of one range to that of another.
+/// The distance from the start of one range to that of another.
 fn between(from: &Range<u64>, to: &Range<u64>) -> i128 {
     i128::from(to.start) - i128::from(from.start)
 }

@@ -123,7 +123,7 @@ pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<(ListP
     }
 }
 
-/// Whether bytes that are no UTF-8 may have stood there.
+/// Whether bytes that are not UTF-8 may have stood there.
 fn is_guessed(text: &str) -> bool {
     text.contains(char::REPLACEMENT_CHARACTER)
 }
@@ -254,7 +254,7 @@ mod tests {
         let raw = page(&(contents("a") + &contents("RAW"))).replace("RAW", "\u{1}\u{1}");
         let raw: Vec<u8> = raw.bytes().map(|byte| if byte == 1 { 0xff } else { byte }).collect();
         let (found, left_out) = list_page(&raw, &ListObjects::default()).unwrap();
-        assert_eq!((found.objects.len(), left_out.count), (1, 1), "bytes that are no UTF-8");
+        assert_eq!((found.objects.len(), left_out.count), (1, 1), "bytes that are not UTF-8");
         let token = b"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>\xff</NextContinuationToken></ListBucketResult>";
         assert!(list_page(token, &ListObjects::default()).is_err(), "a token is never guessed at");
     }

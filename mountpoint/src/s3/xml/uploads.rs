@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_completed_upload_is_read_whatever_white_space_kept_the_connection_alive() {
+    fn a_completed_upload_is_read_behind_any_white_space() {
         for before in ["", "  \n \n", "<?xml version=\"1.0\"?>\n   \n", " \n<?xml version=\"1.0\"?> "] {
             let document = format!(
                 "{before}<CompleteMultipartUploadResult><Key> </Key><ETag>&quot;e-2&quot;</ETag>\

@@ -86,7 +86,7 @@ async fn what_is_there_is_copied_by_the_store_and_new_bytes_follow() {
 }
 
 #[tokio::test]
-async fn an_append_of_nothing_sends_nothing_and_an_aborted_one_leaves_what_was_there() {
+async fn an_empty_append_sends_nothing_and_an_aborted_one_leaves_the_object() {
     for before in [100, 6 * MIB] {
         let bench = Bench::new(small_parts());
         let old = data(before, 1);

@@ -5,7 +5,7 @@ use csi::contract::attachment::Identity;
 use super::*;
 
 #[test]
-fn workloads_that_run_without_their_attachment_are_attached_to_the_pod_that_serves_them() {
+fn running_workloads_without_an_attachment_are_attached_to_their_pod() {
     let mut facts = facts();
     // The workload that the pod was made for is gone; two that shared it run on. An upgrade came in between.
     let shared = MountpointPod { named: false, used: false, release: Some("2.2.0".into()), ..pod("gone") };
@@ -23,8 +23,7 @@ fn workloads_that_run_without_their_attachment_are_attached_to_the_pod_that_serv
 }
 
 #[test]
-fn an_attachment_emptied_by_hand_under_workloads_that_run_gets_them_back_and_its_pod_is_not_told_to_unmount()
-{
+fn an_attachment_emptied_by_hand_gets_running_workloads_back() {
     let mut facts = served();
     facts.workloads = ["w", "w2"].map(|uid| (uid.to_owned(), workload(uid, Phase::Running))).into();
     facts.attachments = vec![attachment("a", &[("mp", &[])])];
@@ -37,7 +36,7 @@ fn an_attachment_emptied_by_hand_under_workloads_that_run_gets_them_back_and_its
 }
 
 #[test]
-fn a_pod_of_an_identity_that_nobody_knows_serves_only_the_workload_that_it_was_made_for() {
+fn a_pod_of_an_unknown_identity_serves_only_its_own_workload() {
     let mut facts = facts();
     let workload = facts.workloads.get_mut("w").unwrap();
     workload.phase = Phase::Running;

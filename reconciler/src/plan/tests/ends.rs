@@ -1,4 +1,4 @@
-//! Mountpoint Pods that are told to end while workloads use them.
+//! Mountpoint Pods that are asked to end while workloads use them.
 
 use super::*;
 

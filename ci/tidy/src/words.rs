@@ -1,0 +1,167 @@
+//! The words of comments and messages, and the names of tests: plain enough that a reader needs nothing else beside them.
+//!
+//! Enters: every Rust source. Leaves: doc comments that begin with a fragment, phrases that hide their subject, names that are too long.
+//! Nothing here judges whether a sentence is true or good.
+
+use crate::lex::{Token, lex};
+use crate::{Finding, Tree};
+
+/// The most characters of a function's name. A longer name of a test tells a story instead of stating behaviour.
+const NAME_MAX: usize = 70;
+
+/// Words with which a doc comment names no subject: "Of a directory" of what?
+const FRAGMENTS: [&str; 32] = [
+    "Of", "Its", "Their", "Where", "What", "As", "Who", "Whose", "Whom", "Which", "From", "To", "By", "For",
+    "With", "Without", "On", "In", "At", "Into", "Out", "Over", "Under", "Through", "Behind", "Between",
+    "That", "Those", "And", "Until", "Not", "Only",
+];
+
+/// Phrases that hide the subject, in small letters; cut, so that this file may name them.
+const HIDING: [&str; 7] = [
+    concat!("who", "ever"),
+    concat!("that", " which"),
+    concat!("so", " many"),
+    concat!("is", " told"),
+    concat!("are", " told"),
+    concat!("was", " told"),
+    concat!("were", " told"),
+];
+
+/// Every rule over every source.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.sources() {
+        findings.extend(fragments(path, text));
+        findings.extend(phrases(path, text));
+        findings.extend(names(path, text));
+    }
+    findings
+}
+
+/// The text of a doc comment's line, if it is one.
+fn doc(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
+    (!text.starts_with('/')).then(|| text.trim_start())
+}
+
+fn fragments(path: &str, text: &str) -> Vec<Finding> {
+    let mut inside = false;
+    let mut findings = Vec::new();
+    for (i, line) in text.lines().enumerate() {
+        let words = doc(line);
+        let first =
+            words.filter(|_| !inside).and_then(|words| words.split(|c: char| !c.is_alphabetic()).next());
+        if let Some(word) = first.filter(|word| FRAGMENTS.contains(word)) {
+            let message = format!(
+                "a doc comment begins with \"{word}\": begin with a noun or a verb that names the thing"
+            );
+            findings.push(Finding::new(path, i + 1, message));
+        }
+        inside = words.is_some();
+    }
+    findings
+}
+
+fn phrases(path: &str, text: &str) -> Vec<Finding> {
+    let comments = text.lines().enumerate().map(|(i, line)| (i + 1, line.trim_start()));
+    let comments =
+        comments.filter(|(_, line)| line.starts_with("//")).map(|(i, line)| (i, line.to_lowercase()));
+    let strings = lex(text).into_iter().filter_map(|(token, line)| match token {
+        Token::Str(words) => Some((line, words.to_lowercase())),
+        _ => None,
+    });
+    let found = comments.chain(strings).filter_map(|(line, words)| Some((line, hiding(&words)?)));
+    found
+        .map(|(line, phrase)| {
+            Finding::new(path, line, format!("\"{phrase}\" hides the subject: name the thing"))
+        })
+        .collect()
+}
+
+/// The first phrase that hides the subject.
+fn hiding(words: &str) -> Option<String> {
+    let whole = |at: usize, len: usize| {
+        let beside = |c: Option<char>| !c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+        beside(words[..at].chars().next_back()) && beside(words[at + len..].chars().next())
+    };
+    let plain = HIDING.iter().find_map(|phrase| {
+        let at = words.match_indices(phrase).map(|(at, _)| at).find(|at| whole(*at, phrase.len()))?;
+        words.get(at..at + phrase.len()).map(str::to_owned)
+    });
+    plain.or_else(|| {
+        ["is no ", "are no "].iter().find_map(|phrase| {
+            let hides = |at: usize| {
+                let before = words[..at].split_whitespace().next_back();
+                let after = words[at + phrase.len()..].split(|c: char| !c.is_alphabetic()).next();
+                whole(at, phrase.len() - 1)
+                    && !before.is_some_and(|word| ["there", "here"].contains(&word.trim_matches('"')))
+                    && after.is_some_and(|word| !["", "longer", "more"].contains(&word))
+            };
+            let at = words.match_indices(phrase).map(|(at, _)| at).find(|at| hides(*at))?;
+            words.get(at..at + phrase.len() - 1).map(str::to_owned)
+        })
+    })
+}
+
+fn names(path: &str, text: &str) -> Vec<Finding> {
+    let tokens = lex(text);
+    let functions = tokens.windows(2).filter_map(|pair| match pair {
+        [(Token::Ident(keyword), _), (Token::Ident(name), line)] if keyword == "fn" => Some((name, *line)),
+        _ => None,
+    });
+    functions
+        .filter(|(name, _)| name.chars().count() > NAME_MAX)
+        .map(|(name, line)| {
+            let message =
+                format!("`{name}` has {} characters, at most {NAME_MAX}: state the behaviour", name.len());
+            Finding::new(path, line, message)
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn messages(text: &str) -> Vec<String> {
+        check(&Tree::of(&[("a/src/x.rs", text)])).iter().map(Finding::to_string).collect()
+    }
+
+    #[test]
+    fn a_doc_comment_that_begins_with_a_fragment_is_found() {
+        let found = messages("//! Of a file.\n\n/// Its size.\n/// Of course.\nstruct A;\n    /// Where?\n");
+        let lines: Vec<_> = found.iter().map(|m| m.split(": ").next().unwrap()).collect();
+        assert_eq!(lines, ["a/src/x.rs:1", "a/src/x.rs:3", "a/src/x.rs:6"], "{found:?}");
+        assert!(
+            messages("//! A file.\n/// The size\n/// Of a file.\n// Of this.\n//// Of that.\n").is_empty()
+        );
+        assert!(messages("/// Offset of a file.\n/// [`As`] it is.\n").is_empty());
+    }
+
+    #[test]
+    fn a_phrase_that_hides_its_subject_is_found_in_comments_and_messages() {
+        let no = "no";
+        for bad in [format!("x is {no} file"), format!("they are {no} files"), ["who", "ever"].concat()] {
+            assert_eq!(messages(&format!("// {bad}")).len(), 1, "{bad}");
+            assert_eq!(messages(&format!("const A: &str = \"{bad}\";")).len(), 1, "{bad}");
+        }
+        for good in [
+            "there is no file",
+            "it is no longer",
+            "there are no more",
+            "this nor",
+            "is not a file",
+            "so manyfold",
+        ] {
+            assert_eq!(messages(&format!("// {good}\nconst A: &str = \"{good}\";")), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn a_name_of_more_than_seventy_characters_is_found() {
+        let function = |len: usize| format!("async fn {}() {{}}", "a".repeat(len));
+        assert!(messages(&function(NAME_MAX)).is_empty());
+        assert_eq!(messages(&function(NAME_MAX + 1)).len(), 1);
+    }
+}
