@@ -58,7 +58,7 @@ pub struct Mounted {
     fs: Arc<FileSystem>,
     metrics: Arc<Metrics>,
     told: Told,
-    /// Of a mount that outlives its engine.
+    /// The end of a mount that outlives its engine.
     ending: Option<Ending>,
     runtime: tokio::runtime::Runtime,
 }

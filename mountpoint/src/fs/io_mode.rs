@@ -96,7 +96,7 @@ struct Open {
 struct Backing {
     id: u32,
     backings: Arc<OnceLock<Backings>>,
-    /// Of one that an engine before this one registered, the kernel alone keeps the file.
+    /// The file; `None` for one that an earlier engine registered, which the kernel alone keeps.
     _hold: Option<Hold>,
 }
 

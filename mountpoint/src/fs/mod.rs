@@ -92,7 +92,7 @@ pub struct FileSystem {
     mover: Option<Mover>,
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
-    /// What an engine after this one must know, if the mount is to outlive it.
+    /// The facts for a later engine, if the mount is to outlive this one.
     journal: Option<Arc<Journal>>,
     /// Whether the engine or the kernel reads each open file.
     io_modes: IoModes,

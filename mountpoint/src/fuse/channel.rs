@@ -42,7 +42,7 @@ pub(super) struct Channel<O> {
     runtime: tokio::runtime::Handle,
     /// Requests of other users are refused but for root's (`allow_root`: the kernel only knows `allow_other`).
     only: Option<u32>,
-    /// Of a mount that outlives its engine.
+    /// The journal of a mount that outlives its engine.
     journal: Option<Arc<Journal>>,
 }
 

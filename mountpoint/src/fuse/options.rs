@@ -21,11 +21,11 @@ pub enum Device {
 
 /// A mount that outlives its engine: a holder keeps its device and its journal.
 pub struct Outliving {
-    /// Where it is mounted; none where another process unmounts it.
+    /// The mount point; `None` if another process unmounts it.
     pub dir: Option<PathBuf>,
     /// The device; none before the first engine has mounted.
     pub device: Option<OwnedFd>,
-    /// What an engine before this one recorded.
+    /// The records of an earlier engine.
     pub journal: Arc<Journal>,
     /// Gives the holder the device of a new mount.
     pub keep: Box<dyn FnOnce(BorrowedFd<'_>) -> io::Result<()> + Send>,

@@ -41,7 +41,7 @@ impl InodeTable {
         Ok(self.open_listing(ino, runtime)?.going_on(places))
     }
 
-    /// Where a file that is read stands, and its version; `None` for one that is gone, or is being written.
+    /// The directory, name and version of a file that is read; `None` for one that is gone, or is being written.
     pub fn whereabouts(&self, ino: InodeNo) -> Option<(InodeNo, Box<str>, ObjectMeta)> {
         let tree = self.0.tree.lock();
         let inode = tree.inode(ino)?;

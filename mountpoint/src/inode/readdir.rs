@@ -29,7 +29,7 @@ pub struct Listing {
     table: InodeTable,
     runtime: tokio::runtime::Handle,
     pass: Mutex<Arc<Pass>>,
-    /// Of a directory that an engine before this one had open: it goes on from one of these.
+    /// Places from which a listing that an earlier engine had open can go on.
     places: Mutex<Option<[Place; 2]>>,
 }
 

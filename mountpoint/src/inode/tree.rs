@@ -59,7 +59,7 @@ pub(super) struct Tree {
     next: u64,
     /// Numbers below are set aside in the journal.
     limit: u64,
-    /// Where directories are recorded that the kernel refers to, if the mount is to outlive this engine.
+    /// The journal of directories that the kernel refers to, if the mount is to outlive this engine.
     journal: Option<Arc<Journal>>,
     /// Number of the last event.
     events: u64,

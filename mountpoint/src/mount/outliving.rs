@@ -21,7 +21,7 @@ use crate::sync::Arc;
 const JOURNAL: &str = "journal";
 const DEVICE: &str = "fuse";
 
-/// What the holder kept.
+/// The things that the holder kept.
 #[derive(Debug)]
 pub(super) struct Kept {
     manager: Option<ServiceManager>,

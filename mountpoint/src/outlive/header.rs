@@ -38,7 +38,7 @@ pub struct Identity {
     pub mounted_us: u64,
 }
 
-/// What INIT agreed on with the kernel.
+/// The agreement of INIT with the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
     /// How far the greeting got.
@@ -66,9 +66,9 @@ pub enum Greeting {
 /// Numbers below these may have been given to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Marks {
-    /// Of inodes.
+    /// The mark of inodes.
     pub inodes: u64,
-    /// Of open files and directories.
+    /// The mark of open files and directories.
     pub handles: u64,
 }
 

@@ -41,7 +41,7 @@ const RESENT: u64 = 1 << 63;
 /// Why a journal can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
-    /// The descriptor is no memfd that can't shrink.
+    /// The descriptor is not a memfd sealed against shrinking.
     #[error(
         "it is not a memfd sealed with F_SEAL_SHRINK alone: the holder must pass the descriptor that this program gave it"
     )]
@@ -64,9 +64,9 @@ pub enum Refused {
     /// The flags name another mount than the journal.
     #[error("it belongs to {was}, and the flags name {is}: use the flags of before, or unmount")]
     Another {
-        /// Of the journal.
+        /// The mount of the journal.
         was: String,
-        /// Of the flags.
+        /// The mount of the flags.
         is: String,
     },
     /// The kernel can't send requests again.
@@ -77,12 +77,12 @@ pub enum Refused {
     Io(#[from] io::Error),
 }
 
-/// Which numbers are given out.
+/// A range of numbers that are given out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
-    /// Of inodes.
+    /// Numbers of inodes.
     Inodes,
-    /// Of open files and directories.
+    /// Numbers of open files and directories.
     Handles,
 }
 
@@ -121,7 +121,7 @@ impl Journal {
     /// The journal of an engine that is gone, and what it recorded.
     ///
     /// # Errors
-    /// It is no journal of ours, or another engine uses it.
+    /// The descriptor is not a journal of ours, or another engine uses it.
     pub fn adopt(shared: OwnedFd) -> Result<(Self, Restored), Refused> {
         let (table, page, records) = Table::open(&shared)?;
         let damaged = |part| Refused::Damaged(part);
@@ -142,12 +142,12 @@ impl Journal {
         self.shared.as_fd()
     }
 
-    /// Whose mount it is.
+    /// The identity of the mount.
     pub fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// What INIT agreed on.
+    /// The agreement of INIT.
     pub fn agreed(&self) -> Agreed {
         self.state.lock().agreed
     }

@@ -27,14 +27,14 @@ pub enum Record {
     Listing(Listing),
 }
 
-/// Where an inode stands in its directory.
+/// The standing of an inode in its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// S3 has it.
     Remote,
     /// It was made in this mount and is not stored yet.
     Local,
-    /// Its name is gone, or means something else.
+    /// The inode's name is gone, or means something else.
     Nowhere,
 }
 
@@ -45,9 +45,9 @@ pub struct Directory {
     pub number: u64,
     /// Number of the directory that it is in.
     pub parent: u64,
-    /// Its name there.
+    /// The directory's name there.
     pub name: Box<str>,
-    /// Where it stands there.
+    /// The directory's standing there.
     pub standing: Standing,
     /// Whether the kernel refers to it, and not only what is below it.
     pub held: bool,
@@ -109,7 +109,7 @@ pub(super) enum Subject {
 }
 
 impl Record {
-    /// What it is about: one record for each.
+    /// The subject of the record: each has one record.
     pub(super) fn subject(&self) -> Subject {
         match self {
             Self::Directory(directory) => Subject::Inode(directory.number),

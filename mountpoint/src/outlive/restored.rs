@@ -1,4 +1,4 @@
-//! What a journal's records mean together. Pure: records in whatever order in, directories before what they hold out.
+//! The meaning of a journal's records together. Pure: records in whatever order in, directories before what they hold out.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use super::record::{Directory, File, Listing, Record, Subject};
 /// The directory that is mounted.
 const ROOT: u64 = 1;
 
-/// What an engine recorded that is gone.
+/// The records of an engine that is gone.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Restored {
     /// Each behind the directory that it is in.

@@ -251,7 +251,7 @@ impl Table {
         Ok(slots.free[size].pop())
     }
 
-    /// What is not recorded does not outlive this engine. The earlier record of it would say what is no longer so.
+    /// Drops the earlier record of a subject that no longer fits: it would be outdated, and the subject does not outlive this engine.
     fn is_full(&self, slots: &mut Slots, subject: Subject) {
         if let Some((place, size)) = slots.used.remove(&subject) {
             if let Err(error) = self.store(place, &[0; 8]) {

@@ -1,4 +1,4 @@
-//! What tests of rooms above need.
+//! Helpers for the tests of rooms above.
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};

@@ -1,4 +1,4 @@
-//! The journal against a plain map of what was recorded, whatever store it was cut at, and against memfds that are no journal.
+//! The journal against a plain map of records, cut at any store, and against memfds that are not a journal.
 
 use std::collections::BTreeMap;
 use std::fs::File as Opened;
@@ -110,7 +110,7 @@ fn a_full_journal_keeps_what_it_has_and_still_follows_its_changes() {
     assert!(!records.contains_key(&Subject::Listing(1)));
 }
 
-/// What a holder could pass in place of a journal.
+/// A memfd that a holder could pass in place of a journal.
 fn a_memfd(bytes: &[u8], seals: SealFlags) -> OwnedFd {
     let file = memfd_create("any", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     let mut writer = Opened::from(file);
@@ -150,7 +150,7 @@ fn what_is_no_journal_is_refused_with_the_reason() {
     }
     let sealed_for_writing = Journal::adopt(a_memfd(&whole, SealFlags::SHRINK | SealFlags::WRITE));
     assert!(matches!(sealed_for_writing.unwrap_err(), Refused::Unsealed));
-    // A torn slot is no record, and the rest goes on.
+    // A torn slot is not a record, and the rest goes on.
     let adopted = |bytes: &[u8]| Journal::adopt(a_memfd(bytes, SealFlags::SHRINK)).unwrap().1;
     assert_eq!(adopted(&whole).directories.len(), 1);
     assert_eq!(adopted(&changed(65536 + 20)), Restored::default());

@@ -247,7 +247,7 @@ fn a_listing_that_agreed_for_one_file_is_not_believed_of_all() {
                 let entries = fs::read_dir(mount.path("dir")).unwrap();
                 entries.for_each(|entry| drop(entry.unwrap().metadata().unwrap()));
                 if round == 0 && text == "900000" {
-                    // The kernel was told too much already. It is an error once, and never zeros.
+                    // The kernel heard of too many bytes already. It is an error once, and never zeros.
                     is_read(&mount, NAMES[0], 1, "the one that agrees");
                     match fs::read(mount.path(NAMES[1])) {
                         Ok(bytes) => assert!(bytes.len() == LEN && Pattern(2).is(0, &bytes)),

@@ -140,7 +140,7 @@ async fn an_offset_that_another_engine_gave_out_long_ago_is_stale() {
     assert_eq!(whole, 6, "from the start everything is listed");
 }
 
-/// What happens to names, here and in the store.
+/// A change of names, here or in the store.
 #[derive(Clone, Debug)]
 enum Step {
     Lookup(u8, u8),

@@ -11,7 +11,7 @@ use crate::outlive::{self, Journal, Mark, Record, Standing};
 use crate::sync::Arc;
 
 impl Tree {
-    /// From now on directories are recorded here, and numbers are given out that no engine before has given out.
+    /// Records directories here from now on, and gives out numbers that no earlier engine gave out.
     pub(in crate::inode) fn outlive(&mut self, journal: Arc<Journal>) {
         self.next = self.next.max(journal.marks().inodes);
         self.mounted = journal.identity().mounted();
