@@ -100,6 +100,7 @@ impl Tree {
                 phase: Phase::Stored,
                 readers: 0,
                 pages_stale: true,
+                size_stale: false,
             };
             self.make(ino, InodeNo(it.parent), &it.name, 0, Node::File(file))?;
             self.inode_mut(ino).ok()?.lookups = UNKNOWN;
