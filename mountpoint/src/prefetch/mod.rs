@@ -164,19 +164,17 @@ impl Prefetcher {
 
     /// The same bytes are under another key from now on, and `from` will be gone: handles that have it open go on there.
     pub fn moved(&self, from: &ObjectId, to: &ObjectId) {
+        // An answer to a copy, a listing and a HEAD may each say another second, or none.
+        let is_it = |id: &ObjectId| id.key == from.key && from.may_be(id.etag.as_str(), id.modified);
         // In this order: the last handle that is closed meanwhile finds the entry, and removes it.
         let mut moved = self.0.moved.lock();
-        for target in moved.values_mut().filter(|target| *target == from) {
+        for target in moved.values_mut().filter(|target| is_it(target)) {
             target.clone_from(to);
         }
-        if self.0.objects.lock().get(from).is_some_and(|object| object.strong_count() > 0) {
-            moved.insert(from.clone(), to.clone());
+        let objects = self.0.objects.lock();
+        for (id, _) in objects.iter().filter(|(id, object)| is_it(id) && object.strong_count() > 0) {
+            moved.insert(id.clone(), to.clone());
         }
-    }
-
-    /// Runs `work` where requests run.
-    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.0.runtime.spawn(work);
     }
 
     /// A reader of one object version of `size` bytes. Nothing is fetched before the first read. `first` may have bytes of that version.

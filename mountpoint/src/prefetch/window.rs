@@ -171,8 +171,12 @@ impl Window {
 
     /// The run that a read continues, in whichever direction.
     fn continued(&mut self, range: &Range<u64>) -> Option<usize> {
-        if let Some(at) = self.runs.iter().position(|run| run.continued_by(range)) {
-            return Some(at);
+        // A run before a guess: the last step of a copy ends where its other end begins.
+        for is_lone in [false, true] {
+            let goes_on = |run: &Run| run.is_lone() == is_lone && run.continued_by(range);
+            if let Some(at) = self.runs.iter().position(goes_on) {
+                return Some(at);
+            }
         }
         let at = self.runs.iter().position(|run| run.is_preceded_by(range))?;
         self.runs[at].turn(self.size.next_multiple_of(self.config.part));

@@ -103,6 +103,11 @@ const TAKEN: &[&[&str]] = &[
 /// Refused with exit code 2, and these words.
 const REFUSED: &[(&[&str], &str)] = &[
     (&["--no-such-option"], "unexpected argument '--no-such-option' found"),
+    (&["--supervised", "--auto-unmount"], "--supervised can't go together with --auto-unmount"),
+    (
+        &["--supervised", "--fuse-transport", "fuser"],
+        "--supervised can't go together with --fuse-transport fuser",
+    ),
     (&["--prefix=foo"], "error: invalid value 'foo' for '--prefix <PREFIX>': prefix must end in '/'"),
     (&["--prefix"], "a value is required for '--prefix <PREFIX>' but none was supplied"),
     (&["--region="], "a value is required for '--region <REGION>' but none was supplied"),
