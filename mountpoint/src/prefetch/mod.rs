@@ -177,6 +177,11 @@ impl Prefetcher {
         }
     }
 
+    /// Runs `work` where requests run.
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.0.runtime.spawn(work);
+    }
+
     /// A reader of one object version of `size` bytes. Nothing is fetched before the first read. `first` may have bytes of that version.
     pub fn open(&self, id: ObjectId, size: u64, first: Option<First>) -> Reader {
         // Outlives the lock: an object of another size may lose its last handle meanwhile, and its end takes the lock.
