@@ -90,6 +90,10 @@ impl Crew {
     ///
     /// # Errors
     /// The work back: the queue is full.
+    #[expect(
+        clippy::result_large_err,
+        reason = "the caller takes the work back as it gave it; a box would cost each read"
+    )]
     pub(super) fn put(&self, work: Work) -> Result<(), Work> {
         self.work.try_send(work).map_err(TrySendError::into_inner)?;
         if self.work.len() > self.idle.load(SeqCst) {

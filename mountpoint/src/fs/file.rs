@@ -326,7 +326,7 @@ impl FileSystem {
         match handle.reading() {
             Ok(reading) => {
                 reading.course.read(offset, len);
-                let reader = reading.own.get().unwrap_or(&reading.reader);
+                let reader = reading.own.get().map_or(&reading.reader, |own| &**own);
                 let (inodes, ino, listed) = (self.inodes.clone(), handle.ino, self.listed(&handle, reading));
                 reader.read(offset, len, move |result| match listed {
                     Some(listed) => listed.answer((offset, len), result.map_err(Error::from), done),

@@ -48,7 +48,7 @@ pub(super) struct Reading {
     /// Whether only a listing named the version that the reader reads, and no byte of it came (`listed.rs`).
     pub(super) is_listed: AtomicBool,
     /// Reads the object's own version, where the listing named another one.
-    pub(super) own: OnceLock<Reader>,
+    pub(super) own: OnceLock<Box<Reader>>,
     /// The number of the file that the kernel reads by itself.
     pub(super) passthrough: Option<u32>,
     /// The reads so far, for the files that are opened later.

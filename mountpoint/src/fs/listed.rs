@@ -104,7 +104,7 @@ impl Listed {
             let why = format!("\"{}\" has {own_size} bytes, and a listing said {size}", id.key.as_str());
             return Err(Error::new(Errno::STALE, why));
         }
-        reading.own.get_or_init(|| self.prefetcher.open(own, own_size, None));
+        reading.own.get_or_init(|| Box::new(self.prefetcher.open(own, own_size, None)));
         reading.is_listed.store(false, Relaxed);
         if own_size != size {
             self.resized.tell(ino);

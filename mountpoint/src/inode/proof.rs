@@ -33,7 +33,7 @@ impl InodeTable {
     ) -> Result<Option<(ObjectId, u64)>> {
         let (key, asked) = {
             let mut tree = self.0.tree.lock();
-            if let Some(other) = other_version(&mut tree, ino, id, size)? {
+            if let Some(other) = other_version(&tree, ino, id, size)? {
                 return Ok(Some(other));
             }
             (tree.key(ino).ok_or_else(|| stale(ino))?, tree.event())
@@ -45,7 +45,7 @@ impl InodeTable {
         };
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
-        if let Some(other) = other_version(&mut tree, ino, id, size)? {
+        if let Some(other) = other_version(&tree, ino, id, size)? {
             return Ok(Some(other));
         }
         let said = tree.ttl.said(asked, now);
@@ -67,7 +67,7 @@ impl InodeTable {
 }
 
 /// The version that the file is by the object's own word, if it is another than this one.
-fn other_version(tree: &mut Tree, ino: InodeNo, id: &ObjectId, size: u64) -> Result<Option<(ObjectId, u64)>> {
+fn other_version(tree: &Tree, ino: InodeNo, id: &ObjectId, size: u64) -> Result<Option<(ObjectId, u64)>> {
     let key = tree.key(ino).ok_or_else(|| stale(ino))?;
     let inode = tree.inode(ino).ok_or_else(|| stale(ino))?;
     let Node::File(file) = &inode.node else { return Err(stale(ino)) };

@@ -204,7 +204,7 @@ pub(crate) fn check_get(
     let modified = last_modified(headers).and_then(Second::of);
     let is_comparable =
         !theirs.is_none() && !id.etag.is_none() || modified.is_some() && id.modified.is_some();
-    if !is_comparable && !(id.etag.is_none() && id.modified.is_none()) {
+    if !(is_comparable || id.etag.is_none() && id.modified.is_none()) {
         return bad(
             "the answer has neither the ETag nor the date to compare, so its version is unknown".into()
         );

@@ -121,7 +121,7 @@ impl Store {
         let meta = ObjectMeta {
             size: bytes.len() as u64,
             etag: etag.clone(),
-            last_modified: before.map_or(whole_seconds(now), |before| before.max(whole_seconds(now))),
+            last_modified: before.map_or_else(|| whole_seconds(now), |before| before.max(whole_seconds(now))),
             readable: true,
         };
         self.objects.insert(key, Object { bytes, meta, properties: Properties::default() });

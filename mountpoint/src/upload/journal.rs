@@ -356,7 +356,7 @@ mod tests {
         for n in 1..many {
             fs::copy(&one, one.with_file_name(format!("copy {n}.json"))).unwrap();
         }
-        let journal = Journal::open(config.clone()).unwrap();
+        let journal = Journal::open(config).unwrap();
         let mut search = journal.search(SystemTime::now()).unwrap();
         let mut found = Vec::new();
         loop {

@@ -245,7 +245,7 @@ fn a_listing_that_agreed_for_one_file_is_not_believed_of_all() {
             let Some(mount) = TestMount::of(&store, &Setup::new(options)) else { return };
             for round in 0..3 {
                 let entries = fs::read_dir(mount.path("dir")).unwrap();
-                entries.for_each(|entry| drop(entry.unwrap().metadata().unwrap()));
+                entries.for_each(|entry| _ = entry.unwrap().metadata().unwrap());
                 if round == 0 && text == "900000" {
                     // The kernel heard of too many bytes already. It is an error once, and never zeros.
                     is_read(&mount, NAMES[0], 1, "the one that agrees");

@@ -153,7 +153,7 @@ fn a_read_whose_disk_is_late_comes_from_the_store_without_another_wait() {
     let b = bench_with(256 << 20, Some(cache.clone()));
     let (id, data) = kept(&b, &cache.cache, 2 * MIB);
     cache.late.store(true, Relaxed);
-    let reader = b.prefetcher.open(id.clone(), data.len() as u64, None);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
     assert_eq!(read(&reader, 5000, 4096).unwrap(), data[5000..5000 + 4096]);
     assert_eq!(cache.asked.load(Relaxed), 1, "the cache is not asked again for this read");
     assert!(!b.client.log().is_empty(), "the store was asked");
@@ -169,7 +169,7 @@ fn a_request_that_begins_in_a_late_cache_ends_in_the_store() {
     // The last block must be fetched, and what is before it is thought to be near.
     assert!(cache.cache.forget(&id, 2));
     cache.late.store(true, Relaxed);
-    let reader = b.prefetcher.open(id.clone(), data.len() as u64, None);
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
     let (at, len) = (2 * MIB - 1000, 2000);
     assert_eq!(read(&reader, at as u64, len).unwrap(), data[at..at + len]);
     assert!(cache.asked.load(Relaxed) > 0);

@@ -1,7 +1,5 @@
 //! How long the runs of a handle are.
 
-use super::run::PAGE;
-
 /// Runs whose lengths are remembered. Doubling it lets one long run among short ones count for longer.
 pub(super) const ENDED: usize = 4;
 
@@ -25,7 +23,7 @@ impl Lengths {
         if self.ended < ENDED {
             return u64::MAX;
         }
-        let mut horizon = self.last.iter().copied().fold(least.max(PAGE), u64::max);
+        let mut horizon = self.last.iter().copied().fold(least.max(1), u64::max);
         while horizon < length {
             horizon = horizon.saturating_mul(2);
         }

@@ -266,7 +266,7 @@ impl Run {
                 bound
             }
             None => {
-                let horizon = lengths.horizon(self.front.saturating_sub(self.begun), config.first);
+                let horizon = lengths.horizon(self.front.saturating_sub(self.begun), config.first.max(PAGE));
                 self.begun.saturating_add(horizon).min(end_of_object).next_multiple_of(PAGE)
             }
         }

@@ -1,3 +1,5 @@
+//! Reads of many kinds go in, plans come out: what is fetched, in which order, and no more than that.
+
 use super::run::{LATE, SLACK};
 use super::*;
 use proptest::prelude::*;
