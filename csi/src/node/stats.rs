@@ -117,7 +117,7 @@ impl Stats {
     }
 }
 
-/// The other targets of the volume at this path, at most [`OTHERS_MAX`]. The kubelet keeps one set of figures for a claim, whichever pod they
+/// The other targets of the volume at this path, at most `OTHERS_MAX`. The kubelet keeps one set of figures for a claim, whichever pod they
 /// come from: a dead mount that reports nothing would let a claim look full or empty that others read.
 #[must_use]
 pub fn others<'a>(buckets: impl Iterator<Item = &'a Path>, path: &Path, kubelet: &Path) -> Vec<PathBuf> {
