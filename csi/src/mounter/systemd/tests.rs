@@ -218,7 +218,7 @@ fn a_crashed_engine_restarts_over_its_dead_mount_and_containers_see_it() {
             // As a container with HostToContainer has it.
             let inside = home.root.join("container");
             fs::create_dir(&inside).unwrap();
-            sys::bind(&target, &inside, false).unwrap();
+            rustix::mount::mount_bind(&target, &inside).unwrap();
             let first = pid(&target);
             // An upload of parts, which is noted. Its file can't be closed again.
             let notes = || {
