@@ -15,9 +15,8 @@ use s3server::{Effect, Fault};
 
 use crate::common::{Pattern, Setup, Store, command, is_mounted, until};
 
-/// Kills of one test, and with `MOUNT_S3_LARGE=1`.
+/// Kills of one test. `MOUNT_S3_KILLS` names another number, for a longer look by hand.
 const KILLS: usize = 50;
-const KILLS_LARGE: usize = 1000;
 /// The least time between two kills.
 const BETWEEN: Duration = Duration::from_millis(150);
 
@@ -118,16 +117,20 @@ fn kills_under_readers(options: &[&str]) {
     let mut bind = Command::new("mount");
     assert!(bind.arg("--bind").arg(holder.dir.join("d")).arg(&bound).status().unwrap().success());
     let unbind = Unbind(bound);
-    let programs = KINDS.map(|kind| (kind, holder.program(READER, &[kind])));
+    let mut programs = KINDS.map(|kind| (kind, holder.program(READER, &[kind])));
     let round = |kind: &str| {
         let note = fs::read_to_string(at(&format!("round.{kind}")));
         note.ok().and_then(|text| text.parse().ok()).unwrap_or(0)
     };
     let mut before: Vec<u64> = KINDS.iter().map(|_| 0).collect();
     let mut pauses = Vec::new();
-    let kills = if std::env::var_os("MOUNT_S3_LARGE").is_some() { KILLS_LARGE } else { KILLS };
-    let get_on = |before: &mut Vec<u64>| {
+    let kills = std::env::var("MOUNT_S3_KILLS").map_or(KILLS, |kills| kills.parse().expect("a number"));
+    let mut get_on = |before: &mut Vec<u64>| {
         until("every reader gets on", || {
+            for (kind, program) in &mut programs {
+                let ended = program.ended();
+                assert!(ended.is_none(), "the reader {kind} ended early: {ended:?}");
+            }
             KINDS.iter().zip(before.iter()).all(|(kind, before)| round(kind) > *before)
         });
         *before = KINDS.map(round).to_vec();

@@ -124,7 +124,8 @@ fn a_mount_goes_with_its_killed_engine_by_auto_unmount() {
 for who in 65534 0; do
     as $who device/mount-s3 "${arguments[@]}" --auto-unmount
     as $who cmp mnt/planted original
-    # An end of the whole unit signals all its processes.
+    # An end of the whole unit signals all its processes. The watcher bears its name a moment after the mount is there.
+    soon as $who pgrep -x s3-unmounter >/dev/null
     as $who pkill -TERM -x s3-unmounter
     as $who pkill -KILL -x mount-s3
     soon bash -c '! grep -q " $PWD/mnt " /proc/self/mountinfo'

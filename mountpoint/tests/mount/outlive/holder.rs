@@ -182,6 +182,14 @@ fn receive(socket: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
 pub(super) struct Program(Child);
 
 impl Program {
+    /// What a program said that has ended already.
+    pub(super) fn ended(&mut self) -> Option<String> {
+        self.0.try_wait().unwrap()?;
+        let mut said = String::new();
+        self.0.stdout.take().unwrap().read_to_string(&mut said).unwrap();
+        Some(said)
+    }
+
     pub(super) fn output(mut self) -> String {
         let mut said = String::new();
         until("the program ends", || self.0.try_wait().unwrap().is_some());
