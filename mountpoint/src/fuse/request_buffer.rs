@@ -15,6 +15,10 @@ const LARGE: usize = 64 << 10;
 /// costs a tenth of a millisecond for each MiB, and keeps the memory where fewer requests follow the last write.
 const KEPT: Duration = Duration::from_millis(100);
 
+/// Bytes that are in memory before a request comes: of all but large ones. The kernel fills no new page for a process that is being killed, and
+/// answers EIO for a request that it has begun to hand over; the next engine never sees that one.
+const FILLED: usize = 8 << 10;
+
 /// Memory for one request at a time.
 #[derive(Debug)]
 pub(super) struct RequestBuffer {
@@ -31,13 +35,16 @@ impl RequestBuffer {
     pub(super) const LEN: usize = LEN;
 
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self { bytes: Scratch::new(LEN)?, large: Large::default() })
+        let mut bytes = Scratch::new(LEN)?;
+        bytes[..FILLED].fill(0);
+        Ok(Self { bytes, large: Large::default() })
     }
 
     /// A request of `len` bytes is done with.
     pub(super) fn done(&mut self, len: usize, now: impl FnOnce() -> Instant) {
         if self.large.lets_go(len, now) {
             self.bytes.let_go();
+            self.bytes[..FILLED].fill(0);
         }
     }
 }
