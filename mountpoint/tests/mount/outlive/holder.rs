@@ -182,7 +182,7 @@ fn receive(socket: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
 pub(super) struct Program(Child);
 
 impl Program {
-    /// What a program said that has ended already.
+    /// The output of a program that has ended already.
     pub(super) fn ended(&mut self) -> Option<String> {
         self.0.try_wait().unwrap()?;
         let mut said = String::new();
