@@ -1,6 +1,8 @@
 //! A copy whose answer is lost: whether the object under the new key is that copy. No byte passes here either: the store copies both objects
 //! into parts of an upload that is never completed, and the checksums of the parts are compared.
 
+use futures_util::future::try_join;
+
 use super::object::{Proof, proof};
 use super::parts::ranges;
 use super::{Copied, Error, Mover, Result};
@@ -76,10 +78,9 @@ impl Mover {
                 range: range.clone(),
             };
             let (first, second) = (part(1, one), part(2, other));
-            let (first, second) = futures_util::try_join!(
-                self.client.upload_part_copy(&first),
-                self.client.upload_part_copy(&second)
-            )?;
+            let copies =
+                try_join(self.client.upload_part_copy(&first), self.client.upload_part_copy(&second));
+            let (first, second) = copies.await?;
             match are_of_equal_bytes(&first, &second) {
                 Some(true) => {}
                 otherwise => return Ok(otherwise),

@@ -113,8 +113,8 @@ fn whatever_is_wrong_with_a_token_is_refused() {
         with("sub", json!("system:serviceaccount:kube-system:admin")).rsplit_once('.').unwrap().0
     );
     for (wanted, token) in [
-        ("no JWT", String::new()),
-        ("no JWT", "a.b".to_owned()),
+        ("not a JWT", String::new()),
+        ("not a JWT", "a.b".to_owned()),
         ("signature", format!("{signed}.{}", other.token(&header(), &claims()).rsplit_once('.').unwrap().1)),
         ("signature", of_other_claims),
         ("RS256", issuer.token(&json!({"alg": "none", "kid": "one"}), &claims())),
