@@ -21,7 +21,9 @@ pub(super) fn gets_of_one_reading(store: &Arc<Store>, cache: &Path) -> Option<u6
     assert!(bytes.len() == LEN && Pattern(1).is(0, &bytes), "wrong bytes");
     let gets = store.requests().count("GetObject");
     // What still waits to be written at the unmount is not kept.
-    until("the cache holds what was read", || data_files(cache).iter().any(|file| holds_all(file)));
+    until("the cache holds what was read", || {
+        data_files(cache).iter().any(|file| holds_all(file) && is_described(file) && is_proven(file))
+    });
     drop(mount);
     Some(gets)
 }
@@ -42,6 +44,12 @@ pub(super) fn data_files(below: &Path) -> Vec<PathBuf> {
 /// Whether the next mount may serve this file: its sidecar says that it was compared with the store's checksum, or came over TLS.
 pub(super) fn is_proven(file: &Path) -> bool {
     fs::read(file.with_extension("meta")).is_ok_and(|sidecar| sidecar.get(38) == Some(&1))
+}
+
+/// Whether the sidecar was written behind the last bytes.
+fn is_described(file: &Path) -> bool {
+    let written = |file: &Path| fs::metadata(file).and_then(|meta| meta.modified()).ok();
+    written(&file.with_extension("meta")) >= written(file)
 }
 
 fn holds_all(file: &Path) -> bool {
