@@ -37,7 +37,7 @@ has_started() { s3_keys | grep -x team-a/started; }
 until_ok "the second example has written" has_started
 equal "keys of the bucket: the second example is confined to its prefix" "hello.txt team-a/started" "$(s3_keys | tr '\n' ' ' | sed 's/ $//')"
 cluster kubectl delete --timeout="${wait_s}s" --filename helm/examples/static-volume.yaml
-# As an administrator tries it again.
+# An administrator tries it again.
 cluster kubectl apply --filename helm/examples/static-volume.yaml
 until_ok "the first example says hello when it is applied again" says
 cluster kubectl delete --timeout="${wait_s}s" --filename helm/examples/static-volume.yaml

@@ -284,7 +284,7 @@ async fn extra_bundles_are_trusted_beside_the_bundle_and_the_systems_roots() {
     };
     store.read(&store.connect_with(config).await.unwrap()).await;
     assert_eq!(*store.handshakes_failed.lock().unwrap(), 0);
-    // What is not a certificate is said at start, with its file.
+    // A file without a certificate is named at start.
     let (_, key) = store.certificates.files();
     let config = Config { extra_ca_bundles: vec![key.clone()], ..Config::default() };
     let error = store.connect_with(config).await.unwrap_err().to_string();

@@ -375,7 +375,7 @@ impl Node {
         deadline: Instant,
     ) -> Result<SourceMount> {
         tokio::select! {
-            // Its own words come first.
+            // The mounter's own words come first.
             biased;
             made = self.make_source(request, source, pod, deadline) => made,
             error = self.assignments.fails(pod.name) => Err(error),

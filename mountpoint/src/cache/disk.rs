@@ -315,7 +315,7 @@ impl BlockCache for DiskCache {
             }
             _ => ticket,
         };
-        // What finds no place is late: its ticket is dropped.
+        // Work that finds no place is late: its ticket is dropped.
         self.wait_for_disk(Work::Read { id: id.clone(), object_size, range, ticket });
     }
 

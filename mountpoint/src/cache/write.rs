@@ -79,7 +79,7 @@ impl Store {
             self.doubt_proof(&entry).and_then(|()| self.write_claimed(&entry, piece, claim.new, &sums));
         entry.wrote(piece.block, result.is_ok().then_some(sums), self.clock.now());
         if entry.is_condemned() {
-            // What leaves with the version is in the account until it does, this block as well.
+            // All bytes that leave with the version are in the account until they do, this block as well.
             self.remove(&entry);
             return Ok(Wrote { new_file, kept: result.is_ok().then_some(claim.charge), is_gone: true });
         }

@@ -193,7 +193,7 @@ impl Stored {
         }
         let known = match (self.teller(), teller) {
             (Teller::Listing | Teller::Upload, Teller::Object) => {
-                // Its own spelling, which it knows in conditions.
+                // The object's own spelling, which the store knows in conditions.
                 if says(meta.etag.as_str()) {
                     self.etag = PackedETag::new(meta.etag.as_str());
                 }

@@ -215,7 +215,7 @@ impl InodeTable {
             let known = inode.lookups & !state::UNKNOWN;
             let is_adopted = inode.lookups != known;
             debug_assert!(is_adopted || known >= count, "the kernel forgets what it was given");
-            // Of an adopted inode more than this engine gave out: then all of it.
+            // More references to an adopted inode than this engine gave out: the kernel returns all of them.
             inode.lookups = if count > known { 0 } else { inode.lookups - count };
             let is_free = inode.lookups == 0;
             tree.drop_if_idle(ino);

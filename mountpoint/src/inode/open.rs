@@ -102,7 +102,7 @@ impl InodeTable {
         let holds = match stored.map(Stored::teller) {
             Some(Teller::Object) => true,
             Some(Teller::Listing) => tree.agreement.holds(now),
-            // What reads are to be pinned to, the object says.
+            // The object says which version reads are pinned to.
             Some(Teller::Upload) | None => false,
         };
         let known = tree.fresh.take(ino, now) || holds;

@@ -118,7 +118,7 @@ impl Listing {
         if let Some([earlier, later]) = self.places.lock().take()
             && offset > 2
         {
-            // Of any other offset, [`Self::kept`] says that it lies too far back.
+            // Any other offset lies too far back, as [`Self::kept`] says.
             let place = if earlier.offset == offset { earlier } else { later };
             let tree = self.table.0.tree.lock();
             *pass = Arc::new(Pass::behind(&tree, self.directory, &place, self.table.0.clock.now()));

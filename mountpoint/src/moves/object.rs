@@ -153,7 +153,7 @@ impl Mover {
         match deleted {
             Ok(()) => Ok(Source::Deleted),
             Err(error) if *error.kind() == ErrorKind::Changed => Ok(Source::Replaced),
-            // Its answer may be lost alone.
+            // The answer to the delete may be lost alone.
             Err(error) => match self.client.head_object(&copied.source.key).await {
                 Err(gone) if *gone.kind() == ErrorKind::NotFound => Ok(Source::Deleted),
                 _ => Err(error.into()),

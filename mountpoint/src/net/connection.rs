@@ -113,7 +113,7 @@ impl Connection {
 
     /// Whether another request may be sent: open, and nothing left over from the last one, in neither direction.
     pub(crate) fn is_reusable(&mut self) -> bool {
-        // What TLS did not send yet would count as a part of the next request.
+        // Bytes that TLS did not send yet would count as a part of the next request.
         self.has_sent_all() && self.http.is_reusable() && self.http.stream().is_at_rest()
     }
 }

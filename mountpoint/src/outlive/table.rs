@@ -153,7 +153,7 @@ impl Table {
         }
         let records = records.into_values().map(|(record, _)| record).collect();
         let table = Self::over(file, slots);
-        // Of two slots about one subject the earlier one still has its bytes: a later removal of the other would bring it back.
+        // Two slots are about one subject: the earlier one still has its bytes, and a later removal of the other would bring it back.
         let free: Vec<u64> = table.slots.lock().free.iter().flatten().copied().collect();
         for place in free {
             table.clear(place)?;

@@ -333,7 +333,7 @@ mod tests {
         .unwrap();
         assert_eq!((meta.size, meta.etag.as_str(), meta.readable), (42, "\"abc\"", true));
         assert_eq!(meta.last_modified, SystemTime::UNIX_EPOCH + Duration::from_secs(1_445_412_480));
-        // What is missing is said by another answer, or stays unknown.
+        // Another answer says what is missing, or it stays unknown.
         assert_eq!(object_meta(&headers(&[("etag", "\"abc\"")])), None);
         let bare =
             object_meta(&headers(&[("content-length", "42"), ("etag", "\"\""), ("last-modified", "soon")]));

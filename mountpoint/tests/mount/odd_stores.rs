@@ -136,7 +136,7 @@ fn a_store_with_one_etag_for_all_never_gives_old_or_mixed_bytes() {
             file.read_exact_at(&mut bytes, 0).unwrap();
             assert!(Pattern(round).is(0, &bytes), "{what}");
             round += 1;
-            // Of equal size, at another second.
+            // The size is equal, the second is another.
             plant(&store, name, round, 100 - round);
             let mut rest = vec![0; LEN];
             match file.read_exact_at(&mut rest[4096..], 4096) {
@@ -150,7 +150,7 @@ fn a_store_with_one_etag_for_all_never_gives_old_or_mixed_bytes() {
                 });
             }
         });
-        // What a cache kept of before is not taken for the version of now.
+        // Bytes that a cache kept before are not taken for the version of now.
         let folder = tempfile::tempdir().unwrap();
         for _ in 0..2 {
             let options = ["--cache", folder.path().to_str().unwrap()];

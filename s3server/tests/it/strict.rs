@@ -63,7 +63,7 @@ fn a_conditional_write_that_another_one_overtakes_is_a_conflict() {
         status
     });
     assert!(statuses.any(|status| status == 409));
-    // What did not hold from the start is not a conflict.
+    // A condition that did not hold from the start is not a conflict.
     lab.object("PUT", "k0").header("if-none-match", "*").body(b"x").send().fails(412, "PreconditionFailed");
 }
 

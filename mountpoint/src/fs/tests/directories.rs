@@ -146,7 +146,7 @@ async fn a_directory_replaces_an_empty_one_only() {
         client.keys(),
         ["full/x", "marked/", "marked/a", "marked/b/c", "marked/b/d", "marked/e/f/g", "other"]
     );
-    // What was made here alone moves without a request that changes something, with what is in it.
+    // A directory made here alone moves with all that is in it, without a request that changes something.
     client.reset_log();
     rename(&fs, "made", "again").await.unwrap();
     assert_eq!(client.calls(Op::CopyObject) + client.calls(Op::DeleteObject), 0);

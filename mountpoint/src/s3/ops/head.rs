@@ -79,7 +79,7 @@ async fn sized(wire: &Wire, key: &ObjectKey, head: &HeaderMap) -> Result<ObjectM
         let draft = attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str()));
         match wire.exchange(&Draft { headers: vec![range], ..draft }).await {
             Ok(answer) if says_empty(&answer.headers) => return Ok(meta_of(head, 0)),
-            // Its body is not read: the connection goes with it.
+            // The body is not read: the connection goes with it.
             Ok(answer) if answer.status.is_success() => match meta_of_byte(answer.status, &answer.headers) {
                 Some(meta) => return Ok(meta),
                 None => break,

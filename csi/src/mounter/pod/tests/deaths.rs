@@ -147,7 +147,7 @@ fn twenty_deaths_leave_two_layers_at_a_target_the_first_and_the_new() {
             let first = mounted(&home.target("w1")).unwrap().device;
             for death in 1..=20 {
                 home.pod.kill_engine();
-                // As the kubelet: another call may be mending it.
+                // The kubelet tries again, too: another call may be mending it.
                 while let Err(error) = home.mounter.mount(home.request("w1", "key-1")).await {
                     assert_eq!(error.kind, ErrorKind::Aborted, "{error}");
                     tokio::task::yield_now().await;
