@@ -65,7 +65,7 @@ pub(crate) enum Command {
     Workloads,
     /// Say how to get the peers
     Peers,
-    /// Only serve S3 on loopback; prints its address, and with --tls the address for TLS on a second line
+    /// Serve S3 on loopback and nothing else; prints its address, and with --tls the address for TLS on a second line
     Serve {
         /// Port on 127.0.0.1; 0 takes a free one
         #[arg(long, default_value_t = 0)]
@@ -82,7 +82,7 @@ pub(crate) enum Command {
     Receive {
         server: SocketAddr,
         path: String,
-        /// Over TLS, trusting this certificate
+        /// Use TLS and trust this certificate
         #[arg(long)]
         ca: Option<PathBuf>,
     },
@@ -157,7 +157,7 @@ pub(crate) struct FioArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct WeatherArgs {
-    /// Only this weather; repeatable
+    /// Run this weather and no other; repeatable
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(weather::NAMES))]
     weather: Vec<String>,
     /// How long an outage lasts, in seconds; repeatable
@@ -286,7 +286,7 @@ impl FioArgs {
     }
 }
 
-/// Those of `table` that are wanted, all of them if none is named. fio's jobs go by their files' names.
+/// The workloads of `table` that are wanted, all of them if none is named. fio's jobs go by their files' names.
 ///
 /// # Errors
 /// A name that the table has not.

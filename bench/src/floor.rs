@@ -40,7 +40,7 @@ pub(crate) enum Floor {
 }
 
 impl Floor {
-    /// It stands where a file system would, and the workload's own reader reads it.
+    /// Whether the floor stands where a file system would, and the workload's own reader reads it.
     pub(crate) fn is_mounted(self) -> bool {
         matches!(self, Self::NullFs(_) | Self::PlainFile)
     }

@@ -18,7 +18,7 @@ pub(crate) struct KernelThreads(HashMap<Thread, u64>);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Thread {
     pid: u32,
-    /// In ticks since the system's start.
+    /// The thread's start, in ticks since the system's start.
     started: u64,
 }
 
@@ -119,7 +119,7 @@ mod tests {
         assert_eq!(look.as_ref().is_some_and(parent), shown, "{look:?}");
         assert!(
             !look.is_some_and(|look| look.0.keys().any(|thread| thread.pid == std::process::id())),
-            "we are no thread of the kernel"
+            "we are not a thread of the kernel"
         );
     }
 }

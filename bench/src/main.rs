@@ -219,5 +219,5 @@ fn beside(program: Option<PathBuf>) -> anyhow::Result<PathBuf> {
 
 fn load(file: &Path) -> anyhow::Result<Report> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is no report of this bench", file.display()))
+    serde_json::from_str(&text).with_context(|| format!("{} is not a report of this bench", file.display()))
 }

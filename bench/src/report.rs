@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn a_picture_for_a_page_has_the_workloads_that_are_named_in_that_order_and_floors_only_if_wanted() {
+    fn a_picture_has_the_named_workloads_in_order_and_floors_only_on_demand() {
         let row =
             |workload: usize, peer: &str, floor| Row::new(&crate::workload::WORKLOADS[workload], peer, floor);
         let rows = vec![row(0, "a", false), row(0, "floor", true), row(1, "a", false), row(2, "a", false)];

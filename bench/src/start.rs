@@ -17,12 +17,12 @@ use crate::mount::UNSET;
 const BUCKET: &str = "start";
 /// An engine is idle this long after it has mounted.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// Work before the rest: files of so many bytes, which are written, listed and read by as many threads.
+/// Work before the rest: files of this many bytes, which are written, listed and read by as many threads.
 const FILES: usize = 8;
 const FILE: usize = 64 << 20;
 /// An engine has given back what it took this long after the work.
 const RESTED_AFTER: Duration = Duration::from_secs(60);
-/// So long its wakeups are counted.
+/// The time for which its wakeups are counted.
 const COUNTED: Duration = Duration::from_secs(30);
 /// A daemon has this long to end once it is unmounted.
 const END_WITHIN: Duration = Duration::from_secs(10);

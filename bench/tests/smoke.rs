@@ -133,7 +133,7 @@ fn is_root() -> bool {
 }
 
 #[test]
-fn somebody_who_is_not_root_can_measure_and_the_head_says_who_and_with_what_read_ahead() {
+fn an_ordinary_user_can_measure_and_the_head_names_user_and_read_ahead() {
     let Some(user) = Unprivileged::new() else { return };
     let report = user.report(
         &["seq_read", "seq_read_direct", "small_files", "random_4k", "walk", "write_1g", "create_4k"],

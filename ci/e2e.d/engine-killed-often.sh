@@ -5,7 +5,8 @@
 . ci/kubernetes/driver.bash
 
 volume data
-s3_put hello.txt <(echo hello)
+echo hello >"$scratch/hello"
+s3_put hello.txt "$scratch/hello"
 workload following data propagation=HostToContainer
 wait_pod following
 equal "it reads" hello "$(in_pod following cat /data/hello.txt)"

@@ -27,7 +27,7 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// Of a service; the names of its counters begin with this.
+    /// The calls of a service; the names of its counters begin with `service`.
     #[must_use]
     pub fn of(service: &'static str) -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(CALL_BOUNDS);

@@ -35,7 +35,7 @@ pub enum ErrorKind {
     Aborted,
     /// A part that is needed does not answer now: come back.
     Unavailable,
-    /// It took too long: come back.
+    /// The call took too long: come back.
     DeadlineExceeded,
     /// We failed.
     Internal,

@@ -24,7 +24,7 @@ pub struct IdentityService {
 }
 
 impl IdentityService {
-    /// Of a node whose FUSE device is `device`; without, of the controller service, which makes volumes.
+    /// The service of a node whose FUSE device is `device`; without a device that of the controller, which makes volumes.
     #[must_use]
     pub fn new(device: Option<PathBuf>) -> Self {
         Self { device }

@@ -1,5 +1,5 @@
 //! The socket that the kubelet calls, and `/healthz`. Enters: the address to listen on, the services. Leaves: a server that runs until
-//! it is told to stop, and lets started calls end.
+//! it is asked to stop, and lets started calls end.
 //!
 //! Never here: the meaning of a call.
 
@@ -44,7 +44,7 @@ const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset
 /// How long `/healthz` waits for our own answer before it says no.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
 
-/// Where to listen.
+/// The address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
     /// `unix:///csi/csi.sock`; the path is taken from the root, however many slashes there are.
@@ -114,7 +114,7 @@ impl Server {
         Ok(Self { listener, endpoint })
     }
 
-    /// Where it listens; a TCP port 0 has become a number.
+    /// The address at which the server listens; a TCP port 0 has become a number.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
@@ -224,7 +224,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Of the server at this endpoint, on a node whose FUSE device is `device` and whose mounter says of itself what is wrong.
+    /// The health of the server at this endpoint, on a node with the FUSE device `device` and a mounter that reports its own `fault`.
     ///
     /// # Errors
     /// That the endpoint can't be called.
@@ -232,7 +232,7 @@ impl Health {
         Self::of(endpoint, Some(device.to_owned()), fault)
     }
 
-    /// Of the controller service at this endpoint, which says of itself what is wrong.
+    /// The health of the controller service at this endpoint, which reports its own `fault`.
     ///
     /// # Errors
     /// That the endpoint can't be called.

@@ -21,7 +21,7 @@ pub const KEY: &str = "s3.csi.scality.com/agent-not-ready";
 
 /// A driver that is not registered by then has other troubles, and its log says them.
 const WITHIN: Duration = Duration::from_secs(600);
-/// Between two attempts after an error; twice as long keeps pods away so much longer.
+/// The pause between two attempts after an error; twice as long keeps pods away so much longer.
 const RETRY: Duration = Duration::from_millis(500);
 
 /// Removes the taint, at the start and whenever the kubelet has registered the driver anew: a Node that is deleted and registered again has its

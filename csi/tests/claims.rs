@@ -27,7 +27,7 @@ async fn a_single_writer_s_second_target_is_refused_while_the_first_is_live() {
 }
 
 #[tokio::test]
-async fn a_volume_with_the_handle_of_another_in_use_is_refused_with_the_names_of_both() {
+async fn a_volume_with_a_handle_in_use_is_refused_with_the_names_of_both() {
     let driver = Driver::start().await;
     let of = |name: &str| {
         let mut call = driver.call();

@@ -32,7 +32,7 @@ async fn the_service_says_what_it_can_and_is_ready() {
 }
 
 #[tokio::test]
-async fn a_claim_gets_a_bucket_with_its_tags_and_the_same_again_when_asked_again() {
+async fn a_claim_gets_a_bucket_with_its_tags_and_a_retry_gets_the_same() {
     let lab = Lab::start().await;
     let mut call = lab.call("pvc-1", &[("tags", "team=${pvc.namespace}"), ("onDelete", "fail")]);
     call.capacity_range = Some(CapacityRange { required_bytes: 5 << 30, limit_bytes: 0 });
@@ -156,7 +156,7 @@ async fn a_bucket_that_is_somebody_else_s_is_left_alone() {
 }
 
 #[tokio::test]
-async fn without_tags_a_bucket_is_known_by_a_name_that_is_a_digest_and_by_its_volume_id() {
+async fn without_tags_a_digest_name_and_the_volume_id_identify_a_bucket() {
     let lab = Lab::without_tags().await;
     let volume = lab.create(lab.call("pvc-1", &[])).await.unwrap();
     assert_eq!(lab.create(lab.call("pvc-1", &[])).await.unwrap(), volume);
@@ -374,7 +374,7 @@ async fn a_region_goes_to_the_node_and_to_the_store() {
 
 /// Goal: a class that names the wrong region, or none, works as far as the store helps; the node, and later calls, then ask in the right one.
 #[tokio::test]
-async fn a_bucket_that_the_store_says_is_elsewhere_is_made_mounted_and_deleted_there() {
+async fn a_bucket_in_another_region_is_made_mounted_and_deleted_there() {
     let lab = Lab::start().await;
     lab.make_bucket("shared");
     let moved = |operation: &str| {
@@ -514,8 +514,7 @@ async fn until_the_api_server_answered_calls_are_told_to_come_again() {
 }
 
 #[tokio::test]
-async fn the_data_of_a_volume_that_no_watch_has_shown_goes_or_its_deletion_waits_but_it_is_never_left_as_deleted()
- {
+async fn data_of_an_unseen_volume_is_deleted_or_its_deletion_waits() {
     let lab = Lab::start().await;
     lab.make_bucket("shared");
     let api = Api::start();

@@ -1,4 +1,4 @@
-//! Whose keys a mount has, as the kubelet's calls say it; and the proxy that they go through. Only the mounter is a double.
+//! The keys of a mount, as the kubelet's calls name them, and the proxy that they go through. Only the mounter is a double.
 
 mod harness;
 
@@ -23,7 +23,7 @@ async fn the_keys_are_those_that_the_volume_says() {
     assert!(!format!("{mount:?}").contains(HUSH), "keys are in no argument and no variable");
 }
 
-/// Goal: whoever names a Secret gets its keys, and never the driver's in their place.
+/// Goal: a volume that names a Secret gets its keys, and never the driver's in their place.
 #[tokio::test]
 async fn a_volume_with_a_secret_uses_it_whatever_it_says_of_its_source() {
     for said in [None, Some(""), Some("driver"), Some("secret")] {

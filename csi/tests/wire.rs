@@ -1,4 +1,4 @@
-//! What comes over the socket besides good calls: too much, too often, or from another time.
+//! Bad calls over the socket: too much, too often, or from another time.
 
 mod harness;
 
@@ -59,7 +59,7 @@ async fn calls_that_are_broken_off_by_the_thousand_leave_a_driver_that_answers()
     }
 }
 
-/// As a kubelet of a later CSI sends it.
+/// A probe as a kubelet of a later CSI sends it.
 #[derive(Clone, PartialEq, prost::Message)]
 struct TomorrowsProbe {
     #[prost(string, tag = "1000")]

@@ -1,4 +1,4 @@
-//! What a store, or whatever stands in its place, says on a connection: an answer with a body, or an error. No panic, no waiting for what
+//! Bytes of a store, or of any server in its place, on a connection: an answer with a body, or an error. No panic, no waiting for what
 //! can't come, and no more bytes than were sent.
 #![no_main]
 
@@ -18,7 +18,7 @@ fuzz_target!(|input: (bool, u8, Vec<u8>)| {
     let said = [BEGINNINGS[usize::from(beginning) % BEGINNINGS.len()], &rest].concat();
     match answer(is_head, &said) {
         Ok((status, body)) => {
-            assert!((200..1000).contains(&status), "status {status} is no answer yet");
+            assert!((200..1000).contains(&status), "status {status} is not an answer yet");
             assert!(body.len() < said.len() && (!is_head || body.is_empty()), "a body that was not sent");
         }
         Err(why) => assert!(!why.contains("it waits"), "{why}"),

@@ -1,4 +1,4 @@
-//! What the mounter in a Mountpoint Pod is sent over its socket: a message that says the same when it is sent again, or an error.
+//! Messages to the mounter in a Mountpoint Pod over its socket: a message that says the same when it is sent again, or an error.
 #![no_main]
 
 use std::fs::File;

@@ -1,4 +1,4 @@
-//! What a store says over TLS once the handshake is over, in pieces of any size: no panic, no content that was not sealed or is out of turn,
+//! TLS records of a store after the handshake, in pieces of any size: no panic, no content that was not sealed or is out of turn,
 //! no memory without an end, no word of our own that the store can't open; and of sound records the whole content.
 //!
 //! Records are built from a grammar and sealed, so that they get past the keys; then some are spoiled. Raw bytes are tried too.
@@ -33,7 +33,7 @@ struct Input {
 
 #[derive(Arbitrary, Debug)]
 enum Act {
-    /// As a sound store sends it.
+    /// Content as a sound store sends it.
     Content {
         bytes: Vec<u8>,
         padding: u8,
@@ -46,7 +46,7 @@ enum Act {
     Update {
         asks: bool,
     },
-    /// As another one may.
+    /// A record that an unsound store may send.
     Record {
         kind: u8,
         content: Vec<u8>,
@@ -69,7 +69,7 @@ enum Act {
     Takes(u16),
 }
 
-/// What becomes of a record on its way.
+/// Damage to a record on its way.
 #[derive(Arbitrary, Debug)]
 enum Spoil {
     Flipped { at: u16, bit: u8 },
@@ -90,14 +90,14 @@ struct Game {
     heard: Vec<u8>,
     /// Nothing odd was said so far: all content is read.
     is_sound: bool,
-    /// What was said so far is what was sealed: what is sealed now can be read.
+    /// All bytes sent so far are the sealed ones, so that bytes sealed now can be read.
     is_whole: bool,
     silent: usize,
     silent_bytes: usize,
     end: Option<String>,
 }
 
-/// By TLS 1.2 and 1.3.
+/// The parties of TLS 1.2 and of TLS 1.3.
 static PARTIES: LazyLock<[Parties; 2]> = LazyLock::new(|| {
     let key = rcgen::KeyPair::generate().expect("a key");
     let params = rcgen::CertificateParams::new(vec![NAME.to_owned()]).expect("a name");
@@ -192,7 +192,7 @@ impl Game {
         self.talk.tell(kind, content);
     }
 
-    /// The next record brings no content, and has so many bytes besides what each record has.
+    /// The next record brings no content, and has this many bytes besides what each record has.
     fn is_silent(&mut self, bytes: usize) {
         self.silent += 1;
         self.silent_bytes += bytes + 40;
@@ -261,7 +261,7 @@ impl Game {
         }
     }
 
-    /// What the client says is what it wrote.
+    /// Receives the client's records: their content is the bytes that it wrote.
     fn hear(&mut self) {
         for (kind, content) in self.talk.heard() {
             if kind == CONTENT {

@@ -57,7 +57,7 @@ pub struct Checksum {
 }
 
 impl Checksum {
-    /// Of these bytes.
+    /// The checksum of `bytes`.
     pub fn of(algorithm: ChecksumAlgorithm, bytes: &[u8]) -> Self {
         Self { algorithm, value: crc_fast::checksum(algorithm.params(), bytes) }
     }
@@ -115,7 +115,7 @@ pub struct Hasher {
 }
 
 impl Hasher {
-    /// Over nothing yet.
+    /// A hasher over nothing yet.
     pub fn new(algorithm: ChecksumAlgorithm) -> Self {
         Self { algorithm, digest: crc_fast::Digest::new(algorithm.params()) }
     }
@@ -125,7 +125,7 @@ impl Hasher {
         self.digest.update(bytes);
     }
 
-    /// Of all bytes taken so far.
+    /// The checksum of all bytes taken so far.
     pub fn finish(&self) -> Checksum {
         Checksum { algorithm: self.algorithm, value: self.digest.finalize() }
     }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::sync::{Arc, Mutex};
 
-/// Where a room reads the time and waits. Cheap to clone; clones of a manual clock turn together.
+/// The clock that a room reads and waits on. Cheap to clone; clones of a manual clock turn together.
 #[derive(Clone, Debug)]
 pub struct Clock(Source);
 

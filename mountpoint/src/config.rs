@@ -22,7 +22,7 @@ use crate::{
 pub struct Config {
     /// The bucket as the user named it, for messages.
     pub name: String,
-    /// Where the kernel's requests come from.
+    /// The source of the kernel's requests.
     pub device: fuse::Device,
     /// How it is mounted.
     pub mount: fuse::MountOptions,
@@ -42,7 +42,7 @@ pub struct Config {
     pub buffer: buffer::Config,
     /// The store.
     pub s3: s3::Config,
-    /// What it tells of itself.
+    /// Settings of metrics, log and control socket.
     pub telemetry: telemetry::Config,
 }
 
@@ -190,7 +190,7 @@ struct StoreFlags<'a> {
 }
 
 impl StoreFlags<'_> {
-    /// For a memory target of `memory` bytes. Facts learned about the store are not saved.
+    /// The store's settings for a memory target of `memory` bytes. Facts learned about the store are not saved.
     fn s3(&self, bucket: &str, prefix: &str, memory: u64) -> s3::Config {
         let mut s3 = s3::Config::for_memory(memory);
         bucket.clone_into(&mut s3.bucket);
@@ -275,7 +275,7 @@ fn labels(asked: &[String], selinux: &Path) -> Vec<String> {
     Vec::new()
 }
 
-/// Nothing is written through a read-only mount, and its keys may allow no abort.
+/// The directory for notes of uploads. A read-only mount writes nothing, and its keys may allow no abort.
 fn state_dir(args: &Args) -> anyhow::Result<Option<PathBuf>> {
     let dir = args.client.state_dir.as_deref().or(args.state_dir_default.as_deref());
     absolute("--state-dir", dir.filter(|_| !args.mount.read_only))
@@ -371,7 +371,7 @@ pub fn keep_from_children(ready_file: &Path) -> anyhow::Result<()> {
     })
 }
 
-/// What a descriptor leads to, in a word.
+/// A word for the target of a descriptor.
 fn kind_of(target: &Path) -> String {
     match target.to_str().and_then(|target| target.split_once(":[")) {
         Some(("pipe", _)) => "Pipe".to_owned(),

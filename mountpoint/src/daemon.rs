@@ -129,7 +129,7 @@ fn wait_for_word(child: &mut Child) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// In the second process, first of all: leaves the terminal's session, so that its signals don't reach us.
+/// Detaches the second process, first of all: leaves the terminal's session, so that its signals don't reach us.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -138,7 +138,7 @@ pub fn detach() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// In the second process: says the word, and lets go of the terminal.
+/// Reports to the first process, and lets go of the terminal. Called by the second one.
 ///
 /// # Errors
 /// The first process is gone, or `/dev/null` is.
@@ -203,7 +203,7 @@ impl ReadyFile {
     }
 }
 
-/// A service manager that is told what sd_notify(3) describes.
+/// A service manager that receives the messages of sd_notify(3).
 #[derive(Debug)]
 pub struct ServiceManager(SocketAddr);
 

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// What a housekeeper does after a look around.
+/// The next act of a housekeeper that has looked around.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Looks again after this time, whether the bell rings meanwhile or not.
@@ -38,7 +38,7 @@ impl Doorbell {
         }
     }
 
-    /// Looks around, at once and then as each look says. `look` is told whether the bell rang since the last look; a ring during a look
+    /// Looks around, at once and then as each look says. `look` learns whether the bell rang since the last look; a ring during a look
     /// counts for the next one. Several may keep house behind one bell.
     pub async fn keep_house(&self, clock: &Clock, mut look: impl FnMut(bool) -> Next) {
         let mut was_rung = true;
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_housekeeper_rests_until_the_bell_rings_and_looks_by_the_clock_until_nothing_is_left() {
+    async fn a_housekeeper_rests_until_the_bell_and_looks_by_the_clock_until_done() {
         let (bell, clock, looks) =
             (Arc::new(Doorbell::default()), Clock::manual(), Arc::new(Mutex::new(vec![])));
         let (of_task, time, seen) = (Arc::clone(&bell), clock.clone(), Arc::clone(&looks));

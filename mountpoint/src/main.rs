@@ -58,7 +58,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints a line on standard output. A closed output is no error.
+/// Prints a line on standard output. A closed output is not an error.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
@@ -173,7 +173,7 @@ fn raise_open_files() {
 #[expect(unsafe_code, reason = "the allocator's crate has no safe name for it: fence 4 of ci/tidy/fences.md")]
 fn free_across_threads() {
     unsafe extern "C" {
-        /// Of mimalloc, which is linked in as our allocator.
+        /// Sets an option of mimalloc, which is linked in as our allocator.
         fn mi_option_set(option: std::ffi::c_int, value: std::ffi::c_long);
     }
     /// `mi_option_page_reclaim_on_free` of mimalloc 3.3.
@@ -187,7 +187,7 @@ fn free_across_threads() {
 #[expect(unsafe_code, reason = "the allocator's crate has no safe name for it: fence 4 of ci/tidy/fences.md")]
 fn collect() {
     unsafe extern "C" {
-        /// Of mimalloc, which is linked in as our allocator.
+        /// Collects free memory in mimalloc, which is linked in as our allocator.
         fn mi_collect(force: bool);
     }
     // SAFETY: it may be called by any thread at any time, and touches nothing but memory that was freed; the signature is that of
@@ -202,7 +202,7 @@ fn heed_asides(mut asides: Signals, mut level: logging::Level) -> anyhow::Result
         for signal in asides.forever() {
             match signal {
                 SIGUSR2 => level.cycle(),
-                // The write beyond the limit of file sizes has failed; who made it says so.
+                // The write beyond the limit of file sizes has failed; the line of its caller says so.
                 SIGXFSZ => {}
                 other => tracing::info!("signal {other} is ignored"),
             }

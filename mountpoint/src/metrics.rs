@@ -80,7 +80,7 @@ const FUSE_REQUEST: Dimension = Dimension {
     ],
 };
 
-/// Those of them that move bytes.
+/// FUSE requests that move bytes.
 const FUSE_IO: Dimension = Dimension { label: "fuse_request", names: &["read", "write"] };
 
 /// Requests to the store, by the names that S3 gives them.
@@ -113,7 +113,7 @@ const HTTP_STATUS: Dimension = Dimension {
 /// Purposes of memory.
 const USE: Dimension = Dimension { label: "use", names: &["demand", "write", "ahead"] };
 
-/// What files are open for.
+/// The use of open files.
 const MODE: Dimension = Dimension { label: "mode", names: &["read", "write"] };
 
 /// Kinds of caches.
@@ -152,7 +152,7 @@ metrics! {
     fuse_cache_hit: Counter = Counter::default(), Count => "experimental.fuse.cache_hit",
     /// Threads that take FUSE requests.
     fuse_threads: Gauge = Gauge::default(), Count => "experimental.fuse.total_threads",
-    /// Those of them that wait for a request.
+    /// Threads for FUSE that wait for a request.
     fuse_idle: Gauge = Gauge::default(), Count => "experimental.fuse.idle_threads",
     /// Objects, or answers with a whole one, whose bytes did not have the store's checksum: they were fetched anew, or the read failed.
     read_corrupt: Counter = Counter::default(), Count => "read.corrupt",
@@ -190,7 +190,7 @@ metrics! {
     prefetch_wasted: Counter = Counter::default(), Bytes => "prefetch.bytes_wasted",
     /// Questions for a file's attributes that asked for its first bytes too.
     first_asked: Counter = Counter::default(), Count => "prefetch.first_asked",
-    /// Of those, answers of which no read used the bytes.
+    /// Answers to those questions whose first bytes no read used.
     first_wasted: Counter = Counter::default(), Count => "prefetch.first_wasted",
     /// Background tasks and threads that were started again after a panic: a bug, please report it.
     tasks_restarted: Counter = Counter::default(), Count => "tasks.restarted",

@@ -68,7 +68,7 @@ pub struct Connected {
     runtime: tokio::runtime::Runtime,
 }
 
-/// What a mount measures when it is asked for its state.
+/// The parts that a mount measures when it is asked for its state.
 struct Observed {
     fs: Arc<FileSystem>,
     pool: Pool,
@@ -401,7 +401,7 @@ mod tests {
     use crate::sync::Mutex;
 
     #[tokio::test]
-    async fn freed_memory_goes_back_while_the_mount_works_and_once_more_and_then_nothing_wakes() {
+    async fn freed_memory_goes_back_during_work_and_once_more_and_then_all_rests() {
         let (metrics, clock, collected) =
             (Arc::new(Metrics::default()), Clock::manual(), Arc::new(Mutex::new(0)));
         let count = Arc::clone(&collected);

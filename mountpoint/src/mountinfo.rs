@@ -70,7 +70,7 @@ impl<'a> Line<'a> {
 pub struct Escaped<'a>(&'a [u8]);
 
 impl<'a> Escaped<'a> {
-    /// Without escapes; a copy only if it has some.
+    /// The text without escapes; a copy only if it has some.
     #[must_use]
     pub fn plain(self) -> Cow<'a, OsStr> {
         let bytes = self.0;

@@ -55,7 +55,7 @@ impl ETag {
         Self(Arc::from(etag.as_ref()))
     }
 
-    /// As the store sent it.
+    /// The ETag as the store sent it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -75,9 +75,9 @@ impl fmt::Debug for ETag {
 /// One version of one object: what a read is pinned to and a cached block is filed under.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ObjectId {
-    /// Where it is.
+    /// The object's key.
     pub key: ObjectKey,
-    /// Which version.
+    /// The ETag of the version.
     pub etag: ETag,
 }
 

@@ -15,7 +15,7 @@ use crate::sync::Arc;
 
 /// The pause before the first fresh start; each further one doubles it.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The name of threads that only try whether there are so many.
+/// The name of threads that only try whether that many can run.
 const TRIAL: &str = "trial";
 /// How long the system may take to count a thread no more that was joined.
 const UNCOUNTED_WITHIN: Duration = Duration::from_secs(1);
@@ -95,7 +95,7 @@ impl Supervisor {
     }
 }
 
-/// Whether the system has so many threads for us at once: they are started, and end. For a library that panics, or waits for ever, where it
+/// Whether the system has this many threads for us at once: they are started, and end. For a library that panics, or waits for ever, where it
 /// has not.
 ///
 /// # Errors

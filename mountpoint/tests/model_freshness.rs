@@ -20,7 +20,7 @@ use mountpoint::metrics::Metrics;
 use mountpoint::testing::{FaultPlan, MemoryClient, Op, Settings};
 use proptest::prelude::*;
 
-/// In `model_freshness/`.
+/// The modules in `model_freshness/`.
 mod model_freshness {
     pub(crate) mod walk;
 }
@@ -41,11 +41,11 @@ enum Step {
     /// This client does.
     Unlink(usize),
     Pause(u64),
-    /// Lookups of so many names from one on, each this far behind the last.
+    /// Lookups of this many names from one on, each this far behind the last.
     Stat(usize, usize, usize),
     /// A listing with attributes.
     List,
-    /// Opens so many names from one on.
+    /// Opens this many names from one on.
     Open(usize, usize),
     /// The kernel gives back what it knows.
     Forget,
@@ -66,7 +66,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..60)
 }
 
-/// What a name is: a directory, or a file of that many bytes. Each stored object has its own size.
+/// The kind of a name: a directory, or a file of that many bytes. Each stored object has its own size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum View {
     Directory,
@@ -405,7 +405,7 @@ proptest! {
     }
 
     #[test]
-    fn a_walk_shows_what_a_directory_had_in_the_last_second_and_all_that_this_mount_did_or_learned(
+    fn a_walk_shows_the_last_second_and_all_that_this_mount_did_or_learned(
         ttl in walk::ttls(),
         changes in walk::changes(),
     ) {

@@ -62,7 +62,7 @@ enum View {
     File(u64),
 }
 
-/// What the rules say, told by keys and local entries alone.
+/// The rules of names, derived from keys and local entries alone.
 #[derive(Default)]
 struct Model {
     keys: BTreeMap<String, u64>,
@@ -110,7 +110,7 @@ impl Model {
         names.filter_map(|name| Some((name.clone(), self.view(&format!("{prefix}{name}"))?))).collect()
     }
 
-    /// What looking at everything does: a local directory that S3 has is a remote one from then on, and a remote one that
+    /// Looks at every path: a local directory that S3 has is a remote one from then on, and a remote one that
     /// S3 has no more but that has local entries below is a local one. False when a local entry has come to lie
     /// below a file: it is out of reach for good, and the rules end there.
     fn look(&mut self) -> bool {

@@ -6,13 +6,13 @@
 #[expect(dead_code, reason = "what tests of other stores use")]
 mod common;
 
-/// What carries requests; `mount_fuser.rs` and `mount_io_uring.rs` have the others.
+/// The transport of requests; `mount_fuser.rs` and `mount_io_uring.rs` have the others.
 const TRANSPORT: &str = "dev";
 
 /// Whether reads go through the page cache.
 const READ_MODE: &str = "auto";
 
-/// What they are mounts of; `mount_https.rs` and `mount_versitygw.rs` have others.
+/// The store that the tests mount; `mount_https.rs` and `mount_versitygw.rs` have others.
 const STORE: common::Kind = common::Kind::S3server;
 
 /// The modules lie in `mount/`.

@@ -5,13 +5,13 @@
 #[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]
 mod common;
 
-/// What carries requests.
+/// The transport of requests.
 const TRANSPORT: &str = "fuser";
 
 /// Whether reads go through the page cache.
 const READ_MODE: &str = "buffered";
 
-/// What they are mounts of.
+/// The store that the tests mount.
 const STORE: common::Kind = common::Kind::S3server;
 
 #[path = "mount"]
@@ -21,10 +21,10 @@ mod by_fuser {
     mod appending;
     mod cache;
     mod crash;
-    // credentials: requests to S3, whoever carried those of the kernel.
+    // credentials: requests to S3, the same for each transport of the kernel's requests.
     mod execve;
     mod faults;
-    // flipped: what a bad network does, whoever carried the requests of the kernel.
+    // flipped: effects of a bad network, the same for each transport of the kernel's requests.
     // interrupts: fuser answers INTERRUPT with ENOSYS, so a program that is killed waits for the store.
     // large: 6 GiB take minutes, and many parts are in `tools`.
     mod mapping;
@@ -35,7 +35,7 @@ mod by_fuser {
     // notified: fuser can't mount over a dead mount, and nothing else in it depends on the transport.
     // left_behind: what is kept on the disk about requests to S3.
     // options: flags on the wire and on the disk.
-    // policy: what the store refuses, whoever carried the requests of the kernel.
+    // policy: refusals of the store, the same for each transport of the kernel's requests.
     mod reading;
     mod ready;
     mod refused;
@@ -45,7 +45,7 @@ mod by_fuser {
     mod semantics;
     mod shared;
     // sources: as credentials.
-    // stalls: the clocks of requests to S3, whoever carried those of the kernel.
+    // stalls: the clocks of requests to S3, the same for each transport of the kernel's requests.
     mod start;
     mod tools;
     // trees: 20,000 files take a minute, and smaller trees are in `tools`.

@@ -5,13 +5,13 @@
 #[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]
 mod common;
 
-/// What carries requests.
+/// The transport of requests.
 const TRANSPORT: &str = "dev";
 
 /// Whether reads go through the page cache.
 const READ_MODE: &str = "direct";
 
-/// What they are mounts of.
+/// The store that the tests mount.
 const STORE: common::Kind = common::Kind::S3serverOverHttps;
 
 /// The other modules of `mount/` are about what lies before or behind the requests, or put a proxy between that has to read them.

@@ -6,13 +6,13 @@
 #[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]
 mod common;
 
-/// What carries requests.
+/// The transport of requests.
 const TRANSPORT: &str = "io-uring";
 
 /// Whether reads go through the page cache.
 const READ_MODE: &str = "auto";
 
-/// What they are mounts of.
+/// The store that the tests mount.
 const STORE: common::Kind = common::Kind::S3server;
 
 #[path = "mount"]
@@ -22,12 +22,12 @@ mod by_io_uring {
     mod appending;
     mod cache;
     mod crash;
-    // credentials: requests to S3, whoever carried those of the kernel.
+    // credentials: requests to S3, the same for each transport of the kernel's requests.
     // emptied: which names there are is decided behind the transport.
     // encryption: the same.
     mod execve;
     mod faults;
-    // flipped: what a bad network does, whoever carried the requests of the kernel.
+    // flipped: effects of a bad network, the same for each transport of the kernel's requests.
     // fstab: how a command line becomes flags.
     mod interrupts;
     // large: 6 GiB take minutes, and many parts are in `tools`.
@@ -41,7 +41,7 @@ mod by_io_uring {
     // options: flags on the wire and on the disk.
     // packaged: which files a package holds.
     mod passthrough;
-    // policy: what the store refuses, whoever carried the requests of the kernel.
+    // policy: refusals of the store, the same for each transport of the kernel's requests.
     // proxy: how the store is reached.
     mod read_mode;
     mod reading;
@@ -54,7 +54,7 @@ mod by_io_uring {
     mod semantics;
     mod shared;
     // sources: as credentials.
-    // stalls: the clocks of requests to S3, whoever carried those of the kernel.
+    // stalls: the clocks of requests to S3, the same for each transport of the kernel's requests.
     mod start;
     // systemd: the life of a unit, whatever it mounts by.
     mod tools;

@@ -3,13 +3,13 @@
 #[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]
 mod common;
 
-/// What carries requests.
+/// The transport of requests.
 const TRANSPORT: &str = "dev";
 
 /// Whether reads go through the page cache.
 const READ_MODE: &str = "auto";
 
-/// What they are mounts of.
+/// The store that the tests mount.
 const STORE: common::Kind = common::Kind::Moto;
 
 mod on_moto {
@@ -37,7 +37,7 @@ mod on_moto {
     }
 
     #[test]
-    fn a_hostile_key_that_is_a_path_is_a_file_and_each_other_is_counted_in_the_log() {
+    fn a_hostile_key_that_is_a_path_is_a_file_and_others_are_counted() {
         let hostile = hostile_keys();
         let is_shown = |key: &String| {
             let shadowed = hostile.iter().any(|other| other.starts_with(&format!("{key}/")));

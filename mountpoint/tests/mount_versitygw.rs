@@ -3,13 +3,13 @@
 #[expect(dead_code, unused_imports, reason = "the modules that are left out use the rest")]
 mod common;
 
-/// What carries requests.
+/// The transport of requests.
 const TRANSPORT: &str = "dev";
 
 /// Whether reads go through the page cache.
 const READ_MODE: &str = "direct";
 
-/// What they are mounts of.
+/// The store that the tests mount.
 const STORE: common::Kind = common::Kind::Versitygw;
 
 /// The other modules of `mount/` need a store that counts requests or makes faults.

@@ -1,15 +1,15 @@
-//! What a real mount tells about itself: to Prometheus, to its log, and to `mount-s3-ctl`, as users run it.
+//! Reports of a real mount about itself: to Prometheus, to its log, and to `mount-s3-ctl`, as users run it.
 
 #[expect(dead_code, unused_imports, reason = "what tests of mounts use")]
 mod common;
 
-/// What carries requests.
+/// The transport of requests.
 const TRANSPORT: &str = "dev";
 
 /// Whether reads go through the page cache.
 const READ_MODE: &str = "auto";
 
-/// What they are mounts of.
+/// The store that the tests mount.
 const STORE: common::Kind = common::Kind::S3server;
 
 /// The modules lie in `telemetry/`.
@@ -41,7 +41,7 @@ fn ctl(runtime_dir: &Path, words: &[&str]) -> Command {
     command
 }
 
-/// Its end: exit code and what it printed.
+/// Runs a command to its end: exit code and output.
 fn end(command: &mut Command) -> (Option<i32>, String, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();

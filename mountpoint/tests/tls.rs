@@ -35,15 +35,15 @@ struct Store {
     port: u16,
     requests: Arc<Mutex<Vec<String>>>,
     handshakes_failed: Arc<Mutex<usize>>,
-    /// Of each connection: whether it went on with the keys of an earlier one.
+    /// Whether each connection resumed the keys of an earlier one.
     resumed: Arc<Mutex<Vec<bool>>>,
-    /// Behind each listing it says that it says no more (close_notify), and leaves the TCP connection open.
+    /// Whether the store sends close_notify behind each listing, and leaves the TCP connection open.
     takes_leave: Arc<AtomicBool>,
     certificates: Certificates,
 }
 
 impl Store {
-    /// With a certificate for this name.
+    /// A store with a certificate for this name.
     fn certified_for(name: &str) -> Self {
         let certificates = Certificates::of(&[name]);
         let tls = certificates.server();
@@ -164,7 +164,7 @@ impl Store {
 const LISTING: &[u8] = b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
 const PARTIAL: &str = "206 Partial Content";
 
-/// Of the answer that is the object.
+/// The headers of the answer that carries the object.
 fn headers() -> String {
     format!("etag: \"v1\"\r\ncontent-range: bytes 0-{}/{LEN}\r\n", LEN - 1)
 }
@@ -194,7 +194,7 @@ fn goes_deaf(mut stream: Stream) -> Option<Stream> {
     None
 }
 
-/// A file of so many bytes.
+/// A file of this many bytes.
 fn put(len: usize) -> PutObject {
     let object = NewObject::new(ObjectKey::new("k"));
     PutObject { object, body: vec![Bytes::from(vec![7; len])], checksum: None }
@@ -246,7 +246,7 @@ fn serve(
         };
         let head = format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n{headers}\r\n", body.len());
         if is_list && takes_leave.load(Ordering::SeqCst) {
-            // In one piece with the answer: whoever has read the one has received the other.
+            // In one piece with the answer: a reader of the one has received the other.
             stream.conn.writer().write_all(&[head.as_bytes(), &body].concat()).unwrap();
             stream.conn.send_close_notify();
             stream.conn.write_tls(&mut stream.sock).unwrap();
@@ -284,7 +284,7 @@ async fn extra_bundles_are_trusted_beside_the_bundle_and_beside_the_systems_root
     };
     store.read(&store.connect_with(config).await.unwrap()).await;
     assert_eq!(*store.handshakes_failed.lock().unwrap(), 0);
-    // What is no certificate is said at start, with its file.
+    // What is not a certificate is said at start, with its file.
     let (_, key) = store.certificates.files();
     let config = Config { extra_ca_bundles: vec![key.clone()], ..Config::default() };
     let error = store.connect_with(config).await.unwrap_err().to_string();

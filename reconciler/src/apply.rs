@@ -42,9 +42,9 @@ pub struct Applier {
 /// How an effect ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is so.
+    /// The effect is carried out, or was already.
     Done,
-    /// It rests on facts that are no longer so: the rest of its plan is void.
+    /// The effect rests on facts that are no longer so: the rest of its plan is void.
     Stale(String),
 }
 
@@ -78,7 +78,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// In a word, for counters.
+    /// The reason in a word, for counters.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -88,7 +88,7 @@ impl Error {
         }
     }
 
-    /// For how long the API server asks not to be called: `retryAfterSeconds` of its answer, which says the same as `Retry-After`.
+    /// The time for which the API server asks not to be called: `retryAfterSeconds` of its answer, the same as `Retry-After`.
     #[must_use]
     pub fn rest(&self) -> Option<Duration> {
         let Self::Api { source, .. } = self else { return None };
@@ -117,7 +117,7 @@ impl Applier {
         }
     }
 
-    /// What it counts.
+    /// The counters of applied effects.
     #[must_use]
     pub fn metrics(&self) -> Arc<Metrics> {
         Arc::clone(&self.metrics)
@@ -283,7 +283,7 @@ pub(crate) fn unchanged(at: &Version) -> DeleteParams {
     }
 }
 
-/// If there is nothing to delete, there is nothing to do.
+/// The outcome of a deletion of an object that is gone: nothing to do.
 fn gone(effect: &Effect, status: &Status) -> Outcome {
     match effect {
         Effect::DeleteAttachment(_) | Effect::DeletePod(_) => Outcome::Done,

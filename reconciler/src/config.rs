@@ -19,7 +19,7 @@ pub struct Cli {
     /// An action other than to run.
     #[command(subcommand)]
     pub command: Option<Command>,
-    /// What to log: a level, or directives like `info,kube=debug`
+    /// Level of the log, or directives like `info,kube=debug`
     #[arg(long, env = "LOG_LEVEL", default_value = "info", global = true)]
     pub log: String,
     /// Form of log lines, also of Mountpoint Pods: text or json
@@ -249,7 +249,7 @@ fn json<T: serde::de::DeserializeOwned>(flag: &str, text: &str) -> anyhow::Resul
     }
     let parsed = serde_json::from_str(text);
     parsed.map(Some).map_err(|error| {
-        anyhow!("{flag} is no JSON object of texts (line {}, column {})", error.line(), error.column())
+        anyhow!("{flag} is not a JSON object of texts (line {}, column {})", error.line(), error.column())
     })
 }
 

@@ -43,7 +43,7 @@ pub const TURNS_EVERY: Duration = Duration::from_secs(10);
 pub struct Health {
     /// All caches are filled.
     pub ready: bool,
-    /// When the wheel turned last.
+    /// The time of the wheel's last turn.
     pub turned: Instant,
 }
 
@@ -56,13 +56,13 @@ pub struct Controller {
     health: channel::Sender<Health>,
 }
 
-/// When a group is due again.
+/// The time after which a group is due again.
 pub type Again = Result<Option<Duration>, Left>;
 
 /// Why the plan of a group was left.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Left {
-    /// What failed or had changed.
+    /// The failed effect or the change.
     pub why: String,
     /// Something had changed since the plan was made: that is usual, and the next plan knows it.
     pub conflict: bool,
@@ -132,7 +132,7 @@ impl Controller {
         self.health.subscribe()
     }
 
-    /// Its page of metrics, from now on.
+    /// The controller's page of metrics, rendered anew at each call.
     #[must_use]
     pub fn page(&self) -> Arc<dyn Fn() -> String + Send + Sync> {
         let (cache, metrics) = (self.cache.clone(), self.applier.metrics());

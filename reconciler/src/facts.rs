@@ -29,12 +29,12 @@ pub struct Facts {
     pub group: Group,
     /// The running release; only its Mountpoint Pods take workloads.
     pub release: String,
-    /// By UID, the workloads that use the volume now or that an attachment of the group names. One that is named and not here
+    /// Workloads that use the volume now or that an attachment of the group names, by UID. One that is named and not here
     /// was not seen.
     pub workloads: BTreeMap<String, Workload>,
     /// The attachments of the group.
     pub attachments: Vec<MountpointS3PodAttachment>,
-    /// By name, the pods that these attachments name, those that were made for the group, and those whose names are taken.
+    /// Pods that these attachments name, pods made for the group, and pods whose names are taken, by name.
     pub pods: BTreeMap<String, MountpointPod>,
     /// Other PersistentVolumes with this one's handle that workloads on the node use: the kubelet takes them all for one volume.
     pub twins: BTreeSet<String>,
@@ -45,11 +45,11 @@ pub struct Facts {
 /// A workload's pod.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// Which one.
+    /// The workload's namespace, name and UID.
     pub at: WorkloadRef,
     /// How far it is.
     pub phase: Phase,
-    /// Its deletion has begun.
+    /// The deletion of the workload has begun.
     pub deleting: bool,
     /// The properties of the volume that it needs, as of now; `None` if its claim or the volume is gone.
     pub wants: Option<Wants>,
@@ -58,18 +58,18 @@ pub struct Workload {
 /// How far a pod is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Not all of its containers were started.
+    /// Some containers of the pod were not started yet.
     Pending,
-    /// It runs.
+    /// The pod runs.
     Running,
-    /// It succeeded: no container of it runs or will.
+    /// The pod succeeded: no container of it runs or will.
     Succeeded,
-    /// It failed: no container of it runs or will.
+    /// The pod failed: no container of it runs or will.
     Failed,
 }
 
 impl Phase {
-    /// For good.
+    /// Whether the pod has ended for good.
     #[must_use]
     pub fn has_ended(self) -> bool {
         matches!(self, Self::Succeeded | Self::Failed)
@@ -91,7 +91,7 @@ pub struct Wants {
 /// A pod in the namespace of Mountpoint Pods.
 #[derive(Clone, Debug)]
 pub struct MountpointPod {
-    /// Its UID.
+    /// The pod's UID.
     pub uid: String,
     /// The version of it that was seen.
     pub resource_version: String,
@@ -103,19 +103,19 @@ pub struct MountpointPod {
     pub runs: bool,
     /// How often that container began again.
     pub restarts: u32,
-    /// The same when the pod was told to unmount; `None` if nobody has noted it.
+    /// The same when the pod was asked to unmount; `None` if nobody has noted it.
     pub restarts_when_marked: Option<u32>,
-    /// Its deletion has begun.
+    /// The deletion of the pod has begun.
     pub deleting: bool,
-    /// When the kubelet kills it at the latest, once its deletion has begun.
+    /// When the kubelet kills the pod at the latest, once its deletion has begun.
     pub ends_at: Option<Timestamp>,
-    /// It has the label of a Mountpoint Pod. Others are left alone.
+    /// The pod has the label of a Mountpoint Pod. Others are left alone.
     pub ours: bool,
     /// The release that made it.
     pub release: Option<String>,
-    /// It was told to unmount.
+    /// The pod was asked to unmount.
     pub needs_unmount: bool,
-    /// It takes no new workload.
+    /// The pod takes no new workload.
     pub no_new_workload: bool,
     /// The workload that it was made for.
     pub workload_uid: Option<String>,
@@ -123,11 +123,11 @@ pub struct MountpointPod {
     pub volume: Option<String>,
     /// The UID of that; `None` if the pod does not say it.
     pub volume_uid: Option<String>,
-    /// When it was made.
+    /// The time at which the pod was made.
     pub created: Timestamp,
     /// The digest of the specification that it was made with; `None` if the pod does not say it.
     pub spec: Option<String>,
-    /// It never began, and would be made with another specification now.
+    /// The pod never began, and would be made with another specification now.
     pub outdated: bool,
     /// Some attachment in the cluster names it.
     pub named: bool,
@@ -138,7 +138,7 @@ pub struct MountpointPod {
 }
 
 impl MountpointPod {
-    /// It serves or will, and is not about to stop.
+    /// Whether the pod serves or will, and is not about to stop.
     #[must_use]
     pub fn stays(&self) -> bool {
         !self.phase.has_ended() && !self.deleting && !self.needs_unmount && !self.outdated
@@ -153,13 +153,13 @@ impl MountpointPod {
         self.phase == Phase::Running && self.runs && !is_another
     }
 
-    /// It takes another workload.
+    /// Whether the pod takes another workload.
     #[must_use]
     pub fn takes(&self, release: &str) -> bool {
         self.ours && self.stays() && !self.no_new_workload && self.release.as_deref() == Some(release)
     }
 
-    /// It was made for this workload and this volume.
+    /// Whether the pod was made for this workload and this volume.
     #[must_use]
     pub fn is_for(&self, workload_uid: &str, volume: &str) -> bool {
         self.ours
@@ -167,7 +167,7 @@ impl MountpointPod {
             && self.volume.as_deref() == Some(volume)
     }
 
-    /// It was made for the PersistentVolume of this UID, not for one of its name that is gone. Where either says none, the name counts.
+    /// Whether the pod was made for the PersistentVolume of this UID, not for a gone one of its name. Where either says none, the name counts.
     #[must_use]
     pub fn is_of(&self, volume_uid: Option<&str>) -> bool {
         self.volume_uid.as_deref().zip(volume_uid).is_none_or(|(made_for, wanted)| made_for == wanted)

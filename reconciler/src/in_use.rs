@@ -21,7 +21,7 @@ const NAMED: usize = 5;
 /// Objects that a list asks for at once. Only what is in use is kept.
 const PAGE: u32 = 500;
 
-/// By the namespace and the name of their claim, the names of the driver's volumes.
+/// Names of the driver's volumes, by the namespace and the name of their claim.
 type Volumes = BTreeMap<(String, String), String>;
 
 /// Succeeds if no workload uses a volume of the driver. `keep_by` is the command that keeps the driver after a refusal.
@@ -85,7 +85,7 @@ where
     }
 }
 
-/// Not of a volume that its claim has left: it still says that claim's name, which another claim may have by now.
+/// The claim and the name of a volume; `None` for one that its claim has left. It still names that claim, whose name may be taken.
 fn claim_and_name(volume: &PersistentVolume) -> Option<((String, String), String)> {
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     if matches!(phase, Some("Released" | "Failed")) {

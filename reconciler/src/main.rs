@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// An API group that every OpenShift has, and nothing else.
 const OPENSHIFT: &str = "config.openshift.io";
-/// Between two questions to an API server that does not answer.
+/// The pause between two questions to an API server that does not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
 // One thread: there is little to compute, and each thread more has an arena of memory of its own, 20 MiB at 5,000 pods.

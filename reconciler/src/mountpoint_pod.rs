@@ -114,7 +114,7 @@ fn sentence(reason: Option<&str>, message: Option<&str>) -> String {
     }
 }
 
-/// What to do about a pod that its node has no room for.
+/// Advice for a pod that does not fit on its node.
 const NO_ROOM: &str = "End other pods of the node, or let it ask for less: volumeAttributes mountpointContainerResourcesRequests... of the \
                        PersistentVolume, mountpointPod.resources of the chart";
 

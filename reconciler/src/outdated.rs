@@ -22,12 +22,12 @@ pub(crate) fn note(config: &PodConfig, facts: &mut Facts) {
     }
 }
 
-/// It has not begun.
+/// Whether the pod has not begun.
 fn waits(pod: &MountpointPod) -> bool {
     pod.ours && pod.phase == Phase::Pending && !pod.began && pod.spec.is_some()
 }
 
-/// By Mountpoint Pod, the digests of what its workloads would get: those that wait, and those that run and have lost an earlier one.
+/// Digests of the pods that workloads would get now, by Mountpoint Pod: workloads that wait, and those that run and lost an earlier pod.
 fn wanted(config: &PodConfig, facts: &Facts) -> BTreeMap<String, BTreeSet<String>> {
     let mut wanted = BTreeMap::<_, BTreeSet<_>>::new();
     for (name, workloads) in facts.attachments.iter().flat_map(|it| &it.spec.mountpoint_pods) {

@@ -6,9 +6,9 @@
 //! that safe:
 //! - A plan creates a Mountpoint Pod before the attachment that names it, under a name that a retry computes again.
 //! - One write changes an attachment, and it fails if another writer changed the attachment first.
-//! - An entry that was seen empty is closed: no workload is added to it. A pod is told to unmount only when no workload can join.
+//! - An entry that was seen empty is closed: no workload is added to it. A pod is asked to unmount only when no workload can join.
 //! - "Not seen" is not "gone": before a plan concludes anything from an absence, it asks the API server.
-//! - A pod that was seen before it began may have begun: it is told to unmount before its workloads go to another one.
+//! - A pod that was seen before it began may have begun: it is asked to unmount before its workloads go to another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -78,14 +78,14 @@ pub enum Effect {
     },
     /// Tell a Mountpoint Pod to unmount.
     MarkNeedsUnmount {
-        /// Which one.
+        /// The Mountpoint Pod, as it was seen.
         at: Version,
         /// How often its container had begun again.
         restarts: u32,
     },
     /// Make a Mountpoint Pod, or take the one of this name if it was made for the same workload and volume.
     CreatePod {
-        /// What to make.
+        /// The pod to make.
         request: Box<PodRequest>,
         /// The workloads that wait for it.
         workload: WorkloadRef,
@@ -94,7 +94,7 @@ pub enum Effect {
     CreateAttachment(Box<MountpointS3PodAttachment>),
     /// Change entries of an attachment.
     UpdateAttachment {
-        /// Which one, as it was seen.
+        /// The attachment, as it was seen.
         at: Version,
         /// Entries by Mountpoint Pod: the workloads from now on, or `None` to drop the entry.
         entries: BTreeMap<String, Option<Vec<WorkloadAttachment>>>,
@@ -112,11 +112,11 @@ pub enum Effect {
 /// An object as it was seen: the effect fails if it is another one or has changed since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Its name.
+    /// The object's name.
     pub name: String,
-    /// Its UID.
+    /// The object's UID.
     pub uid: String,
-    /// Its resource version.
+    /// The object's resource version.
     pub resource_version: String,
 }
 
@@ -143,7 +143,7 @@ struct Planner<'a> {
     pods_ended: BTreeSet<String>,
     unnamed: BTreeSet<String>,
     unattached: BTreeSet<String>,
-    /// By name: two attachments may have named one pod.
+    /// Marks of pods, by name: two attachments may have named one pod.
     marks: BTreeMap<String, Effect>,
     new_pods: Vec<Effect>,
     /// Marks of pods that had not begun, by name, once their workloads have another. If such a pod has begun since, its mark fails, and its
@@ -207,7 +207,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// An entry that was seen empty: its pod is told to unmount, then the entry goes.
+    /// An entry that was seen empty: its pod is asked to unmount, then the entry goes.
     fn drop_empty(&mut self) {
         for draft in &mut self.drafts {
             for (name, _) in
@@ -544,7 +544,7 @@ fn claimed_twice(workload: &Workload, attachment: &MountpointS3PodAttachment, po
     let name = attachment.metadata.name.as_deref().unwrap_or_default();
     let note = format!(
         "MountpointS3PodAttachment {name} names this pod beside an older one: it is taken out there, and what it has mounted stays. Mountpoint \
-         Pod {pod} does not serve it. Look who wrote that attachment"
+         Pod {pod} does not serve it. Look for the writer of that attachment"
     );
     Notice { workload: workload.at.clone(), reason: Reason::AttachedTwice, note }
 }

@@ -407,7 +407,7 @@ fn mounts(config: &PodConfig, request: &PodRequest) -> Vec<VolumeMount> {
     [comm, state].into_iter().chain(ca).chain(cache).collect()
 }
 
-/// Through the scheduler, so that resources are counted, and to one node only.
+/// An affinity to one node: the pod goes through the scheduler, so that resources are counted.
 fn on_node(node: &str) -> Affinity {
     Affinity {
         node_affinity: Some(NodeAffinity {

@@ -32,7 +32,7 @@ fn spec(spec: PodSpec, is_mountpoint_pod: bool) -> PodSpec {
     let volumes: Vec<_> = all.filter(may_be_ours).map(volume_of_pod).collect();
     let bare = |it: Container| Container { resources: it.resources, ..Container::default() };
     let containers = spec.containers.into_iter().filter(|_| !volumes.is_empty()).map(bare).collect();
-    // The scheduler is told by it which node a Mountpoint Pod is for.
+    // It tells the scheduler which node a Mountpoint Pod is for.
     let affinity = spec.affinity.filter(|_| is_mountpoint_pod);
     let affinity = affinity.map(|it| Affinity { node_affinity: it.node_affinity, ..Affinity::default() });
     let fs_group = spec.security_context.and_then(|context| context.fs_group);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::facts::Group;
 
-/// After the first failure; doubled with each that follows. The usual failure is a cache that has not caught up.
+/// The pause after the first failure; doubled with each that follows. The usual failure is a cache that has not caught up.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// The longest wait after failures.
 const RETRY_LAST: Duration = Duration::from_secs(60);
@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_worked_on_by_one_at_a_time_and_again_if_something_happened_meanwhile() {
+    fn a_group_is_worked_on_by_one_at_a_time_and_again_after_new_events() {
         let (mut queue, now) = (Queue::default(), Instant::now());
         queue.add(group("a"), now);
         queue.add(group("a"), now);

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-/// Between the first replacement and the second; doubled with each that follows. With [`PAUSE_LAST`] it allows 6 in [`IN_A_ROW`]:
+/// The pause between the first replacement and the second; doubled with each that follows. With [`PAUSE_LAST`] it allows 6 in [`IN_A_ROW`]:
 /// after 0, 10, 30, 70, 150 and 310 s.
 const PAUSE_FIRST: Duration = Duration::from_secs(10);
 /// The longest pause: a node that has recovered serves again after this time at the latest.
@@ -24,7 +24,7 @@ const IN_A_ROW: Duration = Duration::from_secs(600);
 pub struct Replacements(Option<(u32, Timestamp)>);
 
 impl Replacements {
-    /// As an attachment holds them. A text that can't be parsed is none: it delays no pod.
+    /// Parses the annotation of an attachment. A text that can't be parsed is none: it delays no pod.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let parsed = text.split_once(' ').and_then(|(count, last)| {
@@ -43,7 +43,7 @@ impl Replacements {
         pause.saturating_sub(Duration::try_from(now.duration_since(last)).unwrap_or(Duration::ZERO))
     }
 
-    /// With one more, made now.
+    /// The replacements with one more, made now.
     #[must_use]
     pub fn another(self, now: Timestamp) -> Self {
         let count = self.row(now).map_or(0, |(count, _)| count);
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_ends_with_ten_quiet_minutes_and_a_clock_that_is_ahead_delays_by_one_pause() {
+    fn a_row_ends_after_ten_quiet_minutes_and_a_fast_clock_costs_one_pause() {
         let all = Replacements::parse(&format!("9 {}", at(1000)));
         assert_eq!(all.wait(at(1000)), PAUSE_LAST);
         assert_eq!(all.wait(at(1100)), PAUSE_LAST - Duration::from_secs(100));

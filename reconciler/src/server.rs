@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wheel_that_stands_still_is_not_healthy_and_empty_caches_are_not_ready() {
+    fn a_stopped_wheel_is_not_healthy_and_empty_caches_are_not_ready() {
         let now = Instant::now();
         let health = Health { ready: false, turned: now };
         assert_eq!(lively(&health).0, StatusCode::OK);

@@ -273,7 +273,7 @@ impl Cache {
         Some(Wants { key, volume_uid: volume.metadata.uid.clone(), settings })
     }
 
-    /// Whose identity the pod has; the role is empty if its account has none.
+    /// The identity of the pod; the role is empty if its account has none.
     fn identity(&self, pod: &Pod) -> Identity {
         let namespace = pod.namespace().unwrap_or_default();
         let service_account = account_of(pod);
@@ -310,7 +310,7 @@ impl Cache {
     }
 }
 
-/// What is in use, for the page of metrics.
+/// Objects in use, for the page of metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InUse {
     /// Attachments that there are.
@@ -330,12 +330,12 @@ pub struct VolumeInUse {
     pub volume: String,
     /// The claim that it is bound to; empty if there is none.
     pub claim: String,
-    /// Its namespace.
+    /// The claim's namespace.
     pub claim_namespace: String,
 }
 
 impl Cache {
-    /// What is in use now.
+    /// The objects in use now.
     #[must_use]
     pub fn in_use(&self) -> InUse {
         let mut in_use = InUse::default();

@@ -62,7 +62,7 @@ async fn the_pod_comes_first_and_the_attachment_names_it() {
 }
 
 #[tokio::test]
-async fn a_mountpoint_pod_belongs_to_its_namespace_and_beside_that_to_the_node_object_of_now() {
+async fn a_pod_belongs_to_its_namespace_and_to_the_current_node_object() {
     let cluster = cluster();
     let object =
         |kind, name, uid| json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": name, "uid": uid}});
@@ -76,12 +76,12 @@ async fn a_mountpoint_pod_belongs_to_its_namespace_and_beside_that_to_the_node_o
 }
 
 #[tokio::test]
-async fn a_pod_of_the_same_name_is_adopted_if_it_was_made_for_the_same_and_else_left() {
+async fn a_pod_of_the_same_name_and_purpose_is_adopted_and_else_left() {
     let cluster = cluster();
     let plan = effects(&cluster);
     let applier = cluster.applier();
     assert_eq!(applier.apply(&plan[0]).await.unwrap(), Outcome::Done);
-    assert_eq!(applier.apply(&plan[0]).await.unwrap(), Outcome::Done, "made by the one whom we retry");
+    assert_eq!(applier.apply(&plan[0]).await.unwrap(), Outcome::Done, "made by the attempt that we retry");
     cluster.edit("pods", NAMESPACE, &first_pod(), |pod| {
         pod["metadata"]["annotations"][pod::WORKLOAD_UID] = json!("somebody");
     });
@@ -94,7 +94,7 @@ async fn a_pod_of_the_same_name_is_adopted_if_it_was_made_for_the_same_and_else_
 }
 
 #[tokio::test]
-async fn a_pod_that_was_made_for_a_volume_of_this_name_which_is_gone_is_not_adopted() {
+async fn a_pod_of_a_gone_volume_of_the_same_name_is_not_adopted() {
     let cluster = cluster();
     let applier = cluster.applier();
     assert_eq!(applier.apply(&effects(&cluster)[0]).await.unwrap(), Outcome::Done);
@@ -197,7 +197,7 @@ async fn a_refused_pod_keeps_nobody_from_being_attached_and_detached() {
     assert_eq!(cluster.attachments(), Vec::<Value>::new(), "detached, and its attachment deleted");
     let marked = cluster.get("pods", NAMESPACE, &first_pod());
     assert!(marked.is_none_or(|pod| pod["metadata"]["annotations"][pod::NEEDS_UNMOUNT] == "true"));
-    // Once there is room, the one who waited is served.
+    // Once there is room, the workload that waited is served.
     cluster.lock().refuse_pods = None;
     round(&cluster).await.unwrap();
     let second = pod::name("uid-of-w2", "pv", VERSION, 0);
@@ -206,7 +206,7 @@ async fn a_refused_pod_keeps_nobody_from_being_attached_and_detached() {
 
 /// Goal: a node that rejects every Mountpoint Pod gets six in ten minutes, and the workload one Event that counts them.
 #[tokio::test]
-async fn a_node_that_rejects_every_pod_is_asked_six_times_in_ten_minutes_and_one_event_counts() {
+async fn a_node_that_rejects_every_pod_is_asked_six_times_in_ten_minutes() {
     let cluster = cluster();
     let group = Group { node: "node".into(), volume: "pv".into() };
     let begin = cluster.now();
@@ -237,7 +237,7 @@ async fn a_node_that_rejects_every_pod_is_asked_six_times_in_ten_minutes_and_one
 }
 
 #[tokio::test]
-async fn what_is_to_be_deleted_and_is_gone_is_done_and_what_is_another_by_now_is_not_touched() {
+async fn a_gone_object_counts_as_deleted_and_a_replaced_one_is_not_touched() {
     let cluster = cluster();
     let applier = cluster.applier();
     all(&applier, &effects(&cluster)).await;
@@ -335,7 +335,7 @@ async fn one_of_two_leads_and_the_other_follows_when_it_steps_down() {
         () = first.run() => {}
         () = until_async("the first one leads", || of_first.holds()) => {}
     }
-    // The second one asks at least once and is told to wait.
+    // The second one asks at least once and has to wait.
     let asked = cluster.lock().calls.len();
     tokio::select! {
         () = second.run() => {}
@@ -373,7 +373,7 @@ async fn who_does_not_lead_changes_nothing() {
 }
 
 #[tokio::test]
-async fn nobody_is_left_on_a_pod_that_another_reconciler_tells_to_unmount_in_whatever_order_they_act() {
+async fn no_workload_stays_on_a_pod_that_another_reconciler_marks() {
     // One has seen the last workload go; the other sees a new one come. Each order of their effects is tried.
     for order in 0_u32..1 << 6 {
         let cluster = cluster();

@@ -24,7 +24,7 @@ fn group(node: &str, volume: &str) -> Group {
 }
 
 #[test]
-fn volumes_with_one_handle_are_facts_of_each_other_where_pods_on_the_node_use_both() {
+fn volumes_of_one_handle_are_facts_of_each_other_where_pods_use_both() {
     let cluster = Cluster::new();
     add(&cluster, "a", "n", "same");
     add(&cluster, "b", "n", "same");

@@ -50,7 +50,7 @@ async fn with_controller(cluster: &Cluster, headroom: bool, test: impl AsyncFnOn
 }
 
 #[tokio::test]
-async fn a_gated_workload_gets_room_then_its_place_and_its_mountpoint_pod_takes_the_room_by_preemption() {
+async fn a_gated_workload_gets_room_its_place_and_its_pod_by_preemption() {
     let cluster = Cluster::new();
     cluster.put("pods", gated("w", "late"));
     let room = pod::headroom_name("uid-of-w", "late");
@@ -106,7 +106,7 @@ async fn a_headroom_pod_that_is_refused_is_told_and_the_workload_waits() {
                 .iter()
                 .any(|it| it["note"].as_str().unwrap_or_default().contains("exceeded quota: full"))
         };
-        until_async("the refusal is told", said).await;
+        until_async("the refusal is reported", said).await;
         assert_eq!(workload(&cluster, "w")["spec"]["schedulingGates"][1]["name"], pod::HEADROOM_GATE);
         cluster.lock().refuse_pods = None;
         // Another change of the pod, and it is tried again.

@@ -1,4 +1,4 @@
-//! Whose identity a Mountpoint Pod has, and volumes that stand in pods: what the caches say becomes facts.
+//! The identity of a Mountpoint Pod, and volumes that stand in pods: the contents of the caches become facts.
 
 mod fixtures;
 
@@ -41,7 +41,7 @@ fn wants(cache: &Cache, volume: &str) -> Wants {
 }
 
 #[test]
-fn the_identity_is_the_workloads_account_and_the_role_that_it_is_annotated_with() {
+fn the_identity_is_the_workloads_account_and_its_annotated_role() {
     let cluster = cluster();
     let identity = |role: &str| Identity {
         namespace: "default".into(),
@@ -65,9 +65,9 @@ fn the_identity_is_the_workloads_account_and_the_role_that_it_is_annotated_with(
     assert_eq!(wants(&cluster.cache(), "pv").key.identity, None);
 }
 
-/// To the node an empty Secret looks like none.
+/// An empty Secret looks to the node like no Secret.
 #[test]
-fn a_mountpoint_pod_says_that_its_keys_are_those_of_a_secret_as_its_volume_does() {
+fn a_pod_says_that_its_keys_are_of_a_secret_as_its_volume_does() {
     let cluster = cluster();
     cluster.edit("persistentvolumes", "", "pv", |volume| {
         volume["spec"]["csi"]["volumeAttributes"]["authenticationSource"] = json!("driver");
@@ -107,7 +107,7 @@ fn an_account_that_changes_is_looked_at_for_the_pods_that_use_it() {
 }
 
 #[test]
-fn a_volume_that_stands_in_a_pod_is_known_by_the_kubelets_handle_and_says_nothing_of_its_mountpoint_pod() {
+fn an_inline_volume_is_known_by_its_handle_and_configures_no_pod() {
     let cluster = Cluster::new();
     let mut pod = fixtures::workload("w", "n", "pv");
     let attributes = json!({"bucketName": "b", "mountpointPodServiceAccountName": "root",

@@ -1,4 +1,4 @@
-//! What the reconciler costs while nothing happens, in a cluster with 5,000 pods and 500 volumes in use. The tests print times, and only
+//! The cost of the reconciler while nothing happens, in a cluster with 5,000 pods and 500 volumes in use. The tests print times, and only
 //! memory and counts make them fail.
 
 #![expect(clippy::print_stdout, reason = "a test prints what it measured")]
@@ -15,7 +15,7 @@ use reconciler::plan::plan;
 
 const PODS: usize = 5_000;
 const GROUPS: usize = 500;
-/// Of the whole process.
+/// The limit on memory of the whole process.
 const RSS_MAX_MIB: u64 = 64;
 
 /// CPU time of this thread, in milliseconds.

@@ -48,7 +48,7 @@ enum Op {
     PodIsDeletedByHand(usize),
     PodVanishes(usize),
     NodeUnmounts(usize),
-    /// It waited for a device in vain.
+    /// The mounter waited for a device in vain and begins again.
     MounterBeginsAgain(usize),
     AdminStopsIntake(usize),
     See {
@@ -116,7 +116,7 @@ struct World {
     applier: Applier,
     leaders: [Leader; 2],
     violations: Arc<Mutex<Vec<String>>>,
-    /// What the node mounted: Mountpoint Pods by workload.
+    /// Mounts of the node: Mountpoint Pods by workload.
     mounted: BTreeMap<String, String>,
     /// The bucket that a Mountpoint Pod serves, from its first workload on.
     served: BTreeMap<String, String>,
@@ -484,7 +484,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_happens_each_workload_has_one_pod_nothing_is_orphaned_and_nothing_used_is_unmounted(ops in ops()) {
+    fn each_workload_has_one_pod_nothing_is_orphaned_or_unmounted_in_use(ops in ops()) {
         live(ops, false);
     }
 }

@@ -19,13 +19,13 @@ const MARKED_WITHIN: Duration = Duration::from_secs(120);
 const GONE_WITHIN: Duration = Duration::from_secs(300);
 /// A mounter that gets no device waits for so long (`--mount-sock-recv-timeout`); then its container begins again.
 const MOUNTER_WAITS: Duration = Duration::from_secs(600);
-/// Where no driver runs on the node.
+/// The limit on a node without a driver.
 const GONE_WITHOUT_DRIVER_WITHIN: Duration = Duration::from_secs(12 * 60);
 const ATTACHMENTS: &str = "mountpoints3podattachments";
 
 struct World {
     cluster: Cluster,
-    /// On the node.
+    /// Whether a driver runs on the node.
     driver: bool,
     queue: Queue,
     now: Instant,
@@ -59,7 +59,7 @@ impl World {
         }
     }
 
-    /// What is due now. What this reconciler writes comes back as an event.
+    /// Does all work that is due now. Writes of this reconciler come back as events.
     async fn work(&mut self) {
         while let Some(group) = self.queue.take(self.now) {
             let before = self.cluster.revision();
@@ -144,7 +144,7 @@ impl World {
 }
 
 #[tokio::test]
-async fn what_nobody_uses_is_marked_in_two_minutes_and_gone_in_five_though_no_event_told_of_it() {
+async fn unused_pods_are_marked_in_two_minutes_and_gone_in_five_without_events() {
     type Orphan = fn(&World);
     let orphans: [(&str, Orphan); 6] = [
         ("the workload ended", |world| {
@@ -181,7 +181,7 @@ async fn what_nobody_uses_is_marked_in_two_minutes_and_gone_in_five_though_no_ev
 }
 
 #[tokio::test]
-async fn where_no_driver_runs_on_the_node_a_mountpoint_pod_is_gone_twelve_minutes_after_its_workload() {
+async fn without_a_driver_an_unused_pod_is_gone_after_twelve_minutes() {
     let mut world = World::new().await;
     world.driver = false;
     world.cluster.remove("pods", "default", "w");

@@ -63,7 +63,7 @@ fn first() -> String {
 }
 
 #[tokio::test]
-async fn lower_resources_of_the_chart_reach_the_mountpoint_pod_that_a_node_has_no_room_for() {
+async fn lower_resources_of_the_chart_reach_a_pod_that_does_not_fit_its_node() {
     let cluster = stuck().await;
     settle(&cluster, &asking_for("1Gi")).await;
     assert_eq!(requests(&cluster), ["1Gi"], "both share the new one, and the old one is gone");
@@ -98,7 +98,7 @@ async fn a_mountpoint_pod_that_began_behind_the_facts_keeps_its_workloads() {
 }
 
 #[tokio::test]
-async fn a_workload_that_runs_and_lost_its_mountpoint_pod_gets_one_by_the_new_settings() {
+async fn a_running_workload_that_lost_its_pod_gets_one_by_the_new_settings() {
     let cluster = stuck().await;
     let status = |it: &mut Value, phase: &str| it["status"]["phase"] = json!(phase);
     for name in ["w", "w2"] {
@@ -126,7 +126,7 @@ async fn a_mountpoint_pod_that_does_not_say_what_it_was_made_with_is_left() {
 }
 
 #[tokio::test]
-async fn a_mountpoint_pod_that_is_right_for_one_of_its_workloads_is_not_made_anew() {
+async fn a_pod_that_is_right_for_one_of_its_workloads_is_not_remade() {
     let cluster = Cluster::new();
     cluster.put("persistentvolumes", fixtures::volume("pv"));
     cluster.put("persistentvolumeclaims", fixtures::claim("pv"));

@@ -22,7 +22,7 @@ use testkit::port::listens_on;
 use testkit::{need_tool, until};
 
 const DASHBOARD: &str = include_str!("../../helm/scality-mountpoint-s3-csi-driver/files/dashboard.json");
-/// What engines count, as the tests of the engine see it in a Prometheus.
+/// Metrics of engines, as the tests of the engine see them in a Prometheus.
 const OF_ENGINES: &str = include_str!("../../docs/monitoring/dashboard.json");
 const RULES: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../helm/scality-mountpoint-s3-csi-driver/files/alerts.yaml");

@@ -100,7 +100,7 @@ fn serves(cluster: &Cluster, uids: &[&str]) -> bool {
     entries.len() == 1 && named == uids && pod["status"]["phase"] == "Running"
 }
 
-/// The kubelet: starts Mountpoint Pods, and ends those that are told to unmount.
+/// The kubelet: starts Mountpoint Pods, and ends those that are asked to unmount.
 async fn node(cluster: Cluster) {
     loop {
         for pod in cluster.mountpoint_pods() {
@@ -174,7 +174,7 @@ async fn calls_that_are_refused_for_now_or_whose_answer_is_lost_are_made_good() 
     lives(all.collect()).await;
 }
 
-/// Everything between is forgotten: who goes by events alone would serve a workload that is gone, and not the one that came.
+/// Everything between is forgotten: a reconciler that goes by events alone would serve a workload that is gone, and not the one that came.
 #[tokio::test]
 async fn what_happened_while_the_watches_expired_is_seen_in_either_form_of_410() {
     let worlds = [false, true].map(|by_status| async move {

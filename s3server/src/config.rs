@@ -54,7 +54,7 @@ impl Config {
         self
     }
 
-    /// Also makes this bucket.
+    /// Makes this bucket, too.
     pub fn bucket(mut self, name: &str) -> Self {
         self.buckets.push(name.to_owned());
         self

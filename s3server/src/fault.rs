@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::sync::watch;
 
-/// What goes wrong, changeable while the server runs. Clones share their faults.
+/// The faults of a server, changeable while it runs. Clones share their faults.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan(Arc<Plan>);
 
@@ -31,7 +31,7 @@ pub struct Fault {
     /// The operation by its S3 name (`GetObject`); any operation when absent.
     #[serde(default)]
     pub operation: Option<String>,
-    /// Only keys that contain this.
+    /// A text that the keys of matching requests contain.
     #[serde(default)]
     pub key: Option<String>,
     /// Lets this many matching requests pass first.
@@ -40,11 +40,11 @@ pub struct Fault {
     /// Then strikes this many; all that follow when absent.
     #[serde(default)]
     pub times: Option<u64>,
-    /// What happens.
+    /// The effect on a matching request.
     pub effect: Effect,
 }
 
-/// What happens to a request that a fault strikes. Offsets are bytes of the body, from its first; an offset at or
+/// The effect of a fault on a request. Offsets are bytes of the body, from its first; an offset at or
 /// behind the body's end has no effect.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
@@ -95,7 +95,7 @@ pub enum Effect {
     WrongEtag,
     /// One bit of the answer's body is flipped.
     FlipBit {
-        /// Which byte of the answer's body.
+        /// Offset of the byte in the answer's body.
         at_byte: u64,
     },
     /// The answer comes later: the request is carried out, then waits.
@@ -112,13 +112,13 @@ pub enum Effect {
         /// Milliseconds.
         for_ms: u64,
     },
-    /// If-Match of a GetObject is not looked at.
+    /// Ignore If-Match of a GetObject.
     IgnoreIfMatch,
     /// Range of a GetObject is not looked at: the whole object, status 200.
     IgnoreRange,
     /// The encryption that a PutObject or CreateMultipartUpload asks for is not looked at: the object is stored without.
     IgnoreSse,
-    /// If-None-Match and If-Match of a PutObject, CopyObject, CompleteMultipartUpload or DeleteObject are not looked at; nor is the condition on
+    /// Ignore If-None-Match and If-Match of a PutObject, CopyObject, CompleteMultipartUpload or DeleteObject, and the condition on
     /// the source of a CopyObject.
     IgnoreConditions,
     /// Checksums of a PutObject are not compared with its bytes, and none is kept.
@@ -152,25 +152,25 @@ pub enum Effect {
 }
 
 impl Fault {
-    /// Of all requests of one operation, always.
+    /// A fault of all requests of one operation, always.
     pub fn on(operation: &str, effect: Effect) -> Self {
         Self { operation: Some(operation.to_owned()), key: None, skip: 0, times: None, effect }
     }
 
-    /// Only for keys that contain this.
+    /// Restricts the fault to keys that contain `part`.
     pub fn key(mut self, part: &str) -> Self {
         self.key = Some(part.to_owned());
         self
     }
 
-    /// Only the nth matching request, counted from 1.
+    /// Restricts the fault to the nth matching request, counted from 1.
     pub fn nth(mut self, nth: u64) -> Self {
         self.skip = nth.saturating_sub(1);
         self.times = Some(1);
         self
     }
 
-    /// Only this many matching requests, the first ones.
+    /// Restricts the fault to the first `times` matching requests.
     pub fn times(mut self, times: u64) -> Self {
         self.times = Some(times);
         self
@@ -184,7 +184,7 @@ impl Fault {
 }
 
 impl FaultPlan {
-    /// Nothing goes wrong.
+    /// A plan without faults.
     pub fn new() -> Self {
         Self::default()
     }
@@ -255,7 +255,7 @@ impl FaultPlan {
     }
 }
 
-/// What happens to one request.
+/// The effects that strike one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Struck {
     pub(crate) effects: Vec<Effect>,
@@ -271,7 +271,7 @@ impl Struck {
             tokio::time::sleep(delay).await;
         }
         if self.effects.contains(&Effect::Hold) && self.released.clone().changed().await.is_err() {
-            // The plan is gone, and with it who could release the answer.
+            // The plan is gone, and with it the only way to release the answer.
             std::future::pending::<()>().await;
         }
     }

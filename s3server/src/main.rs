@@ -25,7 +25,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 struct Args {
     /// The folder; the server makes it if it is missing
     root: PathBuf,
-    /// Where to listen; port 0 takes a free one
+    /// Address to listen on; port 0 takes a free one
     #[arg(long, default_value = "127.0.0.1:9000", value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
     /// Make this bucket if it is missing; repeat the flag for several

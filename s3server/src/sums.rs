@@ -19,7 +19,7 @@ pub(crate) enum Algorithm {
 impl Algorithm {
     pub(crate) const ALL: [Self; 5] = [Self::Crc32, Self::Crc32c, Self::Crc64Nvme, Self::Sha1, Self::Sha256];
 
-    /// As S3 writes it in requests.
+    /// The algorithm's name in requests of S3.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Crc32 => "CRC32",

@@ -41,7 +41,7 @@ fn position(figure: f64, most: f64) -> f64 {
     LEFT + (RIGHT - LEFT) * if most > 0.0 { (figure / most).min(1.0) } else { 0.0 }
 }
 
-/// How high the chart of so many bars is.
+/// The height of a chart with this many bars.
 pub(super) fn height(bars: usize) -> f64 {
     ROW * bars as f64 + 4.0
 }
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_as_long_as_their_medians_and_the_longest_whisker_ends_the_axis() {
+    fn bars_show_medians_and_the_longest_whisker_ends_the_axis() {
         let drawn = svg("t", &[bar(1.0, 2.0, 4.0), bar(1.0, 1.0, 1.0)]);
         let widths = all(&drawn, r#"" width=""#);
         assert_eq!(widths, [150.0, 75.0], "{drawn}");

@@ -39,7 +39,7 @@ pub(crate) fn page(report: &Report) -> String {
     let _ = write!(
         out,
         "<p>{}.</p><p>Medians of {} interleaved rounds; whiskers go from the least to the most. CPU is that of the file \
-         system's processes, counted by {}. Grey ones are no rivals but floors: what nobody gets below. A bar that would \
+         system's processes, counted by {}. Grey ones are not rivals but floors: nobody gets below them. A bar that would \
          not fit ends at the edge, with {} before its figure.</p>",
         escaped(&report.machine.line()),
         report.rounds,

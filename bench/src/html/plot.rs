@@ -8,7 +8,7 @@ use super::{CHART_STYLE, DRAWN, Peers, bar, caption, escaped};
 use crate::report::{Report, Row};
 
 const MARGIN: f64 = 16.0;
-/// Between the charts of a row.
+/// The gap between the charts of a row.
 const GAP: f64 = 24.0;
 /// Above a row of charts: what the workload is, and what each chart shows.
 const HEAD: f64 = 50.0;

@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use super::Plan;
 use crate::null_fs::Transport;
 
-/// Part size that every peer is told, in MiB.
+/// Part size that every peer is given, in MiB.
 const PART_MIB: u32 = 8;
 
 /// The flags of those that are set, each with its value.

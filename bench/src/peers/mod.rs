@@ -103,7 +103,7 @@ impl Peer {
         Ok(Self { name: name.to_owned(), kind: Kind::Command(command.to_owned()) })
     }
 
-    /// A floor answers some workloads only, and is no rival.
+    /// A floor answers some workloads only, and is not a rival.
     pub(crate) fn floor(&self) -> Option<Floor> {
         self.kind.floor()
     }

@@ -28,7 +28,7 @@ pub(crate) fn answer(store: &Store, meters: &Meters, head: &Head) -> Answer {
 fn act(store: &Store, meters: &Meters, head: &Head) -> anyhow::Result<String> {
     let text = |name: &str| head.query(name).with_context(|| format!("{} needs {name}=", head.path));
     let number = |name: &str| -> anyhow::Result<u64> {
-        text(name)?.parse().with_context(|| format!("{name} is no number"))
+        text(name)?.parse().with_context(|| format!("{name} is not a number"))
     };
     Ok(match head.path.as_str() {
         "/-/counters" => serde_json::to_string(&meters.counts())?,

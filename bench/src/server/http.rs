@@ -198,7 +198,7 @@ impl Connection {
     /// The next request; none when the client is done.
     ///
     /// # Errors
-    /// The connection broke, or what came is no HTTP.
+    /// The connection broke, or what came is not HTTP.
     pub(crate) fn next(&mut self) -> io::Result<Option<Head>> {
         loop {
             if !self.early.is_empty()

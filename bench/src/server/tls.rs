@@ -51,7 +51,7 @@ fn named(name: &str, hosts: Vec<String>) -> anyhow::Result<CertificateParams> {
 /// A client that trusts only the authority in `ca_file`.
 ///
 /// # Errors
-/// The file is no certificate.
+/// The file is not a certificate.
 pub(crate) fn client(ca_file: &Path) -> anyhow::Result<Arc<ClientConfig>> {
     let mut roots = RootCertStore::empty();
     roots.add(

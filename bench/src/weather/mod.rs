@@ -28,7 +28,7 @@ const LINK_OF_WRITERS: u64 = 10_000_000;
 const LARGE: u64 = 300 * MIB;
 const SMALL: u64 = 16 * MIB;
 
-/// Besides the outage itself, how long a file system may take; then it is killed. The slow link needs 195 s at least.
+/// The time that a file system may take besides the outage itself; then it is killed. The slow link needs 195 s at least.
 const LIMIT: Duration = Duration::from_secs(400);
 
 /// The order of a run.

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn each_job_is_named_after_its_file_and_writes_nowhere_but_below_the_mount() {
+    fn each_job_is_named_after_its_file_and_writes_only_below_the_mount() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("fio");
         let on_disk = std::fs::read_dir(folder).unwrap().count();
         assert_eq!(on_disk, FIO.len(), "each file of bench/fio is a workload");

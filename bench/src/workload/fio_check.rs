@@ -47,7 +47,7 @@ pub(super) fn sections(text: &str) -> anyhow::Result<Vec<Section>> {
             own.lines().chain(global.lines()).find_map(of)
         };
         let number = |key: &str| match value(key) {
-            Some(text) => text.parse().with_context(|| format!("[{name}] {key}={text} is no number")),
+            Some(text) => text.parse().with_context(|| format!("[{name}] {key}={text} is not a number")),
             None => Ok(1),
         };
         let kind = value("rw").with_context(|| format!("[{name}] has no rw="))?;
@@ -93,7 +93,7 @@ pub(super) fn written(
 }
 
 /// Reads a sample of what a job's readers had before them, through the same mount, and compares it with what the bucket
-/// holds: small files whole, of big ones pages by chance. Half of those lie in what one who reads in order got to, `bytes` in
+/// holds: small files whole, of big ones pages by chance. Half of those lie in the part that a reader in order got to, `bytes` in
 /// all, where the kernel may still have the very pages that fio was given; the others lie anywhere.
 ///
 /// # Errors

@@ -52,7 +52,7 @@ pub(crate) struct Workload {
     pub(crate) latency_ms: u64,
     /// Bytes a second of each connection, in MB/s; 0 as fast as it goes.
     pub(crate) rate_mb: u64,
-    /// Over TLS 1.3.
+    /// Whether the workload goes over TLS 1.3.
     pub(crate) tls: bool,
     /// Mounted with a disk cache.
     pub(crate) cache: bool,
@@ -361,7 +361,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_store_that_never_gets_it_all_is_an_error_and_a_late_one_is_waited_for() {
+    fn a_store_that_never_gets_all_is_an_error_and_a_late_one_is_awaited() {
         let looks = std::cell::Cell::new(0);
         let late = || {
             looks.set(looks.get() + 1);

@@ -19,7 +19,7 @@ pub(super) const PAGE: usize = 4096;
 pub(super) const RANDOM_THREADS: u64 = 16;
 /// Files whose first byte is timed.
 const FIRST_BYTES: u64 = 20;
-/// Size of a read of a range in bytes, who reads such, and how many each.
+/// Size of a read of a range in bytes, its readers, and how many each makes.
 const RANGE: usize = 8 << 20;
 const RANGE_THREADS: u64 = 4;
 const RANGES: u64 = 150;

@@ -1,7 +1,7 @@
 //! A copy of the sources that holds the switches, and its one build.
 //!
 //! Enters: the mutants in the order of the sample. Leaves: the numbers that compile, and the test programs. A mutant that does not
-//! compile is replaced by the next one: it is no question to the tests.
+//! compile is replaced by the next one: it is not a question to the tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -41,7 +41,7 @@ pub async fn name(socket: &Path, within: Duration) -> anyhow::Result<String> {
     Ok(info.name)
 }
 
-/// Between two looks for a driver that is not there yet.
+/// The pause between two looks for a driver that is not there yet.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Waits for the driver, for as long as it takes; its name.

@@ -12,7 +12,7 @@ use std::time::Duration;
 /// The path is not one from the root.
 pub fn socket(text: &str) -> Result<PathBuf, String> {
     let path = text.strip_prefix("unix://").unwrap_or(text);
-    if path.starts_with('/') { Ok(path.into()) } else { Err(format!("{text:?} is no path of a socket")) }
+    if path.starts_with('/') { Ok(path.into()) } else { Err(format!("{text:?} is not a path of a socket")) }
 }
 
 /// An address; without a host it is every address of the machine.
@@ -35,7 +35,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         "ms" => 1,
         "s" => 1000,
         "m" => 60_000,
-        _ => return Err(format!("{text:?} is no time such as 500ms, 3s or 2m")),
+        _ => return Err(format!("{text:?} is not a time such as 500ms, 3s or 2m")),
     };
     let number: u64 = number.parse().map_err(|_| format!("{text:?} has no number before its unit"))?;
     Ok(Duration::from_millis(number.saturating_mul(unit_ms)))

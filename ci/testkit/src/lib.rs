@@ -1,4 +1,4 @@
-//! What the tests of several crates share.
+//! Code that the tests of several crates share.
 //!
 //! Nothing here knows the engine, the driver or a store: tests hand in addresses, commands and closures. No product code depends on
 //! this crate.

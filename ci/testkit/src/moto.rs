@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::port::listens_on;
 use crate::{need, until_within};
 
-/// It answers within some seconds where nothing else runs.
+/// The limit on its start. It answers within some seconds where nothing else runs.
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// A running server; killed when dropped. If the test fails, the last lines of its log are printed.
@@ -34,7 +34,7 @@ impl Moto {
         if !need("MOUNT_S3_MOTO (ci/moto prints what to set it to)", there) {
             return None;
         }
-        assert!(binary.is_file(), "MOUNT_S3_MOTO={} is no file", binary.display());
+        assert!(binary.is_file(), "MOUNT_S3_MOTO={} is not a file", binary.display());
         Some(binary)
     }
 

@@ -1,4 +1,4 @@
-//! What a test needs and a machine may lack.
+//! Requirements of a test that a machine may lack.
 //!
 //! One meaning of CI: with `CI=true` what is missing fails the test. Elsewhere the test says `SKIPPED: test: why` on standard error,
 //! which `ci/test` counts, and ends.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::port::listens_on;
 use crate::{need, until_within};
 
-/// It answers within a second where nothing else runs.
+/// The limit on its start. It answers within a second where nothing else runs.
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// A running gateway; killed when dropped. If the test fails, the last lines of its log are printed.
@@ -33,7 +33,7 @@ impl Versitygw {
         if !need("MOUNT_S3_VERSITYGW (ci/versitygw prints what to set it to)", there) {
             return None;
         }
-        assert!(binary.is_file(), "MOUNT_S3_VERSITYGW={} is no file", binary.display());
+        assert!(binary.is_file(), "MOUNT_S3_VERSITYGW={} is not a file", binary.display());
         Some(binary)
     }
 
@@ -57,7 +57,7 @@ impl Versitygw {
         if let Some([certificate, key]) = tls {
             command.arg("--cert").arg(certificate).arg("--key").arg(key);
         }
-        // Buckets that are told to keep versions keep them there.
+        // Buckets with versioning keep versions there.
         let versions = folder.join("versions");
         fs::create_dir_all(&versions).expect("make the folder of versions");
         command.args(["posix", "--versioning-dir"]).arg(versions).arg(data).env_clear();

@@ -19,7 +19,7 @@ struct File {
     /// The folder of its crate: `mountpoint/src`.
     src: String,
     module: Vec<String>,
-    /// Those that product code uses.
+    /// Names that product code uses.
     names: Vec<Name>,
 }
 
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_the_words_of_a_folder_hand_on_is_of_the_file_that_it_comes_from() {
+    fn a_reexported_name_belongs_to_the_file_that_defines_it() {
         for words in [
             "mod a; mod b; pub use a::A;",
             "pub use self::a::{A, Other};",
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rooms_of_a_crate_form_no_circle_and_a_command_is_a_crate_of_its_own() {
+    fn rooms_of_a_crate_form_no_circle_and_a_command_is_its_own_crate() {
         let found =
             findings(&[("s3/get.rs", "use crate::fs::File;"), ("fs/mod.rs", "use crate::s3::Client;")]);
         assert!(found.len() == 1 && found[0].contains("mountpoint/src/: "), "{found:?}");

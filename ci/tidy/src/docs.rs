@@ -11,7 +11,7 @@ const CLAIMS_PAGE: &str = "docs/semantics.md";
 const SEEDS_PAGE: &str = "csi/seeds.md";
 const ACCEPTANCE_PAGE: &str = "csi/acceptance.md";
 const CODE_PAGE: &str = "ARCHITECTURE.md";
-/// Where the chart's facts have their names.
+/// The files that name the chart's facts.
 const CHART_FACTS: [&str; 2] = ["helm/tests/facts.py", "ci/chart"];
 const FLAGS: &str = "mountpoint/src/cli/";
 const FLAGS_PAGE: &str = "docs/configuration.md";
@@ -42,7 +42,7 @@ fn metrics(tree: &Tree) -> Vec<Finding> {
         .map(|m| {
             Finding::new(METRICS_PAGE, 0, format!("metric `{m}` of {METRICS} has no row below Counters"))
         })
-        .chain(extra.map(|m| Finding::new(METRICS_PAGE, 0, format!("`{m}` is no metric of {METRICS}"))))
+        .chain(extra.map(|m| Finding::new(METRICS_PAGE, 0, format!("`{m}` is not a metric of {METRICS}"))))
         .collect()
 }
 
@@ -60,11 +60,11 @@ fn flags(tree: &Tree) -> Vec<Finding> {
     let extra = listed.iter().filter(|f| !code.contains(f) && !from_clap.contains(&f.as_str()));
     missing
         .map(|f| Finding::new(FLAGS_PAGE, 0, format!("flag `{f}` of {FLAGS} has no row below Flags")))
-        .chain(extra.map(|f| Finding::new(FLAGS_PAGE, 0, format!("`{f}` is no flag of {FLAGS}"))))
+        .chain(extra.map(|f| Finding::new(FLAGS_PAGE, 0, format!("`{f}` is not a flag of {FLAGS}"))))
         .collect()
 }
 
-/// The fields that clap is told to take as `--long-flags`.
+/// The fields that clap takes as `--long-flags`.
 fn long_flags(cli: &str) -> Vec<String> {
     let names_long = |text: &str| text.split([',', ' ', ')']).any(|word| word == "long");
     let mut found = Vec::new();

@@ -42,13 +42,13 @@ fn header(path: &str, text: &str) -> Option<Finding> {
     })
 }
 
-/// `unsafe_code` is denied for the whole workspace, so whoever wants it must lift the lint: that is what is looked for.
+/// `unsafe_code` is denied for the whole workspace, so code that wants it must lift the lint: the rule looks for that.
 fn fence(path: &str, text: &str, law: &Law) -> Option<Finding> {
     (expects_unsafe(text) && !law.fences.iter().any(|f| f == path)).then(|| {
         Finding::new(
             path,
             0,
-            format!("holds unsafe code, but is no fence of {FENCES}: move it into one, or add a row"),
+            format!("holds unsafe code, but is not a fence of {FENCES}: move it into one, or add a row"),
         )
     })
 }

@@ -73,7 +73,7 @@ pub(crate) fn lex(text: &str) -> Vec<(Token, usize)> {
     tokens
 }
 
-/// Behind a block comment, which may hold others.
+/// The position behind a block comment, which may hold others.
 fn comment_end(chars: &[char], start: usize) -> usize {
     let (mut i, mut depth) = (start, 0);
     while i + 1 < chars.len() {
@@ -89,7 +89,7 @@ fn comment_end(chars: &[char], start: usize) -> usize {
     chars.len()
 }
 
-/// Behind the string literal that opens at `start`.
+/// The position behind the string literal that opens at `start`.
 fn string_end(chars: &[char], start: usize) -> usize {
     let mut i = start + 1;
     while i < chars.len() && chars[i] != '"' {
@@ -109,7 +109,7 @@ fn raw_hashes(chars: &[char], start: usize) -> Option<(usize, usize)> {
     (chars.get(i + hashes) == Some(&'"')).then_some((i + hashes + 1, hashes))
 }
 
-/// Behind a character literal, or behind the quote of a lifetime.
+/// The position behind a character literal, or behind the quote of a lifetime.
 fn quote_end(chars: &[char], start: usize) -> usize {
     match (chars.get(start + 1), chars.get(start + 2)) {
         (Some('\\'), _) => {
@@ -118,7 +118,7 @@ fn quote_end(chars: &[char], start: usize) -> usize {
         }
         (Some(_), Some('\'')) => start + 3,
         _ => {
-            // A lifetime: its name is no path.
+            // A lifetime: its name is not a path.
             let name = chars[start + 1..].iter().take_while(|c| c.is_alphanumeric() || **c == '_').count();
             start + 1 + name
         }

@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_strings_characters_and_lifetimes_hide_nothing_and_show_nothing() {
+    fn comments_strings_characters_and_lifetimes_are_not_paths() {
         let text = r##"
             // crate::fs::a
             /* crate::fs::b /* crate::fs::c */ crate::fs::d */

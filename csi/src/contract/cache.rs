@@ -8,7 +8,7 @@ use super::volume;
 
 /// The volume of a Mountpoint Pod with the cache, and the name of generic ephemeral claims behind the pod's.
 pub const VOLUME: &str = "local-cache";
-/// Where the pod has it.
+/// The mount point of that volume in the pod.
 pub const DIRECTORY: &str = "/local-cache";
 /// The size of a cache for which nothing says one: a volume that grows without a limit fills the node's disk, and the kubelet then ends pods.
 pub const SIZE: Quantity = Quantity::of(10 << 30);
@@ -19,7 +19,7 @@ const USED_PERCENT: u64 = 95;
 /// A cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
-    /// Where it is kept.
+    /// The medium of the cache.
     pub place: Place,
     /// The volume's size.
     pub size: Quantity,
@@ -29,14 +29,14 @@ pub struct Cache {
     pub is_default: bool,
 }
 
-/// Where a cache is kept.
+/// The medium of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On the node's disk.
+    /// The node's disk.
     Disk,
-    /// In the node's memory, as part of the pod's.
+    /// The node's memory, as part of the pod's.
     Memory,
-    /// In a volume of its own, of this StorageClass.
+    /// A volume of its own, of this StorageClass.
     Ephemeral {
         /// The StorageClass.
         class: String,
@@ -168,7 +168,7 @@ fn has_cache(options: &[String]) -> bool {
     options.iter().any(|option| volume::name_and_value(option).0 == "cache")
 }
 
-/// Its own check is the engine's; what is no number here sets no size.
+/// The size that the options name. Words that are not numbers are ignored here: the engine refuses them.
 fn max_cache_size(options: &[String]) -> Option<u64> {
     let values = options.iter().map(|option| volume::name_and_value(option));
     values
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_uses_95_percent_of_the_volume_or_less_where_the_option_says_less() {
+    fn the_engine_uses_at_most_95_percent_of_its_cache_volume() {
         let limit = [(volume::CACHE, "emptyDir"), (volume::CACHE_SIZE_LIMIT, "1Gi")];
         let cache = read(&limit, &[]).unwrap().unwrap();
         assert_eq!((&cache.place, cache.max_mib, cache.is_default), (&Place::Disk, 972, false));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Its name, in the namespace of the release.
+/// The Lease's name, in the namespace of the release.
 pub const NAME: &str = "scality-csi-controller";
 /// A Lease that was not renewed for this time may be taken by others.
 pub const DURATION: Duration = Duration::from_secs(15);

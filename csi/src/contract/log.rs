@@ -3,13 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The variable by which each of them is told.
+/// The variable by which each of them learns it.
 pub const VARIABLE: &str = "LOG_FORMAT";
 
 /// The form of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people.
+    /// Text for people.
     #[default]
     Text,
     /// A JSON object.

@@ -42,7 +42,7 @@ pub struct MountMessage {
 pub enum Answer {
     /// The mount is served.
     Ready,
-    /// It is not, and why: the engine's own words.
+    /// The mount failed, with the engine's own words.
     Failed {
         /// One line.
         error: String,
@@ -128,7 +128,7 @@ pub fn receive(stream: &UnixStream, within: Duration) -> io::Result<(MountMessag
         }
         stream.set_read_timeout(Some(left))?;
         let mut chunk = [0; 4096];
-        // Room for more than one: a sender of two is told so, rather than cut off.
+        // Room for more than one: a sender of two gets an error, rather than being cut off.
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
         let received = match recvmsg(
@@ -169,7 +169,7 @@ pub fn receive(stream: &UnixStream, within: Duration) -> io::Result<(MountMessag
     Ok((message, device))
 }
 
-/// Answers the node. A node of release 2.2 has closed already: that is no error.
+/// Answers the node. A node of release 2.2 has closed already: that is not an error.
 ///
 /// # Errors
 /// Errors of the socket, except that the other side does not read.
@@ -189,7 +189,7 @@ pub fn answer(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
 /// Reads the mounter's answer; `None` if it closed without one, as release 2.2 does.
 ///
 /// # Errors
-/// `TimedOut` after `within`; `InvalidData` if what came is no answer.
+/// `TimedOut` after `within`; `InvalidData` if what came is not an answer.
 pub fn read_answer(stream: &UnixStream, within: Duration) -> io::Result<Option<Answer>> {
     let until = Instant::now() + within;
     let mut line = Vec::new();

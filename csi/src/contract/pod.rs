@@ -11,7 +11,7 @@ pub const COMM_VOLUME: &str = "comm";
 
 /// The volume with what outlives a container of the pod.
 pub const STATE_VOLUME: &str = "state";
-/// Where a Mountpoint Pod has it: the engine notes uploads under way there, and the engine of the next container aborts them.
+/// The mount point of that volume: the engine notes uploads under way there, and the engine of the next container aborts them.
 pub const STATE_DIRECTORY: &str = "/var/lib/mount-s3";
 
 /// The port of a Mountpoint Pod where its engine serves metrics, by name.
@@ -26,7 +26,7 @@ pub const CLAIM_OF_CACHE: &str = "local-ephemeral-cache";
 
 /// The volume with certificates to trust.
 pub const CA_VOLUME: &str = "ca";
-/// Where a Mountpoint Pod has them: the mounter hands each file `*.crt` of it to the engine, which trusts them besides the system's.
+/// The mount point of that volume: the mounter hands each file `*.crt` of it to the engine, which trusts them besides the system's.
 pub const CA_DIRECTORY: &str = "/etc/mount-s3/ca";
 /// The key of a ConfigMap with certificates, in PEM, as release 2.2 has it.
 pub const CA_KEY: &str = "ca-bundle.crt";

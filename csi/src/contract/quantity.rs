@@ -93,13 +93,13 @@ impl Quantity {
         Self { milli: self.milli + other.milli }
     }
 
-    /// As an amount of CPU is written: `250m`.
+    /// The quantity written as an amount of CPU: `250m`.
     #[must_use]
     pub fn as_cpu(self) -> String {
         format!("{}m", self.milli)
     }
 
-    /// As an amount of memory is written: `256Mi`, or bytes.
+    /// The quantity written as an amount of memory: `256Mi`, or bytes.
     #[must_use]
     pub fn as_memory(self) -> String {
         let bytes = self.bytes();

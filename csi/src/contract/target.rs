@@ -13,7 +13,7 @@ pub struct OfPod {
 }
 
 impl OfPod {
-    /// Out of a path relative to the kubelet's directory.
+    /// Reads a path relative to the kubelet's directory.
     #[must_use]
     pub fn read(below: &Path) -> Option<Self> {
         let parts: Vec<&str> = below.iter().map(OsStr::to_str).collect::<Option<_>>()?;
@@ -25,7 +25,7 @@ impl OfPod {
         }
     }
 
-    /// Out of a mount point, if it is a target of the kubelet's making.
+    /// Reads a mount point; `None` if the kubelet did not make it as a target.
     #[must_use]
     pub fn of_mount_point(path: &Path, kubelet: &Path) -> Option<Self> {
         Self::read(path.strip_prefix(kubelet).ok()?)

@@ -2,7 +2,7 @@
 
 /// The bucket; required.
 pub const BUCKET_NAME: &str = "bucketName";
-/// Only keys that begin so are the volume; ends in a slash. Volumes that the driver made in a bucket of many have it.
+/// The prefix of the volume's keys; ends in a slash. Volumes that the driver made in a shared bucket have it.
 pub const PREFIX: &str = "prefix";
 /// The region of the bucket, where it is not the driver's.
 pub const REGION: &str = "region";
@@ -10,7 +10,7 @@ pub const REGION: &str = "region";
 pub const ENDPOINT_URL: &str = "endpointUrl";
 /// A ConfigMap in the namespace of Mountpoint Pods with certificates that the volume's engine trusts besides (key `ca-bundle.crt`).
 pub const CA_CONFIG_MAP: &str = "caBundleConfigMap";
-/// What becomes of the data of a volume that the driver made, when it is deleted: `keep`, `fail`, `purge`.
+/// The fate of the data when a volume that the driver made is deleted: `keep`, `fail`, `purge`.
 pub const ON_DELETE: &str = "onDelete";
 /// `true` for volumes that the driver made, as release 2.2 writes it; not read.
 pub const DYNAMIC_PROVISIONING: &str = "dynamicProvisioning";
@@ -45,10 +45,10 @@ pub const CACHE_SIZE_LIMIT: &str = "cacheEmptyDirSizeLimit";
 pub const CACHE_MEDIUM: &str = "cacheEmptyDirMedium";
 /// The StorageClass of an ephemeral volume for the cache.
 pub const CACHE_CLASS: &str = "cacheEphemeralStorageClassName";
-/// Its size.
+/// The size of an ephemeral volume for the cache.
 pub const CACHE_REQUEST: &str = "cacheEphemeralStorageResourceRequest";
 
-/// What has an effect on Mountpoint Pods alone. Engines that the node's systemd runs have no such pod.
+/// Attributes that affect Mountpoint Pods alone. Engines that the node's systemd runs have no such pod.
 pub const OF_MOUNTPOINT_PODS: [&str; 11] = [
     CA_CONFIG_MAP,
     POD_SERVICE_ACCOUNT,
@@ -65,7 +65,7 @@ pub const OF_MOUNTPOINT_PODS: [&str; 11] = [
 
 /// The name of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_NAME: &str = "csi.storage.k8s.io/pod.name";
-/// Its namespace.
+/// The namespace of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 /// The UID of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_UID: &str = "csi.storage.k8s.io/pod.uid";
@@ -76,17 +76,17 @@ pub const CONTEXT_TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
 /// Attributes that the side-cars of Kubernetes add, and this driver ignores.
 const OF_OTHERS: [&str; 1] = ["storage.kubernetes.io/csiProvisionerIdentity"];
-/// What the kubelet adds begins so.
+/// The prefix of attributes that the kubelet adds.
 pub const OF_KUBELET: &str = "csi.storage.k8s.io/";
 
 /// `true` for a volume that stands in the pod itself and has no PersistentVolume.
 pub const CONTEXT_EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
 /// Mount options of such a volume, with commas between them: it has no field for them.
 pub const MOUNT_OPTIONS: &str = "mountOptions";
-/// The only attributes of such a volume: a user who writes pods is no administrator.
+/// The only attributes of such a volume: a user who writes pods is not an administrator.
 pub const OF_INLINE: [&str; 3] = [BUCKET_NAME, PREFIX, MOUNT_OPTIONS];
 
-/// Mount options that such a volume may not have: by them whoever writes pods would take any amount of the node's disk or memory, past the quota
+/// Mount options that such a volume may not have: by them a user who writes pods would take any amount of the node's disk or memory, past the quota
 /// of the namespace, or send what the engine measures anywhere. Sorted.
 pub const NOT_INLINE: [&str; 6] =
     ["cache", "max-cache-size", "max-threads", "memory-target", "otlp-endpoint", "otlp-export-interval"];
@@ -107,7 +107,7 @@ pub fn inline_options(attribute: Option<&str>) -> Vec<String> {
     items.filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
 
-/// Those of them that its Mountpoint Pod is made by. The node refuses the volume if there are others, and says so.
+/// The options by which the volume's Mountpoint Pod is made. The node refuses the volume if there are others, and says so.
 #[must_use]
 pub fn allowed_inline(options: Vec<String>) -> Vec<String> {
     let allowed = |option: &String| !NOT_INLINE.contains(&name_and_value(option).0);

@@ -21,11 +21,11 @@ const ROUNDS: u32 = 3;
 /// The result of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is gone, or was.
+    /// The volume is gone, or was before.
     Gone,
-    /// It is not in this store.
+    /// The volume is not in this store.
     NotHere,
-    /// It had data, which stays; what an Event says of it.
+    /// The volume had data, which stays; the text of the Event about it.
     Kept(String),
 }
 

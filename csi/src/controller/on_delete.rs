@@ -16,7 +16,7 @@ pub enum OnDelete {
 }
 
 impl OnDelete {
-    /// Out of a parameter, a tag or an attribute.
+    /// Parses a parameter, a tag or an attribute.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Keep, Self::Fail, Self::Purge].into_iter().find(|it| it.to_string() == text)

@@ -21,7 +21,7 @@ pub enum Found {
     },
     /// An earlier call made it and was cut short; so it is if it is empty.
     OursIfEmpty,
-    /// It belongs to another volume, cluster or user, for this reason.
+    /// The place belongs to another volume, cluster or user, for this reason.
     Taken(String),
 }
 

@@ -29,7 +29,7 @@ pub const ENDPOINT_URL: &str = "endpointUrl";
 pub const TAGS: &str = "tags";
 /// The fate of data: `keep`, `fail`, `purge`.
 pub const ON_DELETE: &str = "onDelete";
-/// Whose keys mounts use, where the class names no Secret for them: `driver` or `pod`.
+/// The source of the keys of mounts for which the class names no Secret: `driver` or `pod`.
 pub const AUTHENTICATION_SOURCE: &str = volume::AUTHENTICATION_SOURCE;
 
 const OURS: [&str; 8] = [
@@ -80,7 +80,7 @@ enum Mode {
 /// The place of a new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chosen {
-    /// Where.
+    /// The bucket or prefix.
     pub place: Place,
     /// The bucket's name holds a salted digest of the request: nothing but this request names a bucket so.
     pub is_digest: bool,
@@ -155,7 +155,7 @@ impl Parameters {
         })
     }
 
-    /// Where the volume of this request is.
+    /// The place of this request's volume.
     ///
     /// # Errors
     /// `InvalidArgument`: a template that can't be filled in, or whose result names no bucket and no prefix.

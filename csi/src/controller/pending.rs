@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_of_a_store_is_made_or_deleted_by_one_call_at_a_time_and_prefixes_wait_for_nobody() {
+    fn one_call_at_a_time_makes_or_deletes_a_bucket_and_prefixes_never_wait() {
         let pending = Pending::default();
         let bucket = |name: &str| Place::Bucket(name.to_owned());
         let turn = pending.begin_for("http://a.test", &bucket("data")).unwrap();

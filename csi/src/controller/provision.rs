@@ -28,7 +28,7 @@ pub struct Request<'a> {
     pub cluster: &'a Cluster,
     /// The name of the request.
     pub name: &'a str,
-    /// Where.
+    /// The place of the volume.
     pub chosen: &'a Chosen,
     /// The size to record.
     pub capacity: Capacity,
@@ -45,7 +45,7 @@ pub struct Request<'a> {
 /// A volume that is there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// Its size as it was recorded.
+    /// The volume's size as it was recorded.
     pub capacity_bytes: i64,
     /// The region of its bucket, where the store named another than it was asked in.
     pub region: Option<String>,
@@ -180,8 +180,8 @@ impl Request<'_> {
         Ok(capacity)
     }
 
-    /// Reads our tags back. Another cluster may have written its own over them: where a store answers CreateBucket alike for all who own
-    /// the bucket, both of us took it for new. Whoever wrote last has it.
+    /// Reads our tags back. Another cluster may have written its own over them: where a store answers CreateBucket alike for all owners of
+    /// the bucket, both of us took it for new. The last writer has it.
     async fn check_mark(&self, bucket: &Bucket) -> Result<()> {
         let read = bucket.tags().await.map_err(|error| self.failed("reading the tags of", bucket, &error))?;
         match ownership::at_creation(&read, self.cluster, self.name, true, true) {

@@ -65,7 +65,7 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Of a call.
+    /// Reads the capacity of a call.
     ///
     /// # Errors
     /// `InvalidArgument`: below zero, or a limit below what is required.

@@ -18,7 +18,7 @@ pub struct Keys {
     pub credentials: Option<Credentials>,
     /// The region that came with them.
     pub region: Option<String>,
-    /// They came with the call.
+    /// Whether the keys came with the call.
     pub of_secret: bool,
 }
 

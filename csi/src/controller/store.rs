@@ -19,7 +19,7 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mounter::Credentials;
 use crate::node::driver_keys::DriverKeys;
 
-/// How long a request waits for a store that does not answer. Then the provisioner is told to try again, which it does with pauses.
+/// How long a request waits for a store that does not answer. Then the provisioner gets an error, and tries again with pauses.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections to one store at once. More only make deletions of many objects faster.
 const CONNECTIONS: usize = 32;
@@ -44,7 +44,7 @@ pub struct Config {
 /// The stores.
 #[derive(Debug)]
 pub struct Stores {
-    /// As it was given.
+    /// The configuration as it was given.
     pub config: Config,
     metrics: Arc<Metrics>,
     known: Mutex<HashMap<String, Arc<s3::Store>>>,
@@ -53,27 +53,27 @@ pub struct Stores {
 /// A bucket, and what its store says of it.
 #[derive(Debug)]
 pub struct Looked {
-    /// In its own region.
+    /// The bucket, in its own region.
     pub bucket: Bucket,
-    /// That region, where the store named another than it was asked in.
+    /// The bucket's region, if it differs from the one that the request named.
     pub region: Option<String>,
-    /// Its tags; `None`: there is no such bucket.
+    /// The bucket's tags; `None`: there is no such bucket.
     pub tagging: Option<Tagging>,
 }
 
 /// A bucket, and one page of its keys.
 #[derive(Debug)]
 pub struct Listed {
-    /// In its own region.
+    /// The bucket, in its own region.
     pub bucket: Bucket,
-    /// That region, where the store named another than it was asked in.
+    /// The bucket's region, if it differs from the one that the request named.
     pub region: Option<String>,
     /// The page.
     pub page: ListPage,
 }
 
 impl Stores {
-    /// Without a request.
+    /// Makes the stores without a request.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self { config, metrics: Arc::default(), known: Mutex::default() }
@@ -99,7 +99,7 @@ impl Stores {
     /// A bucket of a store. Without a request.
     ///
     /// # Errors
-    /// `InvalidArgument`: the endpoint is no URL. `Internal`: the certificates of this machine.
+    /// `InvalidArgument`: the endpoint is not a URL. `Internal`: the certificates of this machine.
     pub fn bucket(
         &self,
         endpoint_url: &str,

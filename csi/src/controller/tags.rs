@@ -20,7 +20,7 @@ pub struct Mark {
     pub name: String,
     /// The cluster, by [`Cluster::mark`].
     pub cluster: String,
-    /// In bytes; recorded, never enforced.
+    /// The capacity in bytes; recorded, never enforced.
     pub capacity_bytes: Option<i64>,
     /// The fate of data; an administrator may change it here.
     pub on_delete: Option<OnDelete>,

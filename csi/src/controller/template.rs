@@ -67,7 +67,7 @@ impl Values {
         let value = match variable {
             "pvc.name" => self.pvc_name.as_deref(),
             "pvc.namespace" => self.pvc_namespace.as_deref(),
-            // They are the same unless the side-car was told to name volumes otherwise.
+            // They are the same unless the side-car is configured to name volumes otherwise.
             "pv.name" => Some(self.pv_name.as_deref().unwrap_or(&self.request)),
             "hash" => Some(self.hash.as_str()),
             _ => {

@@ -30,7 +30,7 @@ pub enum Place {
     Prefix {
         /// The bucket.
         bucket: String,
-        /// Without a slash at its end.
+        /// The prefix without a slash at its end.
         prefix: String,
     },
 }
@@ -63,7 +63,7 @@ pub fn prefix_max(bucket: &str) -> usize {
 /// An id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeId {
-    /// In our form.
+    /// An id in our form.
     Ours {
         /// The place of the volume.
         place: Place,
@@ -85,7 +85,7 @@ impl VolumeId {
         Self::Ours { place, nonce, proof }
     }
 
-    /// Out of a call; `None` if it can be neither ours nor release 2.2's.
+    /// Parses the id of a call; `None` if it can be neither ours nor release 2.2's.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let Some((head, rest)) = text.split_once('/') else {

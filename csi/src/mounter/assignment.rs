@@ -121,15 +121,15 @@ impl Assignments {
 /// The state of a Mountpoint Pod, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountpointPod {
-    /// Its UID: its comm directory is found by it.
+    /// The pod's UID, by which its comm directory is found.
     pub uid: String,
     /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`.
     pub phase: String,
     /// No workload is left: its source is to be unmounted.
     pub needs_unmount: bool,
-    /// Its volume names a Secret: its mounts have no other keys.
+    /// The pod's volume names a Secret: its mounts have no other keys.
     pub keys_of_secret: bool,
-    /// It is being deleted.
+    /// The pod is being deleted.
     pub leaving: bool,
     /// Why its container does not run, if it has been tried: no image, a crash, a configuration that makes no sense.
     pub waits: Option<String>,
@@ -264,11 +264,11 @@ fn missing(kind: &str) -> String {
 /// The next step, given the known state.
 #[derive(Debug)]
 enum Step<T> {
-    /// It is here.
+    /// The result is here.
     Ready(T),
-    /// It may come; and the error if it does not.
+    /// The result may come; and the error if it does not.
     Wait(Error),
-    /// It does not come by waiting.
+    /// The result does not come by waiting.
     Fail(Error),
 }
 

@@ -37,7 +37,7 @@ fn note(volume: &str, server: &str, words: Option<&str>, now: Timestamp) -> Stri
     format!(
         "the engine of PersistentVolume {volume} died, and {server} serves the volume again since {}. A container without mountPropagation: \
          HostToContainer, or with a subPath, gets \"Transport endpoint is not connected\" until it is restarted.{words}",
-        now.strftime("%H:%M:%S UTC")
+        now.strftime("%H:%M:%S%.3f UTC")
     )
 }
 
@@ -47,10 +47,10 @@ mod tests {
 
     #[test]
     fn the_note_says_which_containers_must_be_restarted_and_differs_by_time() {
-        let at = |second| Timestamp::from_second(second).unwrap();
-        let first = note("pv-1", "Mountpoint Pod mp-1", Some("signal: 9 (SIGKILL)"), at(3_600));
+        let at = |ms| Timestamp::from_millisecond(ms).unwrap();
+        let first = note("pv-1", "Mountpoint Pod mp-1", Some("signal: 9 (SIGKILL)"), at(3_600_007));
         assert!(
-            first.contains("pv-1") && first.contains("mp-1 serves the volume again since 01:00:00 UTC"),
+            first.contains("pv-1") && first.contains("mp-1 serves the volume again since 01:00:00.007 UTC"),
             "{first}"
         );
         assert!(first.contains("HostToContainer") && first.contains("subPath"), "{first}");

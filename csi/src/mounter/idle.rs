@@ -22,9 +22,9 @@ use super::notes::Notes;
 use super::sys::{self, Busy, Health, Probes};
 use crate::contract::comm::{self, Comm};
 
-/// How long a source may be in use by who only looks at it.
+/// How long a source may be in use by a process that only looks at it.
 const LOOKED_AT: Duration = Duration::from_secs(3);
-/// Between two attempts to unmount it.
+/// The pause between two attempts to unmount a source.
 const AGAIN: Duration = Duration::from_millis(100);
 
 /// The task that unmounts idle sources.
@@ -41,7 +41,7 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// Until it is dropped.
+    /// Sweeps until it is dropped.
     pub(super) async fn run(mut self) {
         let mut sweep = tokio::time::interval(self.sweep_every);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -164,7 +164,7 @@ struct Unmounting {
 }
 
 impl Unmounting {
-    /// Under the pod's lock.
+    /// Unmounts under the pod's lock.
     async fn run(&self, name: &str, uid: Option<String>) -> Result<(), String> {
         let at = self.source.display();
         let uid = uid.or_else(|| self.notes.uid(name));

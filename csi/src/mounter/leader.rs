@@ -39,7 +39,7 @@ struct Seen {
     since: Instant,
 }
 
-/// What each renewal changes.
+/// The fields that each renewal changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
     holder: Option<String>,
@@ -61,7 +61,7 @@ impl State {
 }
 
 impl Seen {
-    /// What is remembered once the Lease is in this state.
+    /// The memory of a Lease that is in this state now.
     fn after(earlier: Option<Self>, state: State, now: Instant) -> Self {
         match earlier {
             Some(seen) if seen.state == state => seen,
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_that_does_not_change_for_its_duration_is_nobodys_whatever_time_stands_in_it() {
+    fn a_lease_without_renewal_for_its_duration_is_free_whatever_its_times() {
         let begin = Instant::now();
         let at = |seconds| begin + Duration::from_secs(seconds);
         let seen = Seen::after(None, state("1970"), at(0));
@@ -155,9 +155,9 @@ mod tests {
         assert_eq!(Seen::after(Some(seen), state("1970"), at(900)).left(at(900)), None);
     }
 
-    /// Goal: a rolling update of the reconciler is no time without one.
+    /// Goal: a rolling update of the reconciler leaves no time without one.
     #[test]
-    fn a_leader_that_steps_down_leaves_the_next_one_as_much_time_as_one_that_dies() {
+    fn a_leader_that_steps_down_leaves_its_successor_as_much_time_as_a_death() {
         // As kube-leader-election writes it.
         let spec = serde_json::json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": "2025-06-01T10:00:00.000000Z"});
         let free = State::of(serde_json::from_value(serde_json::json!({ "spec": spec })).unwrap());

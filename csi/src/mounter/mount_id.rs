@@ -97,7 +97,7 @@ mod tests {
 
     /// Goal: a publish does not hang where an engine does.
     #[test]
-    fn a_mount_that_nobody_serves_and_one_whose_engine_died_have_numbers_at_once() {
+    fn an_unserved_mount_and_one_of_a_dead_engine_have_numbers_at_once() {
         isolated(|| {
             let Some(device) = fuse() else { return };
             let ([point], _folder) = dirs();

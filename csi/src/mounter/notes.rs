@@ -1,6 +1,6 @@
 //! A node's notes on its Mountpoint Pods: the UID of each pod with a mounted source, a digest of where the data is that the source serves, and
 //! whether its keys are those of a Secret. A restarted driver finds the comm directory of a source by the UID, without the API server, and knows
-//! by the rest whom the source may serve, and with which keys. Enters: names and UIDs from the API server, digests. Leaves: the same.
+//! by the rest which workloads the source may serve, and with which keys. Enters: names and UIDs from the API server, digests. Leaves: the same.
 //!
 //! The files are in the driver's own directory on the node, which no pod can write to. A workload could plant a note in a pod's volume,
 //! and the next refresh would bring it the keys of another pod.
@@ -22,7 +22,7 @@ const OF_SECRET: &str = "secret";
 pub struct Notes(PathBuf);
 
 impl Notes {
-    /// Those of the driver beneath this kubelet's directory.
+    /// The notes of the driver beneath this kubelet's directory.
     #[must_use]
     pub fn of(kubelet: &Path) -> Self {
         Self(comm::plugin_directory(kubelet).join("pods"))
@@ -31,7 +31,7 @@ impl Notes {
     /// Remembers a Mountpoint Pod, whole or not at all. What is known of its source stays.
     ///
     /// # Errors
-    /// An error of the file system; a name that is no file name.
+    /// An error of the file system; a name that is not a file name.
     pub fn remember(&self, mountpoint_pod: &str, uid: &str) -> io::Result<()> {
         if self.uid(mountpoint_pod).as_deref() == Some(uid) {
             return Ok(());
@@ -69,7 +69,7 @@ impl Notes {
         self.line(mountpoint_pod, 0)
     }
 
-    /// Where the data is that its source serves; `None` if no source is remembered, or a release without such notes mounted it.
+    /// The place of the data that its source serves; `None` if no source is remembered, or a release without such notes mounted it.
     #[must_use]
     pub fn place(&self, mountpoint_pod: &str) -> Option<String> {
         self.line(mountpoint_pod, 1)
@@ -113,7 +113,7 @@ impl Notes {
         if is_name(mountpoint_pod) {
             return Ok(self.0.join(mountpoint_pod));
         }
-        Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{mountpoint_pod:?} is no pod's name")))
+        Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{mountpoint_pod:?} is not a pod's name")))
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_sources_data_is_and_whose_keys_it_has_stays_remembered_with_the_pod_and_goes_with_another() {
+    fn a_sources_place_and_keys_are_remembered_with_its_pod_only() {
         let kubelet = tempfile::tempdir().unwrap();
         let notes = Notes::of(kubelet.path());
         notes.remember("mp-1", "uid-1").unwrap();

@@ -21,7 +21,7 @@ impl Default for Processes {
 }
 
 impl Processes {
-    /// As a directory like `/proc` shows them.
+    /// Processes as a directory like `/proc` shows them.
     #[must_use]
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into())

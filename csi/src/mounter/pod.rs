@@ -249,6 +249,10 @@ impl Node {
             mounted = true;
         }
         for (path, bound) in &served.targets {
+            // The target of a call that goes on is not locked for nothing: the kubelet would have to ask again.
+            if !matches!(self.probes.check(path, sys::PROBE_LIMIT).await, Health::Dead(_)) {
+                continue;
+            }
             // Another call for this target sees that it is dead, or takes it away.
             let Ok(Some(target)) = self.targets.find(path) else { continue };
             let Health::Dead(why) = self.probes.check(target.path(), sys::PROBE_LIMIT).await else {

@@ -21,7 +21,7 @@ use crate::contract::comm::Comm;
 use crate::contract::message::{self, Answer, MountMessage};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Between two attempts to reach a mounter that does not listen yet. Its container runs already, so the first few succeed.
+/// The pause between two attempts to reach a mounter that does not listen yet. Its container runs already, so the first few succeed.
 const DIAL_EVERY: Duration = Duration::from_millis(10);
 /// A mounter writes `mount.err` this long after its engine ended, at most; later its words are not in our error.
 const LAST_WORDS: Duration = Duration::from_secs(2);
@@ -31,7 +31,7 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 pub struct Peer<'a> {
     /// The UID of the Mountpoint Pod.
     pub uid: &'a str,
-    /// Where its processes are looked up.
+    /// The table in which its processes are looked up.
     pub processes: &'a Processes,
 }
 
@@ -91,9 +91,9 @@ impl SourceMount {
 /// A mount that no engine serves yet.
 #[derive(Debug)]
 enum Unserved {
-    /// Not attached to any directory.
+    /// A mount that is not attached to any directory.
     Detached(OwnedFd),
-    /// In its place already, on a kernel that has no other way.
+    /// A mount in its place already, on a kernel that has no other way.
     Placed(SourceMount),
 }
 
@@ -116,7 +116,7 @@ impl Unserved {
         at_directory(path, "mounting a FUSE device", mount).map(Self::Placed)
     }
 
-    /// Where its root can be asked.
+    /// A path to the root of the mount.
     fn root(&self) -> PathBuf {
         match self {
             Self::Detached(mount) => PathBuf::from(format!("/proc/self/fd/{}", mount.as_raw_fd())),
@@ -197,7 +197,7 @@ impl Drop for SourceMount {
     }
 }
 
-/// What is mounted at a source, if it answers.
+/// The mount at a source, if it answers.
 ///
 /// # Errors
 /// `Unavailable` if it hangs.
@@ -243,7 +243,7 @@ pub(super) fn hangs(path: &Path) -> Error {
     )
 }
 
-/// On a thread of its own. The device is closed here as soon as the mounter has it.
+/// Hands the device to the mounter, on a thread of its own. The device is closed here as soon as the mounter has it.
 fn exchange(
     stream: &UnixStream,
     message: &MountMessage,

@@ -17,7 +17,10 @@ use mountpoint::sync::atomic::{AtomicUsize, Ordering};
 use mountpoint::sync::{Arc, Mutex};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, StatxFlags, statx};
 use rustix::io::Errno;
-use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, UnmountFlags};
+use rustix::mount::{
+    FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MountPropagationFlags, MoveMountFlags,
+    UnmountFlags,
+};
 use tokio::sync::watch;
 
 /// The name of the driver's mounts in the table of mounts.
@@ -94,16 +97,14 @@ pub fn attach(mount: BorrowedFd<'_>, directory: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(mount, "", CWD, directory, flags)?)
 }
 
-/// Binds a source to a target. Read-only concerns this target alone. A bind that is to be read-only takes two calls; they are made
-/// elsewhere, in our own tree, and the target becomes a copy of what came of it. So it is never writable, wherever we are ended.
+/// Binds a source to a target. Read-only concerns this target alone. The bind takes several calls; they are made elsewhere, in our own
+/// tree, and the target becomes a copy of what came of it. So a read-only one is never writable, wherever we are ended. And the target is
+/// no peer of the source or of its other targets: what is mounted over one, writable perhaps, does not appear over another.
 ///
 /// # Errors
 /// An error of mount(2); nothing is bound then.
 pub fn bind(source: &Path, target: &Path, read_only: bool) -> io::Result<()> {
-    if !read_only {
-        return Ok(rustix::mount::mount_bind(source, target)?);
-    }
-    let copy = ReadOnlyCopy::of(source)?;
+    let copy = OwnCopy::of(source, read_only)?;
     Ok(rustix::mount::mount_bind(&copy.0, target)?)
 }
 
@@ -117,17 +118,17 @@ pub fn make_read_only(target: &Path) -> io::Result<()> {
     Ok(rustix::mount::mount_remount(target, flags, c"")?)
 }
 
-/// A read-only bind of a source outside the kubelet's directory. It goes when it is dropped; with a container, when that ends.
-struct ReadOnlyCopy(PathBuf);
+/// A bind of a source outside the kubelet's directory, without peers. It goes when it is dropped; with a container, when that ends.
+struct OwnCopy(PathBuf);
 
-impl ReadOnlyCopy {
-    fn of(source: &Path) -> io::Result<Self> {
+impl OwnCopy {
+    fn of(source: &Path, read_only: bool) -> io::Result<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let place = std::env::temp_dir();
         std::fs::create_dir_all(&place)?;
         let path = loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let path = place.join(format!("s3-csi-read-only-{}-{number}", std::process::id()));
+            let path = place.join(format!("s3-csi-bind-{}-{number}", std::process::id()));
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 made => break made.map(|()| path)?,
@@ -135,12 +136,15 @@ impl ReadOnlyCopy {
         };
         let copy = Self(path);
         rustix::mount::mount_bind(source, &copy.0)?;
-        make_read_only(&copy.0)?;
+        rustix::mount::mount_change(&copy.0, MountPropagationFlags::PRIVATE)?;
+        if read_only {
+            make_read_only(&copy.0)?;
+        }
         Ok(copy)
     }
 }
 
-impl Drop for ReadOnlyCopy {
+impl Drop for OwnCopy {
     fn drop(&mut self) {
         // Not mounted, if the bind failed.
         let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
@@ -326,7 +330,37 @@ mod tests {
                 stop.store(1, Ordering::Release);
             });
             let left = Mounts::read().unwrap();
-            assert!(!left.points().any(|point| point.to_string_lossy().contains("s3-csi-read-only")));
+            assert!(!left.points().any(|point| point.to_string_lossy().contains("s3-csi-bind")));
+        });
+    }
+
+    /// A node's kubelet directory is shared with its containers, and with it all that is mounted there.
+    #[test]
+    fn what_is_mounted_over_one_target_appears_over_no_other() {
+        isolated(|| {
+            let ([kubelet], _folder) = dirs();
+            tmpfs(&kubelet);
+            rustix::mount::mount_change(&kubelet, MountPropagationFlags::SHARED).unwrap();
+            let [source, next, first, second] =
+                ["source", "next", "first", "second"].map(|it| kubelet.join(it));
+            for directory in [&source, &next, &first, &second] {
+                std::fs::create_dir(directory).unwrap();
+            }
+            tmpfs(&source);
+            tmpfs(&next);
+            bind(&source, &first, false).unwrap();
+            bind(&source, &second, true).unwrap();
+            bind(&next, &first, false).unwrap();
+            let mounts = Mounts::read().unwrap();
+            let device = |at: &Path| mounts.at(at).unwrap().device.clone();
+            assert_eq!(device(&first), device(&next));
+            assert_eq!(
+                device(&second),
+                device(&source),
+                "the second target has a new mount that nobody made for it"
+            );
+            assert_eq!(mounts.layers(&source).count(), 1);
+            assert!(mounts.at(&second).unwrap().read_only);
         });
     }
 

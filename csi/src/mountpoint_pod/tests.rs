@@ -295,6 +295,8 @@ fn an_engine_that_the_kernel_killed_for_memory_is_told_with_the_limit_to_raise()
     fs::write(pod.folder.path().join("memory.events"), "low 0\noom 3\noom_kill 3\n").unwrap();
     let (outcome, ()) = pod.run(|stream| {
         pod.hand_over(&stream, &[]);
+        // From then on the socket is another one.
+        assert_eq!(answered(&stream), Some(Answer::Ready));
         drop(pod.connect());
         let said = pod.error().unwrap();
         assert!(said.contains("signal: 9") && said.contains("out of memory"), "{said}");

@@ -19,7 +19,7 @@ use crate::contract::target::OfPod;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounter::mountinfo::Mounts;
 
-/// The mount table of this process, and the kubelet whose targets are told from other mounts.
+/// The mount table of this process, and the kubelet whose targets differ from other mounts.
 #[derive(Debug)]
 pub struct Table {
     /// `/proc/self/mountinfo`.
@@ -29,7 +29,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// As it is now.
+    /// Reads the table as it is now.
     ///
     /// # Errors
     /// `Internal`: it can't be read.
@@ -43,9 +43,9 @@ impl Table {
 /// A PersistentVolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// Its name.
+    /// The volume's name.
     pub name: String,
-    /// Its volumeHandle, by which the kubelet knows it.
+    /// The volumeHandle, by which the kubelet knows the volume.
     pub handle: String,
 }
 
@@ -60,7 +60,7 @@ pub struct Claims {
 struct State {
     /// A call about this target is under way; without a volume it takes away a target that is not known.
     busy: HashMap<PathBuf, Option<Volume>>,
-    /// As far as we know.
+    /// Published volumes by target, as far as we know.
     published: HashMap<PathBuf, Volume>,
 }
 
@@ -72,7 +72,7 @@ pub struct Claim {
 }
 
 impl Claims {
-    /// Those of the volumes that are mounted.
+    /// The claims of the volumes that are mounted.
     #[must_use]
     pub fn new(table: Arc<Table>) -> Self {
         // A table that can't be read fails each call that needs it.
@@ -282,7 +282,7 @@ mod tests {
         it.mounted(&[&target("a"), &target("b")]);
         it.claims.publish(&target("b"), &volume("pv-1"), true).unwrap();
         it.mounted(&[Path::new("/"), &target("a")]);
-        // The same target again, another volume, and a volume of many writers are no second target.
+        // The same target again, another volume, and a volume of many writers are not a second target.
         it.claims.publish(&target("a"), &volume("pv-1"), true).unwrap();
         it.claims.publish(&target("b"), &volume("pv-2"), true).unwrap();
         it.claims.publish(&target("b"), &volume("pv-1"), false).unwrap();
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_writer_is_not_refused_for_another_drivers_volume_that_its_pod_calls_the_same() {
+    fn a_single_writer_ignores_another_drivers_volume_of_the_same_name() {
         let it = Fixture::new();
         let line = format!("40 30 0:50 / {} rw,relatime - tmpfs tmpfs rw\n", target("a").display());
         std::fs::write(it.table.path(), line).unwrap();
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_writer_is_not_refused_for_a_volume_in_a_pods_manifest_that_is_called_the_same() {
+    fn a_single_writer_ignores_an_inline_volume_of_the_same_name() {
         let it = Fixture::new();
         let inline = Volume { name: "csi-0f".to_owned(), handle: "csi-0f".to_owned() };
         it.claims.publish(&target("a"), &inline, false).unwrap().published();
@@ -399,7 +399,7 @@ mod tests {
             std::fs::write(self.at(name).with_file_name("vol_data.json"), text).unwrap();
         }
 
-        /// Those of a driver that starts now.
+        /// The claims of a driver that starts now.
         fn claims(&self, it: &Fixture) -> Claims {
             let kubelet = self.directory.path().to_owned();
             Claims::new(Arc::new(Table { path: it.table.path().to_owned(), kubelet }))

@@ -18,12 +18,12 @@ const ATTEMPTS: usize = 4;
 /// No key and no token is longer; what is behind it makes it one that is refused.
 const VALUE_MAX: u64 = 32 << 10;
 
-/// Where the driver's keys are.
+/// The source of the driver's keys.
 #[derive(Clone, Debug)]
 pub enum DriverKeys {
     /// The keys of its start; `None`: the signing code looks for keys itself.
     Fixed(Option<Credentials>),
-    /// In the files `access_key_id`, `secret_access_key` and `session_token` of this directory. No file: none.
+    /// The files `access_key_id`, `secret_access_key` and `session_token` of this directory. No file: none.
     Directory(PathBuf),
 }
 
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// As the kubelet writes a Secret's volume.
+    /// Writes a Secret's volume as the kubelet does.
     fn publish(directory: &Path, version: &str, files: &[(&str, &str)]) {
         let data = directory.join(format!("..{version}"));
         std::fs::create_dir(&data).unwrap();

@@ -65,7 +65,7 @@ impl Target {
     }
 }
 
-/// Without `.` and doubled slashes; `None` if it is relative or has a `..`, which may mean another place than it seems.
+/// The path without `.` and doubled slashes; `None` if it is relative or has a `..`, which may mean another place than it seems.
 fn normalised(path: &Path) -> Option<PathBuf> {
     if !path.is_absolute() {
         return None;

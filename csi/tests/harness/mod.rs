@@ -27,7 +27,7 @@ use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 
-/// What no error and no log may show.
+/// A secret that no error and no log may show.
 pub(crate) const HUSH: &str = "HUSHHUSH";
 
 /// Does nothing, and remembers what it was to do.
@@ -105,7 +105,7 @@ impl Recorder {
         *self.ignored.lock().unwrap() = attributes;
     }
 
-    /// It says that it made its mounts so.
+    /// Makes the mounter say that it made its mounts so.
     pub(crate) fn makes(&self, made: Made) {
         *self.made.lock().unwrap() = made;
     }
@@ -121,7 +121,7 @@ impl Recorder {
         self.reached_by(1).await;
     }
 
-    /// Waits until so many mounts have begun.
+    /// Waits until this many mounts have begun.
     pub(crate) async fn reached_by(&self, count: usize) {
         self.begun.subscribe().wait_for(|&it| it >= count).await.unwrap();
     }
@@ -199,7 +199,7 @@ impl Driver {
         self.directory.path().join("kubelet").to_str().unwrap().to_owned()
     }
 
-    /// Where the kubelet wants `pv-1` for this pod.
+    /// The kubelet's target of `pv-1` for this pod.
     pub(crate) fn target(&self, uid: &str) -> String {
         format!("{}/pods/{uid}/volumes/kubernetes.io~csi/pv-1/mount", self.kubelet())
     }
@@ -228,7 +228,7 @@ impl Driver {
         self.node().node_publish_volume(call).await.map(drop)
     }
 
-    /// From now on the mount table shows these.
+    /// Makes the mount table show these targets from now on.
     pub(crate) fn mounted(&self, targets: &[&str]) {
         let line =
             |target: &&str| format!("40 30 0:50 / {target} rw,relatime shared:9 - fuse mountpoint-s3 rw\n");

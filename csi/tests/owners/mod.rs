@@ -16,8 +16,7 @@ fn alike(lab: &Lab, name: &str, more: &[(&str, &str)]) -> CreateVolumeRequest {
 
 /// Goal: no claim's deletion takes the data of another. AWS S3 in us-east-1, Ceph RGW and others answer CreateBucket so.
 #[tokio::test]
-async fn two_claims_whose_template_gives_one_name_at_once_get_one_bucket_though_the_store_answers_200_for_ones_own()
- {
+async fn of_two_claims_with_one_bucket_name_at_once_one_gets_the_bucket() {
     let lab = Lab::start().await;
     let faults = lab.server().faults();
     faults.add(Fault::on("CreateBucket", Effect::OwnBucketAgain));
@@ -48,7 +47,7 @@ async fn two_claims_whose_template_gives_one_name_at_once_get_one_bucket_though_
     lab.create(call(name)).await.unwrap();
 }
 
-/// As of another cluster, whose driver took the bucket for new at the same moment.
+/// The tags are of another cluster, whose driver took the bucket for new at the same moment.
 #[tokio::test]
 async fn a_bucket_whose_tags_another_wrote_over_is_not_ours_and_is_left() {
     let lab = Lab::start().await;

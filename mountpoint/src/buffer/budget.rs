@@ -272,7 +272,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn never_over_the_total_and_everybody_is_served_though_read_ahead_is_never_given_back(
+        fn the_total_holds_and_all_are_served_though_read_ahead_never_returns(
             ops in proptest::collection::vec(op(), 1..200)
         ) {
             let mut state = BudgetState::new(TOTAL, DEMAND, WRITE);
@@ -352,7 +352,7 @@ mod tests {
         assert_eq!(state.used(Use::Ahead), TOTAL - DEMAND - WRITE, "its share");
         assert_eq!(state.used(Use::Write), WRITE);
         state.give_back(Use::Ahead, TOTAL - DEMAND - WRITE);
-        assert!(state.grant().is_empty(), "a moment between two requests is no end");
+        assert!(state.grant().is_empty(), "a moment between two requests is not an end");
         state.nobody_reads();
         assert_eq!(state.grant(), line, "the end is");
     }

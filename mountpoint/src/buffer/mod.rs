@@ -1,6 +1,6 @@
 //! Memory: blocks to receive into and answer from, under one budget.
 //!
-//! Enters: "a block of so many bytes, for a reader / a writer / read-ahead". Leaves: a [`BlockMut`] to fill, frozen to a
+//! Enters: "a block of this many bytes, for a reader / a writer / read-ahead". Leaves: a [`BlockMut`] to fill, frozen to a
 //! [`Block`] that many may read; its bytes return to the budget when the last holder drops it. This room knows
 //! nothing of S3, files or FUSE, and never calls another room: a caller short of memory waits, and a caller that grows checks
 //! [`Pool::pressure`] first.

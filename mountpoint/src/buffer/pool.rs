@@ -207,7 +207,7 @@ mod tests {
             for waiting in [pool.reserve(Use::Demand, max), pool.reserve(Use::Demand, max)] {
                 threads.push(spawn(move || assert_eq!(block_on(waiting).bytes(), max)));
             }
-            // One comes back, and no other will while anybody waits: it must reach both, whoever has it first.
+            // One comes back, and no other will while anybody waits: it must reach both, in whichever order.
             let one = held.pop();
             threads.push(spawn(move || drop(one)));
             for thread in threads {

@@ -17,12 +17,12 @@ pub(super) fn most_memory() -> u64 {
 /// A block that is here, or comes or goes.
 #[derive(Debug)]
 pub(super) struct Stored {
-    /// Its sectors.
+    /// The block's sectors, with their checksums.
     pub(super) sums: Sums,
-    /// Which of them this run wrote, or read and compared with their checksums.
+    /// Sectors that this run wrote, or read and compared with their checksums.
     pub(super) sound: super::Sectors,
     pub(super) state: State,
-    /// Which put it came from: another number, other bytes on disk.
+    /// The number of the put that wrote the block: another number, other bytes on disk.
     pub(super) born: u64,
     /// When it was last read or written; smaller is colder.
     pub(super) used: u64,
@@ -30,11 +30,11 @@ pub(super) struct Stored {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum State {
-    /// Its first sectors are being written, or it is being punched: absent for every reader.
+    /// The block's first sectors are being written, or it is being punched: absent for every reader.
     Moving,
     /// More sectors are being written; those that were here can be read.
     Growing,
-    /// On disk.
+    /// The block is on disk.
     Stored,
 }
 
@@ -155,7 +155,7 @@ impl FromIterator<(u32, Stored)> for Blocks {
     }
 }
 
-/// The memory of the tree of so many blocks, without their checksums.
+/// The memory of the tree of this many blocks, without their checksums.
 fn tree(blocks: usize) -> u64 {
     let room = if blocks < 2 { 0 } else { (2 * blocks).max(TREE_MIN) };
     heap(room * size_of::<(u32, Stored)>())
@@ -174,7 +174,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a plain map: whatever is done, they hold the same, and the memory is that of the same blocks put there at once.
+        /// Compares blocks with a plain map: they hold the same after any steps, and the memory is that of the same blocks put there at once.
         #[test]
         fn blocks_are_a_map_and_their_memory_depends_on_what_is_there_alone(
             acts in proptest::collection::vec((0..3u8, 0..6u32, 1u64..), 0..40),

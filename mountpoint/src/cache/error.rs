@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Only at start. A cache that runs has no errors: what goes wrong is a miss.
+/// An error at the start of a cache. A cache that runs has no errors: a failure is a miss.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The directory is not there.

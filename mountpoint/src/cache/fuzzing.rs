@@ -3,7 +3,7 @@
 use super::format::{SLOT, Slot, block_len, crc32c, decode_header, decode_slot, encode_header, encode_slot};
 use super::sector::Sectors;
 
-/// Where a sidecar's texts begin ...
+/// The offset at which a sidecar's texts begin ...
 const TEXTS: usize = 32;
 /// ... and where their lengths stand.
 const LENGTHS: usize = 24;

@@ -91,7 +91,7 @@ impl Health {
         self.off.load(Relaxed)
     }
 
-    /// Whether a file could not be read back in this run. Who reads past the engine hears such an error; the engine fetches the bytes anew.
+    /// Whether a file could not be read back in this run. A reader that bypasses the engine hears such an error; the engine fetches the bytes anew.
     pub(super) fn is_unreadable(&self) -> bool {
         self.unreadable.load(Relaxed)
     }
@@ -144,7 +144,7 @@ impl Health {
         true
     }
 
-    /// Not one block fits into what the cache may hold now; `free_min_percent` if that is a share of the disk.
+    /// Logs once that no block fits into what the cache may hold now; `free_min_percent` if that is a share of the disk.
     pub(super) fn no_room(&self, free_min_percent: Option<u8>) {
         if self.no_room_said.swap(true, Relaxed) {
             return;

@@ -23,13 +23,13 @@ enum Found {
     Sound(Arc<Entry>),
     /// This run made it, and may not have written its first slot yet: not the loader's business.
     Ours,
-    /// Nothing in it, or data without a sidecar: no harm was done.
+    /// No blocks, or data without a sidecar: no harm was done.
     Empty,
-    /// It came over plain HTTP, and the run that wrote it did not compare it with the store's checksum.
+    /// The version came over plain HTTP, and the run that wrote it did not compare it with the store's checksum.
     Unproven,
     /// The index has no room for it, whatever else left.
     TooLarge,
-    /// It says nothing that can be believed.
+    /// The sidecar is damaged.
     Broken,
 }
 

@@ -18,7 +18,7 @@ const WRONG_MAX: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Proofs {
     expected: Mutex<Expected>,
-    /// With the time at which each was found wrong: what was put before is not written.
+    /// Versions that were found wrong, with the time: blocks that were put before it are not written.
     wrong: Mutex<VecDeque<(ObjectId, u64)>>,
     any_wrong: AtomicBool,
 }

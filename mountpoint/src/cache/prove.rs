@@ -25,7 +25,7 @@ pub(super) const AFTER_END: Duration = Duration::from_secs(3);
 enum Outcome {
     Proven,
     Wrong(Checksum),
-    /// It left, rotted, a disk failed, or the mount ended.
+    /// The version left or rotted, a disk failed, or the mount ended.
     Open,
 }
 
@@ -94,7 +94,7 @@ impl Store {
         }
     }
 
-    /// Before sectors are added to a version that was proven: it is so no longer.
+    /// Marks a proven version as unproven, before sectors are added to it.
     pub(super) fn doubt_proof(&self, entry: &Entry) -> std::io::Result<()> {
         if self.needs_proof && entry.set_proven(false) {
             self.say_proven(entry, false)?;

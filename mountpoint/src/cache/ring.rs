@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn io_uring_is_used_where_it_has_what_is_needed_and_every_refusal_has_a_reason() {
+    fn io_uring_is_used_where_it_suffices_and_each_refusal_has_a_reason() {
         let has = |keeps_all, polls| Ok(Features { keeps_all, polls });
         assert_eq!(decide(has(true, true)), Ok(()));
         assert!(decide(has(true, false)).unwrap_err().contains("5.7"));

@@ -1,4 +1,4 @@
-//! Which parts of a block are here: a block is fetched, checked and kept by sectors. Pure.
+//! The parts of a block that are here: a block is fetched, checked and kept by sectors. Pure.
 
 use std::ops::Range;
 
@@ -22,12 +22,12 @@ impl Sectors {
     /// All of them, whatever the block's length.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// Those that have a byte of `range`, which counts from the block's start.
+    /// The sectors that have a byte of `range`, which counts from the block's start.
     pub fn touching(range: &Range<u64>) -> Self {
         Self::numbered(range.start / SECTOR..range.end.div_ceil(SECTOR))
     }
 
-    /// Those that lie in `range` as a whole, in a block of `len` bytes: its last one ends with it.
+    /// The sectors that lie in `range` as a whole, in a block of `len` bytes: its last one ends with it.
     pub(super) fn within(range: &Range<u64>, len: u64) -> Self {
         let end = if range.end >= len { len.div_ceil(SECTOR) } else { range.end / SECTOR };
         Self::numbered(range.start.div_ceil(SECTOR)..end)
@@ -38,12 +38,12 @@ impl Sectors {
         Self(below(numbers.end) & !below(numbers.start))
     }
 
-    /// As they stand in a sidecar.
+    /// Sectors from the bits of a sidecar.
     pub(super) const fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// For a sidecar.
+    /// The bits for a sidecar.
     pub(super) fn bits(self) -> u64 {
         self.0
     }
@@ -66,7 +66,7 @@ impl Sectors {
         Self(self.0 & !others.0)
     }
 
-    /// Those before the first of `others`.
+    /// The sectors before the first of `others`.
     pub(super) fn before(self, others: Self) -> Self {
         Self(self.0 & !u64::MAX.checked_shl(others.0.trailing_zeros()).unwrap_or(0))
     }
@@ -86,12 +86,12 @@ impl Sectors {
         self.0 >> n & 1 == 1
     }
 
-    /// Their numbers, in order.
+    /// The sectors' numbers, in order.
     pub(super) fn numbers(self) -> impl Iterator<Item = usize> {
         (0..SECTORS).filter(move |&n| self.has(n))
     }
 
-    /// Their bytes in a block of `len` bytes, neighbours joined.
+    /// The sectors' bytes in a block of `len` bytes, neighbours joined.
     pub(super) fn runs(self, len: u64) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for n in self.numbers() {
@@ -104,7 +104,7 @@ impl Sectors {
         runs
     }
 
-    /// Where the last of them ends, in a block of `len` bytes; 0 without one.
+    /// The end of the last sector, in a block of `len` bytes; 0 without one.
     pub(super) fn end(self, len: u64) -> u64 {
         self.numbers().last().map_or(0, |n| bytes_of(n, len).end)
     }

@@ -3,7 +3,7 @@
 use super::sector::Sectors;
 use super::weight::heap;
 
-/// Which sectors of a block are here, and the CRC32C of each, in their order.
+/// The sectors of a block that are here, and the CRC32C of each, in their order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Sums {
     present: Sectors,
@@ -11,7 +11,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Of these sectors; `crc` gives the checksum of a number.
+    /// The checksums of these sectors; `crc` gives the checksum of a number.
     pub(super) fn new(present: Sectors, crc: impl FnMut(usize) -> u32) -> Self {
         let mut crcs = Vec::with_capacity(present.count());
         crcs.extend(present.numbers().map(crc));
@@ -35,7 +35,7 @@ impl Sums {
         self.present.contains(wanted).then(|| self.crcs.get(from..from + wanted.count())).flatten()
     }
 
-    /// With more sectors; those that are here keep their checksums.
+    /// Adds sectors; those that are here keep their checksums.
     pub(super) fn with(&self, more: Sectors, mut crc: impl FnMut(usize) -> u32) -> Self {
         let new = more.without(self.present);
         let mut known = self.crcs.iter();
@@ -64,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_sector_keeps_its_own_checksum_whichever_come_and_in_whatever_order(
+        fn each_sector_keeps_its_own_checksum_in_any_order_of_arrival(
             pieces in proptest::collection::vec(any::<u64>(), 1..5),
             (from, to) in (0..SECTORS as u64, 1..=SECTORS as u64),
         ) {

@@ -23,12 +23,12 @@ impl Share {
         Self { account: Arc::clone(account), bytes }
     }
 
-    /// Its bytes.
+    /// The bytes of the share.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// From now on it is `bytes`.
+    /// Changes the share to `bytes`.
     pub(super) fn set(&mut self, bytes: u64) {
         if bytes > self.bytes {
             self.account.fetch_add(bytes - self.bytes, Relaxed);

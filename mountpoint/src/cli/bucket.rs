@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn uploads_carry_crc32c_unless_another_is_named_or_the_bucket_is_on_outposts() {
+    fn uploads_carry_crc32c_unless_another_is_named_or_on_outposts() {
         let arn = "arn:aws:s3-outposts:us-west-2:123456789012:outpost/op-01/accesspoint/data";
         for (bucket, flags, expected) in [
             ("bucket", &[][..], Some(ChecksumAlgorithm::Crc32c)),

@@ -41,7 +41,7 @@ pub(crate) struct CacheOptions {
 pub(crate) enum ReadModeArg {
     /// Depends on how earlier files were read.
     Auto,
-    /// Through the page cache.
+    /// Read through the page cache.
     Buffered,
     /// Bypasses the page cache.
     Direct,
@@ -60,7 +60,7 @@ impl From<ReadModeArg> for ReadMode {
 /// Whether to use a feature that some machines lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum When {
-    /// Where the machine has it.
+    /// Use it if the machine supports it.
     Auto,
     /// Never.
     Off,

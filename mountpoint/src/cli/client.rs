@@ -99,7 +99,7 @@ pub(crate) enum TransportArg {
     Auto,
     /// The engine's own loop over /dev/fuse
     Dev,
-    /// As dev, but over io_uring; falls back to dev where the kernel does not offer it
+    /// Like dev, but over io_uring; falls back to dev where the kernel does not offer it
     IoUring,
     /// The loop of the crate fuser
     Fuser,

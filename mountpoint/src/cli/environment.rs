@@ -18,7 +18,7 @@ pub(crate) fn heeded(command: Command) -> (Command, Vec<Remark>) {
     with(command, |name| std::env::var_os(name))
 }
 
-/// Where requests go through a proxy. As in curl, a name in small letters goes first.
+/// The variables that send requests through a proxy. As in curl, a name in small letters goes first.
 pub(super) fn proxies() -> ProxyVariables {
     let found = |names: [&str; 2]| {
         let mut values = names.into_iter().filter_map(|name| std::env::var(name).ok());
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_relative_name_of_a_file_of_keys_is_made_absolute_and_no_other_is_touched() {
+    fn a_relative_name_of_a_key_file_becomes_absolute_and_others_stay() {
         let here = std::env::current_dir().unwrap();
         for (value, expected) in
             [("keys", Some(here.join("keys"))), ("/keys", None), ("", None), ("~/.aws/keys", None)]

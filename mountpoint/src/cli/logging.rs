@@ -1,4 +1,4 @@
-//! Where the log goes, and how much of it; where the metrics go.
+//! Flags for the destination and the level of the log, and for the destination of metrics.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 
 use crate::telemetry::Listen;
 
-/// Where the log goes.
+/// The destination of the log.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Logging options")]
 pub(crate) struct LoggingOptions {

@@ -87,20 +87,20 @@ pub struct Args {
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,
 
-    /// Where requests go through a proxy: the environment's
+    /// Proxies for requests, from the environment
     #[arg(skip)]
     pub(crate) proxies: ProxyVariables,
     /// Files of credentials: as the environment names them
     #[arg(skip)]
     pub(crate) credential_files: Vec<PathBuf>,
-    /// Where uploads under way are noted unless --state-dir says so: as the environment has it
+    /// Directory for notes on uploads under way unless --state-dir names one, from the environment
     #[arg(skip)]
     pub(crate) state_dir_default: Option<PathBuf>,
 
     /// The words of the command line except bucket and directory, without passwords
     #[arg(skip)]
     pub(crate) flags: Vec<String>,
-    /// Where metrics are exported to: the flags' and the environment's
+    /// Export of metrics, from the flags and the environment
     #[arg(skip)]
     pub(crate) otlp: Option<crate::telemetry::otlp::Settings>,
     /// Folder for sockets of this user: the environment's

@@ -23,7 +23,7 @@ pub(crate) struct MountOptions {
     /// Allow renaming files: the store copies them, and the old key is deleted
     #[arg(long)]
     pub(crate) allow_rename: bool,
-    /// Without --allow-rename, the error of a rename: with exdev, mv and other programs copy and delete instead
+    /// Error of a rename without --allow-rename: with exdev, mv and other programs copy and delete instead
     #[arg(long, value_enum, default_value_t, conflicts_with = "allow_rename")]
     pub(crate) rename_errno: RenameErrnoArg,
     /// Unmount even if this process is killed

@@ -8,7 +8,7 @@ use clap::Args as ClapArgs;
 use super::{BucketOptions, ClientOptions, CredentialOptions, bucket, bucket_and_prefix, environment};
 use crate::net::ProxyVariables;
 
-/// Which bucket of which store, and how to reach it.
+/// The bucket, its store, and the way to reach it.
 #[derive(Clone, Debug, ClapArgs)]
 pub(crate) struct StoreOptions {
     /// Bucket, or s3://bucket/prefix/
@@ -22,7 +22,7 @@ pub(crate) struct StoreOptions {
     #[command(flatten)]
     pub(crate) client: ClientOptions,
 
-    /// Where requests go through a proxy: the environment's
+    /// Proxies for requests, from the environment
     #[arg(skip)]
     pub(crate) proxies: ProxyVariables,
     /// Files of credentials: as the environment names them

@@ -15,7 +15,7 @@ const BESIDE_TARGET: u64 = 64 << 20;
 /// The share of the memory target that the index of a disk cache may take. Twice of it keeps twice as many small files, and leaves readers
 /// and writers a seventh less.
 const INDEX_SHARE: u64 = 8;
-/// Where `/proc/meminfo` says nothing.
+/// The memory assumed for a machine whose `/proc/meminfo` does not name it.
 const UNKNOWN_MACHINE: u64 = 4 << 30;
 
 /// The default of `--memory-target`: a quarter of what this process may have. No less than all make progress with, no more than
@@ -34,7 +34,7 @@ pub(super) fn default_target() -> u64 {
     target
 }
 
-/// Of a memory target, what blocks may take and what the index of the cache: together no more than the target, but that each gets its least.
+/// The shares of blocks and of the cache's index in a memory target: together at most the target, but each at least its minimum.
 /// Those together exceed it by [`cache::Config::INDEX_MIN`] at most, which fits beside it.
 pub(super) fn shares(target: u64, has_cache: bool) -> (u64, u64) {
     let index = if has_cache { (target / INDEX_SHARE).max(cache::Config::INDEX_MIN) } else { 0 };
@@ -87,7 +87,7 @@ fn membership(line: &str) -> Option<(Version, &str)> {
 #[derive(PartialEq, Eq, Debug)]
 struct Hierarchy {
     version: Version,
-    /// Which group its top directory is, as this process's namespace names it.
+    /// The group of the top directory, as this process's namespace names it.
     top: PathBuf,
     mounted_at: PathBuf,
 }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn the_index_of_a_cache_takes_its_share_of_the_target_and_leaves_the_least_that_makes_progress() {
+    fn the_index_takes_its_share_of_the_target_and_leaves_the_least() {
         assert_eq!(shares(4 << 30, false), (4 << 30, 0));
         assert_eq!(shares(4 << 30, true), (3584 * MIB, 512 * MIB));
         assert_eq!(shares(192 * MIB, true), (168 * MIB, 24 * MIB));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn inside_a_namespace_of_groups_the_top_is_our_own_and_v1_tells_of_those_above() {
+    fn in_a_group_namespace_the_top_is_our_own_and_v1_shows_those_above() {
         let v2 = [
             ("proc/self/cgroup", "0::/\n"),
             ("proc/self/mountinfo", V2),

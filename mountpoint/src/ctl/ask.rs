@@ -28,15 +28,15 @@ pub(super) const LOOK: &str = "look";
 /// No process serves the mount any more.
 const LEFT_BEHIND: u8 = 3;
 
-/// What came of asking.
+/// The state of a mount that was asked.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub(super) enum Seen {
-    /// It answered.
+    /// The mount answered.
     Serving(Box<Status>),
-    /// Its process is there and does not answer.
+    /// The mount's process is there and does not answer.
     Hangs(Box<Origin>),
-    /// Its process has ended.
+    /// The mount's process has ended.
     Gone {
         mount_point: PathBuf,
         /// The directory is mounted still, and every access fails.
@@ -44,10 +44,10 @@ pub(super) enum Seen {
     },
     /// Another user's.
     NotYours { mount_point: PathBuf, uid: u32 },
-    /// It has no socket: another engine's, an older release, or one that found no folder for it.
+    /// The mount has no socket: another engine's, an older release, or one that found no folder for it.
     Silent {
         mount_point: PathBuf,
-        /// Its process answers the kernel.
+        /// Whether the mount's process answers the kernel.
         answers: bool,
     },
 }

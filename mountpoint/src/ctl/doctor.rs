@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_of_a_mount_are_those_of_the_doctor_without_its_own_and_without_passwords() {
+    fn the_doctor_gets_the_flags_of_a_mount_without_passwords() {
         let line = "--write-probes bucket --endpoint-url http://me:secret@s:9 --connections 4 --json --prefix bucket/";
         assert_eq!(given(&words(line), "bucket"), words("--endpoint-url http://s:9 --prefix bucket/"));
         assert_eq!(given(&words("b-2 --connections=4 --profile b-2"), "b-2"), words("--profile b-2"));

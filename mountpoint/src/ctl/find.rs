@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_s_folder_makes_root_s_ctl_neither_wait_nor_delete_nor_speak_to_the_terminal() {
+    fn a_users_folder_can_not_make_roots_ctl_wait_delete_or_print_controls() {
         let me = rustix::process::geteuid().as_raw();
         // Without root's rights another user's folder can't be made: ours has to do.
         let [user, other] = if me == 0 { [4321, 4322] } else { [me, me + 1] };

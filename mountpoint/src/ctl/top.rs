@@ -54,7 +54,7 @@ impl Drop for Screen<'_> {
     }
 }
 
-/// Over the picture before, without a flicker.
+/// Draws over the picture before, without a flicker.
 fn draw(term: &Term, seen: &Seen) -> std::io::Result<()> {
     let (rows, columns) = term.size();
     let mut text = show::seen(seen);

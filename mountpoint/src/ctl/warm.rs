@@ -242,14 +242,14 @@ fn read(path: &Path, chunk: &mut [u8], bar: &ProgressBar) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// How many looks it takes until the wait is over, at most so many.
+    /// How many looks it takes until the wait is over, at most this many.
     fn looks(most: u32, at: impl Fn(u64) -> Cache) -> u32 {
         let mut settling = Settling::new(&at(0));
         (0..most).take_while(|look| settling.goes_on(&at((*look).into()))).count() as u32
     }
 
     #[test]
-    fn blocks_that_came_twice_do_not_make_the_wait_endless_while_other_programs_read() {
+    fn blocks_that_came_twice_do_not_make_the_wait_for_warm_endless() {
         // Three of them, and another program misses and has written a block now and then.
         let at = |look: u64| Cache { misses: 10 + look / 4, puts: 7 + look / 4, ..Cache::default() };
         assert!(looks(10_000, at) < 100);

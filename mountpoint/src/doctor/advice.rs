@@ -29,7 +29,7 @@ pub fn applied(words: &[String], advice: &[Advice]) -> Vec<String> {
     words
 }
 
-/// Without a flag and its value.
+/// The words without a flag and its value.
 fn without(words: Vec<String>, flag: &str) -> Vec<String> {
     let mut rest = Vec::with_capacity(words.len());
     let mut is_value = false;

@@ -199,9 +199,9 @@ pub(super) fn checksums(name: Option<&str>, verified: Option<bool>, echoed: bool
 /// A request that stores may not know, and then may take for a plain PUT of an empty object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trap {
-    /// It did what it says.
+    /// The store did as the answer says.
     Works,
-    /// It was refused, and nothing changed.
+    /// The request was refused, and nothing changed.
     Refused(String),
     /// Success was answered, and something else was done.
     Sprung(String),

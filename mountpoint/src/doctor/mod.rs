@@ -1,7 +1,7 @@
 //! Examines a bucket's store as a mount would use it. Enters: the configuration of the engine's S3 client. Leaves: a [`Report`]: what
 //! works, what does not, and which flags to mount with.
 //!
-//! Every request goes through the engine's own client, so the findings hold for a mount. The examination only reads, unless it is told to
+//! Every request goes through the engine's own client, so the findings hold for a mount. The examination only reads, unless it is asked to
 //! write: then it writes below a new random prefix, and removes its objects at the end. A report contains no secret.
 
 mod advice;
@@ -45,7 +45,7 @@ pub struct Around<'a> {
     pub clock: &'a Clock,
     /// Set: no further probe begins, and what was made is removed.
     pub stop: &'a AtomicBool,
-    /// The listener that is told which probe begins.
+    /// The listener that hears which probe begins.
     pub progress: &'a (dyn Fn(&str) + Sync),
 }
 

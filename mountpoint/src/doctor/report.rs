@@ -38,7 +38,7 @@ pub struct Report {
 pub struct Finding {
     /// The name of the probe.
     pub probe: &'static str,
-    /// In a word.
+    /// The verdict in a word.
     pub verdict: Verdict,
     /// The observation.
     pub found: String,
@@ -63,7 +63,7 @@ pub enum Verdict {
 /// How long requests took, in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Latency {
-    /// Their S3 name.
+    /// The requests' S3 name.
     pub request: &'static str,
     /// How many there were.
     pub count: usize,
@@ -146,7 +146,7 @@ impl Report {
         }
     }
 
-    /// After the last probe.
+    /// Completes the report after the last probe.
     pub(super) fn close(&mut self) {
         let failed = self.findings.iter().filter(|finding| finding.verdict == Verdict::Fails);
         self.will_not_work = failed

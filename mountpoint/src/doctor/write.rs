@@ -190,7 +190,7 @@ impl Examination<'_> {
         Ok(reply.header(algorithm.header()).map(str::to_owned))
     }
 
-    /// An upload in parts is completed and another aborted; then both ways to make an object are told not to replace one.
+    /// An upload in parts is completed and another aborted; then both ways to make an object get the condition not to replace one.
     async fn multipart(&mut self, below: &Below) {
         if !self.begin("large files") {
             return;
@@ -365,7 +365,8 @@ impl Examination<'_> {
         let again = self.client.delete_object(&key).await;
         match (self.client.head_object(&key).await, again) {
             (Err(error), Ok(())) if *error.kind() == ErrorKind::NotFound => {
-                self.report.fine("deleting", "a deleted object is gone, and deleting it again is no error");
+                self.report
+                    .fine("deleting", "a deleted object is gone, and deleting it again is not an error");
             }
             (Ok(_), _) => self.report.fails("deleting", "a deleted object is still there", "rm"),
             (Err(error), _) => {

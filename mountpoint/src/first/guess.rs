@@ -20,7 +20,7 @@ impl Guess {
     const ENOUGH: u8 = 16;
     /// Highest score: the fifth wrong guess in a row ends the guessing.
     const MOST: u8 = 32;
-    /// What a wrong one costs. One in five is as much as goes on for ever.
+    /// The cost of a wrong guess. Guessing goes on as long as at most one guess in five is wrong.
     const WRONG: u8 = 4;
 
     /// An open is nearly always for a read; a look-up has to show it.

@@ -43,7 +43,7 @@ struct Shared {
 }
 
 impl Asker {
-    /// With memory for first bytes from `pool`. Bytes that `cache` has are not asked for.
+    /// An asker that takes memory for first bytes from `pool`. It does not ask for bytes that `cache` has.
     pub fn new(
         client: Arc<dyn ObjectClient>,
         pool: Pool,
@@ -73,7 +73,7 @@ impl Asker {
         &self.0.client
     }
 
-    /// The attributes of a file that is looked up or opened. `known`: only of this version, of so many bytes; else the error is
+    /// The attributes of a file that is looked up or opened. `known`: only of this version, of this many bytes; else the error is
     /// `Changed`, or the attributes are of another one.
     pub async fn ask(
         &self,
@@ -142,13 +142,13 @@ impl fmt::Debug for Asker {
     }
 }
 
-/// What came with the attributes of a file: perhaps its first bytes. Dropped without [`First::was_read`], it counts as a wrong guess.
+/// The attributes of a file's object, perhaps with its first bytes. Dropped without [`First::was_read`], it counts as a wrong guess.
 #[derive(Debug)]
 pub struct First {
     id: ObjectId,
     size: u64,
     bytes: Option<Block>,
-    /// It had bytes.
+    /// Whether bytes came.
     came: bool,
     ticket: Option<Ticket>,
 }

@@ -8,7 +8,7 @@ use crate::sync::Arc;
 use crate::upload::{self, Upload};
 
 impl FileSystem {
-    /// The upload that goes on behind the object of this file; `None` if this is no open that appends, or there is no object.
+    /// The upload that goes on behind the object of this file; `None` if this is not an open that appends, or there is no object.
     ///
     /// # Errors
     /// `STALE`: the object is another version than the mount knows; the kernel looks the name up anew, and opens what is there.

@@ -20,7 +20,7 @@ pub struct Ownership {
 /// The attributes of one file or directory, as the kernel wants them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attr {
-    /// Its number.
+    /// The inode number.
     pub ino: InodeNo,
     /// File or directory.
     pub kind: Kind,
@@ -45,7 +45,7 @@ pub struct Attr {
 /// A name that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its kind.
+    /// The attributes of the file or directory.
     pub attr: Attr,
     /// How long the kernel may take for granted that the name is there.
     pub valid_for: Duration,

@@ -40,7 +40,7 @@ impl Ending {
         state.tell(key)
     }
 
-    /// It was closed, the upload ended so, and no application can be told. A line, once.
+    /// The log line about a closed file whose upload ended and that no application can hear of. Once.
     pub(super) fn closed(&self, key: &ObjectKey, outcome: Result<&ETag, &upload::Error>) -> Option<String> {
         let told = std::mem::replace(&mut self.0.lock().told_closed, true);
         (!told).then(|| format!("\"{key}\" was closed; {}", Fate::of(outcome)))
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_says_once_what_became_of_a_close_that_was_interrupted_whichever_came_first() {
+    fn the_log_reports_the_outcome_of_an_interrupted_close_once() {
         let (etag, key) = (ETag::new("\"1\""), ObjectKey::new("a\nb"));
         let ending = Ending::default();
         assert_eq!(ending.ended(&key, Ok(&etag)), None, "somebody hears it");
@@ -125,7 +125,7 @@ mod tests {
             (remote(ErrorKind::Network), false),
             (remote(ErrorKind::ServerError), false),
             (remote(ErrorKind::Unknown), false),
-            // A part is no object, and what can't be begun stores nothing.
+            // A part is not an object, and what can't be begun stores nothing.
             (s3::Error::new(ErrorKind::Timeout, "UploadPart").unsettled().into(), true),
             (s3::Error::new(ErrorKind::Throttled, "CreateMultipartUpload").unsettled().into(), true),
             // The last attempt was refused, one before it had no answer.

@@ -21,7 +21,7 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// With a sentence that says what was tried on what, and what to look at next.
+    /// An error with a sentence that says what was tried on what, and what to look at next.
     pub fn new(errno: Errno, message: impl Into<String>) -> Self {
         Self { errno, message: message.into(), logged: false }
     }
@@ -46,7 +46,7 @@ impl Error {
         }
     }
 
-    /// Whether this needs a line in the log: it is no everyday answer (a name that is not there), and has none yet.
+    /// Whether this needs a line in the log: it is not an everyday answer (a name that is not there), and has none yet.
     pub fn is_news(&self) -> bool {
         !self.logged && !matches!(self.errno, Errno::NOENT | Errno::NOSYS | Errno::EXIST)
     }

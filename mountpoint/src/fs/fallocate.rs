@@ -8,12 +8,12 @@ use rustix::io::Errno;
 
 use super::{Error, FileSystem, HandleNo, Result};
 
-/// What fallocate(2) asks for.
+/// A call of fallocate(2).
 #[derive(Clone, Copy, Debug)]
 pub struct Fallocate {
-    /// From here.
+    /// The first byte of the range.
     pub offset: u64,
-    /// So many bytes.
+    /// The length in bytes.
     pub len: u64,
     /// FALLOC_FL_*; 0: the file is as long as that afterwards, at least.
     pub mode: u32,

@@ -30,7 +30,7 @@ pub struct OpenFlags {
 /// An open file.
 #[derive(Clone, Copy, Debug)]
 pub struct Opened {
-    /// By this number.
+    /// The number by which the kernel names the handle.
     pub handle: HandleNo,
     /// The kernel's cached pages of this inode are still right.
     pub keep_cache: bool,
@@ -43,11 +43,11 @@ pub struct Opened {
 /// The result of one attempt to open a file.
 enum Attempt {
     Opened(Opened),
-    /// It is being written by that handle.
+    /// A writer has the file open.
     Busy {
         writer: HandleNo,
     },
-    /// It is wanted for writing, and others read it.
+    /// The open wants to write, and others read the file.
     HasReaders,
 }
 
@@ -55,7 +55,7 @@ fn refuse_sync(flags: OpenFlags) -> Result<()> {
     if flags.sync { Err(unsynced()) } else { Ok(()) }
 }
 
-/// For a write that is to be durable when it returns: by O_SYNC, O_DSYNC, or the RWF_SYNC and RWF_DSYNC of `pwritev2`.
+/// The error of a write that is to be durable when it returns: by O_SYNC, O_DSYNC, or the RWF_SYNC and RWF_DSYNC of `pwritev2`.
 pub fn unsynced() -> Error {
     let why = "a write can't be synced by itself (O_SYNC, O_DSYNC, RWF_DSYNC): a file is stored when it is closed or fsynced";
     Error::new(Errno::INVAL, why)

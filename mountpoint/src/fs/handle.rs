@@ -27,9 +27,9 @@ pub(super) struct FileHandle {
     /// Process that opened it for writing; for reading, whatever the kernel said.
     pub(super) opener: u32,
     pub(super) mode: Mode,
-    /// Of a handle that reads; the kernel maps no page of one that writes.
+    /// Mappings of a handle that reads; the kernel maps no page of one that writes.
     pub(super) mapping: Mapping,
-    /// Of a handle that reads.
+    /// The closes of a handle that reads.
     pub(super) closing: Closing,
 }
 
@@ -43,7 +43,7 @@ pub(super) enum Mode {
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) reader: Reader,
-    /// What was read so far, for the files that are opened later.
+    /// The reads so far, for the files that are opened later.
     pub(super) course: Course,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Writer {
     pub(super) opener_left: AtomicBool,
 }
 
-/// Who wrote to a handle last. The process is noted with the write, since a thread may have ended when it matters.
+/// The thread that wrote to a handle last. The process is noted with the write, since a thread may have ended when it matters.
 #[derive(Debug)]
 pub(super) struct LastWriter {
     /// The thread that opened the file, and its process.
@@ -110,7 +110,7 @@ impl LastWriter {
 /// The mappings of a handle, as far as they are known (see `mapping.rs`).
 #[derive(Debug, Default)]
 pub(super) struct Mapping {
-    /// It was opened with O_RDWR, and reads.
+    /// The handle was opened with O_RDWR, and reads.
     pub(super) may_write: bool,
     /// A change of the file was refused.
     refused: AtomicBool,
@@ -211,7 +211,7 @@ impl FileHandle {
 }
 
 impl Mapping {
-    /// Of a handle that reads.
+    /// The mappings of a handle that reads, before the first.
     pub(super) fn new(may_write: bool) -> Self {
         Self { may_write, refused: AtomicBool::new(false) }
     }

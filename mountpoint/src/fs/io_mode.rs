@@ -51,7 +51,7 @@ impl fmt::Debug for Backings {
     }
 }
 
-/// What a handle is for.
+/// The use of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     /// Reading.
@@ -87,7 +87,7 @@ pub(super) struct IoModes {
 #[derive(Debug)]
 struct Open {
     handles: u32,
-    /// Of the second mode.
+    /// The file that the kernel reads, in passthrough mode.
     backing: Option<Backing>,
 }
 
@@ -106,7 +106,7 @@ impl Drop for Backing {
 }
 
 impl IoModes {
-    /// From now on files may be read by the kernel. Before the first open.
+    /// Allows the kernel to read files by itself. Call it before the first open.
     pub(super) fn allow_passthrough(&self, backings: Backings) {
         let _ = self.backings.set(Arc::new(backings));
     }
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inode_that_the_engine_reads_stays_so_until_the_last_handle_is_released() {
+    fn an_inode_read_by_the_engine_stays_so_until_its_last_handle_is_released() {
         let modes = IoModes::default();
         modes.allow_passthrough(Backings::new(|_| Ok(1), |_| ()));
         assert_eq!(enter(&modes, Wish::Read, || None), Entered::Engine);
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn an_object_is_read_by_the_engine_for_a_minute_after_a_handle_was_set_apart_from_it() {
+    fn an_object_set_apart_is_read_by_the_engine_for_a_minute() {
         let (modes, now) = (IoModes::default(), Instant::now());
         let key = |n: usize| ObjectKey::new(n.to_string());
         modes.set_apart(&key(0), now);

@@ -2,7 +2,7 @@
 //!
 //! FUSE does not report `mmap`. A file that is opened with O_RDWR and without O_TRUNC can be mapped for writing, and the kernel sends the
 //! changed pages later: at msync, fsync, close or munmap, or when it needs memory. It chooses the handle among those of the file, and
-//! gives an error to the next close or fsync of the file, whoever's that is: a program that only reads would hear of it. So the kernel
+//! gives an error to the next close or fsync of the file by any program: one that only reads would hear of it. So the kernel
 //! hears of none; msync, fsync and close of the handles that could change the file fail here, each time.
 
 use rustix::io::Errno;

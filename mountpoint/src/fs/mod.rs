@@ -53,7 +53,7 @@ pub use rename::RenameErrno;
 pub struct Config {
     /// Owner and modes.
     pub ownership: Ownership,
-    /// Nothing may change.
+    /// Whether the mount is read-only.
     pub read_only: bool,
     /// Files may be deleted (`--allow-delete`).
     pub allow_delete: bool,
@@ -73,7 +73,7 @@ pub struct FileSystem {
     inodes: InodeTable,
     prefetcher: Prefetcher,
     uploader: Uploader,
-    /// With `--allow-rename`.
+    /// Renames files; present with `--allow-rename`.
     mover: Option<Mover>,
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
@@ -83,7 +83,7 @@ pub struct FileSystem {
     read_modes: ReadModes,
     /// Told of each handle for reading that is released.
     reader_left: Notify,
-    /// Where this file system is mounted, as far as it is known.
+    /// The mount of this file system, once it is known.
     mount: OnceLock<process::OwnMount>,
     clock: Clock,
     config: Config,
@@ -94,18 +94,18 @@ pub struct FileSystem {
 pub struct OpenFiles {
     /// How many are open for reading.
     pub reading: u64,
-    /// Those that are being written.
+    /// Files that are being written.
     pub writing: Vec<Writing>,
 }
 
 /// A file that is being written.
 #[derive(Debug)]
 pub struct Writing {
-    /// Of the object that it becomes.
+    /// Key of the object that the file becomes.
     pub key: ObjectKey,
     /// Bytes that it has so far.
     pub bytes: u64,
-    /// Where it stands.
+    /// The stage of the upload.
     pub stage: Stage,
 }
 
@@ -114,7 +114,7 @@ pub struct Writing {
 const FINISHING_MAX: usize = 64;
 
 impl FileSystem {
-    /// Of these parts. `clock` limits how long the end of the mount takes.
+    /// A file system of these parts. `clock` limits how long the end of the mount takes.
     pub fn new(
         inodes: InodeTable,
         prefetcher: Prefetcher,
@@ -159,7 +159,7 @@ impl FileSystem {
         open
     }
 
-    /// From now on the kernel may read files of the disk cache by itself. Before the first open.
+    /// Allows the kernel to read files of the disk cache by itself. Call it before the first open.
     pub fn allow_passthrough(&self, backings: Backings) {
         self.io_modes.allow_passthrough(backings);
     }

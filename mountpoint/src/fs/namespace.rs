@@ -45,9 +45,9 @@ impl SetAttr {
 /// One name of a directory.
 #[derive(Clone, Debug)]
 pub struct DirItem {
-    /// Its kind.
+    /// The attributes of the file or directory.
     pub attr: Attr,
-    /// Where to go on after it.
+    /// The offset at which a listing continues behind this name.
     pub offset: u64,
     entry: DirEntry,
 }

@@ -29,7 +29,7 @@ impl DeviceNo {
         Self::of(shown) == Some(self)
     }
 
-    /// As mountinfo shows it.
+    /// Parses a device number as mountinfo shows it.
     fn of(shown: &str) -> Option<Self> {
         let (major, minor) = shown.split_once(':')?;
         Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
@@ -40,7 +40,7 @@ impl DeviceNo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnMount {
     pub(super) device: DeviceNo,
-    /// Its number in our table of mounts: by this a descriptor is known whose mount was detached, and is in no table.
+    /// The mount's number in our table of mounts. It identifies descriptors whose mount was detached and left the table.
     pub(super) id: Option<u32>,
 }
 
@@ -125,7 +125,7 @@ pub(super) fn holds(tid: u32, mount: OwnMount, ino: InodeNo) -> Option<bool> {
     is_sure.then_some(false)
 }
 
-/// Where the file behind a descriptor is.
+/// The file behind a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
     mount: u32,
@@ -135,7 +135,7 @@ struct Place {
 }
 
 impl Place {
-    /// As `fdinfo` shows it; the inode number from Linux 5.14 on.
+    /// Parses `fdinfo`, which has the inode number since Linux 5.14.
     fn of(info: &str) -> Option<Self> {
         let field = |name: &str| info.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
         let flags = u32::from_str_radix(field("flags:")?, 8).ok()?;
@@ -160,7 +160,7 @@ mod tests {
 
     use super::*;
 
-    /// In no table by a number of its own.
+    /// A mount that is in no table by a number of its own.
     fn of(device: DeviceNo) -> OwnMount {
         OwnMount { device, id: None }
     }

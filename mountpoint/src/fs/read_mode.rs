@@ -18,7 +18,7 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 pub enum ReadMode {
     /// Past the page cache where the files before were read so that it only costs.
     Auto,
-    /// Through the page cache.
+    /// Reads go through the page cache.
     #[default]
     Buffered,
     /// Past the page cache.
@@ -42,10 +42,10 @@ const PASSES_MAX: u32 = PASSES << 16;
 /// Files whose second reading is noticed. Doubling it notices those that lie further back, of which fewer pages are left.
 const REMEMBERED: usize = 256;
 
-/// Programs that are told apart; beyond it, all begin anew.
+/// The most programs that are watched one by one; beyond it, all begin anew.
 const PROGRAMS: usize = 64;
 
-/// What the mount has seen.
+/// The read mode, and the reads that the mount has seen.
 #[derive(Debug)]
 pub(super) struct ReadModes {
     mode: ReadMode,
@@ -61,7 +61,7 @@ struct Seen {
     read: VecDeque<InodeNo>,
 }
 
-/// What a program does with large files.
+/// The way a program reads large files.
 #[derive(Debug, Default)]
 struct Habit {
     /// Files in a row that it read once.
@@ -76,7 +76,7 @@ pub(super) struct Course {
     /// All bytes that were asked for.
     bytes: AtomicU64,
     size: u64,
-    /// It goes past the page cache.
+    /// The handle bypasses the page cache.
     pub(super) is_direct: bool,
     /// Name of the program that opened it; empty where it is not known.
     program: Box<str>,
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn large_files_that_are_read_once_go_past_the_page_cache_from_the_fifth_on() {
+    fn large_files_read_once_bypass_the_page_cache_from_the_fifth_on() {
         let modes = ReadModes::new(ReadMode::Auto);
         assert_eq!(once(&modes, 2..9), [false, false, false, false, true, true, true]);
         let cp = ReadModes::new(ReadMode::Auto);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_read_again_or_by_two_at_once_brings_the_page_cache_back_for_longer_each_time() {
+    fn a_file_read_again_brings_the_page_cache_back_for_longer_each_time() {
         let modes = ReadModes::new(ReadMode::Auto);
         once(&modes, 2..8);
         assert!(!modes.is_direct(InodeNo(5), &course("cp", SIZE), || false), "it was read before");

@@ -62,7 +62,7 @@ fn made(client: &MemoryClient, allow_overwrite: bool) -> FileSystem {
 }
 
 #[tokio::test]
-async fn a_create_that_fails_leaves_a_file_alone_that_another_program_found_and_writes() {
+async fn a_failed_create_leaves_a_file_that_another_program_writes() {
     let (client, me) = (MemoryClient::new(), std::process::id());
     let fs = over(&client);
     let made = fs.make_file(ROOT, OsStr::new("file")).await.unwrap();
@@ -80,7 +80,7 @@ async fn a_create_that_fails_leaves_a_file_alone_that_another_program_found_and_
 }
 
 #[tokio::test]
-async fn an_engine_that_leaves_a_device_waits_for_files_that_programs_close_meanwhile() {
+async fn an_engine_that_leaves_a_device_waits_for_files_closed_meanwhile() {
     let client = MemoryClient::new();
     let fs = over(&client);
     let [first, second] = ["first", "second"].map(|key| client.hold(FaultPlan::on(Op::PutObject).key(key)));
@@ -108,7 +108,7 @@ async fn an_engine_that_leaves_a_device_waits_for_files_that_programs_close_mean
 }
 
 #[tokio::test]
-async fn an_engine_that_leaves_a_device_waits_for_the_abort_of_a_file_that_failed_and_was_closed() {
+async fn an_engine_that_leaves_a_device_waits_for_the_abort_of_a_failed_file() {
     let client = MemoryClient::new();
     let fs = over(&client);
     let [part, abort] = [Op::UploadPart, Op::AbortMultipartUpload].map(|op| client.hold(FaultPlan::on(op)));
@@ -133,7 +133,7 @@ async fn an_engine_that_leaves_a_device_waits_for_the_abort_of_a_file_that_faile
 
 /// Threads take requests in turn, and finish them in any order.
 #[tokio::test]
-async fn a_newcomer_that_writes_waits_for_the_release_of_readers_that_were_closed() {
+async fn a_newcomer_that_writes_waits_for_the_release_of_closed_readers() {
     let (client, me) = (MemoryClient::new(), std::process::id());
     client.insert("file", b"old".to_vec());
     let fs = allowing(&client, true);
@@ -165,12 +165,12 @@ async fn a_file_that_was_made_and_not_opened_can_be_removed_again() {
     fs.make_file(ROOT, OsStr::new("file")).await.expect("its name is free");
 }
 
-/// What the programs that have a new file open do, and what the kernel reports of them.
+/// A step of the programs that have a new file open, or the kernel's report of one.
 #[derive(Clone, Debug)]
 enum Step {
-    /// At its end.
+    /// A write at the end of the file.
     Write(usize),
-    /// Where a file can't be written.
+    /// A write at an offset where the engine refuses it.
     WriteElsewhere,
     /// FLUSH, by the process that opened it or by one that inherited it.
     Close {
@@ -179,7 +179,7 @@ enum Step {
     Sync,
     /// A program that waited in close was killed.
     Interrupt,
-    /// Of the same file, by another program.
+    /// Another program opens the same file.
     Open {
         to_write: bool,
     },
@@ -206,7 +206,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..12)
 }
 
-/// What became of the file, told by the calls alone.
+/// The state of the file that follows from the calls alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Written { closed_last: bool },
@@ -312,7 +312,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn programs_hear_what_becomes_of_a_file_and_the_store_gets_the_promised_bytes(
+    fn programs_hear_a_files_outcome_and_the_store_gets_the_promised_bytes(
         steps in steps(),
         last in prop_oneof![Just(Last::Release), Just(Last::TakeBack), Just(Last::Unmount)],
     ) {

@@ -103,7 +103,7 @@ impl FileSystem {
         }
     }
 
-    /// What `/proc` shows of the process of thread `tid`, which closes a descriptor.
+    /// Facts from `/proc` about the process of thread `tid`, which closes a descriptor.
     fn closer(&self, open: &FileHandle, writer: &Writer, tid: u32) -> Closer {
         let is_opener = !writer.opener_left.load(Relaxed) && is_of_process(open.opener, tid);
         // Descriptors are read only where the answer matters.

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn the_watcher_unmounts_when_its_engine_ends_and_leaves_other_mounts_alone() {
+    fn the_watcher_unmounts_after_its_engine_and_leaves_other_mounts_alone() {
         let (proc, device) = (Path::new("/proc"), device_of_proc());
         assert_eq!(runs(proc, device, 0), "fusermount3 -u -z -q -- /proc\n");
         assert_eq!(runs(proc, device, 1), "fusermount3 -u -z -q -- /proc\numount -l -- /proc\n");

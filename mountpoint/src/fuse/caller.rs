@@ -77,11 +77,11 @@ mod tests {
         assert!(!awaits_death(&pending(urg | child, int, 0, 0)));
         assert!(!awaits_death("no status at all"));
         assert!(!is_dying(std::process::id()));
-        assert!(!is_dying(0), "whom we can't see lives");
+        assert!(!is_dying(0), "a process that we can't see lives");
     }
 
     #[test]
-    fn a_signal_that_dumps_core_counts_unless_the_program_handles_it_or_a_debugger_watches() {
+    fn a_core_dumping_signal_kills_unless_it_is_handled_or_traced() {
         let quit = 1 << 2;
         assert!(awaits_death(&pending(0, quit, 0, 0)));
         assert!(!awaits_death(&pending(0, quit, quit, 0)));
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn who_exits_by_a_signal_is_killed_and_who_exits_by_itself_or_lives_is_not() {
+    fn a_process_that_exits_by_a_signal_is_killed_and_no_other_is() {
         let stat = |flags: u64, exit_code: u64| {
             format!("4242 (a) name) D 1 2 3 4 5 {flags} {}{exit_code}\n", "0 ".repeat(42))
         };

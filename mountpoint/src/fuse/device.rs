@@ -88,7 +88,7 @@ impl FuseDevice {
     }
 
     /// Writes one reply: a header and up to a few slices, in one call as the kernel demands. `errno` 0 is success. A reply
-    /// to a request that has ended is no error.
+    /// to a request that has ended is not an error.
     pub(super) fn reply<'a>(
         &self,
         unique: u64,

@@ -158,7 +158,7 @@ impl DirReply {
         items.iter().take_while(fits).count()
     }
 
-    /// Adds a `struct fuse_direntplus` that fits. Without an entry (`.` and `..`) the kernel is told to take no reference.
+    /// Adds a `struct fuse_direntplus` that fits. Without an entry (`.` and `..`) the reply makes the kernel take no reference.
     pub(super) fn add_plus(&mut self, item: &DirItem, entry: Option<&Entry>) {
         match entry {
             Some(entry) => entry_out(&mut self.bytes, entry.attr.ino.0, entry.valid_for, &entry.attr),
@@ -221,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_names_are_prepared_as_can_fit_the_kernel_s_buffer_and_at_least_one() {
+    fn as_many_names_are_prepared_as_fit_the_kernels_buffer_at_least_one() {
         assert_eq!((DirReply::most(32 << 10), DirReply::most_plus(32 << 10)), (1024, 204));
         assert_eq!((DirReply::most(1), DirReply::most_plus(1)), (1, 1));
     }

@@ -29,7 +29,7 @@ pub enum Transport {
 pub struct MountOptions {
     /// The transport of requests.
     pub transport: Transport,
-    /// Nothing may change; the kernel refuses at once.
+    /// Whether the mount is read-only; the kernel refuses changes at once.
     pub read_only: bool,
     /// No file can be executed, whatever its mode.
     pub no_exec: bool,

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pages_are_dropped_on_another_thread_and_a_file_that_waits_is_dropped_once() {
+    fn pages_are_dropped_on_another_thread_once_for_each_waiting_file() {
         let (told, notified) = mpsc::channel();
         let (go, gate) = mpsc::channel();
         let gate = Mutex::new(gate);

@@ -32,11 +32,11 @@ pub(super) struct Waiter {
 /// The work that goes on without the thread that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GoesOn {
-    /// Nothing: the request is as if it had not been.
+    /// No trace: the request is as if it had not been.
     Nothing,
     /// The storing of a file, which this operation waits for. Its end goes to the log.
     Storing(HandleNo, &'static str),
-    /// A write: so many bytes were taken. The reply says so, since the kernel moves the position that other programs share by what it says.
+    /// A write: this many bytes were taken. The reply says so, since the kernel moves the position that other programs share by what it says.
     Written(u32),
 }
 
@@ -54,7 +54,7 @@ pub(super) enum Interrupted {
     Now(Waiter),
     /// The request goes on: its thread lives, or the operation has not taken its bytes.
     NotYet,
-    /// It must run to its end.
+    /// The request must run to its end.
     Never,
     /// No such request: answered already, or not taken yet.
     Unknown,

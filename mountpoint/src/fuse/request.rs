@@ -189,7 +189,7 @@ impl Operation<'_> {
     }
 }
 
-/// Why bytes are no request.
+/// Why bytes are not a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecodeError {
     /// The request has no header.

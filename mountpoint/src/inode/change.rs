@@ -15,11 +15,11 @@ use crate::sync::Arc;
 /// The result of removing a name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unlinked {
-    /// It is gone.
+    /// The name is gone.
     Gone,
-    /// It has a writer: give that handle up and ask again, or refuse.
+    /// The file has a writer: give that handle up and ask again, or refuse.
     Busy {
-        /// As named in `open_write`.
+        /// The writer's number, as given to `open_write`.
         writer: u64,
     },
 }

@@ -11,7 +11,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// The kind tells the caller what to do next. `fs/error.rs` turns these into errno.
 #[derive(Clone, Debug)]
 pub enum ErrorKind {
-    /// Nothing of that name.
+    /// No file or directory of that name.
     NotFound,
     /// A file stands where a directory is needed.
     NotADirectory,
@@ -43,7 +43,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// Of a name: a key where one is known, else the last component.
+    /// An error about a name: a key where one is known, else the last component.
     pub(super) fn new(kind: ErrorKind, name: impl Into<String>) -> Self {
         Self { kind, name: name.into() }
     }

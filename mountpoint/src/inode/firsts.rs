@@ -7,7 +7,7 @@ use super::{FRESH, InodeNo};
 use crate::first::First;
 use crate::listing::expiry::left;
 
-/// What look-ups of the last 20 ms brought, in the order of their answers.
+/// First bytes that look-ups of the last 20 ms brought, in the order of their answers.
 #[derive(Debug, Default)]
 pub(super) struct Firsts(VecDeque<(InodeNo, Instant, First)>);
 
@@ -24,7 +24,7 @@ impl Firsts {
         self.0.push_back((ino, now, first));
     }
 
-    /// What the look-up just before brought, once; `None` when it is no longer fresh.
+    /// Takes the first bytes that the look-up just before brought; `None` when they are no longer fresh.
     pub(super) fn take(&mut self, ino: InodeNo, now: Instant) -> Option<First> {
         let at = self.0.iter().position(|(of, ..)| *of == ino)?;
         let (_, since, first) = self.0.remove(at)?;

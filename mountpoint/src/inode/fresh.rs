@@ -12,7 +12,7 @@ use crate::listing::expiry::left;
 #[derive(Debug, Default)]
 pub(super) struct Fresh {
     since: HashMap<InodeNo, Instant>,
-    /// In the order of their answers. Holds a stale line for one that was used or renewed; they leave as they reach the front.
+    /// Files in the order of their answers. Holds a stale line for one that was used or renewed; they leave as they reach the front.
     order: VecDeque<(InodeNo, Instant)>,
 }
 

@@ -9,14 +9,14 @@ use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{self, ListObjects, ObjectClient};
 use crate::sync::{Arc, Mutex};
 
-/// Which requests a lookup needs, given what memory knows.
+/// The requests that a lookup needs, given what memory knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// Nothing: HEAD and LIST together.
+    /// Memory knows nothing: HEAD and LIST together.
     Both,
-    /// It was a directory: LIST, and HEAD only when nothing is below it any more.
+    /// The name was a directory: LIST, and HEAD only when nothing is below it any more.
     DirectoryFirst,
-    /// It was a file, and no directory a moment ago: HEAD, and LIST only when it is gone.
+    /// The name was a file, and no directory a moment ago: HEAD, and LIST only when it is gone.
     FileFirst,
     /// A local entry has the name, which only a directory precedes: LIST alone.
     DirectoryOnly,
@@ -25,11 +25,11 @@ pub(super) enum Ask {
 /// The answer of S3 about a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Remote {
-    /// Nothing.
+    /// No object and no keys below.
     Missing,
     /// An object.
     File {
-        /// Of that object.
+        /// The object's metadata.
         meta: ObjectMeta,
         /// Whether it was also seen that no directory has the name.
         alone: bool,
@@ -38,7 +38,7 @@ pub(super) enum Remote {
     Directory,
 }
 
-/// Where a question leaves what came with the attributes.
+/// A place in which a request leaves the first bytes that came with the attributes.
 pub(super) type Slot = Arc<Mutex<Option<First>>>;
 
 /// Empty pages of one lookup's LIST that are followed before the answer counts as broken: a store may skip over deleted

@@ -22,7 +22,7 @@ pub(crate) struct Batch {
 
 #[derive(Debug)]
 struct Packed {
-    /// Where the name begins in the text; the ETag follows it.
+    /// The offset of the name in the text; the ETag follows it.
     start: u32,
     etag_len: u32,
     name_len: u8,

@@ -19,14 +19,14 @@ pub enum Ttl {
     Indefinite,
 }
 
-/// When S3 said something of a file.
+/// The times of S3's answer about a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Said {
     /// The event of the question.
     pub(crate) asked: u64,
     /// The moment of the answer.
     pub(crate) at: Instant,
-    /// Until when a stat may repeat it.
+    /// The moment until which a stat may repeat the answer.
     pub(crate) until: Instant,
 }
 
@@ -50,7 +50,7 @@ impl Ttl {
         }
     }
 
-    /// TTL of a directory entry, and of "this name is no directory".
+    /// TTL of a directory entry, and of "this name is not a directory".
     pub(crate) fn directory(self) -> Duration {
         match self {
             Self::Minimal => MINIMAL_DIRECTORY,
@@ -76,7 +76,7 @@ impl Ttl {
         }
     }
 
-    /// Until when a stat may say what a page says of a file: for a second from its question on, or a file's time from its answer on.
+    /// The moment until which a stat may repeat a page about a file: a second after its request, or a file's TTL after its answer.
     pub(crate) fn of_page(self, since: Instant, arrived: Instant) -> Instant {
         (since + self.directory().min(PAGE)).max(arrived + self.file())
     }

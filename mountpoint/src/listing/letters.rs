@@ -49,8 +49,8 @@ impl Letters {
         Some(format!("{begin}{next}"))
     }
 
-    /// Where names behind `last` end: at `until`, or before it where `until` differs from `last` at a place at which names do not: behind all
-    /// names that begin as all do.
+    /// The end of the names behind `last`: at `until`, or before it where `until` differs from `last` at a place at which names do not:
+    /// behind all names that begin as all do.
     pub(crate) fn end<'a>(&self, last: &str, until: &'a str) -> Cow<'a, str> {
         let Some(place) = self.first_varying() else { return until.into() };
         let same = common([last, until, until]);
@@ -97,7 +97,7 @@ fn common(names: [&str; 3]) -> usize {
     a.iter().zip(b).zip(c).take_while(|((a, b), c)| a == b && b == c).count()
 }
 
-/// A name as a fraction: its first character says most. One that is no letter counts as between its neighbours.
+/// A name as a fraction: its first character says most. One that is not a letter counts as between its neighbours.
 fn value(letters: &[u8], name: &[u8]) -> f64 {
     let base = letters.len() as f64 + 1.0;
     let mut worth = 1.0;

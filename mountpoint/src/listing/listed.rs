@@ -9,7 +9,7 @@ use crate::sync::Arc;
 /// A whole listing, remembered to answer lookups and other listings.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
-    /// In order, each name once.
+    /// Pages in order, each name once.
     pub(crate) batches: Vec<Arc<Batch>>,
     /// When and at which event its first page was asked for.
     pub(crate) since: Instant,

@@ -25,7 +25,7 @@ pub(crate) struct Entry {
 pub(crate) enum What {
     Directory,
     File(ObjectMeta),
-    /// It exists only here.
+    /// The name exists only here.
     Local(EntryNo),
 }
 
@@ -45,7 +45,7 @@ fn sent(a: &Entry, b: &Entry) -> Ordering {
     compare((&a.name, a.is_directory()), (&b.name, b.is_directory()))
 }
 
-/// By bytes, each name with a `/` behind it where it says so.
+/// Compares by bytes, each name with a `/` behind it if its flag says so.
 fn compare((a, a_ends): (&str, bool), (b, b_ends): (&str, bool)) -> Ordering {
     let both = a.len().min(b.len());
     let (a_head, a_rest) = a.as_bytes().split_at(both);
@@ -58,7 +58,7 @@ fn compare((a, a_ends): (&str, bool), (b, b_ends): (&str, bool)) -> Ordering {
 
 #[derive(Debug)]
 pub(crate) struct Merge {
-    /// In `order`, last first: what exists only here and did not leave yet.
+    /// Local names in `order`, last first, that did not leave yet.
     locals: Vec<(Box<str>, EntryNo)>,
     /// Files that a directory may still hide; each is a prefix of the next.
     waiting: Vec<Entry>,

@@ -31,7 +31,7 @@ impl Prefix {
         Ok(Self(ObjectKey::new(prefix)))
     }
 
-    /// As S3 spells it.
+    /// The prefix as S3 spells it.
     pub fn as_str(&self) -> &str {
         self.0.as_str()
     }
@@ -50,7 +50,7 @@ impl Default for Prefix {
 /// Why a string can't be a file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadName {
-    /// Nothing, as between the slashes of `a//b`.
+    /// An empty name, as between the slashes of `a//b`.
     Empty,
     /// `.` or `..`: they mean something else to the kernel.
     Dots,
@@ -121,7 +121,7 @@ pub(crate) enum Shown<'a> {
     Directory(&'a str),
     /// The marker of the listed directory itself.
     Own,
-    /// Not at all.
+    /// The key can't be shown.
     Hidden(BadName),
 }
 

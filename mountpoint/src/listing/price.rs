@@ -18,16 +18,16 @@ pub(crate) struct Prices {
 pub(crate) struct Terms {
     /// Lookups in the order of the listing: the page has what follows.
     pub(crate) in_order: u32,
-    /// In any order: pages from the beginning on.
+    /// Lookups in any order: pages from the beginning on.
     pub(crate) any_order: u32,
 }
 
 impl Prices {
     /// Lookups that a page is worth as long as nothing is measured, and at most where pages can answer.
     pub(crate) const USUAL: u32 = 32;
-    /// At least: fewer names say nothing about what a program does.
+    /// The least price: fewer names say nothing about the acts of a program.
     const LEAST: u32 = 4;
-    /// Where a directory has more pages than are kept: they would hardly answer.
+    /// The most, for a directory with more pages than are kept: they would hardly answer.
     const MOST: u32 = 256;
     pub(crate) const PAGES_KEPT: usize = 64;
     /// Prices of a page that lookups pay before one is asked for.
@@ -50,14 +50,14 @@ impl Prices {
         }
     }
 
-    /// For a directory that had `length` names when it was last listed, in pages of `page` names.
+    /// The terms for a directory that had `length` names when it was last listed, in pages of `page` names.
     pub(crate) fn terms(&self, length: Option<usize>, page: u16) -> Terms {
         let usual = Terms { in_order: Self::USUAL, any_order: Self::USUAL };
         let Some(look) = self.look.0.filter(|look| *look > 0.0) else { return usual };
         let page = usize::from(page.max(1));
         let price = look + self.name.0.unwrap_or(Self::NAME) * length.unwrap_or(page).min(page) as f64;
         let lookups = |pages: usize, most: u32| {
-            // What rounding adds is no lookup more.
+            // Rounding adds no lookup.
             let lookups = (Self::MARGIN * pages as f64 * price / look - 1e-6).ceil();
             (lookups as u32).clamp(Self::LEAST, most)
         };
@@ -75,7 +75,7 @@ impl Prices {
 struct Mean(Option<f64>);
 
 impl Mean {
-    /// What a value counts, and how far beyond the mean one is believed: an outage is no price.
+    /// The weight of a value. `BEYOND` is how far beyond the mean a value counts: an outage is not a price.
     const WEIGHT: f64 = 0.125;
     const BEYOND: f64 = 4.0;
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_directory_is_worth_its_page_soon_and_one_longer_than_can_be_kept_late() {
+    fn a_short_directory_is_worth_its_page_soon_and_an_unkeepable_one_late() {
         let prices = measured(20 * MS, 100 * MS);
         assert_eq!(prices.terms(Some(20), 1000), Terms { in_order: 4, any_order: 4 });
         assert_eq!(prices.terms(Some(2500), 1000), Terms { in_order: 10, any_order: 30 });

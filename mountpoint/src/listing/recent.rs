@@ -30,7 +30,7 @@ pub(crate) struct Spell {
 impl Spell {
     /// Times that the price doubles.
     const VAIN_MAX: u32 = 3;
-    /// What a lookup pays in that goes on in order through names that are known: a listing went before it.
+    /// The payment of a lookup that goes on in order through known names: a listing went before it.
     const KNOWN: u32 = 8;
     /// Names in order before they count as going through the directory.
     const RUN: u32 = 3;
@@ -84,7 +84,7 @@ impl Spell {
 /// A part of a listing.
 #[derive(Debug)]
 pub(crate) struct Page {
-    /// It has what follows this name; `None`: from the beginning.
+    /// The name behind which the page begins; `None`: the beginning.
     pub(crate) after: Option<Box<str>>,
     /// The listing ends with it.
     pub(crate) is_last: bool,
@@ -102,7 +102,7 @@ impl Page {
     }
 }
 
-/// Where a page begins.
+/// The name behind which a page begins; `None` for the first page.
 pub(crate) type After = Option<Box<str>>;
 
 /// The request that a lookup should make or wait for.
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thirty_second_lookup_in_order_asks_for_a_page_that_begins_shortly_before_it() {
+    fn the_32nd_lookup_in_order_asks_for_a_page_that_begins_shortly_before_it() {
         let (mut recent, now) = (Recent::new(), Instant::now());
         for i in 1..32 {
             assert_eq!(ask(&mut recent, &format!("n{i:02}"), now), None);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_answer_nothing_are_asked_for_less_and_less_until_one_answers() {
+    fn useless_pages_are_asked_for_less_and_less_until_one_answers() {
         let (mut recent, now) = (Recent::new(), Instant::now());
         let terms = Terms { in_order: 4, any_order: 4 };
         let mut asked = Vec::new();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn one_name_again_and_again_and_lookups_with_pauses_are_never_worth_a_page() {
+    fn repeated_lookups_of_one_name_and_slow_ones_are_never_worth_a_page() {
         let (mut recent, mut now) = (Recent::new(), Instant::now());
         for _ in 0..1000 {
             assert_eq!(ask(&mut recent, "same", now), None);

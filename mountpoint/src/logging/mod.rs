@@ -45,7 +45,7 @@ pub struct Config {
     pub directory: Option<PathBuf>,
     /// Each line is a JSON object.
     pub json: bool,
-    /// Nothing at all.
+    /// Whether nothing is logged at all.
     pub off: bool,
     /// Every request.
     pub debug: bool,
@@ -130,7 +130,7 @@ pub fn init(config: &Config) -> anyhow::Result<Level> {
         return Ok(level(Box::new(|_| false)));
     }
     let filter = EnvFilter::try_new(&configured)
-        .with_context(|| format!("MOUNTPOINT_LOG='{configured}' is no log filter"))?;
+        .with_context(|| format!("MOUNTPOINT_LOG='{configured}' is not a log filter"))?;
     let stdout = || {
         let queue = Queue::to(Output::STDOUT).context("the log on standard output")?;
         anyhow::Ok(STDOUT.get_or_init(|| queue).clone())

@@ -130,7 +130,7 @@ impl Shared {
     fn write_all(&self, queue: &Receiver<Message>) {
         WRITES.set(true);
         for message in queue {
-            // A reader that is gone takes no line: that is no error of the mount.
+            // A reader that is gone takes no line: that is not an error of the mount.
             match message {
                 Message::Line(line) => {
                     let _ = (self.out.open)().write_all(&line);
@@ -147,7 +147,7 @@ impl Shared {
         }
     }
 
-    /// In the form of the log; this thread's own line passes the queue by.
+    /// Logs the number of lost lines, in the form of the log; this thread's own line bypasses the queue.
     fn say_lost(&self) {
         let lost = self.lost.swap(0, Relaxed);
         if lost > 0 {

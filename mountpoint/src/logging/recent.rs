@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_warnings_and_errors_are_kept_with_their_fields_and_nothing_else() {
+    fn the_last_warnings_and_errors_are_kept_with_their_fields() {
         let subscriber = tracing_subscriber::registry().with(Recent);
         tracing::subscriber::with_default(subscriber, || {
             for number in 0..KEPT {

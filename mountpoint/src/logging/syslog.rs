@@ -79,7 +79,7 @@ impl Open {
         Ok(Self { socket, stuck: None, clock: Clock::machine() })
     }
 
-    /// A line that the daemon does not take in time is lost, and that is no error.
+    /// A line that the daemon does not take in time is lost, and that is not an error.
     fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
         let now = self.clock.now();
         let flags = match self.stuck {
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_daemon_that_takes_nothing_costs_lines_and_no_mount() {
-        // Each wait is of PATIENCE: so many lines would take a quarter of an hour.
+        // Each wait is of PATIENCE: that many lines would take a quarter of an hour.
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let _daemon = UnixDatagram::bind(&path).unwrap();

@@ -77,7 +77,7 @@ impl Gauge {
 #[derive(Debug)]
 pub struct Moved<'a> {
     gauge: &'a Gauge,
-    /// Added, around the end of the numbers.
+    /// The addend, modulo 2^64, that takes the gauge back.
     back: u64,
 }
 

@@ -1,4 +1,4 @@
-//! What each metric counts, and what a snapshot shows of it.
+//! Each metric counts its events, and a snapshot shows them.
 
 use std::time::Duration;
 

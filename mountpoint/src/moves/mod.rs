@@ -56,7 +56,7 @@ pub struct Copied {
 /// The fate of the source of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// It is gone.
+    /// The source is gone.
     Deleted,
     /// Another client has stored another version there since, and that stays.
     Replaced,
@@ -81,7 +81,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Mover {
-    /// In the client's bucket.
+    /// A mover in the client's bucket.
     pub fn new(client: Arc<dyn ObjectClient>, config: Config) -> Self {
         Self { client, config }
     }

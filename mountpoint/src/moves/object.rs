@@ -10,11 +10,11 @@ const ATTEMPTS_MAX: usize = 3;
 /// How the answer to a copy proves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Proof {
-    /// It has the source's ETag or checksum.
+    /// The copy has the source's ETag or checksum.
     Answer,
-    /// It says nothing that could be compared: a HEAD must.
+    /// The answer has nothing that could be compared: a HEAD must.
     Head,
-    /// It has another checksum of the same kind.
+    /// The copy has another checksum of the same kind.
     Wrong,
 }
 

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn when_nothing_is_healthy_the_oldest_failure_is_tried_and_dns_asked_again() {
+    fn without_a_healthy_address_the_oldest_failure_is_tried_and_dns_asked() {
         let now = Instant::now();
         let mut addresses = Addresses::default();
         addresses.resolved(&[at(1), at(2)], now);

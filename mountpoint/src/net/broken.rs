@@ -13,11 +13,11 @@ pub(crate) enum Broken {
     Http(hyper::Error),
     /// An error of the system.
     Io(io::Error),
-    /// The received bytes are no HTTP.
+    /// The received bytes are not HTTP.
     Malformed(String),
-    /// They do not even begin an answer: they may be left over from the one before.
+    /// The bytes do not even begin an answer: they may be left over from the one before.
     OutOfStep(String),
-    /// It ended without a word.
+    /// The connection ended without a word.
     Closed,
     /// Our patience.
     Expired(Expired),
@@ -33,7 +33,7 @@ impl Broken {
         }
     }
 
-    /// Whether bytes came, and they are no HTTP.
+    /// Whether bytes came, and they are not HTTP.
     pub(crate) fn is_no_http(&self) -> bool {
         match self {
             Self::Http(e) => e.is_parse(),

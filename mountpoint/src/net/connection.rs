@@ -65,7 +65,7 @@ enum Http {
 pub(crate) enum Answered {
     /// A body that [`Connection::receive_into`] receives.
     Ours,
-    /// In hyper's buffers.
+    /// A body in hyper's buffers.
     Hyper(Incoming),
 }
 

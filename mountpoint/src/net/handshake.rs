@@ -1,4 +1,4 @@
-//! What a TLS connection agreed on, and the certificate that the store showed: for a diagnosis. Pure.
+//! The parameters that a TLS connection agreed on, and the store's certificate, for a diagnosis. Pure.
 
 use std::time::{Duration, SystemTime};
 

@@ -85,7 +85,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         &self.stream
     }
 
-    /// Nothing under way, and the other side serves on.
+    /// Whether nothing is under way, and the other side serves on.
     fn is_at_rest(&self) -> bool {
         self.keeps && self.body == Framing::Ended && self.start == self.end
     }
@@ -358,7 +358,8 @@ fn framing(method: &Method, response: &http::Response<()>) -> Result<Framing, Br
     for word in words(headers, &CONTENT_LENGTH) {
         // parse would take a sign
         let said = word.bytes().all(|b| b.is_ascii_digit()).then(|| word.parse::<u64>().ok()).flatten();
-        let said = said.ok_or_else(|| Broken::Malformed(format!("Content-Length: {word:?} is no length")))?;
+        let said =
+            said.ok_or_else(|| Broken::Malformed(format!("Content-Length: {word:?} is not a length")))?;
         if length.replace(said).is_some_and(|before| before != said) {
             return Err(Broken::Malformed("it has two different lengths".into()));
         }

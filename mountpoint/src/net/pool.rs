@@ -502,7 +502,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_sweep_rests_without_idle_connections_and_comes_when_the_oldest_is_due() {
+    fn the_sweep_rests_without_idle_connections_and_wakes_for_the_oldest() {
         let (now, idle_max) = (Instant::now(), Duration::from_secs(15));
         let again = |ago| sweep_again(Some(now - Duration::from_millis(ago)), now, idle_max);
         assert_eq!(sweep_again(None, now, idle_max), Next::Rest);
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_is_closed_when_it_was_idle_too_long_also_after_a_time_without_any() {
+    async fn an_idle_connection_is_closed_also_after_a_time_without_any() {
         let settle = async || {
             for _ in 0..10 {
                 tokio::task::yield_now().await;

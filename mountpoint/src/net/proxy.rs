@@ -1,4 +1,4 @@
-//! Which hosts are reached through a proxy, and how requests go to it. Pure, except for the few lines of the tunnel.
+//! Decides which hosts are reached through a proxy, and how requests go to it. Pure, except for the few lines of the tunnel.
 //!
 //! Plain HTTP goes to the proxy with the whole URL in the request; TLS goes through a tunnel (CONNECT), so that the proxy sees nothing of
 //! it.

@@ -33,7 +33,7 @@ impl Bytes {
         }
     }
 
-    /// In both directions.
+    /// The bytes of both directions.
     pub(crate) fn sum(self) -> u64 {
         self.received + self.sent
     }
@@ -76,12 +76,12 @@ impl Moved {
         self.sent().saturating_sub(self.0.sent_beside.load(Relaxed))
     }
 
-    /// So many of the bytes that came were no content.
+    /// Counts received bytes that were not content.
     pub(crate) fn received_beside(&self, bytes: usize) {
         self.0.received_beside.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// So many of the bytes that are to be sent are no content.
+    /// Counts bytes to send that are not content.
     pub(crate) fn sends_beside(&self, bytes: usize) {
         self.0.sent_beside.fetch_add(bytes as u64, Relaxed);
     }

@@ -17,12 +17,12 @@ const SIOCOUTQ: Opcode = 0x5411;
 pub(crate) struct Socket(Mutex<Option<RawFd>>);
 
 impl Socket {
-    /// It is open from now on. Its owner calls [`Socket::closes`] before it closes it.
+    /// Notes that the socket is open from now on. Its owner calls [`Socket::closes`] before it closes it.
     pub(crate) fn opened(&self, socket: impl AsFd) {
         *self.0.lock() = Some(socket.as_fd().as_raw_fd());
     }
 
-    /// It is about to be closed.
+    /// Notes that the socket is about to be closed.
     pub(crate) fn closes(&self) {
         *self.0.lock() = None;
     }

@@ -106,7 +106,7 @@ impl fmt::Debug for Shared {
 }
 
 impl Prefetcher {
-    /// Over this client, cache and memory; requests run on `runtime`.
+    /// A prefetcher over this client, cache and memory; requests run on `runtime`.
     pub fn new(
         client: Arc<dyn ObjectClient>,
         cache: Option<Arc<dyn BlockCache>>,
@@ -201,7 +201,7 @@ impl Shared {
         }
     }
 
-    /// Under which key a version's bytes are to be asked for.
+    /// The key under which a version's bytes are to be asked for.
     fn where_is(&self, id: &ObjectId) -> ObjectId {
         self.moved.lock().get(id).unwrap_or(id).clone()
     }

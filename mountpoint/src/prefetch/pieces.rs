@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_behind_stays_for_a_handle_that_comes_and_goes_when_none_does() {
+    fn bytes_left_behind_stay_for_a_later_handle_and_else_go() {
         let (pool, mut pieces) = (pool(), Pieces::default());
         pieces.enter(1);
         pieces.enter(2);
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_piece_read_to_its_end_stays_for_a_read_that_waits_for_it_and_its_neighbour() {
+    fn a_finished_piece_stays_for_a_read_that_waits_for_it_and_its_neighbour() {
         let (pool, mut pieces) = (pool(), Pieces::default());
         let (seen, done) = recorder();
         pieces.expect(0..4, 1, true);
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!(pieces.missing(&(0..8)), [0..8], "what both have read is gone");
         assert!(read(&mut pieces, 1, 8..12) && pieces.missing(&(8..12)).is_empty());
         pieces.leave(2);
-        assert_eq!(pieces.missing(&(8..12)), [8..12], "nobody is left who would read it");
+        assert_eq!(pieces.missing(&(8..12)), [8..12], "no reader is left for it");
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(super) enum Verdict {
 pub(super) struct Proof {
     expected: Checksum,
     size: u64,
-    /// By their beginnings.
+    /// Runs of joined pieces, by the offset at which each begins.
     runs: BTreeMap<u64, Run>,
 }
 

@@ -322,7 +322,7 @@ fn keeping_house_goes_on_while_files_are_read_under_its_eyes() {
         for i in (0..FILES).map(|i| i * 37 % FILES).cycle().take_while(|_| !done.load(Relaxed)) {
             readers[i].read(0, 16, |_| ());
         }
-        assert!(keeper.join().unwrap(), "who was read last changed while files were sorted by it");
+        assert!(keeper.join().unwrap(), "the order of reads changed while files were sorted by it");
     });
 }
 

@@ -42,12 +42,12 @@ impl Write {
     }
 }
 
-/// See the module.
+/// The abilities of one store: its kind, and limits learned from its answers.
 #[derive(Debug)]
 pub(crate) struct Abilities {
     kind: Mutex<Known>,
     learned: Arc<Mutex<Learned>>,
-    /// What the file was last given by this process. Held while it is written.
+    /// The last contents that this process wrote to the file. Held during a write of the file.
     saved: Arc<Mutex<Option<Learned>>>,
     file: Option<PathBuf>,
 }
@@ -55,11 +55,11 @@ pub(crate) struct Abilities {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     kind: StoreKind,
-    /// By the user's word, or after an answer.
+    /// The user named the kind, or an answer showed it.
     is_final: bool,
 }
 
-/// What uploads have shown.
+/// Facts that uploads have shown.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Learned {
@@ -85,7 +85,7 @@ struct Learned {
 }
 
 impl Abilities {
-    /// By the user's word, else by the endpoint's name.
+    /// Abilities by the kind that the user names, else by the endpoint's name.
     pub(crate) fn new(config: &Config, endpoint: &Endpoint, now: SystemTime) -> Self {
         let kind = config.store.or_else(|| kind_of_endpoint(config)).unwrap_or(StoreKind::Generic);
         let name = endpoint.authority.host_header();
@@ -174,7 +174,7 @@ impl Abilities {
         }
     }
 
-    /// Whether the store decompresses what is compressed, unless it is told not to.
+    /// Whether the store decompresses what is compressed, unless a header asks it not to.
     pub(crate) fn decompresses(&self) -> bool {
         self.kind().profile().decompresses
     }
@@ -268,7 +268,7 @@ fn set(fact: &mut bool) -> bool {
     !std::mem::replace(fact, true)
 }
 
-/// By the name of the endpoint.
+/// The kind that the name of the endpoint shows.
 pub(crate) fn kind_of_endpoint(config: &Config) -> Option<StoreKind> {
     let uri = config.endpoint_url.as_deref().map(str::parse::<http::Uri>);
     match uri {

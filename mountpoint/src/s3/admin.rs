@@ -23,7 +23,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Without a request. Bucket, region and credentials of `config` are replaced by those of each bucket. Must be called within a
+    /// Makes a store without a request. Bucket, region and credentials of `config` are replaced by those of each bucket. Must be called within a
     /// tokio runtime.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// Its name.
+    /// The bucket's name.
     pub fn name(&self) -> &str {
         &self.wire.config.bucket
     }
@@ -96,10 +96,10 @@ impl Bucket {
         Box::pin(bucket::head(&self.wire)).await
     }
 
-    /// Its tags.
+    /// The bucket's tags.
     ///
     /// # Errors
-    /// `NoSuchBucket`, `Denied`, `WrongRegion`, and what every request may meet. A store without tags is no error.
+    /// `NoSuchBucket`, `Denied`, `WrongRegion`, and what every request may meet. A store without tags is not an error.
     pub async fn tags(&self) -> Result<Tagging> {
         Box::pin(tagging::get(&self.wire)).await
     }

@@ -11,7 +11,7 @@ use http::{HeaderMap, StatusCode};
 use crate::object::{ETag, ObjectMeta};
 use crate::s3::ErrorKind;
 
-/// The kind of an answer that is no success.
+/// The kind of an answer that is not a success.
 pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&str>) -> ErrorKind {
     let region = || region.map(str::to_owned);
     match code.unwrap_or("") {

@@ -21,12 +21,12 @@ pub(crate) struct Attempts<'a> {
     /// The attempt that is under way, from 1.
     pub(crate) attempt: u32,
     lane: Lane,
-    /// Of the body that is sent or received.
+    /// Length of the body that is sent or received.
     bytes: u64,
     patience: Patience,
     /// Part of what the log says of outages.
     is_watched: bool,
-    /// It failed since the store answered it last.
+    /// The call failed since the store answered it last.
     fails: bool,
     refreshed: bool,
     corrected: bool,
@@ -67,7 +67,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// With less patience than configured, and without lines about outages: the caller reports the failure.
+    /// Gives the call less patience than configured, and without lines about outages: the caller reports the failure.
     pub(crate) fn at_most(mut self, attempts: u32, within: Duration) -> Self {
         self.patience.at_most(attempts, within);
         self.silence_max = within;
@@ -75,12 +75,12 @@ impl<'a> Attempts<'a> {
         self
     }
 
-    /// In this lane, however long the body is.
+    /// Puts the call into this lane, however long the body is.
     pub(crate) fn in_lane(self, lane: Lane) -> Self {
         Self { lane, ..self }
     }
 
-    /// Its retries are so rare, and wait for the store for so long, that they are not counted with the others.
+    /// Exempts the call from the limit on retries: its own are rare, and wait long for the store.
     pub(crate) fn without_slots(self) -> Self {
         Self { takes_slots: false, ..self }
     }
@@ -169,7 +169,7 @@ impl<'a> Attempts<'a> {
         self.answered();
     }
 
-    /// An answer brought nothing for `quiet`, and another request for the same goes out, which is no try. Gives the final error once the time
+    /// An answer brought nothing for `quiet`, and another request for the same goes out, which does not count as a try. Gives the final error once the time
     /// of the call is over.
     pub(crate) fn silent(&mut self, quiet: Duration) -> Result<()> {
         let now = self.wire.clock.now();
@@ -186,7 +186,7 @@ impl<'a> Attempts<'a> {
         Err(self.give_up(error))
     }
 
-    /// It worked.
+    /// Notes that the attempt worked.
     pub(crate) fn succeeded(&mut self) {
         self.answered();
     }
@@ -278,7 +278,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_without_a_code_may_be_about_credentials_and_one_with_a_code_says_so() {
+    fn a_refusal_without_a_code_may_concern_credentials_one_with_a_code_says() {
         let of = |kind, status, code: Option<&str>| {
             Error::new(kind, "HeadObject").status(status).answer(code.map(str::to_owned), None)
         };

@@ -88,7 +88,7 @@ impl S3Client {
         };
         if !region.chars().all(|c| c.is_ascii_graphic()) {
             return Err(Error::new(ErrorKind::InvalidRequest, "configuration").message(format!(
-                "the region {region:?} has white space within, or is no ASCII: look at --region, AWS_REGION and ~/.aws/config"
+                "the region {region:?} has white space within, or is not ASCII: look at --region, AWS_REGION and ~/.aws/config"
             )));
         }
         let mut client = Self::new(config.clone(), &region, &pool)?;
@@ -162,7 +162,7 @@ impl S3Client {
         Courier(Http::new(&self.wire.config, &self.wire.pool))
     }
 
-    /// Without a request.
+    /// Makes a client without a request.
     pub(crate) fn new(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Self> {
         Ok(Self { wire: wire(config, region, pool)? })
     }

@@ -18,11 +18,11 @@ pub struct Config {
     /// Region to sign for; `None` asks the profile, then (on AWS) the instance, then takes `us-east-1`, and follows the
     /// bucket once if it lives elsewhere.
     pub region: Option<String>,
-    /// Where the store answers (`http://127.0.0.1:9000`); `None` for AWS in the region.
+    /// URL of the store (`http://127.0.0.1:9000`); `None` for AWS in the region.
     pub endpoint_url: Option<String>,
     /// The kind of the store; `None`: found out by the endpoint's name and the answers.
     pub store: Option<StoreKind>,
-    /// Where what uploads show of the store is kept for the next mount; `None`: nowhere.
+    /// Directory that keeps facts about the store, learned from uploads, for the next mount; `None`: they are not kept.
     pub state_dir: Option<PathBuf>,
     /// Always put the bucket into the path, never into the host name.
     pub force_path_style: bool,
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_store_is_asked_twice_before_the_time_is_up_unless_that_is_very_short() {
+    fn a_silent_store_is_asked_twice_in_time_unless_the_time_is_very_short() {
         for (patience, first_byte) in
             [(1, 5), (5, 5), (10, 5), (12, 6), (30, 15), (60, 30), (120, 60), (3600, 300)]
         {

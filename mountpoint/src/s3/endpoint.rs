@@ -44,7 +44,7 @@ impl Endpoint {
                 "the endpoint URL {shown:?} {what}; it should look like https://s3.example.com:9000"
             ))
         };
-        let uri: http::Uri = url.parse().map_err(|_| wrong("is no URL"))?;
+        let uri: http::Uri = url.parse().map_err(|_| wrong("is not a URL"))?;
         let mut authority =
             Authority::of_uri(&uri).ok_or_else(|| wrong("needs http:// or https:// and a host"))?;
         if uri.authority().is_some_and(|a| a.as_str().contains('@')) {
@@ -94,7 +94,7 @@ impl Endpoint {
     }
 }
 
-/// Where AWS serves a bucket or an access point.
+/// The host name and the signing of a bucket or an access point of AWS.
 struct Place {
     /// Stands before the host name; empty where `host` has it already.
     label: String,

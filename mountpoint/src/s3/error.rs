@@ -41,7 +41,7 @@ pub enum ErrorKind {
     BadAnswer,
     /// The store does not encrypt as the user asked: what it took lies there otherwise, or was given up.
     NotEncrypted,
-    /// It may or may not have happened.
+    /// The operation may or may not have happened.
     Unknown,
     /// The store does not know the operation or the option (501, NotImplemented).
     Unsupported,
@@ -75,7 +75,7 @@ struct Inner {
 }
 
 impl Error {
-    /// Of an operation, by its S3 name (`GetObject`).
+    /// An error of an operation, by its S3 name (`GetObject`).
     pub fn new(kind: ErrorKind, operation: &'static str) -> Self {
         Self(Box::new(Inner {
             kind,
@@ -92,7 +92,7 @@ impl Error {
         }))
     }
 
-    /// On which key.
+    /// Adds the key of the request.
     pub fn key(mut self, key: &ObjectKey) -> Self {
         self.0.key = Some(key.clone());
         self
@@ -111,7 +111,7 @@ impl Error {
         self
     }
 
-    /// In our words, when the store said nothing.
+    /// Adds a message in our words, when the store said nothing.
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.0.message = Some(message.into());
         self
@@ -152,7 +152,7 @@ impl Error {
         self
     }
 
-    /// It is the last of so many attempts.
+    /// Marks the error as that of the last of this many attempts.
     pub(crate) fn attempts(mut self, attempts: u32) -> Self {
         self.0.attempts = attempts;
         self

@@ -1,4 +1,4 @@
-//! What fuzz targets reach of this room: the readers of what a store sends, and of the files of AWS's tools.
+//! The parts of this room that fuzz targets reach: the readers of what a store sends, and of the files of AWS's tools.
 
 use aws_types::os_shim_internal::{Env, Fs};
 use futures_util::FutureExt as _;

@@ -11,11 +11,11 @@ use http::StatusCode;
 use crate::clock::Clock;
 use crate::sync::Mutex;
 
-/// The number of last answers from which the limit is learned. No answer is late before there are so many.
+/// The number of last answers from which the limit is learned. No answer is late before there are that many.
 const SAMPLES: usize = 64;
 /// How often, in answers, it is learned anew.
 const EVERY: u64 = 16;
-/// Of the samples, in order of their time, this one counts: 19 of 20 are faster.
+/// Index of the sample that sets the limit, in order of time: 19 of 20 are faster.
 const TELLING: usize = SAMPLES * 19 / 20;
 /// How much later than that is late. Doubling it halves the requests that are sent in vain where times spread widely.
 const TIMES: u32 = 2;
@@ -30,7 +30,7 @@ const SHARE: f64 = 0.02;
 /// The most that may be saved up, in a quiet hour, for requests at once.
 const SAVED_MAX: f64 = 4.0;
 
-/// What is late, and what may still be spent on it.
+/// The limit past which an answer is late, and the requests that may still be spent on late ones.
 #[derive(Debug, Default)]
 pub(crate) struct Hedge(Mutex<Learned>);
 

@@ -73,28 +73,28 @@ impl Default for PartLimits {
     }
 }
 
-/// What is known of a kind before the first request.
+/// Facts about a kind before the first request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Profile {
-    /// On PutObject.
+    /// Conditions on PutObject.
     pub(crate) put: Conditions,
-    /// On CompleteMultipartUpload.
+    /// Conditions on CompleteMultipartUpload.
     pub(crate) complete: Conditions,
-    /// On the target of a CopyObject. All kinds keep the condition on its source.
+    /// Conditions on the target of a CopyObject. All kinds keep the condition on its source.
     pub(crate) copy: Conditions,
-    /// On DeleteObject: If-Match alone.
+    /// Conditions on DeleteObject: If-Match alone.
     pub(crate) delete: Conditions,
     /// The bucket stands in the path: the host name of a bucket is one more thing to configure there, and often is not.
     pub(crate) path_style: bool,
     /// The region to sign for if no setting names one.
     pub(crate) region: &'static str,
     pub(crate) parts: PartLimits,
-    /// It decompresses objects of `Content-Encoding: gzip`, unless a request says that it takes them as they are.
+    /// The store decompresses objects of `Content-Encoding: gzip`, unless a request says that it takes them as they are.
     pub(crate) decompresses: bool,
 }
 
 impl StoreKind {
-    /// What it is called in the log.
+    /// The kind's name in the log.
     pub fn name(self) -> &'static str {
         match self {
             Self::Aws => "aws",
@@ -167,7 +167,7 @@ impl StoreKind {
         requests.into_iter().filter(|(_, kept)| *kept != Conditions::KEPT).map(|(name, _)| name).collect()
     }
 
-    /// By the host of an endpoint; `None` for AWS's own.
+    /// The kind that the host of an endpoint shows; `None` for AWS's own.
     pub(crate) fn of_endpoint(host: Option<&str>) -> Option<Self> {
         let Some(host) = host else { return Some(Self::Aws) };
         let host = host.to_ascii_lowercase();
@@ -194,7 +194,7 @@ impl StoreKind {
         })
     }
 
-    /// By the headers of an answer. Garage's say nothing.
+    /// The kind that the headers of an answer show. Garage's show nothing.
     pub(crate) fn of_answer(headers: &HeaderMap) -> Option<Self> {
         let server = text(headers, "server").unwrap_or_default().to_ascii_lowercase();
         let has = |prefix: &str| headers.keys().any(|name| name.as_str().starts_with(prefix));

@@ -158,15 +158,15 @@ fn unsupported<'a, T: Send + 'a>(operation: &'static str) -> BoxFuture<'a, Resul
 /// A listing to ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListObjects {
-    /// Only keys that begin so.
+    /// The prefix of the keys to list.
     pub prefix: String,
     /// Roll keys up at the next `/` behind the prefix into `common_prefixes`.
     pub delimited: bool,
-    /// At most this many entries (1 to 1000).
+    /// The most entries of a page (1 to 1000).
     pub max_keys: u16,
-    /// Only keys after this one (first page only).
+    /// The key after which the listing begins (first page only).
     pub start_after: Option<String>,
-    /// Where the page before ended.
+    /// The token with which the page before ended.
     pub continuation_token: Option<String>,
 }
 
@@ -184,18 +184,18 @@ pub struct ListPage {
 /// One object of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListedObject {
-    /// Its key, decoded.
+    /// The object's key, decoded.
     pub key: ObjectKey,
-    /// Its metadata in the listing.
+    /// The object's metadata in the listing.
     pub meta: ObjectMeta,
 }
 
 /// A range of one object version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetObject {
-    /// Which version: sent as If-Match and compared with the answer's ETag.
+    /// The version to read: sent as If-Match and compared with the answer's ETag.
     pub id: ObjectId,
-    /// Which bytes; not empty, within the object.
+    /// The bytes to read; not empty, within the object.
     pub range: Range<u64>,
     /// The object's whole size, compared with the answer's.
     pub object_size: u64,
@@ -204,27 +204,27 @@ pub struct GetObject {
 /// The first bytes to ask for, of whichever version there is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetFirst {
-    /// Of which object.
+    /// The object's key.
     pub key: ObjectKey,
-    /// Only of this version: sent as If-Match and compared with the answer's ETag.
+    /// The version to read, `None` for any: sent as If-Match and compared with the answer's ETag.
     pub etag: Option<ETag>,
-    /// It has as many bytes as there is room for, as far as is known: no range is named, because most stores say no checksum of one.
+    /// The object has as many bytes as there is room for, as far as is known: no range is named, because most stores say no checksum of one.
     pub is_whole: bool,
 }
 
 /// The answer to [`GetFirst`].
 #[derive(Clone, Debug)]
 pub struct First {
-    /// Of the object.
+    /// The object's metadata.
     pub meta: ObjectMeta,
-    /// From its beginning on.
+    /// The object's bytes, from its beginning on.
     pub bytes: Option<Block>,
 }
 
 /// The key and the properties of a new object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NewObject {
-    /// Where it goes.
+    /// The new object's key.
     pub key: ObjectKey,
     /// Headers, metadata, tags, class.
     pub properties: Properties,
@@ -235,7 +235,7 @@ pub struct NewObject {
 }
 
 impl NewObject {
-    /// With nothing said of it, in the place of whatever is there.
+    /// An object without properties that replaces any object under the key.
     pub fn new(key: impl Into<ObjectKey>) -> Self {
         let (properties, replaces) = (Properties::default(), Replaces::Anything);
         Self { key: key.into(), properties, replaces, checksum: None }
@@ -255,7 +255,7 @@ pub struct CopyObject {
     pub to: ObjectKey,
     /// The object that may be replaced.
     pub replaces: Replaces,
-    /// Those of the copy; `None` for the source's own.
+    /// The properties of the copy; `None` for the source's own.
     pub properties: Option<Properties>,
     /// The class of the copy: a store does not take it from the source. `None` for its default.
     pub storage_class: Option<String>,
@@ -264,31 +264,31 @@ pub struct CopyObject {
 /// A part that the store copies by itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyPart {
-    /// Into which upload.
+    /// The upload that takes the part.
     pub upload: UploadId,
     /// 1 to 10,000.
     pub part_number: u32,
     /// The version to copy: sent as a condition.
     pub source: ObjectId,
-    /// Which bytes; not empty, within the object, at most 5 GiB.
+    /// The bytes to copy; not empty, within the object, at most 5 GiB.
     pub range: Range<u64>,
 }
 
 /// An object in one request.
 #[derive(Clone, Debug)]
 pub struct PutObject {
-    /// Where it goes and what it is.
+    /// The new object's key and properties.
     pub object: NewObject,
-    /// Its bytes, in pieces.
+    /// The object's bytes, in pieces.
     pub body: Vec<Bytes>,
-    /// Of all its bytes.
+    /// The checksum of all bytes.
     pub checksum: Option<Checksum>,
 }
 
 /// Names an upload in progress.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UploadId {
-    /// Where the object will be.
+    /// The key of the object that the upload becomes.
     pub key: ObjectKey,
     /// The store's name for the upload.
     pub id: String,
@@ -297,22 +297,22 @@ pub struct UploadId {
 /// An upload found in the bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingUpload {
-    /// Which.
+    /// The upload's key and id.
     pub upload: UploadId,
-    /// When it was started, by the store's clock.
+    /// The start of the upload, by the store's clock.
     pub initiated: SystemTime,
 }
 
 /// One part to send.
 #[derive(Clone, Debug)]
 pub struct UploadPart {
-    /// Of which upload.
+    /// The upload of the part.
     pub upload: UploadId,
     /// 1 to 10,000.
     pub part_number: u32,
-    /// Its bytes, in pieces.
+    /// The part's bytes, in pieces.
     pub body: Vec<Bytes>,
-    /// Of all its bytes.
+    /// The checksum of all bytes.
     pub checksum: Option<Checksum>,
 }
 
@@ -332,7 +332,7 @@ pub struct UploadedPart {
 /// The parts that make an object, in order.
 #[derive(Clone, Debug)]
 pub struct CompleteUpload {
-    /// Which upload.
+    /// The upload to complete.
     pub upload: UploadId,
     /// All its parts, by ascending number.
     pub parts: Vec<UploadedPart>,
@@ -343,7 +343,7 @@ pub struct CompleteUpload {
 /// An object that was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// Its new version mark.
+    /// The object's new version mark.
     pub etag: ETag,
     /// The checksum the store answered with, as it spelled it, if it did: for one PUT that of the bytes, for a
     /// multipart object possibly a composite (`value-N`).

@@ -21,7 +21,7 @@ struct Failing {
     told: bool,
 }
 
-/// It is back.
+/// The end of an outage.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Over {
     pub(crate) lasted: Duration,
@@ -46,7 +46,7 @@ impl Outage {
         Some(away)
     }
 
-    /// The store answered. Says that an outage is over, if one was told of.
+    /// The store answered. Says that an outage is over, if one was reported.
     pub(crate) fn answered(&mut self, now: Instant) -> Option<Over> {
         self.answered = Some(now);
         let failing = self.failing.take().filter(|f| f.told)?;
@@ -99,7 +99,11 @@ mod tests {
         assert_eq!(outage.failed(start + silent, start, true), Some(silent));
         let mut one_connection = Outage::default();
         one_connection.answered(start + silent / 2);
-        assert_eq!(one_connection.failed(start + silent, start, true), None, "one connection is no outage");
+        assert_eq!(
+            one_connection.failed(start + silent, start, true),
+            None,
+            "one connection is not an outage"
+        );
     }
 
     #[test]

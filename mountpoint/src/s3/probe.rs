@@ -35,11 +35,11 @@ const WITHIN: Duration = Duration::from_secs(15);
 /// A request to the bucket, or to one of its keys.
 #[derive(Clone, Debug)]
 pub struct Question<'a> {
-    /// Its S3 name.
+    /// The S3 name of the request.
     pub operation: &'static str,
-    /// Its method.
+    /// The HTTP method.
     pub method: Method,
-    /// On which key; `None`: on the bucket.
+    /// The key to ask about; `None` for the bucket.
     pub key: Option<&'a ObjectKey>,
     /// Parameters, in alphabetical order as signatures want them.
     pub query: &'a [(&'static str, &'a str)],
@@ -50,7 +50,7 @@ pub struct Question<'a> {
 }
 
 impl Question<'_> {
-    /// On the bucket, with nothing else said.
+    /// A request to the bucket, without parameters, headers and body.
     #[must_use]
     pub fn of(operation: &'static str, method: Method) -> Self {
         Self { operation, method, key: None, query: &[], headers: &[], body: None }
@@ -60,13 +60,13 @@ impl Question<'_> {
 /// An answer.
 #[derive(Debug)]
 pub struct Reply {
-    /// Its HTTP status.
+    /// The HTTP status.
     pub status: u16,
-    /// Its headers.
+    /// The headers.
     pub headers: HeaderMap,
-    /// Its body.
+    /// The body.
     pub body: Bytes,
-    /// What the engine takes it for, unless it is a success or says that nothing changed.
+    /// The engine's reading of a refusal; `None` for a success and for "not modified".
     pub refusal: Option<Error>,
     /// Seconds by which the store's clock is ahead of this machine's, if the answer has a date.
     pub ahead_s: Option<i64>,
@@ -89,12 +89,12 @@ impl Reply {
     }
 }
 
-/// Whose name stands under requests.
+/// The credentials that sign requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
-    /// Where the credentials came from.
+    /// The provider of the credentials.
     pub source: &'static str,
-    /// Their end, if they have one.
+    /// The expiry of the credentials, if they have one.
     pub expires: Option<SystemTime>,
 }
 
@@ -150,7 +150,7 @@ impl S3Client {
         }
     }
 
-    /// What TLS agrees on, on a connection of its own; `None` over plain HTTP.
+    /// Opens a connection and returns the outcome of its TLS handshake; `None` over plain HTTP.
     ///
     /// # Errors
     /// `Network`.
@@ -159,7 +159,7 @@ impl S3Client {
         shaken.map_err(|why| Error::new(ErrorKind::Network, "TLS").source(why))
     }
 
-    /// Whose name stands under requests; `None`: they are not signed.
+    /// The credentials that sign requests; `None` if requests are not signed.
     ///
     /// # Errors
     /// `NoCredentials`.
@@ -224,7 +224,7 @@ impl S3Client {
     }
 }
 
-/// What a mount would wait out, and a clock that it would learn.
+/// Whether a mount would send the request again: a busy store, or a clock that the mount would correct.
 fn is_worth_another(refusal: &Error) -> bool {
     let is_busy = is_transient(refusal.kind()) && *refusal.kind() != ErrorKind::Corrupt;
     is_busy || refusal.code() == Some(CLOCK_REFUSED)

@@ -8,7 +8,7 @@ pub enum Replaces {
     /// Whatever is there.
     #[default]
     Anything,
-    /// Nothing (If-None-Match: *); `Exists` if an object is there.
+    /// No object (If-None-Match: *); `Exists` if one is there.
     Nothing,
     /// This version (If-Match); `Changed` if another one is there, or none.
     Version(ETag),

@@ -100,7 +100,7 @@ impl Patience {
         self.is_strict = true;
     }
 
-    /// Not counted: the call goes on from where it is.
+    /// Begins the count of attempts anew: the call received bytes and continues behind them.
     pub(crate) fn progressed(&mut self) {
         (self.attempts, self.lost, self.last) = (1, None, false);
     }
@@ -257,7 +257,7 @@ mod tests {
     enum Away {
         /// Refused, or 503: at once.
         Says,
-        /// Nothing comes of what was sent while it lasted, not even afterwards.
+        /// Requests sent during the outage are never answered, not even afterwards.
         Swallows,
     }
 
@@ -328,7 +328,7 @@ mod tests {
         }
 
         #[test]
-        fn a_wait_grows_with_the_tries_and_never_passes_the_cap_unless_the_store_asks(
+        fn a_wait_grows_with_the_tries_up_to_the_cap_unless_the_store_asks(
             attempts in 1u32..u32::MAX,
             random in 0.0f64..1.0,
             asked in proptest::option::of(0u64..1_000_000),
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn retries_run_side_by_side_in_proportion_to_the_calls_and_wait_for_a_slot() {
+    async fn retries_run_in_proportion_to_the_calls_and_wait_for_a_slot() {
         let slots = Slots::new();
         let calls: Vec<_> = (0..100).map(|_| slots.call()).collect();
         let mut held = Vec::new();

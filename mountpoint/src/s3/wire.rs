@@ -70,9 +70,9 @@ pub(crate) struct Draft<'a> {
     pub(crate) body: Option<&'a [Bytes]>,
     /// The body's hash is signed in any case: a document that no checksum header covers.
     pub(crate) hashed: bool,
-    /// It must not be sent twice, and goes out on a new connection, on which nothing can be mistaken for an idle one's end.
+    /// The request must not be sent twice, and goes out on a new connection, on which nothing can be mistaken for an idle one's end.
     pub(crate) fresh: bool,
-    /// Where to say when it was sent.
+    /// Receives the time at which the request was sent.
     pub(crate) sent: Option<&'a OnceLock<Instant>>,
     pub(crate) clocks: Clocks,
 }
@@ -94,7 +94,7 @@ pub(crate) struct Clocks {
     pub(crate) silence: Duration,
     /// No byte in either direction from there to its end.
     pub(crate) stall: Duration,
-    /// From the moment it has a connection to the end of the body ...
+    /// The time from the moment the request has a connection to the end of the body ...
     pub(crate) whole: Duration,
     /// ... and longer where many share a line that carries this much.
     pub(crate) floor: Option<Floor>,
@@ -109,7 +109,7 @@ pub(crate) struct Failure {
     pub(crate) date: Option<std::time::SystemTime>,
     /// The store may have done what was asked.
     pub(crate) ambiguous: bool,
-    /// Which credentials were used.
+    /// The generation of the credentials that signed the request.
     pub(crate) generation: Option<u64>,
     /// How long nothing was heard of the store.
     pub(crate) silent: Duration,
@@ -139,7 +139,7 @@ impl From<Error> for Failure {
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
-    /// From the moment the request was sent.
+    /// The time from the sending of the request to the head of its answer.
     pub(crate) waited: Duration,
     body: Answered,
     lease: Lease,
@@ -155,7 +155,7 @@ struct Context {
     generation: Option<u64>,
     started: Instant,
     attempt: u32,
-    /// It was sent whole before, on a connection that broke without a word, and once more at once.
+    /// The request was sent whole before, on a connection that broke without a word, and once more at once.
     resent: bool,
     queued: Duration,
     metrics: Arc<Metrics>,
@@ -240,9 +240,9 @@ impl Wire {
                 Err(broken) => {
                     // A store that did not get the whole request can't have done it.
                     let whole = lease.has_sent_all();
-                    // What TLS says beside content is no answer: that it ends, for example.
+                    // Messages of TLS beside content are not an answer: its end, for example.
                     let silent = lease.moved.content_received() <= received;
-                    // Bytes that are no answer are left over from the one before.
+                    // Bytes that are not an answer are left over from the one before.
                     let is_unfit = broken.is_out_of_step() || silent && !matches!(broken, Broken::Expired(_));
                     if is_unfit && lease.is_reused() {
                         tracing::trace!(
@@ -462,7 +462,7 @@ impl Answer {
         }
     }
 
-    /// Reads the error document behind a status that is no success.
+    /// Reads the error document behind a status that is not a success.
     pub(crate) async fn failed(self, wall: std::time::SystemTime) -> Failure {
         let (status, headers, context) = (self.status, self.headers.clone(), self.context.clone());
         match self.collect(ERROR_MAX).await {
@@ -498,7 +498,7 @@ impl Answer {
 pub(crate) enum Filled {
     /// All of it is here.
     Whole,
-    /// It stalls: no byte came for so long, and what is missing is to be asked for anew.
+    /// The body stalls: no byte came for so long, and what is missing is to be asked for anew.
     Stalls(Duration),
 }
 

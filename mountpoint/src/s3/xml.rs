@@ -194,7 +194,7 @@ fn boolean(text: &str) -> Result<Option<bool>, String> {
 /// How a page of a listing ends.
 #[derive(Default)]
 struct PageEnd {
-    /// What it says; a page may say nothing.
+    /// The page's `IsTruncated`; a page may lack it.
     truncated: Option<bool>,
     encoded: bool,
     /// A key marker or a continuation token.
@@ -218,7 +218,7 @@ impl PageEnd {
         if self.encoded { url_decode(text) } else { Ok(text) }
     }
 
-    /// Where the next page begins, as the store says it; `None` on the last page.
+    /// The marker or token of the next page, as the store spells it; `None` on the last page.
     fn next(&mut self) -> Result<Option<String>, String> {
         match (self.next.take(), self.truncated) {
             (None, Some(true)) => {
@@ -288,7 +288,7 @@ pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPa
             [Listing, Contents] => entries.push(std::mem::take(&mut entry)),
             [Listing, Contents, Name::Key] => entry.key = Some(text.to_owned()),
             [Listing, Contents, Name::Size] => {
-                entry.size = Some(text.trim().parse().map_err(|_| format!("{text:?} is no size"))?);
+                entry.size = Some(text.trim().parse().map_err(|_| format!("{text:?} is not a size"))?);
             }
             [Listing, Contents, Name::ETag] if !text.is_empty() => entry.etag = Some(ETag::new(text)),
             [Listing, Contents, Name::LastModified] => entry.last_modified = xml_date(text),
@@ -298,7 +298,7 @@ pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPa
             }
             [Listing, name] => end.read(*name, text)?,
             [Listing, ..] => {}
-            _ => return Err("the answer is no listing".into()),
+            _ => return Err("the answer is not a listing".into()),
         }
         if entries.len() + prefixes.len() > ENTRIES_MAX {
             return Err(format!("the page has more than {ENTRIES_MAX} entries"));

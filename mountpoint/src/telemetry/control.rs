@@ -35,10 +35,10 @@ const FILE: &str = "json";
 const SOCKET: &str = "sock";
 /// Bytes of a file that are read: the longest command line that anyone writes by hand has a tenth of it.
 const FILE_MAX: u64 = 64 << 10;
-/// Files of one folder that are read. No machine has so many mounts.
+/// Files of one folder that are read. No machine has that many mounts.
 const FILES_MAX: usize = 1_000;
 
-/// A folder for sockets, and the user who is believed there.
+/// A folder for sockets, and the user whose entries count there.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The folder.
@@ -98,7 +98,7 @@ impl Entry {
     /// The socket that answers questions about the mount's state.
     ///
     /// # Errors
-    /// `NotFound`; or `ConnectionRefused`, as by a socket without a listener: what has its name is no socket, or another user's.
+    /// `NotFound`; or `ConnectionRefused`, as by a socket without a listener: the file of its name is not a socket, or is another user's.
     pub fn socket(&self) -> io::Result<Socket> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let socket = openat(&*self.folder, self.file(SOCKET), flags, Mode::empty())?;
@@ -190,7 +190,7 @@ impl Drop for Registered {
 }
 
 impl Registered {
-    /// In the first folder that can be used.
+    /// Serves the socket in the first folder that can be used.
     pub(super) fn serve(
         places: &[Place],
         telemetry: &Arc<Telemetry>,

@@ -1,4 +1,4 @@
-//! What a mount tells about itself: lines in the log, a page for Prometheus, a socket for `mount-s3-ctl`.
+//! The reports of a mount about itself: lines in the log, a page for Prometheus, a socket for `mount-s3-ctl`.
 //!
 //! Enters: the metrics that the other rooms count, and a [`Mount`] that measures the rest when it is asked. Leaves: text, JSON and
 //! HTTP answers. Nothing here waits for the store, and nothing of a request for a file passes through here. No secret is known here.
@@ -59,7 +59,7 @@ pub trait Mount: Send + Sync + 'static {
     fn errors(&self) -> Vec<ErrorLine>;
 }
 
-/// All that is told of one mount.
+/// All that is reported of one mount.
 pub(crate) struct Telemetry {
     origin: Origin,
     metrics: Arc<Metrics>,
@@ -98,7 +98,7 @@ impl Bound {
     /// Begins to tell. `Told` is kept as long as the mount lasts.
     ///
     /// # Errors
-    /// The sockets can't be served. That there is no control socket is no error, but a line of the log.
+    /// The sockets can't be served. That there is no control socket is not an error, but a line of the log.
     pub fn start(
         self,
         mount: impl Mount,

@@ -22,7 +22,7 @@ pub(super) struct Rates(Mutex<Samples>);
 #[derive(Debug, Default)]
 struct Samples {
     taken: VecDeque<(Instant, Sample)>,
-    /// Nothing moved before the last one, and none follows until something does.
+    /// No byte moved before the last sample, and none follows until one does.
     rest: bool,
 }
 

@@ -148,7 +148,7 @@ pub struct OpenFiles {
 /// A file being written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upload {
-    /// Of the object that it becomes.
+    /// Key of the object that the file becomes.
     pub key: String,
     /// Bytes that were written so far.
     pub bytes: u64,

@@ -153,7 +153,7 @@ async fn a_socket_is_for_its_user_names_the_mount_and_goes_with_it() {
 }
 
 #[test]
-fn of_two_mounts_the_newer_comes_first_whatever_their_processes_are_called() {
+fn of_two_mounts_the_newer_comes_first_whatever_the_process_ids() {
     let folder = tempfile::tempdir().unwrap();
     let uid = rustix::process::geteuid().as_raw();
     for (pid, age_s) in [(1, 10), (2, 30), (3, 20)] {

@@ -39,7 +39,7 @@ pub enum Op {
 }
 
 impl Op {
-    /// As S3 calls it.
+    /// The operation's S3 name.
     pub fn name(self) -> &'static str {
         match self {
             Self::HeadObject => "HeadObject",
@@ -85,7 +85,7 @@ pub struct FaultPlan {
     pub(super) hold: Option<(HoldAt, Arc<Barrier>)>,
 }
 
-/// Which side of the effect a held call waits on.
+/// The side of the effect on which a held call waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HoldAt {
     Request,
@@ -110,7 +110,7 @@ impl FaultPlan {
         }
     }
 
-    /// Only calls whose key (or prefix, for listings) contains this.
+    /// Restricts the fault to calls whose key (or prefix, for listings) contains `part`.
     pub fn key(mut self, part: impl Into<String>) -> Self {
         self.key = Some(part.into());
         self

@@ -7,7 +7,7 @@ use tracing::Dispatch;
 
 use crate::sync::{Arc, Mutex};
 
-/// With one subscriber alive, tracing asks the subscriber of the thread that reaches a line of code first whether anybody wants that line,
+/// A second subscriber. With one alive, tracing asks the subscriber of the thread that first reaches a line of code about that line,
 /// and keeps the answer. Tests run side by side, and the thread of another test has no subscriber. With two alive, tracing asks both.
 static SECOND: LazyLock<Dispatch> =
     LazyLock::new(|| Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish()));

@@ -39,13 +39,13 @@ impl Default for Settings {
 /// One call that was made, whether it went well or not.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
-    /// What.
+    /// The operation.
     pub op: Op,
-    /// On which key; for listings the prefix.
+    /// The key; for listings the prefix.
     pub key: String,
-    /// Which bytes, for a GetObject.
+    /// The range of bytes of a GetObject.
     pub range: Option<Range<u64>>,
-    /// Which part, for an UploadPart.
+    /// The part number of an UploadPart.
     pub part_number: Option<u32>,
 }
 
@@ -87,7 +87,7 @@ impl MemoryClient {
         Arc::new(self.clone())
     }
 
-    /// From now on the store says the checksum of every object.
+    /// Makes the store report the checksum of every object from now on.
     pub fn say_checksums(&self, algorithm: ChecksumAlgorithm) {
         self.0.state.lock().sums = Some(algorithm);
     }

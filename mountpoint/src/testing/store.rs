@@ -382,7 +382,7 @@ fn check(sent: Option<Checksum>, bytes: &[u8]) -> std::result::Result<(), ErrorK
     }
 }
 
-/// As S3 answers Complete: composite for CRC32C, of the whole object for CRC64NVME, nothing where parts carried none.
+/// The checksum that S3 answers to Complete: composite for CRC32C, of the whole object for CRC64NVME, nothing where parts carried none.
 fn checksum_of_parts(parts: &[UploadedPart]) -> Option<String> {
     let sums: Option<Vec<Checksum>> = parts.iter().map(|p| p.checksum).collect();
     let sums = sums?;

@@ -17,7 +17,7 @@ struct Rest {
     /// The multipart upload of a larger file.
     multipart: Option<Arc<Multipart>>,
     size: u64,
-    /// Nothing came behind the object: that stays.
+    /// The object stays, because no bytes came behind it.
     unchanged: Option<ObjectMeta>,
 }
 

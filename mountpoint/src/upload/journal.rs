@@ -79,7 +79,7 @@ pub(super) struct Journal {
 struct Owner {
     boot_id: String,
     pid: i32,
-    /// In clock ticks since the boot.
+    /// The start of the process, in clock ticks since the boot.
     start: u64,
 }
 
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upload_is_noted_even_if_another_mount_looks_at_its_entry_before_it_is_locked() {
+    fn an_upload_is_noted_though_another_mount_reads_its_entry_unlocked() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         let journal = Journal::open(config).unwrap();
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn an_upload_is_taken_when_its_boot_or_its_process_is_over_and_by_one_only() {
+    fn an_upload_of_a_past_boot_or_process_is_taken_by_one_mount_only() {
         let dir = tempfile::tempdir().unwrap();
         let config = config(dir.path());
         plant(&config, "another boot", |owner| owner.boot_id = "another".into());
@@ -416,7 +416,7 @@ mod tests {
             assert_eq!(found("this", kind), ["another boot of this machine"], "{kind:?}");
             assert!(
                 found("", kind).is_empty(),
-                "{kind:?}: who does not know its machine knows none as its own"
+                "{kind:?}: a process that does not know its machine owns no entry"
             );
         }
         for kind in LOCAL {

@@ -2,7 +2,7 @@
 //!
 //! Why no writer waits for ever: a writer in the queue holds nothing, or parts that are being sent (sending needs no more memory), or one
 //! small first block. All first blocks together stay within a quarter of the writers' guaranteed memory; a part is cut to the
-//! other three quarters, and to what readers may have, who lend it where idle parts hold all of the writers'. When no part is being sent and idle parts are spilled, the first writer in the queue therefore fits.
+//! other three quarters, and to what readers may have, which lend it where idle parts hold all of the writers'. When no part is being sent and idle parts are spilled, the first writer in the queue therefore fits.
 
 use std::io;
 use std::time::Duration;

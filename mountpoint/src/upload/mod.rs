@@ -49,9 +49,9 @@ use memory::{Counted, Memory};
 use part::SealedBody;
 use spill::Choice;
 
-/// After the disk refused a part, it is left alone for this long.
+/// The rest of the disk after it refused a part.
 const SPILL_AGAIN: Duration = Duration::from_secs(5);
-/// After so many uploads in a row that the store does not let us abort, the others are left to the next mount: a policy may refuse all of them.
+/// The uploads in a row that the store does not let us abort, after which the others are left to the next mount: a policy may refuse all of them.
 const REFUSED_MAX: u32 = 100;
 /// How long an upload waits until it is noted: the state directory may be on a dead network. Doubling it notes the uploads of a slower disk, and
 /// holds a file up for so much longer where the disk is dead.
@@ -65,7 +65,7 @@ pub struct Config {
     pub part_size: u64,
     /// The user named that size: parts of a store that wants them equal have it, too.
     pub part_size_named: bool,
-    /// Parts of one file that may be on their way at once; a writer that has filled so many waits, or fills more on disk where too many
+    /// Parts of one file that may be on their way at once; a writer that has filled that many waits, or fills more on disk where too many
     /// writes wait. Doubling it helps one writer on a long line, and takes memory from the others.
     pub parts_in_flight_max: usize,
     /// The checksum sent with the bytes, so that the store refuses other bytes; with `None` only the engine's own check is left.

@@ -29,7 +29,7 @@ pub(super) struct Multipart {
     /// Rung when a part is stored or fails, and when the upload is settled.
     changed: Notify,
     given_up: watch::Sender<bool>,
-    /// In the journal, from before the first part until the end.
+    /// The upload's entry in the journal, from before the first part until the end.
     entry: Mutex<Option<Entry>>,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct Multipart {
 struct Parts {
     in_flight: usize,
     stored: Vec<PartStored>,
-    /// Those that the store copied.
+    /// Parts that the store copied.
     copied: Vec<UploadedPart>,
     error: Option<Error>,
     /// Completed, or being aborted: neither happens again.
@@ -126,7 +126,7 @@ impl Drop for Aborting {
 }
 
 impl Multipart {
-    /// Nothing is sent until the first part is submitted.
+    /// An upload that sends nothing until the first part is submitted.
     pub(super) fn new(shared: Arc<Shared>, object: NewObject, behind: Option<Behind>) -> Arc<Self> {
         let places = Semaphore::new(shared.config.parts_in_flight_max);
         Arc::new(Self {

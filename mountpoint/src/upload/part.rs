@@ -31,7 +31,7 @@ enum Store {
 /// The memory that the part may still take from the pool.
 #[derive(Debug)]
 enum Rest {
-    /// Nothing: it holds nothing, or one first block under this permit.
+    /// The part holds nothing, or one first block under this permit.
     First { _permit: Option<Counted> },
     /// All of it, up to its full size.
     Whole(Reservation),

@@ -17,7 +17,7 @@ pub struct Room(Arc<Give>);
 type Give = dyn Fn(u64) -> u64 + Send + Sync;
 
 impl Room {
-    /// `give` is told how many bytes are needed, and says how many it gave. It may wait for the disk.
+    /// `give` gets the number of bytes needed, and returns how many it gave. It may wait for the disk.
     pub fn new(give: impl Fn(u64) -> u64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(give))
     }

@@ -7,7 +7,7 @@ use crate::s3::PartLimits;
 /// request then.
 pub(super) const OBJECT_MAX: u64 = 10_000 * PART_MAX;
 
-/// Parts grow until so many bytes fit, whatever the first ones have: larger parts would take memory that most files don't need.
+/// Parts grow until this many bytes fit, whatever the first ones have: larger parts would take memory that most files don't need.
 const GROWS_TO: u64 = 5 << 40;
 
 /// Bytes of the smallest part S3 takes, the last one excepted.
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_parts_are_as_large_as_sixteen_fit_and_never_more_than_the_largest_object_needs() {
+    fn equal_parts_are_a_sixteenth_of_memory_within_the_largest_need() {
         const MIB: u64 = 1 << 20;
         assert_eq!(equal_part(8 * MIB, 1 << 30, S3), 64 * MIB);
         assert_eq!(equal_part(8 * MIB, 32 * MIB, S3), 8 * MIB, "little memory: as on other stores");

@@ -30,14 +30,14 @@ pub enum Stage {
         /// The last descriptor is gone.
         released: bool,
     },
-    /// It is an object.
+    /// The file is an object.
     Stored {
         /// The tree of names knows.
         settled: bool,
     },
-    /// It will never be one; every call gets the error again.
+    /// The file will never be an object; every call gets the error again.
     Failed {
-        /// The tree of names knows.
+        /// The tree of names knows of the object.
         settled: bool,
     },
 }
@@ -49,7 +49,7 @@ pub enum Event {
     Write,
     /// A program asked for a size.
     AskSize {
-        /// It is not the size that the file has.
+        /// The size differs from that of the file.
         refused: bool,
     },
     /// A descriptor was closed.
@@ -69,12 +69,12 @@ pub enum Event {
     Unlink,
     /// The mount ends.
     End {
-        /// It is unmounted: no release comes any more.
+        /// The file system is unmounted: no release comes any more.
         unmounted: bool,
     },
     /// The pump or the spiller wants the turn.
     TakeTurn,
-    /// It needs it no more.
+    /// A writer needs its turn no more.
     FreeTurn,
     /// The request that makes it visible is about to be sent.
     Commit,
@@ -84,14 +84,14 @@ pub enum Event {
     Lose,
     /// Something failed, or it is given up.
     Fail,
-    /// The tree of names is about to be told how it ended.
+    /// The tree of names is about to learn how it ended.
     Settle,
 }
 
 /// The next action of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply {
-    /// It is so; nothing is left to do.
+    /// The request is fulfilled; nothing is left to do.
     Done,
     /// Begin to store it, and wait for the outcome.
     Store,
@@ -107,7 +107,7 @@ pub enum Reply {
     Unmeant,
     /// Refused: the turn is taken, it is too late, or it was done before.
     No,
-    /// Give it up.
+    /// Give the upload up.
     GiveUp,
 }
 
@@ -182,7 +182,7 @@ impl Stage {
             (Stored { settled: false }, E::Settle) => (Stored { settled: true }, Done),
             (Failed { settled: false }, E::Settle) => (Failed { settled: true }, Done),
             (_, E::Settle) => {
-                debug_assert!(ended, "nothing is told before the end");
+                debug_assert!(ended, "nothing is reported before the end");
                 (self, No)
             }
         }
@@ -202,16 +202,16 @@ impl Stage {
 /// The facts about the process that closes a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Closer {
-    /// It opened the file, and has had it open since.
+    /// The process opened the file, and has had it open since.
     pub is_opener: bool,
-    /// It has another descriptor of the file. `None`: the engine can't look.
+    /// The process has another descriptor of the file. `None`: the engine can't look.
     pub holds_another: Option<bool>,
     /// The last bytes came from another process, which has the file open still.
     pub another_writes: bool,
 }
 
 impl Closer {
-    /// Whether the close of a descriptor completes a file of so many bytes, so that close(2) reports the outcome: the opener's process closes
+    /// Whether the close of a descriptor completes a file of this many bytes, so that close(2) reports the outcome: the opener's process closes
     /// its last descriptor, after at least one byte. Four closes do not: one before the first byte (shells open, duplicate, and close the
     /// first descriptor), one of an inherited descriptor, one of a duplicate (shells redirect a builtin this way), and one beside a child
     /// that writes (programs open the output of another program, start that, and close). The writer goes on then. Where the engine can't

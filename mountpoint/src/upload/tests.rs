@@ -44,7 +44,7 @@ impl Bench {
         Self::on(Settings { part_size_min: 0, ..Settings::default() }, config, clock, way)
     }
 
-    /// On a bucket of this kind.
+    /// An uploader on a bucket with these settings.
     fn on(
         settings: Settings,
         config: Config,
@@ -109,7 +109,7 @@ async fn store(upload: &Arc<Upload>, data: &[u8], piece: usize) -> Result<Object
 }
 
 #[tokio::test]
-async fn every_boundary_of_a_part_is_stored_exactly_and_in_as_few_requests_as_it_takes() {
+async fn every_boundary_of_a_part_is_stored_exactly_in_the_fewest_requests() {
     for checksum in [None, Some(ChecksumAlgorithm::Crc32c), Some(ChecksumAlgorithm::Crc64Nvme)] {
         for len in [0, 1, PART - 1, PART, PART + 1, 2 * PART, 2 * PART + 1, 7 * PART + 5] {
             for piece in [4096, 10_000, PART, MIB] {
@@ -234,7 +234,7 @@ async fn whichever_call_fails_the_error_is_told_and_nothing_is_left() {
 }
 
 #[tokio::test]
-async fn an_abort_that_fails_is_not_tried_again_and_not_reported_in_place_of_the_error() {
+async fn a_failed_abort_is_not_repeated_and_does_not_replace_the_error() {
     let bench = Bench::new(small_parts());
     bench.client.inject(FaultPlan::on(Op::UploadPart).fail(ErrorKind::Denied));
     bench.client.inject(FaultPlan::on(Op::AbortMultipartUpload).always().fail(ErrorKind::Network));
@@ -408,7 +408,7 @@ async fn a_file_of_more_parts_than_the_store_takes_is_too_large() {
 }
 
 #[test]
-fn a_state_directory_that_does_not_answer_holds_no_file_up_and_keeps_no_late_note() {
+fn a_silent_state_directory_delays_no_file_and_keeps_no_late_note() {
     let dir = tempfile::tempdir().unwrap();
     let journal = JournalConfig {
         dir: dir.path().to_owned(),

@@ -111,7 +111,7 @@ impl Upload {
         self.object.lock().key.clone()
     }
 
-    /// Runs `rename` while bytes are taken, so that no outcome is known before it ends. It is told whether the key can still change, and
+    /// Runs `rename` while bytes are taken, so that no outcome is known before it ends. It learns whether the key can still change, and
     /// gives the new one then, with what that may replace. `None`: it takes no more bytes.
     pub fn rename(&self, rename: impl FnOnce(bool) -> Option<(ObjectKey, Replaces)>) -> Option<()> {
         let state = self.state.lock();
@@ -331,7 +331,7 @@ impl Upload {
         }
     }
 
-    /// Gives the upload up with its first error: memory returns, held writes are answered, the store is told. Once.
+    /// Gives the upload up with its first error: memory returns, held writes are answered, the store aborts. Once.
     pub(super) fn fail(&self, error: Error) {
         let remains = self.state.lock().fail(error);
         self.clean_up(remains);
@@ -392,7 +392,7 @@ impl State {
         reply
     }
 
-    /// Nothing is taken or sent from here on. `None` when that was so before, or when it is too late.
+    /// Ends the upload: nothing is taken or sent from here on. `None` when that was so before, or when it is too late.
     pub(super) fn fail(&mut self, error: Error) -> Option<Remains> {
         self.fail_by(Event::Fail, error)
     }

@@ -10,7 +10,7 @@ use testkit::{RealStore, hostile_keys};
 
 use crate::{ACCESS_KEY, BUCKET, SECRET_KEY, connect};
 
-/// The reason why a store over a folder may refuse a key: most hostile keys are no paths.
+/// The reason why a store over a folder may refuse a key: most hostile keys are not paths.
 fn refuses(key: &str) -> Option<&'static str> {
     let is_plain = key.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '/' | '.'));
     let is_path = !key.split('/').any(|name| matches!(name, "" | "." | "..") || name.len() > 255);

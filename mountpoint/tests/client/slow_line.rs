@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::{BUCKET, connect_with};
 
 const KIB: u64 = 1 << 10;
-/// Of the whole line: eight times what it must carry, so that a busy machine may be eight times as slow.
+/// Bytes a second of the whole line: eight times what it must carry, so that a busy machine may be eight times as slow.
 const LINE: u64 = 4096 * KIB;
 const RATE_MIN: u64 = LINE / 8;
 /// Alone it has 3 s.
@@ -45,7 +45,7 @@ impl Site {
         Self { client, proxy, _server: server, _folder: folder }
     }
 
-    /// With a second for each transfer, and what its bytes need at the least rate.
+    /// A site whose client allows each transfer a second and the time of its bytes at the least rate.
     async fn hasty() -> Self {
         Self::new(Timeouts { operation: Duration::from_secs(1), rate_min: RATE_MIN, ..Timeouts::default() })
             .await

@@ -6,7 +6,7 @@ use testkit::{Versitygw, hostile_keys};
 
 use crate::{ACCESS_KEY, BUCKET, SECRET_KEY, connect};
 
-/// Its keys are paths of a folder.
+/// The reason why versitygw refuses a key: keys are paths of a folder there.
 fn refuses(key: &str) -> Option<&'static str> {
     if key.split('/').any(|name| matches!(name, "." | "..")) {
         Some("relative paths are refused or name another object")

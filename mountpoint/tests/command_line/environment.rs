@@ -29,16 +29,16 @@ fn a_number_of_attempts_that_is_no_number_is_a_warning() {
     }
     // A time that is none would change how long every request waits: it is refused.
     assert_eq!(run(&[], &[("MOUNT_S3_OPERATION_TIMEOUT", "a minute")]).code, Some(2));
-    // The flag is no variable: who writes it is there to mend it.
+    // The flag is not a variable: its user is there to mend it.
     assert_eq!(run(&["--max-attempts", "many"], &[("AWS_MAX_ATTEMPTS", "3")]).code, Some(2));
 }
 
 #[test]
-fn the_endpoint_of_s3_goes_before_the_endpoint_of_everything_and_the_flag_before_both() {
+fn the_flag_precedes_the_endpoint_of_s3_and_that_the_general_endpoint() {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("dir");
     std::fs::create_dir(&dir).unwrap();
-    // Nothing listens there: the error names who was asked.
+    // Nothing listens there: the error names the host that was asked.
     let named = |flag: Option<&str>, env: &[(&str, &str)]| {
         let mut command = command(home.path());
         command.arg("test-bucket").arg(&dir).args([

@@ -1,4 +1,4 @@
-//! Where lines of the log go, and what they look like there.
+//! The destinations of log lines, and the form of the lines there.
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;

@@ -241,7 +241,7 @@ const VARIABLES: &[Variable] = &[
     row("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:1", &["--region=us-east-1"], 1, NOBODY),
     row("AWS_ENDPOINT_URL", "http://127.0.0.1:2", THERE, 1, NOBODY),
     row("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:2", THERE, 1, NOBODY),
-    row("AWS_ENDPOINT_URL", "no url", &["--region=us-east-1"], 1, "the endpoint URL \"no url\" is no URL"),
+    row("AWS_ENDPOINT_URL", "no url", &["--region=us-east-1"], 1, "the endpoint URL \"no url\" is not a URL"),
     row("AWS_CA_BUNDLE", "/no/such/bundle", THERE, 1, "the CA bundle /no/such/bundle can't be read"),
     row("AWS_CA_BUNDLE", "/etc/passwd", THERE, 1, "the CA bundle /etc/passwd holds no certificate"),
     row("AWS_CA_BUNDLE", "/no/such/bundle", &[URL, REGION, CERTIFICATES], 1, NOBODY),
@@ -252,7 +252,7 @@ const VARIABLES: &[Variable] = &[
     row("AWS_MAX_ATTEMPTS", "many", &[URL, REGION, "--max-attempts=1"], 1, NOBODY),
     row("AWS_PROFILE", "nobody", THERE, 1, NOBODY),
     row("MOUNTPOINT_LOG", "warn", THERE, 1, NOBODY),
-    row("MOUNTPOINT_LOG", "a=b=c", THERE, 1, "MOUNTPOINT_LOG='a=b=c' is no log filter"),
+    row("MOUNTPOINT_LOG", "a=b=c", THERE, 1, "MOUNTPOINT_LOG='a=b=c' is not a log filter"),
     row("MOUNTPOINT_LOG", "a=b=c", &[URL, REGION, "--log-filter=warn"], 1, NOBODY),
     row("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1", THERE, 1, NOBODY),
     row(

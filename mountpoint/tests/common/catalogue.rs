@@ -38,12 +38,12 @@ impl Shape {
 }
 
 impl Catalogue {
-    /// With so many names in `dir/`.
+    /// A catalogue with `names` keys in `dir/`.
     pub(crate) fn of(names: usize) -> Self {
         Self::with(Shape { names, a_folder: 0 })
     }
 
-    /// With so many in folders of so many below `dir/`.
+    /// A catalogue with `names` keys in folders of `a_folder` keys below `dir/`.
     pub(crate) fn of_folders(names: usize, a_folder: usize) -> Self {
         Self::with(Shape { names, a_folder })
     }

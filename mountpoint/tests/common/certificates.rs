@@ -7,7 +7,7 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::ServerConfig;
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 
-/// For one server: in memory, and as the files `ca.pem`, `certificate.pem` and `key.pem` of a folder.
+/// The certificate of one server: in memory, and as the files `ca.pem`, `certificate.pem` and `key.pem` of a folder.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     certificate: rcgen::Certificate,
@@ -31,7 +31,7 @@ impl Certificates {
         Self { certificate, key, folder }
     }
 
-    /// The authority, for those who are to trust it.
+    /// The certificate authority, as a bundle to trust.
     pub(crate) fn ca_bundle(&self) -> PathBuf {
         self.folder.path().join("ca.pem")
     }
@@ -46,7 +46,7 @@ impl Certificates {
         (write("certificate.pem", self.certificate.pem()), write("key.pem", self.key.serialize_pem()))
     }
 
-    /// What a server inside the test shows.
+    /// The TLS configuration of a server inside the test.
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.serialize_der()));
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

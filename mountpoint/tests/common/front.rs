@@ -22,7 +22,7 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    /// In the place of these hosts.
+    /// A front in the place of these hosts.
     pub(crate) fn before(server: SocketAddr, hosts: &[&str]) -> Self {
         let certificates = Certificates::of(hosts);
         let acceptor = TlsAcceptor::from(certificates.server());
@@ -40,12 +40,12 @@ impl Front {
         Self { address, certificates, hosts: asked }
     }
 
-    /// Where it listens.
+    /// The address at which the front listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Whom to trust.
+    /// The certificate authority to trust.
     pub(crate) fn ca_bundle(&self) -> PathBuf {
         self.certificates.ca_bundle()
     }

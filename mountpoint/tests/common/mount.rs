@@ -17,7 +17,7 @@ use super::{BUCKET, Store, need};
 /// of its own (`unprivileged.rs`): it has a copy of each mount of the moment it began, and with the copy the connection stays.
 pub(crate) const START_AND_END: Duration = Duration::from_secs(200);
 
-/// What a mount is to be.
+/// The setup of a mount.
 #[derive(Clone, Debug)]
 pub(crate) struct Setup {
     /// Further options of the command line.
@@ -45,7 +45,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// With these options.
+    /// A setup with these options.
     pub(crate) fn new(options: &[&str]) -> Self {
         Self {
             options: options.iter().map(|&o| o.to_owned()).collect(),
@@ -62,19 +62,19 @@ impl Setup {
         }
     }
 
-    /// With a variable of the environment.
+    /// Adds a variable of the environment.
     pub(crate) fn env(mut self, name: &'static str, value: &str) -> Self {
         self.env.push((name, value.to_owned()));
         self
     }
 
-    /// Through this proxy instead of straight to the store.
+    /// Sends requests through this proxy instead of straight to the store.
     pub(crate) fn through(mut self, proxy: &Proxy) -> Self {
         self.endpoint = Some(proxy.endpoint());
         self
     }
 
-    /// With more time.
+    /// Sets the time after which the test counts as hung.
     pub(crate) fn limit(mut self, limit: Duration) -> Self {
         self.limit = limit;
         self
@@ -251,7 +251,7 @@ impl TestMount {
         mount
     }
 
-    /// Where it is mounted.
+    /// The mount point.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -273,7 +273,7 @@ impl TestMount {
         path
     }
 
-    /// Lets the kernel have at most so many background requests of this mount open. False where that can't be set.
+    /// Lets the kernel have at most this many background requests of this mount open. False where that can't be set.
     pub(crate) fn limit_background(&self, max: usize) -> bool {
         need(
             "root and fusectl, to limit background requests",
@@ -314,7 +314,7 @@ impl TestMount {
         self.child.id()
     }
 
-    /// What the engine printed so far.
+    /// The engine's output so far.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&std::fs::read(self.folder.path().join("log")).unwrap_or_default())
             .into_owned()
@@ -353,7 +353,7 @@ impl TestMount {
         self.ended = Some(self.child.wait().expect("wait for the engine"));
     }
 
-    /// After [`TestMount::kill_9`]: clears the dead mount away and mounts on the same directory again.
+    /// Mounts anew after [`TestMount::kill_9`]: clears the dead mount away and mounts on the same directory again.
     pub(crate) fn remount(mut self, setup: &Setup) -> Self {
         assert!(self.killed, "only the dead are raised");
         super::run(Command::new("umount").arg("-l").arg(&self.dir));
@@ -388,7 +388,7 @@ impl TestMount {
         self.end()
     }
 
-    /// Waits for the engine's end, of which it was told; how it ended.
+    /// Waits for the engine's end, which was asked for; how it ended.
     pub(crate) fn end(&mut self) -> ExitStatus {
         if let Some(ended) = self.ended {
             return ended;

@@ -29,7 +29,7 @@ pub(super) static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| 
     builder.worker_threads(1).enable_all().build().expect("a runtime")
 });
 
-/// Which store the tests of a binary run on, and how their mounts speak to it: `crate::STORE`.
+/// The store that the tests of a binary run on, and the protocol of their mounts: `crate::STORE`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
     /// s3server, as strict as S3, over HTTP and in path style.
@@ -47,7 +47,7 @@ pub(crate) enum Kind {
 /// The host of [`Kind::S3serverOverHttps`].
 const HOST: &str = "s3.test";
 
-/// What answers.
+/// The server behind a store.
 #[derive(Debug)]
 enum Serving {
     S3server { server: Server, front: Option<Front> },
@@ -70,7 +70,7 @@ pub(crate) struct Store {
 impl Store {
     /// The key that signs.
     pub(crate) const ACCESS_KEY: &str = "test";
-    /// Its secret; a word that may stand in no log.
+    /// The secret of that key; no log may contain it.
     pub(crate) const SECRET_KEY: &str = "canary-of-the-secret-key";
 
     /// An empty bucket, as strict as S3.
@@ -201,7 +201,7 @@ impl Store {
         }
     }
 
-    /// What a mount says on its command line to find the store, and in its environment.
+    /// The options and the environment with which a mount finds the store.
     pub(crate) fn way(&self, endpoint: Option<&str>) -> (Vec<String>, Vec<(&'static str, String)>) {
         let (at, style, ca_bundle, proxy) = match &self.serving {
             Serving::S3server { server, front: None } => {
@@ -231,7 +231,7 @@ impl Store {
         (options, proxy.map(|address| ("HTTPS_PROXY", format!("http://{address}"))).into_iter().collect())
     }
 
-    /// Where it listens.
+    /// The address at which the store listens.
     pub(crate) fn address(&self) -> SocketAddr {
         self.server().address()
     }
@@ -241,7 +241,7 @@ impl Store {
         self.home.path()
     }
 
-    /// Where plain keys are plain files.
+    /// The folder in which plain keys are plain files.
     pub(crate) fn bucket_folder(&self) -> PathBuf {
         match self.serving {
             Serving::S3server { .. } => self.root.path().join(BUCKET),
@@ -250,12 +250,12 @@ impl Store {
         }
     }
 
-    /// What is to go wrong.
+    /// The faults of the server.
     pub(crate) fn faults(&self) -> &FaultPlan {
         self.server().faults()
     }
 
-    /// What was asked, by mounts and around them.
+    /// The requests of mounts and of the tests themselves.
     pub(crate) fn requests(&self) -> &RequestLog {
         self.server().requests()
     }

@@ -18,12 +18,12 @@ pub(crate) struct Tap {
 struct Shared {
     to: SocketAddr,
     open: Vec<TcpStream>,
-    /// What came from the engine, by connection.
+    /// Bytes from the engine, by connection.
     asked: Vec<Vec<u8>>,
 }
 
 impl Tap {
-    /// On the way to this store.
+    /// A tap on the way to this store.
     pub(crate) fn to(store: &Store) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("its number");
@@ -43,7 +43,7 @@ impl Tap {
         format!("http://{}", self.address)
     }
 
-    /// From now on this store answers; connections to the other one are closed.
+    /// Makes this store answer from now on, and closes the connections to the other one.
     pub(crate) fn turn_to(&self, store: &Store) {
         let mut shared = self.shared.lock().unwrap();
         shared.to = store.address();

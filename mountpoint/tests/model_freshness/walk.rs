@@ -27,16 +27,16 @@ const BELOW: [&str; 3] = ["s0", "s0/t", "s1"];
 pub(crate) enum Change {
     Put(usize, usize),
     Remove(usize, usize),
-    /// By this mount.
+    /// This mount removes a file.
     Unlink(usize, usize),
-    /// By this mount, with the directories above.
+    /// This mount stores a file, with the directories above.
     Store(usize, usize),
     /// This mount looks a key up, and so the directories above.
     Look(usize, usize),
     /// The kernel gives back what it knows.
     Forget,
     Pause(u64),
-    /// Lists so many directories from one on, with what is below them; with attributes or without.
+    /// Lists this many directories from one on, with what is below them; with attributes or without.
     Walk(usize, usize, bool),
 }
 
@@ -127,7 +127,7 @@ impl World {
         self.local.extend(path.match_indices('/').map(|(at, _)| path[..at].to_owned()));
     }
 
-    /// As the file system asks: memory first.
+    /// Looks a path up as the file system does: memory first.
     async fn look(&mut self, parent: InodeNo, path: &str) -> Option<InodeNo> {
         let name = OsStr::new(path.rsplit('/').next().expect("a path has a name"));
         let found = match self.table.try_lookup(parent, name) {

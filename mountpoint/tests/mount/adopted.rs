@@ -14,7 +14,7 @@ use crate::common::{Pattern, Setup, Store, command, is_mounted, need, until, wit
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(200);
 
-/// Our mount and who serves it. Whatever happens, neither outlives the test.
+/// Our mount and the process that serves it. Whatever happens, neither outlives the test.
 struct Adopted {
     dir: PathBuf,
     engine: Child,
@@ -43,7 +43,7 @@ fn start_with(store: &Store, dir: &Path, options: &[&str]) -> Adopted {
     let plain = command(store, Path::new("/dev/fd/3"), &Setup::new(options));
     let mut shell = with_descriptor_3(&plain, device);
     shell.stdout(Stdio::null());
-    // The command, and our copy of the device with it, goes here: when the engine ends, whoever waits for it hears so.
+    // The command, and our copy of the device with it, goes here: when the engine ends, its waiters hear so.
     Adopted { dir: dir.to_owned(), engine: shell.spawn().unwrap() }
 }
 

@@ -70,7 +70,7 @@ fn what_an_earlier_mount_read_is_not_asked_for_again_and_rot_is_noticed() {
 }
 
 #[test]
-fn what_was_kept_of_one_store_is_not_served_for_a_bucket_of_the_same_name_at_another() {
+fn a_cache_of_one_store_is_not_served_for_a_bucket_of_that_name_elsewhere() {
     let cache = tempfile::tempdir().unwrap();
     for _ in 0..2 {
         let store = Store::new();
@@ -111,7 +111,7 @@ fn reads_right_after_dropped_pages(path: &Path) -> bool {
 }
 
 #[test]
-fn what_changes_in_the_cache_after_a_first_read_is_fetched_anew_and_never_served() {
+fn cached_bytes_changed_after_a_first_read_are_fetched_anew() {
     type Damage = fn(&fs::File);
     let damage: [(&str, Damage); 3] = [
         ("a bit flipped", |file| {
@@ -128,7 +128,7 @@ fn what_changes_in_the_cache_after_a_first_read_is_fetched_anew_and_never_served
     store.put("file", Pattern(1).bytes(0, LEN));
     let Some(mount) = TestMount::of(&store, &setup(cache.path())) else { return };
     let path = mount.path("file");
-    // Direct: the kernel may keep pages that it was told to drop. A put may be lost, as when its block is just being dropped: then
+    // Direct: the kernel may keep pages that it was asked to drop. A put may be lost, as when its block is just being dropped: then
     // the next reading keeps it.
     let kept = || {
         until("the cache holds what was read", || {
@@ -161,15 +161,15 @@ fn what_changes_in_the_cache_after_a_first_read_is_fetched_anew_and_never_served
 }
 
 #[test]
-fn a_random_read_of_4_kib_costs_a_page_where_nothing_is_kept_and_64_kib_where_it_is() {
+fn a_random_4_kib_read_costs_a_page_without_a_cache_and_64_kib_with_one() {
     const BLOCKS: u64 = 24;
     // A request's answer also has a head.
     const HEAD: u64 = 400;
     /// A busy machine writes to the cache late, and notices late that it can not.
     const PASSES: u64 = 12;
-    /// Of these passes the engine learns when an answer is late; before, no request goes out a second time ...
+    /// Passes in which the engine learns when an answer is late; no request goes out a second time before ...
     const LEARN: u64 = 2;
-    /// ... and later so many may at once.
+    /// ... and later this many may at once.
     const LATE_MAX: u64 = 4;
     const ALL: u64 = u64::MAX;
     let store = Store::new();

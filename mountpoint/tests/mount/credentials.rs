@@ -15,7 +15,7 @@ fn section(profile: &str, access_key: &str, secret: &str) -> String {
     format!("[{profile}]\naws_access_key_id = {access_key}\naws_secret_access_key = {secret}\n")
 }
 
-/// What a credential process prints.
+/// The output of a credential process.
 fn printed(access_key: &str) -> String {
     format!(
         "{{\"Version\": 1, \"AccessKeyId\": \"{access_key}\", \"SecretAccessKey\": \"{}\"}}",
@@ -92,7 +92,7 @@ struct Rotation {
 }
 
 impl Rotation {
-    /// With keys in a file, or printed by a process.
+    /// Starts a mount that reads its keys from a file or from a process.
     fn start(by_process: bool) -> Option<Self> {
         let (before, after) = (Store::new(), Store::signed_by(NEW_KEY));
         for store in [&before, &after] {
@@ -135,7 +135,7 @@ fn keys_that_change_while_it_is_mounted_are_found_by_the_next_request() {
     }
 }
 
-/// Old keys that are still valid when new ones are written are never refused: whoever changes keys withdraws the old ones later.
+/// Old keys that are still valid when new ones are written are never refused: administrators withdraw the old ones later.
 #[test]
 fn keys_that_change_in_a_file_are_used_before_the_old_ones_are_refused() {
     let Some(rotation) = Rotation::start(false) else { return };
@@ -197,7 +197,7 @@ fn a_file_of_keys_that_is_half_written_changes_nothing_until_it_is_whole() {
 }
 
 #[test]
-fn keys_that_change_in_the_middle_of_a_file_are_found_by_the_request_that_begins_the_upload() {
+fn keys_changed_within_a_file_are_found_by_the_request_that_uploads() {
     const SENT_LATER: usize = 4 << 20;
     let Some(rotation) = Rotation::start(false) else { return };
     let mut file = File::create_new(rotation.mount.path("out")).unwrap();
@@ -245,7 +245,7 @@ fn everybody_hears_of_a_source_that_does_not_answer_from_one_question() {
             });
         }
     });
-    // A question is given up after 10 s, and its answer holds for 10 s: so all are told within 15 s of the first one on an idle machine.
+    // A question is given up after 10 s, and its answer holds for 10 s: so all hear of it within 15 s of the first one on an idle machine.
     assert!(asked() - before <= 3, "{} questions for {MANY} requests", asked() - before);
     fs::remove_file(&dead).unwrap();
     until("a source that is back is asked again", || {

@@ -35,12 +35,12 @@ fn names(path: &Path) -> Vec<OsString> {
 }
 
 #[test]
-fn rm_removes_a_tree_though_each_delete_takes_longer_than_a_directory_is_believed() {
+fn rm_removes_a_tree_though_each_delete_outlasts_a_directorys_ttl() {
     removes(|_, tree| drop(run(Command::new("rm").arg("-r").arg(tree))));
 }
 
 #[test]
-fn find_removes_a_tree_though_each_delete_takes_longer_than_a_directory_is_believed() {
+fn find_removes_a_tree_though_each_delete_outlasts_a_directorys_ttl() {
     removes(|_, tree| drop(run(Command::new("find").arg(tree).arg("-delete"))));
 }
 
@@ -58,7 +58,7 @@ fn mv_takes_a_tree_out_of_the_mount_and_python_removes_one() {
 }
 
 #[test]
-fn a_directory_that_lost_its_last_file_is_there_and_empty_until_it_is_removed() {
+fn a_directory_that_lost_its_last_file_is_empty_until_it_is_removed() {
     let Some(mount) = slow_to_delete(&["a/b/file"]) else { return };
     fs::remove_file(mount.path("a/b/file")).unwrap();
     assert_eq!(mount.store().keys(), Vec::<String>::new());

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use super::semantics::assert_errno;
 use crate::common::{Setup, TestMount, need_tool, run};
 
-/// After this long the mount is aborted: a FUSE thread and a program wait for each other. A slow machine takes a minute to fork 128 times.
+/// The time after which the mount is aborted: a FUSE thread and a program wait for each other. A slow machine forks 128 times in a minute.
 const HANGS: Duration = Duration::from_secs(200);
 
 /// Writes to a new file `argv[1]` and executes another program. The descriptors are close-on-exec, as Python and Rust open them.
@@ -37,7 +37,7 @@ execute()
 ";
 
 #[test]
-fn a_program_that_executes_another_while_it_writes_stores_its_files_and_stops_nothing() {
+fn a_program_that_executes_another_while_it_writes_stores_its_files() {
     let Some(mount) = TestMount::with(&Setup::new(&[]).limit(HANGS)) else { return };
     if !need_tool("python3") {
         return;

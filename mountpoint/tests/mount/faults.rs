@@ -124,7 +124,7 @@ fn a_request_that_fails_has_one_line_with_its_id_and_what_to_look_at() {
     store.plant("file", &Pattern(1).bytes(0, 1000));
     let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
     store.faults().add(Fault::on("GetObject", error(403, "AccessDenied")));
-    // An open long after its look-up asks by a GET. A HEAD settles what that one did not say, so it is no failure and has no line.
+    // An open long after its look-up asks by a GET. A HEAD settles what that one did not say, so it does not count as a failure and has no line.
     let mut file = File::open(mount.path("file")).unwrap();
     store.requests().reset();
     let read = file.read(&mut [0; 1000]).unwrap_err();
@@ -177,7 +177,7 @@ fn write_under(faults: &[Fault], len: usize) -> Option<(bool, Option<Vec<u8>>)> 
     assert!(store.faults().fired() > 0, "the fault never struck: {}", mount.log());
     store.faults().clear();
     let log = mount.log();
-    assert!(!log.contains(" ERROR "), "what a store does is no error of ours, under {faults:?}: {log}");
+    assert!(!log.contains(" ERROR "), "what a store does is not an error of ours, under {faults:?}: {log}");
     drop(mount);
     assert_eq!(store.pending_uploads(), 0, "an upload was left behind by {faults:?}");
     let stored = store.get("file");
@@ -233,7 +233,7 @@ fn a_write_that_can_not_be_stored_says_so_and_leaves_nothing() {
     ] {
         let what = format!("{operation} {effect:?}");
         let Some((written, stored)) = write_under(&[Fault::on(operation, effect)], len) else { return };
-        assert!(!written, "{what}: dd was told that all is well");
+        assert!(!written, "{what}: dd heard that all is well");
         assert_eq!(stored, None, "{what}");
     }
 }
@@ -258,7 +258,7 @@ fn a_file_whose_last_answer_was_lost_is_read_at_once() {
 
 /// New files and replaced ones, in one request and in parts, as in a bucket with Object Lock on some stores.
 #[test]
-fn files_of_all_sizes_are_stored_where_the_store_demands_an_md5_of_each_body() {
+fn files_of_all_sizes_are_stored_where_each_body_needs_an_md5() {
     let store = Store::new();
     for operation in ["PutObject", "UploadPart"] {
         store.faults().add(Fault::on(operation, Effect::DemandMd5));

@@ -18,7 +18,7 @@ fn write(mount: &TestMount, name: &str, len: usize) -> io::Result<()> {
 }
 
 #[test]
-fn a_bit_that_flips_in_what_is_written_is_refused_by_the_store_and_sent_again() {
+fn the_store_refuses_a_bit_that_flips_in_a_write_and_it_is_sent_again() {
     let store = Store::new();
     let proxy = Proxy::start(store.address());
     let Some(mount) = TestMount::of(&store, &Setup::new(&[]).through(&proxy)) else { return };

@@ -6,7 +6,7 @@ use std::process::Command;
 use super::start::runs_with;
 use crate::common::{Store, need, need_tool, until};
 
-/// What root does on a host. The binary is linked into this namespace's /sbin, which is empty otherwise.
+/// The acts of root on a host. The binary is linked into this namespace's /sbin, which is empty otherwise.
 const SCRIPT: &str = r#"
 set -e
 mount -t tmpfs none /sbin/

@@ -130,11 +130,11 @@ struct Case {
     signal: Signal,
     /// Words of the program before the file.
     words: Vec<String>,
-    /// What the store is slow at.
+    /// The operation that the store delays.
     operation: &'static str,
-    /// What it does in the end.
+    /// The store's answer in the end.
     end: End,
-    /// What the log calls it.
+    /// The name of the operation in the log.
     called: &'static str,
 }
 
@@ -147,7 +147,7 @@ enum End {
 }
 
 #[test]
-fn an_interrupted_close_returns_at_once_and_the_log_says_what_became_of_the_object() {
+fn an_interrupted_close_returns_and_the_log_names_the_objects_fate() {
     const SMALL: usize = 1 << 20;
     const LARGE: usize = 20 << 20;
     let Some(mount) = TestMount::with(&Setup::new(&[])) else { return };
@@ -282,7 +282,7 @@ fn a_mount_that_ends_waits_for_a_file_whose_close_was_interrupted() {
 }
 
 #[test]
-fn a_program_that_is_killed_while_it_writes_to_a_store_that_hangs_ends_at_once() {
+fn a_killed_program_that_writes_to_a_hanging_store_ends_at_once() {
     let Some(mount) = TestMount::with(&Setup::new(&["--memory-target", "128"])) else { return };
     let store = mount.store();
     store.faults().add(hold("UploadPart", "file"));
@@ -338,7 +338,7 @@ fn the_next_program_writes_on_behind_one_that_was_killed_while_it_wrote() {
 
 /// A look at the file tells the kernel its size: behind that it appends.
 #[test]
-fn a_program_that_looks_at_the_file_appends_behind_one_that_was_killed_while_it_wrote() {
+fn a_program_appends_behind_a_killed_writer_after_a_look_at_the_file() {
     let Some(mount) = TestMount::with(&Setup::new(&["--memory-target", "128"])) else { return };
     let store = mount.store();
     store.faults().add(hold("UploadPart", "file"));
@@ -364,7 +364,7 @@ fn a_program_that_looks_at_the_file_appends_behind_one_that_was_killed_while_it_
 }
 
 #[test]
-fn an_open_that_is_killed_while_it_waits_leaves_the_file_as_it_is_and_free_for_the_next() {
+fn an_open_killed_while_it_waits_leaves_the_file_free_for_the_next() {
     let Some(mount) = TestMount::with(&Setup::new(&["--allow-overwrite"])) else { return };
     let store = mount.store();
     store.faults().add(hold("PutObject", "file"));

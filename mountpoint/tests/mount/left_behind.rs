@@ -38,7 +38,7 @@ fn warnings(mount: &TestMount) -> usize {
 }
 
 #[test]
-fn uploads_of_a_killed_mount_are_aborted_by_the_next_one_and_those_of_a_mount_that_lives_never() {
+fn uploads_of_a_killed_mount_are_aborted_by_the_next_and_no_others() {
     let Some(lives) = TestMount::new(&[]) else { return };
     let store = Arc::clone(lives.store());
     let mut file = begin(&lives, "lives");

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python};
 
-/// After this long the mount is aborted: the kernel and a FUSE thread wait for each other.
+/// The time after which the mount is aborted: the kernel and a FUSE thread wait for each other.
 const HANGS: Duration = Duration::from_secs(120);
-/// Of the file: more than the kernel sends at once.
+/// The length of the file: more than the kernel sends at once.
 const LEN: usize = (5 << 20) + 123;
 
 /// Changes all of the file `argv[1]` in a mapping, and prints what each call says. A child does it: Rust has no safe mapping.
@@ -47,7 +47,7 @@ says('close', lambda: os.close(file))
 ";
 
 #[test]
-fn changes_of_a_stored_file_in_a_mapping_fail_at_msync_fsync_and_close_and_are_dropped() {
+fn mapped_changes_of_a_stored_file_fail_at_msync_fsync_and_close() {
     let store = Store::new();
     let bytes = Pattern(1).bytes(0, LEN);
     let ways = [
@@ -100,7 +100,7 @@ for flags in (os.O_RDONLY, os.O_RDWR):
 ";
 
 #[test]
-fn a_change_in_a_mapping_behind_its_last_close_is_logged_and_fails_no_reader() {
+fn a_mapped_change_behind_the_last_close_is_logged_and_fails_no_reader() {
     let store = Store::new();
     let bytes = Pattern(2).bytes(0, LEN);
     let ways = ["msync", "munmap"];
@@ -131,7 +131,7 @@ says('close', lambda: os.close(file))
 ";
 
 #[test]
-fn a_mapping_of_a_file_that_is_being_written_is_refused_and_the_writing_goes_on() {
+fn a_mapping_of_a_file_being_written_is_refused_and_writing_continues() {
     let store = Store::new();
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--read-mode", "buffered"]).limit(HANGS)) else {
         return;

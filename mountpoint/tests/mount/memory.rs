@@ -27,7 +27,7 @@ fn assert_peak(mount: &TestMount, target_mib: u64) {
     assert!(peak <= (target_mib << 20) + OVERHEAD, "peak RSS {} MiB", peak >> 20);
 }
 
-/// So many readers and so many writers of files of `each` bytes, all at once; every byte is compared.
+/// This many readers and this many writers of files of `each` bytes, all at once; every byte is compared.
 fn read_and_write(mount: &TestMount, readers: u64, writers: u64, each: usize) {
     let start = Barrier::new((readers + writers) as usize);
     std::thread::scope(|scope| {
@@ -176,7 +176,7 @@ fn more_files_are_written_in_turn_than_the_engine_may_open_when_it_begins() {
     }
 }
 
-/// Many writers at once, who hold what they have until one of them is refused, with one of these errors; what is stored is whole. How many
+/// Many writers at once, which hold what they have until one of them is refused, with one of these errors; what is stored is whole. How many
 /// were refused.
 fn refused_writers(mount: &TestMount, errors: &[Errno]) -> usize {
     const WRITERS: usize = 64;
@@ -220,7 +220,7 @@ fn refused_writers(mount: &TestMount, errors: &[Errno]) -> usize {
 }
 
 #[test]
-fn writers_that_memory_has_no_room_for_hear_enospc_and_the_others_are_stored() {
+fn writers_without_memory_hear_enospc_and_the_others_are_stored() {
     let Some(mount) = TestMount::new(&["--memory-target", "128"]) else { return };
     assert!(refused_writers(&mount, &[Errno::NOSPC]) > 0);
 }
@@ -302,11 +302,11 @@ fn a_full_cache_gives_room_to_parts_on_the_same_disk() {
     written.unwrap();
 }
 
-/// A mount of a catalogue of so many names, and the memory that it holds before anything is listed.
+/// A mount of a catalogue of this many names, and the memory that it holds before anything is listed.
 fn mounted(catalogue: &Catalogue) -> Option<(TestMount, u64)> {
     let setup = Setup { endpoint: Some(catalogue.endpoint()), ..Setup::new(&["--memory-target", "128"]) };
     let mount = TestMount::of(&Store::new(), &setup.limit(Duration::from_secs(600)))?;
-    // What the engine makes for itself behind its mount is no name's.
+    // Memory that the engine takes for itself behind its mount belongs to no name.
     until("the start is complete", || mount.log().contains("successfully mounted"));
     let before = mount.rss();
     Some((mount, before))
@@ -318,7 +318,7 @@ fn numbers(mount: &TestMount, directory: &str) -> Vec<usize> {
     entries.map(|name| name.to_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Lists a directory of so many names, twice, so that the kernel knows them all; the mount, and the memory it held before.
+/// Lists a directory of this many names, twice, so that the kernel knows them all; the mount, and the memory it held before.
 fn list(names: usize) -> Option<(TestMount, u64)> {
     let (mount, before) = mounted(&Catalogue::of(names))?;
     for _ in 0..2 {
@@ -369,7 +369,7 @@ fn is_large() -> bool {
 }
 
 #[test]
-fn a_million_names_take_at_most_250_bytes_each_and_are_given_back_when_they_are_forgotten() {
+fn a_million_names_take_at_most_250_bytes_each_and_are_given_back() {
     if is_large()
         && let Some((mount, before)) = list(1_000_000)
     {
@@ -378,7 +378,7 @@ fn a_million_names_take_at_most_250_bytes_each_and_are_given_back_when_they_are_
 }
 
 #[test]
-fn a_million_names_in_ten_thousand_directories_take_no_more_and_are_given_back() {
+fn a_million_names_in_10000_directories_take_no_more_and_are_given_back() {
     if is_large()
         && let Some((mount, before)) = mounted(&Catalogue::of_folders(1_000_000, 100))
     {

@@ -34,7 +34,7 @@ struct Model {
     /// Files that somebody else removed: for a moment (the TTL of attributes) the kernel may take them for files still, so
     /// that nothing is made below them.
     removed_elsewhere: BTreeSet<String>,
-    /// What somebody else stored or removed, and when that was done: a listing may be a second old where directories are listed
+    /// Paths that another client stored or removed, with the time: a listing may be a second old where directories are listed
     /// one after another.
     elsewhere: Vec<(Instant, String)>,
 }

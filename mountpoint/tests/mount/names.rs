@@ -86,7 +86,7 @@ fn a_hostile_key_appears_as_itself_or_not_at_all() {
     let mut files = BTreeMap::new();
     walk(mount.dir(), "", &mut files);
     for (path, bytes) in &files {
-        assert!(keys.contains(path), "{path:?} is no key");
+        assert!(keys.contains(path), "{path:?} is not a key");
         assert_eq!(*bytes, format!("content of {path}").as_bytes(), "{path:?} shows another key's bytes");
     }
     for key in &keys {

@@ -27,7 +27,7 @@ fn a_program_in_a_container_below_the_engine_writes_to_its_end() {
 }
 
 #[test]
-fn where_the_engine_can_not_see_the_program_the_first_close_after_a_byte_stores_the_file() {
+fn unseen_programs_store_their_file_with_the_first_close_after_a_byte() {
     if !is_root() {
         return;
     }

@@ -1,4 +1,4 @@
-//! What a service manager hears: that the mount is ready, or why it failed.
+//! Notifications to a service manager: the mount is ready, or the reason of its failure.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -29,7 +29,7 @@ fn word(socket: &UnixDatagram) -> String {
 }
 
 #[test]
-fn a_service_manager_hears_that_the_mount_is_ready_and_a_new_engine_mounts_over_the_dead_one() {
+fn a_service_manager_hears_of_readiness_and_restarts_over_the_dead_mount() {
     if !has_fuse() {
         return;
     }

@@ -57,7 +57,7 @@ fn flags_about_the_bucket_and_new_objects_are_on_the_wire() {
 
 /// Scripts find mounts by what `df`, `findmnt` and /proc/mounts show.
 #[test]
-fn the_mount_table_shows_the_source_and_the_options_that_mounts_of_aws_have() {
+fn the_mount_table_shows_the_source_and_options_of_aws_mounts() {
     let Some(mount) = TestMount::new(&["--read-only", "--allow-other"]) else { return };
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
     let dir = mount.dir().to_str().unwrap();

@@ -62,8 +62,7 @@ echo "the unit is well"
 "#;
 
 #[test]
-fn the_service_and_the_mount_unit_of_the_packages_mount_a_bucket_and_the_service_does_so_again_after_a_crash()
-{
+fn the_packages_service_and_mount_unit_mount_a_bucket_also_after_a_crash() {
     let Some(binaries) = store_of_this_build() else { return };
     let Some(node) = Node::start(binaries) else { return };
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ci/package.d");

@@ -1,4 +1,4 @@
-//! Cached files that the kernel reads by itself (FUSE passthrough): a changed byte in the cache's own file shows who reads.
+//! Cached files that the kernel reads by itself (FUSE passthrough): a changed byte in the cache's own file shows whether the kernel or the engine reads.
 
 use std::fs;
 use std::io::Read as _;
@@ -112,7 +112,7 @@ sys.stdout.buffer.write(ctypes.string_at(at, length))
         program
     }
 
-    /// What it shows now.
+    /// The bytes that the mapping shows now.
     fn bytes(mut self) -> Vec<u8> {
         drop(self.0.stdin.take());
         let mut bytes = Vec::new();
@@ -175,7 +175,7 @@ fn all_of(file: &fs::File) -> Vec<u8> {
 }
 
 #[test]
-fn a_file_that_the_cache_holds_is_read_by_the_kernel_itself_and_its_mappings_too() {
+fn the_kernel_reads_a_cached_file_and_its_mappings_by_itself() {
     let cache = tempfile::tempdir().unwrap();
     let Some((_store, mount)) = cached(cache.path(), &[]) else { return };
     let file = open_whole(cache.path(), &mount.path("file"));
@@ -260,7 +260,7 @@ fn bytes_stay_while_a_program_reads_them_however_full_the_cache_gets() {
 }
 
 #[test]
-fn a_mapping_keeps_its_bytes_after_the_program_closed_the_file_however_full_the_cache_gets() {
+fn a_mapping_keeps_its_bytes_after_close_however_full_the_cache_gets() {
     let cache = tempfile::tempdir().unwrap();
     let Some((store, mount)) = cached(cache.path(), &[]) else { return };
     let file = open_whole(cache.path(), &mount.path("file"));
@@ -276,7 +276,7 @@ fn a_mapping_keeps_its_bytes_after_the_program_closed_the_file_however_full_the_
 }
 
 #[test]
-fn a_killed_engine_s_reader_keeps_its_bytes_when_the_next_mount_makes_room_in_the_cache() {
+fn a_killed_engines_reader_keeps_its_bytes_when_the_next_mount_evicts() {
     let cache = tempfile::tempdir().unwrap();
     let Some((store, mut mount)) = cached(cache.path(), &[]) else { return };
     let file = open_whole(cache.path(), &mount.path("file"));
@@ -292,7 +292,7 @@ fn a_killed_engine_s_reader_keeps_its_bytes_when_the_next_mount_makes_room_in_th
 }
 
 #[test]
-fn a_replaced_object_is_what_a_new_open_reads_and_the_old_one_keeps_its_version() {
+fn a_new_open_reads_the_replaced_object_and_an_old_one_keeps_its_version() {
     let cache = tempfile::tempdir().unwrap();
     let Some((store, mount)) = cached(cache.path(), &["--metadata-ttl", "minimal"]) else { return };
     let file = open_whole(cache.path(), &mount.path("file"));

@@ -1,4 +1,4 @@
-//! Through a proxy: the store's name means nothing here, and only the proxy knows the way.
+//! Mounts through a proxy: the store's name means nothing here, and only the proxy knows the way.
 
 use std::fs;
 

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python, until};
 
-/// As large as files must be for `auto` to look at them.
+/// The least size of a file that `auto` watches.
 const LEN: usize = 32 << 20;
 
 /// Files that are enough to learn from, and some more.
@@ -61,7 +61,7 @@ fn left_in_memory(mode: &str) -> Option<Vec<bool>> {
 }
 
 #[test]
-fn large_files_that_a_program_reads_once_leave_the_page_cache_alone_from_the_fifth_on() {
+fn large_files_a_program_reads_once_bypass_the_page_cache_from_the_fifth() {
     let Some(left) = left_in_memory("auto") else { return };
     assert_eq!(left, [true, true, true, true, false, false, false]);
 }
@@ -74,7 +74,7 @@ fn a_read_mode_that_is_chosen_holds_for_the_first_file_too() {
 }
 
 #[test]
-fn a_file_that_was_read_past_the_page_cache_can_be_mapped_and_read_by_others() {
+fn a_file_read_past_the_page_cache_can_be_mapped_and_read_by_others() {
     let store = Store::new();
     store.plant("file", &Pattern(1).bytes(0, LEN));
     if !need_tool("python3") {

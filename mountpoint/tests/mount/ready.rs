@@ -29,7 +29,7 @@ pub(super) struct Engine<'a> {
 }
 
 impl<'a> Engine<'a> {
-    /// With descriptor 3 as its ready file.
+    /// Starts an engine with descriptor 3 as its ready file.
     fn start(store: &Store, dir: &'a Path, setup: &Setup, ready: PipeWriter) -> Self {
         let mut setup = setup.clone();
         setup.options.extend(["--ready-file", "/dev/fd/3"].map(str::to_owned));
@@ -97,7 +97,7 @@ fn a_supervisor_hears_through_its_pipe_that_the_mount_can_be_used() {
 }
 
 #[test]
-fn a_mount_in_the_background_keeps_the_pipe_of_its_supervisor_open_no_longer_than_the_first_process() {
+fn a_background_mount_holds_its_supervisors_pipe_no_longer_than_the_first() {
     if !has_fuse() {
         return;
     }
@@ -134,7 +134,7 @@ fn a_supervisor_hears_through_its_pipe_what_went_wrong() {
 }
 
 #[test]
-fn a_ready_file_is_for_its_owner_alone_and_says_nothing_of_an_earlier_mount() {
+fn a_ready_file_is_private_and_holds_nothing_of_an_earlier_mount() {
     if !has_fuse() {
         return;
     }
@@ -177,8 +177,8 @@ fn a_mount_of_which_nobody_can_be_told_does_not_stay() {
         let mut engine = Engine::start(&store, dir.path(), &setup, says);
         assert_eq!(engine.wait().code(), Some(1));
         assert!(store.requests().total() > 0, "it was the word that failed, not the start");
-        // In the background the second process unmounts when it is told to.
-        until("what nobody was told of is unmounted", || !is_mounted(dir.path()));
+        // In the background the second process unmounts on a signal.
+        until("a mount that nobody heard of is unmounted", || !is_mounted(dir.path()));
         drop(hears);
     }
 }
@@ -194,7 +194,7 @@ fn a_pipe_that_nobody_reads_is_an_error_and_nobody_waits_for_a_reader() {
 }
 
 #[test]
-fn a_ready_file_that_cannot_be_written_is_named_before_anything_is_mounted() {
+fn an_unwritable_ready_file_is_named_before_anything_is_mounted() {
     let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
     for foreground in [true, false] {
         let setup = Setup { foreground, ..Setup::new(&["--ready-file", "/no/such/folder/ready"]) };

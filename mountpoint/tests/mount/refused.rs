@@ -43,7 +43,7 @@ fn after_a_failed_close_the_name_is_gone_at_once() {
         let path = mount.path(&format!("file{i}"));
         let mut file = File::create_new(&path).unwrap();
         file.write_all(b"never stored").unwrap();
-        assert_eq!(fs::metadata(&path).unwrap().len(), 12, "the kernel is told of it");
+        assert_eq!(fs::metadata(&path).unwrap().len(), 12, "the kernel hears of it");
         drop(file);
         let gone = fs::metadata(&path).expect_err("its name is still there");
         assert_eq!(gone.kind(), ErrorKind::NotFound, "{gone}");
@@ -162,7 +162,7 @@ says('close', lambda: os.close(file))
 
 /// The opener has left before the first byte, so the other process's close stores nothing, and its RELEASE decides.
 #[test]
-fn a_refused_size_of_a_file_that_another_process_closes_last_is_in_the_log() {
+fn a_refused_size_of_a_file_that_another_process_closes_last_is_logged() {
     let Some(mount) = TestMount::new(&[]) else { return };
     if !need_tool("python3") {
         return;
@@ -191,7 +191,7 @@ os.wait()
 }
 
 #[test]
-fn a_refused_truncate_of_another_program_does_not_change_what_a_writer_stores() {
+fn a_refused_truncate_by_another_program_does_not_change_a_writers_file() {
     let Some(mount) = TestMount::new(&[]) else { return };
     if !need_tool("python3") {
         return;
@@ -246,5 +246,5 @@ fn unlink_after_the_last_close_cancels_the_upload() {
     store.faults().clear();
     fs::write(mount.path("large"), b"anew").unwrap();
     assert_eq!((store.keys(), store.get("large").unwrap()), (vec!["large".to_owned()], b"anew".to_vec()));
-    assert!(!mount.log().contains("NOT stored"), "who removed it knows:\n{}", mount.log());
+    assert!(!mount.log().contains("NOT stored"), "its remover knows:\n{}", mount.log());
 }

@@ -9,7 +9,7 @@ use s3server::{Effect, Fault};
 use super::cache::{LEN, gets_of_one_reading, setup};
 use crate::common::{Pattern, Setup, Store, TestMount, is_mounted, until};
 
-/// What the kernel lets wait in the background, where its read-ahead waits, too. The engine asks for the most that it can have; a mount
+/// The most requests that the kernel keeps in the background, where its read-ahead waits, too. The engine asks for the maximum; a mount
 /// without root gets less.
 const BACKGROUND: usize = 64;
 /// More than that.
@@ -36,7 +36,7 @@ impl Cached {
         Some(Self { file, mount, _cache: cache })
     }
 
-    /// From now on the store does not answer when an object is stored.
+    /// Makes the store withhold its answers to PutObject from now on.
     pub(super) fn hang(&self) {
         self.mount.store().faults().add(Fault::on("PutObject", Effect::Hold));
     }
@@ -58,7 +58,7 @@ impl Cached {
 }
 
 #[test]
-fn files_that_are_stored_behind_their_close_do_not_hold_up_the_reading_of_another() {
+fn files_stored_behind_their_close_do_not_delay_reads_of_another() {
     let Some(mut cached) = Cached::new() else { return };
     let create = |i| File::create(cached.mount.path(&format!("empty{i}"))).unwrap();
     let files: Vec<_> = (0..MANY).map(create).collect();
@@ -68,7 +68,7 @@ fn files_that_are_stored_behind_their_close_do_not_hold_up_the_reading_of_anothe
 }
 
 #[test]
-fn a_mount_that_ends_waits_for_the_abort_of_a_file_that_failed_and_was_closed() {
+fn a_mount_that_ends_waits_for_the_abort_of_a_failed_closed_file() {
     let Some(mount) = TestMount::with(&Setup::new(&[])) else { return };
     let store = std::sync::Arc::clone(mount.store());
     let mut file = File::create_new(mount.path("file")).unwrap();
@@ -84,7 +84,7 @@ fn a_mount_that_ends_waits_for_the_abort_of_a_file_that_failed_and_was_closed() 
 }
 
 #[test]
-fn a_mount_that_ends_waits_for_a_file_that_is_stored_behind_its_close_and_tells_how_that_ended() {
+fn a_mount_that_ends_waits_for_a_file_stored_behind_its_close() {
     let Some(mut mount) = TestMount::with(&Setup::new(&[])) else { return };
     let faults = mount.store().faults().clone();
     let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };

@@ -147,7 +147,7 @@ fn of_two_mounts_that_make_a_file_one_hears_that_it_exists() {
 }
 
 #[test]
-fn a_file_that_another_client_stored_within_the_ttl_is_not_replaced_without_allow_overwrite() {
+fn a_file_stored_by_others_within_the_ttl_needs_allow_overwrite() {
     let store = Store::new();
     store.plant("dir/file", b"1");
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };

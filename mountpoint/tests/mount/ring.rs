@@ -13,7 +13,7 @@ const LEN: usize = 8 << 20;
 const IO_URING_CALLS: [u32; 3] = [425, 426, 427];
 
 #[test]
-fn where_io_uring_is_refused_the_mount_works_by_dev_fuse_and_one_line_says_so() {
+fn without_io_uring_the_mount_works_by_dev_fuse_and_one_line_says_so() {
     if !need_tool("python3") {
         return;
     }
@@ -60,7 +60,7 @@ fn an_aborted_connection_ends_the_readers_and_the_engine() {
 }
 
 #[test]
-fn more_readers_than_there_is_room_for_wait_in_line_and_all_get_their_bytes() {
+fn more_readers_than_entries_wait_in_line_and_all_get_their_bytes() {
     const READERS: usize = 1200;
     /// The entries of all queues are 512 with two processors, and 1,024 with up to 64.
     const ROOM: usize = 1024;

@@ -70,7 +70,7 @@ fn with_allow_overwrite_a_truncating_open_replaces_the_object_at_close() {
 }
 
 #[test]
-fn an_open_that_reads_and_truncates_empties_the_object_where_that_is_allowed() {
+fn an_open_that_reads_and_truncates_empties_the_object_if_allowed() {
     let truncate = rustix::fs::OFlags::TRUNC.bits() as i32;
     let open = |path: &Path| File::options().read(true).custom_flags(truncate).open(path);
     let store = Store::new();
@@ -157,7 +157,7 @@ fn what_s3_has_no_word_for_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn modes_owners_and_times_of_what_is_stored_are_refused_and_before_that_only_the_times_of_a_file_show() {
+fn modes_owners_and_times_of_stored_files_are_refused() {
     let store = Store::new();
     store.plant("dir/file", b"1");
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-overwrite"])) else { return };
@@ -310,7 +310,7 @@ fn an_open_sees_the_newest_object_right_after_a_listing() {
 }
 
 #[test]
-fn an_open_of_a_name_that_the_bucket_changed_since_its_stat_meets_what_is_there_now() {
+fn an_open_of_a_name_changed_since_its_stat_meets_the_current_object() {
     let store = Store::new();
     for i in 0..10 {
         for name in ["created", "folder", "gone"] {

@@ -49,7 +49,7 @@ fn an_overwritten_file_reads_old_or_new_and_soon_new() {
 }
 
 #[test]
-fn a_file_that_a_read_found_replaced_is_opened_anew_at_once_however_long_the_ttl() {
+fn a_file_that_a_read_found_replaced_is_reopened_at_once_at_any_ttl() {
     for ttl in ["3600", "indefinite"] {
         let store = Store::new();
         store.put("file", Pattern(1).bytes(0, 8 << 20));

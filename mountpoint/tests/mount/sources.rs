@@ -186,7 +186,7 @@ fn a_token_service_that_names_no_role_hands_out_keys_all_the_same() {
 }
 
 #[test]
-fn a_token_service_that_is_not_reached_or_refuses_is_told_from_one_that_nobody_configured() {
+fn a_token_service_that_fails_differs_in_its_error_from_an_unconfigured() {
     let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
     let token = store.home().join("token");
     write(&token, "HUSHHUSH");

@@ -19,7 +19,7 @@ use crate::common::{Pattern, Setup, Store, TestMount};
 
 const LEN: usize = 24 << 20;
 
-/// A file of so many bytes behind a proxy.
+/// A file of this many bytes behind a proxy.
 fn behind_a_proxy(len: usize, setup: Setup) -> Option<(Proxy, TestMount)> {
     let store = Store::new();
     store.plant("file", &Pattern(1).bytes(0, len));
@@ -45,7 +45,7 @@ fn a_read_goes_on_when_every_connection_dies_without_a_word_in_its_middle() {
 /// Bytes that a call in [`Silence`] moves: one request, which has 3 s for them at the minimal rate.
 const SHORT: usize = 200_000;
 
-/// Where they are read: an open long after its look-up brings what is before, while the store still answers.
+/// The offset of the read: an open long after its look-up brings what is before, while the store still answers.
 const PLACE: u64 = first::LEN as u64;
 
 /// A way in which a store is silent for ever, and what happens then.
@@ -94,7 +94,7 @@ fn silences() -> [Silence; 6] {
 }
 
 #[test]
-fn a_store_that_is_silent_for_ever_is_eio_and_the_log_names_the_clock_that_ran_out() {
+fn a_store_silent_for_ever_is_eio_and_the_log_names_the_clock_that_ended() {
     let end = |silence: Silence| -> Option<()> {
         let what = silence.what;
         let setup = Setup::new(&["--operation-timeout", silence.patience]).limit(Duration::from_secs(180));
@@ -128,7 +128,7 @@ fn a_store_that_is_silent_for_ever_is_eio_and_the_log_names_the_clock_that_ran_o
 }
 
 #[test]
-fn with_a_short_patience_a_store_that_falls_silent_is_asked_again_before_the_time_is_up() {
+fn with_little_patience_a_silent_store_is_asked_again_before_time_is_up() {
     let setup = Setup::new(&["--operation-timeout", "14"]).limit(Duration::from_secs(120));
     let Some((proxy, mount)) = behind_a_proxy(first::LEN + SHORT, setup) else { return };
     let file = open_direct(&mount.path("file"));

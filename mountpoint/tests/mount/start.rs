@@ -117,7 +117,7 @@ fn a_start_that_hangs_is_given_up_after_30_s() {
         return;
     }
     let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
-    // Nobody writes into the file of credentials: whoever opens it waits.
+    // Nobody writes into the file of credentials: every open of it waits.
     let credentials = store.home().join("credentials");
     run(Command::new("mkfifo").arg(&credentials));
     let mut setup = Setup::new(&[]).env("AWS_SHARED_CREDENTIALS_FILE", credentials.to_str().unwrap());
@@ -277,7 +277,7 @@ fn a_signal_unmounts_nothing_that_was_mounted_over_it_or_in_its_place() {
 }
 
 #[test]
-fn a_signal_leaves_a_file_that_is_being_written_to_its_writer_and_ends_with_it() {
+fn a_signal_leaves_a_file_to_its_writer_and_the_mount_ends_with_it() {
     for signal in [rustix::process::Signal::TERM, rustix::process::Signal::INT, rustix::process::Signal::HUP]
     {
         let Some(mut mount) = TestMount::new(&[]) else { return };
@@ -288,7 +288,7 @@ fn a_signal_leaves_a_file_that_is_being_written_to_its_writer_and_ends_with_it()
         until(&format!("{signal:?} unmounts"), || !is_mounted(mount.dir()));
         assert!(fs::read_dir(mount.dir()).unwrap().next().is_none(), "the directory is the one below");
         assert_eq!(store.get("file"), None, "nothing is stored before the close");
-        // The writer goes on, and is told whether its file is stored.
+        // The writer goes on, and hears whether its file is stored.
         file.write_all(&Pattern(1).bytes(20 << 20, 1 << 20)).unwrap();
         file.sync_all().unwrap();
         drop(file);
@@ -384,7 +384,7 @@ pub(super) fn runs_with(dir: &Path) -> bool {
 }
 
 #[test]
-fn signals_that_ask_for_nothing_do_not_end_a_mount_and_sigusr2_sets_the_log_level() {
+fn signals_without_effect_end_no_mount_and_sigusr2_sets_the_log_level() {
     let Some(mut mount) = TestMount::new(&[]) else { return };
     fs::write(mount.path("file"), b"1").unwrap();
     let heard = |mount: &TestMount, line: &str| until("the log has the line", || mount.log().contains(line));

@@ -94,7 +94,7 @@ systemctl --failed --no-legend --plain | grep mnt- && exit 1
 echo "all is well"
 "#;
 
-/// Where `mount-s3` and `s3server` of this build lie; `None`, said aloud, if the server is missing or older than its source.
+/// The folder of this build's `mount-s3` and `s3server`; `None`, with a message, if the server is missing or older than its source.
 pub(super) fn store_of_this_build() -> Option<&'static Path> {
     let binaries = Path::new(env!("CARGO_BIN_EXE_mount-s3")).parent().unwrap();
     let stale = testkit::built::stale(&binaries.join("s3server"), "s3server");
@@ -102,7 +102,7 @@ pub(super) fn store_of_this_build() -> Option<&'static Path> {
 }
 
 #[test]
-fn a_host_mounts_its_fstab_by_hand_for_a_unit_that_needs_it_and_after_a_reboot() {
+fn a_host_mounts_its_fstab_by_hand_for_a_unit_and_after_a_reboot() {
     let Some(binaries) = store_of_this_build() else { return };
     let Some(node) = Node::start(binaries) else { return };
     run(&node, binaries, SETUP);

@@ -1,4 +1,4 @@
-//! What TLS is for: a bit that flips on the way is noticed, and each request goes to the bucket's own host.
+//! Protection by TLS: the engine notices a bit that flips on the way, and each request goes to the bucket's own host.
 
 use std::fs::{self, File};
 

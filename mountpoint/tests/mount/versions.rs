@@ -32,7 +32,7 @@ fn a_file_deleted_from_a_versioned_bucket_is_gone_and_its_version_is_kept() {
 }
 
 #[test]
-fn a_reader_in_a_versioned_bucket_hears_estale_once_its_version_is_replaced_or_deleted() {
+fn a_reader_in_a_versioned_bucket_hears_estale_once_its_version_goes() {
     let store = Store::new();
     if store.stands_in() {
         return;

@@ -54,7 +54,7 @@ impl Site {
 }
 
 #[test]
-fn a_store_that_is_away_for_a_while_fails_nothing_and_the_log_says_so_once() {
+fn a_store_away_for_a_while_fails_nothing_and_the_log_says_so_once() {
     thread::scope(|scope| {
         let rides = Outage::all().map(|away| {
             let name = away.name;
@@ -88,7 +88,7 @@ fn one_request_in_ten_that_is_answered_503_fails_nothing() {
 }
 
 #[test]
-fn answers_that_break_off_after_a_megabyte_cost_little_more_than_their_bytes() {
+fn answers_that_break_off_after_a_megabyte_cost_little_more_than_bytes() {
     let Some(site) = Site::new() else { return };
     let (outcome, cost) = broken_answers(site.place());
     assert!(outcome.is_clean() && cost <= 1.3, "{outcome:?}, {cost} bytes passed for each byte");
@@ -133,7 +133,7 @@ fn a_listing_and_a_small_file_do_not_wait_behind_readers_of_a_slow_link() {
 }
 
 #[test]
-fn large_and_small_files_are_written_over_a_slow_link_and_a_listing_does_not_wait() {
+fn files_are_written_over_a_slow_link_and_a_listing_does_not_wait() {
     let Some(site) = Site::new() else { return };
     let (outcome, listed) = among_writers(site.place(), 16 * MIB, 2 * MIB, 10_000_000);
     assert!(outcome.is_clean(), "{outcome:?}");

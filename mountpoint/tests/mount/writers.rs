@@ -125,7 +125,7 @@ fn an_open_in_the_middle_is_refused_and_the_writer_loses_no_byte() {
 }
 
 #[test]
-fn a_child_that_outlives_the_close_of_its_parent_can_not_write_and_the_promised_bytes_are_stored() {
+fn a_child_can_not_write_after_its_parents_close_and_the_file_is_stored() {
     let Some(mount) = TestMount::new(&[]) else { return };
     let mut file = File::create_new(mount.path("file")).unwrap();
     file.write_all(b"promised\n").unwrap();
@@ -162,7 +162,7 @@ fn a_child_that_has_written_goes_on_when_its_parent_closes_the_file() {
     assert_eq!(mount.store().get("file").unwrap(), b"first\nlast\n");
 }
 
-/// It writes by a thread that has ended when its parent closes the file.
+/// A program that writes by a thread that has ended when its parent closes the file.
 const THREADED: &str = "
 import os, sys, threading
 thread = threading.Thread(target=lambda: os.write(1, b'first '))
@@ -175,7 +175,7 @@ os.write(1, b'last')
 ";
 
 #[test]
-fn a_child_whose_writing_thread_has_ended_goes_on_when_its_parent_closes_the_file() {
+fn a_child_whose_writing_thread_ended_continues_after_its_parents_close() {
     let Some(mount) = TestMount::new(&[]) else { return };
     if !need_tool("python3") {
         return;
@@ -233,7 +233,7 @@ os.read(opened[0], 1)
 ";
 
 #[test]
-fn a_process_that_has_the_number_of_the_one_that_opened_the_file_does_not_store_it_by_its_end() {
+fn a_process_with_a_reused_number_does_not_store_the_file_by_its_end() {
     const LAST: &str = "/proc/sys/kernel/ns_last_pid";
     let may = File::options().write(true).open(LAST).is_ok();
     if !need(&format!("{LAST}, to choose the number of a process"), may) || !need_tool("python3") {
@@ -246,7 +246,7 @@ fn a_process_that_has_the_number_of_the_one_that_opened_the_file_does_not_store_
 }
 
 #[test]
-fn a_close_beside_an_o_path_descriptor_of_the_file_says_that_it_was_not_stored() {
+fn a_close_beside_an_o_path_descriptor_says_that_it_was_not_stored() {
     let Some(mount) = TestMount::new(&[]) else { return };
     if !need_tool("python3") {
         return;
@@ -280,7 +280,7 @@ fn inheritors(mount: &TestMount, names: &[String]) {
 }
 
 #[test]
-fn a_file_last_closed_by_another_process_is_stored_even_if_the_mount_ends_at_once() {
+fn a_file_closed_last_by_another_process_is_stored_at_an_unmount() {
     let names: Vec<_> = (0..8).map(|i| format!("file{i}")).collect();
     let Some(mount) = TestMount::new(&[]) else { return };
     let store = std::sync::Arc::clone(mount.store());
@@ -293,7 +293,7 @@ fn a_file_last_closed_by_another_process_is_stored_even_if_the_mount_ends_at_onc
 
 /// The writer closed a duplicate after its last byte, as each redirected builtin of a shell does.
 #[test]
-fn a_forced_unmount_or_an_abort_under_a_half_written_file_leaves_the_old_object() {
+fn a_forced_unmount_or_abort_of_a_half_written_file_keeps_the_old_object() {
     for how in ["umount -f", "umount -l -f", "abort"] {
         let store = Store::new();
         store.plant("old", &Pattern(1).bytes(0, 3_000_000));
@@ -383,7 +383,7 @@ fn another_process_can_read_a_file_at_once_after_its_last_close() {
 }
 
 #[test]
-fn a_file_can_be_read_at_once_after_its_close_while_many_readers_wait_for_the_store() {
+fn a_file_is_readable_right_after_close_while_many_readers_wait() {
     const STALLED: usize = 256 << 10;
     let store = Store::new();
     for i in 0..MANY {

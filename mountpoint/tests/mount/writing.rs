@@ -33,7 +33,7 @@ fn files_of_every_size_around_the_edges_arrive_whole() {
 
 /// Writes pass the page cache by: the kernel takes them from wherever the program's bytes are, up to the file system's own pages.
 #[test]
-fn bytes_are_taken_from_another_file_of_the_mount_and_from_pieces_that_lie_anywhere() {
+fn bytes_come_from_another_file_of_the_mount_and_from_scattered_memory() {
     const LEN: usize = 9 * MIB + 77;
     let Some(mount) = TestMount::new(&[]) else { return };
     mount.store().plant("in", &Pattern(3).bytes(0, LEN));

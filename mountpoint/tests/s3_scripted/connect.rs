@@ -65,7 +65,7 @@ async fn a_handshake_that_never_ends_is_an_error_after_the_time_for_it() {
 }
 
 #[tokio::test]
-async fn a_request_that_gets_no_connection_while_no_byte_moves_is_an_error_that_says_so() {
+async fn a_request_without_a_connection_while_no_byte_moves_is_an_error() {
     const LEN: u64 = 200_000;
     let head = format!(
         "HTTP/1.1 206 X\r\netag: \"v1\"\r\ncontent-range: bytes 0-{}/{LEN}\r\ncontent-length: {LEN}\r\n\r\n1",
@@ -176,7 +176,7 @@ async fn a_wrong_clock_is_corrected_by_the_stores() {
 
 /// A HEAD's refusal has no code. The listing that is to say whether the key is there is refused for the date too, and says so.
 #[tokio::test]
-async fn a_head_that_was_refused_for_its_date_is_sent_again_once_the_stores_clock_is_known() {
+async fn a_head_refused_for_its_date_is_repeated_once_the_clock_is_known() {
     let date = http_date(SystemTime::now() + Duration::from_secs(7200));
     let skewed = Step::answer(403, &[("date", &date)], b"<Error><Code>RequestTimeTooSkewed</Code></Error>");
     let listed = Step::answer(
@@ -200,7 +200,7 @@ async fn a_head_that_is_a_bad_request_is_sent_once_with_the_same_credentials() {
 }
 
 #[tokio::test]
-async fn a_store_whose_clock_shows_the_last_second_of_9999_is_asked_on_without_a_panic() {
+async fn a_store_clock_at_the_last_second_of_9999_causes_no_panic() {
     let last = ("date", "Fri, 31 Dec 9999 23:59:59 GMT");
     let skewed = || Step::answer(403, &[last], b"<Error><Code>RequestTimeTooSkewed</Code></Error>");
     let dated = Step::answer(200, &[("etag", "e"), ("last-modified", last.1)], b"");
@@ -267,7 +267,7 @@ async fn a_refused_head_is_decided_by_a_listing_of_its_key() {
 }
 
 #[tokio::test]
-async fn all_operations_share_one_connection_but_the_one_that_must_not_be_sent_twice() {
+async fn all_operations_but_an_unrepeatable_one_share_a_connection() {
     let etag = ("etag", "\"p\"");
     let completed =
         b"<CompleteMultipartUploadResult><ETag>&quot;x-1&quot;</ETag></CompleteMultipartUploadResult>";
@@ -317,7 +317,7 @@ async fn stale_credentials_are_refreshed_before_they_are_an_error() {
 }
 
 #[tokio::test]
-async fn only_the_word_of_the_store_says_that_a_key_is_deleted_or_an_upload_aborted() {
+async fn only_the_stores_word_says_that_a_key_is_deleted_or_an_upload_aborted() {
     let page = b"<html><body>no such site</body></html>";
     let word = |code: &str| format!("<Error><Code>{code}</Code></Error>").into_bytes();
     for (status, body, done) in [

@@ -20,7 +20,7 @@ const OTHER_KEY: (&str, &str) = (SSE_KEY.0, "arn:aws:kms:eu-west-3:111122223333:
 const ETAG: (&str, &str) = ("etag", "\"e\"");
 const DATE: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
 
-/// A client that was told to have new objects encrypted with one key.
+/// A client that has new objects encrypted with one key.
 async fn encrypting(script: Vec<Step>) -> (Arc<S3Client>, Scripted) {
     let server = Scripted::start([vec![Step::answer(200, &[], EMPTY_LISTING)], script].concat());
     let config = Config { sse: Some("aws:kms".into()), sse_kms_key_id: Some(KEY.into()), ..config(&server) };
@@ -32,7 +32,7 @@ fn new_object() -> NewObject {
     NewObject { checksum: None, ..NewObject::new(ObjectKey::new("secret plan")) }
 }
 
-/// It failed for this reason, in a line that names the object and what to look at.
+/// Asserts that an upload failed for this reason, in a line that names the object and what to look at.
 fn not_encrypted(error: &Error, words: &[&str]) {
     assert_eq!(*error.kind(), ErrorKind::NotEncrypted, "{error}");
     let said = error.to_string();
@@ -62,7 +62,7 @@ async fn a_put_counts_only_if_the_store_says_that_it_encrypts_as_asked() {
 }
 
 #[tokio::test]
-async fn an_upload_that_the_store_does_not_encrypt_is_given_up_before_a_part_is_sent() {
+async fn an_upload_without_encryption_is_given_up_before_a_part_is_sent() {
     let created = |headers: &[(&str, &str)]| {
         let body = b"<InitiateMultipartUploadResult><UploadId>u</UploadId></InitiateMultipartUploadResult>";
         Step::answer(200, headers, body)
@@ -110,7 +110,7 @@ async fn a_part_counts_unless_the_store_says_that_it_encrypts_otherwise() {
 }
 
 #[tokio::test]
-async fn a_completed_upload_is_looked_at_if_the_answer_does_not_say_that_it_is_encrypted() {
+async fn a_completed_upload_is_checked_if_its_answer_names_no_encryption() {
     let completed = |headers: &[(&str, &str)]| {
         let body = b"<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>";
         Step::answer(200, headers, body)

@@ -45,7 +45,7 @@ fn asked(bench: &Bench) -> Vec<(usize, String)> {
 }
 
 #[tokio::test]
-async fn an_answer_that_never_comes_is_asked_for_on_another_connection_and_no_try_is_counted() {
+async fn a_missing_answer_is_asked_for_again_and_no_try_is_counted() {
     let bench = learned(vec![Step::silence(Then::Hang), part(0)]).await;
     assert_eq!(get(&bench).await.unwrap(), pattern(LEN));
     let asked = asked(&bench);
@@ -65,11 +65,10 @@ async fn the_rest_of_a_body_that_stalls_is_asked_for_anew() {
 
 /// Other reads of the mount earn such requests for as long as they go on.
 #[tokio::test]
-async fn a_body_that_never_comes_is_an_error_once_the_time_of_the_operation_is_over_however_many_requests_may_be_extra()
- {
+async fn a_missing_body_is_an_error_after_the_operations_time_despite_hedges() {
     /// Twice the silence that makes a body stall.
     const LIMIT: Duration = Duration::from_secs(1);
-    // So many that four may be extra.
+    // Enough requests that four may be extra.
     const ANSWERS: usize = 256;
     let head_alone = || part(0).cut(LEN).then(Then::Hang);
     let proof = Step::answer(200, &[], EMPTY_LISTING);

@@ -79,7 +79,7 @@ impl Bench {
     }
 }
 
-/// Where a body went.
+/// The bytes of a received body.
 #[derive(Clone, Default)]
 struct Received(Arc<Mutex<Vec<u8>>>);
 

@@ -12,10 +12,10 @@ use std::time::SystemTime;
 use super::server::{EMPTY_LISTING, Request, Scripted, Step};
 use super::{config, fill, get_request, http_date, pattern};
 
-/// In every request: who pays, and who must own the bucket.
+/// Headers of every request: the payer, and the expected owner of the bucket.
 const ALWAYS: [(&str, &str); 2] =
     [("x-amz-request-payer", "requester"), ("x-amz-expected-bucket-owner", "111122223333")];
-/// In those that begin an object.
+/// Headers of requests that begin an object.
 const NEW: [(&str, &str); 3] = [
     ("x-amz-storage-class", "STANDARD_IA"),
     ("x-amz-server-side-encryption", "aws:kms"),
@@ -25,7 +25,7 @@ const NEW: [(&str, &str); 3] = [
 /// One request of each operation; what was asked, by the operation's name.
 async fn every_operation(change: impl FnOnce(&mut Config)) -> Vec<(&'static str, Request)> {
     let etag = ("etag", "\"v1\"");
-    // Whoever asks for encryption wants to hear of it; nobody else listens.
+    // A caller that asks for encryption wants to hear of it; no other listens.
     let [_, sse, sse_key] = NEW;
     let xml = |body: &str| Step::answer(200, &[sse, sse_key], body.as_bytes());
     let server = Scripted::start(vec![

@@ -17,27 +17,27 @@ use mountpoint::clock::Clock;
 const TURN: Duration = Duration::from_secs(50);
 /// ... and while nobody does, for all that is known.
 const CREEP: Duration = Duration::from_millis(50);
-/// Between two turns, of the machine's time.
+/// The machine's time between two turns.
 const PAUSE: Duration = Duration::from_millis(1);
 
 pub(crate) const EMPTY_LISTING: &[u8] =
     b"<ListBucketResult><IsTruncated>false</IsTruncated></ListBucketResult>";
 
-/// What to do with one request.
+/// The server's act on one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     /// Written as it is.
     pub(crate) say: Vec<u8>,
-    /// The server rests before it says the last so many bytes, for so long.
+    /// A number of last bytes, and the time that the server rests before it sends them.
     rest: (usize, Duration),
-    /// Those are said so many at a time, with the rest before each of them.
+    /// The number of those that the server sends at a time, with the rest before each piece.
     piece: usize,
     /// All this begins once a later request was answered.
     is_overtaken: bool,
     pub(crate) then: Then,
 }
 
-/// What follows.
+/// The state of the connection after the answer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Then {
     KeepAlive,
@@ -54,7 +54,7 @@ pub(crate) enum Then {
 pub(crate) struct Request {
     /// Number of its connection, in order of acceptance.
     pub(crate) connection: usize,
-    /// Which of the server's addresses it came to.
+    /// The address of the server that the request reached.
     pub(crate) address: IpAddr,
     pub(crate) line: String,
     headers: Vec<(String, String)>,
@@ -91,7 +91,7 @@ impl Step {
         Self { say, ..Self::silence(Then::KeepAlive) }
     }
 
-    /// Nothing at all.
+    /// A step that says nothing at all.
     pub(crate) fn silence(then: Then) -> Self {
         Self { say: Vec::new(), rest: (0, Duration::ZERO), piece: usize::MAX, is_overtaken: false, then }
     }
@@ -110,17 +110,17 @@ impl Step {
         Self { is_overtaken: true, ..self }
     }
 
-    /// Stops before the last so many bytes, for so long.
+    /// Stops before the last bytes, for a time.
     pub(crate) fn pause(self, before: usize, rest: Duration) -> Self {
         Self { rest: (before, rest), ..self }
     }
 
-    /// Says the last so many bytes a piece at a time, and rests for so long before each piece.
+    /// Sends the last bytes a piece at a time, and rests for a time before each piece.
     pub(crate) fn drip(self, last: usize, piece: usize, rest: Duration) -> Self {
         Self { rest: (last, rest), piece, ..self }
     }
 
-    /// Without its last bytes.
+    /// Cuts the answer's last bytes off.
     pub(crate) fn cut(mut self, bytes: usize) -> Self {
         self.say.truncate(self.say.len() - bytes);
         self
@@ -187,7 +187,7 @@ impl Scripted {
         Self { port, state, clock }
     }
 
-    /// For the client.
+    /// A clock for the client.
     pub(crate) fn clock(&self) -> Clock {
         (*self.clock).clone()
     }

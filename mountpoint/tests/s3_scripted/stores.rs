@@ -63,7 +63,7 @@ fn expected(rows: &[(&str, bool, bool, bool)]) -> Vec<(String, bool, bool, bool)
 }
 
 #[tokio::test]
-async fn the_kind_is_told_by_the_answer_that_proves_the_bucket_unless_the_user_names_it() {
+async fn the_answer_that_proves_the_bucket_names_the_kind_unless_the_user_does() {
     for (headers, named, kind) in [
         (&[("Server", "MinIO")][..], None, StoreKind::Minio),
         (&[("Server", "S3 Server")], None, StoreKind::Scality),
@@ -80,7 +80,7 @@ async fn the_kind_is_told_by_the_answer_that_proves_the_bucket_unless_the_user_n
 }
 
 #[tokio::test]
-async fn a_store_that_ignores_conditions_is_asked_for_the_name_and_sent_the_condition_all_the_same() {
+async fn a_store_that_ignores_conditions_is_asked_first_and_sent_them_too() {
     let there =
         [("etag", "\"x\""), ("content-length", "4"), ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT")];
     let server = Scripted::start(vec![
@@ -102,7 +102,7 @@ async fn a_store_that_ignores_conditions_is_asked_for_the_name_and_sent_the_cond
 async fn a_store_that_refuses_checksums_gets_an_md5_in_their_place_from_then_on() {
     let xml = |body: &str| Step::answer(200, &[], body.as_bytes());
     let unknown =
-        "<Error><Code>InvalidArgument</Code><Message>x-amz-Checksum-crc32c is no header</Message></Error>";
+        "<Error><Code>InvalidArgument</Code><Message>x-amz-Checksum-crc32c is not a header</Message></Error>";
     for refusal in [Step::error(501, "NotImplemented"), Step::answer(400, &[], unknown.as_bytes())] {
         let server = Scripted::start(vec![
             listing(&[]),
@@ -184,7 +184,8 @@ async fn a_store_that_demands_an_md5_and_refuses_checksums_gets_the_md5_alone() 
         let document = format!("<Error><Code>InvalidRequest</Code><Message>{words}</Message></Error>");
         Step::answer(400, &[], document.as_bytes())
     };
-    let (first, second) = (refusal("Content-MD5 is required"), refusal("x-amz-checksum-crc32c is no header"));
+    let (first, second) =
+        (refusal("Content-MD5 is required"), refusal("x-amz-checksum-crc32c is not a header"));
     let server = Scripted::start(vec![listing(&[]), first, second, stored(), stored()]);
     let client = connect(&server, |_| {}).await;
     client.put_object(&put(false)).await.unwrap();
@@ -237,7 +238,7 @@ async fn the_parts_that_a_store_takes_are_learned_from_its_refusals_and_kept() {
 }
 
 #[tokio::test]
-async fn a_store_whose_kind_is_named_is_known_to_take_equal_or_few_parts_before_a_request() {
+async fn a_store_of_a_named_kind_is_known_for_equal_or_few_parts_at_once() {
     for (kind, limits) in [
         (StoreKind::R2, PartLimits { are_equal: true, ..PartLimits::default() }),
         (StoreKind::Scaleway, PartLimits { parts_max: 1000, ..PartLimits::default() }),
@@ -249,7 +250,7 @@ async fn a_store_whose_kind_is_named_is_known_to_take_equal_or_few_parts_before_
 }
 
 #[tokio::test]
-async fn what_google_would_decompress_is_asked_for_as_it_is_by_a_header_that_is_not_signed() {
+async fn gzip_objects_of_google_are_asked_for_raw_by_an_unsigned_header() {
     let there = [
         ("etag", "\"v1\""),
         ("content-range", "bytes 0-9/10"),
@@ -310,7 +311,7 @@ async fn a_region_that_ends_in_a_line_end_is_taken_without_it() {
 }
 
 #[tokio::test]
-async fn damaged_bytes_and_plain_refusals_are_not_sent_again_without_their_checksum() {
+async fn damaged_bytes_and_refusals_are_not_repeated_without_a_checksum() {
     for (status, code) in [(400, "InvalidDigest"), (400, "InvalidArgument"), (403, "AccessDenied")] {
         let server = Scripted::start(vec![listing(&[]), Step::error(status, code)]);
         let client = connect(&server, |_| {}).await;
@@ -383,7 +384,7 @@ fn a_bucket_whose_host_name_nobody_knows_is_asked_for_in_the_path() {
         let server = Scripted::start(vec![listing(&[])]);
         connect(&server, url("minio.test", &server)).await;
         assert!(server.requests()[0].line.starts_with("GET /bucket?"));
-        // A bucket that is nowhere is told by the first answer.
+        // The first answer shows a bucket that is nowhere.
         let server =
             Scripted::start(vec![Step::error(404, "NoSuchBucket"), Step::error(403, "AccessDenied")]);
         let mut config = config(&server);

@@ -175,7 +175,7 @@ async fn an_object_that_is_there_already_is_told_apart_from_our_own() {
 }
 
 #[tokio::test]
-async fn a_file_whose_checksum_the_store_keeps_in_another_form_is_known_as_our_own() {
+async fn a_file_is_known_as_our_own_by_a_checksum_in_another_form() {
     let (request, data) = put(true);
     let md5 = base16ct::lower::encode_string(&Md5::digest(&data));
     let of_64_bits = Checksum::of(ChecksumAlgorithm::Crc64Nvme, &data).to_base64();
@@ -200,7 +200,7 @@ async fn a_file_whose_checksum_the_store_keeps_in_another_form_is_known_as_our_o
 }
 
 #[tokio::test]
-async fn a_refusal_behind_a_try_without_an_answer_leaves_open_whether_the_object_was_stored() {
+async fn a_refusal_behind_an_unanswered_try_leaves_the_outcome_open() {
     let lost = || Step::silence(Then::Stall);
     let bench = bench(vec![
         // Refused, plainly.
@@ -212,7 +212,7 @@ async fn a_refusal_behind_a_try_without_an_answer_leaves_open_whether_the_object
         Step::error(400, "InvalidArgument"),
         lost(),
         Step::error(412, "PreconditionFailed"),
-        // A part is no object yet.
+        // A part is not an object yet.
         lost(),
         Step::error(403, "AccessDenied"),
     ])
@@ -235,7 +235,7 @@ async fn a_refusal_behind_a_try_without_an_answer_leaves_open_whether_the_object
 }
 
 #[tokio::test]
-async fn a_request_sent_again_at_once_on_a_new_connection_is_remembered_as_sent_twice() {
+async fn a_request_repeated_on_a_new_connection_counts_as_sent_twice() {
     let sum = put(true).0.checksum.unwrap().to_base64();
     let ours = [DATE, ("etag", "\"e\""), ("content-length", "3000000"), ("x-amz-checksum-crc32c", &*sum)];
     // Each comes on the connection of the request before it, which looks as if it had been closed while it was idle.
@@ -331,7 +331,7 @@ async fn silence_and_white_space_are_waited_out_while_a_store_joins_parts() {
 }
 
 #[tokio::test]
-async fn a_store_that_sends_white_space_for_ever_is_given_up_after_the_time_to_join_parts() {
+async fn a_store_that_sends_white_space_for_ever_is_given_up_in_time() {
     const SPACES: usize = 1_000;
     let endless = Step::answer(200, &[], &[b' '; SPACES]).drip(SPACES, 1, PATIENCE);
     let bench = bench(vec![endless, Step::error(404, "NoSuchKey")]).await;

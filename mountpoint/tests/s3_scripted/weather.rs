@@ -78,7 +78,7 @@ async fn without_a_number_of_tries_time_is_the_limit() {
 }
 
 #[tokio::test]
-async fn an_answer_that_begins_after_24_seconds_is_waited_for_and_asked_for_once() {
+async fn an_answer_after_24_seconds_is_awaited_and_asked_for_once() {
     const LATE: Duration = Duration::from_secs(24);
     let etag = [("etag", "\"v1\""), ("content-range", "bytes 0-9/10")];
     let listing = || Step::answer(200, &[], EMPTY_LISTING).after(LATE);
@@ -105,7 +105,7 @@ async fn a_body_has_time_at_the_minimal_rate_and_below_it_ends_in_an_error() {
     const LIMIT: Duration = Duration::from_secs(200);
     let etag = [("etag", "\"v1\""), ("content-range", "bytes 0-99999/100000")];
     let body = pattern(LEN);
-    // Each 5 s so many bytes; 100 bytes/s are asked for, so 1000 s for the body, beside the 200 of any request.
+    // Each 5 s this many bytes; 100 bytes/s are asked for, so 1000 s for the body, beside the 200 of any request.
     let drip = |bytes| Step::answer(206, &etag, &body).drip(LEN, bytes, Duration::from_secs(5));
     for (bytes, in_time) in [(700, true), (300, false)] {
         let server = Scripted::start(vec![Step::answer(200, &[], EMPTY_LISTING), drip(bytes)]);

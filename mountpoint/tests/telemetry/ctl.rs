@@ -80,7 +80,7 @@ fn status_says_what_is_mounted_what_is_open_and_what_went_wrong() {
     let denied = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
     store.faults().add(Fault::on("GetObject", denied));
     assert!(fs::read(mount.path("gone-wrong")).is_err());
-    until("the error is told", || {
+    until("the error is reported", || {
         json(here.path(), &["status", "--json", dir]).1["mounts"][0]["errors"]
             .to_string()
             .contains("gone-wrong")
@@ -124,7 +124,7 @@ fn a_mount_that_hangs_is_said_to_hang_and_nothing_waits_for_it() {
 }
 
 #[test]
-fn a_mount_that_hangs_and_has_no_socket_is_said_not_to_answer_and_nothing_waits_for_it() {
+fn a_hung_mount_without_a_socket_is_named_and_nothing_waits_for_it() {
     let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
     let Some(mount) = mount(&store, here.path(), &[]) else { return };
     let dir = mount.dir().to_str().unwrap();
@@ -147,7 +147,7 @@ fn a_mount_that_hangs_and_has_no_socket_is_said_not_to_answer_and_nothing_waits_
 }
 
 #[test]
-fn a_mount_whose_process_is_gone_is_said_to_be_gone_and_its_socket_is_removed() {
+fn a_mount_without_a_process_is_named_and_its_socket_is_removed() {
     let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
     let Some(mut mount) = mount(&store, here.path(), &[]) else { return };
     let dir = mount.dir().to_str().unwrap().to_owned();
@@ -176,7 +176,7 @@ fn a_mount_whose_process_is_gone_is_said_to_be_gone_and_its_socket_is_removed() 
 }
 
 #[test]
-fn another_users_mount_is_named_and_tells_nothing_whatever_allow_other_says() {
+fn another_users_mount_is_named_without_its_state_despite_allow_other() {
     if !need("root", rustix::process::geteuid().is_root()) || !need_tool("setpriv") || !need_tool(PYTHON) {
         return;
     }
@@ -205,7 +205,7 @@ fn another_users_mount_is_named_and_tells_nothing_whatever_allow_other_says() {
         "{text}"
     );
 
-    // Even if the mode let others in, the kernel says who asks.
+    // Even if the mode let others in, the kernel names the user that asks.
     let socket = socket(here.path()).unwrap();
     fs::set_permissions(&socket, fs::Permissions::from_mode(0o666)).unwrap();
     let script = "

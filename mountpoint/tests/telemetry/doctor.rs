@@ -174,7 +174,7 @@ fn a_store_that_lies_is_found_out() {
 }
 
 #[test]
-fn a_store_that_takes_no_ranges_checksums_or_writes_gets_the_flags_that_help() {
+fn a_store_without_ranges_checksums_or_writes_gets_the_flags_that_help() {
     let store = Store::new();
     store.plant("file", b"some bytes");
     store.faults().add(Fault::on("GetObject", Effect::IgnoreRange));
@@ -296,7 +296,7 @@ fn the_manual_pages_and_the_completions_of_the_command_have_its_flags() {
 }
 
 #[test]
-fn over_tls_the_version_and_the_certificate_are_told_and_an_unknown_authority_is_refused() {
+fn over_tls_version_and_certificate_show_and_an_unknown_issuer_is_refused() {
     let store = Store::new();
     let front = Front::before(store.address(), &["s3.test"]);
     let (ca, proxy) = (front.ca_bundle(), format!("http://{}", front.address()));

@@ -34,17 +34,17 @@ pub struct Workload {
     pub at: WorkloadRef,
     /// The version that was seen.
     pub version: Version,
-    /// It has the gate.
+    /// The workload has the gate.
     pub gated: bool,
     /// The workload's other gates.
     pub other_gates: Vec<String>,
-    /// It has the label.
+    /// The workload has the label.
     pub labelled: bool,
-    /// It has not begun, and may.
+    /// The workload has not begun, and may.
     pub pending: bool,
     /// Whether its deletion has begun.
     pub deleting: bool,
-    /// It has waited for longer than a volume usually takes to be made.
+    /// The workload has waited for longer than a volume usually takes to be made.
     pub waits_long: bool,
     /// The workload's volumes of this driver, or why they are not known.
     pub volumes: Result<Vec<(String, Settings)>, String>,

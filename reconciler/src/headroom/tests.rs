@@ -48,7 +48,7 @@ fn is(words: &str, waits: bool) -> (String, bool) {
 }
 
 #[test]
-fn a_workload_is_let_go_when_label_and_all_its_headroom_pods_were_seen_and_keeps_other_gates() {
+fn a_workload_goes_once_its_headroom_was_seen_and_keeps_other_gates() {
     let seen = || Workload { labelled: true, ..workload(&["a", "b"]) };
     assert_eq!(steps(vec![workload(&["a", "b"])], vec![]), is("label w; create a; create b", true));
     assert_eq!(steps(vec![seen()], vec![holds("a")]), is("create b", true));

@@ -11,7 +11,7 @@ use crate::facts::{MountpointPod, Phase};
 use csi::contract::reason::Reason;
 
 impl Planner<'_> {
-    /// Without an attachment that names them, pods that ended are deleted, and other pods are told to unmount.
+    /// Deletes pods that ended and asks other pods to unmount, unless an attachment names them.
     pub(super) fn tend_pods(&mut self) {
         for (name, pod) in &self.facts.pods {
             self.explain(name, pod);

@@ -117,7 +117,7 @@ fn version(name: &str, uid: &str, resource_version: &str) -> Version {
     Version { name: name.into(), uid: uid.into(), resource_version: resource_version.into() }
 }
 
-/// Its container has never begun again.
+/// A mark of a pod whose container has never begun again.
 fn mark(at: Version) -> Effect {
     Effect::MarkNeedsUnmount { at, restarts: 0 }
 }
@@ -144,7 +144,7 @@ fn update(entries: &[(&str, Option<&[&str]>)], attempts: Option<u32>) -> Effect 
     Effect::UpdateAttachment { at: version("a", "uid-a", "3"), entries, annotations }
 }
 
-/// Without what is only said.
+/// The effects of a plan without its notices.
 fn effects(facts: &Facts) -> Vec<Effect> {
     plan(facts).effects.into_iter().filter(|effect| !matches!(effect, Effect::Tell(_))).collect()
 }
@@ -346,7 +346,7 @@ fn a_workload_that_runs_keeps_a_pod_that_is_leaving_and_one_that_waits_gets_anot
     }
 }
 
-/// As it was seen: by now it may have begun. Its mark fails then, and its workload stays.
+/// The mark names the pod as it was seen: if the pod has begun since, the mark fails, and the workload stays.
 #[test]
 fn a_pod_that_never_began_is_told_to_unmount_before_its_workload_goes_elsewhere() {
     let outdated =

@@ -63,7 +63,7 @@ impl Resources {
         ResourceRequirements { requests, limits, ..ResourceRequirements::default() }
     }
 
-    /// With the share of each resource of which neither these nor the volume's own say anything: a limit of the one and a request of the
+    /// Adds the share of each resource that neither these nor the volume's own name: a limit of the one and a request of the
     /// other might not fit each other.
     fn with(&self, share: &Self, own: &Self) -> Self {
         let says = |it: [&Option<String>; 4]| it.into_iter().any(Option::is_some);

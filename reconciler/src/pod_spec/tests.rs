@@ -141,7 +141,7 @@ fn what_kubernetes_runs_makes_the_digest_and_nothing_else_does() {
 }
 
 #[test]
-fn a_mountpoint_pod_says_that_its_volume_names_a_secret_and_is_not_made_anew_for_it() {
+fn a_pod_says_that_its_volume_names_a_secret_and_is_not_remade_for_it() {
     let keys = |request: &PodRequest| {
         pod_of(&config(), request).metadata.annotations.unwrap().get(pod::KEYS).cloned()
     };
@@ -193,7 +193,7 @@ fn on_openshift_no_user_and_no_group_is_fixed_and_all_else_is_the_same() {
 
 /// Kubernetes deletes what has no owner left, and takes an owner that is gone from a list with others.
 #[test]
-fn a_drain_needs_no_force_and_a_node_that_is_registered_again_ends_no_mount() {
+fn a_drain_needs_no_force_and_a_node_registered_again_ends_no_mount() {
     let owners = |owners| {
         serde_json::to_value(build(&config(), &request(), owners)).unwrap()["metadata"]["ownerReferences"]
             .take()
@@ -207,7 +207,7 @@ fn a_drain_needs_no_force_and_a_node_that_is_registered_again_ends_no_mount() {
 }
 
 #[test]
-fn labels_annotations_variables_and_context_of_the_chart_stand_beside_ours_and_never_in_their_place() {
+fn metadata_and_context_of_the_chart_stand_beside_ours() {
     let map =
         |pairs: &[(&str, &str)]| pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
     let config = PodConfig {
@@ -374,7 +374,7 @@ fn the_engines_memory_is_what_the_limit_leaves() {
 }
 
 #[test]
-fn a_share_of_the_workloads_resources_counts_where_neither_volume_nor_chart_says_anything() {
+fn a_share_of_the_workload_counts_where_volume_and_chart_name_nothing() {
     let workload = |containers: serde_json::Value| -> Pod {
         serde_json::from_value(json!({"spec": {"containers": containers}})).unwrap()
     };
@@ -407,7 +407,7 @@ fn a_share_of_the_workloads_resources_counts_where_neither_volume_nor_chart_says
 }
 
 #[test]
-fn a_headroom_pod_asks_for_what_its_mountpoint_pod_will_beside_its_workload_and_is_restricted() {
+fn a_headroom_pod_asks_for_its_mountpoint_pods_room_and_is_restricted() {
     let headroom = HeadroomConfig {
         image: "pause".into(),
         pull_policy: "Always".into(),

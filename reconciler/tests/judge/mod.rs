@@ -1,4 +1,4 @@
-//! What must hold of each write of a reconciler in the model. Enters: all objects before and after a write. Leaves: sentences about what it broke.
+//! Invariants of each write of a reconciler in the model. Enters: all objects before and after a write. Leaves: findings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ pub(crate) const ATTACHMENTS: &str = "mountpoints3podattachments";
 /// A node without a driver: nothing is mounted there, and nothing unmounted.
 pub(crate) const BARE_NODE: &str = "node-2";
 
-/// What must hold of every write that a reconciler makes.
+/// Checks the invariants of one write of a reconciler.
 pub(crate) fn judge(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>, key: &Key) -> Vec<String> {
     let mut found = Vec::new();
     let live: Vec<_> = after.values().filter(|pod| is_live_workload(pod)).map(uid_of).collect();
@@ -19,7 +19,7 @@ pub(crate) fn judge(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>,
         let marked_now = is.is_some_and(is_marked) && !was.is_some_and(is_marked);
         let users: Vec<_> = live.iter().filter(|uid| pods_of(after, uid).contains(&key.2)).collect();
         if marked_now && !users.is_empty() {
-            found.push(format!("{} is told to unmount while {users:?} use it", key.2));
+            found.push(format!("{} is asked to unmount while {users:?} use it", key.2));
         }
         if let (Some(was), None) = (was, is)
             && is_alive(was)
@@ -34,7 +34,7 @@ pub(crate) fn judge(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>,
                 found.push(format!("{uid} lives and has lost its attachment"));
             }
         }
-        // By share key: two reconcilers who see different mount options may make two attachments; one of them goes at once.
+        // By share key: two reconcilers that see different mount options may make two attachments; one of them goes at once.
         if let Some(attachment) = after.get(key) {
             let mut uids = BTreeSet::new();
             for workload in attachment["spec"]["mountpointS3PodAttachments"]

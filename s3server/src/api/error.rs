@@ -56,7 +56,7 @@ pub(super) fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> S3E
     S3Error::with_message(S3ErrorCode::InvalidRequest, message)
 }
 
-/// What this server does not do.
+/// The error of a request that this server does not implement.
 pub(super) fn unknown(what: impl std::fmt::Display) -> S3Error {
     let message = format!("This server does not implement {what}.");
     S3Error::with_message(S3ErrorCode::NotImplemented, message)

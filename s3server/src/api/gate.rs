@@ -133,7 +133,7 @@ fn check_number(query: &str, parts: u32) -> S3Result<()> {
     Err(S3Error::with_message(S3ErrorCode::InvalidArgument, message))
 }
 
-/// What S3 or a client may add to any request: the operation's name, and signatures in the URL.
+/// Parameters that S3 or a client may add to any request: the operation's name, and signatures in the URL.
 const ALWAYS: &[&str] = &["x-id", "awsaccesskeyid", "signature", "expires"];
 
 /// Query parameters that each operation understands. Any other one asks for an operation that is not known here and

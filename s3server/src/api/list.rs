@@ -14,7 +14,7 @@ use crate::store::list::{From, Item, Page, Query};
 
 /// S3's limit of one page, and what a page has when the request does not say.
 const PAGE_MAX: usize = 1000;
-/// What S3 leaves as it is under `encoding-type=url`.
+/// Characters that S3 leaves as they are under `encoding-type=url`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'*');
 
 impl Folder {

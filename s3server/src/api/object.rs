@@ -36,7 +36,7 @@ pub(super) struct ReadConditions {
     pub(super) if_unmodified_since: Option<Timestamp>,
 }
 
-/// What the conditions say.
+/// The verdict of the conditions on a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Go,
@@ -45,7 +45,7 @@ pub(super) enum Verdict {
 }
 
 impl ReadConditions {
-    /// In the order of RFC 9110 section 13.2.2: a condition on the ETag outranks its twin on the time.
+    /// Judges in the order of RFC 9110 section 13.2.2: a condition on the ETag outranks its twin on the time.
     pub(super) fn judge(&self, etag: &str, modified: SystemTime) -> Verdict {
         let names = |condition: &ETagCondition| match condition {
             ETagCondition::Any => true,

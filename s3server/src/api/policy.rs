@@ -6,11 +6,11 @@
 
 use s3s::{S3Error, S3ErrorCode, S3Result};
 
-/// Which keys a signing client may see; all of them by default.
+/// The prefix of the keys that a signing client may see; all keys by default.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Policy(Option<String>);
 
-/// Their prefix is checked where it is parsed, by [`Policy::allows`].
+/// Listings, whose prefix is checked where it is parsed, by [`Policy::allows`].
 const LISTS: [&str; 4] = ["ListObjectsV2", "ListObjects", "ListObjectVersions", "ListMultipartUploads"];
 
 impl Policy {

@@ -143,7 +143,7 @@ fn user_metadata(entry: &Entry) -> Option<Metadata> {
     (!user.is_empty()).then(|| user.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
-/// Which bytes of the object are answered.
+/// The bytes of the object that are answered.
 struct Selected {
     range: std::ops::Range<u64>,
     content_range: Option<String>,
@@ -266,7 +266,7 @@ impl FileBody {
         usize::try_from(self.left.end - self.left.start).map_or(PIECE, |left| left.min(PIECE))
     }
 
-    /// What the page cache has of the next piece, without waiting; `None` when that is nothing.
+    /// Reads the bytes of the next piece that the page cache has, without waiting; `None` if it has none.
     fn read_cached(&self, buffer: &mut Buffer, piece: usize) -> Option<()> {
         let into = &mut [IoSliceMut::new(&mut buffer.bytes[..piece])];
         let flags = rustix::io::ReadWriteFlags::NOWAIT;

@@ -22,7 +22,7 @@ const BATCH: usize = 1 << 20;
 /// S3's limit of one PutObject, one part, one copy.
 pub(super) const PUT_MAX: u64 = 5 << 30;
 
-/// What a request says about the body it brings.
+/// The headers of a request about its body.
 #[derive(Debug)]
 pub(super) struct Announced {
     algorithm: Option<Algorithm>,
@@ -35,7 +35,7 @@ pub(super) struct Announced {
 }
 
 impl Announced {
-    /// From the headers of a PutObject or an UploadPart, after s3s has set Content-Length to that of the bytes.
+    /// Reads the headers of a PutObject or an UploadPart, after s3s has set Content-Length to that of the bytes.
     pub(super) fn of(headers: &HeaderMap, trailers: Option<TrailingHeaders>) -> S3Result<Self> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let mut named = Algorithm::ALL.into_iter().filter(|a| headers.contains_key(a.header()));
@@ -89,7 +89,7 @@ impl Announced {
 pub(super) struct Received {
     pub(super) staged: Staged,
     pub(super) sum: Sum,
-    /// Of the bytes, when the client sent Content-MD5 (and it was right), and in strict mode.
+    /// MD5 of the bytes, when the client sent Content-MD5 (and it was right), and in strict mode.
     pub(super) md5: Option<String>,
 }
 

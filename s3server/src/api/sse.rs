@@ -12,7 +12,7 @@ const KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 /// The key that S3 names when a request for KMS names none.
 const DEFAULT_KEY: &str = "arn:aws:kms:us-east-1:111122223333:key/00000000-0000-0000-0000-000000000000";
 
-/// What the headers of a PutObject, CopyObject or CreateMultipartUpload ask for.
+/// The encryption that the headers of a PutObject, CopyObject or CreateMultipartUpload ask for.
 pub(super) fn requested(headers: &HeaderMap) -> S3Result<Option<Sse>> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     match (text(METHOD).as_deref(), text(KEY)) {
@@ -29,7 +29,7 @@ pub(super) fn requested(headers: &HeaderMap) -> S3Result<Option<Sse>> {
     }
 }
 
-/// As the two fields of an answer.
+/// The two fields of an answer that name the encryption.
 pub(super) fn echo(sse: Option<&Sse>) -> (Option<ServerSideEncryption>, Option<String>) {
     (sse.map(|sse| sse.method.clone().into()), sse.and_then(|sse| sse.key.clone()))
 }

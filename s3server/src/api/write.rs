@@ -174,7 +174,7 @@ impl Folder {
         Ok(asked.filter(|_| !ignored).or_else(default))
     }
 
-    /// What is there when a conditional write begins.
+    /// The object under the key when a conditional write begins.
     pub(super) fn before(&self, bucket: &Bucket, key: &str, if_: &store::Condition) -> Before {
         Before((self.strict && *if_ != store::Condition::None).then(|| etag_of(bucket, key)))
     }
@@ -205,7 +205,7 @@ impl Folder {
     }
 }
 
-/// The ETag that a conditional write found when it began, if conflicts are told apart from conditions that never held.
+/// The ETag that a conditional write found when it began, if conflicts differ from conditions that never held.
 pub(super) struct Before(Option<Option<String>>);
 
 impl Before {

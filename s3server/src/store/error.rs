@@ -13,7 +13,7 @@ pub(crate) enum Error {
     BucketNotEmpty,
     NoSuchKey,
     NoSuchUpload,
-    /// If-Match or If-None-Match does not hold.
+    /// The condition of If-Match or If-None-Match does not hold.
     Precondition,
     /// The condition did hold when the request came, but the object was replaced or deleted meanwhile.
     Conflict,

@@ -22,9 +22,9 @@ pub(crate) struct Query {
 pub(crate) enum From {
     #[default]
     Start,
-    /// After this key.
+    /// The listing begins after this key.
     After(String),
-    /// After every key that begins so.
+    /// The listing begins after every key with this prefix.
     Behind(String),
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_store_that_is_dropped_leaves_its_folder_free_though_a_fork_still_has_the_lock_open() {
+fn a_dropped_store_frees_its_folder_though_a_fork_holds_the_lock_open() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(folder.path()).unwrap();
     // What a fork has until it executes: another descriptor of the same open file.

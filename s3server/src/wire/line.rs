@@ -14,7 +14,7 @@ use crate::requests::RequestLog;
 /// How a connection ends when a fault ends it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cut {
-    /// In order (FIN).
+    /// The connection closes in order (FIN).
     Close = 1,
     /// The connection ends with a reset (RST).
     Reset = 2,

@@ -27,7 +27,7 @@ use crate::requests::RequestLog;
 const BUFFER: usize = 1 << 20;
 /// A head that takes longer is not coming.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// After a failed accept (no file descriptors left): time for connections to end.
+/// The pause after a failed accept (no file descriptors left): time for connections to end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// One request and what becomes of it; travels in the request's extensions.

@@ -6,7 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use crate::client::{Answer, Lab};
 
 const CRC32C: &str = "x-amz-checksum-crc32c";
-/// Of `123456789`, from the catalogue of CRCs.
+/// The check value, of `123456789`, from the catalogue of CRCs.
 const CHECK_CRC32C: [u8; 4] = [0xe3, 0x06, 0x92, 0x83];
 const CHECK_CRC64: [u8; 8] = [0xae, 0x8b, 0x14, 0x86, 0x0a, 0x79, 0x98, 0x88];
 const BODY: &[u8] = b"123456789";

@@ -27,7 +27,7 @@ const PLAIN_PATH: &AsciiSet = &PLAIN.remove(b'/');
 pub(crate) struct Lab {
     pub(crate) server: Option<Server>,
     pub(crate) root: tempfile::TempDir,
-    /// Where requests go: the server in this process, or another one.
+    /// The address that requests go to: the server in this process, or another one.
     pub(crate) address: SocketAddr,
     change: fn(Config) -> Config,
     runtime: tokio::runtime::Runtime,
@@ -51,7 +51,7 @@ impl Answer {
         String::from_utf8(self.body.clone()).unwrap()
     }
 
-    /// What stands in each element of this name, in order.
+    /// The text of each element of this name, in order.
     pub(crate) fn all(&self, element: &str) -> Vec<String> {
         let (open, close) = (format!("<{element}>"), format!("</{element}>"));
         let text = self.text();
@@ -105,7 +105,7 @@ impl Lab {
         Self::with(|config| config)
     }
 
-    /// Whose server is started with this change of its configuration, also after a restart.
+    /// A lab whose server starts with this change of its configuration, also after a restart.
     pub(crate) fn with(change: fn(Config) -> Config) -> Self {
         let root = tempfile::tempdir().unwrap();
         let mut lab = Self {

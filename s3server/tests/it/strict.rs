@@ -1,4 +1,4 @@
-//! Where the server is otherwise easier on clients than S3: strict mode, encryption, a policy.
+//! Strict mode, encryption and a policy: the server is as strict as S3 where it is more lenient by default.
 
 use s3server::{Effect, Fault};
 
@@ -63,7 +63,7 @@ fn a_conditional_write_that_another_one_overtakes_is_a_conflict() {
         status
     });
     assert!(statuses.any(|status| status == 409));
-    // What did not hold from the start is no conflict.
+    // What did not hold from the start is not a conflict.
     lab.object("PUT", "k0").header("if-none-match", "*").body(b"x").send().fails(412, "PreconditionFailed");
 }
 

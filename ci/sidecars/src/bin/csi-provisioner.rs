@@ -36,7 +36,7 @@ struct Args {
     /// One of several replicas works
     #[arg(long)]
     leader_election: bool,
-    /// Where /healthz/leader-election is answered
+    /// Address at which /healthz/leader-election is answered
     #[arg(long, value_parser = flags::address)]
     http_endpoint: Option<SocketAddr>,
     /// How much is logged: accepted, everything is

@@ -18,7 +18,7 @@ struct Args {
     /// The driver's socket
     #[arg(long, default_value = "/run/csi/socket", value_parser = flags::socket)]
     csi_address: PathBuf,
-    /// Where /healthz is answered [default: port 9808 of every address]
+    /// Address at which /healthz is answered [default: port 9808 of every address]
     #[arg(long, value_parser = flags::address)]
     http_endpoint: Option<SocketAddr>,
     /// The same by a port

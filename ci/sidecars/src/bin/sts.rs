@@ -20,13 +20,13 @@ use sidecars::sts::{Keys, Role, Service};
 #[derive(Parser)]
 #[command(version)]
 struct Args {
-    /// Where to listen
+    /// Address to listen on
     #[arg(long, value_name = "ADDRESS:PORT")]
     listen: SocketAddr,
-    /// Whom tokens must be for
+    /// Audience that tokens must name
     #[arg(long, default_value = "sts.amazonaws.com", value_name = "AUDIENCE")]
     audience: String,
-    /// A role and whom it trusts (may be given several times)
+    /// A role and the subject that it trusts (may be given several times)
     #[arg(long = "role", value_name = "ARN=SUBJECT=ACCESS_KEY")]
     roles: Vec<String>,
     /// The secret of every access key is the key followed by this

@@ -23,7 +23,7 @@ use serde_json::json;
 use self::secrets::{Claim, Reference, Use};
 use crate::{driver, log};
 
-/// Between two looks.
+/// The pause between two looks.
 const LOOK: Duration = Duration::from_secs(1);
 /// The first pause after a failure; it doubles.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -151,7 +151,8 @@ impl Provisioner {
 
     async fn delete(&self, object: &PersistentVolume) -> anyhow::Result<()> {
         let reference = volume::deletion_secret(object);
-        let csi = object.spec.as_ref().and_then(|spec| spec.csi.as_ref()).context("it is no CSI volume")?;
+        let csi =
+            object.spec.as_ref().and_then(|spec| spec.csi.as_ref()).context("it is not a CSI volume")?;
         let call = DeleteVolumeRequest {
             volume_id: csi.volume_handle.clone(),
             secrets: self.secrets(reference.as_ref()).await?,
@@ -181,7 +182,7 @@ impl Provisioner {
         let Some(Reference { namespace, name }) = of else { return Ok(HashMap::new()) };
         let found = Api::<Secret>::namespaced(self.client.clone(), namespace).get(name).await;
         let data = found.with_context(|| format!("getting the Secret {namespace}/{name}"))?.data;
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).context("a Secret is no text");
+        let text = |bytes: Vec<u8>| String::from_utf8(bytes).context("a Secret is not text");
         data.unwrap_or_default().into_iter().map(|(key, value)| Ok((key, text(value.0)?))).collect()
     }
 

@@ -48,7 +48,7 @@ impl Use {
     /// The Secret for this use, if the class names one.
     ///
     /// # Errors
-    /// One of name and namespace is missing, a variable can't be filled in, or the result is no name.
+    /// One of name and namespace is missing, a variable can't be filled in, or the result is not a name.
     pub fn resolve(
         self,
         parameters: &BTreeMap<String, String>,
@@ -67,10 +67,10 @@ impl Use {
             .with_context(|| format!("resolving {name_key} {name:?}"))?;
         let namespace = fill(namespace, |variable| value(variable, claim, volume, false, false))
             .with_context(|| format!("resolving {namespace_key} {namespace:?}"))?;
-        ensure!(is_name(&name, true), "{name_key} resolves to {name:?}, which is no name of a Secret");
+        ensure!(is_name(&name, true), "{name_key} resolves to {name:?}, which is not a name of a Secret");
         ensure!(
             is_name(&namespace, false),
-            "{namespace_key} resolves to {namespace:?}, which is no namespace"
+            "{namespace_key} resolves to {namespace:?}, which is not a namespace"
         );
         Ok(Some(Reference { namespace, name }))
     }

@@ -99,7 +99,7 @@ fn requested(claim: &PersistentVolumeClaim) -> anyhow::Result<String> {
 fn bytes(quantity: &str) -> anyhow::Result<i64> {
     let end = quantity.find(|c: char| !c.is_ascii_digit()).unwrap_or(quantity.len());
     let (number, unit) = quantity.split_at(end);
-    let number: i64 = number.parse().with_context(|| format!("{quantity:?} is no size"))?;
+    let number: i64 = number.parse().with_context(|| format!("{quantity:?} is not a size"))?;
     let factor: i64 = match unit {
         "" => 1,
         "k" => 1000,

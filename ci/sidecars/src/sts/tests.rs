@@ -89,7 +89,7 @@ fn asked(service: &Service, role: &str, token: &str) -> (u16, String) {
 }
 
 #[test]
-fn a_token_of_the_issuer_for_a_role_that_trusts_its_subject_gets_the_role_s_keys() {
+fn an_issuers_token_gets_the_keys_of_a_role_that_trusts_its_subject() {
     let issuer = Issuer::new();
     let (status, document) = asked(&service(&issuer), ROLE, &issuer.token(&header(), &claims()));
     assert_eq!(status, 200, "{document}");

@@ -72,7 +72,7 @@ impl Keys {
 
 /// The claims of a token whose signature is of one of these keys.
 pub(super) fn verified(token: &str, keys: &Keys) -> Result<Claims, Refusal> {
-    let malformed = Refusal::new(INVALID, "The token is no JWT");
+    let malformed = Refusal::new(INVALID, "The token is not a JWT");
     let (signed, signature) = token.rsplit_once('.').ok_or_else(|| malformed.clone())?;
     let (header, payload) = signed.split_once('.').ok_or_else(|| malformed.clone())?;
     let decoded = |part: &str| BASE64_URL_SAFE_NO_PAD.decode(part).map_err(|_| malformed.clone());

@@ -20,7 +20,7 @@ use super::{Shared, State};
 /// Pieces between the two stages of a direction: 4 MiB under way on a link with latency.
 const LINE: usize = 256;
 
-/// So many of them where there is no latency: 64 KiB.
+/// Pieces where there is no latency: 64 KiB.
 const LINE_WITHOUT_LATENCY: usize = (64 << 10) / PIECE_MAX;
 
 const SLOW_DOWN: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>SlowDown</Code>\
@@ -56,7 +56,7 @@ impl Line {
         let places = Arc::clone(&self.places).acquire_many_owned(weight as u32).await;
         let place = places.expect("the places are never closed");
         let piece = Piece { due: Instant::now() + latency / 2, bytes, is_ours, is_last, _place: place };
-        // Whoever delivers may have ended: then nobody is there to miss it.
+        // The receiver may have ended: then nobody is there to miss it.
         let _ = self.pieces.send(piece).await;
     }
 }

@@ -13,10 +13,10 @@ pub(super) const PIECE_MAX: usize = 16 << 10;
 /// The time that an idle link, or a late machine, may make up for.
 const CREDIT: Duration = Duration::from_millis(20);
 
-/// Timers are no finer.
+/// Timers are not finer.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// When the link is free again. The lock is handed over in the order of asking, and each holder sends one piece: so connections that
+/// The time at which the link is free again. The lock is handed over in order, and each holder sends one piece: so connections that
 /// have bytes take turns.
 #[derive(Debug)]
 pub(super) struct Link(Mutex<Turn>);

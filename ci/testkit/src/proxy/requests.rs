@@ -1,7 +1,7 @@
-//! Where HTTP requests begin and end in the bytes of a client.
+//! Finds the beginning and end of HTTP requests in the bytes of a client.
 //!
 //! Bytes in, in pieces cut anywhere; out comes what passes on, and which requests are to be answered here. A head passes only as a
-//! whole, so that the decision about a request falls before its first byte. What is no HTTP/1.1 (TLS, say), and whatever follows a
+//! whole, so that the decision about a request falls before its first byte. What is not HTTP/1.1 (TLS, say), and whatever follows a
 //! request with a chunked body, passes as it is.
 
 /// The longest head that is looked at.
@@ -18,7 +18,7 @@ pub(super) enum Out {
     Refuse {
         /// A HEAD, whose answer has no body.
         is_head: bool,
-        /// It waits for `100 Continue`, so that whether its body follows is open: the connection ends with the answer.
+        /// The client waits for `100 Continue`, so that whether its body follows is open: the connection ends with the answer.
         close: bool,
     },
 }

@@ -234,7 +234,7 @@ fn latency_is_added_once_to_each_round_trip() {
     assert!(start.elapsed() >= 3 * A_MOMENT, "{:?}", start.elapsed());
 }
 
-/// Reads until its connection ends; so many bytes until now.
+/// A reader until its connection ends, and the number of bytes so far.
 fn reader(proxy: &Proxy) -> Arc<AtomicU64> {
     let (mut stream, got) = (client(proxy), Arc::new(AtomicU64::new(0)));
     let counted = Arc::clone(&got);

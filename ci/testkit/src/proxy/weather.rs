@@ -1,4 +1,4 @@
-//! What the way to the store is like: data, set from the test, read by every connection.
+//! The state of the network on the way to the store: data, set from the test, read by every connection.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -78,7 +78,7 @@ pub(super) enum Answers {
 /// One step of passing an answer on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    /// So many bytes pass now.
+    /// The number of bytes that pass now.
     pub(super) bytes: usize,
     pub(super) then: Then,
 }
@@ -120,7 +120,7 @@ impl Weather {
         Self::default()
     }
 
-    /// Nothing listens: connects are refused (RST), connections that are open are reset. The port stays ours, so that the same
+    /// Refuses connections, as if nothing listened: connects get a RST, open connections are reset. The port stays ours, so that the same
     /// address answers again later.
     #[must_use]
     pub fn refused(mut self) -> Self {
@@ -187,7 +187,7 @@ impl Weather {
         self
     }
 
-    /// Each connection is reset (RST) once so many bytes of answers, heads included, passed on it, counted from now. 0: with the
+    /// Each connection is reset (RST) once this many bytes of answers, heads included, passed on it, counted from now. 0: with the
     /// first byte that would pass.
     #[must_use]
     pub fn reset_answers_after(mut self, bytes: u64) -> Self {
@@ -195,7 +195,7 @@ impl Weather {
         self
     }
 
-    /// Stops the answers of each connection once so many bytes of them passed, counted from now. Nothing is closed; requests pass. Later
+    /// Stops the answers of each connection once this many bytes of them passed, counted from now. Nothing is closed; requests pass. Later
     /// weather lets the rest pass.
     #[must_use]
     pub fn stall_answers_after(mut self, bytes: u64) -> Self {

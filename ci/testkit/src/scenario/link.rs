@@ -23,7 +23,7 @@ pub struct Timed {
     pub wall: Duration,
 }
 
-/// Runs one operation over a link of so many bytes a second.
+/// Runs one operation over a link of this many bytes a second.
 fn timed(
     place: Place<'_>,
     rate: u64,

@@ -1,4 +1,4 @@
-//! What programs do on a mount while the weather changes: asserted by the engine's tests, measured by the bench beside other file systems.
+//! Operations on a mount while the weather changes: asserted by the engine's tests, measured by the bench beside other file systems.
 //!
 //! Enters: a mount, the proxy before its store, and the folder where the store keeps each object as a plain file. Leaves: an [`Outcome`].
 //! A scenario never fails because of the file system: what went wrong is in its outcome. It panics if the work never begins.
@@ -27,7 +27,7 @@ pub struct Place<'a> {
     pub mount: &'a Path,
     /// The bucket as a folder: each object under its key, readable and, before the first look at it, writable.
     pub folder: &'a Path,
-    /// Between the mount and its store.
+    /// The proxy between the mount and its store.
     pub proxy: &'a Proxy,
     /// Writes the bytes that the content of this number has at an offset.
     pub fill: fn(content: u64, offset: u64, into: &mut [u8]),
@@ -49,9 +49,9 @@ impl Place<'_> {
 pub struct Outcome {
     /// How many there were.
     pub operations: usize,
-    /// Those that failed: what was done, on what, and the error.
+    /// Operations that failed: what was done, on what, and the error.
     pub errors: Vec<String>,
-    /// Those that succeeded with other bytes than they should have, read or stored.
+    /// Operations that succeeded with other bytes than they should have, read or stored.
     pub wrong: Vec<String>,
     /// The time from the moment the weather struck until the last operation ended.
     pub took: Duration,

@@ -27,7 +27,7 @@ pub struct Outage {
     pub name: &'static str,
     /// While it lasts.
     pub during: Weather,
-    /// When it is over.
+    /// The weather after the outage.
     pub after: Weather,
 }
 

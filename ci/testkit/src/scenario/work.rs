@@ -15,7 +15,7 @@ const PIECE: usize = 256 << 10;
 pub(super) enum Trouble {
     /// The file system said so.
     Failed(io::Error),
-    /// It said nothing.
+    /// Wrong bytes without an error.
     Wrong(String),
 }
 
@@ -106,7 +106,7 @@ impl Known {
     }
 }
 
-/// Lists a directory that has so many names.
+/// Lists a directory that has this many names.
 pub(super) fn list(place: Place<'_>, name: &str, names: usize) -> Result<(), Trouble> {
     let mut listed = 0;
     for entry in fs::read_dir(place.mount.join(name))? {

@@ -6,7 +6,7 @@ use std::thread;
 use super::*;
 use std::os::fd::AsFd;
 
-/// Nothing takes so long.
+/// A limit that nothing reaches.
 const SOON: Duration = Duration::from_secs(60);
 
 fn message() -> MountMessage {
@@ -37,7 +37,7 @@ fn an_answer_is_one_line_of_json() {
 }
 
 #[test]
-fn the_message_its_device_and_the_answer_arrive_even_over_a_path_longer_than_a_socket_address() {
+fn message_device_and_answer_arrive_over_a_path_too_long_for_a_socket() {
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().join("d".repeat(120));
     std::fs::create_dir(&directory).unwrap();

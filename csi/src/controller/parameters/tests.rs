@@ -1,4 +1,4 @@
-//! What a StorageClass may say, and how its mistakes are answered.
+//! Parameters of a StorageClass, and the answers to mistakes in them.
 
 use super::*;
 use crate::error::ErrorKind;

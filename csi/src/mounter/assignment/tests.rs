@@ -54,7 +54,7 @@ fn fails<T>(step: Step<T>) -> Error {
 }
 
 #[test]
-fn the_attachment_of_the_volume_that_names_the_workload_gives_the_pod_whatever_its_name() {
+fn the_pod_comes_from_the_attachment_that_names_volume_and_workload() {
     let view = specs(&[
         ("s3pa-x7k2p", attachment("s3pa-x7k2p", NODE, "pv-1", &[("mp-1", "uid-1"), ("mp-2", "uid-2")])),
         ("s3pa-other", attachment("s3pa-other", NODE, "pv-2", &[("mp-3", "uid-1")])),
@@ -210,7 +210,7 @@ async fn who_waits_is_woken_by_the_watch_and_by_nothing_else() {
 }
 
 #[tokio::test]
-async fn a_server_that_can_not_select_is_asked_for_all_and_other_nodes_are_left_out() {
+async fn a_server_without_selectors_is_asked_for_all_and_other_nodes_dropped() {
     let server = Server::start();
     server.attachments().refuse_selectors();
     server.attachments().put("a", attachment("a", "worker-2", "pv-1", &[("mp-2", "uid-1")]));
@@ -242,8 +242,7 @@ async fn a_missing_crd_is_a_fault_that_goes_when_it_is_installed() {
 }
 
 #[tokio::test]
-async fn what_happened_while_a_watch_was_away_for_too_long_is_seen_though_the_server_says_410_by_its_status()
-{
+async fn changes_during_a_long_pause_of_a_watch_are_seen_despite_a_status_410() {
     let server = Server::start();
     let mut tasks = JoinSet::new();
     let assignments = Assignments::follow(&server.client(), NODE, "mount-s3", &mut tasks);

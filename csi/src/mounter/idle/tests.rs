@@ -179,7 +179,7 @@ fn idle(kubelet: &Path, pods: watch::Receiver<View<MountpointPod>>, sweep_every:
 
 /// Goal: a sweep asks no source, so that the driver of a node goes on beside an engine that hangs.
 #[test]
-fn a_source_that_hangs_when_its_pod_is_gone_holds_up_neither_the_sweeps_nor_the_picture_of_the_pods() {
+fn a_hung_source_of_a_gone_pod_delays_neither_sweeps_nor_the_pod_list() {
     isolated(|| {
         let limit = Duration::from_secs(60);
         let ([kubelet], _folder) = dirs();

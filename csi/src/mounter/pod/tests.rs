@@ -91,10 +91,15 @@ impl Home {
         }
     }
 
-    /// Waits until a target that was bound to a dead connection is bound to another one, and answers.
+    /// Waits until a target that was bound to a dead connection is bound to the next one, and answers. For a moment the lowest layer is there
+    /// alone.
     async fn bound_anew(&self, workload: &str, dead: &str) {
         let (changes, target) = (Changes::watch().unwrap(), self.target(workload));
-        let is_new = |mounts: &Mounts| mounts.at(&target).is_some_and(|it| it.device != dead);
+        let source = self.source();
+        let is_new = |mounts: &Mounts| {
+            let of_source = mounts.at(&source).map(|it| &it.device);
+            mounts.at(&target).is_some_and(|it| it.device != dead && Some(&it.device) == of_source)
+        };
         assert!(changes.until(Instant::now() + LONG, is_new).await.unwrap());
         std::fs::metadata(&target).unwrap();
     }

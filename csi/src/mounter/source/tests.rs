@@ -92,7 +92,7 @@ fn the_engines_words_are_the_error_on_one_line() {
 }
 
 #[test]
-fn a_mounter_that_closes_without_a_line_and_fails_is_understood_by_its_file() {
+fn the_error_file_explains_a_mounter_that_closes_without_a_line() {
     isolated(|| {
         let served = handed_over(|stream, device, err| {
             // As release 2.2 does: the connection goes first, then the engine, then the file is written.
@@ -120,7 +120,7 @@ type Way = fn(&Path, &OwnedFd, bool) -> Result<Unserved>;
 
 /// Goal: the way of older kernels does the same, but that the mount is seen early.
 #[test]
-fn a_mount_in_its_place_or_out_of_sight_has_the_same_flags_and_goes_with_its_holder() {
+fn placed_and_detached_mounts_have_equal_flags_and_end_with_their_holder() {
     isolated(|| {
         let ([directory], _folder) = dirs();
         if fuse().is_none() {
@@ -174,7 +174,7 @@ fn a_kept_mount_stays_and_a_dead_one_is_taken_away_when_it_is_looked_at() {
 }
 
 #[test]
-fn a_process_of_another_pod_that_listens_in_the_mounters_place_gets_nothing() {
+fn a_process_of_another_pod_in_the_mounters_place_gets_nothing() {
     isolated(|| {
         let ([directory, comm], _folder) = dirs();
         if fuse().is_none() {

@@ -38,17 +38,17 @@ const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 const ASK_EVERY: Duration = Duration::from_secs(2);
 /// systemd that starts anew is back on the bus by then.
 const BACK_SOON: Duration = Duration::from_secs(1);
-/// Between two attempts to use the name of a unit that systemd is about to forget.
+/// The pause between two attempts to use the name of a unit that systemd is about to forget.
 const FORGOTTEN_SOON: Duration = Duration::from_millis(20);
 
-/// What a unit does.
+/// The state of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// Its engine serves.
+    /// The engine serves.
     Active,
-    /// It starts, ends, or waits to start, for the first time or again.
+    /// The unit starts, ends, or waits to start, for the first time or again.
     Changing,
-    /// It ended; and its last words.
+    /// The unit ended; with its last words.
     Ended(String),
     /// systemd does not know it.
     Unknown,
@@ -106,7 +106,7 @@ impl Wakers {
 }
 
 impl Waiter<'_> {
-    /// Until a signal came since the last time, or it is time to ask anyway; `false` once the deadline is over.
+    /// Waits for a signal, or until it is time to ask anyway; `false` once the deadline is over.
     async fn wait(&self, deadline: Instant) -> bool {
         let ask = deadline.min(Instant::now() + ASK_EVERY);
         let _ = timeout_at(ask, self.woken.notified()).await;
@@ -121,7 +121,7 @@ impl Drop for Waiter<'_> {
 }
 
 impl Manager {
-    /// At this socket; connects with the first call.
+    /// The manager at this socket; connects with the first call.
     pub(super) fn at(socket: &Path) -> Self {
         Self { socket: socket.to_owned(), link: tokio::sync::Mutex::default(), wakers: Arc::default() }
     }
@@ -215,7 +215,7 @@ impl Manager {
         }
     }
 
-    /// What a unit does now.
+    /// The state of a unit now.
     ///
     /// # Errors
     /// `Unavailable` if systemd does not say.
@@ -335,7 +335,7 @@ impl Manager {
     }
 }
 
-/// Until the connection ends.
+/// Passes signals on until the connection ends.
 async fn listen(mut messages: MessageStream, wakers: Arc<Wakers>) {
     while let Some(Ok(message)) = messages.next().await {
         if message.message_type() != Type::Signal {

@@ -1,5 +1,5 @@
 //! An API server of three kinds in memory: lists and watches attachments and pods as the real one does, has Leases, forgets what happened, and
-//! fails as it is told.
+//! fails on command.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -52,7 +52,7 @@ impl Server {
         &self.leases
     }
 
-    /// Waits until so many watches have begun.
+    /// Waits until this many watches have begun.
     pub(crate) async fn watched(&self, count: usize) {
         self.watches.subscribe().wait_for(|begun| *begun >= count).await.unwrap();
     }
@@ -100,7 +100,7 @@ struct State {
     revision: u64,
     objects: BTreeMap<String, Value>,
     log: Vec<(u64, &'static str, Value)>,
-    /// What happened until then is forgotten: the log can't tell it to a watch that begins before.
+    /// The version up to which events are forgotten: a watch that begins earlier can't be served.
     compacted: u64,
     hidden: bool,
     refuses_selectors: bool,
@@ -134,12 +134,12 @@ impl Kind {
         });
     }
 
-    /// As if the kind's definition were not installed, or a server that is gone.
+    /// Answers as if the kind's definition were not installed, or the server were gone.
     pub(crate) fn hide(&self, hidden: bool) {
         self.0.send_modify(|state| state.hidden = hidden);
     }
 
-    /// As a server does that can't select by these fields.
+    /// Refuses field selectors, as a server that can't select by these fields.
     pub(crate) fn refuse_selectors(&self) {
         self.0.send_modify(|state| state.refuses_selectors = true);
     }

@@ -161,7 +161,7 @@ fn a_panic_of_one_who_asked_is_not_the_end_of_the_others() {
 }
 
 #[test]
-fn a_ring_that_fails_gives_nothing_of_what_it_began_and_leaves_the_rest_to_a_thread() {
+fn a_failed_ring_gives_nothing_and_leaves_its_reads_to_a_thread() {
     let Some(broken) = ring::broken() else { return };
     let dir = tempfile::tempdir().unwrap();
     let (store, pool) = (store(dir.path(), Some(64 * MIB)), Pool::new(&buffer::Config::default()));

@@ -14,7 +14,7 @@ fn cpu() -> Duration {
 /// `CARGO_PROFILE_DEV_OPT_LEVEL=3 cargo test -p mountpoint --lib cache::tests::measure -- --ignored --nocapture`
 #[test]
 #[ignore = "prints figures; nothing to pass or fail but the reads themselves"]
-#[expect(clippy::print_stdout, reason = "figures for whoever runs it")]
+#[expect(clippy::print_stdout, reason = "figures for the person that runs it")]
 fn cost_of_hits_and_puts() {
     const BLOCKS: u64 = 512;
     let dir = tempfile::tempdir().unwrap();
@@ -66,7 +66,7 @@ fn cost_of_hits_and_puts() {
 /// `cargo test -p mountpoint --lib cache::tests::measure -- --ignored --nocapture --test-threads 1`
 #[test]
 #[ignore = "prints figures; what the allocator does is its own affair"]
-#[expect(clippy::print_stdout, reason = "figures for whoever runs it")]
+#[expect(clippy::print_stdout, reason = "figures for the person that runs it")]
 fn memory_of_small_files_in_the_index() {
     use super::super::file::Entry;
     use super::super::format::Header;

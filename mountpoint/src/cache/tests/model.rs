@@ -11,7 +11,7 @@ const SIZE: u64 = MIB + 100;
 const LIMIT: u64 = 5 * MIB / 2;
 
 #[test]
-fn shuttle_puts_reads_and_evictions_of_the_same_versions_keep_the_account_and_the_bytes() {
+fn shuttle_puts_reads_and_evictions_keep_the_account_and_the_bytes() {
     check(|| {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(store_with(disk(dir.path()), dir.path(), Some(LIMIT)));
@@ -57,7 +57,7 @@ fn shuttle_puts_reads_and_evictions_of_the_same_versions_keep_the_account_and_th
 }
 
 #[test]
-fn shuttle_a_file_that_is_lent_while_its_version_is_removed_and_comes_anew_is_never_one_with_holes() {
+fn shuttle_a_lent_file_whose_version_is_removed_and_returns_has_no_holes() {
     check(|| {
         let dir = tempfile::tempdir().unwrap();
         let store = Arc::new(store_with(disk(dir.path()), dir.path(), Some(LIMIT)));

@@ -186,7 +186,7 @@ fn sectors_there(store: &Store) -> usize {
 }
 
 #[test]
-fn a_power_cut_that_loses_and_reorders_writes_costs_misses_and_never_gives_wrong_bytes() {
+fn a_power_cut_that_reorders_writes_costs_misses_never_wrong_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let diary = Arc::default();
     let disk_with_diary = WitnessedDisk { disk: disk(dir.path()), diary: Arc::clone(&diary) };

@@ -40,7 +40,7 @@ fn reads_at_once(dir: &Path) -> bool {
 }
 
 #[test]
-fn what_the_kernel_has_in_memory_is_read_at_once_and_compared_all_the_same() {
+fn bytes_in_the_kernels_memory_are_read_at_once_and_still_compared() {
     let dir = tempfile::tempdir().unwrap();
     let at_once = reads_at_once(dir.path());
     let store = store(dir.path(), Some(64 * MIB));
@@ -160,7 +160,7 @@ fn every_flipped_bit_and_every_truncation_is_a_miss_or_harmless() {
 }
 
 #[test]
-fn a_block_whose_bytes_were_cut_off_is_not_taken_for_present_after_a_restart() {
+fn a_block_that_was_cut_off_is_not_taken_for_present_after_a_restart() {
     let dir = tempfile::tempdir().unwrap();
     let (a, size) = (id("a", "\"1\""), 3 * MIB);
     let first = store(dir.path(), Some(64 * MIB));
@@ -378,7 +378,7 @@ fn what_rots_or_is_cut_off_after_a_first_read_is_a_miss_at_the_next() {
 }
 
 #[test]
-fn room_that_another_user_of_the_disk_asks_for_is_evicted_and_not_taken_again_at_once() {
+fn disk_room_that_others_need_is_evicted_and_not_taken_again_at_once() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path(), Some(64 * MIB));
     let id = id("a", "1");

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_version_is_held_only_once_every_sector_was_found_sound_and_stays_until_it_is_let_go() {
+fn a_version_is_lent_once_all_sectors_are_sound_and_stays_until_returned() {
     let dir = tempfile::tempdir().unwrap();
     let (a, size) = (id("a", "\"1\""), 2 * MIB + 777);
     {
@@ -56,7 +56,7 @@ fn bytes_of(file: &std::fs::File, size: u64) -> Vec<u8> {
     bytes
 }
 
-/// What the versions in the index take.
+/// The charge of the versions in the index.
 fn charged(store: &Store) -> u64 {
     let mut charged = 0;
     store.index.for_each(|entry| charged += entry.charge_all());
@@ -64,7 +64,7 @@ fn charged(store: &Store) -> u64 {
 }
 
 #[test]
-fn a_mapping_keeps_its_bytes_when_the_file_is_closed_and_the_cache_makes_room() {
+fn a_mapping_keeps_its_bytes_when_its_file_closes_and_the_cache_evicts() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path(), Some(6 * MIB));
     let (a, b, size) = (id("a", "\"1\""), id("b", "\"1\""), 2 * MIB + 777);
@@ -83,7 +83,7 @@ fn a_mapping_keeps_its_bytes_when_the_file_is_closed_and_the_cache_makes_room() 
 }
 
 #[test]
-fn what_programs_read_of_a_killed_engine_s_cache_keeps_its_bytes_when_the_next_one_makes_room() {
+fn readers_of_a_killed_engines_cache_keep_bytes_when_the_next_evicts() {
     let dir = tempfile::tempdir().unwrap();
     let (a, b, size) = (id("a", "\"1\""), id("b", "\"1\""), 3 * MIB);
     let first = store(dir.path(), Some(64 * MIB));
@@ -133,7 +133,7 @@ fn a_mapping_keeps_the_sound_bytes_of_a_version_of_which_a_part_rots() {
 }
 
 #[test]
-fn a_file_that_a_program_closed_a_moment_ago_is_not_the_first_to_make_room() {
+fn a_file_that_was_just_closed_is_not_the_first_to_be_evicted() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path(), Some(5 * MIB));
     let (a, b, c) = (id("a", "\"1\""), id("b", "\"1\""), id("c", "\"1\""));
@@ -160,7 +160,7 @@ fn a_held_version_that_rots_is_served_to_nobody_new() {
     assert!(!read_block(&store, &a, size, 0));
     assert_eq!(store.metrics.cache_corrupt.get(), 1);
     assert!(store.whole(&a, size).is_none() && !store.contains(&a, 1));
-    // Whoever has it keeps a file of that size: nothing was cut off or punched.
+    // A process that has it open keeps a file of that size: nothing was cut off or punched.
     assert_eq!(rustix::fs::fstat(&whole.file).unwrap().st_size as u64, size);
     drop(whole);
     assert!(put(&store, &a, size, 0) && put(&store, &a, size, 1));

@@ -315,7 +315,7 @@ proptest! {
             // As it would arrive: its header still claims all of it.
             let cut = &whole[..at.index(whole.len())];
             prop_assert!(decode(cut).is_err(), "{operation:?} cut to {} of {} bytes", cut.len(), whole.len());
-            // And with a header that agrees. Who carries a name or data can't do without their end.
+            // And with a header that agrees. A request with a name or data is not complete without its end.
             let cut = request(opcode, &body[..at.index(body.len() + 1)]);
             let carries = matches!(
                 operation,

@@ -29,7 +29,7 @@ mod layout {
     pub(super) const COMMIT_ID: usize = 264;
     pub(super) const PAYLOAD_LEN: usize = 272;
     pub(super) const LEN: usize = 288;
-    /// Behind it in our memory, two slices: where the kernel finds header and payload when the entry is registered.
+    /// The offset of two slices behind it in our memory: where the kernel finds header and payload when the entry is registered.
     pub(super) const SLICES: usize = LEN;
     /// All of it, whole lines of the processor's cache.
     pub(super) const STRIDE: usize = 320;
@@ -164,7 +164,7 @@ impl Entries {
     /// The header of an entry of ours.
     fn header(&self, entry: usize) -> Option<&[u8]> {
         self.is_ours(entry).then(|| {
-            // SAFETY: mapped for as long as the process lives; the entry is ours, and who changes it borrows all entries mutably.
+            // SAFETY: mapped for as long as the process lives; the entry is ours, and every change borrows all entries mutably.
             unsafe { std::slice::from_raw_parts(self.header_at(entry), layout::LEN) }
         })
     }
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn a_payload_that_is_given_back_has_no_memory_and_its_neighbours_keep_theirs() {
+    fn a_payload_that_is_given_back_frees_its_memory_and_no_other() {
         // As on a machine of 64 processors and more.
         let shape = shape(QUEUES_MAX, rustix::param::page_size()).unwrap();
         let mut entries = match Entries::new(0, shape) {

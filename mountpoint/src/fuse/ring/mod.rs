@@ -57,13 +57,13 @@ pub(super) struct Refusal {
 }
 
 impl Refusal {
-    /// Before the kernel is greeted, or of a part that says nothing of the kernel.
+    /// A refusal before the kernel is greeted, or by a part that says nothing of the kernel.
     fn new(why: impl Into<String>) -> Self {
         Self { why: why.into(), is_known: false }
     }
 }
 
-/// The shape of each of so many queues; if there can be none, why.
+/// The shape of each of this many queues, or why there can be none.
 fn shape(queues: usize, page: usize) -> Result<entries::Shape, String> {
     if queues > QUEUES_MAX {
         return Err(format!("this machine may have {queues} processors, and {QUEUES_MAX} is the most"));
@@ -141,7 +141,7 @@ impl<O: Operations> Rings<O> {
         self.queues.iter().map(|queue| Arc::clone(&queue.inbox)).collect()
     }
 
-    /// Begins to serve, once the kernel was told that it may come this way.
+    /// Begins to serve, once the kernel knows that it may come this way.
     ///
     /// # Errors
     /// There is no ring.
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn all_queues_together_have_a_bounded_number_of_entries_and_each_has_enough() {
+    fn all_queues_together_have_a_bounded_and_sufficient_number_of_entries() {
         let entries = |queues| shape(queues, 4096).unwrap().entries;
         assert_eq!([1, 2, 4, 8, 64, 128].map(entries), [256, 256, 256, 128, 16, 16]);
         assert!(shape(QUEUES_MAX + 1, 4096).is_err());

@@ -223,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_ends_with_its_mount_and_loses_no_answer_to_a_signal_or_a_lack_of_memory() {
+    fn a_queue_ends_with_its_mount_and_loses_no_answer_before() {
         for error in [Errno::NOTCONN, Errno::CONNABORTED, Errno::CANCELED, Errno::NODEV] {
             assert_eq!(meaning(error), Failure::Over, "{error:?}");
         }

@@ -15,7 +15,7 @@ fn pool() -> Pool {
 }
 
 impl Bench {
-    /// Over a bucket of these keys; first bytes take memory from `pool`.
+    /// A bench over a bucket of these keys; first bytes take memory from `pool`.
     fn guessing(ttl: Ttl, pool: &Pool, keys: &[&str]) -> Self {
         let plain = Self::new(ttl, keys);
         let asker = Asker::new(plain.client.arc(), pool.clone(), None, plain.metrics.clone());
@@ -65,7 +65,7 @@ impl Bench {
 }
 
 #[tokio::test]
-async fn where_look_ups_lead_to_reads_a_cold_open_and_read_is_one_round_trip_at_every_ttl() {
+async fn where_look_ups_lead_to_reads_a_cold_open_and_read_is_one_round_trip() {
     for ttl in TTLS {
         let pool = pool();
         let bench = Bench::guessing(ttl, &pool, &["cold"]);
@@ -207,7 +207,7 @@ async fn look_ups_that_lead_to_no_read_end_the_guessing() {
 }
 
 #[tokio::test]
-async fn a_name_that_was_a_directory_is_a_file_that_is_open_and_read_after_two_round_trips() {
+async fn a_directory_that_became_a_file_is_open_and_read_in_two_round_trips() {
     let pool = pool();
     let bench = Bench::guessing(Ttl::Minimal, &pool, &["a/b"]);
     assert_eq!(bench.lookup(ROOT, "a").await.unwrap().stat.kind, Kind::Directory);
@@ -287,7 +287,7 @@ async fn without_memory_attributes_are_asked_for_alone() {
 }
 
 #[tokio::test]
-async fn sixty_four_first_bytes_are_out_at_once_and_what_goes_beyond_asks_for_attributes_alone() {
+async fn sixty_four_first_bytes_at_once_and_further_ones_ask_attributes_alone() {
     let pool = pool();
     let names: Vec<String> = (0..100).map(|i| format!("n{i:02}")).collect();
     let bench = Bench::guessing(Ttl::Minimal, &pool, &names.iter().map(String::as_str).collect::<Vec<_>>());

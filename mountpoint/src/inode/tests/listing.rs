@@ -216,7 +216,7 @@ async fn a_closed_listing_lets_its_directory_go() {
 }
 
 #[tokio::test]
-async fn a_hundred_thousand_names_are_listed_once_each_in_few_more_requests_than_pages() {
+async fn a_hundred_thousand_names_are_listed_once_each_in_few_requests() {
     let bench = Bench::new(MINUTE, &[]);
     for i in 0..100_000 {
         bench.client.insert(format!("name-{i:06}"), "");

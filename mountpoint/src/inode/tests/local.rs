@@ -90,7 +90,7 @@ async fn a_stored_file_keeps_its_inode_and_shows_what_s3_says() {
 }
 
 #[tokio::test]
-async fn giving_a_new_file_up_removes_it_and_giving_an_overwrite_up_leaves_the_object() {
+async fn giving_up_a_new_file_removes_it_and_giving_up_an_overwrite_does_not() {
     let bench = Bench::new(Ttl::Minimal, &["old"]);
     let wish = WriteWish { truncate: true, append: false, allow_overwrite: true, ..WriteWish::default() };
     let new = bench.table.create(ROOT, OsStr::new("new")).await.unwrap().ino;
@@ -269,7 +269,7 @@ async fn an_emptied_directory_that_another_client_fills_is_the_bucket_s_again() 
 }
 
 #[tokio::test]
-async fn an_emptied_directory_is_removed_though_another_client_took_files_that_were_known() {
+async fn an_emptied_directory_is_removed_though_others_took_known_files() {
     let bench = Bench::new(Ttl::Minimal, &["d/e/x", "d/y", "d/z"]);
     let d = bench.walk("d").await.unwrap().ino;
     for known in ["d/e/x", "d/y", "d/z"] {

@@ -310,7 +310,7 @@ async fn inodes_live_while_they_are_referenced_and_no_longer() {
 
 type Change = fn(&MemoryClient);
 
-/// What others do to `d/a` between the look-up and what follows it, and what the name is then.
+/// Changes of `d/a` by other clients behind the look-up, and the kind of the name then.
 const CHANGES: [(Change, Option<Kind>); 3] = [
     (
         |client| {
@@ -329,8 +329,7 @@ const CHANGES: [(Change, Option<Kind>); 3] = [
 ];
 
 #[tokio::test]
-async fn an_open_or_a_stat_of_what_was_removed_or_replaced_is_stale_and_the_next_look_up_tells_what_is_there()
-{
+async fn an_open_or_stat_of_a_removed_or_replaced_file_is_stale_then_looked_up() {
     for ttl in
         [Ttl::Minimal, Ttl::For { found: Duration::ZERO, missing: Duration::ZERO }, MINUTE, Ttl::Indefinite]
     {

@@ -12,14 +12,14 @@ fn table(keys: &[&str]) -> (MemoryClient, InodeTable) {
     (client, table)
 }
 
-/// As the file system asks: memory first.
+/// Looks a name up as the file system does: memory first.
 fn lookup(table: &InodeTable, parent: InodeNo, name: &str) -> Result<Found> {
     let name = OsStr::new(name);
     table.try_lookup(parent, name).unwrap_or_else(|| block_on(table.lookup(parent, name)))
 }
 
 #[test]
-fn shuttle_lookups_that_meet_are_the_same_inode_and_forgotten_they_leave_nothing() {
+fn shuttle_lookups_that_meet_share_an_inode_and_forgets_leave_nothing() {
     check(|| {
         let (_, table) = table(&["dir/file"]);
         let threads: Vec<_> = (0..3)
@@ -46,7 +46,7 @@ fn shuttle_lookups_that_meet_are_the_same_inode_and_forgotten_they_leave_nothing
 }
 
 #[test]
-fn shuttle_a_lookup_beside_a_create_and_its_upload_finds_the_file_or_nothing() {
+fn shuttle_a_lookup_beside_a_create_finds_the_file_or_nothing() {
     check(|| {
         let (client, table) = table(&["dir/other"]);
         let dir = lookup(&table, ROOT, "dir").unwrap().ino;

@@ -70,7 +70,7 @@ async fn an_open_uses_no_answer_to_a_request_that_went_out_before_it_began() {
         assert_error!(etag(opened), ErrorKind::Stale);
     }
     gate.release();
-    // What it was told was true when it began; the name has another inode by now.
+    // The answer was true when the open began; the name has another inode by now.
     match early.await.unwrap() {
         Ok(etag) => assert_eq!(etag, old),
         Err(error) => assert!(matches!(error.kind(), ErrorKind::Stale), "{error}"),

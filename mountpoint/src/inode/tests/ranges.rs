@@ -158,7 +158,7 @@ fn disorderly(plain: Bench, passing: usize) -> (Bench, Arc<Disorderly>) {
     (Bench { table, ..plain }, client)
 }
 
-/// Not while a reader waits for a page: then nobody asks for one, and what comes next is still to be known.
+/// The disorder shows while no reader waits for a page: nobody asks for one then, and the next names are still to be known.
 #[tokio::test]
 async fn disorder_that_shows_between_two_pages_ends_no_listing() {
     let names = files(20_000);
@@ -188,7 +188,7 @@ async fn disorder_that_shows_between_two_pages_ends_no_listing() {
 }
 
 #[tokio::test]
-async fn a_store_without_order_is_listed_from_the_beginning_and_each_name_is_shown_once() {
+async fn a_store_without_order_is_listed_from_the_start_each_name_once() {
     let names = files(20_000);
     let plain = bench(&names);
     let (bench, _) = disorderly(plain, Semaphore::MAX_PERMITS);

@@ -20,7 +20,7 @@ async fn list_plus(bench: &Bench, directory: InodeNo) -> Vec<Found> {
 }
 
 #[tokio::test]
-async fn a_listing_answers_stats_for_what_is_left_of_a_second_since_it_was_asked_for() {
+async fn a_listing_answers_stats_for_the_rest_of_a_second_since_its_request() {
     let bench = bench(&many(2500));
     let found = list_plus(&bench, ROOT).await;
     assert!(found.iter().all(|f| (f.entry_valid_for, f.stat.valid_for) == (PAGE, PAGE)));
@@ -134,7 +134,7 @@ async fn a_name_that_a_page_does_not_have_is_asked_for() {
 }
 
 #[tokio::test]
-async fn a_file_at_the_end_of_a_page_is_no_file_before_the_directory_of_its_name_is_ruled_out() {
+async fn a_page_end_shows_a_file_only_when_a_directory_of_its_name_is_ruled_out() {
     let names: Vec<String> = (0..40).map(|i| format!("a{i:02}")).collect();
     let mut keys: Vec<String> = names.clone();
     keys.extend((0..10).map(|i| format!("a39-{i}")));
@@ -148,7 +148,7 @@ async fn a_file_at_the_end_of_a_page_is_no_file_before_the_directory_of_its_name
 }
 
 #[tokio::test]
-async fn what_happened_here_or_was_seen_since_a_page_was_asked_for_is_not_answered_by_it() {
+async fn a_page_does_not_answer_for_names_changed_or_seen_since_its_request() {
     let names = many(60);
     let bench = bench(&names);
     for name in &names[..40] {
@@ -223,7 +223,7 @@ async fn lookups_share_the_page_on_its_way_and_ask_for_themselves_if_it_fails() 
 }
 
 #[tokio::test]
-async fn a_burst_of_cold_lookups_is_one_listing_as_soon_as_measured_times_say_that_it_is_cheaper() {
+async fn a_burst_of_cold_lookups_is_one_listing_once_times_show_it_is_cheaper() {
     for (page, expected) in [(25, 3), (100, 9)] {
         let names = many(60);
         let bench = bench(&names);
@@ -245,8 +245,7 @@ async fn a_burst_of_cold_lookups_is_one_listing_as_soon_as_measured_times_say_th
 }
 
 #[tokio::test]
-async fn a_directory_that_was_listed_as_short_is_listed_again_sooner_in_whatever_order_it_is_looked_through()
-{
+async fn a_directory_known_to_be_short_is_listed_again_sooner_in_any_order() {
     let names = many(60);
     let bench = bench(&names);
     for (listed, heads) in [(false, 31), (true, 3)] {
@@ -271,7 +270,7 @@ async fn a_directory_that_was_listed_as_short_is_listed_again_sooner_in_whatever
 }
 
 #[tokio::test]
-async fn a_store_that_fails_pages_and_names_alike_is_an_error_and_never_an_absent_name() {
+async fn a_store_that_fails_pages_and_names_is_an_error_never_an_absent_name() {
     let names = many(60);
     let bench = bench(&names);
     for name in &names[..31] {

@@ -53,7 +53,7 @@ async fn a_tree_of_small_folders_in_folders_is_walked_by_pages() {
 }
 
 #[tokio::test]
-async fn a_walk_shows_a_change_of_another_client_a_second_later_and_one_of_this_mount_at_once() {
+async fn a_walk_shows_others_changes_a_second_later_and_our_own_at_once() {
     let keys = tree(40, 5);
     let bench = bench(Ttl::Minimal, &keys);
     let mut directories = Vec::new();

@@ -1,4 +1,4 @@
-//! What this mount learned from the store after the request for a walk's page, and the listings out of that page.
+//! Facts that this mount learned after the request for a walk's page, against listings out of that page.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ const TTLS: [Ttl; 3] = [Ttl::Minimal, MINUTE, Ttl::Indefinite];
 /// The bench behind a walk of twelve directories: a page of the rest of the tree is here.
 struct Walked {
     bench: Bench,
-    /// By path.
+    /// The inodes by path.
     inodes: BTreeMap<&'static str, InodeNo>,
 }
 
@@ -56,7 +56,7 @@ impl Walked {
 }
 
 #[tokio::test]
-async fn a_walks_page_does_not_hide_a_directory_in_which_this_mount_stored_beside_another_client() {
+async fn a_walks_page_keeps_a_directory_where_this_and_another_client_stored() {
     for ttl in TTLS {
         let mut walked = Walked::new(ttl, &[], &[], |_| {}).await;
         walked.bench.client.insert("k/12/src/a", "theirs");
@@ -70,7 +70,7 @@ async fn a_walks_page_does_not_hide_a_directory_in_which_this_mount_stored_besid
 }
 
 #[tokio::test]
-async fn a_walks_page_does_not_hide_a_directory_in_which_this_mount_stored_and_nobody_else() {
+async fn a_walks_page_keeps_a_directory_where_only_this_mount_stored() {
     for ttl in TTLS {
         let emptied = |client: &MemoryClient| assert!(client.remove("k/12/src/a"));
         let known = ["k/12", "k/12/src"];
@@ -108,7 +108,7 @@ async fn a_walks_page_does_not_hide_a_file_that_was_looked_up_and_forgotten() {
 }
 
 #[tokio::test]
-async fn a_walks_page_does_not_hide_a_directory_that_was_just_looked_up_nor_what_it_has() {
+async fn a_walks_page_keeps_a_directory_that_was_just_looked_up() {
     for (ttl, keys) in TTLS.into_iter().flat_map(|ttl| [(ttl, &["k/12/z"][..]), (ttl, &[])]) {
         let mut walked = Walked::new(ttl, keys, &[], |_| {}).await;
         walked.bench.client.insert("k/12/made/x", "theirs");
@@ -121,7 +121,7 @@ async fn a_walks_page_does_not_hide_a_directory_that_was_just_looked_up_nor_what
 }
 
 #[tokio::test]
-async fn a_walks_page_does_not_hide_a_directory_of_this_mount_that_another_client_stored_in() {
+async fn a_walks_page_keeps_our_directory_that_another_client_stored_in() {
     for ttl in [Ttl::Minimal, MINUTE] {
         let mut walked = Walked::new(ttl, &["k/12/z"], &["k/12"], |_| {}).await;
         let made = walked.bench.table.mkdir(walked.inodes["k/12"], OsStr::new("made")).await.unwrap();
@@ -142,7 +142,7 @@ async fn a_walks_page_does_not_hide_a_directory_of_this_mount_that_another_clien
 }
 
 #[tokio::test]
-async fn a_walks_page_does_not_hide_a_directory_with_something_below_that_was_just_looked_up() {
+async fn a_walks_page_keeps_a_directory_with_a_child_that_was_just_looked_up() {
     for ttl in TTLS {
         let emptied = |client: &MemoryClient| assert!(client.remove("k/12/p/x"));
         let known = ["k/12", "k/12/p"];
@@ -186,7 +186,7 @@ async fn a_walks_page_does_not_bring_back_a_name_that_was_seen_to_be_gone() {
 }
 
 #[tokio::test]
-async fn a_walks_page_that_was_on_its_way_hides_nothing_that_was_learned_meanwhile() {
+async fn a_walks_page_on_its_way_hides_no_name_that_was_learned_meanwhile() {
     for ttl in TTLS {
         let bench = Bench::new(ttl, &["k/03/gone", "k/03/z", "k/04/z"]);
         (0..3).for_each(|i| drop(bench.client.insert(format!("k/{i:02}/z"), "content")));
@@ -238,7 +238,7 @@ async fn a_walks_page_that_says_what_was_learned_since_costs_no_listing() {
 }
 
 #[tokio::test]
-async fn a_listing_that_is_remembered_hides_nothing_that_was_learned_while_it_was_on_its_way() {
+async fn a_listing_on_its_way_hides_no_name_that_was_learned_meanwhile() {
     let ttl = Ttl::For { found: Duration::from_secs(60), missing: Duration::from_secs(60) };
     let bench = Bench::new(ttl, &["d/gone", "d/z"]);
     let directory = bench.walk("d").await.unwrap().ino;
@@ -262,7 +262,7 @@ async fn a_listing_that_is_remembered_hides_nothing_that_was_learned_while_it_wa
 }
 
 #[tokio::test]
-async fn a_remembered_listing_does_not_hide_a_directory_in_which_this_mount_stored() {
+async fn a_remembered_listing_keeps_a_directory_where_this_mount_stored() {
     // The directory is known for longer than the listing that comes between.
     let bench = Bench::new(MINUTE, &["d/src/a", "d/z"]);
     let directory = bench.walk("d").await.unwrap().ino;

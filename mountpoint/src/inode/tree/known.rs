@@ -1,4 +1,4 @@
-//! What was learned of names after a listing was asked for, against what that listing says: it must not hide it.
+//! Facts about names that were learned after a listing was asked for: the listing must not hide them.
 
 use std::time::Instant;
 
@@ -77,7 +77,7 @@ impl Tree {
         }
     }
 
-    /// What is known of an inode was so at this event.
+    /// Notes that the facts about an inode held at this event.
     pub(in crate::inode) fn learned(&mut self, ino: InodeNo, at: u64) {
         if let Ok(inode) = self.inode_mut(ino) {
             inode.learned = inode.learned.max(at);

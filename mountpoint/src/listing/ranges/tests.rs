@@ -158,7 +158,7 @@ fn mixed(i: u64) -> u64 {
 type Shape = Box<dyn Fn(u64) -> String>;
 
 #[test]
-fn a_hundred_thousand_names_of_usual_shapes_take_few_rounds_and_little_is_received_in_vain() {
+fn usual_names_take_few_rounds_and_little_is_received_in_vain() {
     let day = |i: u64| {
         format!(
             "2024-{:02}-{:02}T{:02}:{:02}.log",
@@ -228,7 +228,7 @@ fn a_short_directory_costs_a_request_or_two_more() {
 }
 
 #[test]
-fn hostile_shapes_are_listed_whole_and_cost_what_a_plain_listing_does_and_little_more() {
+fn hostile_shapes_are_listed_whole_at_about_the_cost_of_a_plain_listing() {
     let long = "x".repeat(1000);
     let shapes: [(&str, Vec<String>); 5] = [
         (
@@ -275,7 +275,7 @@ fn requests_that_fail_are_made_again_and_no_name_is_lost() {
 
 /// As where one range of keys stalls: the others fill what may be read ahead, and its request fails at last.
 #[test]
-fn the_range_that_is_read_next_is_asked_again_however_much_lies_ready_behind_it() {
+fn the_range_to_be_read_next_is_asked_again_whatever_lies_ready_behind_it() {
     let mut bench = Bench::new((0..100_000).map(|i| format!("{i:06}")), 1000);
     let (_, _, Some(mut ranges)) = bench.begin() else { panic!("names with digits") };
     let held = bench.answer_all(&mut ranges, |question| question.range == 1);
@@ -353,7 +353,7 @@ fn simulate(bench: &mut Bench, service: impl Fn(Duration, usize) -> Duration) ->
 const MS: Duration = Duration::from_millis(1);
 
 #[test]
-fn a_store_that_becomes_slow_or_throttles_is_asked_one_thing_at_a_time_and_more_again_once_it_is_fast() {
+fn a_slow_or_throttling_store_gets_one_request_at_a_time_until_it_is_fast() {
     let mut bench = Bench::new((0..300_000).map(|i| format!("{i:06}")), 1000);
     // It is slow for a while once it is asked much at once. A throttled request is sent again after a while: it shows as a slow one.
     let (since, spell) = (std::cell::Cell::new(None), 3000 * MS);
@@ -385,7 +385,7 @@ fn a_store_that_serves_one_request_after_another_is_asked_fewer_at_once() {
 }
 
 #[test]
-fn a_million_names_are_listed_by_many_at_once_to_the_end_whatever_letter_they_begin_with() {
+fn a_million_names_of_any_first_letter_are_listed_by_many_at_once() {
     for name in [|i| format!("{i:07}"), |i| format!("img-{i:06}.jpg"), |i| format!("{:016x}", mixed(i))] {
         let mut bench = Bench::new((0..1_000_000).map(name), 1000);
         let at_once = simulate(&mut bench, |_, _| 20 * MS);

@@ -196,7 +196,7 @@ fn a_directory_that_changed_here_since_is_listed_by_itself() {
 }
 
 #[test]
-fn a_page_that_says_otherwise_than_was_learned_since_does_not_list_the_directory() {
+fn a_page_that_contradicts_later_facts_does_not_list_the_directory() {
     for (name, is_there, at, is_alone) in [
         ("f0", true, 2, false),
         ("f0", false, 2, true),

@@ -43,7 +43,7 @@ pub(crate) struct Floor {
 /// The verdict on a transfer that has used the time that it would need alone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// It has its share of a line that is slow, or busy: it goes on.
+    /// The transfer has its share of a line that is slow, or busy: it goes on.
     GoesOn,
     /// The others move, and it lags: another connection may do better.
     Behind,
@@ -72,7 +72,7 @@ mod tests {
     const FLOOR: Floor = Floor { rate: 64 << 10, after: Duration::from_secs(60) };
     const PART: u64 = 8 << 20;
 
-    /// The verdict on each of these connections, which moved so many bytes a second, looked at each second after the time that it would need
+    /// The verdict on each of these connections, which moved this many bytes a second, looked at each second after the time that it would need
     /// alone: when it first was not to go on, up to the end of its part.
     fn ends(rates: &[u64]) -> Vec<Option<(u64, Verdict)>> {
         let alone = 60 + PART / FLOOR.rate;
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_transfer_that_trickles_while_the_others_move_ends_when_its_time_is_up() {
+    fn a_transfer_that_trickles_while_others_move_ends_at_its_time() {
         let mut rates = vec![200_000; 16];
         rates[3] = 500;
         for (i, end) in ends(&rates).into_iter().enumerate() {
@@ -127,7 +127,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(32))]
         #[test]
-        fn no_transfer_lasts_longer_than_four_times_what_its_share_of_the_line_needs(
+        fn no_transfer_outlasts_four_times_the_time_of_its_share_of_the_line(
             rates in proptest::collection::vec(1u64..100_000, 1..16),
         ) {
             let mean = rates.iter().sum::<u64>() / rates.len() as u64;

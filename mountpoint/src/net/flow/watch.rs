@@ -248,7 +248,7 @@ mod tests {
         assert_eq!(second, (QUIET + longer).as_secs() + 1);
     }
 
-    /// When the first of connections that receive so many bytes a second is given up, and why; `None`: not within a thousand seconds.
+    /// When the first of connections that receive this many bytes a second is given up, and why; `None`: not within a thousand seconds.
     async fn shares(rates: &[u64]) -> Option<(u64, Expired)> {
         shares_of(&rates.iter().map(|&rate| (Direction::Received, rate)).collect::<Vec<_>>()).await
     }
@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn at_the_deadline_a_transfer_with_its_share_of_the_line_goes_on_and_one_that_trickles_ends() {
+    async fn at_the_deadline_a_fair_transfer_continues_and_a_trickling_one_ends() {
         assert_eq!(shares(&[300; 10]).await, None, "the line is slow, not the store");
         assert_eq!(shares(&[100, 400, 300, 300]).await, None, "TCP is not fair");
         assert_eq!(shares(&[10, 400, 400, 400]).await, Some((60, Expired::Behind)));
@@ -295,7 +295,7 @@ mod tests {
 
     /// A line that is slow one way and fast the other.
     #[tokio::test]
-    async fn an_upload_is_not_behind_because_others_receive_more_and_the_other_way_round() {
+    async fn a_transfer_is_not_behind_because_the_other_direction_moves_more() {
         let ways = [(Direction::Sent, Direction::Received), (Direction::Received, Direction::Sent)];
         for (slow, fast) in ways {
             let rates: Vec<_> = [(slow, 300); 4].into_iter().chain([(fast, 10_000); 4]).collect();
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_transfer_that_trickles_is_behind_its_kind_however_many_go_the_other_way() {
+    async fn a_trickling_transfer_is_behind_however_many_go_the_other_way() {
         let ways = [(Direction::Sent, Direction::Received), (Direction::Received, Direction::Sent)];
         for (one, other) in ways {
             let rates: Vec<_> = [(one, 50), (one, 1100)].into_iter().chain([(other, 10_000); 12]).collect();

@@ -19,7 +19,7 @@ const LOOKS: u32 = 4;
 const AS_GOOD: f64 = 0.8;
 /// ... and a wider one if it carries this many times as much as the narrower one.
 const BETTER: f64 = 1.25;
-/// After a trial that was taken back, nothing is tried for this long; doubled each time.
+/// The rest after a trial that was taken back; doubled each time.
 const REST: Duration = Duration::from_secs(30);
 const REST_MAX: Duration = Duration::from_secs(600);
 
@@ -89,7 +89,7 @@ impl Width {
         self.rate
     }
 
-    /// In the time since the last look, `bytes` moved on `busy` bulk connections; `wanted`: more bulk waits.
+    /// Looks at the line: since the last look `bytes` moved on `busy` bulk connections; `wanted`: more bulk waits.
     pub(crate) fn look(&mut self, now: Instant, took: Duration, bytes: u64, busy: usize, wanted: bool) {
         if busy == 0 || bytes == 0 || took.is_zero() {
             // Idle, or the store is away: neither says anything of the link.
@@ -169,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Runs bulk transfers of `demand` connections for so many looks; what ran goes on for `drain` looks after a limit
+    /// Runs bulk transfers of `demand` connections for this many looks; what ran goes on for `drain` looks after a limit
     /// fell. The limits, look by look.
     fn run(
         width: &mut Width,

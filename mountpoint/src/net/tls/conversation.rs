@@ -1,5 +1,5 @@
-//! A client and a store that speak TLS in memory, for tests and fuzz targets: the wire between them holds back and cuts as it is told, and
-//! the store seals whatever it is told, under keys that follow the rules.
+//! A client and a store that speak TLS in memory, for tests and fuzz targets: the wire between them holds back and cuts on command, and
+//! the store seals any record, under keys that follow the rules.
 
 use std::io;
 use std::pin::Pin;
@@ -29,7 +29,7 @@ pub const NAME: &str = "s3.test";
 /// Bytes that the store says at once in a handshake at most.
 const FLIGHT_MAX: usize = 64 << 10;
 
-/// A store with a certificate, and who trusts it.
+/// A store with a certificate, and the client that trusts it.
 #[derive(Debug)]
 pub struct Parties {
     store: Arc<ServerConfig>,
@@ -38,7 +38,7 @@ pub struct Parties {
 }
 
 impl Parties {
-    /// They speak TLS 1.3, or else 1.2. The certificate is for [`NAME`], and has signed itself with this key (PKCS #8, ECDSA).
+    /// Parties that speak TLS 1.3, or else 1.2. The certificate is for [`NAME`], and has signed itself with this key (PKCS #8, ECDSA).
     ///
     /// # Panics
     /// It has not.
@@ -69,7 +69,7 @@ impl Parties {
         Self { store: store.into(), provider: default_provider(), roots }
     }
 
-    /// The same, where one key of the client protects only so many records.
+    /// The same, where one key of the client protects only this many records.
     #[cfg(test)]
     pub(super) fn limited(mut self, records: u64) -> Self {
         self.provider = super::tests::limited(records);
@@ -248,17 +248,17 @@ impl Conversation {
         self.client.wire().has_ended = true;
     }
 
-    /// The wire gives so many bytes at once, in turn.
+    /// The wire gives this many bytes at once, in turn.
     pub fn pieces(&mut self, pieces: Vec<usize>) {
         self.client.wire().pieces = pieces;
     }
 
-    /// The wire takes so many bytes more, and then no other.
+    /// The wire takes this many bytes more, and then no other.
     pub fn takes(&mut self, bytes: usize) {
         self.client.wire().takes = bytes;
     }
 
-    /// The client reads into so many bytes, once: what it gets; `None` if it waits.
+    /// The client reads into this many bytes, once: what it gets; `None` if it waits.
     pub fn read(&mut self, room: usize) -> Option<io::Result<Vec<u8>>> {
         let mut bytes = vec![0; room];
         let mut buf = ReadBuf::new(&mut bytes);
@@ -270,7 +270,7 @@ impl Conversation {
         }
     }
 
-    /// The client reads into so many bytes at a time: all that it gets, and how it ended; `None` if it waits.
+    /// The client reads into this many bytes at a time: all that it gets, and how it ended; `None` if it waits.
     pub fn read_all(&mut self, room: usize) -> (Vec<u8>, Option<io::Result<()>>) {
         let mut all = Vec::new();
         loop {
@@ -294,7 +294,7 @@ impl Conversation {
         Pin::new(&mut self.client).poll_flush(&mut idle()).is_ready()
     }
 
-    /// What the store heard since the last call: the types and contents of whole records, opened with the keys that are due.
+    /// Records that the store received since the last call: the types and contents of whole records, opened with the keys that are due.
     ///
     /// # Panics
     /// A record does not open.
@@ -315,7 +315,7 @@ impl Conversation {
         self.client.memory()
     }
 
-    /// What was counted on the client's end.
+    /// The counts of the client's end.
     #[cfg(test)]
     pub(super) fn moved(&mut self) -> Moved {
         self.client.wire().moved.clone()

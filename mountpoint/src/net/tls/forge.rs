@@ -1,4 +1,4 @@
-//! Records that the store of a test seals and opens as it is told, by the ciphers of rustls and the keys of a real handshake.
+//! Records that the store of a test seals and opens on command, by the ciphers of rustls and the keys of a real handshake.
 
 use rustls::crypto::cipher::{
     InboundOpaqueMessage, MessageDecrypter, MessageEncrypter, OutboundPlainMessage,

@@ -1,4 +1,4 @@
-//! TLS: whom it trusts. These are the system's roots, or the CA bundle in their place, and the extra bundles besides. Nothing turns
+//! The certificates that TLS trusts. These are the system's roots, or the CA bundle in their place, and the extra bundles besides. Nothing turns
 //! verification off.
 //!
 //! rustls, over aws-lc, makes the handshake, opens and seals the records, and changes keys. `session` lends it buffers, `negotiate` and `stream`
@@ -36,7 +36,7 @@ const SESSIONS: usize = 256;
 /// A stream that is encrypted on the wire.
 pub(super) type TlsStream = stream::TlsStream<Tcp>;
 
-/// Whom the client trusts, and the sessions that later connections go on with.
+/// The certificates that the client trusts, and the sessions that later connections resume.
 #[derive(Debug)]
 struct Client {
     config: Arc<ClientConfig>,
@@ -87,7 +87,7 @@ fn bundle(path: &Path) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     let file = CertificateDer::pem_file_iter(path).map_err(|e| wrong(format!("can't be read: {e}")))?;
     for certificate in file {
-        let certificate = certificate.map_err(|e| wrong(format!("is no PEM file: {e}")))?;
+        let certificate = certificate.map_err(|e| wrong(format!("is not a PEM file: {e}")))?;
         roots.add(certificate).map_err(|e| wrong(format!("holds a broken certificate: {e}")))?;
     }
     if roots.is_empty() {

@@ -88,7 +88,7 @@ impl From<&Failure> for io::Error {
     }
 }
 
-/// See the module.
+/// One TLS session: rustls, and the buffers between it and the socket.
 pub(super) struct Session {
     rustls: UnbufferedClientConnection,
     /// Counts what passes the wire.
@@ -289,7 +289,7 @@ impl Session {
 
 /// Why rustls wrote nothing.
 enum Refusal {
-    /// It needs so much room.
+    /// The buffer needs so much room.
     Room(usize),
     Never(io::Error),
 }

@@ -27,7 +27,7 @@ pub(in crate::net) struct TlsStream<S> {
     failure: Option<Failure>,
 }
 
-/// Without the bytes: these are files.
+/// Shows no bytes: these are files.
 impl<S> std::fmt::Debug for TlsStream<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TlsStream")
@@ -38,7 +38,7 @@ impl<S> std::fmt::Debug for TlsStream<S> {
 }
 
 impl<S> TlsStream<S> {
-    /// Over `wire`, behind a handshake of `session` that ended so.
+    /// A stream over `wire`, behind a handshake of `session` that ended so.
     pub(super) fn new(wire: S, session: Session, agreed: Agreed) -> Self {
         Self { wire, session, agreed, is_closed: false, failure: None }
     }
@@ -67,7 +67,7 @@ impl<S> TlsStream<S> {
         self.session.memory()
     }
 
-    /// Nothing more is read or written.
+    /// Ends the stream: nothing more is read or written.
     fn fail(&mut self, failure: Failure) -> io::Error {
         if let Failure::Flood = failure {
             // rustls, which found no fault, has no other last word. Without room for it the connection ends without it.

@@ -63,7 +63,7 @@ fn store_and_roots(suite: SupportedCipherSuite) -> (ServerConfig, RootCertStore)
     (store, roots)
 }
 
-/// The ciphers of rustls, where one key protects only so many records.
+/// The ciphers of rustls, where one key protects only this many records.
 pub(super) fn limited(records: u64) -> CryptoProvider {
     let common = |of: &CipherSuiteCommon| CipherSuiteCommon {
         suite: of.suite,
@@ -139,7 +139,7 @@ async fn connected<T: Send + 'static>(
 struct Choppy(TcpStream, fastrand::Rng);
 
 impl Choppy {
-    /// How many bytes it moves now, of so many.
+    /// The number of bytes that it moves now, at most `of`.
     fn turn(&mut self, cx: &Context<'_>, of: usize) -> Poll<usize> {
         if self.1.bool() {
             cx.waker().wake_by_ref();
@@ -199,7 +199,7 @@ fn echo(mut server: Server, expected: &[u8]) {
     server.flush().unwrap();
 }
 
-/// And what the client does.
+/// The client's side of [`echo`].
 async fn send_and_get_back<S: AsyncRead + AsyncWrite + Unpin>(mut client: TlsStream<S>, sent: &[u8]) {
     let mut rng = fastrand::Rng::with_seed(2);
     let mut rest = sent;
@@ -303,7 +303,7 @@ async fn a_store_that_changes_its_keys_is_read_on() {
 }
 
 #[tokio::test]
-async fn an_end_that_the_store_announced_is_the_end_and_one_that_it_did_not_is_an_error() {
+async fn an_announced_end_is_the_end_and_an_unannounced_one_is_an_error() {
     for (announces, suite) in [(true, TLS13), (false, TLS13), (true, TLS12), (false, TLS12)] {
         let (mut client, served) = connected(suite, move |mut server| {
             server.write_all(b"all").unwrap();

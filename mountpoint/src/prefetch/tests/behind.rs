@@ -1,4 +1,4 @@
-//! What runs leave behind them, and reads that come late.
+//! Blocks that sequential runs leave behind, and reads that come late.
 
 use super::*;
 

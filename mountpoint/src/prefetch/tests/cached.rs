@@ -4,7 +4,7 @@ use super::*;
 use crate::buffer::{Block, BlockMut};
 use crate::cache::{BlockIndex, Later, Now, Sectors};
 
-/// A cache whose bytes are on a disk that gives nothing until it is told to.
+/// A cache whose bytes are on a disk that gives nothing until the test allows it.
 #[derive(Debug)]
 struct SlowCache {
     cache: MemoryCache,
@@ -83,7 +83,7 @@ impl Bench {
 }
 
 #[test]
-fn a_read_that_must_wait_for_the_disk_does_not_hold_the_thread_that_brought_it() {
+fn a_read_that_waits_for_the_disk_does_not_hold_its_thread() {
     let (cache, open) = SlowCache::new();
     let b = bench_with(256 << 20, Some(cache.clone()));
     let (id, data) = kept(&b, &cache.cache, 3 * MIB);
@@ -110,7 +110,7 @@ fn a_read_that_must_wait_for_the_disk_does_not_hold_the_thread_that_brought_it()
 }
 
 #[test]
-fn what_leaves_the_cache_while_a_read_waits_for_its_disk_comes_from_the_store() {
+fn bytes_evicted_while_a_read_waits_for_the_disk_come_from_the_store() {
     let (cache, open) = SlowCache::new();
     let b = bench_with(256 << 20, Some(cache.clone()));
     let (id, data) = kept(&b, &cache.cache, 2 * MIB);

@@ -11,7 +11,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
 #[derive(Debug, Default)]
 pub(crate) struct Aside(Arc<AtomicBool>);
 
-/// It is under way until this is dropped, with the work or unbegun.
+/// Marks work as under way until it is dropped, with the work or unbegun.
 struct UnderWay(Arc<AtomicBool>);
 
 impl Drop for UnderWay {
@@ -21,7 +21,7 @@ impl Drop for UnderWay {
 }
 
 impl Aside {
-    /// Its outcome. `None`: not within `limit`, and it goes on; or one before it still goes on, and it does not begin.
+    /// Runs `work` and returns its outcome. `None`: it goes on past `limit`, or does not begin because an earlier one goes on.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         clock: &Clock,

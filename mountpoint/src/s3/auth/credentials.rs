@@ -27,18 +27,18 @@ use crate::sync::{Arc, Mutex};
 const AHEAD: Duration = Duration::from_secs(300);
 /// ... and not used in their last moments.
 const LAST_MOMENTS: Duration = Duration::from_secs(10);
-/// Those that never expire are read again after this long, so that a changed file is noticed.
+/// The time after which credentials that never expire are read again, so that a changed file is noticed.
 const REREAD: Duration = Duration::from_secs(900);
 /// The time between two looks at the credentials files, while there are requests. Doubled, a change is seen later and a stat is saved.
 const LOOK: Duration = Duration::from_secs(5);
 /// How long a look at the files, or the wait for another request that looks, may take.
 const LOOK_MAX: Duration = Duration::from_secs(2);
-/// After an answer without usable credentials the source is not asked for this long; requests get the same error meanwhile.
+/// The rest of a source after an answer without usable credentials; requests get the same error meanwhile.
 const REST: Duration = Duration::from_secs(10);
 /// No source may take longer.
 const LOAD_MAX: Duration = Duration::from_secs(10);
 
-/// Where credentials come from.
+/// The source of credentials.
 #[derive(Debug)]
 pub(crate) struct Source {
     http: SharedHttpClient,
@@ -52,7 +52,7 @@ pub(crate) struct Source {
     /// When the files were looked at. Held by the request that looks.
     looked: tokio::sync::Mutex<Option<Instant>>,
     clock: Clock,
-    /// Their end is a time of the real clock, which ours may be far from; the store's is taken for it.
+    /// The skew of the store's clock. The end of credentials is a time of the real clock; the store's is taken for it.
     skew: Arc<Skew>,
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,
@@ -74,7 +74,7 @@ pub(crate) struct Held {
 
 type Answer = std::result::Result<Credentials, CredentialsError>;
 
-/// What tells a file from what it was before.
+/// Attributes that change when a file changes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Stamp {
     inode: u64,
@@ -410,7 +410,7 @@ mod tests {
         }
     }
 
-    /// With a clock that is hours ahead, every request would ask the source.
+    /// Regression: with a clock that is hours ahead, every request would ask the source.
     #[tokio::test]
     async fn the_end_of_credentials_is_judged_by_the_stores_clock() {
         let (clock, skew) = (Clock::manual(), Arc::new(Skew::default()));
@@ -427,7 +427,7 @@ mod tests {
         assert_eq!(source.get().await.unwrap().generation, 2, "its hour is over");
     }
 
-    /// As where a home directory is on a dead network.
+    /// Stands for a home directory on a dead network.
     #[tokio::test]
     async fn files_that_do_not_answer_hold_up_no_request_and_no_refused_one() {
         let (clock, skew) = (Clock::manual(), Arc::new(Skew::default()));

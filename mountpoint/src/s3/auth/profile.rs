@@ -105,7 +105,7 @@ s3 =
     }
 
     #[tokio::test]
-    async fn fips_and_dual_stack_are_switched_by_the_variable_or_else_by_the_profile() {
+    async fn the_variable_switches_fips_and_dual_stack_or_else_the_profile() {
         let on = |config: Config| (config.fips, config.dual_stack);
         assert_eq!(on(completed(of("own"), &[]).await), (true, true));
         assert_eq!(on(completed(of("own"), &[("AWS_USE_FIPS_ENDPOINT", "false")]).await), (false, true));

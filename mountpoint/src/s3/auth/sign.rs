@@ -43,7 +43,7 @@ const SECURITY_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token
 /// The regions that a SigV4A signature is good for.
 const REGION_SET: HeaderName = HeaderName::from_static("x-amz-region-set");
 const EVERY_REGION: HeaderValue = HeaderValue::from_static("*");
-/// From 1970 to the end of 9998: four digits name the year.
+/// The span of time that can be signed, from 1970 to the end of 9998: four digits name the year.
 const SIGNABLE: Duration = Duration::from_secs(253_370_764_799);
 
 /// Signs for one region with SigV4, or for every region with SigV4A; keeps the key of the day.
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_store_whose_clock_is_at_the_end_of_time_is_signed_for_without_a_panic() {
+    fn a_store_clock_at_the_end_of_time_is_signed_for_without_a_panic() {
         let (skew, signer) = (Skew::default(), Signer::new("r", Signing::of("s3", "r")));
         let ours = SystemTime::now();
         let credentials = Credentials::new("A", "s", None, None, "test");

@@ -10,9 +10,9 @@ use crate::s3::{Error, ErrorKind, Result, xml};
 /// How CreateBucket ended, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// It is new; on stores that answer so for every bucket of ours, or it was ours before.
+    /// The bucket is new; on stores that answer so for every bucket of ours, or it was ours before.
     New,
-    /// It was ours before.
+    /// The bucket was ours before.
     Yours {
         /// An earlier attempt of this same call had no clear answer, and may have made it.
         perhaps_by_us: bool,
@@ -24,7 +24,7 @@ pub enum Created {
 /// How DeleteBucket ended, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
-    /// It is gone.
+    /// The bucket is gone.
     Gone,
     /// Something is in it, and it stays.
     NotEmpty,

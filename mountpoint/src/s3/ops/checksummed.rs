@@ -22,7 +22,7 @@ pub(crate) struct Proof {
     pub(crate) md5: bool,
 }
 
-/// Sends by `send`, which is told the proof to send. `wanted`: the user wants a checksum. `conditional`: the request has a condition, too,
+/// Sends by `send`, which gets the proof to send. `wanted`: the user wants a checksum. `conditional`: the request has a condition, too,
 /// which is the likelier cause of a 501.
 ///
 /// A refusal that may be about checksums is tried once more with an MD5 in their place, and one that names Content-MD5 with that beside them;
@@ -87,7 +87,7 @@ pub(crate) async fn headers_of(proof: Proof, checksum: Option<Checksum>, body: &
     headers
 }
 
-/// The MD5 as most stores spell it in the ETag of an object that is no multipart one.
+/// The MD5 as most stores spell it in the ETag of an object that is not a multipart one.
 pub(crate) async fn md5_hex(body: &[Bytes]) -> Option<String> {
     md5(body).await.map(|digest| base16ct::lower::encode_string(&digest))
 }

@@ -190,7 +190,7 @@ fn headers(replaces: Option<&Replaces>, whole: &Whole) -> Result<Vec<(HeaderName
 struct Whole {
     size: u64,
     algorithm: Option<ChecksumAlgorithm>,
-    /// As the store may spell them; none unless every part has one.
+    /// The checksums of the object, as the store may spell them; none unless every part has one.
     checksums: Vec<String>,
     /// CRC64NVME of the whole object: what Complete is sent.
     full_object: Option<String>,

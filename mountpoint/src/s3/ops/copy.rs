@@ -95,7 +95,7 @@ fn ours(request: &CopyObject) -> Ours {
     }
 }
 
-/// Which condition did not hold, the source's or the target's: their refusals look alike.
+/// The error of the condition that did not hold, the source's or the target's: the refusals of both look alike.
 async fn whose_fault(wire: &Wire, operation: &'static str, request: &CopyObject, refusal: Error) -> Error {
     let source = &request.source;
     match head(wire, &source.key).await {

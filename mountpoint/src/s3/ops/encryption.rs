@@ -10,7 +10,7 @@ use crate::s3::answer::text;
 pub(crate) const SSE: &str = "x-amz-server-side-encryption";
 pub(crate) const SSE_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 
-/// Of an object that is not encrypted as it was to be.
+/// Advice for an object that was stored without the encryption that was asked for.
 pub(crate) const UNENCRYPTED: &str = "the object is in the bucket, in plain text or under another key: remove it, and check whether the store, and any proxy before it, knows these headers";
 
 /// Whether an answer says that the object is, or will be, encrypted as asked; the error says what it says instead.

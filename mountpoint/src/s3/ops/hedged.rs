@@ -7,8 +7,8 @@ use futures_util::future::{Either, select};
 
 use crate::s3::wire::{Answer, Draft, Failure, Wire};
 
-/// As [`Wire::exchange`], for a request that changes nothing. If the answer is late, the request goes out a second time; a second answer that
-/// is no success does not count.
+/// Exchanges a request that changes nothing, and repeats it if the answer is late (see [`Wire::exchange`]). A second answer that
+/// is not a success does not count.
 pub(crate) async fn exchange(wire: &Wire, mut draft: Draft<'_>) -> Result<Answer, Failure> {
     let hedge = &wire.hedge;
     let learn = |answer: &Answer| hedge.answered(answer.status, answer.waited);

@@ -10,7 +10,7 @@ use crate::s3::ops::head::head_object;
 use crate::s3::wire::Wire;
 use crate::s3::{Error, ErrorKind, Replaces, Result};
 
-/// Stores an object under `key` by `store`, which is told whether to send the condition that `replaces` is.
+/// Stores an object under `key` by `store`, which learns whether to send the condition that `replaces` is.
 ///
 /// A store that answers 501 to the condition is asked by HEAD instead, then and from then on. A store that ignores it is asked, too, and
 /// sent the condition all the same, because a newer release may keep it. Between that answer and the request another client may store the

@@ -20,7 +20,7 @@ use crate::s3::{Error, ErrorKind, PutObject, Result, Stored, UploadPart, Uploade
 /// No store takes fewer parts: a refusal of a lower number is about something else.
 const PARTS_MIN: u32 = 100;
 
-/// Of a part that is not.
+/// Advice for a part that was stored without the encryption that was asked for.
 const UNCOMPLETED: &str =
     "the upload is not completed: check whether the store, and any proxy before it, knows these headers";
 

@@ -20,11 +20,11 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Ours {
     pub(crate) size: u64,
-    /// Of a multipart object.
+    /// The number of parts of a multipart object; `None` for another.
     pub(crate) parts: Option<usize>,
-    /// As the store may spell them: of a multipart object the composite of its parts, and that of all its bytes.
+    /// The checksums, as the store may spell them: of a multipart object the composite of its parts, and that of all its bytes.
     pub(crate) checksums: Vec<String>,
-    /// MD5 of an object that is no multipart one, in hex: many stores' ETag.
+    /// MD5 of an object that is not a multipart one, in hex: many stores' ETag.
     pub(crate) md5: Option<String>,
 }
 
@@ -85,7 +85,7 @@ pub(crate) enum Found {
     NotOurs,
     /// Ours, and not encrypted as it was to be.
     Unencrypted(String),
-    /// Of the right size, and nothing tells which client stored it.
+    /// An object of the right size; nothing tells which client stored it.
     CantTell,
     /// The look failed.
     Failed(Error),

@@ -30,7 +30,7 @@ pub struct VersionPage {
     pub next: Option<VersionMarkers>,
 }
 
-/// Where a page of versions ended; the default is the beginning.
+/// The end of a page of versions; the default is the beginning of the listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VersionMarkers {
     pub(in crate::s3) key: Option<String>,
@@ -70,7 +70,7 @@ pub(in crate::s3) fn tags(document: &[u8]) -> Result<Tags, String> {
                 tags.insert(key, value.take().unwrap_or_default());
             }
             [Name::Tagging, ..] => {}
-            _ => return Err("the answer is no set of tags".into()),
+            _ => return Err("the answer is not a set of tags".into()),
         }
         if tags.len() > ENTRIES_MAX {
             return Err(format!("there are more than {ENTRIES_MAX} tags"));
@@ -98,7 +98,7 @@ pub(in crate::s3) fn version_page(document: &[u8], prefix: &str) -> Result<Versi
             }
             [Versions, name] => end.read(*name, text)?,
             [Versions, ..] => {}
-            _ => return Err("the answer is no listing of versions".into()),
+            _ => return Err("the answer is not a listing of versions".into()),
         }
         if found.len() > ENTRIES_MAX {
             return Err(format!("the page has more than {ENTRIES_MAX} entries"));

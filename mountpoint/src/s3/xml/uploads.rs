@@ -112,7 +112,7 @@ pub(in crate::s3) struct UploadPage {
     pub(in crate::s3) next: Option<UploadMarkers>,
 }
 
-/// Where a page ended.
+/// The end of a page of uploads.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(in crate::s3) struct UploadMarkers {
     pub(in crate::s3) key: Option<String>,
@@ -139,7 +139,7 @@ pub(in crate::s3) fn upload_page(document: &[u8]) -> Result<UploadPage, String> 
             }
             [Uploads, name] => end.read(*name, text)?,
             [Uploads, ..] => {}
-            _ => return Err("the answer is no listing of uploads".into()),
+            _ => return Err("the answer is not a listing of uploads".into()),
         }
         if uploads.len() > ENTRIES_MAX {
             return Err(format!("the page has more than {ENTRIES_MAX} entries"));

@@ -92,7 +92,7 @@ pub(super) struct NumberDataPoint {
     pub(super) start_time_unix_nano: u64,
     #[prost(fixed64, tag = "3")]
     pub(super) time_unix_nano: u64,
-    /// In the published message a member of a `oneof`: sent also when it is 0.
+    /// A member of a `oneof` in the published message: sent also when it is 0.
     #[prost(sfixed64, optional, tag = "6")]
     pub(super) as_int: Option<i64>,
     #[prost(message, repeated, tag = "7")]
@@ -127,7 +127,7 @@ pub(super) struct KeyValue {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct AnyValue {
-    /// In the published message a member of a `oneof`.
+    /// A member of a `oneof` in the published message.
     #[prost(string, optional, tag = "1")]
     pub(super) string_value: Option<String>,
 }

@@ -19,7 +19,7 @@ const SERVICE: &str = "mount-s3";
 pub struct Settings {
     /// The URL that is posted to.
     pub url: String,
-    /// Between two exports.
+    /// The time between two exports.
     pub interval: Duration,
     /// How long one export may take.
     pub timeout: Duration,

@@ -47,7 +47,7 @@ fn data(message: &Published, name: &str) -> metric::Data {
 
 /// The value of the counter's point with this attribute, its span and its temporality.
 fn sum(message: &Published, name: &str, attribute: &str) -> (i64, u64, i32) {
-    let metric::Data::Sum(sum) = data(message, name) else { panic!("{name} is no sum") };
+    let metric::Data::Sum(sum) = data(message, name) else { panic!("{name} is not a sum") };
     assert!(sum.is_monotonic);
     let has = |value: &str| {
         let value = any_value::Value::StringValue(value.to_owned());
@@ -63,7 +63,7 @@ fn sum(message: &Published, name: &str, attribute: &str) -> (i64, u64, i32) {
 }
 
 #[tokio::test]
-async fn a_receiver_of_the_published_protocol_reads_names_units_attributes_and_values() {
+async fn a_standard_receiver_reads_names_units_attributes_and_values() {
     let (receiver, told) = (Receiver::default(), telemetry());
     told.metrics.s3_requests.of("GetObject").add(3);
     told.metrics.fuse_latency.of("read").took(Duration::from_micros(40));

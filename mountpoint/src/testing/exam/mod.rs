@@ -60,7 +60,7 @@ type Promise = for<'a> fn(&'a Exam) -> BoxFuture<'a, ()>;
 
 macro_rules! promises {
     ($($room:ident :: $name:ident),+ $(,)?) => {
-        /// In the order in which they are examined.
+        /// All promises, in the order in which they are examined.
         const PROMISES: &[(&str, Promise)] = &[$((stringify!($name), |exam| Box::pin($room::$name(exam)))),+];
     };
 }

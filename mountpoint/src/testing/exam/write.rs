@@ -11,7 +11,7 @@ use crate::s3::{ErrorKind, Properties, Replaces};
 
 pub(super) async fn a_missing_object_is_not_found(exam: &Exam) {
     exam.assert_missing(&exam.key("missing")).await;
-    // A folder is no object either.
+    // A folder is not an object either.
     exam.put(&exam.key("folder/x"), &exam.bytes(1, 3)).await;
     exam.assert_missing(&exam.key("folder")).await;
     exam.assert_missing(&exam.key("folder/")).await;

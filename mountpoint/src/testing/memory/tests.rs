@@ -7,7 +7,7 @@ use super::*;
 use crate::buffer::{Config, Pool, Use};
 use crate::object::ObjectId;
 
-/// What came of a GET: the bytes, if all came, and how many did.
+/// The outcome of a GET: success if all bytes came, the bytes, and their number.
 async fn get(client: &MemoryClient, key: &str, range: Range<u64>) -> (Result<()>, Vec<u8>, u64) {
     let meta = client.meta(key).unwrap();
     let id = ObjectId { key: key.into(), etag: meta.etag };

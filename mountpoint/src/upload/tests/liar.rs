@@ -78,7 +78,7 @@ impl ObjectClient for Liar {
 }
 
 #[tokio::test]
-async fn answers_that_are_not_what_was_sent_are_corrupt_and_before_complete_nothing_is_visible() {
+async fn false_answers_are_corrupt_and_nothing_is_visible_before_complete() {
     for (lie, len) in [
         (Lie::PutChecksum, PART),
         (Lie::PartChecksum, 2 * PART),

@@ -85,7 +85,7 @@ fn on_a_runtime(test: impl Future<Output = ()>) -> String {
 }
 
 #[test]
-fn a_panic_at_any_request_of_an_upload_is_an_error_at_its_close_and_leaves_nothing() {
+fn a_panic_at_any_upload_request_is_an_error_at_close_and_leaves_nothing() {
     let requests = [
         (Op::PutObject, 1),
         (Op::CreateMultipartUpload, 3),

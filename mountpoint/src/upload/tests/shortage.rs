@@ -122,7 +122,7 @@ async fn a_thousand_small_files_are_open_at_once_without_waiting() {
 }
 
 #[tokio::test]
-async fn without_a_directory_to_spill_to_the_write_waits_and_then_says_no_memory() {
+async fn without_a_spill_directory_a_write_waits_and_then_reports_no_memory() {
     let clock = Clock::manual();
     let bench = Bench::with(large_parts(None), clock);
     let other = bench.pool.try_reserve(Use::Write, 80 << 20).unwrap();
@@ -147,7 +147,7 @@ async fn without_a_directory_to_spill_to_the_write_waits_and_then_says_no_memory
 }
 
 #[tokio::test]
-async fn on_a_line_so_slow_that_no_part_arrives_for_minutes_a_writer_waits_and_its_file_is_stored_whole() {
+async fn a_writer_on_a_line_of_minutes_per_part_waits_and_its_file_is_whole() {
     for spill in [false, true] {
         let dir = tempfile::tempdir().unwrap();
         let config = large_parts(spill.then_some(&dir));
@@ -293,7 +293,7 @@ async fn writes_that_wait_stay_within_their_limit_and_then_go_to_disk_or_fail() 
 
 /// The file that is written on has as many parts in flight as it may, and other files have the memory and the heap.
 #[tokio::test]
-async fn a_writer_far_ahead_of_its_line_goes_on_to_disk_where_too_many_writes_wait_and_hears_no_enospc() {
+async fn a_writer_far_ahead_of_its_line_spills_where_writes_wait_without_enospc() {
     const AT_ONCE: usize = 2;
     let dir = tempfile::tempdir().unwrap();
     let config = Config {
@@ -335,7 +335,7 @@ async fn a_writer_far_ahead_of_its_line_goes_on_to_disk_where_too_many_writes_wa
 }
 
 #[tokio::test]
-async fn where_no_more_files_may_be_open_parts_stay_in_memory_and_a_write_without_it_hears_enospc_not_eio() {
+async fn without_open_files_parts_stay_in_memory_and_a_full_one_is_enospc() {
     let dir = tempfile::tempdir().unwrap();
     let bench = Bench::new(Config { spill_files_max: 2, ..large_parts(Some(&dir)) });
     let uploads: Vec<_> = (0..3).map(|i| bench.create(&format!("idle{i}"))).collect();
@@ -364,7 +364,7 @@ async fn where_no_more_files_may_be_open_parts_stay_in_memory_and_a_write_withou
 }
 
 #[tokio::test]
-async fn a_file_whose_bytes_are_on_disk_is_stored_though_idle_parts_hold_all_memory_of_writers() {
+async fn a_spilled_file_is_stored_though_idle_parts_hold_all_writer_memory() {
     // The last one has parts as large as memory allows.
     for (len, part_size) in [(2, 8), (20, 8), (30, 1 << 10)] {
         let (len, part_size) = (len * MIB, part_size * MIB as u64);

@@ -7,7 +7,7 @@ use super::*;
 #[test]
 fn workloads_that_run_without_their_attachment_are_attached_to_the_pod_that_serves_them() {
     let mut facts = facts();
-    // Whom the pod was made for is gone; two who shared it run on. An upgrade came in between.
+    // The workload that the pod was made for is gone; two that shared it run on. An upgrade came in between.
     let shared = MountpointPod { named: false, used: false, release: Some("2.2.0".into()), ..pod("gone") };
     facts.pods.insert("mp".into(), shared);
     facts.workloads = ["w", "w2"].map(|uid| (uid.to_owned(), workload(uid, Phase::Running))).into();

@@ -11,11 +11,8 @@ fn a_pod_told_to_end_is_announced_to_the_workloads_that_run() {
         facts.pods.insert("mp".into(), ending.clone());
         let workload = facts.workloads.get_mut("w").unwrap();
         (workload.phase, workload.deleting) = (phase, workload_leaves);
-        let said = effects(&facts).into_iter().filter_map(|effect| match effect {
-            Effect::Tell(notice) if notice.reason == Reason::MountpointPodEnds => Some(notice.note),
-            _ => None,
-        });
-        said.collect::<Vec<_>>()
+        let said = notices(&facts).into_iter().filter(|it| it.reason == Reason::MountpointPodEnds);
+        said.map(|it| it.note).collect::<Vec<_>>()
     };
     let said = told(Phase::Running, false, &ending);
     assert_eq!(said.len(), 1, "{said:?}");

@@ -4,7 +4,7 @@ use super::*;
 
 const NEW: &str = "uid-new";
 
-/// As [`create`], for the new volume.
+/// The same effect as [`create`], for the new volume.
 fn create_new(uid: &str, attempt: u32) -> Effect {
     let Effect::CreatePod { mut request, workload } = create(uid, attempt) else {
         unreachable!("that is one")
@@ -20,7 +20,7 @@ fn of_new(uid: &str, phase: Phase) -> Workload {
 }
 
 #[test]
-fn a_workload_of_a_volume_made_again_does_not_join_the_pod_that_serves_the_old_one() {
+fn a_workload_of_a_volume_made_again_does_not_join_the_old_pod() {
     let mut facts = served();
     // The first one runs on: what it has mounted stays.
     facts.workloads.insert("w".into(), of_new("w", Phase::Running));
@@ -36,7 +36,7 @@ fn a_workload_of_a_volume_made_again_does_not_join_the_pod_that_serves_the_old_o
 }
 
 #[test]
-fn all_is_deleted_and_applied_again_before_anybody_looked_and_the_pod_of_the_old_volume_takes_nobody() {
+fn after_an_unseen_delete_and_apply_the_old_volumes_pod_takes_nobody() {
     let mut facts = served();
     facts.workloads = BTreeMap::from([("w2".to_owned(), of_new("w2", Phase::Pending))]);
     let ask = Effect::ConfirmWorkloadsEnded { node: "n".into(), uids: BTreeSet::from(["w".to_owned()]) };
@@ -59,7 +59,7 @@ fn a_pod_that_was_made_for_the_workload_and_the_old_volume_is_not_named() {
 }
 
 #[test]
-fn a_workload_that_runs_is_attached_again_to_a_pod_of_its_volume_or_to_the_one_that_was_made_for_it() {
+fn a_running_workload_is_attached_again_to_a_pod_of_its_volume() {
     let mut facts = facts();
     facts.workloads.insert("w".into(), of_new("w", Phase::Running));
     let attaches = |facts: &Facts| effects(facts).iter().any(|it| matches!(it, Effect::CreateAttachment(_)));

@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// No attachment names it. It was told to unmount when its container had begun again so often.
+/// No attachment names it. It was asked to unmount when its container had begun again so often.
 fn marked(restarts_when_marked: Option<u32>) -> MountpointPod {
     MountpointPod { needs_unmount: true, restarts_when_marked, named: false, used: false, ..pod("gone") }
 }
@@ -22,7 +22,7 @@ fn deleted() -> [Effect; 2] {
 }
 
 #[test]
-fn where_no_driver_runs_a_marked_pod_is_deleted_once_its_mounter_has_waited_in_vain_and_begun_again() {
+fn without_a_driver_a_marked_pod_is_deleted_once_its_mounter_restarted() {
     assert_eq!(effects(&with(MountpointPod { restarts: 3, ..marked(Some(3)) })), []);
     assert_eq!(effects(&with(MountpointPod { restarts: 4, ..marked(Some(3)) })), deleted());
 }
@@ -34,14 +34,14 @@ fn a_marked_pod_whose_container_does_not_run_is_deleted() {
 }
 
 #[test]
-fn a_marked_pod_that_may_serve_a_container_is_never_deleted_however_old_its_mark() {
+fn a_marked_pod_that_may_serve_is_never_deleted_however_old_its_mark() {
     let mut facts = with(marked(Some(0)));
     facts.now += SignedDuration::from_hours(1000);
     assert_eq!(effects(&facts), []);
 }
 
 #[test]
-fn a_pod_that_an_attachment_names_is_not_deleted_whatever_its_container_does() {
+fn a_pod_named_by_an_attachment_is_not_deleted_whatever_it_does() {
     for restarts in [0, 9] {
         let pod = MountpointPod { runs: false, restarts, named: true, ..marked(Some(0)) };
         assert_eq!(effects(&with(pod)), []);
@@ -53,7 +53,7 @@ fn a_pod_that_an_attachment_names_is_not_deleted_whatever_its_container_does() {
 }
 
 #[test]
-fn where_a_person_or_an_earlier_release_has_marked_a_pod_the_beginnings_are_counted_from_now_on() {
+fn restarts_of_a_pod_marked_by_others_are_counted_from_now_on() {
     let noted = Effect::MarkNeedsUnmount { at: version("mp", "uid-gone", "7"), restarts: 5 };
     assert_eq!(effects(&with(MountpointPod { restarts: 5, ..marked(None) })), [noted]);
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Goal: whoever names a Secret never gets the driver's keys, which may allow more, whatever becomes of that Secret.
+/// Goal: a volume that names a Secret never gets the driver's keys, which may allow more, whatever becomes of that Secret.
 #[test]
 fn an_empty_secret_is_an_error_and_never_the_drivers_keys() {
     isolated(|| {

@@ -1,4 +1,4 @@
-//! A kernel that was told that requests may come by a ring, and then refuses it, on a real mount.
+//! A kernel that learned that requests may come by a ring, and then refuses it, on a real mount.
 
 use std::ffi::OsStr;
 use std::time::SystemTime;
@@ -95,7 +95,7 @@ fn mounted_with(payload: usize) -> String {
 }
 
 #[test]
-fn a_ring_that_the_kernel_refuses_after_the_greeting_leaves_a_mount_by_dev_fuse() {
+fn a_ring_refused_after_the_greeting_leaves_a_mount_by_dev_fuse() {
     let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     if !testkit::need("/dev/fuse", fuse.is_ok()) || !testkit::need_fuse_over_io_uring() {
         return;

@@ -1,4 +1,4 @@
-//! What a store may say for ever costs bounded memory, and records that bring nothing come to an end.
+//! Endless messages of a store cost bounded memory, and the client ends a run of records without data.
 
 use super::*;
 use crate::net::tls::session::SILENT_MAX;

@@ -13,7 +13,7 @@ pub(super) const UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 pub(super) const ASKS: [u8; 5] = [24, 0, 0, 1, 1];
 
 #[test]
-fn what_waits_is_sent_under_the_old_key_and_then_the_answer_and_then_the_new_key_is_used() {
+fn waiting_records_use_the_old_key_then_the_answer_then_the_new_key() {
     let parties = parties(TLS13);
     let first = bytes(1000);
     let record = 5 + first.len() + 1 + 16;
@@ -146,7 +146,7 @@ fn a_key_update_that_does_not_ask_is_not_answered() {
 }
 
 #[test]
-fn a_record_that_is_sealed_with_the_old_key_behind_a_key_update_is_refused() {
+fn a_record_under_the_old_key_behind_a_key_update_is_refused() {
     let mut talk = Conversation::begin(&parties(TLS13));
     talk.tell(HANDSHAKE, &UPDATE);
     talk.tell(CONTENT, b"old");

@@ -1,4 +1,4 @@
-//! What came behind an answer: whether the connection serves another request. And which bytes are a request's.
+//! Bytes behind an answer: whether the connection serves another request, and which bytes belong to a request.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::net::flow::watch::Watch;
 use crate::net::tls::Tls;
 use crate::net::tls::tests::keys::{ALERT, ASKS, HANDSHAKE, UPDATE};
 
-/// What the store says in one piece with its answer, as bytes on the wire.
+/// Bytes that the store sends in one piece with its answer.
 type Behind = fn(&mut ServerConnection) -> Vec<u8>;
 
 /// Takes what the store sealed and did not send.
@@ -86,7 +86,7 @@ async fn serves_on(suite: SupportedCipherSuite, body: &'static [u8], behind: Beh
 }
 
 #[tokio::test]
-async fn a_connection_on_which_more_came_than_the_answer_serves_no_other_request() {
+async fn a_connection_with_bytes_behind_its_answer_serves_no_other_request() {
     // Without a body the engine's own code drives the connection, with one hyper does.
     for body in [&b""[..], b"body"] {
         for suite in [TLS13, TLS12] {
@@ -110,7 +110,7 @@ async fn a_connection_on_which_more_came_than_the_answer_serves_no_other_request
                 assert!(!serves_on(suite, body, behind).await, "{suite:?}, {body:?}: {what}");
             }
         }
-        // New keys are no part of an answer.
+        // New keys are not part of an answer.
         assert!(serves_on(TLS13, body, update).await);
         assert!(!serves_on(TLS13, body, |store| [update(store), content(store)].concat()).await);
     }
@@ -170,7 +170,7 @@ fn a_part_of_a_message_of_the_handshake_is_no_rest() {
 }
 
 #[test]
-fn a_connection_whose_keys_can_not_be_renewed_is_given_up_while_they_last_for_another_request() {
+fn a_connection_without_new_keys_is_closed_while_the_old_ones_still_last() {
     for (suite, ends) in [(TLS12, true), (TLS13, false)] {
         let mut talk = Conversation::begin(&parties(suite).limited(20));
         let mut written = 0;
