@@ -21,11 +21,11 @@ use super::credentials::{self, Profile};
 use super::deaths::{self, Notices};
 use super::host_files::HostFiles;
 use super::idle::Idle;
-use super::leader::Leader;
 use super::locks::Locks;
 use super::mount_id::MountId;
 use super::notes::Notes;
 use super::peer::Processes;
+use super::reconciler_lease::ReconcilerLease;
 use super::revival::Revivals;
 use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Health, Probes};
@@ -113,7 +113,7 @@ impl PodMounter {
             targets: Targets::new(&config.kubelet, Arc::clone(&locks)),
             notes: Notes::of(&config.kubelet),
             files: fallback.as_ref().map_or_else(|| HostFiles::of(&config.kubelet), SystemdMounter::files),
-            leader: Leader::new(client, &config.release_namespace),
+            reconciler: ReconcilerLease::new(client, &config.release_namespace),
             fallback,
             config,
             assignments,
@@ -169,7 +169,7 @@ struct Node {
     /// Files of mounts that systemd made.
     files: HostFiles,
     assignments: Assignments,
-    leader: Leader,
+    reconciler: ReconcilerLease,
     fallback: Option<SystemdMounter>,
     probes: Probes,
     locks: Arc<Locks>,
@@ -190,7 +190,7 @@ impl Node {
             // An assignment counts, whether or not a reconciler works now.
             biased;
             name = self.assignments.wait_for(&request.volume, &request.workload_uid, deadline) => Ok(name?),
-            error = self.leader.gone() => Err(error),
+            error = self.reconciler.gone() => Err(error),
         };
         let name = match (assigned, &self.fallback) {
             (Ok(name), _) => name,

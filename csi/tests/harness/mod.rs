@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use csi::calls::Calls;
+use csi::call_metrics::CallMetrics;
 use csi::contract::volume;
 use csi::error::{Error, ErrorKind, Result};
 use csi::events::Notice;
@@ -133,7 +133,7 @@ pub(crate) struct Driver {
     channel: Channel,
     stop: watch::Sender<bool>,
     notices: Mutex<mpsc::Receiver<Notice>>,
-    calls: Calls,
+    calls: CallMetrics,
     registers: watch::Receiver<()>,
     serving: Option<JoinHandle<()>>,
 }
