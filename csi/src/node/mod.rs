@@ -306,6 +306,12 @@ impl NodeService {
         let (usage, condition) = match self.stats.of(&path).await {
             Ok(usage) => (usage, VolumeCondition { abnormal: false, message: "the mount answers".into() }),
             Err(message) => {
+                let message = match self.mounter.restarting(&path) {
+                    Some(state) => {
+                        format!("the engine of the mount at {} died and is started again ({state})", path.display())
+                    }
+                    None => message,
+                };
                 warn!(volume_id = call.volume_id, message, "volume condition");
                 let others = stats::others(mounts.buckets(), &path, &self.config.kubelet);
                 let usage = self.stats.of_first(others).await.unwrap_or_default();
