@@ -32,7 +32,7 @@ fn ignored_attributes_succeed_change_nothing_and_send_nothing() {
         }
         assert_eq!(shown(name), before, "{name}");
     }
-    // A size is no such attribute.
+    // Sizes are refused as ever.
     assert_errno(File::options().write(true).open(mount.path("dir/file")), Errno::PERM);
     let truncated = Command::new("truncate").arg("-s7").arg(mount.path("dir/file")).output().unwrap();
     assert!(!truncated.status.success(), "{truncated:?}");
