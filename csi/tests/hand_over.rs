@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use csi::contract::comm::Comm;
 use csi::contract::message::MountMessage;
-use csi::mountpoint_pod::kernel_resends;
 use csi::mounter::Credentials;
 use csi::mounter::comm_files::CommFiles;
 use csi::mounter::credentials::Profile;
@@ -17,13 +16,14 @@ use csi::mounter::mountinfo::Mounts;
 use csi::mounter::peer::Processes;
 use csi::mounter::source::{Peer, SourceMount};
 use csi::mounter::sys::{self, Busy};
+use csi::mountpoint_pod::kernel_resends;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{need, until};
 
 /// No step may take longer.
 const LIMIT: Duration = Duration::from_secs(60);
 const SECRET: &str = "canary-of-the-secret-key";
-/// So many deaths in a row end a mount.
+/// The deaths in a row that end a mount.
 const DEATHS_MAX: usize = 5;
 
 /// A command of the workspace, beside the mounter's own.
@@ -179,9 +179,7 @@ impl Home {
     fn kill_engine(&self) -> u32 {
         let killed = self.engine();
         kill_process(Pid::from_raw(killed.cast_signed()).unwrap(), Signal::KILL).unwrap();
-        until("the next engine serves", || {
-            self.engine_but(killed).is_some() && !self.comm.state().exists()
-        });
+        until("the next engine serves", || self.engine_but(killed).is_some() && !self.comm.state().exists());
         self.engine()
     }
 
@@ -255,7 +253,7 @@ fn a_bucket_is_read_through_a_target_and_errors_once_its_engine_dies() {
     });
 }
 
-/// Goal: programs in containers without HostToContainer read on when an engine dies, and no writer is told that its file is stored.
+/// Goal: programs in containers without HostToContainer read on when an engine dies, and a writer gets an error.
 #[test]
 fn programs_read_on_while_the_mounter_starts_dead_engines_again() {
     isolated(|| {

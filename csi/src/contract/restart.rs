@@ -30,7 +30,8 @@ impl Restarting {
     pub fn read(text: &str, now: Timestamp) -> Option<Self> {
         let since: Timestamp = text.lines().next()?.trim_end().strip_prefix(Self::WORDS)?.parse().ok()?;
         let age = now.duration_since(since);
-        let is_now = age >= -CLOCK_STEPS && age <= SignedDuration::try_from(RESTART_WITHIN).ok()? + CLOCK_STEPS;
+        let is_now =
+            age >= -CLOCK_STEPS && age <= SignedDuration::try_from(RESTART_WITHIN).ok()? + CLOCK_STEPS;
         is_now.then_some(Self { since })
     }
 }
@@ -63,7 +64,14 @@ mod tests {
 
     #[test]
     fn any_other_text_says_nothing() {
-        for text in ["", "\n", "serving", "restarting since", "restarting since yesterday", "restarting since 2025-11-26"] {
+        for text in [
+            "",
+            "\n",
+            "serving",
+            "restarting since",
+            "restarting since yesterday",
+            "restarting since 2025-11-26",
+        ] {
             assert_eq!(Restarting::read(text, at(1_764_173_000_250)), None, "{text:?}");
         }
     }

@@ -47,7 +47,7 @@ fn send(notices: &Notices, workload: Option<&WorkloadRef>, reason: Reason, volum
     }
 }
 
-/// Without the time, so that the Event of the next death counts up this one.
+/// The note has no time, so that the Event of the next death counts up this one.
 fn restart_note(volume: &str, server: &str, words: Option<&str>) -> String {
     let words = words.map(|words| format!(" The engine's last words: {words}")).unwrap_or_default();
     format!(

@@ -211,7 +211,9 @@ impl Unmounting {
                 }
                 Health::Hung if files.is_some_and(|files| files.restarting().is_some()) => {
                     if Instant::now() >= deadline {
-                        return Err(format!("it is in use, and the engine that serves {at} is started again"));
+                        return Err(format!(
+                            "it is in use, and the engine that serves {at} is started again"
+                        ));
                     }
                     tokio::time::sleep(AGAIN).await;
                 }

@@ -359,7 +359,13 @@ impl Node {
     }
 
     fn tell_of_restart(&self, workload: Option<&WorkloadRef>, volume: &str, pod: &str, words: Option<&str>) {
-        deaths::tell_of_restart(&self.config.notices, workload, volume, &format!("Mountpoint Pod {pod}"), words);
+        deaths::tell_of_restart(
+            &self.config.notices,
+            workload,
+            volume,
+            &format!("Mountpoint Pod {pod}"),
+            words,
+        );
     }
 
     /// The UID of a Mountpoint Pod, by the API server or by this node's note.

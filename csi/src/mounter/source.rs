@@ -241,7 +241,9 @@ pub(super) fn restarting(comm: &Comm) -> Option<Restarting> {
 pub(super) fn hangs(path: &Path, restarting: Option<Restarting>) -> Error {
     let limit = sys::PROBE_LIMIT.as_secs();
     let why = match restarting {
-        Some(state) => format!("its engine died and is started again ({state}); look at the log of its Mountpoint Pod"),
+        Some(state) => {
+            format!("its engine died and is started again ({state}); look at the log of its Mountpoint Pod")
+        }
         None => "its engine may be waiting for the store".to_owned(),
     };
     Error::new(ErrorKind::Unavailable, format!("{} did not answer for {limit} s: {why}", path.display()))

@@ -209,7 +209,10 @@ fn ca_bundles(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The node does not know this container's directories, so it sends any path for the cache; ours takes its place.
-pub(super) fn with_cache(args: &[String], directory: impl FnOnce() -> io::Result<PathBuf>) -> io::Result<Vec<OsString>> {
+pub(super) fn with_cache(
+    args: &[String],
+    directory: impl FnOnce() -> io::Result<PathBuf>,
+) -> io::Result<Vec<OsString>> {
     let is_cache = |arg: &String| arg == "--cache" || arg.starts_with("--cache=");
     let Some(at) = args.iter().position(is_cache) else {
         return Ok(args.iter().map(OsString::from).collect());

@@ -40,7 +40,8 @@ impl Kept {
         let path = comm.notify_socket();
         // Left by a container that was killed.
         let _ = std::fs::remove_file(&path);
-        let bound = UnixDatagram::bind(&path).and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+        let bound =
+            UnixDatagram::bind(&path).and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
         match bound {
             Ok(socket) => Ok(Self { device, journal: None, socket, path }),
             Err(error) => Err((device, error)),
@@ -84,7 +85,8 @@ impl Kept {
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut words = [0; 4096];
         let flags = RecvFlags::CMSG_CLOEXEC;
-        let Ok(received) = recvmsg(&self.socket, &mut [IoSliceMut::new(&mut words)], &mut control, flags) else {
+        let Ok(received) = recvmsg(&self.socket, &mut [IoSliceMut::new(&mut words)], &mut control, flags)
+        else {
             return;
         };
         let mut descriptors = Vec::new();
@@ -159,7 +161,9 @@ mod tests {
     fn a_message_that_is_no_journal_is_closed_and_changes_nothing() {
         let (mut kept, _folder) = kept();
         let file = File::open("/dev/zero").unwrap();
-        for words in ["", "READY=1", "FDSTORE=1\nFDNAME=fuse\n", "FDNAME=journal", "FDSTORE=1\nFDNAME=journal-2"] {
+        for words in
+            ["", "READY=1", "FDSTORE=1\nFDNAME=fuse\n", "FDNAME=journal", "FDSTORE=1\nFDNAME=journal-2"]
+        {
             send(&mut kept, words, &[&file]);
         }
         send(&mut kept, "FDSTORE=1\nFDNAME=journal\n", &[]);

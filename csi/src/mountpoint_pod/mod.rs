@@ -190,7 +190,9 @@ fn keep(config: &Config, message: &MountMessage, device: OwnedFd) -> (Option<Kep
     match Kept::new(&config.comm, device) {
         Ok(kept) => (Some(kept), None),
         Err((device, error)) => {
-            tracing::warn!("an engine that dies will not be started again, since its socket can't be made: {error}");
+            tracing::warn!(
+                "an engine that dies will not be started again, since its socket can't be made: {error}"
+            );
             (None, Some(device))
         }
     }

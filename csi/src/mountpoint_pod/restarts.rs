@@ -14,7 +14,7 @@ const PAUSES: [Duration; 5] = [
     Duration::from_secs(2),
     Duration::from_secs(5),
 ];
-/// So many deaths within [`DEATHS_WITHIN`] end the mount. Doubled, programs wait longer for an engine that can't live; halved, a mount is lost
+/// The deaths within [`DEATHS_WITHIN`] that end the mount. Doubled, programs wait longer for an engine that can't live; halved, a mount is lost
 /// that one more start would have kept.
 const DEATHS_MAX: usize = 5;
 /// The time in which deaths are counted; an engine that lives longer begins a new row.

@@ -308,7 +308,10 @@ impl NodeService {
             Err(message) => {
                 let message = match self.mounter.restarting(&path) {
                     Some(state) => {
-                        format!("the engine of the mount at {} died and is started again ({state})", path.display())
+                        format!(
+                            "the engine of the mount at {} died and is started again ({state})",
+                            path.display()
+                        )
                     }
                     None => message,
                 };

@@ -45,7 +45,7 @@ async fn a_new_socket_or_state_makes_a_remembered_pod_due_and_no_other_file() {
     std::fs::write(first.directory().join("new"), "").unwrap();
     std::fs::rename(first.directory().join("new"), first.state()).unwrap();
     assert_eq!(revivals.next(&BTreeSet::new()).await, "mp-1");
-    assert!(revivals.take_restarted("mp-1") && !revivals.take_restarted("mp-1"), "each death is told once");
+    assert!(revivals.take_restarted("mp-1") && !revivals.take_restarted("mp-1"), "one word for each death");
     // The last target of a pod takes its watch along.
     revivals.forget(target);
     std::fs::write(first.directory().join("again"), "").unwrap();

@@ -175,7 +175,7 @@ fn a_kept_mount_stays_and_a_dead_one_is_taken_away_when_it_is_looked_at() {
 }
 
 #[test]
-fn a_source_without_an_answer_hangs_unless_its_mounter_starts_the_engine_again() {
+fn a_source_without_an_answer_hangs_or_its_engine_is_started_again() {
     isolated(|| {
         let ([directory, comm], _folder) = dirs();
         let Some(device) = fuse() else { return };

@@ -127,7 +127,7 @@ impl Engine {
         Self { stop, thread }
     }
 
-    /// Its device; none if that was unmounted.
+    /// Stops the engine; the device, unless that was unmounted.
     fn end(self) -> Option<OwnedFd> {
         self.stop.store(true, Ordering::Release);
         self.thread.join().unwrap()

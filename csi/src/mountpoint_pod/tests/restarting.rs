@@ -8,7 +8,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 
 use super::*;
 
-/// An engine that notes its environment and arguments, has its journal given by the test, serves, and ends as `ends` says once it is told to.
+/// An engine that notes its environment and arguments, has its journal given by the test, serves, and ends as `ends` says at a word of the test.
 fn pod(ends: &str) -> Pod {
     let mut pod = Pod::new(&format!(
         "dir=${{0%/*}}; echo >>$dir/starts; n=$(wc -l <$dir/starts); echo \"$@\" >$dir/args$n; env >$dir/env$n\n\
@@ -117,7 +117,7 @@ fn five_deaths_in_a_row_close_the_device_and_the_next_one_is_waited_for() {
 }
 
 #[test]
-fn an_engine_that_ends_by_itself_or_refuses_its_journal_is_not_started_again() {
+fn an_engine_that_ends_by_itself_or_refuses_its_journal_stays_ended() {
     for ends in ["exit 0", "exit 3"] {
         let pod = pod(ends);
         let (outcome, ()) = pod.run(|stream| {

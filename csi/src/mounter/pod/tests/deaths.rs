@@ -105,7 +105,7 @@ fn each_death_is_told_once_to_each_workload_however_it_is_repaired() {
 }
 
 #[test]
-fn a_mount_whose_engine_is_started_again_stays_and_each_workload_hears_of_it() {
+fn a_mount_whose_engine_is_started_again_stays_and_workloads_hear_it() {
     isolated(|| {
         at_home(async |home| {
             let (to, mut from) = tokio::sync::mpsc::channel(8);
@@ -130,7 +130,7 @@ fn a_mount_whose_engine_is_started_again_stays_and_each_workload_hears_of_it() {
             told.sort();
             assert_eq!(told, ["w1", "w2"]);
             assert!(mounter.restarting(&home.target("w2")).is_some());
-            // The kubelet's call in the meantime brings keys, and is no failure.
+            // The kubelet's call in the meantime brings keys, and succeeds.
             mounter.mount(home.request("w1", "key-2")).await.unwrap();
             assert!(home.keys().contains("key-2"));
             home.pod.go_on(device);
@@ -139,7 +139,7 @@ fn a_mount_whose_engine_is_started_again_stays_and_each_workload_hears_of_it() {
             mounter.mount(home.request("w1", "key-2")).await.unwrap();
             assert_eq!(mounted(&home.target("w1")).unwrap().device, before, "it is the same mount");
             assert_eq!(home.pod.messages().len(), 1);
-            assert!(from.try_recv().is_err(), "one death is told once");
+            assert!(from.try_recv().is_err(), "one notice for one death");
         });
     });
 }
