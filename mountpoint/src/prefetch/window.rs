@@ -3,7 +3,7 @@
 //! Several streams often read one handle at once (threads with their own regions, a kernel that sends its read-ahead out of order),
 //! so a [`Window`] follows up to eight *runs*, upwards or downwards. A read that continues a run is sequential and moves the run's window. Any
 //! other read is random, and gets the bytes it asked for and no more. A window grows fourfold as its run goes on, up to a limit learned
-//! from the link (`link.rs`), and to where a run ends if it is like those before it. What was fetched for a run and lies behind it, or is left of
+//! from the link (`link.rs`), and to where a run ends if it is like those before it: the last that ended, or a long one that was left. What was fetched for a run and lies behind it, or is left of
 //! a run that ended, is forgotten: else a handle that skips or jumps would fill the memory of all.
 //!
 //! Two patterns differ from random reads. A copy out of a mapped file (`memcpy` in the C library) touches its last bytes first, or its
@@ -131,6 +131,7 @@ impl Window {
             };
         };
         let last = self.other_end(at);
+        let left_before = self.left_before(at);
         let run = &mut self.runs[at];
         if let Some(last) = &last
             && run.ends_at(last)
@@ -142,7 +143,8 @@ impl Window {
         }
         run.last_used = self.reads;
         let Self { size, config, lengths, copies, .. } = self;
-        let terms = Terms { size: *size, config, pressure, limit, lengths, proven: copies.proven };
+        let terms =
+            Terms { size: *size, config, pressure, limit, lengths, left_before, proven: copies.proven };
         let Step { ahead, forget, completed } = run.advance(range, terms);
         let (request, descending) = (run.request(config.part, limit), run.direction != Direction::Up);
         if completed {
@@ -195,6 +197,14 @@ impl Window {
         run.is_before(&other).then_some(other)
     }
 
+    /// The length of the longest run that was left before this one began, and that is long enough to tell: a head that was read before the
+    /// rest says nothing of the rest.
+    fn left_before(&self, at: usize) -> Option<u64> {
+        let run = &self.runs[at];
+        let left = self.runs.iter().filter(|other| !other.is_lone() && other.was_left_before(run));
+        left.map(Run::length).filter(|length| *length >= self.config.part).max()
+    }
+
     /// A run has reached what a random read has read before: that belongs to the run.
     fn join(&mut self, at: usize) {
         let mut run = self.runs.swap_remove(at);
@@ -223,7 +233,7 @@ impl Window {
                 }
                 // A single read leaves nothing behind.
                 if !old.is_lone() {
-                    self.lengths.ended(old.front - old.begun);
+                    self.lengths.ended(old.length());
                     forget = old.all(KEPT);
                 }
             }

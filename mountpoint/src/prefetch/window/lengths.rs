@@ -18,12 +18,11 @@ impl Lengths {
     }
 
     /// How far a run of `length` so far is worth fetching: as far as the longest of the last ones, and twice as far each time that it goes on
-    /// beyond.
-    pub(super) fn horizon(&self, length: u64, least: u64) -> u64 {
-        if self.ended < ENDED {
-            return u64::MAX;
-        }
-        let mut horizon = self.last.iter().copied().fold(least.max(1), u64::max);
+    /// beyond. While few have ended, as far as the longest that was left before it began, if any is known.
+    pub(super) fn horizon(&self, length: u64, least: u64, left_before: Option<u64>) -> u64 {
+        let longest = if self.ended < ENDED { left_before } else { self.last.iter().copied().max() };
+        let Some(longest) = longest else { return u64::MAX };
+        let mut horizon = longest.max(least).max(1);
         while horizon < length {
             horizon = horizon.saturating_mul(2);
         }

@@ -50,6 +50,8 @@ pub(super) struct Terms<'a> {
     /// Bytes that are worth having ahead on this link.
     pub(super) limit: u64,
     pub(super) lengths: &'a Lengths,
+    /// The length of the longest run that was left before this one began.
+    pub(super) left_before: Option<u64>,
     /// Whether the handle has made a copy whose end was known before.
     pub(super) proven: bool,
 }
@@ -79,6 +81,8 @@ pub(super) struct Run {
     progress: u64,
     /// Bytes to have ahead; 0 for a guess: a single read, or a copy that is complete.
     pub(super) window: u64,
+    /// The number of its first read.
+    first_used: u64,
     /// The number of its last read.
     pub(super) last_used: u64,
     /// The start of the last bytes of a copy, which were read before those between: nothing beyond is fetched.
@@ -99,10 +103,21 @@ impl Run {
             held: range.start..planned_to,
             progress: range.end - range.start,
             window: 0,
+            first_used: read,
             last_used: read,
             bound: None,
             far: None,
         }
+    }
+
+    /// How far it has come.
+    pub(super) fn length(&self) -> u64 {
+        self.front.saturating_sub(self.begun)
+    }
+
+    /// Whether this run had its last read before the other one had its first.
+    pub(super) fn was_left_before(&self, other: &Self) -> bool {
+        self.last_used < other.first_used
     }
 
     /// Whether it is only a guess.
@@ -243,7 +258,7 @@ impl Run {
     }
 
     fn plan(&mut self, terms: Terms<'_>) -> Range<u64> {
-        let Terms { size, config, pressure, limit, lengths, proven } = terms;
+        let Terms { size, config, pressure, limit, lengths, left_before, proven } = terms;
         let end_of_object = match self.direction {
             Direction::Up => size,
             Direction::Down { top } => top,
@@ -266,7 +281,7 @@ impl Run {
                 bound
             }
             None => {
-                let horizon = lengths.horizon(self.front.saturating_sub(self.begun), config.first.max(PAGE));
+                let horizon = lengths.horizon(self.length(), config.first.max(PAGE), left_before);
                 self.begun.saturating_add(horizon).min(end_of_object).next_multiple_of(PAGE)
             }
         }

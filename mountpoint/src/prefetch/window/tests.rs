@@ -239,6 +239,44 @@ fn a_long_copy_is_fetched_step_by_step_until_one_guess_was_right() {
 }
 
 #[test]
+fn copies_without_ends_go_as_far_as_the_one_before() {
+    // As `rep movsb` and copies past the processor's caches read: upwards, nothing of the end before it.
+    let mut window = window(8 << 30);
+    let long = 22 * MIB;
+    for (n, from) in [MIB * 4000, MIB * 1000, MIB * 3000, MIB * 2000].into_iter().enumerate() {
+        let mut furthest = 0;
+        for at in (from..from + long).step_by(MIB as usize) {
+            let plan = window.on_read(&(at..at + MIB), Pressure::Low, 256 * MIB);
+            furthest = furthest.max(plan.ahead.end);
+        }
+        assert_eq!(furthest > from + long, n == 0, "{n}: {} MiB too far", (furthest - from - long) / MIB);
+        assert!(furthest >= from + long, "{n}: all of it is fetched ahead");
+    }
+    // One that goes on beyond is fetched further, and is not waited for more often than its length doubles.
+    let (from, mut waits) = (MIB * 5000, 0);
+    let mut asked = from;
+    for at in (from..from + 512 * MIB).step_by(MIB as usize) {
+        waits += u32::from(at + MIB > asked);
+        asked = asked.max(window.on_read(&(at..at + MIB), Pressure::Low, 256 * MIB).ahead.end);
+    }
+    assert!(waits <= 8, "{waits} waits");
+}
+
+#[test]
+fn streams_side_by_side_do_not_hold_each_other_back() {
+    let mut window = window(8 << 30);
+    let mut ahead = [0; 2];
+    for step in 0..100 {
+        for (n, ahead) in ahead.iter_mut().enumerate() {
+            let at = n as u64 * 4000 * MIB + step * MIB;
+            let plan = window.on_read(&(at..at + MIB), Pressure::Low, 64 * MIB);
+            *ahead = (*ahead).max(plan.ahead.end);
+        }
+    }
+    assert!(ahead[0] >= 150 * MIB && ahead[1] >= 4150 * MIB, "{ahead:?}");
+}
+
+#[test]
 fn copies_side_by_side_are_one_run() {
     let mut window = window(4 << 30);
     let mut fetched = 0;
