@@ -260,7 +260,7 @@ fn copied_out_of_order(window: &mut Window, copy: Range<u64>, with_ends: bool, s
 }
 
 #[test]
-fn a_copy_whose_reads_come_out_of_order_is_fetched_to_its_end_and_not_beyond() {
+fn a_copy_whose_reads_come_out_of_order_is_fetched_to_its_end_only() {
     let mut seed = 7;
     for with_ends in [true, false] {
         let mut too_far = Vec::new();
