@@ -31,6 +31,9 @@ mod mount {
     mod faults;
     mod flipped;
     mod fstab;
+    mod full;
+    mod full_model;
+    mod full_programs;
     mod hung_disk;
     mod interrupts;
     mod kept;
