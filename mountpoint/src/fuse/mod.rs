@@ -13,6 +13,7 @@ mod channel;
 mod device;
 mod encode;
 mod fuser;
+mod gate;
 mod inbox;
 mod mounted;
 mod on_runtime;
@@ -28,6 +29,7 @@ mod serve;
 mod session;
 
 pub use auto_unmount::Watcher;
+pub use gate::{Requests, UnderWay};
 pub use operations::Operations;
 pub use options::{Device, MountOptions, Outliving, Transport};
 #[cfg(feature = "testing")]

@@ -4,6 +4,7 @@
 
 use std::collections::HashMap;
 
+use super::gate::UnderWay;
 use super::inbox::InboxSlot;
 use crate::fs::HandleNo;
 use crate::sync::Mutex;
@@ -85,6 +86,19 @@ impl Pending {
         }
     }
 
+    /// The requests that have no answer yet.
+    pub(super) fn under_way(&self) -> UnderWay {
+        let mut under_way = UnderWay::default();
+        for shard in &self.shards {
+            for waiter in shard.lock().values() {
+                let is_change = waiter.as_ref().is_none_or(|waiter| waiter.goes_on != GoesOn::Nothing);
+                under_way.all += 1;
+                under_way.changes += usize::from(is_change);
+            }
+        }
+        under_way
+    }
+
     /// Ends a request that has its answer. False: it was interrupted, and no thread waits for it.
     pub(super) fn end(&self, unique: u64) -> bool {
         self.shard(unique).lock().remove(&unique).is_some()
@@ -127,6 +141,9 @@ mod tests {
         assert!(pending.end(6));
         assert!(matches!(pending.interrupt(6, |_| true), Interrupted::Unknown));
         pending.begin(8, None);
+        pending.begin(10, Some(Waiter { goes_on: GoesOn::Nothing, ..waiter() }));
+        assert_eq!(pending.under_way(), UnderWay { all: 2, changes: 1 });
+        assert!(pending.end(10));
         assert!(matches!(pending.interrupt(8, |_| true), Interrupted::Never));
         assert!(pending.end(8));
     }
