@@ -12,7 +12,7 @@ use super::answer::Answer;
 use super::caller::{is_dying, is_killed};
 use super::device::FuseDevice;
 use super::encode::{self, DirReply};
-use super::gate::Gate;
+use super::gate::{Gate, Requests};
 use super::inbox::Inbox;
 use super::operations::Operations;
 use super::pages::Pages;
@@ -35,7 +35,7 @@ pub(super) struct Channel<O> {
     /// The inboxes of the ring's queues, if requests come by a ring.
     inboxes: Vec<Arc<Inbox>>,
     ops: O,
-    pub(super) pending: Arc<Pending>,
+    pending: Arc<Pending>,
     pages: Arc<Pages>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
@@ -46,7 +46,7 @@ pub(super) struct Channel<O> {
     /// The journal of a mount that outlives its engine.
     journal: Option<Arc<Journal>>,
     /// The gate before the operations of such a mount.
-    pub(super) gate: Option<Arc<Gate>>,
+    gate: Option<Arc<Gate>>,
 }
 
 /// The destination of one request's answer. Dropped unanswered (a panic on the way), it answers EIO.
@@ -153,6 +153,12 @@ impl<O> Channel<O> {
         let (pending, clock) = (Arc::default(), Clock::machine());
         let gate = journal.is_some().then(Arc::default);
         Self { device, inboxes, ops, pending, pages, metrics, clock, runtime, only, journal, gate }
+    }
+
+    /// The requests of a mount that outlives this process.
+    pub(super) fn requests(&self) -> Option<Requests> {
+        let gate = self.gate.clone()?;
+        Some(Requests::new(gate, Arc::clone(&self.pending), Arc::clone(&self.device)))
     }
 
     /// How many queues of the ring there are.

@@ -4,9 +4,8 @@
 
 use std::thread::Thread;
 
-use super::channel::Channel;
 use super::device::FuseDevice;
-use super::pending::Pending;
+use super::pending::{Pending, UnderWay};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::{Arc, Mutex};
 
@@ -23,15 +22,6 @@ pub struct Requests {
     gate: Arc<Gate>,
     pending: Arc<Pending>,
     device: Arc<FuseDevice>,
-}
-
-/// The requests that have no answer yet.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct UnderWay {
-    /// All of them.
-    pub all: usize,
-    /// Those that change a name or store a file.
-    pub changes: usize,
 }
 
 impl Gate {
@@ -61,10 +51,8 @@ impl Gate {
 }
 
 impl Requests {
-    /// The requests of this channel, if it has a gate: a supervised mount's has.
-    pub(super) fn of<O>(channel: &Channel<O>) -> Option<Self> {
-        let gate = channel.gate.clone()?;
-        Some(Self { gate, pending: Arc::clone(&channel.pending), device: Arc::clone(&channel.device) })
+    pub(super) fn new(gate: Arc<Gate>, pending: Arc<Pending>, device: Arc<FuseDevice>) -> Self {
+        Self { gate, pending, device }
     }
 
     /// Holds new requests back until [`Requests::go_on`]. A thread holds one request at most; the kernel keeps the others.

@@ -4,7 +4,6 @@
 
 use std::collections::HashMap;
 
-use super::gate::UnderWay;
 use super::inbox::InboxSlot;
 use crate::fs::HandleNo;
 use crate::sync::Mutex;
@@ -16,6 +15,15 @@ const SHARDS: usize = 16;
 #[derive(Debug)]
 pub(super) struct Pending {
     shards: [Mutex<HashMap<u64, Option<Waiter>>>; SHARDS],
+}
+
+/// The requests that have no answer yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnderWay {
+    /// The number of all.
+    pub all: usize,
+    /// Requests that change a name or store a file.
+    pub changes: usize,
 }
 
 /// The thread whose death can interrupt a request.

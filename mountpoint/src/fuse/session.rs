@@ -191,7 +191,7 @@ impl Session {
                 true => greet(device, ops, options, |_, _| None, metrics, runtime, Some(journal)),
                 false => go_on(device, ops, options, metrics, runtime, journal),
             }?;
-            let requests = Requests::of(&greeted.channel);
+            let requests = greeted.channel.requests();
             let serving = serve(greeted, options.threads).context("starting the FUSE threads")?;
             anyhow::Ok((serving, requests))
         };

@@ -137,7 +137,7 @@ impl Journal {
         Ok((Self { table, shared, identity, state: Mutex::new(state) }, restored))
     }
 
-    /// Whose a journal is that another engine has in use. Nothing is locked.
+    /// The identity of a journal that another engine has in use. Nothing is locked.
     ///
     /// # Errors
     /// This program could not go on with it.

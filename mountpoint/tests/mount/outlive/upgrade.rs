@@ -93,7 +93,7 @@ fn an_upgrade_starts_the_installed_program_and_readers_go_on() {
         assert_ne!(now, before, "{turn}");
         assert!(said.contains(&format!("(process {}) serves it now", now.as_raw_nonzero())), "{said}");
         if turn == 0 {
-            // It has ended, with success, and the holder is told to follow the next one before.
+            // It has ended, with success, after it named the next one.
             assert_eq!(holder.wait().code(), Some(0));
         }
         until("the process of before ends", || turn == 0 || test_kill_process(before).is_err());
