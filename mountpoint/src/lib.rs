@@ -26,6 +26,7 @@ pub mod fs;
 pub mod fuse;
 pub mod handover;
 pub mod inode;
+pub mod kept;
 pub mod listing;
 pub mod logging;
 pub mod metrics;
