@@ -16,7 +16,8 @@ use crate::net::ProxyVariables;
 use crate::object::ObjectKey;
 use crate::outlive::Journal;
 use crate::{
-    buffer, cache, daemon, doctor, fs, fuse, handover, inode, kept, logging, moves, prefetch, s3, telemetry, upload,
+    buffer, cache, daemon, doctor, fs, fuse, handover, inode, kept, logging, moves, prefetch, s3, telemetry,
+    upload,
 };
 
 /// A mount, ready to be made.

@@ -201,15 +201,12 @@ impl<O: Operations> Channel<O> {
     pub(super) fn dispatch(self: &Arc<Self>, request: Request<'_>, reply_to: &ReplyTo) {
         let (unique, node, pid) = (request.unique, InodeNo(request.node), request.pid);
         let ops = &self.ops;
-<<<<<<< HEAD
         if let Some(gate) = &self.gate
             && request.operation.is_answered()
         {
             gate.pass();
         }
-=======
         let maker = |mode| Maker { mode, uid: request.uid, gid: request.gid };
->>>>>>> main
         if self.only.is_some_and(|owner| request.uid != owner && request.uid != 0)
             && !request.operation.follows_an_open()
         {
