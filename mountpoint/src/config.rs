@@ -10,12 +10,14 @@ use anyhow::{Context as _, bail};
 use rustix::process::{Resource, getrlimit};
 
 use crate::cli::{self, Args, BucketOptions, ClientOptions, CredentialOptions, StoreOptions};
+use crate::daemon::ReadyFile;
 use crate::inode::Prefix;
 use crate::net::ProxyVariables;
 use crate::object::ObjectKey;
+use crate::outlive::Journal;
 use crate::{
-    buffer, cache, daemon, doctor, fs, fuse, inode, kept, logging, moves, prefetch, s3, stage, telemetry,
-    upload,
+    buffer, cache, daemon, doctor, fs, fuse, handover, inode, kept, logging, moves, prefetch, s3, stage,
+    telemetry, upload,
 };
 
 /// A mount, ready to be made.
@@ -97,8 +99,8 @@ impl Config {
             .map_err(anyhow::Error::msg)?;
         let mut supervised = args.supervised.then(|| supervised(args)).transpose()?;
         let device = match &supervised {
-            // Nothing is asked of it: no engine answers.
-            Some(Supervised { device: Some(_), .. }) => {
+            // Nothing is asked of it: no engine answers, or one that another process is to follow.
+            Some(supervised) if supervised.device.is_some() || args.check_journal => {
                 fuse::Device::Mount(std::path::absolute(&args.directory).context("the mount point")?)
             }
             _ => device(&args.directory, args)?,
@@ -402,21 +404,30 @@ pub fn logging(args: &Args) -> logging::Config {
 
 /// The descriptors that the service manager passes: `LISTEN_FDS` of them from 3 on, by the names in `LISTEN_FDNAMES`.
 fn supervised(args: &Args) -> anyhow::Result<Supervised> {
+    if args.check_journal {
+        return Ok(Supervised { manager: None, journal: None, device: None, is_mounted: false });
+    }
     let var = |name| std::env::var(name).ok();
     let manager = std::env::var_os(daemon::NOTIFY_ENV).and_then(|socket| daemon::ServiceManager::at(&socket));
     let is_ours = var("LISTEN_PID").is_none_or(|pid| pid == std::process::id().to_string());
     let count = var("LISTEN_FDS").filter(|_| is_ours).and_then(|count| count.parse().ok()).unwrap_or(0);
     let names = var("LISTEN_FDNAMES").unwrap_or_default();
     let is_adopted = args.directory.starts_with("/dev/fd");
+    let listened = (LISTEN_FDS_FIRST..).zip(names.split(':')).take(LISTEN_FDS_MAX.min(count));
+    let kept = var(handover::KEPT_ENV);
+    let passed: Vec<(i32, &str)> = match &kept {
+        Some(kept) => handed_over(kept).context(handover::KEPT_ENV)?,
+        None => listened.collect(),
+    };
     let (mut journal, mut device) = (None, None);
-    for (number, name) in (LISTEN_FDS_FIRST..).zip(names.split(':')).take(LISTEN_FDS_MAX.min(count)) {
+    for (number, name) in passed {
         let place = match name {
             "journal" => &mut journal,
             "fuse" if !is_adopted => &mut device,
             _ => continue,
         };
         if !Path::new(&format!("/proc/self/fd/{number}")).exists() {
-            bail!("--supervised: descriptor {number}, {name:?} of LISTEN_FDNAMES, is not open");
+            bail!("--supervised: descriptor {number}, which was passed as {name:?}, is not open");
         }
         let fd = adopt(number);
         rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC)?;
@@ -430,6 +441,43 @@ fn supervised(args: &Args) -> anyhow::Result<Supervised> {
     }
     let device = device.filter(is_connected);
     Ok(Supervised { manager, journal, is_mounted: device.is_some(), device })
+}
+
+/// The descriptors in the words `name=N:name=N`.
+fn handed_over(words: &str) -> anyhow::Result<Vec<(i32, &str)>> {
+    let one = |word: &'_ str| word.split_once('=').and_then(|(_, number)| number.parse().ok());
+    let passed = words.split(':').map(|word| {
+        let number = one(word).filter(|number| *number > 2)?;
+        Some((number, word.split('=').next()?))
+    });
+    passed.collect::<Option<_>>().context("it has the form fuse=N:journal=N")
+}
+
+/// The ready file on which a guard waits for this engine.
+///
+/// # Errors
+/// The descriptor is not open.
+pub fn guard_s_ready_file() -> anyhow::Result<Option<ReadyFile>> {
+    let Some(number) = std::env::var(handover::READY_ENV).ok() else { return Ok(None) };
+    let number = number
+        .parse()
+        .ok()
+        .filter(|number: &i32| *number > 2 && Path::new(&format!("/proc/self/fd/{number}")).exists());
+    let fd = adopt(number.with_context(|| format!("{}: no open descriptor", handover::READY_ENV))?);
+    rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC)?;
+    Ok(Some(ReadyFile::of(fd)))
+}
+
+/// Whether this program could go on with the mount whose journal is on standard input.
+///
+/// # Errors
+/// It could not, or not with these flags.
+pub fn check_journal(args: &Args) -> anyhow::Result<()> {
+    let config = Config::from_args(args)?;
+    let journal = std::io::stdin().as_fd().try_clone_to_owned().context("standard input")?;
+    let identity = Journal::examine(&journal).context("the mount's journal")?;
+    // The store says what the endpoint is; it is not asked here.
+    identity.check(&config.s3.bucket, &config.s3.prefix, &identity.endpoint).context("the mount's journal")
 }
 
 /// Whether the kernel has the other end of a FUSE device.

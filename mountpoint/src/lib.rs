@@ -25,6 +25,7 @@ pub mod doorbell;
 pub mod first;
 pub mod fs;
 pub mod fuse;
+pub mod handover;
 pub mod inode;
 pub mod kept;
 pub mod listing;

@@ -1,6 +1,7 @@
 //! The wiring: turns a configuration into connected rooms and a session with the kernel. Only this file knows all rooms.
 
 mod outliving;
+mod upgrade;
 
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,11 +9,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::future::BoxFuture;
 
 use crate::buffer::{Pool, Use};
 use crate::cache::{BlockCache, DiskCache};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::daemon;
 use crate::doorbell::Next;
 use crate::first::Asker;
 use crate::fs::{FileSystem, Keeping, MountEnd};
@@ -32,6 +35,7 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::telemetry::{self, ErrorLine, Told};
 use crate::upload::{Reclaim, Stage, Uploader};
 use outliving::{Ending, Kept, Outlived};
+use upgrade::Upgrade;
 
 /// How often the allocator is asked to give back what is free, while the mount works. Doubling it holds that longer, and costs half as many
 /// calls.
@@ -88,6 +92,7 @@ struct Observed {
     cache: Option<Arc<DiskCache>>,
     memory_target: u64,
     threads: u64,
+    upgrade: Option<Arc<Upgrade>>,
 }
 
 /// Asks the store whether the bucket is there, opens the cache, and joins the rooms. Nothing is mounted yet.
@@ -212,6 +217,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         cache: disk_cache,
         memory_target: config.buffer.target,
         threads: config.mount.threads as u64,
+        upgrade: None,
     };
     supervisor.task(runtime.handle(), "giving idle memory back", move || pool.clone().keep_trimmed());
     let (Supervisor { metrics, clock }, workers) = (supervisor.clone(), runtime.metrics().num_workers());
@@ -311,10 +317,12 @@ impl Connected {
             supervisor,
             telemetry,
             courier,
-            observed,
+            mut observed,
             outlived,
             runtime,
         } = self;
+        // Another process has it, and hears of no upgrade.
+        let is_passed = matches!(device, Device::Adopted(_));
         let (device, ending) = match outlived {
             Some(outlived) => {
                 let (device, ending) = outlived.device(device);
@@ -333,6 +341,11 @@ impl Connected {
                 }
             })
             .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")?;
+        let journal = ending.as_ref().map(Ending::journal);
+        observed.upgrade =
+            session.requests().filter(|_| !is_passed).zip(journal).map(|(requests, journal)| {
+                Arc::new(Upgrade::new(Arc::clone(&fs), requests, journal, supervisor.clock.clone()))
+            });
         let told = match telemetry.start(
             observed,
             Arc::new(move |request| Box::pin(courier.clone().post(request))),
@@ -479,6 +492,13 @@ impl telemetry::Mount for Observed {
 
     fn errors(&self) -> Vec<ErrorLine> {
         logging::recent()
+    }
+
+    fn hand_over(&self, within: Duration) -> BoxFuture<'static, String> {
+        match self.upgrade.clone() {
+            Some(upgrade) => Box::pin(async move { daemon::one_line(&upgrade.run(within).await) }),
+            None => Box::pin(async { upgrade::UNSUPERVISED.to_owned() }),
+        }
     }
 }
 

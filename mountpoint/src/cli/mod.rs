@@ -91,6 +91,10 @@ pub struct Args {
     #[arg(long)]
     pub supervised: bool,
 
+    /// Say whether this program could go on with the mount whose journal is on standard input, and mount nothing
+    #[arg(long, hide = true, requires = "supervised")]
+    pub check_journal: bool,
+
     /// Write one line here when the mount is ready: 'ready', or the error; a file, a pipe or /dev/fd/N
     #[arg(long, value_name = "PATH")]
     pub ready_file: Option<PathBuf>,

@@ -32,7 +32,7 @@ const INIT_WITHIN: Duration = Duration::from_millis(200);
 
 /// A connection whose kernel was greeted.
 pub(super) struct Greeted<O> {
-    channel: Arc<Channel<O>>,
+    pub(super) channel: Arc<Channel<O>>,
     rings: Option<Rings<O>>,
 }
 

@@ -1,6 +1,7 @@
 //! A mount that outlives its engine: a holder keeps device and journal, the engine is killed, and the next one goes on.
 
 mod holder;
+mod upgrade;
 
 use std::fs;
 use std::path::{Path, PathBuf};
