@@ -157,6 +157,7 @@ async fn an_object_that_is_there_already_is_told_apart_from_our_own() {
     let bench = bench(vec![
         // Somebody else's, plainly.
         Step::error(412, "PreconditionFailed"),
+        there("AAAAAA=="),
         // The answer to our own was lost.
         Step::silence(Then::Stall),
         Step::error(412, "PreconditionFailed"),

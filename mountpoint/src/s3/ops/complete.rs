@@ -72,7 +72,7 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional:
             }
             Next::WhoseIsIt { perhaps_ours: true } => {
                 let found = look(wire, key, &ours, now).await;
-                return found.or(OPERATION, key, || refused(OPERATION, key, &request.replaces).status(412));
+                return found.or(OPERATION, key, || refused(OPERATION, key, &request.replaces));
             }
             Next::LookThenSend => {
                 let until = end.min(now + timeouts.first_byte);
