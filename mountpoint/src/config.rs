@@ -42,6 +42,8 @@ pub struct Config {
     pub buffer: buffer::Config,
     /// The store.
     pub s3: s3::Config,
+    /// The variable of a pair of keys that is not set, while the other one is.
+    pub missing_key: Option<&'static str>,
     /// Settings of metrics, log and control socket.
     pub telemetry: telemetry::Config,
     /// Descriptors that a holder keeps of a mount that outlives its engine.
@@ -151,6 +153,7 @@ impl Config {
         };
         Ok(Self {
             name: args.bucket.clone(),
+            missing_key: missing_key(),
             supervised,
             device,
             mount: fuse::MountOptions {
@@ -304,6 +307,16 @@ fn absolute(named: &str, path: Option<&Path>) -> anyhow::Result<Option<PathBuf>>
             .with_context(|| format!("{named} {}: the current directory", path.display()))
     };
     path.map(absolute).transpose()
+}
+
+/// The variable of a pair of keys that is not set, while the other one is.
+fn missing_key() -> Option<&'static str> {
+    let names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+    match names.map(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
+        [true, false] => Some(names[1]),
+        [false, true] => Some(names[0]),
+        _ => None,
+    }
 }
 
 /// A file that is there if SELinux is on.
@@ -490,21 +503,32 @@ fn mount_directory(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf>
     let absolute = std::fs::canonicalize(directory).map_err(|error| {
         let shown = directory.display();
         match Errno::from_io_error(&error) {
-            Some(Errno::NOTCONN) => anyhow::anyhow!(
+            Some(Errno::NOTCONN | Errno::CONNABORTED) => anyhow::anyhow!(
                 "{shown}: a mount whose process has ended is still there; remove it with: umount -l {shown}"
             ),
-            Some(Errno::NOENT) => anyhow::anyhow!("mount point {shown} does not exist"),
+            Some(Errno::NOENT) => {
+                anyhow::anyhow!("mount point {shown} does not exist: make it with `mkdir -p {shown}`")
+            }
             _ => anyhow::Error::new(error).context(format!("mount point {shown}")),
         }
     })?;
-    if !absolute.is_dir() {
-        bail!("mount point {} is not a directory", directory.display());
+    let shown = directory.display();
+    match std::fs::metadata(&absolute).map_err(|error| (Errno::from_io_error(&error), error)) {
+        Ok(about) if about.is_dir() => {}
+        Ok(_) => bail!("mount point {shown} is not a directory: name a directory, and `mkdir -p` makes one"),
+        Err((Some(Errno::NOTCONN | Errno::CONNABORTED), _)) => bail!(
+            "{shown}: a mount whose process has ended is still there; remove it with: umount -l {shown}"
+        ),
+        Err((_, error)) => return Err(anyhow::Error::new(error).context(format!("mount point {shown}"))),
     }
     let stat = statx(CWD, &absolute, AtFlags::empty(), StatxFlags::BASIC_STATS)?;
     let is_mounted = stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
     let autofs = rustix::fs::statfs(&absolute).is_ok_and(|s| s.f_type == 0x0187);
     if is_mounted && !autofs {
-        bail!("mount point {} is already mounted: unmount it first", directory.display());
+        bail!("mount point {shown} is already mounted: unmount it first (`umount {shown}`)");
+    }
+    if !autofs && std::fs::read_dir(&absolute).is_ok_and(|mut entries| entries.next().is_some()) {
+        tracing::warn!("mount point {shown} is not empty: what is in it is hidden until it is unmounted");
     }
     Ok(absolute)
 }

@@ -1,6 +1,7 @@
 //! The wiring: turns a configuration into connected rooms and a session with the kernel. Only this file knows all rooms.
 
 mod outliving;
+mod remedy;
 
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt as _;
@@ -30,6 +31,7 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::telemetry::{self, ErrorLine, Told};
 use crate::upload::{Reclaim, Stage, Uploader};
 use outliving::{Ending, Kept, Outlived};
+use remedy::Start;
 
 /// How often the allocator is asked to give back what is free, while the mount works. Doubling it holds that longer, and costs half as many
 /// calls.
@@ -102,6 +104,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let runtime = runtime(Arc::clone(&rounds), collect, others, &clock)?;
     let kept = config.supervised.map(Kept::take).transpose().context("the mount's journal")?;
     let (bucket, prefix) = (config.s3.bucket.clone(), config.s3.prefix.clone());
+    let start = Start::of(&config.s3, config.missing_key);
     let client = runtime
         .block_on(async {
             match &kept {
@@ -109,6 +112,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
                 None => S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)).await,
             }
         })
+        .map_err(|error| anyhow::anyhow!("{error}; {}", start.remedy(&error)))
         .with_context(|| format!("bucket {}", config.name))?;
     let is_new = !kept.as_ref().is_some_and(Kept::goes_on);
     let kept = kept.map(|kept| kept.begin(&bucket, &prefix, &client, clock.wall())).transpose()?;
