@@ -280,6 +280,7 @@ impl Source {
                 match (unreached(&e), &self.profile) {
                     // Nobody configured it: it is asked wherever nothing else is.
                     (Some(NoConnection::Connect(at, _)), None) if is_instance(at) => NONE_FOUND.to_owned(),
+                    (None, None) if said.contains(OF_INSTANCE) => NONE_FOUND.to_owned(),
                     (Some(why), _) => format!("a source of credentials can't be reached: {why}"),
                     (None, Some(_)) if said.contains("was not defined") => NO_SUCH_PROFILE.to_owned(),
                     (None, Some(_)) => PROFILE_GIVES_NONE.to_owned(),
@@ -344,6 +345,8 @@ impl Source {
     }
 }
 
+/// The chain's word for the metadata service of an instance that refuses, or that a proxy refuses in its place.
+const OF_INSTANCE: &str = "failed to load IMDS session token";
 const NONE_FOUND: &str = "none found in the environment, ~/.aws, web identity, container or instance (--foreground --debug says why of each): \
      set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or for a public bucket --no-sign-request";
 const SOURCE_GIVES_NONE: &str =
