@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use libfuzzer_sys::arbitrary::{self, Arbitrary};
 use libfuzzer_sys::fuzz_target;
 use mountpoint::s3::ListObjects;
-use mountpoint::s3::fuzzing::{completed, list_page, tags, upload_id, uploads, versions};
+use mountpoint::s3::fuzzing::{completed, is_whole, list_page, root, tags, upload_id, uploads, versions};
 
 #[derive(Arbitrary, Debug)]
 struct Input {
@@ -177,6 +177,9 @@ fuzz_target!(|input: Input| {
     if let Some(entries) = document.entries() {
         assert_eq!(found, Some(entries), "a sound listing is read whole: {text}");
     }
+    // Of whatever it is, a document that was cut is known to be.
+    assert!(!is_whole(&text.as_bytes()[..text.len() - 1]), "{text}");
+    let _ = (is_whole(&raw), root(&raw));
 });
 
 /// How many entries the document has as a listing.

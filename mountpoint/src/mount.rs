@@ -112,7 +112,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
                 None => S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)).await,
             }
         })
-        .map_err(|error| anyhow::anyhow!("{error}; {}", start.remedy(&error)))
+        .map_err(|error| anyhow::Error::msg(start.explained(&error)))
         .with_context(|| format!("bucket {}", config.name))?;
     let is_new = !kept.as_ref().is_some_and(Kept::goes_on);
     let kept = kept.map(|kept| kept.begin(&bucket, &prefix, &client, clock.wall())).transpose()?;

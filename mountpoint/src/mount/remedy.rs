@@ -26,20 +26,36 @@ impl Start {
         }
     }
 
-    /// The next thing to do about this error.
-    pub(super) fn remedy(&self, error: &Error) -> String {
-        if let Some(remedy) = self.about_tls(&error.to_string()) {
-            return remedy;
+    /// The error, and the next thing to do about it.
+    pub(super) fn explained(&self, error: &Error) -> String {
+        match self.remedy(error) {
+            Some(remedy) => format!("{error}; {remedy}"),
+            None => error.to_string(),
         }
-        match error.kind() {
-            ErrorKind::NoCredentials => self.about_credentials(),
+    }
+
+    /// `None`: the error says it itself.
+    fn remedy(&self, error: &Error) -> Option<String> {
+        if let Some(remedy) = self.about_tls(&error.to_string()) {
+            return Some(remedy);
+        }
+        Some(match error.kind() {
+            ErrorKind::NoCredentials => return self.about_credentials(),
+            // An authority that can't be read.
+            ErrorKind::InvalidRequest if error.operation() == "TLS" => {
+                "check --ca-bundle, --extra-ca-bundle and AWS_CA_BUNDLE".to_owned()
+            }
             ErrorKind::Denied => self.about_denial(error.code()),
             ErrorKind::NoSuchBucket | ErrorKind::NotFound => self.about_name(),
             ErrorKind::InvalidRequest if error.code() == Some("InvalidBucketName") => self.about_name(),
-            ErrorKind::InvalidRequest if error.code().is_none() && self.is_plain() => format!(
-                "if this port expects TLS, give --endpoint-url {}",
-                self.endpoint().replacen("http://", "https://", 1)
-            ),
+            ErrorKind::InvalidRequest
+                if error.http_status() == Some(400) && error.code().is_none() && self.is_plain() =>
+            {
+                format!(
+                    "if this port expects TLS, give --endpoint-url {}",
+                    self.endpoint().replacen("http://", "https://", 1)
+                )
+            }
             ErrorKind::WrongRegion(Some(region)) => format!("give --region {region}"),
             ErrorKind::WrongRegion(None) => "find the bucket's region, and give it as --region".to_owned(),
             ErrorKind::BadAnswer | ErrorKind::Unsupported => format!(
@@ -50,8 +66,10 @@ impl Start {
                 "check --endpoint-url ({}) and the network on the way, proxies (HTTPS_PROXY, NO_PROXY) included",
                 self.endpoint()
             ),
+            // A setting of ours, which the error names.
+            ErrorKind::InvalidRequest if error.http_status().is_none() => return None,
             _ => format!("mount-s3-ctl doctor {} examines the store, with the same flags", self.bucket),
-        }
+        })
     }
 
     fn endpoint(&self) -> &str {
@@ -71,7 +89,7 @@ impl Start {
             "the store shows the certificate of an authority as its own: have that authority sign one for the store's name (CA:FALSE), and give the authority's as --ca-bundle".to_owned()
         } else if says(&["UnknownIssuer", "BadSignature"]) {
             "give the certificate of the authority that signed the store's: --ca-bundle FILE, or --extra-ca-bundle FILE beside the system's".to_owned()
-        } else if says(&["NotValidForName"]) {
+        } else if says(&["NotValidForName", "not valid for name"]) {
             "give the --endpoint-url that stands in the certificate; --force-path-style leaves the bucket out of the host's name".to_owned()
         } else if says(&["certificate: Expired", "certificate expired"]) {
             "renew the certificate of the store, and check this machine's clock (timedatectl)".to_owned()
@@ -90,14 +108,13 @@ impl Start {
         })
     }
 
-    fn about_credentials(&self) -> String {
+    fn about_credentials(&self) -> Option<String> {
         match self.missing_key {
-            Some(missing) => format!("{missing} is not set, and the other key of the pair is: set both"),
-            None if self.has_profile => {
-                "`aws configure list` shows what is set; --foreground --debug says why of each source"
-                    .to_owned()
+            _ if self.has_profile => Some("`aws configure list` shows what is set".to_owned()),
+            Some(missing) => {
+                Some(format!("{missing} is not set, and the other key of the pair is: set both"))
             }
-            None => "--foreground --debug says why of each source".to_owned(),
+            None => None,
         }
     }
 

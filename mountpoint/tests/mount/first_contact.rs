@@ -135,9 +135,8 @@ fn by_credentials_and_names() -> Vec<Case> {
 }
 
 /// The cases of other servers than a store, or of TLS.
-fn by_server(folder: &Path, store: &Store, dead: &DeadPort) -> Vec<Case> {
+fn by_server(folder: &Path, store: &Store, dead: &DeadPort, other: &Certificates) -> Vec<Case> {
     let named = Certificates::of(&["127.0.0.1"]);
-    let other = Certificates::of(&["s3.example.org"]);
     let trusting = |address: SocketAddr, bundle: &str| Setup {
         endpoint: Some(format!("https://{address}")),
         ..Setup::new(&["--ca-bundle", bundle])
@@ -207,7 +206,8 @@ fn by_server(folder: &Path, store: &Store, dead: &DeadPort) -> Vec<Case> {
 fn each_failed_start_names_the_flag_or_the_command_that_helps() {
     let (store, folder, dead) = (Store::new(), tempfile::tempdir().unwrap(), DeadPort::reserve());
     let mut cases = by_credentials_and_names();
-    cases.extend(by_server(folder.path(), &store, &dead));
+    let other = Certificates::of(&["s3.example.org"]);
+    cases.extend(by_server(folder.path(), &store, &dead, &other));
     let dir = folder.path().join("mount");
     fs::create_dir(&dir).unwrap();
     let fails = |dir: &Path, case: &Case| {

@@ -133,7 +133,8 @@ async fn a_store_that_refuses_the_question_for_checksums_is_read_without_it() {
 #[tokio::test]
 async fn a_name_that_a_delete_marker_has_is_stored_once_head_finds_nothing() {
     let refused = || Step::error(412, "PreconditionFailed");
-    let there = [("etag", "\"x\""), ("content-length", "4")];
+    let there =
+        [("etag", "\"x\""), ("content-length", "4"), ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT")];
     let server = Scripted::start(vec![
         listing(&[]),
         // As versitygw: the marker counts as an object.
