@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 use crate::s3::answer::{etag, is_readable};
 use crate::s3::date::xml_date;
-use crate::s3::xml::{ENTRIES_MAX, Name, PageEnd, walk_text};
+use crate::s3::xml::{ENTRIES_MAX, Name, PageEnd, url_decode, walk_text};
 use crate::s3::{ListObjects, ListPage, ListedObject};
 
 /// Entries of a page that can't be shown.
