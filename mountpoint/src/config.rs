@@ -14,7 +14,7 @@ use crate::inode::Prefix;
 use crate::net::ProxyVariables;
 use crate::object::ObjectKey;
 use crate::{
-    buffer, cache, daemon, doctor, fs, fuse, inode, logging, moves, prefetch, s3, telemetry, upload,
+    buffer, cache, daemon, doctor, fs, fuse, inode, kept, logging, moves, prefetch, s3, telemetry, upload,
 };
 
 /// A mount, ready to be made.
@@ -34,6 +34,8 @@ pub struct Config {
     pub prefetch: prefetch::Config,
     /// Renaming, with `--allow-rename`.
     pub moves: Option<moves::Config>,
+    /// Attributes of objects, with `--keep-metadata` or `--xattrs`.
+    pub kept: Option<Kept>,
     /// Writing.
     pub upload: upload::Config,
     /// The disk cache, if there is one.
@@ -48,6 +50,17 @@ pub struct Config {
     pub telemetry: telemetry::Config,
     /// Descriptors that a holder keeps of a mount that outlives its engine.
     pub supervised: Option<Supervised>,
+}
+
+/// The attributes of objects that a mount keeps or shows.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Modes, owners, times, links and attributes are kept (`--keep-metadata`).
+    pub keeps: bool,
+    /// Facts that the store says of an object are shown (`--xattrs`).
+    pub shows: bool,
+    /// The file that keeps what is learned for the next mount.
+    pub file: Option<kept::FileConfig>,
 }
 
 /// The descriptors that a holder keeps of a mount that outlives its engine, and the way to tell it.
@@ -182,6 +195,7 @@ impl Config {
                 allow_overwrite: args.mount.allow_overwrite,
                 allow_append: args.mount.allow_append,
                 rename_errno: args.mount.rename_errno.into(),
+                directory_markers: args.mount.directory_markers,
                 attributes: match args.mount.ignore_attributes {
                     true => fs::Attributes::Ignored,
                     false => fs::Attributes::Refused,
@@ -192,6 +206,18 @@ impl Config {
                 prefix: Prefix::new(&prefix).map_err(|e| anyhow::anyhow!("--prefix: {e}"))?,
                 ttl: args.cache.ttl(),
                 ..inode::Config::default()
+            },
+            kept: match args.mount.keep_metadata || args.mount.xattrs {
+                true => Some(Kept {
+                    keeps: args.mount.keep_metadata,
+                    shows: args.mount.xattrs,
+                    file: attributes_dir(args)?.map(|dir| kept::FileConfig {
+                        dir,
+                        endpoint: String::new(),
+                        bucket: bucket.clone(),
+                    }),
+                }),
+                false => None,
             },
             moves: match args.mount.allow_rename {
                 true => Some(moves::Config {
@@ -339,6 +365,12 @@ fn labels(asked: &[String], selinux: &Path) -> Vec<String> {
 fn state_dir(args: &Args) -> anyhow::Result<Option<PathBuf>> {
     let dir = args.client.state_dir.as_deref().or(args.state_dir_default.as_deref());
     absolute("--state-dir", dir.filter(|_| !args.mount.read_only))
+}
+
+/// The directory for learned attributes. A read-only mount learns them, too.
+fn attributes_dir(args: &Args) -> anyhow::Result<Option<PathBuf>> {
+    let dir = args.client.state_dir.as_deref().or(args.state_dir_default.as_deref());
+    absolute("--state-dir", dir.filter(|_| args.mount.keep_metadata))
 }
 
 fn journal(args: &Args, bucket: &str, prefix: &str) -> anyhow::Result<Option<upload::JournalConfig>> {

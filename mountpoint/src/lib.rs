@@ -25,6 +25,7 @@ pub mod first;
 pub mod fs;
 pub mod fuse;
 pub mod inode;
+pub mod kept;
 pub mod listing;
 pub mod logging;
 pub mod metrics;

@@ -16,12 +16,13 @@ use crate::clock::Clock;
 use crate::config::Config;
 use crate::doorbell::Next;
 use crate::first::Asker;
-use crate::fs::{FileSystem, MountEnd};
+use crate::fs::{FileSystem, Keeping, MountEnd};
 use crate::fuse::{Device, MountOptions, Session, Unmounter};
 use crate::inode::InodeTable;
+use crate::kept::{self, Keeper};
 use crate::logging;
 use crate::metrics::Metrics;
-use crate::moves::Mover;
+use crate::moves::{self, Mover};
 use crate::outlive::Refused;
 use crate::prefetch::Prefetcher;
 use crate::s3::{Courier, S3Client};
@@ -116,9 +117,11 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         .with_context(|| format!("bucket {}", config.name))?;
     let is_new = !kept.as_ref().is_some_and(Kept::goes_on);
     let kept = kept.map(|kept| kept.begin(&bucket, &prefix, &client, clock.wall())).transpose()?;
-    for (is_given, flag) in
-        [(config.moves.is_some(), "--allow-rename"), (config.fs.allow_append, "--allow-append")]
-    {
+    for (is_given, flag) in [
+        (config.moves.is_some(), "--allow-rename"),
+        (config.fs.allow_append, "--allow-append"),
+        (config.kept.as_ref().is_some_and(|kept| kept.keeps), "--keep-metadata"),
+    ] {
         if is_given && is_new {
             check_copies(&client, flag)?;
         }
@@ -162,12 +165,24 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         Mover::new(client.clone(), moves)
     });
     let renames = mover.clone();
+    let keeping = config.kept.map(|kept| {
+        let file = kept.file.map(|file| kept::FileConfig {
+            endpoint: client.endpoint_url().unwrap_or_default().to_owned(),
+            ..file
+        });
+        let copies = Mover::new(client.clone(), moves::Config::default());
+        Keeping::new(Keeper::new(client.clone(), copies, file), kept.keeps, kept.shows)
+    });
     let on = handle.clone();
     let uploader = Uploader::new(client, pool.clone(), upload, clock.clone(), Arc::clone(&metrics), handle);
     let uploads = uploader.clone();
     let fs = FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone());
     let fs = match mover {
         Some(mover) => fs.renaming(mover),
+        None => fs,
+    };
+    let fs = match keeping {
+        Some(keeping) => fs.keeping(keeping),
         None => fs,
     };
     let (fs, outlived) = match kept {

@@ -169,6 +169,7 @@ impl World {
         let view = self.lookup(name).await.map(|found| match found.stat.kind {
             Kind::Directory => View::Directory,
             Kind::File => View::File(found.stat.size),
+            Kind::Link => unreachable!("names know no links"),
         });
         assert!(self.was(name, view), "{name} is shown as {view:?}, and is {:?}", self.now(name));
         // Absent is only what is absent now.
@@ -186,6 +187,7 @@ impl World {
                 let view = match entry.stat.kind {
                     Kind::Directory => View::Directory,
                     Kind::File => View::File(entry.stat.size),
+                    Kind::Link => unreachable!("names know no links"),
                 };
                 shown.insert(entry.name().to_owned(), view);
                 self.held.push(self.table.remember(ROOT, entry).ino);

@@ -208,6 +208,7 @@ impl World {
         let view = match found.stat.kind {
             Kind::Directory => View::Directory,
             Kind::File => View::File(found.stat.size),
+            Kind::Link => unreachable!("names know no links"),
         };
         Ok((found.ino, view))
     }
@@ -432,6 +433,7 @@ impl World {
                 let view = match entry.stat.kind {
                     Kind::Directory => View::Directory,
                     Kind::File => View::File(entry.stat.size),
+                    Kind::Link => unreachable!("names know no links"),
                 };
                 if name != "." && name != ".." {
                     let found = self.table.remember(ino, &entry);

@@ -34,6 +34,8 @@ mod mount {
     mod fstab;
     mod hung_disk;
     mod interrupts;
+    mod kept;
+    mod kept_model;
     mod large;
     mod left_behind;
     mod mapping;

@@ -25,6 +25,7 @@ mod by_fuser {
     // credentials: requests to S3, the same for each transport of the kernel's requests.
     mod execve;
     mod faults;
+    mod kept;
     // flipped: effects of a bad network, the same for each transport of the kernel's requests.
     // interrupts: fuser answers INTERRUPT with ENOSYS, so a program that is killed waits for the store.
     // large: 6 GiB take minutes, and many parts are in `tools`.

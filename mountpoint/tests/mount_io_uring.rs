@@ -31,6 +31,7 @@ mod by_io_uring {
     // flipped: effects of a bad network, the same for each transport of the kernel's requests.
     // fstab: how a command line becomes flags.
     mod interrupts;
+    mod kept;
     // large: 6 GiB take minutes, and many parts are in `tools`.
     // left_behind: what is kept on the disk about requests to S3.
     mod mapping;

@@ -178,6 +178,8 @@ impl Operations for NullFs {
 mod tests {
     use std::sync::mpsc;
 
+    use mountpoint::fs::Maker;
+
     use super::*;
     use crate::pattern::{self, PERIOD, base_of};
 
@@ -226,8 +228,9 @@ mod tests {
         let refused = [
             answer(|done| fs.write(HandleNo(2), 0, b"x", 0, done)).unwrap_err(),
             answer(|done| fs.unlink(ROOT, "00000000".into(), done)).unwrap_err(),
-            answer(|done| fs.mkdir(ROOT, "x".into(), done)).unwrap_err(),
-            answer(|done| fs.create(ROOT, "x".into(), OpenFlags::default(), 1, done)).unwrap_err(),
+            answer(|done| fs.mkdir(ROOT, "x".into(), Maker::default(), done)).unwrap_err(),
+            answer(|done| fs.create(ROOT, "x".into(), OpenFlags::default(), Maker::default(), 1, done))
+                .unwrap_err(),
         ];
         assert_eq!(refused.map(|error| error.errno()), [Errno::ROFS; 4]);
     }

@@ -64,6 +64,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("debug", Pass),
     ("debug-crt", Strip("the engine has no CRT; 'debug' and 'log-filter' show its requests")),
     ("dir-mode", Pass),
+    ("directory-markers", Pass),
     ("dual-stack", Strip(ONE_STORE)),
     ("endpoint-url", Strip(ONE_STORE)),
     ("expected-bucket-owner", Pass),
@@ -77,6 +78,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("ignore-attributes", Pass),
     ("incremental-upload", Strip(NOT_HERE)),
     ("infer-content-type", Pass),
+    ("keep-metadata", Pass),
     ("log-directory", Strip(NO_FILES)),
     ("log-filter", Pass),
     ("log-format", Pass),
@@ -128,6 +130,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("user-agent-prefix", Own),
     ("version", Own),
     ("write-part-size", Pass),
+    ("xattrs", Pass),
 ];
 
 /// The sources of the options.

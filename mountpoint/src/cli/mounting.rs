@@ -29,8 +29,17 @@ pub(crate) struct MountOptions {
     /// Error of a rename without --allow-rename: with exdev, mv and other programs copy and delete instead
     #[arg(long, value_enum, default_value_t, conflicts_with = "allow_rename")]
     pub(crate) rename_errno: RenameErrnoArg,
-    /// Accept chmod, chown and utimens of stored files and directories, without effect
+    /// Keep modes, owners, times, symbolic links and user.* attributes in the objects' metadata, as s3fs does
     #[arg(long)]
+    pub(crate) keep_metadata: bool,
+    /// Store a new directory at once, as an object of its name and a slash
+    #[arg(long)]
+    pub(crate) directory_markers: bool,
+    /// Show ETag, version, storage class and checksum of objects as extended attributes user.s3.*
+    #[arg(long)]
+    pub(crate) xattrs: bool,
+    /// Accept chmod, chown and utimens of stored files and directories, without effect
+    #[arg(long, conflicts_with = "keep_metadata")]
     pub(crate) ignore_attributes: bool,
     /// Unmount even if this process is killed
     #[arg(long)]

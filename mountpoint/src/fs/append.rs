@@ -29,17 +29,21 @@ impl FileSystem {
         if !behind.is_fetched() {
             return Ok(upload);
         }
-        let size = behind.meta.size;
+        let bytes = self.whole(id, behind.meta.size).await?;
+        let (send, receive) = tokio::sync::oneshot::channel();
+        upload.write(0, &bytes, Box::new(move |result| drop(send.send(result))));
+        receive.await.unwrap_or(Err(upload::Error::Aborted))?;
+        Ok(upload)
+    }
+
+    /// All bytes of a small object.
+    pub(super) async fn whole(&self, id: &ObjectId, size: u64) -> Result<Vec<u8>> {
         let (send, receive) = tokio::sync::oneshot::channel();
         let reader = self.prefetcher.open(id.clone(), size, None);
         reader.read(0, size as usize, move |result| drop(send.send(result)));
-        let bytes = match receive.await {
-            Ok(result) => result.map_err(Error::from)?,
-            Err(_) => return Err(upload::Error::Aborted.into()),
-        };
-        let (send, receive) = tokio::sync::oneshot::channel();
-        upload.write(0, &bytes.to_vec(), Box::new(move |result| drop(send.send(result))));
-        receive.await.unwrap_or(Err(upload::Error::Aborted))?;
-        Ok(upload)
+        match receive.await {
+            Ok(result) => Ok(result.map_err(Error::from)?.to_vec()),
+            Err(_) => Err(upload::Error::Aborted.into()),
+        }
     }
 }

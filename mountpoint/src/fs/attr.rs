@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use crate::inode::{Found, InodeNo, Kind, Stat};
+use crate::inode::{InodeNo, Kind, Stat};
 
 /// Owner and modes of everything in a mount.
 #[derive(Clone, Debug)]
@@ -25,6 +25,17 @@ pub enum Attributes {
     Refused,
     /// Success, and nothing changes (`--ignore-attributes`).
     Ignored,
+}
+
+/// The maker of a new file or directory, and the mode that it asks for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Maker {
+    /// Permission bits, without those that the umask takes off.
+    pub mode: u32,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
 }
 
 /// The attributes of one file or directory, as the kernel wants them.
@@ -67,7 +78,7 @@ impl Ownership {
             Kind::Directory => (self.dir_mode, 2),
             // An object in an archive tier can't be opened, and shows it.
             Kind::File if !stat.readable => (0, 1),
-            Kind::File => (self.file_mode, 1),
+            Kind::File | Kind::Link => (self.file_mode, 1),
         };
         Attr {
             ino,
@@ -81,9 +92,5 @@ impl Ownership {
             gid: self.gid,
             valid_for: stat.valid_for,
         }
-    }
-
-    pub(super) fn entry(&self, found: &Found) -> Entry {
-        Entry { attr: self.attr(found.ino, &found.stat), valid_for: found.entry_valid_for }
     }
 }

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use super::handle::{Closing, FileHandle, HandleNo, Mapping, Mode, Reading, Writer};
 use super::io_mode::{Entered, PASSTHROUGH_MIN, Wish};
 use super::process::thread_group;
-use super::{Entry, Error, FileSystem, Result};
+use super::{Entry, Error, FileSystem, Maker, Result};
 use crate::inode::{Before, InodeNo, InodeTable, OpenRead, OpenWrite, WriteWish};
 use crate::object::ObjectId;
 use crate::prefetch::{Bytes, Lend, Reader, Whole};
@@ -106,10 +106,11 @@ impl FileSystem {
         parent: InodeNo,
         name: &std::ffi::OsStr,
         flags: OpenFlags,
+        maker: Maker,
         pid: u32,
     ) -> Result<(Entry, Opened)> {
         refuse_sync(flags)?;
-        let entry = self.make_file(parent, name).await?;
+        let entry = self.make_file(parent, name, maker).await?;
         self.open_made(entry, flags, pid).await
     }
 
@@ -126,7 +127,7 @@ impl FileSystem {
             Ok(opened) => Ok((entry, opened)),
             Err(error) => {
                 self.inodes.remove_new(entry.attr.ino);
-                self.inodes.forget(entry.attr.ino, 1);
+                self.forget(entry.attr.ino, 1);
                 Err(error)
             }
         }
@@ -236,6 +237,7 @@ impl FileSystem {
         let no = self.files.reserve();
         // Before the file is this writer's: others need not wait for the store's answer.
         let appends = self.append_to(ino, flags).await?;
+        let kept = self.kept_before(ino).await?;
         let wish = WriteWish {
             allow_append: appends.is_some(),
             truncate: flags.truncate,
@@ -252,6 +254,7 @@ impl FileSystem {
                     Some(upload) => upload,
                     None => self.uploader.create(key, only_if_absent),
                 };
+                self.keep_with(ino, kept, &upload);
                 let writer = Writer::new(upload, (pid, opener));
                 let mapping = Mapping::default();
                 let handle = FileHandle {

@@ -12,8 +12,10 @@ mod fallocate;
 mod file;
 mod handle;
 mod io_mode;
+mod kept;
 mod listed;
 mod mapping;
+mod markers;
 mod namespace;
 mod outliving;
 mod process;
@@ -21,12 +23,14 @@ mod read_mode;
 mod readers;
 mod rename;
 mod writer;
+mod xattr;
 
-pub use attr::{Attr, Attributes, Entry, Ownership};
+pub use attr::{Attr, Attributes, Entry, Maker, Ownership};
 pub use error::{Error, Result};
 pub use fallocate::Fallocate;
 pub use file::{OpenFlags, Opened, Opening, Tried, unsynced};
 pub use handle::HandleNo;
+pub use kept::Keeping;
 pub use namespace::{DirItem, SetAttr, StatFs};
 
 pub use crate::inode::TimeWish;
@@ -67,6 +71,8 @@ pub struct Config {
     pub allow_append: bool,
     /// The answer to a rename on a mount without `--allow-rename`.
     pub rename_errno: RenameErrno,
+    /// A new directory is stored at once, by a marker (`--directory-markers`).
+    pub directory_markers: bool,
     /// The answer to a change of attributes of what is stored.
     pub attributes: Attributes,
     /// Whether reads go through the kernel's page cache.
@@ -80,7 +86,10 @@ pub struct Config {
 /// | `file.rs` | open, create, read |
 /// | `writer.rs` | write, flush, fsync, release, and the end of the mount |
 /// | `namespace.rs` | lookup, attributes, mknod, mkdir, rmdir, unlink, listings, statfs |
-/// | `rename.rs` | rename, symlink |
+/// | `rename.rs` | rename |
+/// | `kept.rs` | attributes that objects keep, symbolic links |
+/// | `xattr.rs` | extended attributes |
+/// | `markers.rs` | markers of directories |
 /// | `append.rs` | open of a stored file to append to it |
 /// | `fallocate.rs` | fallocate |
 /// | `mapping.rs` | changed pages of a mapping: refused |
@@ -92,6 +101,8 @@ pub struct FileSystem {
     uploader: Uploader,
     /// Renames files; present with `--allow-rename`.
     mover: Option<Mover>,
+    /// Keeps attributes, or shows facts of the store; present with `--keep-metadata` or `--xattrs`.
+    kept: Option<Keeping>,
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
     /// The facts for a later engine, if the mount is to outlive this one.
@@ -142,6 +153,7 @@ impl FileSystem {
             prefetcher,
             uploader,
             mover: None,
+            kept: None,
             files: HandleTable::default(),
             dirs: HandleTable::default(),
             journal: None,

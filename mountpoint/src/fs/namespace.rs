@@ -5,10 +5,13 @@ use std::ffi::OsStr;
 use rustix::io::Errno;
 
 use super::handle::DirHandle;
-use super::{Attr, Attributes, Entry, Error, FileSystem, HandleNo, Result};
-use crate::inode::{DirEntry, ErrorKind, InodeNo, Kind, TimeWish, Unlinked};
+use super::{Attr, Attributes, Entry, Error, FileSystem, HandleNo, Maker, Result};
+use crate::inode::{DirEntry, ErrorKind, Found, InodeNo, TimeWish, Unlinked};
 use crate::sync::Mutex;
 
+/// Entries of a listing whose attributes are asked for at once, ahead of those that the kernel wants. Doubling it helps a long listing on a distant
+/// store, and asks in vain where a program reads no further.
+const AHEAD: usize = 512;
 /// The changes that a setattr asks for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
@@ -70,32 +73,52 @@ pub struct StatFs {
 impl FileSystem {
     /// A name, if memory has the answer.
     pub fn try_lookup(&self, parent: InodeNo, name: &OsStr) -> Option<Result<Entry>> {
-        Some(
-            self.inodes
-                .try_lookup(parent, name)?
-                .map(|f| self.config.ownership.entry(&f))
-                .map_err(Error::from),
-        )
+        if self.keeps().is_some() {
+            return None;
+        }
+        Some(self.inodes.try_lookup(parent, name)?.map(|f| self.entry(&f)).map_err(Error::from))
     }
 
     /// A name. The kernel holds one more reference to what is found.
     pub async fn lookup(&self, parent: InodeNo, name: &OsStr) -> Result<Entry> {
-        Ok(self.config.ownership.entry(&self.inodes.lookup(parent, name).await?))
+        let found = self.inodes.lookup(parent, name).await?;
+        match self.learn(found.ino).await {
+            Ok(()) => Ok(self.entry(&found)),
+            Err(error) => {
+                self.inodes.forget(found.ino, 1);
+                Err(error)
+            }
+        }
     }
 
     /// The kernel gives `count` references back.
     pub fn forget(&self, ino: InodeNo, count: u64) {
         self.inodes.forget(ino, count);
+        if let Some(keeping) = self.keeps()
+            && self.inodes.key_of(ino).is_none()
+        {
+            keeping.forget(ino);
+        }
+    }
+
+    /// A name that was found, with the attributes that are known.
+    pub(super) fn entry(&self, found: &Found) -> Entry {
+        Entry { attr: self.attr(found.ino, &found.stat), valid_for: found.entry_valid_for }
     }
 
     /// Attributes, if memory has the answer.
     pub fn try_getattr(&self, ino: InodeNo) -> Option<Result<Attr>> {
+        if self.keeps().is_some() {
+            return None;
+        }
         Some(self.inodes.try_getattr(ino)?.map(|s| self.config.ownership.attr(ino, &s)).map_err(Error::from))
     }
 
     /// Attributes.
     pub async fn getattr(&self, ino: InodeNo) -> Result<Attr> {
-        Ok(self.config.ownership.attr(ino, &self.inodes.getattr(ino).await?))
+        let stat = self.inodes.getattr(ino).await?;
+        self.learn(ino).await?;
+        Ok(self.attr(ino, &stat))
     }
 
     /// Changes attributes, as far as a bucket can: S3 stores none of them. On what is not stored yet (a file being written, a
@@ -123,10 +146,13 @@ impl FileSystem {
             return Err(Error::new(Errno::PERM, why));
         }
         let changes_nothing = wish.keeps_mode_and_owner(&attr) && wish.keeps_times(&attr);
+        if let Some(keeping) = self.keeps().filter(|_| !changes_nothing) {
+            return self.set_kept(keeping, ino, wish, attr).await;
+        }
         if !local && !changes_nothing && self.config.attributes == Attributes::Refused {
             let why = format!(
                 "inode {}: S3 stores no owners, modes or times; the mount's --uid, --gid, --file-mode, --dir-mode set them for all, \
-                 and with --ignore-attributes such changes succeed without effect",
+                 --keep-metadata keeps them in the objects' metadata, and with --ignore-attributes such changes succeed without effect",
                 ino.0
             );
             return Err(Error::new(Errno::PERM, why));
@@ -146,15 +172,24 @@ impl FileSystem {
     }
 
     /// A new, empty file that is in the bucket once it was opened for writing and closed.
-    pub async fn make_file(&self, parent: InodeNo, name: &OsStr) -> Result<Entry> {
+    pub async fn make_file(&self, parent: InodeNo, name: &OsStr, maker: Maker) -> Result<Entry> {
         self.may_change()?;
-        Ok(self.config.ownership.entry(&self.inodes.create(parent, name).await?))
+        let made = self.inodes.create(parent, name).await?;
+        self.made_by(made.ino, maker);
+        Ok(self.entry(&made))
     }
 
-    /// A new directory. It is in the bucket once a file below it is.
-    pub async fn mkdir(&self, parent: InodeNo, name: &OsStr) -> Result<Entry> {
+    /// A new directory. It is in the bucket once a file below it is, or at once with `--directory-markers`.
+    pub async fn mkdir(&self, parent: InodeNo, name: &OsStr, maker: Maker) -> Result<Entry> {
         self.may_change()?;
-        Ok(self.config.ownership.entry(&self.inodes.mkdir(parent, name).await?))
+        let made = self.inodes.mkdir(parent, name).await?;
+        if let Err(error) = self.store_marker(made.ino, maker).await {
+            // Nothing is in it, and it is not in the bucket.
+            let _ = self.inodes.rmdir(parent, name, false).await;
+            self.forget(made.ino, 1);
+            return Err(error);
+        }
+        Ok(self.entry(&made))
     }
 
     /// Removes a directory of which the bucket has no more than a marker.
@@ -192,19 +227,26 @@ impl FileSystem {
     pub async fn readdir(&self, handle: HandleNo, offset: u64, max: usize) -> Result<Vec<DirItem>> {
         let dir = self.dirs.get(handle)?;
         let entries = dir.listing.entries(&self.inodes, offset, max).await?;
-        Ok(self.items(entries))
+        if !self.knows_all(dir.ino, &entries) {
+            let ahead = dir.listing.entries(&self.inodes, offset, max.max(AHEAD)).await;
+            self.learn_all(dir.ino, ahead.as_ref().unwrap_or(&entries)).await;
+        }
+        Ok(self.items(dir.ino, entries))
     }
 
     /// The same from memory; `None` when a page must be waited for.
     pub fn try_readdir(&self, handle: HandleNo, offset: u64, max: usize) -> Option<Result<Vec<DirItem>>> {
         let dir = self.dirs.find(handle)?;
         let entries = dir.listing.try_entries(&self.inodes, offset, max)?;
-        Some(entries.map(|entries| self.items(entries)).map_err(Into::into))
+        if entries.as_ref().is_ok_and(|entries| !self.knows_all(dir.ino, entries)) {
+            return None;
+        }
+        Some(entries.map(|entries| self.items(dir.ino, entries)).map_err(Into::into))
     }
 
-    fn items(&self, entries: Vec<DirEntry>) -> Vec<DirItem> {
+    fn items(&self, directory: InodeNo, entries: Vec<DirEntry>) -> Vec<DirItem> {
         let item = |entry: DirEntry| DirItem {
-            attr: self.config.ownership.attr(entry.ino, &entry.stat),
+            attr: self.entry_attr(directory, &entry),
             offset: entry.offset,
             entry,
         };
@@ -217,7 +259,7 @@ impl FileSystem {
         let is_name = |item: &&DirItem| item.name() != "." && item.name() != "..";
         let dots = items.iter().take_while(|item| !is_name(item)).count();
         let found = self.inodes.remember_all(dir.ino, items[dots..].iter().map(|item| &item.entry));
-        let found = found.iter().map(|found| Some(self.config.ownership.entry(found)));
+        let found = found.iter().map(|found| Some(self.entry(found)));
         std::iter::repeat_n(None, dots).chain(found).collect()
     }
 
@@ -237,10 +279,5 @@ impl DirItem {
     /// The name.
     pub fn name(&self) -> &OsStr {
         OsStr::new(self.entry.name())
-    }
-
-    /// Whether it is a directory.
-    pub fn is_dir(&self) -> bool {
-        self.attr.kind == Kind::Directory
     }
 }

@@ -1,4 +1,4 @@
-//! rename, and the kinds of names that a bucket does not have.
+//! rename.
 //!
 //! S3 has no rename. With `--allow-rename` it is a copy by the store and a delete; without, it is refused and nothing is sent. RenameObject
 //! is never sent: most stores answer it with 200 and an empty object.
@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use rustix::io::Errno;
 
 use super::handle::{HandleNo, Writer};
-use super::{Entry, Error, FileSystem, Result};
+use super::{Error, FileSystem, Result};
 use crate::inode::{Follower, InodeNo, Names, Rename, RenameWish};
 use crate::moves::{self, Mover, Replaces, Source};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
@@ -114,6 +114,7 @@ impl FileSystem {
         };
         // Before the delete: a read that misses its object looks here for the new key.
         self.prefetcher.moved(&copied.source, &copied.id);
+        self.kept_moved(&copied);
         let source = match mover.delete_source(&copied).await {
             Ok(source) => source,
             Err(error) => {
@@ -125,6 +126,7 @@ impl FileSystem {
                 return Err(failed(error, from, to));
             }
         };
+        self.prefetcher.carry(&copied.source, &copied.id, copied.meta.size);
         self.inodes.renamed(names, &copied.meta, source == Source::Replaced);
         self.record_files_of(names.ino());
         Ok(true)
@@ -140,7 +142,10 @@ impl FileSystem {
         };
         let copies = copied.copies.clone();
         // Before the deletes, as for a file.
-        copies.iter().for_each(|copied| self.prefetcher.moved(&copied.source, &copied.id));
+        for copied in &copies {
+            self.prefetcher.moved(&copied.source, &copied.id);
+            self.kept_moved(copied);
+        }
         let stay = match mover.delete_directory(copied).await {
             Ok(stay) => stay,
             Err(error @ moves::Error::Partial { .. }) => {
@@ -153,6 +158,9 @@ impl FileSystem {
                 return Err(failed(error, from, to));
             }
         };
+        for copied in &copies {
+            self.prefetcher.carry(&copied.source, &copied.id, copied.meta.size);
+        }
         let below = copies.into_iter().filter_map(|copied| {
             let path = copied.id.key.as_str().strip_prefix(to.as_str())?.to_owned();
             Some((path, copied.meta))
@@ -256,12 +264,6 @@ impl FileSystem {
             })
         };
         writer.moved.get_or_init(follow).await.clone()
-    }
-
-    /// A symbolic link: refused.
-    pub fn symlink(&self) -> Result<Entry> {
-        self.may_change()?;
-        Err(Error::new(Errno::PERM, "S3 has no symbolic links").already_logged())
     }
 }
 

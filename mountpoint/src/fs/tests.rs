@@ -57,6 +57,7 @@ fn made(client: &MemoryClient, allow_overwrite: bool) -> FileSystem {
         allow_overwrite,
         allow_append: true,
         rename_errno: RenameErrno::default(),
+        directory_markers: false,
         attributes: Attributes::default(),
         read_mode: ReadMode::Auto,
     };
@@ -67,7 +68,7 @@ fn made(client: &MemoryClient, allow_overwrite: bool) -> FileSystem {
 async fn a_failed_create_leaves_a_file_that_another_program_writes() {
     let (client, me) = (MemoryClient::new(), std::process::id());
     let fs = over(&client);
-    let made = fs.make_file(ROOT, OsStr::new("file")).await.unwrap();
+    let made = fs.make_file(ROOT, OsStr::new("file"), Maker::default()).await.unwrap();
     let found = fs.lookup(ROOT, OsStr::new("file")).await.unwrap();
     let wish = OpenFlags { write: true, ..OpenFlags::default() };
     let opened = fs.open(found.attr.ino, wish, me).await.unwrap();
@@ -87,7 +88,8 @@ async fn an_engine_that_leaves_a_device_waits_for_files_closed_meanwhile() {
     let fs = over(&client);
     let [first, second] = ["first", "second"].map(|key| client.hold(FaultPlan::on(Op::PutObject).key(key)));
     let close_new = async |name: &str| {
-        let (_, opened) = fs.create(ROOT, OsStr::new(name), OpenFlags::default(), 1).await.unwrap();
+        let (_, opened) =
+            fs.create(ROOT, OsStr::new(name), OpenFlags::default(), Maker::default(), 1).await.unwrap();
         let due = fs.release(opened.handle).unwrap().expect("a file that was written");
         let fs = Arc::clone(&fs);
         tokio::spawn(async move { fs.finish_released(opened.handle, due).await });
@@ -115,7 +117,7 @@ async fn an_engine_that_leaves_a_device_waits_for_the_abort_of_a_failed_file() {
     let fs = over(&client);
     let [part, abort] = [Op::UploadPart, Op::AbortMultipartUpload].map(|op| client.hold(FaultPlan::on(op)));
     let wish = OpenFlags { write: true, ..OpenFlags::default() };
-    let (_, opened) = fs.create(ROOT, OsStr::new("file"), wish, 1).await.unwrap();
+    let (_, opened) = fs.create(ROOT, OsStr::new("file"), wish, Maker::default(), 1).await.unwrap();
     let parts = vec![0; 20 << 20];
     fs.write(opened.handle, 0, &parts, 0, |result| result.unwrap());
     part.arrived(1).await;
@@ -161,10 +163,10 @@ async fn a_newcomer_that_writes_waits_for_the_release_of_closed_readers() {
 async fn a_file_that_was_made_and_not_opened_can_be_removed_again() {
     let client = MemoryClient::new();
     let fs = over(&client);
-    let made = fs.make_file(ROOT, OsStr::new("file")).await.unwrap();
+    let made = fs.make_file(ROOT, OsStr::new("file"), Maker::default()).await.unwrap();
     fs.inodes.remove_new(made.attr.ino);
     assert_eq!(fs.lookup(ROOT, OsStr::new("file")).await.unwrap_err().errno(), Errno::NOENT);
-    fs.make_file(ROOT, OsStr::new("file")).await.expect("its name is free");
+    fs.make_file(ROOT, OsStr::new("file"), Maker::default()).await.expect("its name is free");
 }
 
 /// A step of the programs that have a new file open, or the kernel's report of one.
@@ -231,7 +233,8 @@ fn errno<T>(result: Result<T>) -> Option<Errno> {
 async fn live(steps: &[Step], last: Last) {
     let (client, opener, heir) = (MemoryClient::new(), std::process::id(), 1);
     let fs = over(&client);
-    let (entry, opened) = fs.create(ROOT, OsStr::new("file"), OpenFlags::default(), opener).await.unwrap();
+    let (entry, opened) =
+        fs.create(ROOT, OsStr::new("file"), OpenFlags::default(), Maker::default(), opener).await.unwrap();
     let (ino, handle) = (entry.attr.ino, opened.handle);
     let (mut bytes, mut fate) = (Vec::new(), Fate::Written { closed_last: false });
     for step in steps {

@@ -221,11 +221,18 @@ impl FileSystem {
     /// Waits for the outcome of a file that is being stored.
     pub(super) async fn finish(&self, open: &FileHandle, writer: &Writer) -> Outcome {
         let outcome = match writer.upload.outcome().await {
-            Ok(meta) => self.follow(writer, meta).await,
+            Ok(meta) => self.follow_up(open.ino, writer, meta).await,
             failed => failed,
         };
         self.settle(open, writer, &outcome);
         outcome
+    }
+
+    /// The rest of the work on a file that was stored: another key, and attributes that came too late.
+    async fn follow_up(&self, ino: InodeNo, writer: &Writer, meta: ObjectMeta) -> Outcome {
+        let meta = self.follow(writer, meta).await?;
+        let key = writer.moves.lock().as_ref().map(|(to, _)| to.clone());
+        self.keep_rest(ino, key.unwrap_or_else(|| writer.upload.key()), meta).await
     }
 
     /// Tells the inode table how it ended, once.
@@ -233,8 +240,14 @@ impl FileSystem {
         let _settling = writer.settling.lock();
         if writer.upload.tell(Event::Settle) == Decision::Done {
             match outcome {
-                Ok(meta) => self.inodes.commit_write(open.ino, meta.clone()),
-                Err(_) => self.inodes.abandon_write(open.ino),
+                Ok(meta) => {
+                    self.inodes.commit_write(open.ino, meta.clone());
+                    self.keeps().into_iter().for_each(|keeping| keeping.ended(open.ino));
+                }
+                Err(_) => {
+                    self.keeps().into_iter().for_each(|keeping| keeping.forget(open.ino));
+                    self.inodes.abandon_write(open.ino);
+                }
             }
             let told = writer.ending.ended(&writer.upload.key(), outcome.as_ref().map(|meta| &meta.etag));
             if let Some(line) = told {

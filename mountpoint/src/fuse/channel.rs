@@ -19,7 +19,7 @@ use super::pending::{GoesOn, Interrupted, Pending, ReplyTo, Waiter};
 use super::reply::{open_flags, refusal};
 use super::request::{Operation, Request};
 use crate::clock::Clock;
-use crate::fs::{Error, Fallocate, HandleNo, Result, SetAttr, unsynced};
+use crate::fs::{Error, Fallocate, HandleNo, Maker, Result, SetAttr, unsynced};
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
 use crate::outlive::Journal;
@@ -191,6 +191,7 @@ impl<O: Operations> Channel<O> {
     pub(super) fn dispatch(self: &Arc<Self>, request: Request<'_>, reply_to: &ReplyTo) {
         let (unique, node, pid) = (request.unique, InodeNo(request.node), request.pid);
         let ops = &self.ops;
+        let maker = |mode| Maker { mode, uid: request.uid, gid: request.gid };
         if self.only.is_some_and(|owner| request.uid != owner && request.uid != 0)
             && !request.operation.follows_an_open()
         {
@@ -242,9 +243,11 @@ impl<O: Operations> Channel<O> {
                     // No kind of file that this file system has, as mknod(2) says it.
                     return reply.errno(Errno::PERM);
                 }
-                ops.mknod(node, name.to_owned(), entry(reply));
+                ops.mknod(node, name.to_owned(), maker(mode), entry(reply));
             }
-            Operation::Mkdir { name } => ops.mkdir(node, name.to_owned(), entry(runs("mkdir"))),
+            Operation::Mkdir { mode, name } => {
+                ops.mkdir(node, name.to_owned(), maker(mode), entry(runs("mkdir")));
+            }
             Operation::Unlink { name } => {
                 ops.unlink(node, name.to_owned(), runs("unlink").removed(is_resent));
             }
@@ -254,7 +257,8 @@ impl<O: Operations> Channel<O> {
                 ops.rename(node, name, InodeNo(new_parent), new_name, flags, runs("rename").empty());
             }
             Operation::Symlink { name, target } => {
-                ops.symlink(node, name.to_owned(), target.to_owned(), entry(runs("symlink")));
+                let (name, target) = (name.to_owned(), target.to_owned());
+                ops.symlink(node, name, target, maker(0o777), entry(runs("symlink")));
             }
             Operation::Readlink => {
                 let reply = waits("readlink");
@@ -300,9 +304,10 @@ impl<O: Operations> Channel<O> {
                     Err(error) => reply.refuse(&error),
                 });
             }
-            Operation::Create { flags, name } => {
+            Operation::Create { flags, mode, name } => {
                 let (reply, undo) = (waits("create"), ops.clone());
-                ops.create(node, name.to_owned(), open_flags(flags), pid, move |result| match result {
+                let (name, flags) = (name.to_owned(), open_flags(flags));
+                ops.create(node, name, flags, maker(mode), pid, move |result| match result {
                     Ok((entry, opened)) => {
                         if !reply.send(encode::create(&entry, &opened)) {
                             undo.take_back(opened.handle, Some(entry.attr.ino));

@@ -7,26 +7,43 @@ use crate::inode::Kind;
 
 const DIRECTORY: u32 = 0o040_000;
 const REGULAR: u32 = 0o100_000;
+const LINK: u32 = 0o120_000;
 
 /// `FOPEN_*`.
 const OPEN_DIRECT: u32 = 1;
 const OPEN_KEEP_CACHE: u32 = 1 << 1;
 const OPEN_PASSTHROUGH: u32 = 1 << 7;
 
+fn kind(of: Kind) -> u32 {
+    match of {
+        Kind::Directory => DIRECTORY,
+        Kind::File => REGULAR,
+        Kind::Link => LINK,
+    }
+}
+
 fn seconds(duration: Duration) -> (u64, u32) {
     (duration.as_secs(), duration.subsec_nanos())
 }
 
+/// Seconds from 1970, negative before it, and the nanoseconds after them.
+fn since_1970(time: SystemTime) -> (u64, u32) {
+    let before = match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => return seconds(after),
+        Err(before) => before.duration(),
+    };
+    let begun = u64::from(before.subsec_nanos() > 0);
+    let nanos = (1_000_000_000 - before.subsec_nanos()) % 1_000_000_000;
+    ((before.as_secs() + begun).wrapping_neg(), nanos)
+}
+
 /// `struct fuse_attr`, 88 bytes.
 fn attr(out: &mut Vec<u8>, attr: &Attr) {
-    // Before 1970 there was no S3.
-    let since = |time: SystemTime| seconds(time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default());
-    let ((accessed, accessed_ns), (time, nanos)) = (since(attr.accessed), since(attr.modified));
+    let ((accessed, accessed_ns), (time, nanos)) = (since_1970(attr.accessed), since_1970(attr.modified));
     for field in [attr.ino.0, attr.size, attr.size.div_ceil(512), accessed, time, time] {
         out.extend(field.to_ne_bytes());
     }
-    let kind = if attr.kind == Kind::Directory { DIRECTORY } else { REGULAR };
-    let mode = kind | u32::from(attr.mode);
+    let mode = kind(attr.kind) | u32::from(attr.mode);
     for field in [accessed_ns, nanos, nanos, mode, attr.links, attr.uid, attr.gid, 0, 4096, 0] {
         out.extend(field.to_ne_bytes());
     }
@@ -172,7 +189,7 @@ impl DirReply {
         self.bytes.extend(item.attr.ino.0.to_ne_bytes());
         self.bytes.extend(item.offset.to_ne_bytes());
         self.bytes.extend((name.len() as u32).to_ne_bytes());
-        let kind = if item.is_dir() { DIRECTORY } else { REGULAR } >> 12;
+        let kind = kind(item.attr.kind) >> 12;
         self.bytes.extend(kind.to_ne_bytes());
         self.bytes.extend(name);
         self.bytes.resize(self.bytes.len().next_multiple_of(8), 0);
@@ -218,6 +235,14 @@ mod tests {
         assert_eq!(create(&e, &opened).len(), 144);
         assert_eq!(open(&opened)[..12], [3, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0]);
         assert_eq!(statfs(&StatFs { blocks: 1, block_size: 2, files: 3, name_max: 4 }).len(), 80);
+    }
+
+    #[test]
+    fn times_before_1970_are_negative_seconds_and_nanoseconds_after_them() {
+        let before = |millis| since_1970(SystemTime::UNIX_EPOCH - Duration::from_millis(millis));
+        assert_eq!(before(0), (0, 0));
+        assert_eq!(before(2_000), (2u64.wrapping_neg(), 0));
+        assert_eq!(before(1_500), (2u64.wrapping_neg(), 500_000_000));
     }
 
     #[test]

@@ -22,7 +22,7 @@ use super::pages::Pages;
 use super::reply::{file_attr, file_type, fopen_flags, open_flags, refusal};
 use super::{BACKGROUND_MAX, CONGESTED_AT, TRANSFER_MAX};
 use crate::fs::{
-    Attr, DeviceNo, DirItem, Entry, Fallocate, HandleNo, Opened, Result, SetAttr, TimeWish, unsynced,
+    Attr, DeviceNo, DirItem, Entry, Fallocate, HandleNo, Maker, Opened, Result, SetAttr, TimeWish, unsynced,
 };
 use crate::inode::InodeNo;
 use crate::metrics::Metrics;
@@ -124,6 +124,10 @@ pub(super) struct FuserAdapter<O> {
 
 fn ino(number: INodeNo) -> InodeNo {
     InodeNo(number.0)
+}
+
+fn maker(request: &Request, mode: u32) -> Maker {
+    Maker { mode, uid: request.uid(), gid: request.gid() }
 }
 
 fn handle(number: FileHandle) -> HandleNo {
@@ -255,7 +259,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
 
     fn mknod(
         &self,
-        _req: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
@@ -266,19 +270,11 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         if rustix::fs::FileType::from_raw_mode(mode) != rustix::fs::FileType::RegularFile {
             return reply.error(Errno::EPERM);
         }
-        self.ops.mknod(ino(parent), name.to_owned(), self.entry("mknod", reply));
+        self.ops.mknod(ino(parent), name.to_owned(), maker(req, mode), self.entry("mknod", reply));
     }
 
-    fn mkdir(
-        &self,
-        _req: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        _mode: u32,
-        _umask: u32,
-        reply: ReplyEntry,
-    ) {
-        self.ops.mkdir(ino(parent), name.to_owned(), self.entry("mkdir", reply));
+    fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
+        self.ops.mkdir(ino(parent), name.to_owned(), maker(req, mode), self.entry("mkdir", reply));
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -308,7 +304,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         req: &Request,
         parent: INodeNo,
         name: &OsStr,
-        _mode: u32,
+        mode: u32,
         _umask: u32,
         flags: i32,
         reply: ReplyCreate,
@@ -318,6 +314,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
             ino(parent),
             name.to_owned(),
             open_flags(flags),
+            maker(req, mode),
             req.pid(),
             move |result| match result {
                 Ok((entry, opened)) => reply.created(
@@ -533,14 +530,15 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
 
     fn symlink(
         &self,
-        _req: &Request,
+        req: &Request,
         parent: INodeNo,
         name: &OsStr,
         target: &std::path::Path,
         reply: ReplyEntry,
     ) {
         let target = target.as_os_str().to_owned();
-        self.ops.symlink(ino(parent), name.to_owned(), target, self.entry("symlink", reply));
+        let maker = maker(req, 0o777);
+        self.ops.symlink(ino(parent), name.to_owned(), target, maker, self.entry("symlink", reply));
     }
 
     fn readlink(&self, _req: &Request, number: INodeNo, reply: ReplyData) {

@@ -6,8 +6,8 @@ use std::future::Future;
 
 use super::operations::Operations;
 use crate::fs::{
-    Attr, Backings, DeviceNo, DirItem, Entry, Fallocate, FileSystem, HandleNo, OpenFlags, Opened, Result,
-    SetAttr, StatFs, Tried,
+    Attr, Backings, DeviceNo, DirItem, Entry, Fallocate, FileSystem, HandleNo, Maker, OpenFlags, Opened,
+    Result, SetAttr, StatFs, Tried,
 };
 use crate::inode::InodeNo;
 use crate::prefetch::Bytes;
@@ -73,12 +73,24 @@ impl Operations for OnRuntime {
         self.later(move |fs| async move { fs.setattr(ino, wish).await }, done);
     }
 
-    fn mknod(&self, parent: InodeNo, name: OsString, done: impl FnOnce(Result<Entry>) + Send + 'static) {
-        self.later(move |fs| async move { fs.make_file(parent, &name).await }, done);
+    fn mknod(
+        &self,
+        parent: InodeNo,
+        name: OsString,
+        maker: Maker,
+        done: impl FnOnce(Result<Entry>) + Send + 'static,
+    ) {
+        self.later(move |fs| async move { fs.make_file(parent, &name, maker).await }, done);
     }
 
-    fn mkdir(&self, parent: InodeNo, name: OsString, done: impl FnOnce(Result<Entry>) + Send + 'static) {
-        self.later(move |fs| async move { fs.mkdir(parent, &name).await }, done);
+    fn mkdir(
+        &self,
+        parent: InodeNo,
+        name: OsString,
+        maker: Maker,
+        done: impl FnOnce(Result<Entry>) + Send + 'static,
+    ) {
+        self.later(move |fs| async move { fs.mkdir(parent, &name, maker).await }, done);
     }
 
     fn unlink(&self, parent: InodeNo, name: OsString, done: impl FnOnce(Result<()>) + Send + 'static) {
@@ -106,12 +118,43 @@ impl Operations for OnRuntime {
 
     fn symlink(
         &self,
-        _parent: InodeNo,
-        _name: OsString,
-        _target: OsString,
+        parent: InodeNo,
+        name: OsString,
+        target: OsString,
+        maker: Maker,
         done: impl FnOnce(Result<Entry>) + Send + 'static,
     ) {
-        done(self.fs.symlink());
+        self.later(move |fs| async move { fs.symlink(parent, &name, &target, maker).await }, done);
+    }
+
+    fn readlink(&self, ino: InodeNo, done: impl FnOnce(Result<OsString>) + Send + 'static) {
+        self.later(move |fs| async move { fs.readlink(ino).await }, done);
+    }
+
+    fn getxattr(&self, ino: InodeNo, name: OsString, done: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
+        if let Some(result) = self.fs.try_getxattr(ino, &name) {
+            return done(result);
+        }
+        self.later(move |fs| async move { fs.getxattr(ino, &name).await }, done);
+    }
+
+    fn listxattr(&self, ino: InodeNo, done: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
+        self.later(move |fs| async move { fs.listxattr(ino).await }, done);
+    }
+
+    fn setxattr(
+        &self,
+        ino: InodeNo,
+        name: OsString,
+        value: Vec<u8>,
+        flags: u32,
+        done: impl FnOnce(Result<()>) + Send + 'static,
+    ) {
+        self.later(move |fs| async move { fs.setxattr(ino, &name, &value, flags).await }, done);
+    }
+
+    fn removexattr(&self, ino: InodeNo, name: OsString, done: impl FnOnce(Result<()>) + Send + 'static) {
+        self.later(move |fs| async move { fs.removexattr(ino, &name).await }, done);
     }
 
     fn create(
@@ -119,10 +162,11 @@ impl Operations for OnRuntime {
         parent: InodeNo,
         name: OsString,
         flags: OpenFlags,
+        maker: Maker,
         pid: u32,
         done: impl FnOnce(Result<(Entry, Opened)>) + Send + 'static,
     ) {
-        self.later(move |fs| async move { fs.create(parent, &name, flags, pid).await }, done);
+        self.later(move |fs| async move { fs.create(parent, &name, flags, maker, pid).await }, done);
     }
 
     fn open(

@@ -5,8 +5,8 @@ use std::ffi::{OsStr, OsString};
 use rustix::io::Errno;
 
 use crate::fs::{
-    Attr, Backings, DeviceNo, DirItem, Entry, Error, Fallocate, HandleNo, OpenFlags, Opened, Result, SetAttr,
-    StatFs,
+    Attr, Backings, DeviceNo, DirItem, Entry, Error, Fallocate, HandleNo, Maker, OpenFlags, Opened, Result,
+    SetAttr, StatFs,
 };
 use crate::inode::InodeNo;
 use crate::prefetch::Bytes;
@@ -40,12 +40,24 @@ pub trait Operations: Clone + Send + Sync + 'static {
     }
 
     /// A new, empty file. The kernel holds a reference to it.
-    fn mknod(&self, _parent: InodeNo, _name: OsString, done: impl FnOnce(Result<Entry>) + Send + 'static) {
+    fn mknod(
+        &self,
+        _parent: InodeNo,
+        _name: OsString,
+        _maker: Maker,
+        done: impl FnOnce(Result<Entry>) + Send + 'static,
+    ) {
         done(read_only());
     }
 
     /// A new directory. The kernel holds a reference to it.
-    fn mkdir(&self, _parent: InodeNo, _name: OsString, done: impl FnOnce(Result<Entry>) + Send + 'static) {
+    fn mkdir(
+        &self,
+        _parent: InodeNo,
+        _name: OsString,
+        _maker: Maker,
+        done: impl FnOnce(Result<Entry>) + Send + 'static,
+    ) {
         done(read_only());
     }
 
@@ -78,6 +90,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
         _parent: InodeNo,
         _name: OsString,
         _target: OsString,
+        _maker: Maker,
         done: impl FnOnce(Result<Entry>) + Send + 'static,
     ) {
         done(read_only());
@@ -137,6 +150,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
         _parent: InodeNo,
         _name: OsString,
         _flags: OpenFlags,
+        _maker: Maker,
         _pid: u32,
         done: impl FnOnce(Result<(Entry, Opened)>) + Send + 'static,
     ) {

@@ -41,6 +41,7 @@ pub(super) fn file_type(kind: Kind) -> FileType {
     match kind {
         Kind::File => FileType::RegularFile,
         Kind::Directory => FileType::Directory,
+        Kind::Link => FileType::Symlink,
     }
 }
 

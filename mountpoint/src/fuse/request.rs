@@ -18,6 +18,7 @@ pub(super) struct Request<'a> {
     pub(super) unique: u64,
     pub(super) node: u64,
     pub(super) uid: u32,
+    pub(super) gid: u32,
     pub(super) pid: u32,
     pub(super) operation: Operation<'a>,
 }
@@ -57,6 +58,7 @@ pub(super) enum Operation<'a> {
         name: &'a OsStr,
     },
     Mkdir {
+        mode: u32,
         name: &'a OsStr,
     },
     Unlink {
@@ -85,6 +87,7 @@ pub(super) enum Operation<'a> {
     },
     Create {
         flags: i32,
+        mode: u32,
         name: &'a OsStr,
     },
     Read {
@@ -270,6 +273,7 @@ struct Header {
     unique: u64,
     node: u64,
     uid: u32,
+    gid: u32,
     pid: u32,
 }
 
@@ -278,8 +282,8 @@ impl Header {
         let mut fields = Fields { left: bytes, apart: None };
         let mut read = || {
             let (len, opcode, unique, node) = (fields.u32()?, fields.u32()?, fields.u64()?, fields.u64()?);
-            let (uid, _gid, pid, _ext) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
-            Some(Self { len: len as usize, opcode, unique, node, uid, pid })
+            let (uid, gid, pid, _ext) = (fields.u32()?, fields.u32()?, fields.u32()?, fields.u32()?);
+            Some(Self { len: len as usize, opcode, unique, node, uid, gid, pid })
         };
         read().ok_or(DecodeError::NoHeader)
     }
@@ -289,9 +293,9 @@ impl Header {
     }
 
     fn with(self, fields: Fields<'_>) -> Result<Request<'_>, DecodeError> {
-        let Self { opcode, unique, node, uid, pid, .. } = self;
+        let Self { opcode, unique, node, uid, gid, pid, .. } = self;
         let operation = body(opcode, fields).ok_or_else(|| self.unreadable())?;
-        Ok(Request { unique, node, uid, pid, operation })
+        Ok(Request { unique, node, uid, gid, pid, operation })
     }
 }
 
@@ -329,8 +333,8 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
             Operation::Mknod { mode, name: f.name()? }
         }
         9 => {
-            f.bytes(8)?;
-            Operation::Mkdir { name: f.name()? }
+            let (mode, _umask) = (f.u32()?, f.u32()?);
+            Operation::Mkdir { mode, name: f.name()? }
         }
         10 => Operation::Unlink { name: f.name()? },
         11 => Operation::Rmdir { name: f.name()? },
@@ -379,9 +383,9 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
         29 => Operation::Releasedir { handle: f.u64()? },
         30 => Operation::Fsyncdir { handle: f.u64()? },
         35 => {
-            let flags = f.u32()? as i32;
-            f.bytes(12)?;
-            Operation::Create { flags, name: f.name()? }
+            // The kernel has taken the umask off already.
+            let (flags, mode, _umask, _open_flags) = (f.u32()? as i32, f.u32()?, f.u32()?, f.u32()?);
+            Operation::Create { flags, mode, name: f.name()? }
         }
         36 => Operation::Interrupt { unique: f.u64()? },
         38 => Operation::Destroy,
@@ -437,7 +441,7 @@ pub mod fuzzing {
         Some(match request.operation {
             Operation::Lookup { name }
             | Operation::Mknod { name, .. }
-            | Operation::Mkdir { name }
+            | Operation::Mkdir { name, .. }
             | Operation::Unlink { name }
             | Operation::Rmdir { name }
             | Operation::Link { name }

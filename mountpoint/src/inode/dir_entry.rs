@@ -8,6 +8,7 @@ use super::state::{Node, Place};
 use super::tree::{Adopted, Tree};
 use super::{InodeNo, Kind, Stat};
 use crate::listing::batch::Batch;
+use crate::object::ObjectMeta;
 use crate::sync::Arc;
 
 /// One entry of a directory.
@@ -34,6 +35,14 @@ impl DirEntry {
     /// An entry of an inode that lives.
     pub(super) fn of_inode(name: &str, ino: InodeNo, offset: u64, stat: Stat) -> Self {
         Self { ino, offset, stat, source: Source::Inode { name: name.into() } }
+    }
+
+    /// The metadata of a file in the page that the entry comes from.
+    pub(super) fn listed(&self) -> Option<ObjectMeta> {
+        match &self.source {
+            Source::Inode { .. } => None,
+            Source::Page { batch, index } => batch.meta(*index),
+        }
     }
 
     /// The entry's name.

@@ -31,6 +31,7 @@ mod rename;
 mod state;
 mod stream;
 mod tree;
+mod version;
 
 #[cfg(test)]
 mod tests;
@@ -96,6 +97,8 @@ pub enum Kind {
     File,
     /// A prefix that ends in `/`.
     Directory,
+    /// An object that holds the target of a symbolic link. Only its metadata say so, which this room does not know: it says `File`.
+    Link,
 }
 
 /// The attributes that stat shows.

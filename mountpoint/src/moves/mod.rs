@@ -11,6 +11,7 @@ mod lost;
 mod note;
 mod object;
 mod parts;
+mod restate;
 mod resume;
 
 #[cfg(test)]
@@ -25,6 +26,7 @@ use crate::sync::{Arc, Mutex};
 pub use directory::CopiedDirectory;
 pub use note::NotesConfig;
 use note::{Note, Notes};
+pub use restate::Restated;
 
 /// How objects are moved.
 #[derive(Clone, Debug)]

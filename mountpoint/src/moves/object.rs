@@ -216,6 +216,7 @@ mod tests {
                 readable: true,
             },
             properties: Properties::default(),
+            version: None,
             tags: 0,
             checksum: checksum.map(str::to_owned),
         };

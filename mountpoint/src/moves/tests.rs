@@ -3,6 +3,8 @@
 
 mod directory;
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::object::ObjectKey;
 use crate::s3::{ErrorKind, NewObject, Properties, PutObject, Replaces};
@@ -207,4 +209,59 @@ async fn a_copy_is_taken_back_only_while_its_source_is_there() {
     client.insert("from", "newer");
     mover.take_back(&copied).await;
     assert_eq!(client.object("to").unwrap(), BYTES, "the copy is all there is of these bytes");
+}
+
+#[tokio::test]
+async fn whichever_request_of_a_change_of_metadata_fails_the_bytes_stay() {
+    let ops = [
+        Op::HeadObject,
+        Op::CopyObject,
+        Op::CreateMultipartUpload,
+        Op::UploadPartCopy,
+        Op::CompleteMultipartUpload,
+    ];
+    let words: BTreeMap<_, _> = [("mode".to_owned(), "33188".to_owned())].into();
+    for copy_max in [1000, 5] {
+        for (op, lost) in ops.into_iter().map(Some).chain([None]).flat_map(|op| [(op, false), (op, true)]) {
+            let client = bucket();
+            let properties = put(&client).await;
+            let described = client.arc().describe_object(&key("from")).await.unwrap();
+            if let Some(op) = op {
+                let plan = FaultPlan::on(op).fail(ErrorKind::ServerError);
+                client.inject(if lost { plan.answer_lost() } else { plan });
+            }
+            let restated = mover(&client, copy_max).restate(&key("from"), described, words.clone()).await;
+            client.clear_faults();
+            assert_eq!(client.object("from").unwrap(), BYTES, "{op:?} {lost}");
+            assert_eq!(client.keys(), ["from"]);
+            let now = client.arc().describe_object(&key("from")).await.unwrap();
+            let tags = client.arc().object_tags(&key("from")).await.unwrap();
+            let is_new = now.properties.user == words;
+            assert!(is_new || now.properties.user == properties.user, "{op:?} {lost}");
+            assert_eq!(
+                Properties { tags, user: BTreeMap::new(), ..now.properties },
+                Properties { user: BTreeMap::new(), ..properties }
+            );
+            match restated {
+                Ok(restated) => assert!(is_new && restated.id == ObjectId::of(key("from"), &now.meta)),
+                Err(_) => assert!(op.is_some(), "nothing failed"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_metadata_spares_another_clients_version() {
+    let client = bucket();
+    put(&client).await;
+    let described = client.arc().describe_object(&key("from")).await.unwrap();
+    client.insert("from", "another");
+    let words = [("mode".to_owned(), "33188".to_owned())].into();
+    let error = mover(&client, 1000).restate(&key("from"), described.clone(), words).await.unwrap_err();
+    assert!(matches!(error, Error::Changing), "{error}");
+    assert_eq!(client.object("from").unwrap(), "another");
+    client.remove("from");
+    let error = mover(&client, 1000).restate(&key("from"), described, BTreeMap::new()).await.unwrap_err();
+    assert!(matches!(error, Error::Changing), "{error}");
+    assert_eq!(client.keys(), [""; 0]);
 }

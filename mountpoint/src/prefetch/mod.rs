@@ -5,6 +5,7 @@
 //! in memory, then in the disk cache, then asks S3. It never blocks a caller, and knows nothing of names or of FUSE.
 
 mod cached;
+mod carry;
 mod fetch;
 mod link;
 mod object;
@@ -18,7 +19,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Semaphore, oneshot};
 
 #[cfg(test)]
 mod tests;
@@ -92,6 +93,8 @@ struct Shared {
     objects: Mutex<HashMap<ObjectId, Weak<Object>>>,
     /// Versions that are open and have another key by now: the same bytes.
     moved: Mutex<HashMap<ObjectId, ObjectId>>,
+    /// Turns of versions whose cached blocks get another key.
+    carries: Semaphore,
     link: Mutex<Link>,
     /// Handles that read in sequence: they share the link.
     streams: AtomicU64,
@@ -132,6 +135,7 @@ impl Prefetcher {
             runtime,
             objects,
             moved: Mutex::default(),
+            carries: Semaphore::new(1),
             link,
             streams,
             under_way: AtomicUsize::new(0),

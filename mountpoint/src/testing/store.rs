@@ -150,7 +150,7 @@ impl Store {
         let meta = self.head(key)?;
         let properties = self.objects[key].properties.clone();
         let (tags, properties) = (properties.tags.len(), Properties { tags: Tags::new(), ..properties });
-        Ok(Described { meta, properties, tags: tags as u32, checksum: None })
+        Ok(Described { meta, properties, version: None, tags: tags as u32, checksum: None })
     }
 
     pub(super) fn tags(&self, key: &ObjectKey) -> Result<Tags> {

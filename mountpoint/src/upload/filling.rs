@@ -265,7 +265,7 @@ impl Upload {
 
     /// The multipart upload. What is before the new bytes begins to be copied.
     fn begin(self: &Arc<Self>) -> Arc<Multipart> {
-        let (shared, object) = (Arc::clone(&self.shared), self.object.lock().clone());
+        let (shared, object) = (Arc::clone(&self.shared), self.to_be(false));
         let multipart = Multipart::new(shared, object, self.behind.clone());
         let upload = Arc::downgrade(self);
         multipart.copy_what_is_before(move |error| {

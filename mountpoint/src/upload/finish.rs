@@ -114,7 +114,7 @@ impl Upload {
         };
         self.commit()?;
         // From here on the key stays.
-        let object = self.object.lock().clone();
+        let object = self.to_be(true);
         let algorithm = object.checksum;
         let checksum = algorithm.map(|_| part.checksum);
         let request = PutObject { object, body: pieces(blocks), checksum };

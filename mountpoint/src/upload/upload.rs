@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
@@ -16,8 +17,11 @@ use super::stage::{Decision, Event, Stage};
 use super::{Error, Shared};
 use crate::checksum::Checksum;
 use crate::object::{ObjectKey, ObjectMeta};
-use crate::s3::{NewObject, PartLimits, Replaces};
+use crate::s3::{NewObject, PartLimits, Properties, Replaces};
 use crate::sync::{Arc, Mutex};
+
+/// Called for the properties of the object just before a request bears them. `is_whole`: it bears all bytes, too.
+pub(super) type Describe = Box<dyn Fn(&mut Properties, bool) + Send + Sync>;
 
 /// Called once with the result of a write.
 pub type WriteDone = Box<dyn FnOnce(Result<(), Error>) + Send>;
@@ -37,6 +41,8 @@ pub struct Upload {
     pub(super) shared: Arc<Shared>,
     /// The object to be; its key may change until a request bears it.
     pub(super) object: Mutex<NewObject>,
+    /// The last word about its properties.
+    describe: OnceLock<Describe>,
     /// The object that it goes on behind.
     pub(super) behind: Option<Behind>,
     /// Limits of parts as they were known when the upload began: parts of one file are cut by one rule.
@@ -106,8 +112,17 @@ impl Upload {
         };
         let outcome = watch::Sender::new(None);
         let limits = shared.client.part_limits();
-        let object = Mutex::new(object);
-        Self { shared, object, behind, limits, state: Mutex::new(state), changed: Notify::new(), outcome }
+        let (object, describe) = (Mutex::new(object), OnceLock::new());
+        Self {
+            shared,
+            object,
+            describe,
+            behind,
+            limits,
+            state: Mutex::new(state),
+            changed: Notify::new(),
+            outcome,
+        }
     }
 
     /// Bytes accepted so far.
@@ -118,6 +133,21 @@ impl Upload {
     /// The key that its object has, or is to have.
     pub fn key(&self) -> ObjectKey {
         self.object.lock().key.clone()
+    }
+
+    /// Sets the last word about the object's properties: it is asked just before a request bears them, and told whether that has all bytes of the
+    /// file. Call it before the first write.
+    pub fn described_by(&self, describe: impl Fn(&mut Properties, bool) + Send + Sync + 'static) {
+        let _ = self.describe.set(Box::new(describe));
+    }
+
+    /// The object as a request bears it now.
+    pub(super) fn to_be(&self, is_whole: bool) -> NewObject {
+        let mut object = self.object.lock().clone();
+        if let Some(describe) = self.describe.get() {
+            describe(&mut object.properties, is_whole);
+        }
+        object
     }
 
     /// Runs `rename` while bytes are taken, so that no outcome is known before it ends. It learns whether the key can still change, and

@@ -21,6 +21,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--cache-passthrough", "auto", ""),
     ("--debug", "", ""),
     ("--dir-mode", "0755", ""),
+    ("--directory-markers", "", ""),
     ("--dual-stack", "", ""),
     ("--endpoint-url", "", "AWS_ENDPOINT_URL"),
     ("--expected-bucket-owner", "", ""),
@@ -33,6 +34,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--help", "", ""),
     ("--ignore-attributes", "", ""),
     ("--infer-content-type", "", ""),
+    ("--keep-metadata", "", ""),
     ("--log-directory", "syslog", ""),
     ("--log-format", "text", ""),
     ("--log-metrics", "", ""),
@@ -77,6 +79,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--user-agent-prefix", "", ""),
     ("--version", "", ""),
     ("--write-part-size", "as --part-size", ""),
+    ("--xattrs", "", ""),
 ];
 
 /// Options of AWS's mount-s3 1.24. Those that the help does not list are refused, or accepted for scripts (`options.rs`).

@@ -12,7 +12,8 @@ use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::{ObjectId, ObjectKey};
 use mountpoint::s3::{
-    self, ErrorKind, GetObject, ListObjects, NewObject, ObjectClient, ProbeRequest, PutObject, S3Client,
+    self, ErrorKind, GetObject, ListObjects, NewObject, ObjectClient, ProbeRequest, Properties, PutObject,
+    S3Client,
 };
 use s3server::{FaultPlan, RequestLog, Server};
 use testkit::{Moto, RealStore, Versitygw};
@@ -282,6 +283,21 @@ impl Store {
         let object = NewObject::new(key);
         let request = PutObject { object, body: vec![bytes.into()], checksum: None };
         RUNTIME.block_on(self.client.put_object(&request)).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Stores an object with user metadata, as any other client would.
+    pub(crate) fn put_with(&self, key: &str, bytes: impl Into<Bytes>, words: &[(&str, &str)]) {
+        let mut object = NewObject::new(key);
+        object.properties.content_type = Some("text/plain".to_owned());
+        object.properties.user = words.iter().map(|&(name, value)| (name.into(), value.into())).collect();
+        let request = PutObject { object, body: vec![bytes.into()], checksum: None };
+        RUNTIME.block_on(self.client.put_object(&request)).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// The properties of an object besides its bytes.
+    pub(crate) fn properties(&self, key: &str) -> Properties {
+        let described = RUNTIME.block_on(self.client.describe_object(&ObjectKey::new(key)));
+        described.unwrap_or_else(|error| panic!("{error}")).properties
     }
 
     /// The bytes of an object.

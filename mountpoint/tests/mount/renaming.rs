@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use s3server::{Effect, Fault};
 
 use super::semantics::assert_errno;
-use crate::common::{Pattern, Setup, Store, TestMount, run, until};
+use crate::common::{Pattern, Setup, Store, TestMount, command, run, until};
 
 const RENAMES: &[&str] = &["--allow-rename"];
 
@@ -208,5 +208,27 @@ fn a_killed_rename_of_a_directory_is_completed_by_the_next_mount() {
         check_tree(&store, "moved", FILES);
         until("the log says so", || next.log().contains("whose mount-s3 was killed, is complete"));
         assert_eq!(fs::read_to_string(next.path("moved/5/12")).unwrap(), "12");
+    }
+}
+
+#[test]
+fn a_store_that_showed_that_it_has_no_copies_is_not_mounted_for_them() {
+    let store = Store::new();
+    store.plant("file", b"1");
+    let Some(mount) = TestMount::of(&store, &Setup::new(RENAMES)) else { return };
+    let unknown = Effect::Error { status: 501, code: "NotImplemented".to_owned() };
+    store.faults().add(Fault::on("CopyObject", unknown));
+    assert_errno(fs::rename(mount.path("file"), mount.path("new")), Errno::OPNOTSUPP);
+    assert_eq!(store.keys(), ["file"]);
+    drop(mount);
+    for flag in ["--allow-rename", "--allow-append", "--keep-metadata"] {
+        let folder = tempfile::tempdir().unwrap();
+        let setup = Setup { foreground: false, ..Setup::new(&[flag]) };
+        let refused = command(&store, folder.path(), &setup).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            !refused.status.success() && said.contains(flag) && said.contains("CopyObject"),
+            "{flag}: {said}"
+        );
     }
 }

@@ -3,8 +3,8 @@
 use mountpoint::object::{ETag, ObjectId, ObjectKey};
 use mountpoint::s3::{CopyObject, CopyPart, ErrorKind, ObjectClient as _, Replaces, UploadId};
 
-use super::bench;
 use super::server::{Step, Then};
+use super::{PATIENCE, bench};
 
 const DATE: (&str, &str) = ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT");
 const MD5: &str = "5d41402abc4b2a76b9719d911017c592";
@@ -150,4 +150,18 @@ async fn a_store_without_copies_is_remembered() {
     let error = bench.client.copy_object(&copy(Replaces::Anything)).await.unwrap_err();
     assert_eq!(*error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(bench.client.refuses_copies());
+}
+
+#[tokio::test]
+async fn a_copy_that_takes_minutes_is_waited_for_and_sent_once() {
+    let document = format!("<CopyObjectResult><ETag>{MD5}</ETag></CopyObjectResult>");
+    // Longer each time than other requests are waited for.
+    let slow = Step::answer(200, &[], document.as_bytes()).after(2 * PATIENCE);
+    let spaces = Step::answer(200, &[], format!("  {document}").as_bytes());
+    let spaces = spaces.pause(document.len() + 1, 2 * PATIENCE);
+    let bench = bench(vec![slow, spaces]).await;
+    for _ in 0..2 {
+        bench.client.copy_object(&copy(Replaces::Anything)).await.unwrap();
+    }
+    assert_eq!(bench.asked().len(), 2, "each was sent once");
 }

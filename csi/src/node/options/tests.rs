@@ -365,6 +365,7 @@ fn an_inline_volume_may_set_what_takes_nothing_of_the_node() {
         "cache-passthrough",
         "debug",
         "dir-mode",
+        "directory-markers",
         "expected-bucket-owner",
         "file-mode",
         "force-path-style",
@@ -372,6 +373,7 @@ fn an_inline_volume_may_set_what_takes_nothing_of_the_node() {
         "gid",
         "ignore-attributes",
         "infer-content-type",
+        "keep-metadata",
         "log-filter",
         "log-format",
         "log-metrics",
@@ -398,6 +400,7 @@ fn an_inline_volume_may_set_what_takes_nothing_of_the_node() {
         "uid",
         "upload-checksums",
         "write-part-size",
+        "xattrs",
     ];
     assert_eq!(allowed, judged);
     let error = inline("--max-cache-size 1000000").unwrap_err();

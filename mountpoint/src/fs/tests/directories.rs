@@ -132,11 +132,11 @@ async fn a_directory_replaces_an_empty_one_only() {
     let fs = renaming(&client, true);
     assert_eq!(errno(rename(&fs, "old", "full").await), Errno::NOTEMPTY);
     assert_eq!(errno(rename(&fs, "old", "other").await), Errno::NOTDIR);
-    fs.mkdir(ROOT, OsStr::new("made")).await.unwrap();
+    fs.mkdir(ROOT, OsStr::new("made"), Maker::default()).await.unwrap();
     let made = ino(&fs, "made").await.unwrap();
-    fs.make_file(made, OsStr::new("inside")).await.unwrap();
+    fs.make_file(made, OsStr::new("inside"), Maker::default()).await.unwrap();
     assert_eq!(errno(rename(&fs, "old", "made").await), Errno::NOTEMPTY);
-    fs.mkdir(ROOT, OsStr::new("empty")).await.unwrap();
+    fs.mkdir(ROOT, OsStr::new("empty"), Maker::default()).await.unwrap();
     let no_replace = fs.rename(ROOT, OsStr::new("old"), ROOT, OsStr::new("empty"), 1).await;
     assert_eq!(errno(no_replace), Errno::EXIST);
     assert_eq!(client.calls(Op::CopyObject), 0);
@@ -175,7 +175,7 @@ async fn files_written_in_a_renamed_directory_are_stored_under_its_new_name() {
         let old = ino(&fs, "old").await.unwrap();
         let b = below(&fs, old, "b").await.unwrap();
         let wish = OpenFlags { write: true, ..OpenFlags::default() };
-        let (entry, opened) = fs.create(b, OsStr::new("made"), wish, 1).await.unwrap();
+        let (entry, opened) = fs.create(b, OsStr::new("made"), wish, Maker::default(), 1).await.unwrap();
         let bytes: Vec<u8> = (0..len).map(|i| (i / 3) as u8).collect();
         for (piece, at) in bytes.chunks(1 << 20).zip((0..).step_by(1 << 20)) {
             let (send, receive) = tokio::sync::oneshot::channel();

@@ -160,7 +160,7 @@ async fn a_file_that_is_being_written_is_stored_under_the_name_it_got() {
         let client = MemoryClient::new();
         let fs = renaming(&client, false);
         let wish = OpenFlags { write: true, ..OpenFlags::default() };
-        let (entry, opened) = fs.create(ROOT, OsStr::new("tmp"), wish, 1).await.unwrap();
+        let (entry, opened) = fs.create(ROOT, OsStr::new("tmp"), wish, Maker::default(), 1).await.unwrap();
         let bytes: Vec<u8> = (0..len).map(|i| (i / 3) as u8).collect();
         for piece in bytes.chunks(1 << 20).enumerate().map(|(i, piece)| (i << 20, piece)) {
             let (send, receive) = tokio::sync::oneshot::channel();
@@ -188,7 +188,7 @@ async fn a_file_made_and_not_written_and_a_taken_name_are_looked_at() {
     client.insert("taken", "1");
     let fs = renaming(&client, false);
     let wish = OpenFlags { write: true, ..OpenFlags::default() };
-    fs.make_file(ROOT, OsStr::new("made")).await.unwrap();
+    fs.make_file(ROOT, OsStr::new("made"), Maker::default()).await.unwrap();
     rename(&fs, "made", "here").await.unwrap();
     let made = ino(&fs, "here").await.unwrap();
     let opened = fs.open(made, wish, 1).await.unwrap();

@@ -88,7 +88,7 @@ fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
         }
         Operation::Symlink { name, target } => (6, b.name(name).name(target)),
         Operation::Mknod { mode, name } => (8, b.u32s(&[mode, noise, noise, 0]).name(name)),
-        Operation::Mkdir { name } => (9, b.u32s(&[noise, noise]).name(name)),
+        Operation::Mkdir { mode, name } => (9, b.u32s(&[mode, noise]).name(name)),
         Operation::Unlink { name } => (10, b.name(name)),
         Operation::Rmdir { name } => (11, b.name(name)),
         Operation::Rename { name, new_parent, new_name, flags: 0 } => {
@@ -128,7 +128,9 @@ fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
         Operation::Opendir => (27, b.u32s(&[noise, noise])),
         Operation::Readdir { handle, offset, size } => (28, read_in(handle, offset, size, noise)),
         Operation::Releasedir { handle } => (29, b.u64s(&[handle]).u32s(&[noise, noise]).u64s(&[wide])),
-        Operation::Create { flags, name } => (35, b.u32s(&[flags as u32, noise, noise, noise]).name(name)),
+        Operation::Create { flags, mode, name } => {
+            (35, b.u32s(&[flags as u32, mode, noise, noise]).name(name))
+        }
         Operation::Interrupt { unique } => (36, b.u64s(&[unique])),
         Operation::Destroy => (38, b),
         Operation::BatchForget { ref nodes } => {
@@ -207,7 +209,7 @@ fn every(parts: &Parts) -> Vec<Operation<'_>> {
             modified: None,
         },
         Operation::Mknod { mode: c, name },
-        Operation::Mkdir { name },
+        Operation::Mkdir { mode: c, name },
         Operation::Unlink { name },
         Operation::Rmdir { name },
         Operation::Rename { name, new_parent: a, new_name: other, flags: c },
@@ -222,7 +224,7 @@ fn every(parts: &Parts) -> Vec<Operation<'_>> {
         Operation::Fsyncdir { handle },
         Operation::Lseek { handle, offset, whence: c },
         Operation::Open { flags: c as i32 },
-        Operation::Create { flags: c as i32, name },
+        Operation::Create { flags: c as i32, mode: b as u32, name },
         Operation::Read { handle, offset, size },
         Operation::Write { handle, offset, data, mapped: yes, flags: c as i32 },
         Operation::Flush { handle },
@@ -272,7 +274,7 @@ proptest! {
             let (opcode, body) = encode(&operation, noise);
             let bytes = request(opcode, &body);
             let decoded = decode(&bytes);
-            let expected = Request { unique: 77, node: 5, uid: 1000, pid: 4242, operation };
+            let expected = Request { unique: 77, node: 5, uid: 1000, gid: 1000, pid: 4242, operation };
             prop_assert_eq!(decoded, Ok(expected));
         }
     }

@@ -176,3 +176,26 @@ fn a_request_that_begins_in_a_late_cache_ends_in_the_store() {
     drop(reader);
     until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
 }
+
+#[test]
+fn cached_blocks_of_a_version_with_another_key_go_along() {
+    let cache = Arc::new(MemoryCache::new());
+    let b = bench_with(256 << 20, Some(cache.clone()));
+    let len = 3 * MIB + 77;
+    let (from, data) = kept(&b, &cache, len);
+    assert!(cache.forget(&from, 1), "one was never read");
+    let to = ObjectId::by_etag("new".into(), b.client.insert("new", data.clone()));
+    b.client.remove("o");
+    b.prefetcher.moved(&from, &to);
+    b.prefetcher.carry(&from, &to, len as u64);
+    until("the old version leaves the cache", || cache.present(&from, 0).is_empty());
+    let reader = b.prefetcher.open(to, len as u64, None);
+    for at in [5, 2 * MIB + 1, 3 * MIB] {
+        assert_eq!(read(&reader, at as u64, 70).unwrap(), data[at..at + 70]);
+    }
+    assert!(b.client.log().is_empty(), "nothing is asked of the store");
+    assert_eq!(read(&reader, MIB as u64 + 5, 70).unwrap(), data[MIB + 5..MIB + 75]);
+    assert!(!b.client.log().is_empty(), "the block that was not here is fetched");
+    drop(reader);
+    until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
+}

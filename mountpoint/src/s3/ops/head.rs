@@ -122,7 +122,8 @@ pub(crate) async fn describe_object(wire: &Wire, key: &ObjectKey) -> Result<Desc
     let properties = Properties::of(&headers)
         .map_err(|why| Error::new(ErrorKind::BadAnswer, OPERATION).key(key).message(why))?;
     let tags = text(&headers, "x-amz-tagging-count").and_then(|count| count.parse().ok()).unwrap_or(0);
-    Ok(Described { meta, properties, tags, checksum: stored_checksum(&headers) })
+    let version = text(&headers, "x-amz-version-id").filter(|id| *id != "null").map(str::to_owned);
+    Ok(Described { meta, properties, version, tags, checksum: stored_checksum(&headers) })
 }
 
 /// Whether a listing has the key, if we may list it. S3 answers 403 to a HEAD of a missing key if the policy allows listings only

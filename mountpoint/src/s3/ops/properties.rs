@@ -110,6 +110,8 @@ pub struct Described {
     pub meta: ObjectMeta,
     /// The properties besides the bytes, without tags.
     pub properties: Properties,
+    /// The store's name for this version, in a bucket that keeps versions.
+    pub version: Option<String>,
     /// How many tags it has, where the store tells.
     pub tags: u32,
     /// The checksum as the store spells it, if it keeps one: of all bytes, or of the parts (`value-N`).

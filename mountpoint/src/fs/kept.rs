@@ -1,0 +1,476 @@
+//! Attributes that objects keep, with `--keep-metadata`: shown, changed, and stored with a file; and, with `--xattrs`, what a HEAD tells of an object.
+//!
+//! What is set on a file before it is stored goes with the request that stores it. Later, the store copies the object onto itself.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStringExt as _;
+use std::time::SystemTime;
+
+use futures_util::stream::{self, StreamExt as _};
+use rustix::io::Errno;
+use tokio::sync::OnceCell;
+
+use super::{Attr, Entry, Error, FileSystem, Maker, OpenFlags, Result, SetAttr};
+use crate::inode::{DirEntry, InodeNo, InodeTable, Kind, Stat, TimeWish};
+use crate::kept::{self, Keeper, Kept};
+use crate::moves;
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use crate::sync::{Arc, Mutex};
+use crate::upload::{self, Upload};
+
+/// Changes of stored files that are under way at once, one for each file. Doubling it lets more programs change files at once.
+const CHANGES_MAX: usize = 64;
+
+/// The part of a mount that keeps attributes.
+#[derive(Debug)]
+pub struct Keeping {
+    pub(super) keeper: Keeper,
+    /// Whether attributes are kept (`--keep-metadata`), or only facts of the store are shown (`--xattrs`).
+    pub(super) keeps: bool,
+    pub(super) shows: bool,
+    /// Files that are not stored yet.
+    pending: Mutex<HashMap<InodeNo, Arc<Pending>>>,
+    /// Changes of one file come one after the other: the second begins with what the first one left.
+    changes: [tokio::sync::Mutex<()>; CHANGES_MAX],
+}
+
+/// A file that is not stored yet.
+#[derive(Debug, Default)]
+struct Pending {
+    wanted: Mutex<Wanted>,
+    /// The end of its upload, with the attributes that were set too late for that.
+    stored: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
+}
+
+#[derive(Debug, Default)]
+struct Wanted {
+    kept: Kept,
+    /// The attributes in the request that makes the object.
+    sent: Option<Kept>,
+    /// A program set some.
+    is_set: bool,
+    /// The object has them all: a later change is one of a stored file.
+    is_settled: bool,
+}
+
+impl Keeping {
+    /// Attributes by this keeper. `keeps`, `shows`: the flags `--keep-metadata` and `--xattrs`.
+    pub fn new(keeper: Keeper, keeps: bool, shows: bool) -> Self {
+        let changes = std::array::from_fn(|_| tokio::sync::Mutex::default());
+        Self { keeper, keeps, shows, pending: Mutex::default(), changes }
+    }
+
+    fn pending(&self, ino: InodeNo) -> Option<Arc<Pending>> {
+        self.pending.lock().get(&ino).cloned()
+    }
+
+    fn pending_or_new(&self, ino: InodeNo) -> Arc<Pending> {
+        Arc::clone(self.pending.lock().entry(ino).or_default())
+    }
+
+    /// The attributes of a file whose writing begins. Those of a writing that has ended are no more of it.
+    fn begin(&self, ino: InodeNo) -> Arc<Pending> {
+        let mut pending = self.pending.lock();
+        if pending.get(&ino).is_some_and(|pending| pending.is_settled()) {
+            pending.remove(&ino);
+        }
+        Arc::clone(pending.entry(ino).or_default())
+    }
+
+    /// The file is stored, and known as that. Another writing of it may have begun.
+    pub(super) fn ended(&self, ino: InodeNo) {
+        let mut pending = self.pending.lock();
+        if pending.get(&ino).is_some_and(|pending| pending.is_settled()) {
+            pending.remove(&ino);
+        }
+    }
+
+    /// The file is gone, or was not stored.
+    pub(super) fn forget(&self, ino: InodeNo) {
+        self.pending.lock().remove(&ino);
+    }
+
+    /// One change of this file at a time.
+    pub(super) async fn turn(&self, ino: InodeNo) -> tokio::sync::MutexGuard<'_, ()> {
+        self.changes[ino.0 as usize % CHANGES_MAX].lock().await
+    }
+}
+
+impl Pending {
+    /// Changes what is wanted; false if it is too late for the upload.
+    fn set(&self, change: impl Fn(&mut Kept)) -> bool {
+        let mut wanted = self.wanted.lock();
+        if !wanted.is_settled {
+            change(&mut wanted.kept);
+            wanted.is_set = true;
+        }
+        !wanted.is_settled
+    }
+
+    fn is_settled(&self) -> bool {
+        self.wanted.lock().is_settled
+    }
+}
+
+impl FileSystem {
+    /// Attributes are kept, or shown, by this.
+    pub fn keeping(self, keeping: Keeping) -> Self {
+        Self { kept: Some(keeping), ..self }
+    }
+
+    /// The part that keeps attributes; `None` without `--keep-metadata`.
+    pub(super) fn keeps(&self) -> Option<&Keeping> {
+        self.kept.as_ref().filter(|keeping| keeping.keeps)
+    }
+
+    /// The attributes that are known of an inode.
+    pub(super) fn kept_of(&self, ino: InodeNo) -> Option<Arc<Kept>> {
+        let keeping = self.keeps()?;
+        if self.inodes.is_local(ino) {
+            let pending = keeping.pending(ino)?;
+            let kept = pending.wanted.lock().kept.clone();
+            return Some(Arc::new(kept));
+        }
+        keeping.keeper.known(&self.inodes.stored(ino)?)
+    }
+
+    /// The attributes that stat shows, as far as they are known.
+    pub(super) fn attr(&self, ino: InodeNo, stat: &Stat) -> Attr {
+        let plain = self.config.ownership.attr(ino, stat);
+        match self.kept_of(ino) {
+            Some(kept) => kept_attr(plain, stat, &kept),
+            None => plain,
+        }
+    }
+
+    /// Has the attributes of an inode known, if they are to be had.
+    ///
+    /// # Errors
+    /// `STALE`: the object is another version by now; those of the store.
+    pub(super) async fn learn(&self, ino: InodeNo) -> Result<()> {
+        let Some(keeping) = self.keeps() else { return Ok(()) };
+        if self.inodes.is_local(ino) {
+            return Ok(());
+        }
+        let Some(id) = self.inodes.stored(ino) else { return Ok(()) };
+        match keeping.keeper.ask(&id).await {
+            Ok(_) => Ok(()),
+            // The names can be listed and the object not read: the flags say its attributes.
+            Err(error) if error.is_denied() => Ok(()),
+            Err(error) => {
+                self.inodes.doubt(ino);
+                Err(refused(&error, &id.key, "reading its attributes"))
+            }
+        }
+    }
+
+    /// Has the attributes of these entries known, all at once. Those that can't be had are shown by the flags until they are looked up.
+    pub(super) async fn learn_all(&self, directory: InodeNo, entries: &[DirEntry]) {
+        let Some(keeping) = self.keeps() else { return };
+        let files = entries.iter().filter(|entry| entry.stat.kind == Kind::File);
+        let unknown: Vec<ObjectId> = files
+            .filter_map(|entry| self.inodes.version_of(directory, entry))
+            .filter(|id| keeping.keeper.known(id).is_none())
+            .collect();
+        let ask = |id: ObjectId| async move {
+            if let Err(error) = keeping.keeper.ask(&id).await {
+                tracing::debug!(key = %id.key, %error, "its attributes are not known");
+            }
+        };
+        stream::iter(unknown).for_each_concurrent(None, ask).await;
+    }
+
+    /// Whether the attributes of all these entries are known.
+    pub(super) fn knows_all(&self, directory: InodeNo, entries: &[DirEntry]) -> bool {
+        let Some(keeping) = self.keeps() else { return true };
+        entries.iter().filter(|entry| entry.stat.kind == Kind::File).all(|entry| {
+            let id = self.inodes.version_of(directory, entry);
+            id.is_none_or(|id| keeping.keeper.known(&id).is_some())
+        })
+    }
+
+    /// The attributes of an entry of a listing.
+    pub(super) fn entry_attr(&self, directory: InodeNo, entry: &DirEntry) -> Attr {
+        let plain = self.config.ownership.attr(entry.ino, &entry.stat);
+        let Some(keeping) = self.keeps().filter(|_| entry.stat.kind == Kind::File) else { return plain };
+        let kept = match self.inodes.is_local(entry.ino) {
+            true => self.kept_of(entry.ino),
+            false => self.inodes.version_of(directory, entry).and_then(|id| keeping.keeper.known(&id)),
+        };
+        match kept {
+            Some(kept) => kept_attr(plain, &entry.stat, &kept),
+            None => plain,
+        }
+    }
+
+    /// A new file or directory has its maker's mode and owner.
+    pub(super) fn made_by(&self, ino: InodeNo, maker: Maker) {
+        if let Some(keeping) = self.keeps() {
+            keeping.pending_or_new(ino).set(|kept| {
+                kept.mode = Some(maker.mode & 0o7777);
+                (kept.uid, kept.gid) = (Some(maker.uid), Some(maker.gid));
+            });
+        }
+    }
+
+    /// The attributes of a file that is about to be replaced or appended to: it keeps them.
+    ///
+    /// # Errors
+    /// Those of the store.
+    pub(super) async fn kept_before(&self, ino: InodeNo) -> Result<Option<Arc<Kept>>> {
+        self.learn(ino).await?;
+        Ok(self.kept_of(ino).filter(|_| !self.inodes.is_local(ino)))
+    }
+
+    /// A file is opened for writing: its upload carries what is set until it sends its last request.
+    pub(super) fn keep_with(&self, ino: InodeNo, before: Option<Arc<Kept>>, upload: &Upload) {
+        let Some(keeping) = self.keeps() else { return };
+        let pending = keeping.begin(ino);
+        if let Some(before) = before {
+            pending.wanted.lock().kept = Kept { modified: None, ..(*before).clone() };
+        }
+        let inodes = self.inodes.clone();
+        upload.described_by(move |properties, is_whole| {
+            // Before the lock: a change of a name holds both.
+            let written = written_at(&inodes, ino);
+            let mut wanted = pending.wanted.lock();
+            let mut kept = wanted.kept.clone();
+            // The first request of several comes long before the last byte: then the object's time is better than that of its beginning.
+            kept.modified = kept.modified.or_else(|| written.filter(|_| is_whole));
+            kept.say(&mut properties.user);
+            wanted.sent = Some(kept);
+        });
+    }
+
+    /// A file was stored: what was set too late for its upload follows. Once; then all changes are those of a stored file.
+    pub(super) async fn keep_rest(
+        &self,
+        ino: InodeNo,
+        key: ObjectKey,
+        meta: ObjectMeta,
+    ) -> std::result::Result<ObjectMeta, upload::Error> {
+        let pending = self.keeps().and_then(|keeping| Some((keeping, keeping.pending(ino)?)));
+        let Some((keeping, pending)) = pending else { return Ok(meta) };
+        let rest = || async {
+            let mut meta = meta;
+            loop {
+                let last = {
+                    let mut wanted = pending.wanted.lock();
+                    let sent = wanted.sent.clone();
+                    let mut last = wanted.kept.clone();
+                    last.modified = last.modified.or_else(|| sent.as_ref().and_then(|sent| sent.modified));
+                    // Nothing was sent where no bytes came behind those of an object.
+                    if sent.as_ref() == Some(&last) || sent.is_none() && !wanted.is_set {
+                        wanted.is_settled = true;
+                        if let Some(sent) = sent {
+                            keeping.keeper.stored(&key, &meta, sent);
+                        }
+                        return Ok(meta);
+                    }
+                    wanted.sent = Some(last.clone());
+                    last
+                };
+                let id = ObjectId::by_etag(key.clone(), meta.etag.clone());
+                let all = |kept: &mut Kept| {
+                    let modified = last.modified.or(kept.modified);
+                    *kept = Kept { modified, ..last.clone() };
+                };
+                match keeping.keeper.change(&id, all).await {
+                    Ok(Some(restated)) => meta = restated.meta,
+                    Ok(None) => {}
+                    Err(error) => {
+                        tracing::error!("\"{key}\" is stored, and its attributes can't be kept: {error}");
+                        pending.wanted.lock().is_settled = true;
+                        return Err(upload::Error::Remote(error.into_remote(&key)));
+                    }
+                }
+            }
+        };
+        pending.stored.get_or_init(rest).await.clone()
+    }
+
+    /// Changes attributes of a file, as `change` says. Directories have no object that would keep them.
+    pub(super) async fn change_kept(
+        &self,
+        keeping: &Keeping,
+        ino: InodeNo,
+        change: impl Fn(&mut Kept) + Send + Sync,
+    ) -> Result<()> {
+        loop {
+            if self.inodes.is_local(ino) {
+                if keeping.pending_or_new(ino).set(&change) {
+                    return Ok(());
+                }
+                // Stored just now, and about to be known as that.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let _turn = keeping.turn(ino).await;
+            let Some(id) = self.inodes.stored(ino) else {
+                if self.inodes.is_local(ino) {
+                    continue;
+                }
+                return Err(Error::new(Errno::STALE, format!("inode {}: the file is gone", ino.0)));
+            };
+            let changed = keeping.keeper.change(&id, &change).await;
+            return match changed {
+                Ok(None) => Ok(()),
+                Ok(Some(restated)) => {
+                    // Before the inode tells of it: a read that misses its version looks here for the new one.
+                    self.prefetcher.moved(&restated.source, &restated.id);
+                    self.prefetcher.carry(&restated.source, &restated.id, restated.meta.size);
+                    self.inodes.restated(ino, &restated.meta);
+                    self.record_files_of(ino);
+                    Ok(())
+                }
+                Err(error) => {
+                    self.inodes.doubt(ino);
+                    Err(refused(&error, &id.key, "changing its attributes"))
+                }
+            };
+        }
+    }
+
+    /// chmod, chown and utimens.
+    pub(super) async fn set_kept(
+        &self,
+        keeping: &Keeping,
+        ino: InodeNo,
+        wish: SetAttr,
+        shown: Attr,
+    ) -> Result<Attr> {
+        if shown.kind == Kind::Directory {
+            return Ok(shown);
+        }
+        let now = self.clock.wall();
+        let modified = wish.modified.map(|wish| match wish {
+            TimeWish::Now => now,
+            TimeWish::At(time) => time,
+        });
+        let nothing = wish.mode.is_none() && wish.uid.is_none() && wish.gid.is_none() && modified.is_none();
+        if !nothing {
+            self.change_kept(keeping, ino, |kept| {
+                kept.mode = wish.mode.map(|mode| mode & 0o7777).or(kept.mode);
+                kept.uid = wish.uid.or(kept.uid);
+                kept.gid = wish.gid.or(kept.gid);
+                kept.modified = modified.or(kept.modified);
+            })
+            .await?;
+        }
+        // Shown until the file is stored; an access time is kept nowhere.
+        self.inodes.set_times(ino, wish.accessed, wish.modified);
+        self.getattr(ino).await
+    }
+
+    /// The facts about a version hold for its copy, too.
+    pub(super) fn kept_moved(&self, copied: &moves::Copied) {
+        if let Some(keeping) = self.keeps() {
+            keeping.keeper.moved(&copied.source, &copied.id);
+        }
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// `INVAL`: it is none; those of a read.
+    pub async fn readlink(&self, ino: InodeNo) -> Result<OsString> {
+        let attr = self.getattr(ino).await?;
+        let id = self.inodes.stored(ino).filter(|_| attr.kind == Kind::Link);
+        let Some(id) = id else {
+            return Err(Error::new(Errno::INVAL, format!("inode {} is not a symbolic link", ino.0)));
+        };
+        if attr.size == 0 || attr.size > TARGET_MAX {
+            let why = format!("\"{}\": a symbolic link of {} bytes", id.key, attr.size);
+            return Err(Error::new(Errno::IO, why));
+        }
+        Ok(OsString::from_vec(self.whole(&id, attr.size).await?))
+    }
+
+    /// Stores a symbolic link: an object that holds its target.
+    ///
+    /// # Errors
+    /// `PERM` without `--keep-metadata`; those of a create and a write.
+    pub async fn symlink(
+        self: &Arc<Self>,
+        parent: InodeNo,
+        name: &OsStr,
+        target: &OsStr,
+        maker: Maker,
+    ) -> Result<Entry> {
+        self.may_change()?;
+        let Some(keeping) = self.keeps() else {
+            let why = "S3 has no symbolic links; --keep-metadata stores them as s3fs does";
+            return Err(Error::new(Errno::PERM, why).already_logged());
+        };
+        let flags = OpenFlags { write: true, ..OpenFlags::default() };
+        let (entry, opened) = self.create(parent, name, flags, maker, std::process::id()).await?;
+        let ino = entry.attr.ino;
+        keeping.pending_or_new(ino).set(|kept| (kept.mode, kept.is_link) = (Some(0o777), true));
+        let (send, receive) = tokio::sync::oneshot::channel();
+        self.write(opened.handle, 0, target.as_encoded_bytes(), 0, |result| drop(send.send(result)));
+        let written = receive.await.unwrap_or_else(|_| Err(upload::Error::Aborted.into()));
+        let stored = match written {
+            Ok(()) => self.fsync(opened.handle).await,
+            Err(error) => Err(error),
+        };
+        if let Some(due) = self.release(opened.handle)? {
+            self.finish_released(opened.handle, due).await;
+        }
+        let found = match stored {
+            Ok(()) => self.inodes.getattr(ino).await.map_err(Error::from),
+            Err(error) => Err(error),
+        };
+        match found {
+            Ok(stat) => Ok(Entry { attr: self.attr(ino, &stat), ..entry }),
+            Err(error) => {
+                self.forget(ino, 1);
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Bytes of the longest target of a symbolic link (PATH_MAX).
+const TARGET_MAX: u64 = 4096;
+
+/// When the last byte of a file was written, which is not stored yet.
+fn written_at(inodes: &InodeTable, ino: InodeNo) -> Option<SystemTime> {
+    inodes.try_getattr(ino)?.ok().map(|stat| stat.modified)
+}
+
+/// The attributes of the flags and the object, and those that it keeps before them.
+fn kept_attr(plain: Attr, stat: &Stat, kept: &Kept) -> Attr {
+    if plain.kind == Kind::Directory {
+        return plain;
+    }
+    let modified = kept.modified.unwrap_or(plain.modified);
+    // A time that was set on a file that is not stored yet.
+    let accessed = if stat.accessed == stat.modified { modified } else { plain.accessed };
+    let mode = kept.mode.map_or(plain.mode, |mode| mode as u16);
+    Attr {
+        kind: if kept.is_link { Kind::Link } else { plain.kind },
+        // An object in an archive tier shows that it can't be opened.
+        mode: if stat.readable { mode } else { plain.mode },
+        uid: kept.uid.unwrap_or(plain.uid),
+        gid: kept.gid.unwrap_or(plain.gid),
+        modified,
+        accessed,
+        ..plain
+    }
+}
+
+/// The error of attributes for a program.
+pub(super) fn refused(error: &kept::Error, key: &ObjectKey, doing: &str) -> Error {
+    let why = format!("\"{key}\": {doing}: {error}");
+    match error {
+        kept::Error::Changed | kept::Error::Copy(moves::Error::Changing | moves::Error::Gone) => {
+            Error::new(Errno::STALE, why)
+        }
+        kept::Error::TooMuch => Error::new(Errno::NOSPC, why),
+        error => match error.remote() {
+            Some(remote) => Error::of_rename(remote, why),
+            None => Error::new(Errno::IO, why),
+        },
+    }
+}

@@ -1,0 +1,207 @@
+//! Attributes that objects keep in their user metadata: modes, owners, times, symbolic links, extended attributes (`--keep-metadata`).
+//!
+//! Enters: the version of an object. Leaves: the attributes that it keeps, by one HEAD for each version and machine; or the version after a change of
+//! them, which is a copy of the object onto itself. This room knows no inode, no handle and no errno, and decides nothing about a file.
+
+mod known;
+mod words;
+
+use std::fmt;
+
+use foldhash::HashMap;
+use tokio::sync::{OnceCell, Semaphore};
+
+pub use known::FileConfig;
+pub use words::{Kept, Words, words_of_directory};
+
+use crate::moves::{self, Mover, Restated};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
+use crate::s3::{self, Described, ErrorKind, ObjectClient};
+use crate::sync::{Arc, Mutex};
+use known::Known;
+
+/// HEADs for attributes that are under way at once. Doubling it halves the time of a cold listing on a distant store, and leaves other requests fewer
+/// connections.
+const AT_ONCE: usize = 64;
+
+/// Finds and changes the attributes of objects. One per mount; clones are the same.
+#[derive(Clone)]
+pub struct Keeper(Arc<Shared>);
+
+/// A HEAD under way, and its answer.
+type Question = OnceCell<Result<Arc<Kept>>>;
+
+struct Shared {
+    client: Arc<dyn ObjectClient>,
+    mover: Mover,
+    known: Known,
+    /// Turns of HEADs.
+    turns: Semaphore,
+    /// Questions under way, by the version.
+    asked: Mutex<HashMap<ObjectId, Arc<Question>>>,
+}
+
+/// The reason why attributes are not known, or not changed.
+#[derive(Clone, Debug)]
+pub enum Error {
+    /// The object is another version by now, or is gone.
+    Changed,
+    /// S3 keeps no more of an object than 2 KiB of metadata.
+    TooMuch,
+    /// The store's.
+    Remote(Arc<s3::Error>),
+    /// The copy's.
+    Copy(moves::Error),
+}
+
+/// The answer of this room.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Keeper {
+    /// A keeper for the objects of the client's bucket, whose changes `mover` makes. `file`: where what is learned stays for the next mount.
+    pub fn new(client: Arc<dyn ObjectClient>, mover: Mover, file: Option<FileConfig>) -> Self {
+        Self(Arc::new(Shared {
+            client,
+            mover,
+            known: Known::open(file),
+            turns: Semaphore::new(AT_ONCE),
+            asked: Mutex::default(),
+        }))
+    }
+
+    /// The attributes, from memory.
+    pub fn known(&self, id: &ObjectId) -> Option<Arc<Kept>> {
+        self.0.known.get(id)
+    }
+
+    /// The attributes. All that ask for one version at once share one HEAD.
+    ///
+    /// # Errors
+    /// `Changed`, `Remote`.
+    pub async fn ask(&self, id: &ObjectId) -> Result<Arc<Kept>> {
+        if let Some(kept) = self.known(id) {
+            return Ok(kept);
+        }
+        let cell = Arc::clone(self.0.asked.lock().entry(id.clone()).or_default());
+        let answer = cell.get_or_init(|| self.head(id)).await.clone();
+        self.0.asked.lock().remove(id);
+        answer
+    }
+
+    async fn head(&self, id: &ObjectId) -> Result<Arc<Kept>> {
+        // Another question may have had its answer just before this one began.
+        if let Some(kept) = self.known(id) {
+            return Ok(kept);
+        }
+        let _turn = self.0.turns.acquire().await;
+        let described = self.describe(id).await?;
+        Ok(self.0.known.learn(&ObjectId::of(id.key.clone(), &described.meta), &described.properties.user))
+    }
+
+    /// All that a HEAD tells of this version.
+    ///
+    /// # Errors
+    /// `Changed`, `Remote`.
+    pub async fn describe(&self, id: &ObjectId) -> Result<Described> {
+        let described = match self.0.client.describe_object(&id.key).await {
+            Ok(described) => described,
+            Err(error) if *error.kind() == ErrorKind::NotFound => return Err(Error::Changed),
+            Err(error) => return Err(error.into()),
+        };
+        let meta = &described.meta;
+        match id.may_be(meta.etag.as_str(), Second::of(meta.last_modified)) {
+            true => Ok(described),
+            false => Err(Error::Changed),
+        }
+    }
+
+    /// A version was stored with these attributes, as the answer to its upload says.
+    pub fn stored(&self, key: &ObjectKey, meta: &ObjectMeta, kept: Kept) {
+        let id = ObjectId::by_etag(key.clone(), meta.etag.clone());
+        self.0.known.stored(&id, Second::of(meta.last_modified), kept);
+    }
+
+    /// A version has another key: its attributes went along.
+    pub fn moved(&self, from: &ObjectId, to: &ObjectId) {
+        self.0.known.moved(from, to);
+    }
+
+    /// Changes the attributes of a version: the store copies it onto itself. `None` if nothing is to be changed.
+    ///
+    /// # Errors
+    /// `Changed`: the object is another version by now; `TooMuch`; those of the copy.
+    pub async fn change(
+        &self,
+        id: &ObjectId,
+        change: impl Fn(&mut Kept) + Send + Sync,
+    ) -> Result<Option<Restated>> {
+        let described = self.describe(id).await?;
+        let mut words = described.properties.user.clone();
+        let before = Kept::of(&words);
+        let mut after = before.clone();
+        change(&mut after);
+        if before == after {
+            self.0.known.learn(&ObjectId::of(id.key.clone(), &described.meta), &words);
+            return Ok(None);
+        }
+        if !after.fits(&words) {
+            return Err(Error::TooMuch);
+        }
+        after.say(&mut words);
+        let restated = self.0.mover.restate(&id.key, described, words.clone()).await.map_err(Error::Copy)?;
+        self.0.known.learn(&restated.id, &words);
+        Ok(Some(restated))
+    }
+}
+
+impl Error {
+    /// The store's own error.
+    pub fn remote(&self) -> Option<&Arc<s3::Error>> {
+        match self {
+            Self::Remote(error) | Self::Copy(moves::Error::Remote(error)) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Whether the store does not let us read the object.
+    pub fn is_denied(&self) -> bool {
+        self.remote().is_some_and(|error| *error.kind() == ErrorKind::Denied)
+    }
+
+    /// The error as one of the store, for rooms that tell no others.
+    pub fn into_remote(self, key: &ObjectKey) -> Arc<s3::Error> {
+        match self {
+            Self::Remote(error) => error,
+            Self::Copy(error) => error.into_remote(key),
+            Self::Changed => moves::Error::Changing.into_remote(key),
+            Self::TooMuch => moves::Error::Different(self.to_string()).into_remote(key),
+        }
+    }
+}
+
+impl From<s3::Error> for Error {
+    fn from(error: s3::Error) -> Self {
+        Self::Remote(Arc::new(error))
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Changed => f.write_str("the object is another version by now"),
+            Self::TooMuch => {
+                f.write_str("S3 keeps 2 KiB of metadata of an object, and these attributes take more")
+            }
+            Self::Remote(error) => error.fmt(f),
+            Self::Copy(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl fmt::Debug for Keeper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keeper").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,236 @@
+//! Attributes in the words of an object's user metadata: as s3fs writes them, and as rclone, AWS's services and s3fs read them. Pure.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+/// The user's metadata of an object, without `x-amz-meta-`.
+pub type Words = BTreeMap<String, String>;
+
+/// Bytes of metadata that S3 keeps of an object, names and values together.
+pub(super) const WORDS_MAX: usize = 2048;
+
+/// The bits of a mode that say the kind of a file, and those of a plain file and a symbolic link.
+const KIND: u32 = 0o170_000;
+const PLAIN: u32 = 0o100_000;
+const LINK: u32 = 0o120_000;
+const DIRECTORY: u32 = 0o040_000;
+const PERMISSIONS: u32 = 0o7777;
+
+/// Names that the engine writes; s3fs has the same.
+const MODE: &str = "mode";
+const OWNER: &str = "uid";
+const GROUP: &str = "gid";
+const MODIFIED: &str = "mtime";
+const XATTRS: &str = "xattr";
+
+/// Names of AWS's services for the same.
+const AWS: [&str; 4] = ["file-permissions", "file-owner", "file-group", "file-mtime"];
+
+/// Attributes that an object keeps. What it does not keep comes from the mount's flags and from the object.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    /// Whether the object holds the target of a symbolic link.
+    pub is_link: bool,
+    /// Owner.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// Modification time.
+    pub modified: Option<SystemTime>,
+    /// Extended attributes, `user.` included.
+    pub xattrs: BTreeMap<String, Vec<u8>>,
+}
+
+impl Kept {
+    /// The attributes that these words say. Words that make no sense say nothing.
+    pub fn of(words: &Words) -> Self {
+        let word = |name: &str| words.get(name).map(|value| value.trim());
+        let number = |name: &str| word(name)?.parse::<u32>().ok();
+        let octal = |name: &str| u32::from_str_radix(word(name)?.trim_start_matches("0o"), 8).ok();
+        let mode = number(MODE).or_else(|| octal("file-permissions"));
+        Self {
+            mode: mode.map(|mode| mode & PERMISSIONS),
+            is_link: mode.is_some_and(|mode| mode & KIND == LINK),
+            uid: number(OWNER).or_else(|| number("file-owner")),
+            gid: number(GROUP).or_else(|| number("file-group")),
+            modified: word(MODIFIED).and_then(time).or_else(|| word("file-mtime").and_then(time)),
+            xattrs: word(XATTRS).map(xattrs).unwrap_or_default(),
+        }
+    }
+
+    /// Sets the words that say these attributes. Words of other meanings stay; those of other programs for the same attributes go, since a
+    /// reader would not know which to believe.
+    pub fn say(&self, words: &mut Words) {
+        words.retain(|name, _| !AWS.contains(&name.as_str()));
+        let mut set = |name: &str, value: Option<String>| match value {
+            Some(value) => drop(words.insert(name.to_owned(), value)),
+            None => drop(words.remove(name)),
+        };
+        let kind = if self.is_link { LINK } else { PLAIN };
+        set(MODE, self.mode.map(|mode| (kind | mode & PERMISSIONS).to_string()));
+        set(OWNER, self.uid.map(|uid| uid.to_string()));
+        set(GROUP, self.gid.map(|gid| gid.to_string()));
+        set(MODIFIED, self.modified.map(spelled));
+        set(XATTRS, (!self.xattrs.is_empty()).then(|| spelled_xattrs(&self.xattrs)));
+    }
+
+    /// Whether S3 keeps as much as this beside `words` of other meanings.
+    pub fn fits(&self, words: &Words) -> bool {
+        let mut words = words.clone();
+        self.say(&mut words);
+        words.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() <= WORDS_MAX
+    }
+}
+
+/// The words of a marker of a directory.
+pub fn words_of_directory(mode: u32, uid: u32, gid: u32) -> Words {
+    let mode = DIRECTORY | mode & PERMISSIONS;
+    [(MODE, mode), (OWNER, uid), (GROUP, gid)]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value.to_string()))
+        .collect()
+}
+
+/// A time as seconds from 1970, perhaps with a fraction (s3fs, rclone), or as nanoseconds with `ns` behind them (AWS).
+fn time(word: &str) -> Option<SystemTime> {
+    if let Some(nanos) = word.strip_suffix("ns") {
+        return since_1970(false, Duration::from_nanos(nanos.parse().ok()?));
+    }
+    let (is_before, word) = match word.strip_prefix('-') {
+        Some(word) => (true, word),
+        None => (false, word),
+    };
+    let (seconds, fraction) = word.split_once('.').unwrap_or((word, ""));
+    let seconds: u64 = seconds.parse().ok().filter(|&s| s <= i64::MAX as u64)?;
+    if !fraction.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let digits: String = fraction.chars().chain(std::iter::repeat('0')).take(9).collect();
+    since_1970(is_before, Duration::new(seconds, digits.parse().ok()?))
+}
+
+fn since_1970(is_before: bool, distance: Duration) -> Option<SystemTime> {
+    match is_before {
+        true => SystemTime::UNIX_EPOCH.checked_sub(distance),
+        false => SystemTime::UNIX_EPOCH.checked_add(distance),
+    }
+}
+
+fn spelled(time: SystemTime) -> String {
+    let (sign, distance) = match time.duration_since(SystemTime::UNIX_EPOCH) {
+        Ok(after) => ("", after),
+        Err(before) => ("-", before.duration()),
+    };
+    format!("{sign}{}.{:09}", distance.as_secs(), distance.subsec_nanos())
+}
+
+/// Extended attributes as s3fs spells them: a JSON object of values in base64, encoded as in a URL.
+fn xattrs(word: &str) -> BTreeMap<String, Vec<u8>> {
+    let text = percent_decode_str(word).decode_utf8_lossy();
+    let named: BTreeMap<String, String> = serde_json::from_str(&text).unwrap_or_default();
+    let value = |(name, value): (String, String)| Some((name, STANDARD.decode(value).ok()?));
+    named.into_iter().filter_map(value).collect()
+}
+
+fn spelled_xattrs(xattrs: &BTreeMap<String, Vec<u8>>) -> String {
+    let named: BTreeMap<&str, String> =
+        xattrs.iter().map(|(name, value)| (name.as_str(), STANDARD.encode(value))).collect();
+    let text = serde_json::to_string(&named).expect("a map of strings has a JSON form");
+    utf8_percent_encode(&text, NON_ALPHANUMERIC).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn words(pairs: &[(&str, &str)]) -> Words {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn at(seconds: u64, nanos: u32) -> Option<SystemTime> {
+        Some(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanos))
+    }
+
+    #[test]
+    fn words_of_s3fs_rclone_and_aws_are_read() {
+        let s3fs = words(&[
+            ("mode", "33261"),
+            ("uid", "1000"),
+            ("gid", "1001"),
+            ("mtime", "1354040105.123456789"),
+            ("ctime", "1354040105.123456789"),
+            ("xattr", "%7B%22user.name%22%3A%22dmFsdWU%3D%22%7D"),
+        ]);
+        let read = Kept::of(&s3fs);
+        assert_eq!((read.mode, read.uid, read.gid), (Some(0o755), Some(1000), Some(1001)));
+        assert_eq!(read.modified, at(1_354_040_105, 123_456_789));
+        assert_eq!(read.xattrs, [("user.name".to_owned(), b"value".to_vec())].into());
+        assert!(!read.is_link && Kept::of(&words(&[("mode", "41471")])).is_link);
+        assert_eq!(Kept::of(&words(&[("mtime", "1354040105")])).modified, at(1_354_040_105, 0));
+        assert_eq!(Kept::of(&words(&[("mtime", "7.5")])).modified, at(7, 500_000_000));
+        let aws = words(&[
+            ("file-permissions", "0100640"),
+            ("file-owner", "3"),
+            ("file-group", "4"),
+            ("file-mtime", "1595002920000000001ns"),
+        ]);
+        let read = Kept::of(&aws);
+        assert_eq!((read.mode, read.uid, read.gid), (Some(0o640), Some(3), Some(4)));
+        assert_eq!(read.modified, at(1_595_002_920, 1));
+    }
+
+    #[test]
+    fn words_that_make_no_sense_say_nothing_and_fail_nothing() {
+        for (name, value) in [
+            ("mode", "rwx"),
+            ("uid", "-1"),
+            ("gid", "99999999999"),
+            ("mtime", "99999999999999999999"),
+            ("mtime", "1.x"),
+            ("mtime", "ns"),
+            ("xattr", "%7B%22user.a%22"),
+            ("xattr", "%ff"),
+            ("file-mtime", "-1ns"),
+        ] {
+            assert_eq!(Kept::of(&words(&[(name, value)])), Kept::default(), "{name} {value}");
+        }
+    }
+
+    #[test]
+    fn other_words_stay_and_those_of_other_programs_go() {
+        let mut said = words(&[("colour", "red"), ("file-permissions", "0100600"), ("mtime", "1")]);
+        Kept { mode: Some(0o644), ..Kept::of(&said) }.say(&mut said);
+        assert_eq!(said, words(&[("colour", "red"), ("mode", "33188"), ("mtime", "1.000000000")]));
+        let much = Kept { xattrs: [("user.a".to_owned(), vec![0; 2000])].into(), ..Kept::default() };
+        assert!(!much.fits(&said) && Kept::default().fits(&said));
+    }
+
+    proptest! {
+        #[test]
+        fn attributes_come_back_as_they_were_said(
+            mode in prop::option::of(0u32..0o10000),
+            is_link: bool,
+            ids in any::<[Option<u32>; 2]>(),
+            time in prop::option::of((-10_000_000_000i64..10_000_000_000, 0u32..1_000_000_000)),
+            xattrs in prop::collection::btree_map("user\\.\\PC{1,20}", prop::collection::vec(any::<u8>(), 0..50), 0..4),
+        ) {
+            let modified = time.and_then(|(seconds, nanos)| {
+                since_1970(seconds < 0, Duration::new(seconds.unsigned_abs(), nanos))
+            });
+            let kept =
+                Kept { mode, is_link: is_link && mode.is_some(), uid: ids[0], gid: ids[1], modified, xattrs };
+            let mut words = Words::new();
+            kept.say(&mut words);
+            prop_assert!(words.values().all(|value| value.bytes().all(|byte| byte.is_ascii_graphic())));
+            prop_assert_eq!(Kept::of(&words), kept);
+        }
+    }
+}

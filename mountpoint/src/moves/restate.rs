@@ -1,0 +1,73 @@
+//! An object that gets other metadata under the same key: the store copies it onto itself, and a HEAD proves that it has them.
+
+use std::collections::BTreeMap;
+
+use super::{Error, Mover, Result};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use crate::s3::{CopyObject, Described, ErrorKind, Properties, Replaces};
+
+/// A version that has the bytes of another one, and other metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Restated {
+    /// The version that was copied.
+    pub source: ObjectId,
+    /// The version that is there now.
+    pub id: ObjectId,
+    /// The metadata of that.
+    pub meta: ObjectMeta,
+}
+
+impl Mover {
+    /// Gives a version of an object these words as its user metadata. Bytes, headers, tags and class stay as they were `described`.
+    ///
+    /// # Errors
+    /// `Changing`: the object is another version by now, or gone; `Different`: the store did not take the words; `Remote`.
+    pub async fn restate(
+        &self,
+        key: &ObjectKey,
+        described: Described,
+        words: BTreeMap<String, String>,
+    ) -> Result<Restated> {
+        let id = ObjectId::of(key.clone(), &described.meta);
+        let replaces = match id.etag.if_match() {
+            Some(_) => Replaces::Version(id.etag.clone()),
+            None => Replaces::Anything,
+        };
+        let properties = Properties { user: words, ..described.properties.clone() };
+        let stored = if described.meta.size > self.config.copy_max {
+            let source = Described { properties: properties.clone(), ..described.clone() };
+            self.copy_in_parts(&id, &source, key, &replaces, None).await
+        } else {
+            let request = CopyObject {
+                source: id.clone(),
+                size: described.meta.size,
+                checksum: described.checksum.clone(),
+                to: key.clone(),
+                replaces,
+                properties: Some(properties.clone()),
+                storage_class: properties.storage_class.clone(),
+            };
+            self.client.copy_object(&request).await
+        };
+        if let Err(error) = stored {
+            return Err(match error.kind() {
+                ErrorKind::Exists | ErrorKind::Changed | ErrorKind::NotFound => Error::Changing,
+                _ => error.into(),
+            });
+        }
+        // A copy whose answer was lost is taken for made where the bytes are there, and these were there before.
+        let there = match self.client.describe_object(key).await {
+            Ok(there) => there,
+            Err(error) if *error.kind() == ErrorKind::NotFound => return Err(Error::Changing),
+            Err(error) => return Err(error.into()),
+        };
+        if there.meta.size != described.meta.size {
+            return Err(Error::Changing);
+        }
+        if there.properties.user != properties.user {
+            return Err(Error::Different("the store has not the metadata that it was given".into()));
+        }
+        let now = ObjectId::of(key.clone(), &there.meta);
+        Ok(Restated { source: id, id: now, meta: there.meta })
+    }
+}
