@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::null_fs::Transport;
 use crate::peers::Peer;
+use crate::programs;
 use crate::weather;
 use crate::workload::{Scale, Workload};
 
@@ -28,6 +29,8 @@ pub(crate) enum Command {
     Fio(Box<FioArgs>),
     /// Show what file systems do while the store is away, breaks off, or is far behind a slow link
     Weather(Box<WeatherArgs>),
+    /// Run programs of the field (pyarrow, DuckDB, zarr, ...) on a local folder and on mounts
+    Programs(Box<ProgramArgs>),
     /// Measure help, version, the start of a mount and its idle memory
     Start {
         /// The mount-s3 to measure; without this flag, the one beside this program
@@ -186,6 +189,57 @@ impl WeatherArgs {
             names: weather::NAMES.iter().filter(is_wanted).copied().collect(),
             outages: self.outage_s.iter().copied().map(Duration::from_secs).collect(),
             rounds: self.rounds,
+        })
+    }
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ProgramArgs {
+    /// Make an environment with the libraries in this folder, and end; needs python3 with venv, and PyPI
+    #[arg(long, value_name = "DIR")]
+    pub(crate) prepare: Option<PathBuf>,
+    /// Also the libraries on demand: webdataset, pysam, rasterio, tokenizers
+    #[arg(long, requires = "prepare")]
+    pub(crate) more: bool,
+    /// The folder that --prepare has made
+    #[arg(long, value_name = "DIR", required_unless_present = "prepare")]
+    environment: Option<PathBuf>,
+    /// Run only this program; repeatable
+    #[arg(long, value_name = "NAME")]
+    program: Vec<String>,
+    #[command(flatten)]
+    pub(crate) peers: PeerArgs,
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// How long each answer of the store waits
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 20)]
+    latency_ms: u64,
+    /// Data of a tenth of the size
+    #[arg(long)]
+    small: bool,
+    /// Fail if a program passes that should not, fails that should pass, asks mount-s3 for more requests than expected, or is missing;
+    /// libraries on demand may be
+    #[arg(long)]
+    pub(crate) check: bool,
+    /// Keep the figures here
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<PathBuf>,
+}
+
+impl ProgramArgs {
+    /// The order to run.
+    ///
+    /// # Errors
+    /// No round at all, or no environment.
+    pub(crate) fn order(&self) -> anyhow::Result<programs::Order> {
+        ensure!(self.rounds > 0, "--rounds is at least 1");
+        let folder = self.environment.as_deref().context("--environment is missing")?;
+        Ok(programs::Order {
+            environment: programs::Environment::at(folder)?,
+            names: self.program.clone(),
+            rounds: self.rounds,
+            latency: Duration::from_millis(self.latency_ms),
+            small: self.small,
         })
     }
 }

@@ -14,6 +14,7 @@ mod null_fs;
 mod pattern;
 mod peers;
 mod plain_file;
+mod programs;
 mod report;
 mod run;
 mod server;
@@ -30,7 +31,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use clap::Parser as _;
 
-use cli::{Cli, Command, FioArgs, RoundArgs, RunArgs, WeatherArgs};
+use cli::{Cli, Command, FioArgs, ProgramArgs, RoundArgs, RunArgs, WeatherArgs};
 use peers::Peer;
 use report::Report;
 use workload::{FIO, Scale, WORKLOADS, Workload};
@@ -40,6 +41,7 @@ fn main() -> anyhow::Result<()> {
         Command::Run(args) => measure(&args),
         Command::Fio(args) => measure_with_fio(&args),
         Command::Weather(args) => brave(&args),
+        Command::Programs(args) => run_programs(&args),
         Command::Start { mount, rounds } => {
             print!("{}", start::measure(&beside(mount)?, rounds)?);
             Ok(())
@@ -130,6 +132,20 @@ fn brave(args: &WeatherArgs) -> anyhow::Result<()> {
     if let Some(file) = &args.json {
         write(file, &serde_json::to_string_pretty(&lines)?)?;
     }
+    Ok(())
+}
+
+fn run_programs(args: &ProgramArgs) -> anyhow::Result<()> {
+    if let Some(folder) = &args.prepare {
+        return programs::Environment::prepare(folder, args.more);
+    }
+    let report = programs::run(&args.order()?, &args.peers.peers()?, &|line| eprintln!("{line}"))?;
+    print!("{}", programs::markdown(&report));
+    if let Some(file) = &args.json {
+        write(file, &serde_json::to_string_pretty(&report)?)?;
+    }
+    let surprises = report.surprises();
+    ensure!(!args.check || surprises.is_empty(), "not as expected:\n{}", surprises.join("\n"));
     Ok(())
 }
 

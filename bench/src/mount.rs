@@ -106,6 +106,11 @@ impl Mount {
         &self.dir
     }
 
+    /// `MAJOR:MINOR` of what is mounted.
+    pub(crate) fn device(&self) -> &str {
+        &self.device
+    }
+
     pub(crate) fn cpu_s(&self) -> f64 {
         self.group.cpu_s(self.child.id())
     }

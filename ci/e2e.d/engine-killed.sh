@@ -1,39 +1,47 @@
 # shellcheck shell=bash
-# The engine is killed while pods read. They get an error at once and no wrong byte. A pod with HostToContainer propagation gets the new
-# mount within seconds; a pod without it needs a restart. An Event tells both.
+# The engine is killed four times while pods read. The mounter of the Mountpoint Pod starts the next one on the same device: no pod sees an error
+# or a wrong byte, with mount propagation or without, by a subPath or not. A file that is being written fails. One Event counts the deaths.
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
 
 seq 1 200000 >"$scratch/numbers"
 sum=$(sha256sum <"$scratch/numbers")
 volume data
-s3_put numbers.txt "$scratch/numbers"
+s3_put folder/numbers.txt "$scratch/numbers"
 workload plain data
 workload following data propagation=HostToContainer
-wait_pod plain
-wait_pod following
-for pod in plain following; do equal "$pod reads" "$sum" "$(in_pod $pod sh -c 'sha256sum </data/numbers.txt')"; done
-
+pod_of 'persistentVolumeClaim: { claimName: data }' below | sed 's|mountPath: /data|mountPath: /data/folder, subPath: folder|' | kube apply -f -
+for pod in plain following below; do wait_pod $pod; done
 mountpoint=$(mountpoint_pods data)
-engine() { cluster run pgrep -f "^/mountpoint-s3/bin/mount-s3 $bucket "; }
 first=$(engine)
-start=$EPOCHREALTIME
-cluster run kill -KILL "$first"
-# With the device closed by its only holder the kernel answers ENOTCONN; nobody hangs.
-refused "plain looks at a dead mount" "not connected" in_pod plain stat /data/numbers.txt
-say_after() { awk -v a="$start" -v b="$EPOCHREALTIME" -v what="$1" 'BEGIN { printf "%.1f s after the kill: %s\n", b - a, what }'; }
-say_after "the pod without propagation has seen the error"
 
-reads() { [ "$(in_pod "$1" sh -c 'sha256sum </data/numbers.txt')" = "$sum" ]; }
-until_ok "the pod with HostToContainer reads again" reads following
-say_after "the pod with HostToContainer reads again"
-told() { kube get events --field-selector "involvedObject.name=$1,reason=VolumeEngineDied" -o name | grep -q .; }
-for pod in plain following; do until_ok "an Event tells $pod" told $pod; done
-refused "the pod without still looks at the dead mount" "not connected" in_pod plain stat /data/numbers.txt
-remove_pod plain
-workload plain data
-wait_pod plain
-equal "after its restart it reads" "$sum" "$(in_pod plain sh -c 'sha256sum </data/numbers.txt')"
+# Each prints a line for each read, and its error if one fails.
+readers=()
+for pod in plain following below; do
+    in_pod $pod sh -c 'while ! test -e /tmp/stop; do sha256sum </data/folder/numbers.txt || exit 1; sleep 0.05; done' >"$scratch/reads.$pod" 2>&1 &
+    readers+=($!)
+done
+in_pod plain sh -c '(echo half; while ! test -e /tmp/killed; do sleep 0.1; done; echo more) >/data/written && echo stored || echo failed' \
+    >"$scratch/writer" 2>&1 &
+writer=$!
+has_begun() { in_pod plain test -e /data/written; }
+until_ok "a file is being written" has_begun
+gets_on() { [ "$(wc -l <"$scratch/reads.$1")" -gt "$2" ]; }
+for death in 1 2 3 4; do
+    start=$EPOCHREALTIME
+    kill_engine
+    for pod in plain following below; do until_ok "$pod reads on after death $death" gets_on $pod "$(wc -l <"$scratch/reads.$pod")"; done
+    say "$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }') s from death $death to reads of all pods"
+done
+in_pod plain touch /tmp/killed
+wait "$writer" || true
+equal "the file that was being written" failed "$(tail -n 1 "$scratch/writer")"
+for pod in plain following below; do in_pod $pod touch /tmp/stop; done
+for reader in "${readers[@]}"; do wait "$reader" || fail "a reader ended with an error"; done
+for pod in plain following below; do equal "reads of $pod, all right" "$sum" "$(sort -u "$scratch/reads.$pod")"; done
 [ "$(engine)" != "$first" ] || fail "the engine that was killed lives"
-equal "attachments" 1 "$(attachment data .metadata.name | wc -l)"
-say "served by $(mountpoint_pods data), before by $mountpoint"
+told() { [ "$(kube get events --field-selector "involvedObject.name=$1,reason=VolumeEngineRestarted" -o name | wc -l)" = 1 ]; }
+for pod in plain following below; do until_ok "one Event tells $pod" told $pod; done
+equal "Events of a volume that was mounted again" "" "$(kube get events --field-selector reason=VolumeEngineDied -o name)"
+equal "the Mountpoint Pod" "$mountpoint" "$(mountpoint_pods data Running)"
+equal "restarts of its container" 0 "$(cluster kubectl -n mount-s3 get pod "$mountpoint" -o 'jsonpath={.status.containerStatuses[0].restartCount}')"

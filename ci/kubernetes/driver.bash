@@ -102,6 +102,28 @@ mount_refused() {
     grep -F -- "$2" <<<"$words" || { printf '%s\n' "$words"; return 1; }
 }
 
+# The process of the engine of the scenario's bucket.
+engine() { cluster run pgrep -f "^/mountpoint-s3/bin/mount-s3 $bucket "; }
+another_engine() { # PID
+    local now
+    now=$(engine) || { echo "no engine runs"; return 1; }
+    [ "$now" != "$1" ] || { echo "the engine is still $1"; return 1; }
+}
+# Kills the engine, and waits for the one that follows it.
+kill_engine() {
+    local killed
+    killed=$(engine)
+    cluster run kill -KILL "$killed"
+    until_ok "an engine after $killed" another_engine "$killed"
+}
+# Kills engines until the mounter of the Mountpoint Pod gives the mount up: at the fifth death within a minute.
+give_up() {
+    local last
+    for _ in 1 2 3 4; do kill_engine; done
+    last=$(engine)
+    cluster run kill -KILL "$last"
+}
+
 # The process of this node's driver.
 driver_pid() {
     local pid

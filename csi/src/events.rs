@@ -63,7 +63,7 @@ impl Teller {
     pub async fn tell(&self, notice: &Notice) {
         let Notice { workload, reason, note } = notice;
         // It comes again and again while the trouble lasts.
-        let counts = *reason == Reason::MountpointPodNotServing;
+        let counts = matches!(reason, Reason::MountpointPodNotServing | Reason::VolumeEngineRestarted);
         if !counts && !self.is_news(notice, Instant::now()).await {
             return;
         }

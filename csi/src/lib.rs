@@ -4,7 +4,7 @@
 //! a Mountpoint Pod, mounts a FUSE device on the host, sends it to the mounter in that pod with one message, and binds the mount at the
 //! kubelet's target. `contract/` contains the agreement between the processes. In another process, `controller/` makes and deletes volumes.
 
-pub mod calls;
+pub mod call_metrics;
 pub mod config;
 pub mod contract;
 pub mod controller;

@@ -2,6 +2,7 @@
 //! separate mount namespace.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -15,12 +16,15 @@ use csi::mounter::mountinfo::Mounts;
 use csi::mounter::peer::Processes;
 use csi::mounter::source::{Peer, SourceMount};
 use csi::mounter::sys::{self, Busy};
+use csi::mountpoint_pod::kernel_resends;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{need, until};
 
 /// No step may take longer.
 const LIMIT: Duration = Duration::from_secs(60);
 const SECRET: &str = "canary-of-the-secret-key";
+/// The deaths in a row that end a mount.
+const DEATHS_MAX: usize = 5;
 
 /// A command of the workspace, beside the mounter's own.
 fn sibling(name: &str) -> PathBuf {
@@ -34,6 +38,7 @@ fn everything_is_here() -> bool {
     };
     need("root", rustix::process::geteuid().is_root())
         && need("/dev/fuse", sys::open_device().is_ok())
+        && need("Linux 6.9, which sends requests again", kernel_resends())
         && built("mount-s3", "mountpoint")
         && built("s3server", "s3server")
 }
@@ -159,10 +164,31 @@ impl Home {
         Processes::at(self.root.join("proc"))
     }
 
-    /// The engine, as the mounter's only child.
-    fn engine(&self) -> u32 {
+    /// The engine, as the mounter's only child, unless it is this one.
+    fn engine_but(&self, other: u32) -> Option<u32> {
         let children = format!("/proc/{0}/task/{0}/children", self.pod.pid());
-        fs::read_to_string(children).unwrap().trim().parse().expect("one child")
+        let engine = fs::read_to_string(children).ok()?.trim().parse().ok()?;
+        (engine != other).then_some(engine)
+    }
+
+    fn engine(&self) -> u32 {
+        self.engine_but(0).expect("one child")
+    }
+
+    /// Kills the engine; the next one, which goes on with its mount.
+    fn kill_engine(&self) -> u32 {
+        let killed = self.engine();
+        kill_process(Pid::from_raw(killed.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        until("the next engine serves", || self.engine_but(killed).is_some() && !self.comm.state().exists());
+        self.engine()
+    }
+
+    /// Kills engines until the mounter gives the mount up.
+    fn kill_engines(&self) {
+        for _ in 1..DEATHS_MAX {
+            self.kill_engine();
+        }
+        kill_process(Pid::from_raw(self.engine().cast_signed()).unwrap(), Signal::KILL).unwrap();
     }
 }
 
@@ -193,12 +219,13 @@ fn a_bucket_is_read_through_a_target_and_errors_once_its_engine_dies() {
         assert_eq!(fs::read_to_string(home.root.join("store/bucket/new")).unwrap(), "to the bucket");
 
         let engine = home.engine();
-        assert_eq!(device_holders([std::process::id(), home.pod.pid(), engine]), [engine]);
+        let holders = device_holders([std::process::id(), home.pod.pid(), engine]);
+        assert_eq!(holders, [home.pod.pid(), engine], "the engine, and the mounter for the next one");
         // A drain asks the pod to end while its workload still reads.
         home.pod.signal(Signal::TERM);
         assert_eq!(fs::read_to_string(source.join("hello")).unwrap(), "from the bucket");
 
-        kill_process(Pid::from_raw(engine.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        home.kill_engines();
         assert_ne!(home.pod.code(), Some(0), "the container starts anew");
         let error = fs::read_to_string(target.join("hello")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::NOTCONN.raw_os_error()), "{error}");
@@ -212,9 +239,9 @@ fn a_bucket_is_read_through_a_target_and_errors_once_its_engine_dies() {
         let (mount, source) = home.hand_over("bucket").unwrap();
         assert_eq!(fs::read_to_string(source.join("hello")).unwrap(), "from the bucket");
 
-        // That container was not asked to end: it stays when its engine dies, and takes the next device.
+        // That container was not asked to end: it stays when its engines die, and takes the next device.
         let engine = home.engine();
-        kill_process(Pid::from_raw(engine.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        home.kill_engines();
         drop(mount);
         let (mount, source) = home.hand_over("bucket").unwrap();
         assert_eq!(fs::read_to_string(source.join("hello")).unwrap(), "from the bucket");
@@ -223,6 +250,43 @@ fn a_bucket_is_read_through_a_target_and_errors_once_its_engine_dies() {
         drop(mount);
         assert_eq!(home.pod.code(), Some(0), "an unmount that was announced ends the pod");
         assert!(!is_mounted(&source));
+    });
+}
+
+/// Goal: programs in containers without HostToContainer read on when an engine dies, and a writer gets an error.
+#[test]
+fn programs_read_on_while_the_mounter_starts_dead_engines_again() {
+    isolated(|| {
+        let mut home = Home::new();
+        let big = vec![7; 3 << 20];
+        fs::write(home.root.join("store/bucket/big"), &big).unwrap();
+        let (mount, source) = home.hand_over("bucket").unwrap();
+        let target = home.root.join("target");
+        fs::create_dir(&target).unwrap();
+        sys::bind(&source, &target, false).unwrap();
+        mount.keep();
+        let before = Mounts::read().unwrap().at(&target).unwrap().device.clone();
+        let mut open = fs::File::open(target.join("big")).unwrap();
+        let mut written = fs::File::create(target.join("written")).unwrap();
+        written.write_all(b"half").unwrap();
+        for death in 1..DEATHS_MAX {
+            home.kill_engine();
+            let mut part = vec![0; 500_000];
+            open.read_exact(&mut part).unwrap();
+            assert!(part.iter().all(|byte| *byte == 7), "after death {death}");
+            assert_eq!(fs::read_to_string(target.join("hello")).unwrap(), "from the bucket");
+            assert!(!home.comm.socket().exists(), "no device is asked for");
+        }
+        let error = written.sync_all().unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
+        drop(written);
+        assert!(!home.root.join("store/bucket/written").exists());
+        assert_eq!(Mounts::read().unwrap().at(&target).unwrap().device, before, "it is the same mount");
+        // The node unmounts as ever, and neither holder keeps the mount.
+        CommFiles::open(&home.comm).unwrap().announce_exit().unwrap();
+        drop(open);
+        assert!(sys::unmount(&target, Busy::Refuse).unwrap() && sys::unmount(&source, Busy::Refuse).unwrap());
+        assert_eq!(home.pod.code(), Some(0));
     });
 }
 

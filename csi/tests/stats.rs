@@ -6,9 +6,11 @@ use std::io;
 use std::path::Path;
 use std::time::Duration;
 
+use csi::contract::restart::Restarting;
 use csi::node::stats::{Stats, Usage};
 use csi::proto::csi::NodeGetVolumeStatsRequest;
 use harness::Driver;
+use k8s_openapi::jiff::Timestamp;
 use tonic::Code;
 
 async fn stats(
@@ -57,6 +59,18 @@ async fn stats_of_a_dead_volume_are_zero_and_say_what_is_wrong() {
     let condition = said.volume_condition.unwrap();
     assert!(condition.abnormal && condition.message.contains("engine"), "{condition:?}");
     assert!(said.usage.iter().all(|it| (it.total, it.used, it.available) == (0, 0, 0)), "{:?}", said.usage);
+}
+
+#[tokio::test]
+async fn stats_of_a_volume_whose_engine_is_started_again_say_since_when() {
+    let hangs = |_: &Path| Err(io::Error::from_raw_os_error(rustix::io::Errno::TIMEDOUT.raw_os_error()));
+    let driver = Driver::start_with(Stats::new(hangs, Duration::from_secs(60))).await;
+    let target = driver.target("uid-1");
+    driver.mounted(&[&target]);
+    driver.mounter.restarts(Restarting { since: Timestamp::from_second(1_764_173_000).unwrap() });
+    let condition = stats(&driver, "handle-1", &target).await.unwrap().volume_condition.unwrap();
+    assert!(condition.abnormal);
+    assert!(condition.message.contains("(restarting since 2025-11-26T16:03:20"), "{condition:?}");
 }
 
 #[tokio::test]

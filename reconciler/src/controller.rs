@@ -23,11 +23,11 @@ use crate::handles::Handles;
 use crate::headroom::act::reserve;
 use crate::leader::Leadership;
 use crate::metrics::Metrics;
+use crate::observed::Cache;
 use crate::outdated;
 use crate::plan::{Effect, plan};
 use crate::prune;
 use crate::queue::Queue;
-use crate::workload::Cache;
 
 /// Groups that are worked on at once. Twice as many use twice the API server.
 const WORKERS: usize = 8;
@@ -104,7 +104,7 @@ impl Controller {
                 &mut seen,
                 prune::attachment,
                 |_| {},
-                |it: MountpointS3PodAttachment| Seen::Attachment(crate::workload::group_of_attachment(&it)),
+                |it: MountpointS3PodAttachment| Seen::Attachment(crate::observed::group_of_attachment(&it)),
             ),
             inline: false,
             share_percent: 0,

@@ -1,4 +1,4 @@
-//! The facts about one volume on one node: plain values that `workload.rs` gathers and `plan.rs` judges.
+//! The facts about one volume on one node: plain values that `observed.rs` gathers and `plan.rs` judges.
 //!
 //! Facts come from caches that may lag behind the API server, each by its own time. A decision therefore names the conditions (UIDs,
 //! resource versions, a fresh look) that must still hold when it is carried out.

@@ -11,7 +11,7 @@ use reconciler::apply::Applier;
 use reconciler::config::{Cli, Command, Run};
 use reconciler::controller::Controller;
 use reconciler::leader::Elector;
-use reconciler::{crd, in_use, server};
+use reconciler::{crd, server, uninstall};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// An API group that every OpenShift has, and nothing else.
@@ -36,7 +36,7 @@ async fn main() -> anyhow::Result<()> {
         None => run(&cli.run, cli.log_format).await,
         Some(Command::InstallCrd) => crd::install(client().await?).await,
         Some(Command::CheckUnused { keep_by }) => {
-            in_use::check_unused(client().await?, keep_by.as_deref()).await
+            uninstall::check_unused(client().await?, keep_by.as_deref()).await
         }
         Some(Command::UninstallCrd) => crd::uninstall(client().await?).await,
     }

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use crate::workload::index::may_be_ours;
+use crate::observed::index::may_be_ours;
 
 /// Keeps of a pod: how far it is, where, with which volumes that may be ours; of one that may get a Mountpoint Pod also the resources, of which it
 /// may have a share; of a Mountpoint Pod why it does not run.

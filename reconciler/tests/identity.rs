@@ -10,8 +10,8 @@ use csi::contract::volume::inline_handle;
 use fixtures::Cluster;
 use k8s_openapi::jiff::Timestamp;
 use reconciler::facts::{Group, Wants};
+use reconciler::observed::Cache;
 use reconciler::pod_spec::{self, Owners, PodRequest};
-use reconciler::workload::Cache;
 use serde_json::{Value, json};
 
 /// A pod of this account with a volume that says `authenticationSource: pod`.

@@ -142,7 +142,7 @@ async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
     for effect in &effects {
         applier.apply(effect).await.unwrap();
     }
-    let of_node = csi::calls::Calls::of("mount_s3_csi_node");
+    let of_node = csi::call_metrics::CallMetrics::of("mount_s3_csi_node");
     let page: server::Page = {
         let (metrics, cluster, of_node) = (Arc::clone(&metrics), cluster.clone(), of_node.clone());
         // One page for both: here Prometheus has one target.

@@ -12,7 +12,7 @@ use csi::contract::comm::Comm;
 use csi::contract::log::{self, LogFormat};
 use csi::contract::pod;
 use csi::contract::volume::ENGINE_VARIABLES;
-use csi::mountpoint_pod::{Config, Serving, run};
+use csi::mountpoint_pod::{Config, Serving, kernel_resends, run};
 use mountpoint::sync::Arc;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -65,6 +65,7 @@ fn main() -> ExitCode {
         memory_events: ["/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control"]
             .map(PathBuf::from)
             .into(),
+        restarts: kernel_resends(),
         engine_env: ENGINE_VARIABLES
             .iter()
             .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))

@@ -11,6 +11,8 @@ pub struct Comm(PathBuf);
 impl Comm {
     /// The name of the mounter's socket in the directory.
     pub const SOCKET: &str = "mount.sock";
+    /// The name of the file that says that no engine serves for now.
+    pub const STATE: &str = "mount.state";
 
     /// The directory as the node sees it: the pod's `comm` volume beneath the kubelet's directory.
     #[must_use]
@@ -52,6 +54,19 @@ impl Comm {
     #[must_use]
     pub fn error(&self) -> PathBuf {
         self.0.join("mount.err")
+    }
+
+    /// The mounter says here that its engine died and the next one has not begun to serve ([`Restarting`](super::restart::Restarting)),
+    /// mode 0600.
+    #[must_use]
+    pub fn state(&self) -> PathBuf {
+        self.0.join(Self::STATE)
+    }
+
+    /// The engine gives the mounter its journal here, while it starts.
+    #[must_use]
+    pub fn notify_socket(&self) -> PathBuf {
+        self.0.join("notify.sock")
     }
 
     /// A file whose existence says that the node is unmounting on purpose.

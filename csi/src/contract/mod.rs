@@ -13,6 +13,7 @@ pub mod message;
 pub mod pod;
 pub mod quantity;
 pub mod reason;
+pub mod restart;
 pub mod target;
 pub mod volume;
 

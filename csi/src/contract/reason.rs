@@ -37,6 +37,8 @@ pub enum Reason {
     VolumeDataKept,
     /// The engine of a mounted volume died, and the volume is mounted again.
     VolumeEngineDied,
+    /// The engine of a mounted volume died, and the next one goes on with the same mount. It is one Event that counts.
+    VolumeEngineRestarted,
     /// Several PersistentVolumes have one handle.
     VolumeHandleNotUnique,
     /// No Mountpoint Pod can be made for a volume as it is.

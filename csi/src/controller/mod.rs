@@ -45,7 +45,7 @@ use self::store::{Looked, Stores};
 use self::template::Values;
 use self::volume_id::{Place, VolumeId};
 use self::volumes::Volumes;
-use crate::calls::Calls;
+use crate::call_metrics::CallMetrics;
 use crate::contract::reason::Reason;
 use crate::contract::volume;
 use crate::error::{Error, ErrorKind, Result};
@@ -64,7 +64,7 @@ pub struct ControllerService {
     stores: Arc<Stores>,
     volumes: Volumes,
     pending: Pending,
-    calls: Calls,
+    calls: CallMetrics,
     kept: Counter,
 }
 
@@ -72,7 +72,7 @@ impl ControllerService {
     /// A service over these stores and volumes.
     #[must_use]
     pub fn new(stores: store::Config, volumes: Volumes) -> Self {
-        let calls = Calls::of("mount_s3_csi_controller");
+        let calls = CallMetrics::of("mount_s3_csi_controller");
         let (pending, kept) = (Pending::default(), Counter::default());
         Self { stores: Arc::new(Stores::new(stores)), volumes, pending, calls, kept }
     }
@@ -276,7 +276,7 @@ fn context(
 
 /// A call's end, in the log and on the wire.
 async fn answer<T: Send + 'static>(
-    calls: &Calls,
+    calls: &CallMetrics,
     call: &'static str,
     of: String,
     work: Pin<Box<dyn Future<Output = Result<T>> + Send>>,

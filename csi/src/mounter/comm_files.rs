@@ -10,13 +10,15 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
+use k8s_openapi::jiff::Timestamp;
 use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::contract::comm::Comm;
+use crate::contract::restart::Restarting;
 
-/// The most bytes of `mount.err` that are read; an engine's error has a line or a few.
+/// The most bytes of `mount.err` and `mount.state` that are read; an engine's error has a line or a few.
 const ERROR_MAX_BYTES: u64 = 8 << 10;
 
 /// The directory, open.
@@ -86,15 +88,25 @@ impl CommFiles {
     /// The mounter's note about a failed engine: one line, without control characters.
     #[must_use]
     pub fn error(&self) -> Option<String> {
+        let text = one_line(&self.text("mount.err")?);
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// The mounter's word that its engine died and the next one has not begun to serve.
+    #[must_use]
+    pub fn restarting(&self) -> Option<Restarting> {
+        Restarting::read(&self.text(Comm::STATE)?, Timestamp::now())
+    }
+
+    fn text(&self, name: &str) -> Option<String> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::openat(&self.directory, "mount.err", flags, Mode::empty()).ok()?);
+        let file = File::from(rustix::fs::openat(&self.directory, name, flags, Mode::empty()).ok()?);
         if !file.metadata().ok()?.is_file() {
             return None;
         }
         let mut bytes = Vec::new();
         file.take(ERROR_MAX_BYTES).read_to_end(&mut bytes).ok()?;
-        let text = one_line(&String::from_utf8_lossy(&bytes));
-        (!text.is_empty()).then_some(text)
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     /// Removes the error of an earlier engine.
@@ -317,6 +329,23 @@ mod tests {
         files.forget_error().unwrap();
         std::fs::write(folder.path().join("mount.err"), "mount-s3: no such\nbucket\x1b[0m\n").unwrap();
         assert_eq!(files.error().unwrap(), "mount-s3: no such bucket[0m");
+    }
+
+    #[test]
+    fn a_state_is_believed_for_a_time_and_from_a_file_alone() {
+        let (files, folder) = comm();
+        let state = folder.path().join("mount.state");
+        assert_eq!(files.restarting(), None);
+        let since = Timestamp::from_second(Timestamp::now().as_second()).unwrap();
+        std::fs::write(&state, Restarting { since }.to_string()).unwrap();
+        assert_eq!(files.restarting(), Some(Restarting { since }));
+        std::fs::write(&state, "restarting since 2025-11-26T16:03:20Z").unwrap();
+        assert_eq!(files.restarting(), None, "that mounter was killed itself");
+        std::fs::remove_file(&state).unwrap();
+        let elsewhere = folder.path().join("elsewhere");
+        std::fs::write(&elsewhere, Restarting { since }.to_string()).unwrap();
+        symlink(&elsewhere, &state).unwrap();
+        assert_eq!(files.restarting(), None);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Words to workloads whose engine died. Enters: a target that was dead and is mounted again. Leaves: a [`Notice`] for its workload.
+//! Words to workloads whose engine died. Enters: a target that was dead and is mounted again, or whose engine is started again on its mount.
+//! Leaves: a [`Notice`] for its workload.
 //!
 //! Never here: the writing of an Event; a wait for its writer.
 
@@ -19,16 +20,40 @@ pub(super) fn tell(
     server: &str,
     words: Option<&str>,
 ) {
-    let note = note(volume, server, words, Timestamp::now());
+    send(notices, workload, Reason::VolumeEngineDied, volume, note(volume, server, words, Timestamp::now()));
+}
+
+/// Tells a workload that its engine died, and that `server` starts the next one on the same mount.
+pub(super) fn tell_of_restart(
+    notices: &Notices,
+    workload: Option<&WorkloadRef>,
+    volume: &str,
+    server: &str,
+    words: Option<&str>,
+) {
+    let note = restart_note(volume, server, words);
+    send(notices, workload, Reason::VolumeEngineRestarted, volume, note);
+}
+
+fn send(notices: &Notices, workload: Option<&WorkloadRef>, reason: Reason, volume: &str, note: String) {
     let (Some(notices), Some(workload)) = (notices, workload) else {
         tracing::warn!("{note}");
         return;
     };
-    let notice = Notice { workload: workload.clone(), reason: Reason::VolumeEngineDied, note };
+    let notice = Notice { workload: workload.clone(), reason, note };
     if let Err(error) = notices.try_send(notice) {
         let WorkloadRef { namespace, name, .. } = workload;
         tracing::warn!(%namespace, pod = %name, %error, "no Event tells that the engine of PersistentVolume {volume} died");
     }
+}
+
+/// The note has no time, so that the Event of the next death counts up this one.
+fn restart_note(volume: &str, server: &str, words: Option<&str>) -> String {
+    let words = words.map(|words| format!(" The engine's last words: {words}")).unwrap_or_default();
+    format!(
+        "the engine of PersistentVolume {volume} died, and {server} starts it again on the same mount: programs that read wait and go on, a file \
+         that was being written fails with \"Input/output error\" and is not stored.{words}"
+    )
 }
 
 /// The time makes two deaths two Events.
@@ -56,6 +81,14 @@ mod tests {
         assert!(first.contains("HostToContainer") && first.contains("subPath"), "{first}");
         assert!(first.ends_with("The engine's last words: signal: 9 (SIGKILL)"), "{first}");
         assert_ne!(note("pv-1", "x", None, at(1)), note("pv-1", "x", None, at(2)));
+    }
+
+    #[test]
+    fn notes_of_two_restarts_are_the_same_and_name_the_cause() {
+        let note = |words| restart_note("pv-1", "Mountpoint Pod mp-1", Some(words));
+        assert_eq!(note("signal: 9 (SIGKILL)"), note("signal: 9 (SIGKILL)"));
+        assert!(note("x").contains("pv-1") && note("x").contains("Mountpoint Pod mp-1"), "{}", note("x"));
+        assert!(note("out of memory").ends_with("The engine's last words: out of memory"));
     }
 
     #[tokio::test]

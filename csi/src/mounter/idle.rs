@@ -177,7 +177,7 @@ impl Unmounting {
         if !matches!(self.probes.check(&self.source, sys::PROBE_LIMIT).await, Health::Dead(_)) {
             self.unused().await?;
         }
-        self.take_away().await?;
+        self.take_away(files.as_ref()).await?;
         match std::fs::remove_dir(&self.source) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(format!("removing the directory {at}: {error}"));
@@ -194,7 +194,7 @@ impl Unmounting {
 
     /// Unmounts the source. One that is in use is asked again for a moment: the kubelet and a probe of ours look at mounts, and the next sweep
     /// is far.
-    async fn take_away(&self) -> Result<(), String> {
+    async fn take_away(&self, files: Option<&CommFiles>) -> Result<(), String> {
         let at = self.source.display();
         let deadline = Instant::now() + self.within.min(LOOKED_AT);
         loop {
@@ -208,6 +208,14 @@ impl Unmounting {
                     return sys::unmount(&self.source, Busy::Detach)
                         .map(drop)
                         .map_err(|error| format!("unmounting {at}: {error}"));
+                }
+                Health::Hung if files.is_some_and(|files| files.restarting().is_some()) => {
+                    if Instant::now() >= deadline {
+                        return Err(format!(
+                            "it is in use, and the engine that serves {at} is started again"
+                        ));
+                    }
+                    tokio::time::sleep(AGAIN).await;
                 }
                 Health::Hung => {
                     return Err(format!("it is in use, and the engine that serves {at} does not answer"));

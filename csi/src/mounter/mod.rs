@@ -11,13 +11,13 @@ mod dead;
 pub mod deaths;
 mod host_files;
 pub mod idle;
-pub mod leader;
 mod locks;
 pub mod mount_id;
 pub mod mountinfo;
 pub mod notes;
 pub mod peer;
 pub mod pod;
+pub mod reconciler_lease;
 mod revival;
 pub mod source;
 pub mod sys;
@@ -32,6 +32,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use crate::contract::restart::Restarting;
 use crate::error::Result;
 use crate::events::WorkloadRef;
 
@@ -125,6 +126,11 @@ pub trait Mounter: Send + Sync {
     /// Attributes of a volume that have no effect on the mounts it makes, though the driver knows them.
     fn ignores(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// The state of a target whose engine died, if another one is about to go on with it.
+    fn restarting(&self, _target: &Path) -> Option<Restarting> {
+        None
     }
 
     /// Takes the target away: unmounted if mounted, and its directory removed if it is there. No error if it is gone already.

@@ -21,11 +21,11 @@ use super::credentials::{self, Profile};
 use super::deaths::{self, Notices};
 use super::host_files::HostFiles;
 use super::idle::Idle;
-use super::leader::Leader;
 use super::locks::Locks;
 use super::mount_id::MountId;
 use super::notes::Notes;
 use super::peer::Processes;
+use super::reconciler_lease::ReconcilerLease;
 use super::revival::Revivals;
 use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Health, Probes};
@@ -34,6 +34,7 @@ use super::targets::{self, Targets, check_ours, mounted, table};
 use super::{MOUNT_WITHIN, Made, MountRequest, Mounter};
 use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
+use crate::contract::restart::Restarting;
 use crate::contract::{pod, volume};
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::WorkloadRef;
@@ -113,7 +114,7 @@ impl PodMounter {
             targets: Targets::new(&config.kubelet, Arc::clone(&locks)),
             notes: Notes::of(&config.kubelet),
             files: fallback.as_ref().map_or_else(|| HostFiles::of(&config.kubelet), SystemdMounter::files),
-            leader: Leader::new(client, &config.release_namespace),
+            reconciler: ReconcilerLease::new(client, &config.release_namespace),
             fallback,
             config,
             assignments,
@@ -153,6 +154,13 @@ impl Mounter for PodMounter {
         Box::pin(async { task.await.map_err(Error::internal)? })
     }
 
+    fn restarting(&self, target: &Path) -> Option<Restarting> {
+        let mounts = table().ok()?;
+        let sources = comm::sources(&self.node.config.kubelet);
+        let source = mounts.source_of(mounts.at(target)?, &sources)?;
+        self.node.restarting(source.point.file_name()?.to_str())
+    }
+
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {
         Box::pin(async {
             let Some(target) = self.node.targets.find(target)? else { return Ok(()) };
@@ -169,7 +177,7 @@ struct Node {
     /// Files of mounts that systemd made.
     files: HostFiles,
     assignments: Assignments,
-    leader: Leader,
+    reconciler: ReconcilerLease,
     fallback: Option<SystemdMounter>,
     probes: Probes,
     locks: Arc<Locks>,
@@ -190,7 +198,7 @@ impl Node {
             // An assignment counts, whether or not a reconciler works now.
             biased;
             name = self.assignments.wait_for(&request.volume, &request.workload_uid, deadline) => Ok(name?),
-            error = self.leader.gone() => Err(error),
+            error = self.reconciler.gone() => Err(error),
         };
         let name = match (assigned, &self.fallback) {
             (Ok(name), _) => name,
@@ -211,7 +219,8 @@ impl Node {
             )
         };
         let source = comm::source(&self.config.kubelet, &name);
-        let served = source::served(&source, &self.probes).await.map_err(told)?;
+        let comm = Comm::on_host(&self.config.kubelet, &pod.uid);
+        let served = source::served(&source, &comm, &self.probes).await.map_err(told)?;
         let locked = timeout_at(deadline, self.locks.lock(&name)).await;
         let _pod = locked.map_err(|_elapsed| {
             Error::new(ErrorKind::Aborted, format!("another mount of Mountpoint Pod {name} is in progress"))
@@ -244,7 +253,17 @@ impl Node {
         let source = comm::source(&self.config.kubelet, name);
         let pod = Assigned { name, uid: &served.uid };
         let (words, mut mounted) = (self.last_words(&pod), false);
-        if !source::is_served(&source, &self.probes).await? {
+        if self.revivals.take_restarted(name) {
+            for bound in served.targets.values() {
+                self.tell_of_restart(bound.workload.as_ref(), &served.request.volume, name, words.as_deref());
+            }
+        }
+        let comm = self.comm(&pod);
+        if source::restarting(&comm).is_some() {
+            // The mounter tells with its socket if nothing comes of it.
+            return Ok(false);
+        }
+        if !source::is_served(&source, &comm, &self.probes).await? {
             self.make_source(&served.request, &source, &pod, deadline).await?.keep();
             mounted = true;
         }
@@ -317,9 +336,17 @@ impl Node {
             self.revivals.remember(name, &uid, &self.comm(&pod), request, target);
         }
         match health {
-            Health::Hung => Err(source::hangs(target)),
+            // The next engine goes on with this mount.
+            Health::Hung if self.restarting(source).is_some() => Ok(over),
+            Health::Hung => Err(source::hangs(target, None)),
             Health::Alive | Health::Dead(_) => Ok(over),
         }
+    }
+
+    /// Whether the Mountpoint Pod of a source starts its engine again.
+    fn restarting(&self, source: Option<&str>) -> Option<Restarting> {
+        let uid = self.uid_of(source?)?;
+        source::restarting(&Comm::on_host(&self.config.kubelet, &uid))
     }
 
     /// The note of the mounter about the engine that died.
@@ -329,6 +356,16 @@ impl Node {
 
     fn tell_of_death(&self, workload: Option<&WorkloadRef>, volume: &str, pod: &str, words: Option<&str>) {
         deaths::tell(&self.config.notices, workload, volume, &format!("Mountpoint Pod {pod}"), words);
+    }
+
+    fn tell_of_restart(&self, workload: Option<&WorkloadRef>, volume: &str, pod: &str, words: Option<&str>) {
+        deaths::tell_of_restart(
+            &self.config.notices,
+            workload,
+            volume,
+            &format!("Mountpoint Pod {pod}"),
+            words,
+        );
     }
 
     /// The UID of a Mountpoint Pod, by the API server or by this node's note.
@@ -346,7 +383,7 @@ impl Node {
     ) -> Result<()> {
         let is_the_same = source.served.is_some() && mounted(source.path)? == source.served;
         let source = source.path;
-        if is_the_same || source::is_served(source, &self.probes).await? {
+        if is_the_same || source::is_served(source, &self.comm(pod), &self.probes).await? {
             self.check_place(request, pod)?;
             self.write_credentials(request, pod)?;
             // The source is as its volume was when it was made.

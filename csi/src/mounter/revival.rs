@@ -1,8 +1,8 @@
 //! The sources to mount again when their engines end. Enters: what each Mountpoint Pod serves, as the last publish said it. Leaves: the names
-//! of pods whose mounter waits for a device though a source is mounted, each at its time.
+//! of pods whose mounter waits for a device though a source is mounted, or starts its engine again, each at its time.
 //!
-//! A mounter says that it waits by making its socket: after its engine has ended, or when its container starts again. The kernel tells of the
-//! new file. A driver that was started anew knows a pod from the kubelet's next call on.
+//! A mounter says that it waits by making its socket: after its engine has ended, or when its container starts again. It says that it starts an
+//! engine again by its state. The kernel tells of the new file. A driver that was started anew knows a pod from the kubelet's next call on.
 //!
 //! Never here: a mount; a conclusion that an engine is dead. A pod that makes sockets for nothing causes a look at its mount, at the pace
 //! of [`Pace`].
@@ -74,6 +74,8 @@ struct Inside {
     served: BTreeMap<String, Served>,
     watches: HashMap<i32, String>,
     due: BTreeSet<String>,
+    /// Pods that said so since they were asked for.
+    restarted: BTreeSet<String>,
 }
 
 impl Revivals {
@@ -139,6 +141,11 @@ impl Revivals {
     /// The mount that this pod serves.
     pub(super) fn of(&self, name: &str) -> Option<Served> {
         self.inside.lock().served.get(name).cloned()
+    }
+
+    /// Whether this pod's mounter said since the last call that it starts its engine again.
+    pub(super) fn take_restarted(&self, name: &str) -> bool {
+        self.inside.lock().restarted.remove(name)
     }
 
     /// Lets a pod be looked at, as if its mounter had made a socket.
@@ -227,10 +234,15 @@ impl Revivals {
                     inside.watches.remove(&event.wd());
                 }
                 Ok(event) => {
-                    let is_socket =
-                        event.file_name().is_some_and(|name| name.to_bytes() == Comm::SOCKET.as_bytes());
-                    let whose = inside.watches.get(&event.wd()).filter(|_| is_socket).cloned();
-                    inside.due.extend(whose);
+                    let Some(whose) = inside.watches.get(&event.wd()).cloned() else { continue };
+                    match event.file_name().map(std::ffi::CStr::to_bytes) {
+                        Some(name) if name == Comm::SOCKET.as_bytes() => drop(inside.due.insert(whose)),
+                        Some(name) if name == Comm::STATE.as_bytes() => {
+                            inside.restarted.insert(whose.clone());
+                            inside.due.insert(whose);
+                        }
+                        _ => {}
+                    }
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => {
@@ -248,7 +260,7 @@ impl Revivals {
 
     fn watch(&self, inside: &mut Inside, name: &str, comm: &Comm) {
         let Some(events) = &self.events else { return };
-        let flags = WatchFlags::CREATE | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
+        let flags = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
         match inotify::add_watch(events.get_ref(), comm.directory(), flags) {
             Ok(watch) => drop(inside.watches.insert(watch, name.to_owned())),
             Err(error) => tracing::warn!(
@@ -270,6 +282,7 @@ impl Revivals {
     fn drop_pod(&self, inside: &mut Inside, name: &str) {
         inside.served.remove(name);
         inside.due.remove(name);
+        inside.restarted.remove(name);
         let watch = inside.watches.iter().find(|(_, of)| *of == name).map(|(&watch, _)| watch);
         if let (Some(events), Some(watch)) = (&self.events, watch) {
             inside.watches.remove(&watch);

@@ -19,6 +19,7 @@ use super::sys::{self, Busy, Health, Probes};
 use super::targets::mounted;
 use crate::contract::comm::Comm;
 use crate::contract::message::{self, Answer, MountMessage};
+use crate::contract::restart::Restarting;
 use crate::error::{Error, ErrorKind, Result};
 
 /// The pause between two attempts to reach a mounter that does not listen yet. Its container runs already, so the first few succeed.
@@ -201,12 +202,12 @@ impl Drop for SourceMount {
 ///
 /// # Errors
 /// `Unavailable` if it hangs.
-pub async fn served(path: &Path, probes: &Probes) -> Result<Option<MountId>> {
+pub async fn served(path: &Path, comm: &Comm, probes: &Probes) -> Result<Option<MountId>> {
     let Some(mount) = mounted(path)? else { return Ok(None) };
     match probes.check(path, sys::PROBE_LIMIT).await {
         Health::Alive => Ok(Some(mount)),
         Health::Dead(_) => Ok(None),
-        Health::Hung => Err(hangs(path)),
+        Health::Hung => Err(hangs(path, restarting(comm))),
     }
 }
 
@@ -214,7 +215,7 @@ pub async fn served(path: &Path, probes: &Probes) -> Result<Option<MountId>> {
 ///
 /// # Errors
 /// `Unavailable` if it hangs: others may wait for it, so it is left.
-pub async fn is_served(path: &Path, probes: &Probes) -> Result<bool> {
+pub async fn is_served(path: &Path, comm: &Comm, probes: &Probes) -> Result<bool> {
     if mounted(path)?.is_none() {
         return Ok(false);
     }
@@ -227,20 +228,25 @@ pub async fn is_served(path: &Path, probes: &Probes) -> Result<bool> {
             })?;
             Ok(false)
         }
-        Health::Hung => Err(hangs(path)),
+        Health::Hung => Err(hangs(path, restarting(comm))),
     }
 }
 
-/// The error for a mount that does not answer.
-pub(super) fn hangs(path: &Path) -> Error {
-    Error::new(
-        ErrorKind::Unavailable,
-        format!(
-            "{} did not answer for {} s: its engine may be waiting for the store",
-            path.display(),
-            sys::PROBE_LIMIT.as_secs()
-        ),
-    )
+/// The word of the mounter in this directory that its engine died and the next one has not begun to serve.
+pub(super) fn restarting(comm: &Comm) -> Option<Restarting> {
+    CommFiles::open(comm).ok()?.restarting()
+}
+
+/// The error for a mount that does not answer: its engine waits, or is started again.
+pub(super) fn hangs(path: &Path, restarting: Option<Restarting>) -> Error {
+    let limit = sys::PROBE_LIMIT.as_secs();
+    let why = match restarting {
+        Some(state) => {
+            format!("its engine died and is started again ({state}); look at the log of its Mountpoint Pod")
+        }
+        None => "its engine may be waiting for the store".to_owned(),
+    };
+    Error::new(ErrorKind::Unavailable, format!("{} did not answer for {limit} s: {why}", path.display()))
 }
 
 /// Hands the device to the mounter, on a thread of its own. The device is closed here as soon as the mounter has it.

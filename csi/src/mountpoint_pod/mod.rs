@@ -1,40 +1,43 @@
 //! The process in a Mountpoint Pod. Enters: one message with a FUSE device, over the socket in the comm directory. Leaves: an engine
-//! that serves the device until the node unmounts it, or the engine's error message.
+//! that serves the device until the node unmounts it, or the engine's error message. An engine that dies is followed by another on the same
+//! device (`restarts`, `kept`), so that programs which read wait for a moment and see no error.
 //!
-//! Never here: a capability, a mount, a secret in an argument or a log. Once the engine runs, this process keeps no copy of the device:
-//! when the engine dies, its readers get an error at once.
+//! Never here: a capability, a mount, a secret in an argument or a log; a look at the mount. Where engines are not started again this process
+//! keeps no copy of the device: when the engine dies, its readers get an error at once.
 
-use std::cell::OnceCell;
-use std::ffi::OsString;
-use std::fs::{DirBuilder, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, PipeReader, Read, Write};
+mod engine;
+mod kept;
+mod restarts;
+
+use std::fs::OpenOptions;
+use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use k8s_openapi::jiff::Timestamp;
 use mountpoint::sync::atomic::{AtomicU32, Ordering};
-use rustix::io::FdFlags;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::contract::comm::Comm;
 use crate::contract::log::LogFormat;
 use crate::contract::message::{self, Answer, MountMessage};
+use crate::contract::restart::{RESTART_WITHIN, Restarting};
 use crate::error::{Error, Result};
-
-/// How many bytes of the end of the engine's standard error are kept for `mount.err` and for the answer.
-const TAIL_BYTES: usize = 8 << 10;
-/// The engine's word that it serves.
-const READY: &str = "ready";
-/// The longest line that is taken as the engine's word.
-const WORD_BYTES: u64 = 64 << 10;
+use engine::{Ended, Engine, OwnCache, is_ready};
+use kept::Kept;
+use restarts::{Deaths, End, Next};
 
 /// How often to look for `mount.exit` while no node connects. Doubled, an unneeded pod stays a second longer.
 const LOOK_FOR_EXIT: Duration = Duration::from_secs(1);
+/// How often to look for `mount.exit` and for the mount's end in the pause before the next engine. Doubled, an unmount there waits twice as long.
+const LOOK_IN_PAUSE: Duration = Duration::from_millis(50);
+/// The kernel's release.
+const KERNEL_RELEASE: &str = "/proc/sys/kernel/osrelease";
 
 /// The configuration of the process.
 #[derive(Clone, Debug)]
@@ -59,6 +62,8 @@ pub struct Config {
     pub metrics: Option<SocketAddr>,
     /// Files in which the kernel counts processes of this container that it killed for want of memory; the first that exists counts.
     pub memory_events: Vec<PathBuf>,
+    /// Whether an engine that dies is followed by another on the same device: [`kernel_resends`].
+    pub restarts: bool,
     /// Variables for the engine where the message does not set them.
     pub engine_env: Vec<(String, String)>,
 }
@@ -111,13 +116,7 @@ pub fn run(config: &Config, serving: &Serving) -> Result<()> {
             }
         };
         serving.begin();
-        let oom_kills = oom_kills(&config.memory_events);
-        let engine = Engine::start(config, &cache, &message, device);
-        let ended = engine.inspect_err(|error| {
-            answer(&stream, &Answer::Failed { error: error.to_string() });
-        });
-        let ended = ended.and_then(|engine| engine.serve(&stream, &config.comm));
-        let ended = match ended {
+        let ended = match serve(config, &cache, stream, &message, device) {
             Ok(ended) if ended.status.success() && exit_announced(&config.comm) => return Ok(()),
             Ok(ended) => ended,
             Err(error) => {
@@ -125,11 +124,8 @@ pub fn run(config: &Config, serving: &Serving) -> Result<()> {
                 return Err(error);
             }
         };
-        let mut why = ended.why();
-        if oom_kills < self::oom_kills(&config.memory_events) {
-            why.push_str(OUT_OF_MEMORY);
-        }
-        if ended.served() {
+        let why = ended.why();
+        if ended.served {
             note_error(&config.comm, &why);
             tracing::error!("the engine has died, waiting for the node to mount again: {why}");
         } else {
@@ -141,14 +137,152 @@ pub fn run(config: &Config, serving: &Serving) -> Result<()> {
     }
 }
 
-/// Advice about an engine that the kernel killed; its container goes on, and Kubernetes has nothing to show.
-const OUT_OF_MEMORY: &str = "; the kernel killed it, because the Mountpoint Pod was out of memory: raise the memory limit of the volume \
-                             (mountpointContainerResourcesLimitsMemory) or of the chart (mountpointPod.resources)";
+/// Whether this machine's kernel sends requests again that a dead engine has not answered. Without, no engine can go on for another.
+#[must_use]
+pub fn kernel_resends() -> bool {
+    std::fs::read_to_string(KERNEL_RELEASE).is_ok_and(|release| restarts::resends(&release))
+}
 
-/// How often the kernel has killed a process of this container for want of memory.
-fn oom_kills(files: &[PathBuf]) -> Option<u64> {
-    let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok())?;
-    text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
+/// Serves one device, by one engine after the other where engines are started again. Returns with the last one's end; then no descriptor of the
+/// device is left here.
+fn serve(
+    config: &Config,
+    cache: &OwnCache,
+    stream: UnixStream,
+    message: &MountMessage,
+    device: OwnedFd,
+) -> Result<Ended> {
+    let (mut kept, device) = keep(config, message, device);
+    let started = match (&kept, &device) {
+        (Some(kept), _) => Engine::start(config, cache, message, kept.device(), Some(kept)),
+        (None, Some(device)) => Engine::start(config, cache, message, device.as_fd(), None),
+        (None, None) => Err(Error::internal("there is no device")),
+    };
+    drop(device);
+    let mut engine = started.inspect_err(|error| {
+        answer(&stream, &Answer::Failed { error: error.to_string() });
+    })?;
+    // Without a word the engine has ended, and its standard error says why.
+    let word = engine.word(kept.as_mut(), None).unwrap_or_default();
+    if is_ready(word.as_deref()) {
+        tracing::info!("the engine serves");
+        answer(&stream, &Answer::Ready);
+    }
+    let ended = engine.end(word, false)?;
+    if !ended.served {
+        // Before the answer: a node that has it may come again, and then removes what an earlier attempt left.
+        note_error(&config.comm, &ended.why());
+        answer(&stream, &Answer::Failed { error: ended.why() });
+        return Ok(ended);
+    }
+    drop(stream);
+    match kept {
+        Some(kept) => go_on(config, cache, message, kept, ended),
+        None => Ok(ended),
+    }
+}
+
+/// The device and all that another engine needs; or the device alone, where none is to follow.
+fn keep(config: &Config, message: &MountMessage, device: OwnedFd) -> (Option<Kept>, Option<OwnedFd>) {
+    if !config.restarts || !restarts::can_outlive(&message.args) {
+        return (None, Some(device));
+    }
+    match Kept::new(&config.comm, device) {
+        Ok(kept) => (Some(kept), None),
+        Err((device, error)) => {
+            tracing::warn!(
+                "an engine that dies will not be started again, since its socket can't be made: {error}"
+            );
+            (None, Some(device))
+        }
+    }
+}
+
+/// Starts engine after engine on a device whose engine has ended, until one ends otherwise than by its death, or too many have died.
+fn go_on(
+    config: &Config,
+    cache: &OwnCache,
+    message: &MountMessage,
+    mut kept: Kept,
+    mut ended: Ended,
+) -> Result<Ended> {
+    let (mut deaths, mut since) = (Deaths::default(), None);
+    let _no_state_left = NoStateLeft(&config.comm);
+    loop {
+        let end = End {
+            code: ended.status.code(),
+            served: ended.served,
+            has_journal: kept.has_journal(),
+            announced: exit_announced(&config.comm),
+            connected: kept.is_connected(),
+        };
+        if !end.is_death() {
+            return Ok(ended);
+        }
+        let now = Instant::now();
+        let (died, death) = *since.get_or_insert((now, Timestamp::now()));
+        let Next::Start(pause) = deaths.after(now) else {
+            tracing::error!("the engine dies again and again, and the mount is given up");
+            return Ok(ended);
+        };
+        let why = ended.why();
+        // Before the state, which makes the node read it.
+        note_error(&config.comm, &why);
+        note_state(&config.comm, Restarting { since: death });
+        tracing::error!("the engine has died, and another one goes on with the mount after {pause:?}: {why}");
+        let until = died + RESTART_WITHIN;
+        if now >= until || !waits(pause, &kept, &config.comm) {
+            return Ok(ended);
+        }
+        let mut engine = Engine::start(config, cache, message, kept.device(), Some(&kept))?;
+        let word = engine.word(Some(&mut kept), Some(until)).unwrap_or_default();
+        if is_ready(word.as_deref()) {
+            since = None;
+            forget_state(&config.comm);
+            tracing::info!("the engine serves again");
+        }
+        ended = engine.end(word, true)?;
+    }
+}
+
+/// Waits for so long; `false` if the mount ended meanwhile.
+fn waits(pause: Duration, kept: &Kept, comm: &Comm) -> bool {
+    let until = Instant::now() + pause;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        if exit_announced(comm) || !kept.is_connected() {
+            return false;
+        }
+        thread::sleep(left.min(LOOK_IN_PAUSE));
+    }
+}
+
+/// Removes the state with the mount.
+struct NoStateLeft<'a>(&'a Comm);
+
+impl Drop for NoStateLeft<'_> {
+    fn drop(&mut self) {
+        forget_state(self.0);
+    }
+}
+
+/// Tells the node that no engine serves for now.
+fn note_state(comm: &Comm, state: Restarting) {
+    if let Err(error) = write_whole(comm, &comm.state(), &state.to_string()) {
+        tracing::error!("writing {}: {error}", comm.state().display());
+    }
+}
+
+fn forget_state(comm: &Comm) {
+    match std::fs::remove_file(comm.state()) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            tracing::error!("removing {}: {error}", comm.state().display());
+        }
+        _ => {}
+    }
 }
 
 fn exit_announced(comm: &Comm) -> bool {
@@ -157,6 +291,7 @@ fn exit_announced(comm: &Comm) -> bool {
 
 /// Listens in place of whatever an earlier container left.
 fn listen(comm: &Comm) -> io::Result<UnixListener> {
+    forget_state(comm);
     match std::fs::remove_file(comm.socket()) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -206,191 +341,20 @@ fn answer(stream: &UnixStream, answer: &Answer) {
     }
 }
 
-/// A running engine.
-struct Engine {
-    child: Child,
-    /// The end of its standard error, once that is closed.
-    tail: JoinHandle<Vec<u8>>,
-    word: PipeReader,
-}
-
-impl Engine {
-    /// Starts `mount-s3` with the device and the writing end of a pipe, and lets go of both.
-    fn start(config: &Config, cache: &OwnCache, message: &MountMessage, device: OwnedFd) -> Result<Self> {
-        let program = config.engine_directory.join("mount-s3");
-        let failed = |error: io::Error| Error::internal(format!("starting {}: {error}", program.display()));
-        let args = with_cache(&message.args, || cache.directory(&config.local_cache)).map_err(failed)?;
-        let (word, word_in) = io::pipe().map_err(failed)?;
-        tracing::info!(bucket = message.bucket_name, args = ?args, "starting the engine");
-        let mut command = Command::new(&program);
-        command.arg(&message.bucket_name).arg(inherited(&device).map_err(failed)?).args(&args);
-        if !args.iter().any(|arg| arg == "--foreground") {
-            command.arg("--foreground");
-        }
-        for bundle in ca_bundles(&config.ca_directory).map_err(failed)? {
-            command.arg("--extra-ca-bundle").arg(bundle);
-        }
-        if config.state_directory.is_dir() {
-            command.arg("--state-dir").arg(&config.state_directory);
-        }
-        let has = |flag: &str| args.iter().any(|arg| arg.to_string_lossy().starts_with(flag));
-        if config.log_format == LogFormat::Json && !has("--log-format") {
-            command.args(["--log-format", "json"]);
-        }
-        if let Some(target) = config.memory_target.filter(|_| !has("--memory-target")) {
-            command.arg("--memory-target").arg(target.to_string());
-        }
-        if let Some(address) = config.metrics {
-            command.arg("--metrics-listen").arg(address.to_string());
-        }
-        command.arg("--ready-file").arg(inherited(&word_in).map_err(failed)?);
-        command.env_clear().envs(config.engine_env.iter().cloned());
-        command.envs(message.env.iter().filter_map(|it| it.split_once('=')));
-        command.stdin(Stdio::null()).stderr(Stdio::piped());
-        let started = command.spawn();
-        drop((device, word_in));
-        let mut child = started.map_err(failed)?;
-        let stderr = child.stderr.take();
-        let tail = thread::spawn(move || stderr.map(|it| relay(it, io::stderr())).unwrap_or_default());
-        Ok(Self { child, tail, word })
-    }
-
-    /// Tells the node what the engine says, and waits for its end.
-    fn serve(mut self, stream: &UnixStream, comm: &Comm) -> Result<Ended> {
-        let mut line = String::new();
-        // Without a line the engine has ended, and its standard error says why.
-        let read = BufReader::new(self.word.take(WORD_BYTES)).read_line(&mut line);
-        let word = read.ok().map(|_| line.trim().to_owned()).filter(|word| !word.is_empty());
-        if word.as_deref() == Some(READY) {
-            tracing::info!("the engine serves");
-            answer(stream, &Answer::Ready);
-        }
-        let status =
-            self.child.wait().map_err(|error| Error::internal(format!("waiting for the engine: {error}")))?;
-        let tail = self.tail.join().unwrap_or_default();
-        let ended = Ended { status, word, tail: String::from_utf8_lossy(&tail).trim().to_owned() };
-        // Before the answer: a node that has it may come again, and then removes what an earlier attempt left.
-        if !ended.served() {
-            note_error(comm, &ended.why());
-            answer(stream, &Answer::Failed { error: ended.why() });
-        }
-        Ok(ended)
-    }
-}
-
-/// How an engine ended.
-struct Ended {
-    status: ExitStatus,
-    word: Option<String>,
-    tail: String,
-}
-
-impl Ended {
-    fn served(&self) -> bool {
-        self.word.as_deref() == Some(READY)
-    }
-
-    /// The engine's own words, as far as there are any.
-    fn why(&self) -> String {
-        let failed = self.word.as_deref().filter(|word| *word != READY);
-        match (failed, self.tail.as_str()) {
-            (Some(word), _) => word.to_owned(),
-            (None, "") => format!("the engine ended ({}) before the node unmounted", self.status),
-            (None, tail) => format!("the engine ended ({}): {tail}", self.status),
-        }
-    }
-}
-
-/// The path by which a child finds a descriptor that it inherits. This process starts one child at a time.
-fn inherited(descriptor: impl AsFd) -> io::Result<String> {
-    let descriptor = descriptor.as_fd();
-    rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
-    Ok(format!("/dev/fd/{}", descriptor.as_raw_fd()))
-}
-
-/// The certificates of this container, sorted. The directory is one of a pod whose chart or volume names some.
-fn ca_bundles(directory: &Path) -> io::Result<Vec<PathBuf>> {
-    let entries = match std::fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(error),
-    };
-    let mut bundles = entries.map(|entry| Ok(entry?.path())).collect::<io::Result<Vec<_>>>()?;
-    bundles.retain(|path| path.extension().is_some_and(|it| it == "crt"));
-    bundles.sort();
-    Ok(bundles)
-}
-
-/// The node does not know this container's directories, so it sends any path for the cache; ours takes its place.
-fn with_cache(args: &[String], directory: impl FnOnce() -> io::Result<PathBuf>) -> io::Result<Vec<OsString>> {
-    let is_cache = |arg: &String| arg == "--cache" || arg.starts_with("--cache=");
-    let Some(at) = args.iter().position(is_cache) else {
-        return Ok(args.iter().map(OsString::from).collect());
-    };
-    let value_is_next = args[at] == "--cache" && args.get(at + 1).is_some_and(|it| !it.starts_with('-'));
-    let after = at + 1 + usize::from(value_is_next);
-    let mut with: Vec<OsString> = args[..at].iter().map(OsString::from).collect();
-    with.extend([OsString::from("--cache"), directory()?.into_os_string()]);
-    with.extend(args[after..].iter().map(OsString::from));
-    Ok(with)
-}
-
-/// The temporary directory of caches, once one was needed: the engine that takes the place of a dead one finds its cache there.
-#[derive(Debug, Default)]
-struct OwnCache(OnceCell<PathBuf>);
-
-impl OwnCache {
-    fn directory(&self, local_cache: &Path) -> io::Result<PathBuf> {
-        if local_cache.is_dir() {
-            return Ok(local_cache.to_owned());
-        }
-        if let Some(directory) = self.0.get() {
-            return Ok(directory.clone());
-        }
-        let mut attempt = 0;
-        loop {
-            let name = format!("mountpoint-s3-cache-{}-{attempt}", std::process::id());
-            let directory = std::env::temp_dir().join(name);
-            match DirBuilder::new().mode(0o700).create(&directory) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => attempt += 1,
-                made => return made.map(|()| self.0.get_or_init(|| directory).clone()),
-            }
-        }
-    }
-}
-
-/// All of it passed on, and the end of it kept.
-fn relay(mut stderr: impl Read, mut to: impl Write) -> Vec<u8> {
-    let (mut tail, mut chunk) = (Vec::new(), [0; 4096]);
-    loop {
-        match stderr.read(&mut chunk) {
-            Ok(0) => return tail,
-            Ok(got) => {
-                let _ = to.write_all(&chunk[..got]);
-                tail.extend_from_slice(&chunk[..got]);
-                let excess = tail.len().saturating_sub(TAIL_BYTES);
-                tail.drain(..excess);
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return tail,
-        }
-    }
-}
-
-/// Writes the error to a file for a node of release 2.2, which reads no answer.
+/// Writes the error to a file, for the node's Events and for a node of release 2.2, which reads no answer.
 fn note_error(comm: &Comm, why: &str) {
-    if let Err(error) = write_error(comm, why) {
+    if let Err(error) = write_whole(comm, &comm.error(), why) {
         tracing::error!("writing {}: {error}", comm.error().display());
     }
 }
 
 /// Whole or not at all, for the node alone.
-fn write_error(comm: &Comm, text: &str) -> io::Result<()> {
-    let temporary = comm.directory().join(".mount.err.new");
+fn write_whole(comm: &Comm, file: &Path, text: &str) -> io::Result<()> {
+    let temporary = comm.directory().join(".mount.new");
     let _ = std::fs::remove_file(&temporary);
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
-    writeln!(file, "{text}")?;
-    std::fs::rename(&temporary, comm.error())
+    let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
+    writeln!(new, "{text}")?;
+    std::fs::rename(&temporary, file)
 }
 
 #[cfg(test)]

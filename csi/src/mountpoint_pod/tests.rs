@@ -1,8 +1,11 @@
 //! The pod with a shell in place of the engine, and the node beside it in this process.
 
+mod restarting;
+
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use super::engine::{TAIL_BYTES, relay, with_cache};
 use super::*;
 
 const LONG: Duration = Duration::from_secs(60);
@@ -32,6 +35,7 @@ impl Pod {
             memory_target: None,
             log_format: LogFormat::Text,
             metrics: None,
+            restarts: false,
             memory_events: vec![folder.path().join("no such file"), folder.path().join("memory.events")],
             engine_env: Vec::new(),
         };
@@ -74,6 +78,14 @@ impl Pod {
     fn hand_over(&self, stream: &UnixStream, args: &[&str]) {
         let device = fs::File::open("/dev/null").unwrap();
         message::send(stream, &self.message(args), device.as_fd(), LONG).unwrap();
+    }
+
+    /// A pipe beside the script on which an engine waits.
+    fn pipe(&self, name: &str) -> PathBuf {
+        use rustix::fs::{CWD, FileType, Mode, mknodat};
+        let pipe = self.folder.path().join(name);
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        pipe
     }
 
     fn error(&self) -> Option<String> {
@@ -273,8 +285,7 @@ fn after_a_refused_mount_the_same_container_waits_for_the_next_attempt() {
 #[test]
 fn an_engine_that_dies_leaves_a_mounter_that_waits_for_the_next_device() {
     let pod = Pod::new("echo ready >$ready; read go <${0%/*}/go; kill -9 $$");
-    let go = pod.folder.path().join("go");
-    rustix::fs::mknodat(rustix::fs::CWD, &go, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    let go = pod.pipe("go");
     let (outcome, ()) = pod.run(|mut stream| {
         for death in 1..=5 {
             pod.hand_over(&stream, &[]);
@@ -309,8 +320,7 @@ fn an_engine_that_the_kernel_killed_for_memory_names_the_limit_to_raise() {
 #[test]
 fn a_mounter_that_is_told_to_end_does_so_when_its_engine_ends() {
     let pod = Pod::new("echo ready >$ready; read go <${0%/*}/go");
-    let go = pod.folder.path().join("go");
-    rustix::fs::mknodat(rustix::fs::CWD, &go, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
+    let go = pod.pipe("go");
     let serving = Serving::default();
     assert!(!serving.told_to_end(), "no engine runs");
     let serving = Serving::default();
@@ -339,24 +349,31 @@ fn an_announced_end_ends_the_pod_and_a_crash_on_the_way_is_told() {
     assert!(killed.error().unwrap().contains("signal: 9"), "a crash during an unmount is still told");
 }
 
+/// The descriptors of this process that lead to a file.
+fn held(file: &Path) -> usize {
+    let ours = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    ours.filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == file)).count()
+}
+
 #[test]
-fn while_the_engine_runs_its_device_is_held_by_nobody_else() {
-    let pod = Pod::new("echo ready >$ready; read go <${0%/*}/go; touch ${0%/*}/comm/mount.exit");
-    let go = pod.folder.path().join("go");
-    rustix::fs::mknodat(rustix::fs::CWD, &go, rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU, 0).unwrap();
-    let marker = pod.folder.path().join("device");
-    fs::write(&marker, "").unwrap();
-    let (outcome, ()) = pod.run(|stream| {
-        let device = fs::File::open(&marker).unwrap();
-        message::send(&stream, &pod.message(&[]), device.as_fd(), LONG).unwrap();
-        drop(device);
-        assert_eq!(answered(&stream), Some(Answer::Ready));
-        let ours = fs::read_dir("/proc/self/fd").unwrap().flatten();
-        let held = ours.filter(|fd| fs::read_link(fd.path()).is_ok_and(|to| to == marker)).count();
-        fs::write(&go, "go\n").unwrap();
-        assert_eq!(held, 0, "the mounter keeps no copy");
-    });
-    outcome.unwrap();
+fn a_device_whose_engine_is_not_started_again_is_held_by_it_alone() {
+    for (restarts, ours) in [(false, 0), (true, 1)] {
+        let mut pod = Pod::new("echo ready >$ready; read go <${0%/*}/go; touch ${0%/*}/comm/mount.exit");
+        pod.config.restarts = restarts;
+        let (go, marker) = (pod.pipe("go"), pod.folder.path().join("device"));
+        fs::write(&marker, "").unwrap();
+        let (outcome, ()) = pod.run(|stream| {
+            let device = fs::File::open(&marker).unwrap();
+            message::send(&stream, &pod.message(&[]), device.as_fd(), LONG).unwrap();
+            drop(device);
+            assert_eq!(answered(&stream), Some(Answer::Ready));
+            let held = held(&marker);
+            fs::write(&go, "go\n").unwrap();
+            assert_eq!(held, ours, "restarts: {restarts}");
+        });
+        outcome.unwrap();
+        assert_eq!(held(&marker), 0);
+    }
 }
 
 #[test]

@@ -30,7 +30,7 @@ use self::options::{Inputs, MountOptions};
 use self::publish::PublishRequest;
 use self::stats::{Stats, Usage};
 use self::target::Target;
-use crate::calls::Calls;
+use crate::call_metrics::CallMetrics;
 use crate::contract::cache::Cache;
 use crate::contract::reason::Reason;
 use crate::contract::volume;
@@ -110,7 +110,7 @@ pub struct NodeService {
     claims: Claims,
     stats: Stats,
     notices: Option<mpsc::Sender<Notice>>,
-    calls: Calls,
+    calls: CallMetrics,
     registers: watch::Sender<()>,
 }
 
@@ -120,7 +120,7 @@ impl NodeService {
     pub fn new(config: Config, mounter: Arc<dyn Mounter>) -> Self {
         let table = Arc::new(Table { path: config.mount_table.clone(), kubelet: config.kubelet.clone() });
         let claims = Claims::new(table.clone());
-        let (stats, calls) = (Stats::default(), Calls::of("mount_s3_csi_node"));
+        let (stats, calls) = (Stats::default(), CallMetrics::of("mount_s3_csi_node"));
         let registers = watch::Sender::new(());
         Self { config: Arc::new(config), mounter, table, claims, stats, notices: None, calls, registers }
     }
@@ -133,7 +133,7 @@ impl NodeService {
 
     /// The calls that it counts.
     #[must_use]
-    pub fn calls(&self) -> Calls {
+    pub fn calls(&self) -> CallMetrics {
         self.calls.clone()
     }
 
@@ -306,6 +306,15 @@ impl NodeService {
         let (usage, condition) = match self.stats.of(&path).await {
             Ok(usage) => (usage, VolumeCondition { abnormal: false, message: "the mount answers".into() }),
             Err(message) => {
+                let message = match self.mounter.restarting(&path) {
+                    Some(state) => {
+                        format!(
+                            "the engine of the mount at {} died and is started again ({state})",
+                            path.display()
+                        )
+                    }
+                    None => message,
+                };
                 warn!(volume_id = call.volume_id, message, "volume condition");
                 let others = stats::others(mounts.buckets(), &path, &self.config.kubelet);
                 let usage = self.stats.of_first(others).await.unwrap_or_default();

@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use csi::calls::Calls;
+use csi::call_metrics::CallMetrics;
+use csi::contract::restart::Restarting;
 use csi::contract::volume;
 use csi::error::{Error, ErrorKind, Result};
 use csi::events::Notice;
@@ -39,6 +40,7 @@ pub(crate) struct Recorder {
     gate: Mutex<Option<Arc<Semaphore>>>,
     ignored: Mutex<&'static [&'static str]>,
     made: Mutex<Made>,
+    restarting: Mutex<Option<Restarting>>,
     finished: watch::Sender<usize>,
     begun: watch::Sender<usize>,
 }
@@ -46,6 +48,10 @@ pub(crate) struct Recorder {
 impl Mounter for Recorder {
     fn ignores(&self) -> &'static [&'static str] {
         *self.ignored.lock().unwrap()
+    }
+
+    fn restarting(&self, _target: &Path) -> Option<Restarting> {
+        *self.restarting.lock().unwrap()
     }
 
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
@@ -110,6 +116,11 @@ impl Recorder {
         *self.made.lock().unwrap() = made;
     }
 
+    /// Makes the mounter say that its engines are started again.
+    pub(crate) fn restarts(&self, state: Restarting) {
+        *self.restarting.lock().unwrap() = Some(state);
+    }
+
     pub(crate) fn hold(&self) -> Gate {
         let gate = Arc::new(Semaphore::new(0));
         *self.gate.lock().unwrap() = Some(gate.clone());
@@ -133,7 +144,7 @@ pub(crate) struct Driver {
     channel: Channel,
     stop: watch::Sender<bool>,
     notices: Mutex<mpsc::Receiver<Notice>>,
-    calls: Calls,
+    calls: CallMetrics,
     registers: watch::Receiver<()>,
     serving: Option<JoinHandle<()>>,
 }

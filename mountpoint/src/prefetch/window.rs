@@ -3,8 +3,9 @@
 //! Several streams often read one handle at once (threads with their own regions, a kernel that sends its read-ahead out of order),
 //! so a [`Window`] follows up to eight *runs*, upwards or downwards. A read that continues a run is sequential and moves the run's window. Any
 //! other read is random, and gets the bytes it asked for and no more. A window grows fourfold as its run goes on, up to a limit learned
-//! from the link (`link.rs`), and to where a run ends if it is like those before it. What was fetched for a run and lies behind it, or is left of
-//! a run that ended, is forgotten: else a handle that skips or jumps would fill the memory of all.
+//! from the link (`link.rs`), and to where a run ends if it is like those before it: the last that ended, or a long one that was left. What was
+//! fetched for a run and lies behind it, or is left of a run that ended, is forgotten: else a handle that skips or jumps would fill the memory
+//! of all.
 //!
 //! Two patterns differ from random reads. A copy out of a mapped file (`memcpy` in the C library) touches its last bytes first, or its
 //! first ones if it goes downwards: two random reads, then one beside either. All between is fetched, and nothing beyond. Reads of one
@@ -76,6 +77,10 @@ const RUNS_MAX: usize = 8;
 /// fetches in vain whose random reads look like copies.
 const WRONG_MAX: u32 = 3;
 
+/// Reads that may come between the ends of a copy and the one that continues its first bytes: several threads take them from the kernel.
+/// Doubling it takes more random reads for ends of copies.
+const EARLY_MAX: u64 = 4;
+
 /// Follows the reads of one handle.
 #[derive(Debug)]
 pub struct Window {
@@ -116,7 +121,9 @@ impl Window {
         self.reads += 1;
         let demand = range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE).min(self.size);
         let Some(at) = self.continued(range) else {
-            let (ahead, forget) = self.begin(range, pressure);
+            let is_late =
+                self.runs.iter().any(|run| self.reads - run.last_used <= 2 && run.has_just_read(range));
+            let (ahead, forget) = if is_late { (0..0, 0..0) } else { self.begin(range, pressure) };
             let stride =
                 if pressure == Pressure::Low { self.stride.on_read(range, self.size) } else { Vec::new() };
             return Plan {
@@ -127,10 +134,12 @@ impl Window {
                 sequential: range.start == 0,
                 descending: false,
                 forget,
-                jumped: self.reads > 1,
+                jumped: self.reads > 1 && !is_late,
             };
         };
+        let at = self.merged(at, range);
         let last = self.other_end(at);
+        let left_before = self.left_before(at);
         let run = &mut self.runs[at];
         if let Some(last) = &last
             && run.ends_at(last)
@@ -142,7 +151,8 @@ impl Window {
         }
         run.last_used = self.reads;
         let Self { size, config, lengths, copies, .. } = self;
-        let terms = Terms { size: *size, config, pressure, limit, lengths, proven: copies.proven };
+        let terms =
+            Terms { size: *size, config, pressure, limit, lengths, left_before, proven: copies.proven };
         let Step { ahead, forget, completed } = run.advance(range, terms);
         let (request, descending) = (run.request(config.part, limit), run.direction != Direction::Up);
         if completed {
@@ -150,8 +160,8 @@ impl Window {
             if copies.wrong < WRONG_MAX {
                 copies.wrong = 0;
             }
-            self.join(at);
         }
+        self.join(at);
         Plan {
             demand,
             ahead,
@@ -183,20 +193,51 @@ impl Window {
         Some(at)
     }
 
-    /// The other end of a copy: the last two reads are one of this run, and a random one ahead of it. What was read there.
+    /// The run that a read belongs to. Reads that were sent one behind the other may come the other way round: then the later one began a run
+    /// of its own, and the read that closes the gap makes them one.
+    fn merged(&mut self, at: usize, range: &Range<u64>) -> usize {
+        let run = self.runs[at].clone();
+        let is_next = |(n, next): (usize, &Run)| {
+            (n != at && !next.is_lone() && next.is_begun_behind(&run, range)).then_some(n)
+        };
+        let Some(next) = self.runs.iter().enumerate().find_map(is_next) else { return at };
+        self.runs[next].takes_in(&run);
+        self.runs.swap_remove(at);
+        if next == self.runs.len() { at } else { next }
+    }
+
+    /// The other end of a copy: a random read ahead of this run, beside a read of it. That was the last one, or the first one of a run that is
+    /// young: reads may come out of order. What was read there.
     fn other_end(&self, at: usize) -> Option<Range<u64>> {
         if self.copies.wrong >= WRONG_MAX {
             return None;
         }
         let run = &self.runs[at];
         let before = |run: &Run| self.reads - run.last_used;
-        let is_other = |other: &&Run| other.is_lone() && before(other) + before(run) == 3;
-        let other = self.runs.iter().find(is_other)?.was_read();
-        run.is_before(&other).then_some(other)
+        let is_other = |other: &&Run| {
+            let is_last = before(other) + before(run) == 3;
+            let is_first = run.begun_beside(other) && before(other) <= EARLY_MAX;
+            other.is_lone() && run.is_before(&other.was_read()) && (is_last || is_first)
+        };
+        // A read that came too early lies close to the front, and the other end farther away.
+        let likely = |other: &&Run| (!run.is_just_before(&other.was_read()), other.last_used);
+        self.runs.iter().filter(is_other).max_by_key(likely).map(Run::was_read)
     }
 
-    /// A run has reached what a random read has read before: that belongs to the run.
+    /// The length of the longest run that was left before this one began, and that is long enough to tell: a head that was read before the
+    /// rest says nothing of the rest.
+    fn left_before(&self, at: usize) -> Option<u64> {
+        let run = &self.runs[at];
+        let left = self.runs.iter().filter(|other| other.was_left_before(run));
+        left.map(Run::length).filter(|length| *length >= self.config.part).max()
+    }
+
+    /// A run has perhaps reached what a random read has read before: that belongs to the run.
     fn join(&mut self, at: usize) {
+        let run = &self.runs[at];
+        if !self.runs.iter().any(|other| other.is_lone() && run.reaches(&other.was_read())) {
+            return;
+        }
         let mut run = self.runs.swap_remove(at);
         self.runs.retain(|other| !(other.is_lone() && run.joins(&other.was_read())));
         self.runs.push(run);
@@ -223,7 +264,7 @@ impl Window {
                 }
                 // A single read leaves nothing behind.
                 if !old.is_lone() {
-                    self.lengths.ended(old.front - old.begun);
+                    self.lengths.ended(old.length());
                     forget = old.all(KEPT);
                 }
             }

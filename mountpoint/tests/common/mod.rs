@@ -38,6 +38,16 @@ pub(crate) fn run(command: &mut Command) -> Output {
 /// Runs a Python script on a file, with more arguments behind it; what it prints. Unlike Rust's, Python's `close` says what close(2)
 /// said. The script has `says(what, call)`, which prints `what` and `ok` or the errno of the call.
 pub(crate) fn python(script: &str, path: &Path, arguments: &[&str]) -> String {
+    python_with(script, path, arguments, &[])
+}
+
+/// The same with these variables in the environment.
+pub(crate) fn python_with(
+    script: &str,
+    path: &Path,
+    arguments: &[&str],
+    environment: &[(&str, &str)],
+) -> String {
     const HELPER: &str = "
 import errno, os, sys
 def says(what, call):
@@ -48,6 +58,10 @@ def says(what, call):
         print(what, errno.errorcode[error.errno])
 ";
     let script = format!("{HELPER}{script}");
-    let output = run(Command::new("python3").args(["-c", &script]).arg(path).args(arguments));
+    let output = run(Command::new("python3")
+        .args(["-c", &script])
+        .arg(path)
+        .args(arguments)
+        .envs(environment.iter().copied()));
     String::from_utf8(output.stdout).unwrap()
 }

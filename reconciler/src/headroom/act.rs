@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 use super::{Step, plan};
 use crate::apply::{Applier, CALL_TIMEOUT, is_refusal, unchanged, with_version};
 use crate::leader::Leadership;
+use crate::observed::Cache;
 use crate::plan::Version;
 use crate::pod_spec;
-use crate::workload::Cache;
 
 /// Looks once and acts; whether some workload still waits, or a step failed.
 pub async fn reserve(cache: &Cache, applier: &Applier, leadership: &Leadership) -> bool {

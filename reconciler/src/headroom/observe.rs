@@ -12,9 +12,9 @@ use kube::runtime::reflector::ObjectRef;
 use super::{Facts, HeadroomPod, Workload};
 use crate::facts::{Group, Phase};
 use crate::mountpoint_pod;
+use crate::observed::{Cache, claims_of, has_reserved};
 use crate::plan::Version;
 use crate::pod_spec::Settings;
-use crate::workload::{Cache, claims_of, has_reserved};
 
 /// A claim that is not bound is not mentioned before this time: volumes take seconds to be made.
 const UNBOUND_FOR: Duration = Duration::from_secs(30);

@@ -29,7 +29,7 @@ fn comm(folder: &Path, name: &str) -> Comm {
 }
 
 #[tokio::test]
-async fn a_new_socket_of_a_remembered_pod_makes_it_due_and_no_other_file_does() {
+async fn a_new_socket_or_state_makes_a_remembered_pod_due_and_no_other_file() {
     let folder = tempfile::tempdir().unwrap();
     let (revivals, target) = (Revivals::new(), Path::new("/t"));
     let (first, second) = (comm(folder.path(), "1"), comm(folder.path(), "2"));
@@ -40,6 +40,12 @@ async fn a_new_socket_of_a_remembered_pod_makes_it_due_and_no_other_file_does() 
     assert_eq!(revivals.next(&BTreeSet::new()).await, "mp-2");
     std::fs::write(first.socket(), "").unwrap();
     assert_eq!(revivals.next(&BTreeSet::new()).await, "mp-1");
+    assert!(!revivals.take_restarted("mp-1"));
+    // A mounter writes its state whole or not at all.
+    std::fs::write(first.directory().join("new"), "").unwrap();
+    std::fs::rename(first.directory().join("new"), first.state()).unwrap();
+    assert_eq!(revivals.next(&BTreeSet::new()).await, "mp-1");
+    assert!(revivals.take_restarted("mp-1") && !revivals.take_restarted("mp-1"), "one word for each death");
     // The last target of a pod takes its watch along.
     revivals.forget(target);
     std::fs::write(first.directory().join("again"), "").unwrap();

@@ -165,11 +165,37 @@ fn a_kept_mount_stays_and_a_dead_one_is_taken_away_when_it_is_looked_at() {
         Unserved::mount(&source, &device, true).unwrap().show(&source).unwrap().keep();
         assert!(Mounts::read().unwrap().at(&source).unwrap().read_only);
         drop(device);
-        let served = runtime().block_on(is_served(&source, &Probes::default()));
+        let comm = Comm::at(directory.join("comm"));
+        let served = runtime().block_on(is_served(&source, &comm, &Probes::default()));
         assert!(!served.unwrap());
         assert!(!is_mounted(&source));
         assert!(source.is_dir(), "the directory was there, and is used again");
-        assert!(!runtime().block_on(is_served(&source, &Probes::default())).unwrap());
+        assert!(!runtime().block_on(is_served(&source, &comm, &Probes::default())).unwrap());
+    });
+}
+
+#[test]
+fn a_source_without_an_answer_hangs_or_its_engine_is_started_again() {
+    isolated(|| {
+        let ([directory, comm], _folder) = dirs();
+        let Some(device) = fuse() else { return };
+        let (source, comm) = (directory.join("mp-1"), Comm::at(comm));
+        Unserved::mount(&source, &device, false).unwrap().show(&source).unwrap().keep();
+        let says = || {
+            let served = runtime().block_on(is_served(&source, &comm, &Probes::default()));
+            let error = served.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::Unavailable);
+            error.to_string()
+        };
+        let since = k8s_openapi::jiff::Timestamp::now();
+        std::fs::write(comm.state(), Restarting { since }.to_string()).unwrap();
+        let said = says();
+        assert!(said.contains("started again (restarting since 20"), "{said}");
+        std::fs::remove_file(comm.state()).unwrap();
+        let said = says();
+        assert!(said.contains("waiting for the store"), "{said}");
+        drop(device);
+        assert!(!runtime().block_on(is_served(&source, &comm, &Probes::default())).unwrap());
     });
 }
 

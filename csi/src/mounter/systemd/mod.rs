@@ -180,7 +180,7 @@ impl Node {
                 dead::forget_lower(&mounts, path, &self.config.kubelet)?;
                 Ok(true)
             }
-            Health::Hung => Err(source::hangs(path)),
+            Health::Hung => Err(source::hangs(path, None)),
             Health::Dead(why) => {
                 tracing::warn!("the engine of {} has ended ({why}): mounting again", path.display());
                 Ok(false)

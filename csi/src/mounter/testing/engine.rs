@@ -12,6 +12,7 @@ use mountpoint::sync::{Arc, Mutex};
 
 use crate::contract::comm::Comm;
 use crate::contract::message::{self, Answer, MountMessage};
+use crate::contract::restart::Restarting;
 
 /// A running pod.
 #[derive(Clone, Debug)]
@@ -72,14 +73,31 @@ impl MountpointPod {
 
     /// Ends the engine as SIGKILL does: its device is closed.
     pub(crate) fn kill_engine(&self) {
-        self.inside.lock().engine.take().expect("an engine").end();
+        drop(self.inside.lock().engine.take().expect("an engine").end());
+    }
+
+    /// Ends the engine as SIGKILL does, keeps its device, and says that the next one is about to go on.
+    pub(crate) fn kill_engine_and_keep_device(&self) -> OwnedFd {
+        let device = self.inside.lock().engine.take().expect("an engine").end().expect("its device");
+        let new = self.comm.directory().join("new");
+        let state = Restarting { since: k8s_openapi::jiff::Timestamp::now() };
+        std::fs::write(self.comm.error(), "signal: 9\n").unwrap();
+        std::fs::write(&new, state.to_string()).unwrap();
+        std::fs::rename(new, self.comm.state()).unwrap();
+        device
+    }
+
+    /// Starts the next engine on the device that was kept.
+    pub(crate) fn go_on(&self, device: OwnedFd) {
+        self.inside.lock().engine = Some(Engine::start(device));
+        std::fs::remove_file(self.comm.state()).unwrap();
     }
 }
 
 #[derive(Debug)]
 struct Engine {
     stop: Arc<AtomicBool>,
-    thread: JoinHandle<()>,
+    thread: JoinHandle<Option<OwnedFd>>,
 }
 
 impl Engine {
@@ -101,16 +119,18 @@ impl Engine {
                         thread::sleep(Duration::from_millis(1));
                     }
                     // Unmounted.
-                    Err(_) => return,
+                    Err(_) => return None,
                 }
             }
+            Some(device.into())
         });
         Self { stop, thread }
     }
 
-    fn end(self) {
+    /// Stops the engine; the device, unless that was unmounted.
+    fn end(self) -> Option<OwnedFd> {
         self.stop.store(true, Ordering::Release);
-        self.thread.join().unwrap();
+        self.thread.join().unwrap()
     }
 }
 

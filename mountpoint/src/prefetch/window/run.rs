@@ -50,6 +50,8 @@ pub(super) struct Terms<'a> {
     /// Bytes that are worth having ahead on this link.
     pub(super) limit: u64,
     pub(super) lengths: &'a Lengths,
+    /// The length of the longest run that was left before this one began.
+    pub(super) left_before: Option<u64>,
     /// Whether the handle has made a copy whose end was known before.
     pub(super) proven: bool,
 }
@@ -79,6 +81,8 @@ pub(super) struct Run {
     progress: u64,
     /// Bytes to have ahead; 0 for a guess: a single read, or a copy that is complete.
     pub(super) window: u64,
+    /// The number of its first read.
+    first_used: u64,
     /// The number of its last read.
     pub(super) last_used: u64,
     /// The start of the last bytes of a copy, which were read before those between: nothing beyond is fetched.
@@ -99,10 +103,21 @@ impl Run {
             held: range.start..planned_to,
             progress: range.end - range.start,
             window: 0,
+            first_used: read,
             last_used: read,
             bound: None,
             far: None,
         }
+    }
+
+    /// How far it has come.
+    pub(super) fn length(&self) -> u64 {
+        self.front.saturating_sub(self.begun)
+    }
+
+    /// Whether this run had its last read before the other one had its first.
+    pub(super) fn was_left_before(&self, other: &Self) -> bool {
+        self.last_used < other.first_used
     }
 
     /// Whether it is only a guess.
@@ -177,12 +192,47 @@ impl Run {
         self.direction.turned(range.clone()).start >= self.front
     }
 
+    /// Whether a range lies just behind the front of a copy that is complete: a read that was sent before the last ones, and came after them.
+    pub(super) fn has_just_read(&self, range: &Range<u64>) -> bool {
+        let range = self.direction.turned(range.clone());
+        let since = self.begun.max(self.front.saturating_sub(LATE));
+        self.is_lone() && self.length() > LATE && range.start >= since && range.end <= self.front
+    }
+
+    /// Whether the first reads of both came one behind the other.
+    pub(super) fn begun_beside(&self, other: &Self) -> bool {
+        self.first_used.abs_diff(other.first_used) == 1
+    }
+
+    /// Whether this run began where `range`, a read of the other one, ends.
+    pub(super) fn is_begun_behind(&self, other: &Self, range: &Range<u64>) -> bool {
+        self.direction == other.direction && self.direction.turned(range.clone()).end == self.begun
+    }
+
+    /// The reads of the other run were the first of this one.
+    pub(super) fn takes_in(&mut self, first: &Self) {
+        self.begun = self.begun.min(first.begun);
+        self.held.start = self.held.start.min(first.held.start);
+        self.progress += first.progress;
+        self.first_used = self.first_used.min(first.first_used);
+    }
+
+    /// Whether a range that was read lies at the front or behind it, and ends ahead of it.
+    pub(super) fn reaches(&self, read: &Range<u64>) -> bool {
+        let read = self.direction.turned(read.clone());
+        read.start <= self.front && read.end > self.front
+    }
+
+    /// Whether a range begins so little ahead of the front that it may be one of the next reads, out of order.
+    pub(super) fn is_just_before(&self, range: &Range<u64>) -> bool {
+        self.direction.turned(range.clone()).start <= self.front + LATE
+    }
+
     /// Whether the front has reached a range that was read already; then the front is its end.
     pub(super) fn joins(&mut self, read: &Range<u64>) -> bool {
-        let read = self.direction.turned(read.clone());
-        let joins = read.start <= self.front && read.end > self.front;
+        let joins = self.reaches(read);
         if joins {
-            self.front = read.end;
+            self.front = self.direction.turned(read.clone()).end;
             self.planned_to = self.planned_to.max(self.front);
             self.held.end = self.held.end.max(self.front);
         }
@@ -243,7 +293,7 @@ impl Run {
     }
 
     fn plan(&mut self, terms: Terms<'_>) -> Range<u64> {
-        let Terms { size, config, pressure, limit, lengths, proven } = terms;
+        let Terms { size, config, pressure, limit, lengths, left_before, proven } = terms;
         let end_of_object = match self.direction {
             Direction::Up => size,
             Direction::Down { top } => top,
@@ -266,7 +316,7 @@ impl Run {
                 bound
             }
             None => {
-                let horizon = lengths.horizon(self.front.saturating_sub(self.begun), config.first.max(PAGE));
+                let horizon = lengths.horizon(self.length(), config.first.max(PAGE), left_before);
                 self.begun.saturating_add(horizon).min(end_of_object).next_multiple_of(PAGE)
             }
         }

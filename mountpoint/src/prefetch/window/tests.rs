@@ -229,6 +229,57 @@ fn a_copy_is_fetched_at_once_between_its_ends_and_not_beyond() {
     }
 }
 
+/// A copy as two threads of a daemon hand it over: behind the first read, or both ends, reads that the kernel sent one behind the other change
+/// places.
+fn copied_out_of_order(window: &mut Window, copy: Range<u64>, with_ends: bool, seed: &mut u64) -> u64 {
+    let mut reads = vec![copy.start];
+    if with_ends {
+        reads.push(copy.end - MIB);
+        if *seed >> 63 == 0 {
+            reads.reverse();
+        }
+    }
+    let mut at = reads.len();
+    let end = if with_ends { copy.end - MIB } else { copy.end };
+    reads.extend((copy.start + MIB..end).step_by(MIB as usize));
+    while at + 2 < reads.len() {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        match *seed >> 62 {
+            0 => reads.swap(at, at + 1),
+            1 => reads[at..at + 3].rotate_right(1),
+            _ => {}
+        }
+        at += 3;
+    }
+    let mut beyond = 0;
+    for at in reads {
+        let plan = window.on_read(&(at..at + MIB), Pressure::Low, 200 * MIB);
+        beyond = beyond.max(plan.ahead.end.saturating_sub(copy.end));
+    }
+    beyond
+}
+
+#[test]
+fn a_copy_whose_reads_come_out_of_order_is_fetched_to_its_end_only() {
+    let mut seed = 7;
+    for with_ends in [true, false] {
+        let mut too_far = Vec::new();
+        for n in 0..500 {
+            let mut window = window(64 << 30);
+            for copy in 0..8 {
+                let from = (copy * 7 % 8 * 1000 + 9) * MIB;
+                let beyond = copied_out_of_order(&mut window, from..from + 21 * MIB, with_ends, &mut seed);
+                // Without its ends the first one says nothing of its length, and reads out of order make others seem a little longer.
+                let is_right = if with_ends { beyond == 0 } else { copy == 0 || beyond <= 16 * MIB };
+                if !is_right {
+                    too_far.push((n, copy, beyond / MIB));
+                }
+            }
+        }
+        assert!(too_far.is_empty(), "{with_ends}: {} of 4000: {too_far:?}", too_far.len());
+    }
+}
+
 #[test]
 fn a_long_copy_is_fetched_step_by_step_until_one_guess_was_right() {
     let mut window = window(8 << 30);
@@ -236,6 +287,45 @@ fn a_long_copy_is_fetched_step_by_step_until_one_guess_was_right() {
     assert!(beyond == 0 && first > 100, "{beyond} {first}");
     assert_eq!(copied(&mut window, MIB * 1000..MIB * 1128, false), (0, 3));
     assert_eq!(copied(&mut window, MIB * 2000..MIB * 2128, true), (0, 3));
+}
+
+#[test]
+fn copies_without_ends_go_as_far_as_the_one_before() {
+    // As `rep movsb` and copies past the processor's caches read: upwards, nothing of the end before it.
+    let mut window = window(8 << 30);
+    let long = 22 * MIB;
+    for (n, from) in [MIB * 4000, MIB * 1000, MIB * 3000, MIB * 2000].into_iter().enumerate() {
+        let mut furthest = 0;
+        for at in (from..from + long).step_by(MIB as usize) {
+            let plan = window.on_read(&(at..at + MIB), Pressure::Low, 256 * MIB);
+            furthest = furthest.max(plan.ahead.end);
+        }
+        let beyond = (furthest - from - long) / MIB;
+        assert_eq!(beyond > 2, n == 0, "{n}: {beyond} MiB too far");
+        assert!(furthest >= from + long, "{n}: all of it is fetched ahead");
+    }
+    // One that goes on beyond is fetched further, and is not waited for more often than its length doubles.
+    let (from, mut waits) = (MIB * 5000, 0);
+    let mut asked = from;
+    for at in (from..from + 512 * MIB).step_by(MIB as usize) {
+        waits += u32::from(at + MIB > asked);
+        asked = asked.max(window.on_read(&(at..at + MIB), Pressure::Low, 256 * MIB).ahead.end);
+    }
+    assert!(waits <= 8, "{waits} waits");
+}
+
+#[test]
+fn streams_side_by_side_do_not_hold_each_other_back() {
+    let mut window = window(8 << 30);
+    let mut ahead = [0; 2];
+    for step in 0..100 {
+        for (n, ahead) in ahead.iter_mut().enumerate() {
+            let at = n as u64 * 4000 * MIB + step * MIB;
+            let plan = window.on_read(&(at..at + MIB), Pressure::Low, 64 * MIB);
+            *ahead = (*ahead).max(plan.ahead.end);
+        }
+    }
+    assert!(ahead[0] >= 150 * MIB && ahead[1] >= 4150 * MIB, "{ahead:?}");
 }
 
 #[test]

@@ -105,6 +105,46 @@ fn each_death_is_told_once_to_each_workload_however_it_is_repaired() {
 }
 
 #[test]
+fn a_mount_whose_engine_is_started_again_stays_and_workloads_hear_it() {
+    isolated(|| {
+        at_home(async |home| {
+            let (to, mut from) = tokio::sync::mpsc::channel(8);
+            let processes = processes(&home.kubelet.join("proc"), &["pod-uid"]);
+            let config =
+                Config { kubelet: home.kubelet.clone(), processes, notices: Some(to), ..Config::new(NODE) };
+            let mounter = PodMounter::new(home.server.client(), config).unwrap();
+            for workload in ["w1", "w2"] {
+                // Only this mounter knows the targets.
+                mounter.mount(home.request(workload, "key-1")).await.unwrap();
+            }
+            let before = mounted(&home.target("w1")).unwrap().device;
+            assert_eq!(mounter.restarting(&home.target("w1")), None);
+            let device = home.pod.kill_engine_and_keep_device();
+            let mut told = Vec::new();
+            for _ in 0..2 {
+                let notice = from.recv().await.unwrap();
+                assert_eq!(notice.reason, Reason::VolumeEngineRestarted);
+                assert!(notice.note.ends_with("last words: signal: 9"), "{}", notice.note);
+                told.push(notice.workload.name);
+            }
+            told.sort();
+            assert_eq!(told, ["w1", "w2"]);
+            assert!(mounter.restarting(&home.target("w2")).is_some());
+            // The kubelet's call in the meantime brings keys, and succeeds.
+            mounter.mount(home.request("w1", "key-2")).await.unwrap();
+            assert!(home.keys().contains("key-2"));
+            home.pod.go_on(device);
+            std::fs::metadata(home.target("w1")).unwrap();
+            assert_eq!(mounter.restarting(&home.target("w1")), None);
+            mounter.mount(home.request("w1", "key-2")).await.unwrap();
+            assert_eq!(mounted(&home.target("w1")).unwrap().device, before, "it is the same mount");
+            assert_eq!(home.pod.messages().len(), 1);
+            assert!(from.try_recv().is_err(), "one notice for one death");
+        });
+    });
+}
+
+#[test]
 fn a_driver_started_anew_mounts_again_after_the_kubelets_next_call() {
     isolated(|| {
         at_home(async |home| {

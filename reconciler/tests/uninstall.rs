@@ -6,8 +6,8 @@ use csi::contract::VERSION;
 use fixtures::Cluster;
 use reconciler::controller::carry_out;
 use reconciler::facts::Group;
-use reconciler::in_use::check_unused;
 use reconciler::leader::Leadership;
+use reconciler::uninstall::check_unused;
 use serde_json::{Value, json};
 
 /// A volume with its claim, and no pod.

@@ -20,15 +20,15 @@ const CALL_LIMIT: Duration = Duration::from_secs(5);
 
 /// The reconciler's Lease, as it was last seen by this node.
 #[derive(Clone)]
-pub struct Leader {
+pub struct ReconcilerLease {
     leases: Api<Lease>,
     namespace: String,
     seen: Arc<Mutex<Option<Seen>>>,
 }
 
-impl std::fmt::Debug for Leader {
+impl std::fmt::Debug for ReconcilerLease {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Leader").field("namespace", &self.namespace).finish_non_exhaustive()
+        f.debug_struct("ReconcilerLease").field("namespace", &self.namespace).finish_non_exhaustive()
     }
 }
 
@@ -78,7 +78,7 @@ impl Seen {
     }
 }
 
-impl Leader {
+impl ReconcilerLease {
     /// The Lease in this namespace.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {

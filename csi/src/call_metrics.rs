@@ -20,13 +20,13 @@ type Labels = Vec<(&'static str, String)>;
 
 /// The counters of a service; copies count together.
 #[derive(Clone, Debug)]
-pub struct Calls {
+pub struct CallMetrics {
     service: &'static str,
     calls: Family<Labels, Counter>,
     seconds: Family<Labels, Histogram>,
 }
 
-impl Calls {
+impl CallMetrics {
     /// The calls of a service; the names of its counters begin with `service`.
     #[must_use]
     pub fn of(service: &'static str) -> Self {

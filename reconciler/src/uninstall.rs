@@ -14,7 +14,7 @@ use kube::{Client, ResourceExt as _};
 use serde::de::DeserializeOwned;
 
 use crate::mountpoint_pod;
-use crate::workload::claims_of;
+use crate::observed::claims_of;
 
 /// The most volumes in use that are named, of each kind.
 const NAMED: usize = 5;

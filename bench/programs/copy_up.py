@@ -1,0 +1,6 @@
+"""numpy copies an array out of a mapped file upwards; its last page is touched first, as memcpy does."""
+
+import kit
+import mapped
+
+kit.main(mapped.prepare, lambda folder, small: mapped.copy(folder, small, False), needed=mapped.needed)

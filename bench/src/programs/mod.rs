@@ -1,0 +1,341 @@
+//! Programs of the field on a local folder and on mounts. Enters: peers, an environment and the names of programs. Leaves: a row for each
+//! program on each file system, with its outcome, seconds, CPU time, and the requests and bytes that the store counted. The store is
+//! `s3server`, whose answers wait as long as asked for. Each run gets a mount of its own, and the store's files are not in memory.
+
+mod environment;
+mod process;
+mod report;
+mod table;
+
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, anyhow, bail, ensure};
+use rustix::fs::Advice;
+use s3server::{Effect, Fault, Server};
+
+use crate::machine::Machine;
+use crate::mount::Mount;
+use crate::peers::{Peer, Plan};
+pub(crate) use environment::Environment;
+use process::{PREPARE_LIMIT, Runner, Said, TASK_LIMIT};
+pub(crate) use report::{Report, markdown};
+use report::{Row, Sample};
+use table::{SHARED, TASKS, Task};
+
+/// The order of a run.
+#[derive(Debug)]
+pub(crate) struct Order {
+    pub(crate) environment: Environment,
+    /// Names of programs; all if there is none.
+    pub(crate) names: Vec<String>,
+    pub(crate) rounds: usize,
+    /// How long each answer of the store waits.
+    pub(crate) latency: Duration,
+    /// The data of CI: a tenth of the full ones.
+    pub(crate) small: bool,
+}
+
+/// The terms of a mount: which of its flags are set.
+#[derive(Debug)]
+struct Mode {
+    name: &'static str,
+    ttl_s: Option<u32>,
+    /// A disk cache, which one run before has filled.
+    cache: bool,
+    /// Deletes, renames, appends and overwrites are allowed.
+    changes: bool,
+}
+
+const PLAIN: Mode = Mode { name: "default", ttl_s: None, cache: false, changes: false };
+const TTL: Mode = Mode { name: "names for 60 s", ttl_s: Some(60), ..PLAIN };
+const READ_MODES: &[Mode] = &[PLAIN, TTL, Mode { name: "full disk cache", cache: true, ..PLAIN }];
+const WRITE_MODES: &[Mode] = &[PLAIN, Mode { name: "every --allow", changes: true, ..PLAIN }];
+
+/// Programs by their names.
+///
+/// # Errors
+/// A name that no program has.
+fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Task>> {
+    for name in names {
+        let known = || TASKS.iter().map(|task| task.name).collect::<Vec<_>>().join(", ");
+        ensure!(
+            TASKS.iter().any(|task| task.name == name),
+            "no program is called {name}; there are {}",
+            known()
+        );
+    }
+    let is_wanted = |task: &&Task| names.is_empty() || names.iter().any(|name| name == task.name);
+    Ok(TASKS.iter().filter(is_wanted).collect())
+}
+
+/// Runs the order; `say` shows progress.
+///
+/// # Errors
+/// The bench itself fails. What a program fails at is a row of the report.
+pub(crate) fn run(order: &Order, peers: &[Peer], say: &dyn Fn(&str)) -> anyhow::Result<Report> {
+    let tasks = chosen(&order.names)?;
+    let work = tempfile::Builder::new().prefix("s3-programs-").tempdir()?;
+    let sources = work.path().join("programs");
+    std::fs::create_dir(&sources)?;
+    for (name, text) in SHARED {
+        std::fs::write(sources.join(name), text)?;
+    }
+    for task in TASKS {
+        std::fs::write(sources.join(format!("{}.py", task.name)), task.source)?;
+    }
+    let modules: Vec<_> = tasks.iter().map(|task| task.module).collect();
+    let lacking = order.environment.lacks(&modules)?;
+    let mut report = Report {
+        machine: Machine::here(),
+        libraries: order.environment.versions()?,
+        rounds: order.rounds,
+        latency_ms: order.latency.as_secs_f64() * 1e3,
+        small: order.small,
+        rows: Vec::new(),
+    };
+    let runner = Runner { environment: &order.environment, sources: &sources, small: order.small };
+    for task in tasks {
+        let tool_lacks = task.tool.filter(|tool| !is_there(tool));
+        let missing =
+            tool_lacks.or_else(|| lacking.iter().any(|it| it == task.module).then_some(task.module));
+        let folder = work.path().join(task.name);
+        std::fs::create_dir(&folder)?;
+        let mut bench = Bench { order, runner: &runner, task, work: &folder, serial: 0, needed: None };
+        match missing {
+            Some(missing) => report.rows.push(Row::new(task, "local", "").absent(missing)),
+            None => report.rows.extend(bench.rows(peers, say)),
+        }
+        std::fs::remove_dir_all(&folder).with_context(|| format!("clean up {}", folder.display()))?;
+    }
+    Ok(report)
+}
+
+/// Whether a program of this name is in the search path.
+fn is_there(tool: &str) -> bool {
+    let found = std::process::Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
+    found.is_ok_and(|output| output.status.success())
+}
+
+struct Bench<'a> {
+    order: &'a Order,
+    runner: &'a Runner<'a>,
+    task: &'static Task,
+    work: &'a Path,
+    serial: u64,
+    needed: Option<u64>,
+}
+
+/// One file system under one program.
+struct Subject<'a> {
+    /// None is a local folder.
+    mount: Option<(&'a Peer, &'a Mode)>,
+    row: Row,
+}
+
+impl Bench<'_> {
+    /// All rows of this program, in interleaved rounds.
+    fn rows(&mut self, peers: &[Peer], say: &dyn Fn(&str)) -> Vec<Row> {
+        let modes = if self.task.writes() { WRITE_MODES } else { READ_MODES };
+        let mut subjects = vec![Subject { mount: None, row: Row::new(self.task, "local", "") }];
+        for peer in peers {
+            for mode in modes {
+                let row = Row::new(self.task, &peer.name, mode.name);
+                subjects.push(Subject { mount: Some((peer, mode)), row });
+            }
+        }
+        let server = match self.prepare() {
+            Ok(server) => server,
+            Err(error) => {
+                let why = format!("its data could not be made: {error:#}");
+                return subjects.into_iter().map(|subject| subject.row.broken(&why)).collect();
+            }
+        };
+        let mut local = None;
+        for _ in 0..self.order.rounds {
+            for subject in &mut subjects {
+                if !subject.row.is_going_on() {
+                    continue;
+                }
+                self.serial += 1;
+                let work = self.work.join(format!("run-{}", self.serial));
+                let sampled = self.once(&server, subject.mount, &work);
+                let _ = std::fs::remove_dir_all(&work);
+                match sampled {
+                    Ok(sample) => {
+                        if subject.mount.is_none() && local.is_none() {
+                            local.clone_from(&sample.digest);
+                        }
+                        subject.row.add(sample, local.as_deref(), self.needed);
+                    }
+                    Err(error) => subject.row.breaks(&format!("{error:#}")),
+                }
+                say(&subject.row.progress());
+            }
+        }
+        subjects.into_iter().map(|subject| subject.row).collect()
+    }
+
+    /// The bucket of a task that reads; each run of one that writes has a new one.
+    fn bucket(&self) -> String {
+        let name = self.task.name.replace('_', "-");
+        if self.task.writes() { format!("{name}-{}", self.serial) } else { name }
+    }
+
+    fn store(&self) -> PathBuf {
+        self.work.join("store")
+    }
+
+    /// The data in a bucket, and a store that has it.
+    fn prepare(&mut self) -> anyhow::Result<Server> {
+        let folder = self.store().join(self.bucket());
+        std::fs::create_dir_all(&folder)?;
+        let name = self.task.name;
+        let said = self.runner.run(name, "prepare", &folder, &self.work.join("prepare"), PREPARE_LIMIT)?;
+        self.needed = said.needed;
+        let mut config = s3server::Config::new(self.store());
+        // The keys that every mount of the bench is given.
+        config.access_key = "bench".to_owned();
+        config.secret_key = "bench-secret".to_owned();
+        Server::start(config).context("start the store")
+    }
+
+    fn once(&self, server: &Server, mount: Option<(&Peer, &Mode)>, work: &Path) -> anyhow::Result<Sample> {
+        std::fs::create_dir_all(work)?;
+        let folder = self.store().join(self.bucket());
+        std::fs::create_dir_all(&folder)?;
+        let names = names_below(&folder)?;
+        let Some((peer, mode)) = mount else {
+            let place = if self.task.writes() { work.join("local") } else { folder };
+            std::fs::create_dir_all(&place)?;
+            drop_pages(&place)?;
+            let said = self.task_on(&place, work, None)?;
+            return Ok(Sample::of(&said));
+        };
+        if mode.cache {
+            self.mounted(server, peer, mode, work, &folder)?;
+        }
+        let sample = self.mounted(server, peer, mode, work, &folder)?;
+        if self.task.writes() {
+            // The store's own files are what was written, once the mount is gone.
+            let stored = self.runner.run(self.task.name, "verify", &folder, work, TASK_LIMIT);
+            let is_whole = sample.errno.is_none() && sample.words.is_none();
+            if is_whole
+                && stored.as_ref().ok().and_then(|said| said.digest.as_ref()) != sample.digest.as_ref()
+            {
+                bail!("the store does not have what was written: {stored:?}");
+            }
+        } else {
+            ensure!(names_below(&folder)? == names, "a program that reads changed the bucket");
+        }
+        Ok(sample)
+    }
+
+    /// One run on a mount of its own.
+    fn mounted(
+        &self,
+        server: &Server,
+        peer: &Peer,
+        mode: &Mode,
+        work: &Path,
+        folder: &Path,
+    ) -> anyhow::Result<Sample> {
+        let (dir, cache) = (work.join("mnt"), work.join("cache"));
+        std::fs::create_dir_all(&cache)?;
+        let plan = Plan {
+            bucket: &self.bucket(),
+            endpoint: &server.endpoint(),
+            ca_file: &work.join("none"),
+            dir: &dir,
+            cache: mode.cache.then_some(&cache),
+            ttl_s: mode.ttl_s,
+            memory_mib: None,
+            deletes: mode.changes,
+            renames: mode.changes,
+            overwrites: mode.changes,
+            work,
+            object_bytes: 0,
+        };
+        drop_pages(folder)?;
+        let mount = Mount::start(&peer.command(&plan)?, work, &format!("programs-{}", self.serial), None)?;
+        if !self.order.latency.is_zero() {
+            let for_ms = u64::try_from(self.order.latency.as_millis()).unwrap_or(u64::MAX);
+            server.faults().add(Fault {
+                operation: None,
+                key: None,
+                skip: 0,
+                times: None,
+                effect: Effect::Delay { for_ms },
+            });
+        }
+        server.requests().reset();
+        let cpu_before = mount.cpu_s();
+        let said = self.task_on(mount.dir(), work, Some(mount.device()));
+        let daemon_cpu_s = mount.cpu_s() - cpu_before;
+        server.faults().clear();
+        let last_words = mount.last_words();
+        // All that the task has cost, until nothing is under way any more.
+        drop(mount);
+        let said = said.map_err(|error| anyhow!("{error:#}; the mount's last words: {last_words}"))?;
+        let mut sample = Sample::of(&said);
+        sample.daemon_cpu_s = daemon_cpu_s;
+        sample.requests = server.requests().all();
+        sample.bytes_sent = server.requests().bytes_sent();
+        Ok(sample)
+    }
+
+    /// Runs the task on a folder, which must lie on this device before and after.
+    fn task_on(&self, folder: &Path, work: &Path, device: Option<&str>) -> anyhow::Result<Said> {
+        let said = self.runner.run(self.task.name, "run", folder, work, TASK_LIMIT)?;
+        let devices = [said.device_before.as_deref(), said.device_after.as_deref()];
+        let is_on =
+            |found: &Option<&str>| found.is_some() && device.is_none_or(|device| *found == Some(device));
+        ensure!(devices.iter().all(is_on), "it ran on devices {devices:?}, and the mount's is {device:?}");
+        Ok(said)
+    }
+}
+
+/// The names of all files below a folder, in order.
+fn names_below(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut names = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let entry = entry?;
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            } else {
+                names.push(entry.path());
+            }
+        }
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Writes the files of a folder to the disk, and drops their pages from memory.
+fn drop_pages(folder: &Path) -> anyhow::Result<()> {
+    for name in names_below(folder)? {
+        let file = std::fs::File::open(&name)?;
+        file.sync_data()?;
+        rustix::fs::fadvise(file.as_fd(), 0, None, Advice::DontNeed)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_are_chosen_by_name_and_a_stranger_is_refused() {
+        let names = |names: &[&str]| {
+            let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+            chosen(&names).map(|tasks| tasks.iter().map(|task| task.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&["copy_down", "copy_up"]).unwrap(), ["copy_up", "copy_down"]);
+        assert_eq!(names(&[]).unwrap().len(), TASKS.len());
+        assert!(names(&["copy"]).unwrap_err().to_string().contains("there are parquet_schema, "));
+    }
+}

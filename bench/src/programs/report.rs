@@ -1,0 +1,320 @@
+//! The rows of a run of programs, their table, and whether each is as expected.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde::{Deserialize, Serialize};
+
+use super::process::Said;
+use super::table::{Kind, Outcome, TASKS, Task};
+use crate::machine::Machine;
+use crate::stats::{Spread, short};
+
+/// Letters of an error that a table shows.
+const WORDS_MAX: usize = 140;
+
+/// A whole run.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Report {
+    pub(crate) machine: Machine,
+    pub(crate) libraries: Vec<String>,
+    pub(crate) rounds: usize,
+    pub(crate) latency_ms: f64,
+    pub(crate) small: bool,
+    pub(crate) rows: Vec<Row>,
+}
+
+/// One program on one file system.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) program: String,
+    about: String,
+    pub(crate) file_system: String,
+    pub(crate) mode: String,
+    pub(crate) verdict: Verdict,
+    /// Bytes that the task can't do without, if it says so.
+    needed: Option<u64>,
+    pub(crate) samples: Vec<Sample>,
+}
+
+/// How a program fared.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Verdict {
+    /// No run yet.
+    Open,
+    /// It did its task, and the digest is the local one.
+    Passes,
+    /// The program met an error of the file system.
+    Fails { errno: Option<String>, words: String },
+    /// It, or the mount, can't be judged: it hung, died, or ran elsewhere.
+    Broken { why: String },
+    /// A library or a tool is missing.
+    NotInstalled { what: String },
+}
+
+/// One run of a program.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    pub(crate) seconds: f64,
+    pub(crate) program_cpu_s: f64,
+    pub(crate) daemon_cpu_s: f64,
+    /// Requests by operation.
+    pub(crate) requests: BTreeMap<String, u64>,
+    pub(crate) bytes_sent: u64,
+    #[serde(skip)]
+    pub(super) digest: Option<String>,
+    #[serde(skip)]
+    pub(super) errno: Option<String>,
+    #[serde(skip)]
+    pub(super) words: Option<String>,
+}
+
+impl Sample {
+    pub(super) fn of(said: &Said) -> Self {
+        Self {
+            seconds: said.seconds,
+            program_cpu_s: said.cpu_s,
+            digest: said.digest.clone(),
+            errno: said.errno.clone(),
+            words: said.words.clone(),
+            ..Self::default()
+        }
+    }
+
+    fn requests_in_all(&self) -> u64 {
+        self.requests.values().sum()
+    }
+}
+
+impl Row {
+    pub(super) fn new(task: &Task, file_system: &str, mode: &str) -> Self {
+        Self {
+            program: task.name.to_owned(),
+            about: task.about().to_owned(),
+            file_system: file_system.to_owned(),
+            mode: mode.to_owned(),
+            verdict: Verdict::Open,
+            needed: None,
+            samples: Vec::new(),
+        }
+    }
+
+    pub(super) fn absent(mut self, what: &str) -> Self {
+        self.verdict = Verdict::NotInstalled { what: what.to_owned() };
+        self
+    }
+
+    pub(super) fn broken(mut self, why: &str) -> Self {
+        self.breaks(why);
+        self
+    }
+
+    pub(super) fn breaks(&mut self, why: &str) {
+        self.verdict = Verdict::Broken { why: why.to_owned() };
+    }
+
+    pub(super) fn is_going_on(&self) -> bool {
+        matches!(self.verdict, Verdict::Open | Verdict::Passes)
+    }
+
+    /// One more run; `local` is the digest on a local folder.
+    pub(super) fn add(&mut self, sample: Sample, local: Option<&str>, needed: Option<u64>) {
+        self.needed = needed;
+        self.verdict = match (&sample.words, &sample.digest) {
+            (Some(words), _) => Verdict::Fails { errno: sample.errno.clone(), words: words.clone() },
+            (None, Some(digest)) if Some(digest.as_str()) == local => Verdict::Passes,
+            (None, digest) => Verdict::Broken { why: format!("digest {digest:?}, locally {local:?}") },
+        };
+        self.samples.push(sample);
+    }
+
+    fn spread(&self, figure: impl Fn(&Sample) -> f64) -> Option<Spread> {
+        Spread::of(&self.samples.iter().map(figure).collect::<Vec<_>>())
+    }
+
+    /// The most requests of any run.
+    pub(crate) fn requests(&self) -> u64 {
+        self.samples.iter().map(Sample::requests_in_all).max().unwrap_or(0)
+    }
+
+    /// Bytes that the store sent for each that the task needs.
+    fn fetched(&self) -> Option<f64> {
+        let needed = self.needed.filter(|needed| *needed > 0)?;
+        Some(self.spread(|sample| sample.bytes_sent as f64 / needed as f64)?.median)
+    }
+
+    fn outcome(&self) -> String {
+        let text = match &self.verdict {
+            Verdict::Open => "not run".to_owned(),
+            Verdict::Passes => return "passes".to_owned(),
+            Verdict::NotInstalled { what } => return format!("not installed: {what}"),
+            Verdict::Fails { errno, words } => {
+                format!("**{}** {words}", errno.as_deref().unwrap_or("error"))
+            }
+            Verdict::Broken { why } => format!("**failed** {why}"),
+        };
+        text.replace(['|', '\n'], "/").chars().take(WORDS_MAX).collect()
+    }
+
+    /// The line that shows the progress.
+    pub(super) fn progress(&self) -> String {
+        let seconds = self.samples.last().map(|sample| format!(", {} s", short(sample.seconds)));
+        let requests = format!(", {} requests", self.requests());
+        let Self { program, file_system, mode, .. } = self;
+        format!("{program} {file_system} {mode}: {}{}{requests}", self.outcome(), seconds.unwrap_or_default())
+    }
+
+    fn line(&self) -> String {
+        let range = |spread: Option<Spread>| match spread {
+            Some(Spread { median, min, max }) if min < max => {
+                format!("{} ({}-{})", short(median), short(min), short(max))
+            }
+            Some(spread) => short(spread.median),
+            None => String::new(),
+        };
+        let is_mounted = !self.mode.is_empty();
+        let requests =
+            if is_mounted && !self.samples.is_empty() { self.requests().to_string() } else { String::new() };
+        let fetched = self.fetched().filter(|_| is_mounted).map(short).unwrap_or_default();
+        let daemon =
+            if is_mounted { range(self.spread(|sample| sample.daemon_cpu_s)) } else { String::new() };
+        format!(
+            " {} | {} | {} | {} | {requests} | {fetched} | {daemon} | {} |",
+            self.file_system,
+            self.mode,
+            self.outcome(),
+            range(self.spread(|sample| sample.seconds)),
+            range(self.spread(|sample| sample.program_cpu_s)),
+        )
+    }
+
+    /// How this row of mount-s3 is not as the table of programs expects it; none if it is.
+    fn surprise(&self, small: bool) -> Option<String> {
+        let task = TASKS.iter().find(|task| task.name == self.program)?;
+        if matches!(self.verdict, Verdict::NotInstalled { .. }) && task.is_on_demand() {
+            return None;
+        }
+        let is_ours = self.file_system == "mount-s3";
+        let expected = match task.kind {
+            Kind::Writes { default, allowed } if is_ours => {
+                if self.mode == "default" {
+                    default
+                } else {
+                    allowed
+                }
+            }
+            _ => Outcome::Works,
+        };
+        let is_expected = match (&self.verdict, expected) {
+            (Verdict::Passes, Outcome::Works) => true,
+            (Verdict::Fails { errno, .. }, Outcome::Fails(wanted)) => {
+                errno.as_deref().unwrap_or_default() == wanted
+            }
+            _ => false,
+        };
+        if !is_expected {
+            return Some(format!("{}, and expected is {expected:?}", self.outcome()));
+        }
+        let Kind::Reads { requests_max, with_ttl_max } = task.kind else { return None };
+        let most = match self.mode.as_str() {
+            "default" => requests_max,
+            "names for 60 s" => with_ttl_max,
+            _ => return None,
+        };
+        let is_too_much = small && is_ours && self.requests() > most;
+        is_too_much.then(|| {
+            let kinds = self.samples.last().map(|sample| &sample.requests);
+            format!("{} requests, and at most {most} are expected: {kinds:?}", self.requests())
+        })
+    }
+}
+
+impl Report {
+    /// The rows that are not as expected, a line for each.
+    pub(crate) fn surprises(&self) -> Vec<String> {
+        let told = |row: &Row| {
+            let surprise = row.surprise(self.small)?;
+            Some(format!("{} on {} {}: {surprise}", row.program, row.file_system, row.mode))
+        };
+        self.rows.iter().filter_map(told).collect()
+    }
+}
+
+/// The run as a Markdown table.
+pub(crate) fn markdown(report: &Report) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "{}.", report.machine.line());
+    let scale = if report.small { "small" } else { "full" };
+    let _ = writeln!(
+        out,
+        "Medians of {} interleaved rounds (least to most), {} ms a request, data of the {scale} scale. {}.\n",
+        report.rounds,
+        short(report.latency_ms),
+        report.libraries.join(", ")
+    );
+    out.push_str("| program | on | flags | outcome | seconds | requests | fetched/needed | daemon CPU s | program CPU s |\n");
+    out.push_str("|---|---|---|---|---|---|---|---|---|\n");
+    let mut last = "";
+    for row in &report.rows {
+        let title =
+            if row.program == last { String::new() } else { format!("**{}**: {}", row.program, row.about) };
+        last = &row.program;
+        let _ = writeln!(out, "| {title} |{}", row.line());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(name: &str, file_system: &str, mode: &str) -> Row {
+        Row::new(TASKS.iter().find(|task| task.name == name).unwrap(), file_system, mode)
+    }
+
+    fn sample(digest: &str, requests: u64) -> Sample {
+        Sample {
+            seconds: 0.5,
+            requests: BTreeMap::from([("GetObject".to_owned(), requests)]),
+            bytes_sent: 1200,
+            digest: Some(digest.to_owned()),
+            ..Sample::default()
+        }
+    }
+
+    #[test]
+    fn only_the_digest_of_the_local_run_passes() {
+        let mut good = row("copy_up", "mount-s3", "default");
+        good.add(sample("a", 3), Some("a"), Some(1000));
+        assert_eq!((good.verdict.clone(), good.requests()), (Verdict::Passes, 3));
+        assert!(good.line().contains("| passes | 0.50 | 3 | 1.20 |"), "{}", good.line());
+        for (other, local) in
+            [(sample("b", 3), Some("a")), (sample("a", 3), None), (Sample::default(), Some("a"))]
+        {
+            let mut bad = row("copy_up", "mount-s3", "default");
+            bad.add(other, local, None);
+            assert!(matches!(bad.verdict, Verdict::Broken { .. }), "{bad:?}");
+            assert!(bad.surprise(true).is_some());
+        }
+    }
+
+    #[test]
+    fn a_missing_program_is_not_installed_and_never_passes() {
+        let absent = row("zarr_chunks", "local", "").absent("zarr");
+        assert!(absent.line().contains("not installed: zarr"), "{}", absent.line());
+        assert!(absent.surprise(true).unwrap().contains("not installed"));
+        assert_eq!(row("bam_index", "local", "").absent("pysam").surprise(true), None, "on demand");
+    }
+
+    #[test]
+    fn more_requests_than_expected_are_a_surprise_at_the_small_scale() {
+        let mut many = row("zarr_chunks", "mount-s3", "default");
+        many.add(sample("a", 10_000), Some("a"), None);
+        assert!(many.surprise(true).unwrap().contains("10000 requests"));
+        assert_eq!(many.surprise(false), None);
+        let mut peer = row("zarr_chunks", "other", "default");
+        peer.add(sample("a", 10_000), Some("a"), None);
+        assert_eq!(peer.surprise(true), None);
+    }
+}

@@ -1,0 +1,154 @@
+//! The programs: one file each in `bench/programs/`, and what is expected of each.
+
+/// Files that the programs share.
+pub(crate) const SHARED: &[(&str, &str)] = &[
+    ("kit.py", include_str!("../../programs/kit.py")),
+    ("tables.py", include_str!("../../programs/tables.py")),
+    ("tensors.py", include_str!("../../programs/tensors.py")),
+    ("mapped.py", include_str!("../../programs/mapped.py")),
+];
+
+/// The versions and hashes of the libraries that CI runs.
+pub(crate) const LOCK: &str = include_str!("../../programs/requirements.txt");
+/// The same and those of the libraries on demand.
+pub(crate) const LOCK_MORE: &str = include_str!("../../programs/requirements-more.txt");
+
+/// One program and its task.
+#[derive(Debug)]
+pub(crate) struct Task {
+    pub(crate) name: &'static str,
+    pub(crate) source: &'static str,
+    /// A module that it imports and that need not be there.
+    pub(crate) module: &'static str,
+    /// A program that it starts.
+    pub(crate) tool: Option<&'static str>,
+    pub(crate) kind: Kind,
+}
+
+/// The use that a task makes of a mount, and the expectation that follows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// It reads: the most requests at the small scale, with the default flags and with names that hold for 60 s.
+    Reads { requests_max: u64, with_ttl_max: u64 },
+    /// It writes: the outcome today, with the default flags and with all that allow something.
+    Writes { default: Outcome, allowed: Outcome },
+}
+
+/// The outcome of a task that writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Works,
+    /// It fails with this errno; "" where the library says none.
+    Fails(&'static str),
+}
+
+impl Task {
+    /// The first sentence of its file.
+    pub(crate) fn about(&self) -> &'static str {
+        let text = self.source.trim_start_matches("\"\"\"");
+        text.split(['\n', '"']).next().unwrap_or_default().trim_end_matches('.')
+    }
+
+    /// Whether its library is one that CI leaves out.
+    pub(crate) fn is_on_demand(&self) -> bool {
+        let has = |lock: &str| lock.lines().any(|line| line.starts_with(&format!("{}==", self.module)));
+        has(LOCK_MORE) && !has(LOCK)
+    }
+
+    pub(crate) fn writes(&self) -> bool {
+        matches!(self.kind, Kind::Writes { .. })
+    }
+}
+
+macro_rules! task {
+    ($name:literal, $module:literal, $tool:expr, $kind:expr) => {
+        Task {
+            name: $name,
+            source: include_str!(concat!("../../programs/", $name, ".py")),
+            module: $module,
+            tool: $tool,
+            kind: $kind,
+        }
+    };
+}
+
+const fn reads(requests_max: u64, with_ttl_max: u64) -> Kind {
+    Kind::Reads { requests_max, with_ttl_max }
+}
+
+const fn writes(default: Outcome, allowed: Outcome) -> Kind {
+    Kind::Writes { default, allowed }
+}
+
+use Outcome::{Fails, Works};
+
+/// All programs, those that read first.
+pub(crate) const TASKS: &[Task] = &[
+    task!("parquet_schema", "pyarrow", None, reads(8, 7)),
+    task!("parquet_columns", "pyarrow", None, reads(27, 25)),
+    task!("duckdb_aggregate", "duckdb", None, reads(33, 25)),
+    task!("duckdb_glob", "duckdb", None, reads(82, 42)),
+    task!("polars_scan", "polars", None, reads(38, 18)),
+    task!("safetensors_whole", "safetensors", None, reads(42, 42)),
+    task!("safetensors_six", "safetensors", None, reads(32, 32)),
+    task!("copy_up", "numpy", None, reads(23, 23)),
+    task!("copy_down", "numpy", None, reads(30, 30)),
+    task!("memmap_sum", "numpy", None, reads(26, 26)),
+    task!("zarr_chunks", "zarr", None, reads(82, 82)),
+    task!("hdf5_planes", "h5py", None, reads(20, 20)),
+    task!("small_files", "numpy", None, reads(560, 562)),
+    task!("tar_unpack", "numpy", Some("tar"), reads(14, 14)),
+    task!("rsync_out", "numpy", Some("rsync"), reads(103, 55)),
+    task!("webdataset_shards", "webdataset", None, reads(20, 20)),
+    task!("bam_index", "pysam", None, reads(18, 18)),
+    task!("cog_window", "rasterio", None, reads(23, 23)),
+    task!("tokenizer_load", "tokenizers", None, reads(9, 9)),
+    task!("write_npy", "numpy", None, writes(Works, Works)),
+    task!("write_npz", "numpy", None, writes(Fails("EINVAL"), Fails("EINVAL"))),
+    task!("write_parquet", "pyarrow", None, writes(Works, Works)),
+    task!("write_polars", "polars", None, writes(Fails("EPERM"), Works)),
+    task!("write_duckdb", "duckdb", None, writes(Works, Works)),
+    task!("write_duckdb_base", "duckdb", None, writes(Works, Works)),
+    task!("write_safetensors", "safetensors", None, writes(Fails("ENOSYS"), Works)),
+    task!("write_zarr", "zarr", None, writes(Fails("EPERM"), Works)),
+    task!("write_hdf5", "h5py", None, writes(Fails("EBADF"), Fails("EBADF"))),
+    task!("write_sqlite", "sqlite3", None, writes(Fails(""), Fails(""))),
+    task!("write_git", "numpy", Some("git"), writes(Fails("ENOSYS"), Works)),
+    task!("write_checkpoint", "numpy", None, writes(Fails("ENOSYS"), Works)),
+    task!("write_append", "numpy", None, writes(Fails("EPERM"), Works)),
+    task!("write_rsync", "numpy", Some("rsync"), writes(Fails("ENOSYS"), Works)),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_task_has_a_name_of_its_own_and_says_what_it_does() {
+        let mut names: Vec<_> = TASKS.iter().map(|task| task.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), TASKS.len());
+        for task in TASKS {
+            assert!(task.about().len() > 10, "{}", task.name);
+            assert!(task.source.contains("kit.main("), "{}", task.name);
+            assert_eq!(task.writes(), task.name.starts_with("write_"), "{}", task.name);
+        }
+    }
+
+    #[test]
+    fn libraries_beyond_those_of_ci_are_on_demand() {
+        let on_demand: Vec<_> =
+            TASKS.iter().filter(|task| task.is_on_demand()).map(|task| task.module).collect();
+        assert_eq!(on_demand, ["webdataset", "pysam", "rasterio", "tokenizers"]);
+    }
+
+    #[test]
+    fn each_library_of_the_lock_has_a_hash() {
+        for lock in [LOCK, LOCK_MORE] {
+            let libraries = lock.split("\n").filter(|line| line.contains("==")).count();
+            let hashed = lock.split("==").skip(1).filter(|rest| rest.contains("--hash=sha256:")).count();
+            assert!(libraries > 5 && hashed == libraries, "{hashed} of {libraries}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The text of `mount.state` in the comm directory: the mounter writes it while its engine is dead and the next one has not begun to serve, and
+//! the node reads it before it calls a mount hung.
+//!
+//! Never here: a file.
+
+use std::fmt;
+use std::time::Duration;
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+/// A mount may be without an engine for this long: then the mounter closes its device, and programs get an error. Doubled, programs wait twice as
+/// long for an engine that hangs when it starts; halved, a machine that is busy loses mounts.
+pub const RESTART_WITHIN: Duration = Duration::from_secs(60);
+
+/// A clock may be set so far while an engine is started again.
+const CLOCK_STEPS: SignedDuration = SignedDuration::from_secs(2);
+
+/// A mount whose engine died, and whose next one has not begun to serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Restarting {
+    /// The time of the death.
+    pub since: Timestamp,
+}
+
+impl Restarting {
+    const WORDS: &str = "restarting since ";
+
+    /// Reads the first line. `None` for any other text, and for a time that is longer ago than a mounter goes on: that one was killed itself.
+    #[must_use]
+    pub fn read(text: &str, now: Timestamp) -> Option<Self> {
+        let since: Timestamp = text.lines().next()?.trim_end().strip_prefix(Self::WORDS)?.parse().ok()?;
+        let age = now.duration_since(since);
+        let is_now =
+            age >= -CLOCK_STEPS && age <= SignedDuration::try_from(RESTART_WITHIN).ok()? + CLOCK_STEPS;
+        is_now.then_some(Self { since })
+    }
+}
+
+impl fmt::Display for Restarting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:.3}", Self::WORDS, self.since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millisecond(ms).unwrap()
+    }
+
+    #[test]
+    fn a_state_is_read_as_it_was_written_and_ignored_once_it_is_old() {
+        let since = at(1_764_173_000_250);
+        let text = Restarting { since }.to_string();
+        assert_eq!(text, "restarting since 2025-11-26T16:03:20.250Z");
+        for (now, known) in [(250, true), (60_000, true), (130_000, false), (-5_000, false)] {
+            let now = at(since.as_millisecond() + now);
+            assert_eq!(Restarting::read(&format!("{text}\nmore"), now).is_some(), known, "{now}");
+        }
+        assert_eq!(Restarting::read(&text, since), Some(Restarting { since }));
+    }
+
+    #[test]
+    fn any_other_text_says_nothing() {
+        for text in [
+            "",
+            "\n",
+            "serving",
+            "restarting since",
+            "restarting since yesterday",
+            "restarting since 2025-11-26",
+        ] {
+            assert_eq!(Restarting::read(text, at(1_764_173_000_250)), None, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! The descriptors with which the next engine goes on: the device of the mount, and the journal that the first engine makes. The mounter is the
+//! engine's service manager: it takes the journal by `FDSTORE=1` of sd_notify(3), and passes it on by `LISTEN_FDS` of sd_listen_fds(3).
+//!
+//! Never here: a look at the mount. A holder that waited for an answer of the mount could not end, and the mount could not, either.
+
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixDatagram;
+use std::path::PathBuf;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::FdFlags;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+
+use crate::contract::comm::Comm;
+
+/// The name of the journal among the descriptors of an engine.
+const JOURNAL: &str = "journal";
+/// The name of a descriptor that an engine passes over. The journal keeps its number, so that no descriptor of this process is replaced.
+const NOT_YOURS: &str = "other";
+/// The number of the first descriptor that sd_listen_fds(3) names.
+const FIRST: usize = 3;
+
+/// The descriptors of one mount. Dropped, both are closed: with the engine's own gone, programs get an error at once.
+#[derive(Debug)]
+pub(super) struct Kept {
+    device: OwnedFd,
+    journal: Option<OwnedFd>,
+    socket: UnixDatagram,
+    path: PathBuf,
+}
+
+impl Kept {
+    /// Keeps the device, and listens for the engine.
+    ///
+    /// # Errors
+    /// The socket can't be made; the device is given back.
+    pub(super) fn new(comm: &Comm, device: OwnedFd) -> Result<Self, (OwnedFd, io::Error)> {
+        let path = comm.notify_socket();
+        // Left by a container that was killed.
+        let _ = std::fs::remove_file(&path);
+        let bound =
+            UnixDatagram::bind(&path).and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
+        match bound {
+            Ok(socket) => Ok(Self { device, journal: None, socket, path }),
+            Err(error) => Err((device, error)),
+        }
+    }
+
+    pub(super) fn device(&self) -> BorrowedFd<'_> {
+        self.device.as_fd()
+    }
+
+    pub(super) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    pub(super) fn has_journal(&self) -> bool {
+        self.journal.is_some()
+    }
+
+    /// Whether the kernel has the other end of the device: nobody has unmounted or aborted the mount.
+    pub(super) fn is_connected(&self) -> bool {
+        poll(&mut [PollFd::new(&self.device, PollFlags::empty())], Some(&Timespec::default()))
+            .is_ok_and(|ready| ready == 0)
+    }
+
+    /// The variables by which the next engine finds this process and the journal, which it inherits.
+    pub(super) fn env(&self) -> io::Result<Vec<(String, String)>> {
+        let mut env = vec![("NOTIFY_SOCKET".to_owned(), self.path.to_string_lossy().into_owned())];
+        if let Some(journal) = &self.journal {
+            rustix::io::fcntl_setfd(journal, FdFlags::empty())?;
+            let before = usize::try_from(journal.as_raw_fd()).unwrap_or(FIRST).saturating_sub(FIRST);
+            let names = [vec![NOT_YOURS; before], vec![JOURNAL]].concat();
+            env.push(("LISTEN_FDS".to_owned(), names.len().to_string()));
+            env.push(("LISTEN_FDNAMES".to_owned(), names.join(":")));
+        }
+        Ok(env)
+    }
+
+    /// Takes one message of the engine. A message that means nothing here is ignored; its descriptors are closed, which answers `BARRIER=1`.
+    pub(super) fn take(&mut self) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut words = [0; 4096];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let Ok(received) = recvmsg(&self.socket, &mut [IoSliceMut::new(&mut words)], &mut control, flags)
+        else {
+            return;
+        };
+        let mut descriptors = Vec::new();
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(rights) = message {
+                descriptors.extend(rights);
+            }
+        }
+        let text = String::from_utf8_lossy(&words[..received.bytes]);
+        let has = |wanted: &str| text.lines().any(|line| line == wanted);
+        if has("FDSTORE=1") && has(&format!("FDNAME={JOURNAL}")) && descriptors.len() == 1 {
+            self.journal = descriptors.pop();
+        }
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::IoSlice;
+
+    use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+    use super::*;
+
+    fn kept() -> (Kept, tempfile::TempDir) {
+        let folder = tempfile::tempdir().unwrap();
+        let device = OwnedFd::from(File::open("/dev/null").unwrap());
+        (Kept::new(&Comm::at(folder.path()), device).unwrap(), folder)
+    }
+
+    fn send(kept: &mut Kept, words: &str, files: &[&File]) {
+        let socket = UnixDatagram::unbound().unwrap();
+        socket.connect(&kept.path).unwrap();
+        let rights: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !rights.is_empty() {
+            assert!(control.push(SendAncillaryMessage::ScmRights(&rights)));
+        }
+        sendmsg(&socket, &[IoSlice::new(words.as_bytes())], &mut control, SendFlags::empty()).unwrap();
+        kept.take();
+    }
+
+    #[test]
+    fn the_journal_is_kept_and_named_to_the_next_engine_by_its_number() {
+        let (mut kept, folder) = kept();
+        let file = File::open("/dev/zero").unwrap();
+        assert!(kept.is_connected() && !kept.has_journal());
+        assert_eq!(kept.env().unwrap().len(), 1, "the first engine has no journal");
+        send(&mut kept, "FDSTORE=1\nFDNAME=journal\n", &[&file]);
+        let env = kept.env().unwrap();
+        let value = |name: &str| env.iter().find(|(it, _)| it == name).unwrap().1.clone();
+        let names = value("LISTEN_FDNAMES");
+        assert_eq!(value("LISTEN_FDS"), names.split(':').count().to_string());
+        let number = 2 + names.split(':').count();
+        let journal = std::fs::read_link(format!("/proc/self/fd/{number}")).unwrap();
+        assert_eq!(journal.to_str(), Some("/dev/zero"));
+        assert!(names.ends_with("journal") && names.matches("journal").count() == 1, "{names}");
+        assert_eq!(value("NOTIFY_SOCKET"), folder.path().join("notify.sock").to_str().unwrap());
+        drop(kept);
+        assert!(!folder.path().join("notify.sock").exists());
+    }
+
+    #[test]
+    fn a_message_that_is_no_journal_is_closed_and_changes_nothing() {
+        let (mut kept, _folder) = kept();
+        let file = File::open("/dev/zero").unwrap();
+        for words in
+            ["", "READY=1", "FDSTORE=1\nFDNAME=fuse\n", "FDNAME=journal", "FDSTORE=1\nFDNAME=journal-2"]
+        {
+            send(&mut kept, words, &[&file]);
+        }
+        send(&mut kept, "FDSTORE=1\nFDNAME=journal\n", &[]);
+        send(&mut kept, "FDSTORE=1\nFDNAME=journal\n", &[&file, &file]);
+        kept.take();
+        assert!(!kept.has_journal());
+        let (mut waits, barrier) = io::pipe().unwrap();
+        let barrier = File::from(OwnedFd::from(barrier));
+        send(&mut kept, "BARRIER=1", &[&barrier]);
+        drop(barrier);
+        let mut end = Vec::new();
+        assert_eq!(io::Read::read_to_end(&mut waits, &mut end).unwrap(), 0, "the barrier is answered");
+    }
+}

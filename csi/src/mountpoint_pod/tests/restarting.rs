@@ -1,0 +1,168 @@
+//! Engines that die and are followed by others on the same device.
+
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixDatagram;
+
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
+use super::*;
+
+/// An engine that notes its environment and arguments, has its journal given by the test, serves, and ends as `ends` says at a word of the test.
+fn pod(ends: &str) -> Pod {
+    let mut pod = Pod::new(&format!(
+        "dir=${{0%/*}}; echo >>$dir/starts; n=$(wc -l <$dir/starts); echo \"$@\" >$dir/args$n; env >$dir/env$n\n\
+         while ! test -e $dir/given; do sleep 0.01; done; echo ready >$ready; read go <$dir/go; {ends}"
+    ));
+    pod.config.restarts = true;
+    pod.pipe("go");
+    pod
+}
+
+impl Pod {
+    /// Gives the mounter a journal, as the first engine does.
+    fn give_journal(&self) {
+        let (socket, at) = (UnixDatagram::unbound().unwrap(), self.config.comm.notify_socket());
+        while socket.connect(&at).is_err() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let journal = fs::File::open("/dev/zero").unwrap();
+        let rights = [journal.as_fd()];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(&rights)));
+        let words = IoSlice::new(b"FDSTORE=1\nFDNAME=journal\n");
+        sendmsg(&socket, &[words], &mut control, SendFlags::empty()).unwrap();
+        fs::write(self.folder.path().join("given"), "").unwrap();
+    }
+
+    /// Lets the engine that serves end; one that does not serve yet is waited for.
+    fn end_engine(&self) {
+        fs::write(self.folder.path().join("go"), "go\n").unwrap();
+    }
+
+    fn starts(&self) -> usize {
+        fs::read_to_string(self.folder.path().join("starts")).unwrap_or_default().lines().count()
+    }
+
+    fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.folder.path().join(name)).unwrap()
+    }
+}
+
+fn wait(what: &str, done: impl FnMut() -> bool) {
+    testkit::until(what, done);
+}
+
+/// Goal: readers see no error when an engine dies.
+#[test]
+fn an_engine_that_dies_is_followed_by_another_on_the_same_device() {
+    let pod = pod("test $n -ge 3 && touch $dir/comm/mount.exit || kill -9 $$");
+    let device = pod.folder.path().join("device");
+    fs::write(&device, "").unwrap();
+    let (outcome, ()) = pod.run(|stream| {
+        let file = fs::File::open(&device).unwrap();
+        message::send(&stream, &pod.message(&["--region=r"]), file.as_fd(), LONG).unwrap();
+        drop(file);
+        pod.give_journal();
+        assert_eq!(answered(&stream), Some(Answer::Ready));
+        for engine in 2..=3 {
+            pod.end_engine();
+            wait("the next engine", || pod.starts() == engine);
+            wait("no state, once it serves", || !pod.config.comm.state().exists());
+            assert!(pod.error().unwrap().contains("signal: 9"), "why it died stands there");
+            assert!(!pod.config.comm.socket().exists(), "no device is asked for");
+            assert_eq!(held(&device), 1);
+        }
+        pod.end_engine();
+    });
+    outcome.unwrap();
+    assert_eq!(held(&device), 0);
+    assert!(!pod.config.comm.notify_socket().exists());
+    let (first, second) = (pod.read("args1"), pod.read("args2"));
+    for args in [&first, &second] {
+        assert!(args.contains("--region=r --foreground --supervised --ready-file"), "{args}");
+    }
+    assert_eq!(first.split(' ').next(), second.split(' ').next(), "the device");
+    assert!(!pod.read("env1").contains("LISTEN_FDS"));
+    let env = pod.read("env2");
+    assert!(env.contains("FIRST=a=b") && env.contains("NOTIFY_SOCKET="), "{env}");
+    let names = env.lines().find_map(|line| line.strip_prefix("LISTEN_FDNAMES=")).unwrap();
+    assert!(names.ends_with("journal"), "{names}");
+}
+
+#[test]
+fn five_deaths_in_a_row_close_the_device_and_the_next_one_is_waited_for() {
+    let pod = pod("kill -9 $$");
+    let device = pod.folder.path().join("device");
+    fs::write(&device, "").unwrap();
+    let (outcome, ()) = pod.run(|stream| {
+        let file = fs::File::open(&device).unwrap();
+        message::send(&stream, &pod.message(&[]), file.as_fd(), LONG).unwrap();
+        drop(file);
+        pod.give_journal();
+        assert_eq!(answered(&stream), Some(Answer::Ready));
+        for death in 1..=4 {
+            pod.end_engine();
+            wait("the next engine", || pod.starts() == death + 1);
+            wait("no state, once it serves", || !pod.config.comm.state().exists());
+        }
+        pod.end_engine();
+        drop(pod.connect());
+        assert_eq!((held(&device), pod.starts()), (0, 5));
+        assert!(!pod.config.comm.state().exists() && !pod.config.comm.notify_socket().exists());
+        pod.needs_nothing_more();
+    });
+    outcome.unwrap();
+}
+
+#[test]
+fn an_engine_that_ends_by_itself_or_refuses_its_journal_stays_ended() {
+    for ends in ["exit 0", "exit 3"] {
+        let pod = pod(ends);
+        let (outcome, ()) = pod.run(|stream| {
+            pod.hand_over(&stream, &[]);
+            pod.give_journal();
+            assert_eq!(answered(&stream), Some(Answer::Ready));
+            pod.end_engine();
+            drop(pod.connect());
+            assert_eq!(pod.starts(), 1, "{ends}");
+            pod.needs_nothing_more();
+        });
+        outcome.unwrap();
+    }
+}
+
+#[test]
+fn an_engine_without_a_journal_is_not_started_again() {
+    let pod = pod("kill -9 $$");
+    fs::write(pod.folder.path().join("given"), "").unwrap();
+    let (outcome, ()) = pod.run(|stream| {
+        pod.hand_over(&stream, &[]);
+        assert_eq!(answered(&stream), Some(Answer::Ready));
+        pod.end_engine();
+        drop(pod.connect());
+        assert_eq!(pod.starts(), 1);
+        pod.needs_nothing_more();
+    });
+    outcome.unwrap();
+}
+
+#[test]
+fn a_mounter_that_is_told_to_end_still_starts_engines_that_die() {
+    let pod = pod("test $n -ge 2 && exit 0 || kill -9 $$");
+    let serving = Serving::default();
+    let outcome = thread::scope(|scope| {
+        let running = scope.spawn(|| run(&pod.config, &serving));
+        let stream = pod.connect();
+        pod.hand_over(&stream, &[]);
+        pod.give_journal();
+        assert_eq!(answered(&stream), Some(Answer::Ready));
+        assert!(serving.told_to_end(), "workloads that drain still read");
+        pod.end_engine();
+        wait("the next engine", || pod.starts() == 2);
+        pod.end_engine();
+        running.join().unwrap()
+    });
+    outcome.unwrap_err();
+}
