@@ -107,7 +107,7 @@ async fn a_store_that_refuses_the_question_for_checksums_is_read_without_it() {
     ];
     let head = || Step::answer(200, &[&[("content-length", "10")][..], &there[..]].concat(), b"");
     let part = || Step::answer(206, &there, b"0123456789");
-    // As S3Proxy, of a HEAD or of a GET; and a 501 for another reason, of which nothing is learned.
+    // S3Proxy refuses it on HEAD and on GET. Of a 501 for another reason nothing is learned.
     let refused = || Step::error(501, "NotImplemented");
     for (script, asked_with) in [
         (vec![refused(), head(), part()], &[true, false, false][..]),
@@ -137,7 +137,7 @@ async fn a_name_that_a_delete_marker_has_is_stored_once_head_finds_nothing() {
         [("etag", "\"x\""), ("content-length", "4"), ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT")];
     let server = Scripted::start(vec![
         listing(&[]),
-        // As versitygw: the marker counts as an object.
+        // versitygw takes the marker for an object.
         refused(),
         absent(),
         refused(),

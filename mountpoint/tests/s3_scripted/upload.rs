@@ -318,6 +318,24 @@ async fn a_completion_whose_answer_was_lost_is_looked_up() {
 }
 
 #[tokio::test]
+async fn the_object_says_the_etag_that_the_answer_to_a_completion_leaves_empty() {
+    let nameless = || {
+        Step::answer(
+            200,
+            &[],
+            b"<CompleteMultipartUploadResult><ETag></ETag></CompleteMultipartUploadResult>",
+        )
+    };
+    let other = Step::answer(200, &[DATE, ("etag", "\"y\""), ("content-length", "9")], b"");
+    let bench = bench(vec![nameless(), head(None), nameless(), other]).await;
+    let stored = bench.client.complete_multipart_upload(&complete(true)).await.unwrap();
+    assert_eq!(stored.etag.as_str(), "\"x-2\"");
+    let stored = bench.client.complete_multipart_upload(&complete(true)).await.unwrap();
+    assert!(stored.etag.is_none(), "of another size: {stored:?}");
+    assert_eq!(bench.server.left(), 0);
+}
+
+#[tokio::test]
 async fn silence_and_white_space_are_waited_out_while_a_store_joins_parts() {
     let document = "<CompleteMultipartUploadResult><ETag>e</ETag></CompleteMultipartUploadResult>";
     // Longer each time than other requests are waited for.
