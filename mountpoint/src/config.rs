@@ -1,6 +1,7 @@
 //! The meaning of the flags: one configuration per room, checked before anything is touched.
 
 mod memory;
+mod mount_point;
 
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -445,7 +446,7 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     let Some(number) = number else {
         // A service manager starts this command again after a crash; the mount of the process that crashed is still there.
         let supervised = std::env::var_os(daemon::NOTIFY_ENV).is_some();
-        return Ok(fuse::Device::Mount(mount_directory(directory, supervised)?));
+        return Ok(fuse::Device::Mount(mount_point::fit(directory, supervised)?));
     };
     let shown = directory.display();
     if args.mount.auto_unmount {
@@ -520,69 +521,6 @@ fn adopt(number: i32) -> OwnedFd {
     // command line or among LISTEN_FDS, and nothing else in this process knows it. `device` saw that it is /dev/fuse, `keep_from_children`
     // leaves it open, and `supervised` adopts each number once.
     unsafe { OwnedFd::from_raw_fd(number) }
-}
-
-/// The directory, absolute, and fit to be mounted on. `over_dead`: also over a mount whose process is gone.
-fn mount_directory(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf> {
-    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
-    use rustix::io::Errno;
-    // Past the kernel's cache, which answers for a dead mount.
-    let asked = over_dead.then(|| statx(CWD, directory, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS));
-    // CONNABORTED: its process ended just now, and the kernel was still taking its io_uring apart when we asked.
-    if let Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) = asked {
-        let shown = directory.display();
-        if let Some(point) = dead_mount(directory).with_context(|| format!("mount point {shown}"))? {
-            tracing::warn!("mounting over a mount at {shown} whose process has ended");
-            return Ok(point);
-        }
-    }
-    let absolute = std::fs::canonicalize(directory).map_err(|error| {
-        let shown = directory.display();
-        match Errno::from_io_error(&error) {
-            Some(Errno::NOTCONN | Errno::CONNABORTED) => anyhow::anyhow!(
-                "{shown}: a mount whose process has ended is still there; remove it with: umount -l {shown}"
-            ),
-            Some(Errno::NOENT) => {
-                anyhow::anyhow!("mount point {shown} does not exist: make it with `mkdir -p {shown}`")
-            }
-            _ => anyhow::Error::new(error).context(format!("mount point {shown}")),
-        }
-    })?;
-    let shown = directory.display();
-    match std::fs::metadata(&absolute).map_err(|error| (Errno::from_io_error(&error), error)) {
-        Ok(about) if about.is_dir() => {}
-        Ok(_) => bail!("mount point {shown} is not a directory: name a directory, and `mkdir -p` makes one"),
-        Err((Some(Errno::NOTCONN | Errno::CONNABORTED), _)) => bail!(
-            "{shown}: a mount whose process has ended is still there; remove it with: umount -l {shown}"
-        ),
-        Err((_, error)) => return Err(anyhow::Error::new(error).context(format!("mount point {shown}"))),
-    }
-    let stat = statx(CWD, &absolute, AtFlags::empty(), StatxFlags::BASIC_STATS)?;
-    let is_mounted = stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
-    let autofs = rustix::fs::statfs(&absolute).is_ok_and(|s| s.f_type == 0x0187);
-    if is_mounted && !autofs {
-        bail!("mount point {shown} is already mounted: unmount it first (`umount {shown}`)");
-    }
-    if !autofs && std::fs::read_dir(&absolute).is_ok_and(|mut entries| entries.next().is_some()) {
-        tracing::warn!("mount point {shown} is not empty: what is in it is hidden until it is unmounted");
-    }
-    Ok(absolute)
-}
-
-/// The path of a mount whose process is gone as the kernel's table has it. Nothing is asked of the mount: its directory is only looked at
-/// from its parent, as a link that it may be.
-fn dead_mount(directory: &Path) -> std::io::Result<Option<PathBuf>> {
-    let mut path = std::path::absolute(directory)?;
-    // As many links as the kernel follows.
-    for _ in 0..40 {
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
-        path = parent.canonicalize()?.join(name);
-        match std::fs::read_link(&path) {
-            Ok(target) => path = path.with_file_name(target),
-            Err(_) => return Ok(Some(path)),
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]
