@@ -197,7 +197,7 @@ async fn a_prefix_with_the_data_of_an_earlier_claim_is_refused_unless_adopted() 
     lab.make_bucket("shared");
     let by_name = [("bucketName", "shared"), ("prefixTemplate", "${pvc.name}")];
     let volume = lab.create(lab.call("pvc-1", &by_name)).await.unwrap();
-    // A neighbour whose name goes on is no object of this prefix.
+    // A neighbour whose name goes on is not below this prefix.
     lab.put("shared", "claim-of-pvc-10/a").await;
     assert_eq!(lab.create(lab.call("pvc-1", &by_name)).await.unwrap(), volume, "it is made again");
     lab.put("shared", "claim-of-pvc-1/a").await;

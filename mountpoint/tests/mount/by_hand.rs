@@ -9,7 +9,7 @@ use crate::common::{Pattern, Setup, Store, TestMount, run, until};
 
 const LEN: usize = 300_000;
 
-/// Puts a file there in one step, with a time so many seconds ago.
+/// Puts a file there in one step, with a time this many seconds ago.
 fn put(folder: &Path, name: &str, pattern: u64, ago: u64) {
     let (path, new) = (folder.join(name), folder.join("new"));
     fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -44,7 +44,7 @@ fn files_put_into_the_folder_of_a_store_are_read_and_seen_to_be_replaced() {
         let copy = mount.scratch("copy");
         run(Command::new("cp").arg("-r").arg(mount.path("dir")).arg(&copy));
         assert!(Pattern(2).is(0, &fs::read(copy.join("b")).unwrap()));
-        // Of equal size, of another second.
+        // The size is equal, the second is another.
         newest += 10;
         put(&folder, names[0], newest, 90 - newest);
         let is_new = |bytes: Vec<u8>| Pattern(newest).is(0, &bytes);

@@ -127,7 +127,7 @@ fn by_credentials_and_names() -> Vec<Case> {
         ),
         case("an upper-case bucket", of_bucket("Missing"), &["lower-case", "did you mean missing?"]),
         case(
-            "an authority that is no file",
+            "an authority whose file is missing",
             Setup::new(&["--ca-bundle", "/nowhere.pem"]),
             &["--ca-bundle", "/nowhere.pem"],
         ),
@@ -150,7 +150,7 @@ fn by_server(folder: &Path, store: &Store, dead: &DeadPort, other: &Certificates
     let other_file = other.ca_bundle().to_str().unwrap().to_owned();
     let page = "HTTP/1.1 200 OK\r\ncontent-length: 20\r\n\r\n<html>console</html>";
     let absent = "HTTP/1.1 404 Not Found\r\ncontent-length: 9\r\n\r\nnot found";
-    // As Go's servers answer.
+    // The answer of Go's servers.
     let expects_tls = "HTTP/1.0 400 Bad Request\r\n\r\nClient sent an HTTP request to an HTTPS server.\n";
     let elsewhere =
         "HTTP/1.1 301 X\r\nx-amz-bucket-region: eu-west-3\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
