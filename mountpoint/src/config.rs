@@ -15,7 +15,8 @@ use crate::inode::Prefix;
 use crate::net::ProxyVariables;
 use crate::object::ObjectKey;
 use crate::{
-    buffer, cache, daemon, doctor, fs, fuse, inode, kept, logging, moves, prefetch, s3, telemetry, upload,
+    buffer, cache, daemon, doctor, fs, fuse, inode, kept, logging, moves, prefetch, s3, stage, telemetry,
+    upload,
 };
 
 /// A mount, ready to be made.
@@ -35,6 +36,8 @@ pub struct Config {
     pub prefetch: prefetch::Config,
     /// Renaming, with `--allow-rename`.
     pub moves: Option<moves::Config>,
+    /// The disk in front of the bucket, with `--mode full`.
+    pub stage: Option<stage::Config>,
     /// Attributes of objects, with `--keep-metadata` or `--xattrs`.
     pub kept: Option<Kept>,
     /// Writing.
@@ -137,6 +140,7 @@ impl Config {
                 ..cache::Config::new(dir, "", &bucket)
             }
         });
+        let is_full = args.staging.is_full();
         let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let open_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
@@ -192,8 +196,8 @@ impl Config {
                     dir_mode: args.mount.dir_mode,
                 },
                 read_only: args.mount.read_only,
-                allow_delete: args.mount.allow_delete,
-                allow_overwrite: args.mount.allow_overwrite,
+                allow_delete: args.mount.allow_delete || is_full,
+                allow_overwrite: args.mount.allow_overwrite || is_full,
                 allow_append: args.mount.allow_append,
                 rename_errno: args.mount.rename_errno.into(),
                 directory_markers: args.mount.directory_markers,
@@ -220,7 +224,7 @@ impl Config {
                 }),
                 false => None,
             },
-            moves: match args.mount.allow_rename {
+            moves: match args.mount.allow_rename || is_full {
                 true => Some(moves::Config {
                     names_max: args.mount.rename_limit,
                     notes: state_dir(args)?.map(|dir| moves::NotesConfig {
@@ -234,6 +238,15 @@ impl Config {
                 false => None,
             },
             prefetch,
+            stage: absolute("--stage", args.staging.stage.as_deref())?.filter(|_| is_full).map(|dir| {
+                stage::Config {
+                    dir,
+                    size_max: args.staging.stage_size << 20,
+                    bucket: bucket.clone(),
+                    prefix: prefix.clone(),
+                    endpoint: String::new(),
+                }
+            }),
             upload: upload::Config {
                 part_size: args.client.write_part_size.unwrap_or(args.client.part_size),
                 part_size_named: args.client.names_write_part(),

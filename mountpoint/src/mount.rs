@@ -26,6 +26,7 @@ use crate::moves::{self, Mover};
 use crate::outlive::Refused;
 use crate::prefetch::Prefetcher;
 use crate::s3::{Courier, S3Client};
+use crate::stage::{self, Area};
 use crate::supervise::{Supervisor, no_thread, try_threads};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -117,8 +118,9 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         .with_context(|| format!("bucket {}", config.name))?;
     let is_new = !kept.as_ref().is_some_and(Kept::goes_on);
     let kept = kept.map(|kept| kept.begin(&bucket, &prefix, &client, clock.wall())).transpose()?;
+    let of_renames = if config.stage.is_some() { "--mode full" } else { "--allow-rename" };
     for (is_given, flag) in [
-        (config.moves.is_some(), "--allow-rename"),
+        (config.moves.is_some(), of_renames),
         (config.fs.allow_append, "--allow-append"),
         (config.kept.as_ref().is_some_and(|kept| kept.keeps), "--keep-metadata"),
     ] {
@@ -174,11 +176,26 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         Keeping::new(Keeper::new(client.clone(), copies, file), kept.keeps, kept.shows)
     });
     let on = handle.clone();
-    let uploader = Uploader::new(client, pool.clone(), upload, clock.clone(), Arc::clone(&metrics), handle);
+    let endpoint = client.endpoint_url().unwrap_or_default().to_owned();
+    let uploader =
+        Uploader::new(client, pool.clone(), upload, clock.clone(), Arc::clone(&metrics), handle.clone());
     let uploads = uploader.clone();
+    let area = match config.stage {
+        Some(stage) => {
+            let stage = stage::Config { endpoint, ..stage };
+            let area =
+                Area::open(stage, uploader.clone(), prefetcher.clone(), pool.clone(), clock.clone(), handle);
+            Some(area.context("--stage")?)
+        }
+        None => None,
+    };
     let fs = FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone());
     let fs = match mover {
         Some(mover) => fs.renaming(mover),
+        None => fs,
+    };
+    let fs = match area {
+        Some(area) => fs.in_full(area),
         None => fs,
     };
     let fs = match keeping {

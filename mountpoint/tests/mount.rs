@@ -32,6 +32,9 @@ mod mount {
     mod first_contact;
     mod flipped;
     mod fstab;
+    mod full;
+    mod full_model;
+    mod full_programs;
     mod hung_disk;
     mod interrupts;
     mod kept;

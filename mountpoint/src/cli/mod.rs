@@ -12,6 +12,7 @@ mod fstab;
 mod logging;
 mod mounting;
 pub(crate) mod pages;
+mod staging;
 mod store;
 
 use std::ffi::OsString;
@@ -28,6 +29,7 @@ pub(crate) use credentials::CredentialOptions;
 pub(crate) use environment::{absolute_files, heeded};
 pub(crate) use logging::{LogFormat, LoggingOptions};
 pub(crate) use mounting::MountOptions;
+pub(crate) use staging::StagingOptions;
 pub(crate) use store::StoreOptions;
 
 use crate::net::ProxyVariables;
@@ -72,6 +74,8 @@ pub struct Args {
     pub(crate) credentials: CredentialOptions,
     #[command(flatten)]
     pub(crate) mount: MountOptions,
+    #[command(flatten)]
+    pub(crate) staging: StagingOptions,
     #[command(flatten)]
     pub(crate) client: ClientOptions,
     #[command(flatten)]
@@ -193,6 +197,11 @@ impl Args {
         self.client.check()?;
         self.bucket_options.check()?;
         self.check_supervised()?;
+        self.staging.check(&[
+            (self.mount.read_only, "--read-only"),
+            (self.supervised, "--supervised"),
+            (self.mount.keep_metadata, "--keep-metadata"),
+        ])?;
         if self.mount.incremental_upload {
             return Err("--incremental-upload is not supported: only directory buckets can append, and they can't be mounted here; leave it out, and files are stored whole when they are closed".into());
         }

@@ -11,6 +11,7 @@ use super::{Entry, Error, FileSystem, Maker, Result};
 use crate::inode::{Before, InodeNo, InodeTable, OpenRead, OpenWrite, WriteWish};
 use crate::object::ObjectId;
 use crate::prefetch::{Bytes, Lend, Reader, Whole};
+use crate::sync::Arc;
 use crate::sync::atomic::AtomicBool;
 
 /// The flags of open(2) that matter here.
@@ -181,6 +182,9 @@ impl FileSystem {
         if (flags.write || flags.truncate) && self.config.read_only {
             return Err(Error::new(Errno::ROFS, "the mount is read-only"));
         }
+        if self.full.is_some() && (flags.write || flags.truncate || self.inodes.is_local(ino)) {
+            return self.open_staged(ino, flags, pid).await;
+        }
         if flags.truncate && !flags.write {
             self.empty(ino, flags, pid).await?;
         }
@@ -209,6 +213,9 @@ impl FileSystem {
             };
             match opened {
                 Attempt::Opened(opened) => return Ok(opened),
+                Attempt::Busy { .. } if self.full.is_some() => {
+                    return self.open_staged(ino, flags, pid).await;
+                }
                 Attempt::Busy { writer } => self.wait_for_writer(ino, writer).await?,
                 Attempt::HasReaders => self.wait_for_readers(ino).await?,
             }
@@ -326,6 +333,15 @@ impl FileSystem {
             Ok(handle) => handle,
             Err(error) => return done(Err(error)),
         };
+        let staged = match (&handle.mode, &self.full) {
+            (Mode::Staged(staged), _) => Some(Arc::clone(&staged.staged)),
+            // Opened before a program began to write the file.
+            (_, Some(full)) => full.find(handle.ino),
+            (_, None) => None,
+        };
+        if let Some(staged) = staged {
+            return staged.read(offset, len, move |result| done(result.map_err(Error::from)));
+        }
         match handle.reading() {
             Ok(reading) => {
                 reading.course.read(offset, len);

@@ -326,7 +326,7 @@ impl<O: Operations> Channel<O> {
                     Err(error) => reply.refuse(&error),
                 });
             }
-            Operation::Write { handle, data, mapped: true, .. } => {
+            Operation::Write { handle, data, mapped: true, .. } if !ops.takes_mapped(HandleNo(handle)) => {
                 let reply = waits("mmap");
                 self.metrics.fuse_errors.of("mmap").inc();
                 ops.refuse_mapped(node, HandleNo(handle));

@@ -373,7 +373,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
             return reply.error(self.errno("write")(&unsynced()));
         }
         let len = data.len() as u32;
-        if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+        if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) && !self.ops.takes_mapped(handle(fh)) {
             self.metrics.fuse_errors.of("mmap").inc();
             self.ops.refuse_mapped(ino(number), handle(fh));
             reply.written(len);

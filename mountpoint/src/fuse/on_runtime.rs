@@ -206,6 +206,10 @@ impl Operations for OnRuntime {
         self.fs.write(handle, offset, data, tid, done);
     }
 
+    fn takes_mapped(&self, handle: HandleNo) -> bool {
+        self.fs.takes_mapped(handle)
+    }
+
     fn refuse_mapped(&self, ino: InodeNo, handle: HandleNo) {
         self.fs.refuse_mapped(ino, handle);
     }

@@ -187,6 +187,11 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done(read_only());
     }
 
+    /// Whether pages that a program changed in a mapping are written like any other bytes of this handle.
+    fn takes_mapped(&self, _handle: HandleNo) -> bool {
+        false
+    }
+
     /// Pages that a program changed in a mapping of a file (`mmap`), by a handle that the kernel chose among those of the file. They are
     /// stored nowhere. The transport says yes to them and makes the kernel drop them: for a no, the kernel fails the next close of the
     /// file, also that of a program that only read it.

@@ -28,6 +28,7 @@ mod readdir;
 mod refresh;
 mod remote;
 mod rename;
+mod staged;
 mod state;
 mod stream;
 mod tree;
@@ -167,6 +168,7 @@ impl Default for Config {
 /// | `open.rs` | opens and closes, and the state of a file that is written |
 /// | `change.rs` | mkdir, rmdir, unlink |
 /// | `rename.rs` | rename |
+/// | `staged.rs` | files in the stage (`--mode full`) |
 /// | `readdir.rs` | listings |
 /// | `check.rs` | whether a file is still the version of its inode |
 /// | `refresh.rs` | pages asked for ahead of names |
@@ -231,6 +233,11 @@ impl InodeTable {
     /// Whether the inode exists only here so far, or is being replaced from here: S3 has nothing to say of it yet.
     pub fn is_local(&self, ino: InodeNo) -> bool {
         self.0.tree.lock().inode(ino).is_some_and(|inode| inode.place == state::Place::Local)
+    }
+
+    /// Whether there is such an inode.
+    pub fn lives(&self, ino: InodeNo) -> bool {
+        self.0.tree.lock().inode(ino).is_some()
     }
 
     /// The key of an inode, for logs; a directory's ends in `/`. `None` when the inode is gone.

@@ -336,7 +336,7 @@ fn open_now(tree: &mut Tree, ino: InodeNo, first: Option<First>) -> Result<OpenR
 }
 
 /// A file that S3 has again takes its place among the remote ones, unless a directory is there, which hides it.
-fn hang_stored(tree: &mut Tree, ino: InodeNo) {
+pub(super) fn hang_stored(tree: &mut Tree, ino: InodeNo) {
     let Some(inode) = tree.inode(ino) else { return };
     debug_assert!(matches!(&inode.node, Node::File(file) if file.phase == Phase::Stored));
     let there = tree.child(inode.parent, &inode.name);

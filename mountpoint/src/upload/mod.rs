@@ -176,10 +176,15 @@ impl Uploader {
     /// An upload to `key` that holds nothing and has sent nothing yet. With `only_if_absent` the store refuses
     /// it at the end (`Exists`) if an object is there.
     pub fn create(&self, key: ObjectKey, only_if_absent: bool) -> Arc<Upload> {
+        self.replace(key, if only_if_absent { Replaces::Nothing } else { Replaces::Anything })
+    }
+
+    /// An upload to `key` that replaces what the caller knows to be there, and nothing else.
+    pub fn replace(&self, key: ObjectKey, replaces: Replaces) -> Arc<Upload> {
         let content_type = (self.0.config.content_type)(&key);
         let object = NewObject {
             properties: Properties { content_type, ..Properties::default() },
-            replaces: if only_if_absent { Replaces::Nothing } else { Replaces::Anything },
+            replaces,
             checksum: self.0.config.checksum,
             ..NewObject::new(key)
         };
