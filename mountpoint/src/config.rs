@@ -1,6 +1,7 @@
 //! The meaning of the flags: one configuration per room, checked before anything is touched.
 
 mod memory;
+mod mount_point;
 
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -49,6 +50,8 @@ pub struct Config {
     pub buffer: buffer::Config,
     /// The store.
     pub s3: s3::Config,
+    /// The variable of a pair of keys that is not set, while the other one is.
+    pub missing_key: Option<&'static str>,
     /// Settings of metrics, log and control socket.
     pub telemetry: telemetry::Config,
     /// Descriptors that a holder keeps of a mount that outlives its engine.
@@ -170,6 +173,7 @@ impl Config {
         };
         Ok(Self {
             name: args.bucket.clone(),
+            missing_key: missing_key(),
             supervised,
             device,
             mount: fuse::MountOptions {
@@ -351,6 +355,16 @@ fn absolute(named: &str, path: Option<&Path>) -> anyhow::Result<Option<PathBuf>>
     path.map(absolute).transpose()
 }
 
+/// The variable of a pair of keys that is not set, while the other one is.
+fn missing_key() -> Option<&'static str> {
+    let names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+    match names.map(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
+        [true, false] => Some(names[1]),
+        [false, true] => Some(names[0]),
+        _ => None,
+    }
+}
+
 /// A file that is there if SELinux is on.
 const SELINUX: &str = "/sys/fs/selinux/enforce";
 
@@ -493,7 +507,7 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     let Some(number) = number else {
         // A service manager starts this command again after a crash; the mount of the process that crashed is still there.
         let supervised = std::env::var_os(daemon::NOTIFY_ENV).is_some();
-        return Ok(fuse::Device::Mount(mount_directory(directory, supervised)?));
+        return Ok(fuse::Device::Mount(mount_point::fit(directory, supervised)?));
     };
     let shown = directory.display();
     if args.mount.auto_unmount {
@@ -568,58 +582,6 @@ fn adopt(number: i32) -> OwnedFd {
     // command line or among LISTEN_FDS, and nothing else in this process knows it. `device` saw that it is /dev/fuse, `keep_from_children`
     // leaves it open, and `supervised` adopts each number once.
     unsafe { OwnedFd::from_raw_fd(number) }
-}
-
-/// The directory, absolute, and fit to be mounted on. `over_dead`: also over a mount whose process is gone.
-fn mount_directory(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf> {
-    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
-    use rustix::io::Errno;
-    // Past the kernel's cache, which answers for a dead mount.
-    let asked = over_dead.then(|| statx(CWD, directory, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS));
-    // CONNABORTED: its process ended just now, and the kernel was still taking its io_uring apart when we asked.
-    if let Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) = asked {
-        let shown = directory.display();
-        if let Some(point) = dead_mount(directory).with_context(|| format!("mount point {shown}"))? {
-            tracing::warn!("mounting over a mount at {shown} whose process has ended");
-            return Ok(point);
-        }
-    }
-    let absolute = std::fs::canonicalize(directory).map_err(|error| {
-        let shown = directory.display();
-        match Errno::from_io_error(&error) {
-            Some(Errno::NOTCONN) => anyhow::anyhow!(
-                "{shown}: a mount whose process has ended is still there; remove it with: umount -l {shown}"
-            ),
-            Some(Errno::NOENT) => anyhow::anyhow!("mount point {shown} does not exist"),
-            _ => anyhow::Error::new(error).context(format!("mount point {shown}")),
-        }
-    })?;
-    if !absolute.is_dir() {
-        bail!("mount point {} is not a directory", directory.display());
-    }
-    let stat = statx(CWD, &absolute, AtFlags::empty(), StatxFlags::BASIC_STATS)?;
-    let is_mounted = stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
-    let autofs = rustix::fs::statfs(&absolute).is_ok_and(|s| s.f_type == 0x0187);
-    if is_mounted && !autofs {
-        bail!("mount point {} is already mounted: unmount it first", directory.display());
-    }
-    Ok(absolute)
-}
-
-/// The path of a mount whose process is gone as the kernel's table has it. Nothing is asked of the mount: its directory is only looked at
-/// from its parent, as a link that it may be.
-fn dead_mount(directory: &Path) -> std::io::Result<Option<PathBuf>> {
-    let mut path = std::path::absolute(directory)?;
-    // As many links as the kernel follows.
-    for _ in 0..40 {
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
-        path = parent.canonicalize()?.join(name);
-        match std::fs::read_link(&path) {
-            Ok(target) => path = path.with_file_name(target),
-            Err(_) => return Ok(Some(path)),
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

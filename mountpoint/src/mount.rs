@@ -2,6 +2,7 @@
 
 mod outliving;
 mod upgrade;
+mod remedy;
 
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt as _;
@@ -36,6 +37,7 @@ use crate::telemetry::{self, ErrorLine, Told};
 use crate::upload::{Reclaim, Stage, Uploader};
 use outliving::{Ending, Kept, Outlived};
 use upgrade::Upgrade;
+use remedy::Start;
 
 /// How often the allocator is asked to give back what is free, while the mount works. Doubling it holds that longer, and costs half as many
 /// calls.
@@ -109,6 +111,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let runtime = runtime(Arc::clone(&rounds), collect, others, &clock)?;
     let kept = config.supervised.map(Kept::take).transpose().context("the mount's journal")?;
     let (bucket, prefix) = (config.s3.bucket.clone(), config.s3.prefix.clone());
+    let start = Start::of(&config.s3, config.missing_key);
     let client = runtime
         .block_on(async {
             match &kept {
@@ -116,6 +119,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
                 None => S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)).await,
             }
         })
+        .map_err(|error| anyhow::Error::msg(start.explained(&error)))
         .with_context(|| format!("bucket {}", config.name))?;
     let is_new = !kept.as_ref().is_some_and(Kept::goes_on);
     let kept = kept.map(|kept| kept.begin(&bucket, &prefix, &client, clock.wall())).transpose()?;

@@ -29,6 +29,7 @@ mod mount {
     mod encryption;
     mod execve;
     mod faults;
+    mod first_contact;
     mod flipped;
     mod fstab;
     mod full;

@@ -165,7 +165,7 @@ pub fn asked(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Er
     }
     if fstab::is_asked(&line) {
         let (line, from_mount) = fstab::read(line)?;
-        let mut args = Args::read(line.args)?;
+        let mut args = Args::read(line.args).map_err(fstab::explained)?;
         args.mount.no_exec = line.no_exec;
         args.mount.labels = line.labels;
         return Ok(Asked::Fstab(Box::new(args), from_mount));
@@ -245,6 +245,17 @@ impl Args {
     fn remark(&mut self) {
         if self.cache.metadata_ttl == Some(caching::TtlArg::Seconds(0)) {
             self.remarks.push(Remark::Warning("--metadata-ttl 0 is taken as 'minimal'".into()));
+        }
+        let writes = [
+            (self.mount.allow_delete, "--allow-delete"),
+            (self.mount.allow_overwrite, "--allow-overwrite"),
+            (self.mount.allow_append, "--allow-append"),
+            (self.mount.allow_rename, "--allow-rename"),
+        ];
+        for (_, flag) in writes.iter().filter(|(is_given, _)| *is_given && self.mount.read_only) {
+            self.remarks.push(Remark::Warning(format!(
+                "{flag} has no effect with --read-only: leave one of them out"
+            )));
         }
         if self.logging.debug_crt {
             self.remarks.push(Remark::Info(

@@ -105,10 +105,11 @@ impl Store {
             force_path_style: true,
             ..s3::Config::default()
         };
-        let admin = s3::Store::new(config, &Clock::machine(), &Arc::new(Metrics::default()));
         let credentials = Credentials::new(keys[0], keys[1], None, None, "test");
-        let bucket = admin.and_then(|it| it.bucket(BUCKET, "us-east-1", Some(credentials)));
-        let made = RUNTIME.block_on(async { bucket?.create(None).await });
+        let made = RUNTIME.block_on(async {
+            let admin = s3::Store::new(config, &Clock::machine(), &Arc::new(Metrics::default()))?;
+            admin.bucket(BUCKET, "us-east-1", Some(credentials))?.create(None).await
+        });
         made.unwrap_or_else(|error| panic!("make a bucket: {error}"));
         Self::with(root, Serving::Real(store), String::new(), keys)
     }
@@ -240,6 +241,11 @@ impl Store {
     /// An empty folder that is the engine's HOME.
     pub(crate) fn home(&self) -> &Path {
         self.home.path()
+    }
+
+    /// Whether plain keys are plain files of a folder.
+    pub(crate) fn has_folder(&self) -> bool {
+        matches!(self.serving, Serving::S3server { .. } | Serving::Versitygw { .. })
     }
 
     /// The folder in which plain keys are plain files.

@@ -32,6 +32,33 @@ fn a_file_deleted_from_a_versioned_bucket_is_gone_and_its_version_is_kept() {
 }
 
 #[test]
+fn a_file_made_anew_behind_a_delete_marker_is_stored() {
+    let store = Store::new();
+    if store.stands_in() {
+        return;
+    }
+    store.keep_versions();
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-delete"])) else { return };
+    // By one request, and in parts.
+    for (name, len) in [("small", 3), ("large", LEN)] {
+        let path = mount.path(name);
+        for seed in [1, 2] {
+            let mut file = File::create_new(&path).unwrap();
+            std::io::Write::write_all(&mut file, &Pattern(seed).bytes(0, len)).unwrap();
+            file.sync_all().unwrap_or_else(|e| panic!("{name} {seed}: {e}\n{}", mount.log()));
+            drop(file);
+            assert!(Pattern(seed).is(0, &fs::read(&path).unwrap()), "{name} {seed}");
+            let taken = File::create_new(&path).unwrap_err();
+            assert_eq!(taken.kind(), ErrorKind::AlreadyExists, "{name}");
+            if seed == 1 {
+                fs::remove_file(&path).unwrap();
+                assert_eq!(fs::metadata(&path).unwrap_err().kind(), ErrorKind::NotFound);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_reader_in_a_versioned_bucket_hears_estale_once_its_version_goes() {
     let store = Store::new();
     if store.stands_in() {
