@@ -1,8 +1,8 @@
 //! The wiring: turns a configuration into connected rooms and a session with the kernel. Only this file knows all rooms.
 
 mod outliving;
-mod upgrade;
 mod remedy;
+mod upgrade;
 
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt as _;
@@ -36,8 +36,8 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::telemetry::{self, ErrorLine, Told};
 use crate::upload::{Reclaim, Stage, Uploader};
 use outliving::{Ending, Kept, Outlived};
-use upgrade::Upgrade;
 use remedy::Start;
+use upgrade::Upgrade;
 
 /// How often the allocator is asked to give back what is free, while the mount works. Doubling it holds that longer, and costs half as many
 /// calls.

@@ -8,7 +8,6 @@ use crate::net::flow::lanes::Lane;
 use crate::net::flow::share::Floor;
 use crate::object::ObjectKey;
 use crate::s3::answer::{CLOCK_REFUSED, is_about_credentials};
-use crate::s3::ops::headers::checksum_mode;
 use crate::s3::retry::{Call, Miss, Patience, Slot, is_transient};
 use crate::s3::wire::{Clocks, Draft, Failure, Wire};
 use crate::s3::{Error, ErrorKind, Result};
@@ -289,6 +288,11 @@ fn may_be_about_credentials(error: &Error) -> bool {
         }
         _ => false,
     }
+}
+
+/// Asks for the checksum that the store has of the object.
+fn checksum_mode() -> (HeaderName, HeaderValue) {
+    (HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED"))
 }
 
 #[cfg(test)]
