@@ -220,7 +220,7 @@ fn go_on(
             return Ok(ended);
         }
         let now = Instant::now();
-        let (died, death) = *since.get_or_insert((now, Timestamp::now()));
+        let (died, death) = *since.get_or_insert_with(|| (now, Timestamp::now()));
         let Next::Start(pause) = deaths.after(now) else {
             tracing::error!("the engine dies again and again, and the mount is given up");
             return Ok(ended);
