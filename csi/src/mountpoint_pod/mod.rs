@@ -96,7 +96,7 @@ impl Serving {
 /// waited for here: the kubelet would hold back a container that started anew each time, for up to five minutes.
 ///
 /// # Errors
-/// Those that call for a new start of the container: no message, no engine, an end that SIGTERM asked for while the engine ran.
+/// Outcomes that call for a new start of the container: no message, no engine, an end that SIGTERM asked for while the engine ran.
 pub fn run(config: &Config, serving: &Serving) -> Result<()> {
     let cache = OwnCache::default();
     loop {

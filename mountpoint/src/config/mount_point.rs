@@ -55,7 +55,7 @@ pub(super) fn fit(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf> 
 /// from its parent, as a link that it may be.
 pub(super) fn dead_mount(directory: &Path) -> std::io::Result<Option<PathBuf>> {
     let mut path = std::path::absolute(directory)?;
-    // As many links as the kernel follows.
+    // The kernel follows as many links.
     for _ in 0..40 {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
         path = parent.canonicalize()?.join(name);

@@ -218,7 +218,7 @@ impl FileSystem {
     /// The attributes of a file that is about to be replaced or appended to: it keeps them.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     pub(super) async fn kept_before(&self, ino: InodeNo) -> Result<Option<Arc<Kept>>> {
         self.learn(ino).await?;
         Ok(self.kept_of(ino).filter(|_| !self.inodes.is_local(ino)))

@@ -34,7 +34,7 @@ impl FileSystem {
     /// Gives a file or directory another name. `flags`: those of renameat2(2).
     ///
     /// # Errors
-    /// Those of rename(2); the old name is there still, then. `STALE`: another client changes one of the names again and again. A store that
+    /// The errors of rename(2); the old name is there still, then. `STALE`: another client changes one of the names again and again. A store that
     /// copied and does not let us delete: its error, and the copy is taken back where nothing was replaced.
     pub async fn rename(
         &self,

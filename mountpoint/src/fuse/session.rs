@@ -67,7 +67,7 @@ impl Session {
     /// The same for any file system. What the transport does beside the requests runs on `runtime`, which needs timers.
     ///
     /// # Errors
-    /// As [`Session::start`].
+    /// The same as [`Session::start`].
     pub fn start_with(
         device: Device,
         ops: impl Operations,

@@ -28,7 +28,7 @@ impl InodeTable {
     /// Makes a directory, here only: S3 has it once a file below it is stored. Counts one kernel reference.
     ///
     /// # Errors
-    /// Those of `create`.
+    /// The errors of `create`.
     pub async fn mkdir(&self, parent: InodeNo, name: &OsStr) -> Result<Found> {
         self.make_local(parent, name, |now| Node::Directory(Box::new(Directory::new(now)))).await
     }

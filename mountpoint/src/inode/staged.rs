@@ -77,7 +77,7 @@ impl InodeTable {
     /// The inode of a name, and whether it is a file that was made here and never opened.
     ///
     /// # Errors
-    /// Those of `lookup`.
+    /// The errors of `lookup`.
     pub async fn peek(&self, parent: InodeNo, name: &OsStr) -> Result<(InodeNo, bool)> {
         let held = self.hold(parent, parse(name)?).await?;
         let mut tree = self.0.tree.lock();

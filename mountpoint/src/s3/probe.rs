@@ -234,7 +234,7 @@ impl S3Client {
     /// CompleteMultipartUpload with If-None-Match, whatever is known of the store.
     ///
     /// # Errors
-    /// As [`Self::put_if_absent`].
+    /// The same as [`Self::put_if_absent`].
     pub async fn complete_if_absent(&self, request: &CompleteUpload) -> Result<Stored> {
         complete::complete(
             &self.wire,

@@ -264,7 +264,7 @@ fn keep_all(dir: &Path, clock: &Clock) -> io::Result<(Vec<Kept>, u64)> {
         let (key, is_partial, is_wanted) = match live.remove(&file) {
             Some(Some(Dirty { key, is_partial, .. })) => (key.clone(), is_partial, key.is_some()),
             Some(None) => (None, false, false),
-            // Its record may have been lost with the power.
+            // The record may have been lost with the power.
             None => (None, true, fs::symlink_metadata(&path)?.blocks() > 0),
         };
         if !is_wanted {

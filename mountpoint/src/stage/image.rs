@@ -176,7 +176,7 @@ mod tests {
                 prop_assert_eq!(sources(&image), model.clone());
                 prop_assert!(image.size() <= LEN as u64);
             }
-            // What is fetched for a send changes nothing that is read, and what was sent needs the base no longer.
+            // A fetch for a send changes nothing that is read, and a file that was sent needs the base no longer.
             for run in image.missing(0..image.size()) {
                 image.filled(run);
             }

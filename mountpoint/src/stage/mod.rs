@@ -100,7 +100,7 @@ impl Area {
     /// A staged file that is to be stored under `key`: a new one, or one that begins as a copy of `base`.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// The errors of the disk.
     pub async fn create(&self, key: ObjectKey, base: Option<Base>) -> Result<Arc<Staged>, Error> {
         let shared = Arc::clone(&self.0);
         let made = self.0.runtime.spawn_blocking(move || Staged::create(shared, key, base));

@@ -115,7 +115,7 @@ impl Staged {
     /// Sets the size.
     ///
     /// # Errors
-    /// As of a write.
+    /// The errors of a write.
     pub fn set_size(&self, size: u64) -> Result<(), Error> {
         let mut state = self.state.lock();
         self.begin_change(&mut state)?;
@@ -129,7 +129,7 @@ impl Staged {
     /// Makes a range zeros, within the size that the file has.
     ///
     /// # Errors
-    /// As of a write.
+    /// The errors of a write.
     pub fn zero(&self, range: Range<u64>) -> Result<(), Error> {
         let zeros = vec![0; ZEROS.min(range.end.saturating_sub(range.start)) as usize];
         let mut state = self.state.lock();

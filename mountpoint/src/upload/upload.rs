@@ -321,7 +321,7 @@ impl Upload {
     /// The outcome, once it is known. For callers that got [`Decision::Store`] or [`Decision::Outcome`].
     ///
     /// # Errors
-    /// As [`Upload::finish`].
+    /// The same as [`Upload::finish`].
     pub async fn outcome(&self) -> Result<ObjectMeta, Error> {
         match self.outcome.subscribe().wait_for(Option::is_some).await.as_deref() {
             Ok(Some(outcome)) => outcome.clone(),

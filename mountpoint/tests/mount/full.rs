@@ -278,7 +278,7 @@ says('close', lambda: os.close(file))
         waits.join().unwrap()
     });
     assert_eq!(said, "close ESTALE\n");
-    // What was not changed here was the object's, which is gone.
+    // Bytes that were not changed here were the object's, which is gone.
     assert_eq!((full.stored("file"), full.kept()), (b"theirs".to_vec(), vec![b"ours\0\0\0\0\0\0".to_vec()]));
 }
 

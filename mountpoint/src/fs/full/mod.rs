@@ -109,7 +109,7 @@ impl FileSystem {
     /// [`FileSystem::leave_stage`].
     ///
     /// # Errors
-    /// Those of an open for reading; those of the stage's disk.
+    /// The errors of an open for reading, and those of the stage's disk.
     pub(super) async fn enter_stage(&self, ino: InodeNo) -> Result<(Arc<Staged>, bool)> {
         let full = self.full()?;
         for _ in 0..ATTEMPTS_MAX {

@@ -128,7 +128,7 @@ impl<O: Operations> Rings<O> {
             let thread = thread.map_err(|error| format!("no thread: {error}"))?;
             Ok(Prepared { thread, inbox, go, reports })
         };
-        // Those that were started end when their sender goes.
+        // Threads that were started end when their sender goes.
         let queues = (0..queues).map(start).collect::<Result<Vec<_>, String>>()?;
         for queue in &queues {
             queue.reports.recv().map_err(|_| PANICKED)?.map_err(|refusal| refusal.why)?;

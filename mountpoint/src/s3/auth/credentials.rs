@@ -270,7 +270,7 @@ impl Source {
     }
 
     async fn load(self: &Arc<Self>) -> Result<Held> {
-        // Those of before make the next look read the files again.
+        // The stamps of before make the next look read the files again.
         let before = || self.held.lock().as_ref().map(|held| held.stamps.clone()).unwrap_or_default();
         let stamps = self.stamps().await.unwrap_or_else(before);
         let answer = match self.ask().await {
