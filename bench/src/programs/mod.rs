@@ -20,8 +20,8 @@ use crate::mount::Mount;
 use crate::peers::{Peer, Plan};
 pub(crate) use environment::Environment;
 use process::{PREPARE_LIMIT, Runner, Said, TASK_LIMIT};
+use report::{FULL, OURS, Row, Sample};
 pub(crate) use report::{Report, markdown};
-use report::{Row, Sample};
 use table::{SHARED, TASKS, Task};
 
 /// The order of a run.
@@ -46,12 +46,18 @@ struct Mode {
     cache: bool,
     /// Deletes, renames, appends and overwrites are allowed.
     changes: bool,
+    /// Any write anywhere is taken: mount-s3 alone.
+    full: bool,
 }
 
-const PLAIN: Mode = Mode { name: "default", ttl_s: None, cache: false, changes: false };
+const PLAIN: Mode = Mode { name: "default", ttl_s: None, cache: false, changes: false, full: false };
 const TTL: Mode = Mode { name: "names for 60 s", ttl_s: Some(60), ..PLAIN };
 const READ_MODES: &[Mode] = &[PLAIN, TTL, Mode { name: "full disk cache", cache: true, ..PLAIN }];
-const WRITE_MODES: &[Mode] = &[PLAIN, Mode { name: "every --allow", changes: true, ..PLAIN }];
+const WRITE_MODES: &[Mode] = &[
+    PLAIN,
+    Mode { name: "every --allow", changes: true, ..PLAIN },
+    Mode { name: FULL, full: true, ..PLAIN },
+];
 
 /// Programs by their names.
 ///
@@ -140,7 +146,7 @@ impl Bench<'_> {
         let modes = if self.task.writes() { WRITE_MODES } else { READ_MODES };
         let mut subjects = vec![Subject { mount: None, row: Row::new(self.task, "local", "") }];
         for peer in peers {
-            for mode in modes {
+            for mode in modes.iter().filter(|mode| !mode.full || peer.name == OURS) {
                 let row = Row::new(self.task, &peer.name, mode.name);
                 subjects.push(Subject { mount: Some((peer, mode)), row });
             }
@@ -241,7 +247,7 @@ impl Bench<'_> {
         work: &Path,
         folder: &Path,
     ) -> anyhow::Result<Sample> {
-        let (dir, cache) = (work.join("mnt"), work.join("cache"));
+        let (dir, cache, stage) = (work.join("mnt"), work.join("cache"), work.join("stage"));
         std::fs::create_dir_all(&cache)?;
         let plan = Plan {
             bucket: &self.bucket(),
@@ -254,6 +260,7 @@ impl Bench<'_> {
             deletes: mode.changes,
             renames: mode.changes,
             overwrites: mode.changes,
+            stage: mode.full.then_some(&stage),
             work,
             object_bytes: 0,
         };
