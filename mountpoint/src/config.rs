@@ -202,7 +202,8 @@ impl Config {
                 allow_overwrite: args.mount.allow_overwrite || is_full,
                 allow_append: args.mount.allow_append,
                 rename_errno: args.mount.rename_errno.into(),
-                directory_markers: args.mount.directory_markers,
+                // Git takes a folder without its empty `refs/` for no repository.
+                directory_markers: args.mount.directory_markers || is_full,
                 attributes: match args.mount.ignore_attributes {
                     true => fs::Attributes::Ignored,
                     false => fs::Attributes::Refused,
