@@ -63,6 +63,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("cache-block-size", Strip("blocks of the cache have 1 MiB")),
     ("cache-passthrough", Pass),
     ("cache-xz", Strip(NOT_HERE)),
+    ("check-journal", Own),
     ("commit", Refuse(NO_STAGE)),
     ("debug", Pass),
     ("debug-crt", Strip("the engine has no CRT; 'debug' and 'log-filter' show its requests")),
