@@ -460,10 +460,9 @@ fn supervised(args: &Args) -> anyhow::Result<Supervised> {
 
 /// The descriptors in the words `name=N:name=N`.
 fn handed_over(words: &str) -> anyhow::Result<Vec<(i32, &str)>> {
-    let one = |word: &'_ str| word.split_once('=').and_then(|(_, number)| number.parse().ok());
     let passed = words.split(':').map(|word| {
-        let number = one(word).filter(|number| *number > 2)?;
-        Some((number, word.split('=').next()?))
+        let (name, number) = word.split_once('=')?;
+        Some((number.parse::<i32>().ok().filter(|number| *number > 2)?, name))
     });
     passed.collect::<Option<_>>().context("it has the form fuse=N:journal=N")
 }
@@ -579,9 +578,9 @@ fn kind_of(target: &Path) -> String {
     reason = "a descriptor by its number can't be had otherwise: fence 2 of ci/tidy/fences.md"
 )]
 fn adopt(number: i32) -> OwnedFd {
-    // SAFETY: the caller saw that the descriptor is open; the process that started this one handed it over by putting its number on the
-    // command line or among LISTEN_FDS, and nothing else in this process knows it. `device` saw that it is /dev/fuse, `keep_from_children`
-    // leaves it open, and `supervised` adopts each number once.
+    // SAFETY: the caller saw that the descriptor is open; the process that started this one handed it over by its number, on the command line,
+    // among LISTEN_FDS, or in MOUNT_S3_KEPT or MOUNT_S3_READY, and nothing else in this process knows it. `device` saw that it is /dev/fuse,
+    // `keep_from_children` leaves it open, and `supervised` and `guard_s_ready_file` adopt each number once.
     unsafe { OwnedFd::from_raw_fd(number) }
 }
 
