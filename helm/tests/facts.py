@@ -347,6 +347,9 @@ def every_value(what, path, values, defaults):
     env = [it["name"] for it in rendered.containers("Deployment", "s3-csi-controller")["s3-pod-reconciler"]["env"]]
     good = driver["spec"]["volumeLifecycleModes"] == ["Persistent", "Ephemeral"] and inline == "restricted" and "INLINE_VOLUMES" in env
     check(f"{what}: inline volumes, with the profile that OpenShift asks for", "" if good else str(driver))
+    audiences = [it["audience"] for it in driver["spec"]["tokenRequests"]]
+    good = audiences == ["set-audience", "pods.eks.amazonaws.com"] and "POD_IDENTITY_AGENT" in env
+    check(f"{what}: the kubelet brings a token for the agent, and the reconciler knows of it", "" if good else f"{audiences} {env}")
     told = {it["name"]: it.get("value") for it in rendered.containers("Deployment", "s3-csi-controller")["s3-pod-reconciler"]["env"]}
     maps = {"LABELS": "podLabels", "ANNOTATIONS": "podAnnotations", "ENV": "env", "SE_LINUX_OPTIONS": "seLinuxOptions"}
     wrong = {name: told.get(f"MOUNTPOINT_POD_{name}") for name, key in maps.items() if json.loads(told.get(f"MOUNTPOINT_POD_{name}", "null")) != values["mountpointPod"][key]}

@@ -124,6 +124,9 @@ pub struct Run {
     /// Make Mountpoint Pods also for inline volumes of pods
     #[arg(long, env = "INLINE_VOLUMES")]
     pub inline_volumes: bool,
+    /// An agent on each node gives keys to service accounts that are annotated with no role, as EKS Pod Identity does
+    #[arg(long, env = "POD_IDENTITY_AGENT")]
+    pub pod_identity_agent: bool,
     /// The namespace of this process, where its Lease is
     #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
     pub namespace: String,

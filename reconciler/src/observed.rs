@@ -48,6 +48,8 @@ pub struct Cache {
     pub inline: bool,
     /// Hundredths of a workload's resources that its Mountpoint Pod has, where nothing else says any.
     pub share_percent: u32,
+    /// An agent gives keys to accounts that are annotated with no role.
+    pub agent: bool,
     /// All service accounts, for the roles that they are annotated with.
     pub accounts: Store<ServiceAccount>,
 }
@@ -254,12 +256,14 @@ impl Cache {
             identity: identity.clone(),
         };
         let settings = match (&csi.volume_attributes, identity) {
-            (_, Some(Identity { namespace, service_account, role })) if role.is_empty() => Err(format!(
-                "volume attribute {} is 'pod', and ServiceAccount {namespace}/{service_account} has no annotation {}: write the ARN of \
-                 the role there that its workloads take",
-                volume::AUTHENTICATION_SOURCE,
-                volume::ROLE_ANNOTATIONS[0]
-            )),
+            (_, Some(Identity { namespace, service_account, role })) if role.is_empty() && !self.agent => {
+                Err(format!(
+                    "volume attribute {} is 'pod', and ServiceAccount {namespace}/{service_account} has no annotation {}: write the ARN of \
+                 the role there that its workloads take, or let an agent of the nodes give them keys (podIdentity.agentUrl of the chart)",
+                    volume::AUTHENTICATION_SOURCE,
+                    volume::ROLE_ANNOTATIONS[0]
+                ))
+            }
             (attributes, _) => {
                 let (none, options) = (BTreeMap::new(), spec.mount_options.as_deref().unwrap_or_default());
                 Settings::new(attributes.as_ref().unwrap_or(&none), options)

@@ -115,6 +115,7 @@ impl Home {
             }),
             of_secret: false,
             token: None,
+            agent: None,
         }
     }
 

@@ -130,6 +130,7 @@ mod tests {
             credentials: None,
             of_secret: false,
             token: None,
+            agent: None,
         }
     }
 
