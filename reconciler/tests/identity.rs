@@ -99,6 +99,25 @@ fn a_pod_says_that_its_keys_are_of_a_secret_as_its_volume_does() {
 }
 
 #[test]
+fn a_volume_that_every_node_refuses_gets_no_mountpoint_pod() {
+    let cluster = Cluster::new();
+    cluster.put("persistentvolumes", fixtures::volume("pv"));
+    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+    cluster.put("pods", fixtures::workload("w", "n", "pv"));
+    let settings = || wants(&cluster.cache(), "pv").settings;
+    let write =
+        |edit: fn(&mut Value)| cluster.edit("persistentvolumes", "", "pv", |pv| edit(&mut pv["spec"]));
+    assert!(settings().is_ok());
+    write(|spec| spec["mountOptions"] = json!(["alow-delete"]));
+    let why = settings().unwrap_err();
+    assert!(why.contains("did you mean 'allow-delete'") && why.contains("PersistentVolume pv"), "{why}");
+    write(|spec| spec["mountOptions"] = json!(["allow-delete"]));
+    assert!(settings().is_ok(), "once it is mended");
+    write(|spec| spec["csi"]["volumeAttributes"] = json!({"bucketNam": "bucket"}));
+    assert!(settings().unwrap_err().contains("does not know"));
+}
+
+#[test]
 fn an_account_that_changes_is_looked_at_for_the_pods_that_use_it() {
     let cluster = cluster();
     let read = |value: Value| serde_json::from_value(value).unwrap();

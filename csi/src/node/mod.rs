@@ -14,6 +14,7 @@ pub mod options;
 pub mod publish;
 pub mod stats;
 pub mod target;
+pub mod trial;
 
 use std::path::PathBuf;
 use std::time::Instant;
