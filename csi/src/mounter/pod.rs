@@ -258,6 +258,18 @@ impl Node {
                 self.tell_of_restart(bound.workload.as_ref(), &served.request.volume, name, words.as_deref());
             }
         }
+        if self.revivals.take_gone(name) {
+            for bound in served.targets.values() {
+                let (notices, workload) = (&self.config.notices, bound.workload.as_ref());
+                deaths::tell_of_bucket(
+                    notices,
+                    workload,
+                    &served.request.volume,
+                    &served.request.bucket,
+                    name,
+                );
+            }
+        }
         let comm = self.comm(&pod);
         if source::restarting(&comm).is_some() {
             // The mounter tells with its socket if nothing comes of it.

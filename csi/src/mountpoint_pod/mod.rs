@@ -6,6 +6,7 @@
 //! keeps no copy of the device: when the engine dies, its readers get an error at once.
 
 mod engine;
+mod gone;
 mod kept;
 mod restarts;
 
@@ -350,7 +351,8 @@ fn note_error(comm: &Comm, why: &str) {
 
 /// Whole or not at all, for the node alone.
 fn write_whole(comm: &Comm, file: &Path, text: &str) -> io::Result<()> {
-    let temporary = comm.directory().join(".mount.new");
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = comm.directory().join(format!(".{name}.new"));
     let _ = std::fs::remove_file(&temporary);
     let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     writeln!(new, "{text}")?;
