@@ -27,7 +27,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use crate::contract::comm::Comm;
 use crate::contract::log::LogFormat;
 use crate::contract::message::{self, Answer, MountMessage};
-use crate::contract::restart::{RESTART_WITHIN, Restarting};
+use crate::contract::restart::{RESTART_WITHIN, Restarting, can_outlive};
 use crate::error::{Error, Result};
 use engine::{Ended, Engine, OwnCache, is_ready};
 use kept::Kept;
@@ -185,7 +185,7 @@ fn serve(
 
 /// The device and all that another engine needs; or the device alone, where none is to follow.
 fn keep(config: &Config, message: &MountMessage, device: OwnedFd) -> (Option<Kept>, Option<OwnedFd>) {
-    if !config.restarts || !restarts::can_outlive(&message.args) {
+    if !config.restarts || !can_outlive(&message.args) {
         return (None, Some(device));
     }
     match Kept::new(&config.comm, device) {
