@@ -3,6 +3,7 @@
 # the token by the API server's keys. A role's annotation goes first, an account without an association is told, and the driver's keys are
 # never used. The agent is this repository's, at the address of EKS's.
 # needs: nobody beside it
+# needs: its name
 # shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted
 . ci/kubernetes/driver.bash
 
