@@ -36,14 +36,14 @@ put_back() {
     release_driver
 }
 trap put_back EXIT
-front_heads 9021 9020
-front=http://$node_ip:9021
-release_driver --set "s3.allowedEndpoints={$front}"
+front heads 9021 9020
+url=http://$node_ip:9021
+release_driver --set "s3.allowedEndpoints={$url}"
 
-volume data modes='[ReadWriteOnce]' fstype=ext4 attributes="{ bucketName: $bucket, endpointUrl: '$front' }"
+volume data modes='[ReadWriteOnce]' fstype=ext4 attributes="{ bucketName: $bucket, endpointUrl: '$url' }"
 workload reader data security='{ runAsUser: 1234, runAsGroup: 1234, fsGroup: 2000 }'
 wait_pod reader
-before=$(heads)
+before=$(noted)
 say "requests until the pod is ready:" "$before"
 equal "requests that write" "" "$(grep -vE '^(GET|HEAD) ' <<<"$before" || true)"
 [ "$(grep -c . <<<"$before")" -lt 10 ] || fail "the bucket was looked through before the pod began"
@@ -52,5 +52,5 @@ equal "files that the pod sees" 10000 "$(in_pod reader sh -c 'ls /data/many | wc
 equal "their group" 2000 "$(in_pod reader stat -c %g /data/many/file-1)"
 equal "the directory's group" 2000 "$(in_pod reader stat -c %g /data/many)"
 in_pod reader sh -c 'echo written >/data/many/new'
-equal "requests that write" 1 "$(heads | grep -cvE '^(GET|HEAD) ')"
+equal "requests that write" 1 "$(noted | grep -cvE '^(GET|HEAD) ')"
 remove_pod reader

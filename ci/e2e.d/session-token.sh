@@ -11,9 +11,9 @@ put_back() {
     release_driver
 }
 trap put_back EXIT
-front_heads 9019 9000
-front=http://$node_ip:9019
-release_driver --set "s3.allowedEndpoints={$front}"
+front heads 9019 9000
+url=http://$node_ip:9019
+release_driver --set "s3.allowedEndpoints={$url}"
 
 # keys_with [TOKEN]
 keys_with() {
@@ -22,13 +22,13 @@ keys_with() {
 }
 first=first$(openssl rand -hex 8) second=second$(openssl rand -hex 8)
 keys_with "$first" | kube create -f -
-volume data attributes="{ bucketName: $bucket, endpointUrl: '$front' }" secret="{ name: own, namespace: $namespace }"
+volume data attributes="{ bucketName: $bucket, endpointUrl: '$url' }" secret="{ name: own, namespace: $namespace }"
 workload writer data script='while :; do date >/data/beat && echo beat; sleep 0.5; done'
 wait_pod writer
-tokens() { heads | grep -oE 'token=.*' | sort -u; }
+tokens() { noted | grep -oE 'token=.*' | sort -u; }
 last_token_is() {
     local is
-    is=$(heads | tail -n 1) || return 1
+    is=$(noted | tail -n 1) || return 1
     printf 'the last request: %s' "$is"
     [[ $is == *"token=$1" ]]
 }
