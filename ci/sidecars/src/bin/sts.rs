@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
-use axum::http::header::AUTHORIZATION;
+use axum::Router;
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::{get, post};
-use axum::{Json, Router};
 use clap::Parser;
 use k8s_openapi::jiff::Timestamp;
 use kube::Client;
@@ -70,7 +70,7 @@ async fn main() -> anyhow::Result<()> {
     let hand_out = get(move |headers: HeaderMap| async move {
         let token = headers.get(AUTHORIZATION).and_then(|it| it.to_str().ok());
         let (status, document) = agent.answer(token, Timestamp::now());
-        (code(status), Json(document))
+        (code(status), [(CONTENT_TYPE, "application/json")], document.to_string())
     });
     let app = Router::new().route("/", exchange).route(agent::PATH, hand_out);
     let listener = tokio::net::TcpListener::bind(args.listen).await.context("listening")?;
