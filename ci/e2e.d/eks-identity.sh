@@ -75,13 +75,16 @@ for pod in $(mountpoint_pods data); do
 done
 
 workload three data account=stranger
-until_ok "an account without an association is told" mount_refused three "podIdentity.agentUrl"
+until_ok "an account without an association is told" mount_refused three "NoCredentials"
+holds "what it is told" "podIdentity.agentUrl" "$(mount_refused three NoCredentials)"
 kube delete pod three --wait=false
 until_ok "pod three gone" pod_gone three
-# The token service of this lab knows no role, so the agent was not asked.
+# The token service of this lab knows no role.
 kube annotate serviceaccount stranger "s3.csi.scality.com/role-arn=$arn"
 workload four data account=stranger
-until_ok "a role's annotation goes first" mount_refused four "AssumeRoleWithWebIdentity"
+with_role() { attachment data .spec.workloadServiceAccountIAMRoleARN | grep -qxF "$arn"; }
+until_ok "a role's annotation goes first" with_role
+until_ok "that role gives no keys" mount_refused four "NoCredentials"
 kube delete pod four --wait=false
 until_ok "pod four gone" pod_gone four
 for pod in one two; do remove_pod "$pod"; done
