@@ -31,6 +31,7 @@ mod mount {
     mod faults;
     mod first_contact;
     mod flipped;
+    mod folder_marks;
     mod fstab;
     mod full;
     mod full_model;
@@ -47,6 +48,7 @@ mod mount {
     mod names;
     mod namespaces;
     mod notified;
+    mod odd_sizes;
     mod odd_stores;
     mod options;
     mod outlive;
