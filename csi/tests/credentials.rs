@@ -81,7 +81,7 @@ async fn a_workload_s_own_identity_is_its_token_and_never_the_driver_s_keys() {
     assert!(!format!("{mounts:?}").contains(HUSH));
 }
 
-/// Which of both counts is the attachment's to say, which the mounter reads.
+/// The mounter chooses between both tokens by the attachment.
 #[tokio::test]
 async fn an_agent_of_the_node_has_a_token_of_its_own_audience() {
     let url = "http://169.254.170.23/v1/credentials";

@@ -320,7 +320,7 @@ fn a_bucket_that_goes_while_it_is_mounted_is_told_to_the_node() {
             "a key may be missing"
         );
         fs::remove_dir_all(home.root.join("store/bucket")).unwrap();
-        until("the node is told", || {
+        until("the mounter says so", || {
             assert!(fs::metadata(source.join("missing")).is_err());
             home.comm.gone().exists()
         });

@@ -220,7 +220,7 @@ impl PublishRequest {
     }
 }
 
-/// What a volume says of its data and keys.
+/// A volume's words about its data and keys.
 pub(super) struct Attributes {
     pub(super) bucket: String,
     pub(super) prefix: Option<String>,

@@ -1,4 +1,4 @@
-//! What an administrator sets of all Mountpoint Pods, and their security contexts. Enters: the chart's settings. Leaves: the parts of a
+//! Settings that an administrator gives all Mountpoint Pods, and their security contexts. Enters: the chart's settings. Leaves: the parts of a
 //! specification that they make, or a sentence about a setting that gives a privilege.
 //!
 //! Never here: what one volume or workload asks for.
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn contexts_of_the_chart_lie_over_ours_and_keep_what_the_namespace_asks_for() {
+    fn contexts_of_the_chart_lie_over_ours_and_the_pod_stays_restricted() {
         let set = template(json!({
             "podSecurityContext": {"fsGroup": 2000, "runAsUser": 2001, "supplementalGroups": [7]},
             "securityContext": {"runAsGroup": 2002, "readOnlyRootFilesystem": false},

@@ -223,7 +223,6 @@ fn programs_read_on_when_systemd_starts_the_next_engine_on_the_same_mount() {
             fs::write(home.root.join("store/bucket/big"), &big).unwrap();
             driver.mount(home.request("u1")).await.unwrap();
             let device = Mounts::read().unwrap().at(&target).unwrap().device.clone();
-            // As a container without HostToContainer has it.
             let inside = home.root.join("container");
             fs::create_dir(&inside).unwrap();
             rustix::mount::mount_bind(&target, &inside).unwrap();
@@ -240,14 +239,11 @@ fn programs_read_on_when_systemd_starts_the_next_engine_on_the_same_mount() {
                 assert_eq!(hello(&inside).unwrap(), "from the bucket");
                 until("systemd knows the next engine", || ![killed, 0].contains(&pid(&target)));
             }
-            let error = written.sync_all().unwrap_err();
-            assert_eq!(error.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()), "{error}");
+            assert!(written.sync_all().is_err());
             drop((open, written));
             assert!(!home.root.join("store/bucket/written").exists());
             let mounts = Mounts::read().unwrap();
-            assert_eq!(mounts.layers(&target).count(), 1);
-            assert_eq!(mounts.at(&target).unwrap().device, device, "it is the same mount");
-            // The kubelet's call brings keys, as ever.
+            assert!(mounts.layers(&target).count() == 1 && mounts.at(&target).unwrap().device == device);
             driver.mount(home.request("u1")).await.unwrap();
             sys::unmount(&inside, Busy::Detach).unwrap();
             driver.unmount(&target).await.unwrap();
@@ -256,19 +252,16 @@ fn programs_read_on_when_systemd_starts_the_next_engine_on_the_same_mount() {
     });
 }
 
-/// As before Linux 6.9, and with transports that end with their engine.
+/// Goal: so it was before Linux 6.9, and is with transports that end with their engine.
 #[test]
 fn a_crashed_engine_restarts_over_its_dead_mount_and_containers_see_it() {
     in_node(|| {
         runtime().block_on(async {
             let home = Home::new();
             let (driver, target) = (home.driver(), home.target("u1"));
-            let request = |uid| {
-                let mut request = home.request(uid);
-                request.args.push("--fuse-transport=fuser".to_owned());
-                request
-            };
-            driver.mount(request("u1")).await.unwrap();
+            let mut request = home.request("u1");
+            request.args.push("--fuse-transport=fuser".to_owned());
+            driver.mount(request.clone()).await.unwrap();
             // As a container with HostToContainer has it.
             let inside = home.root.join("container");
             fs::create_dir(&inside).unwrap();
@@ -289,12 +282,12 @@ fn a_crashed_engine_restarts_over_its_dead_mount_and_containers_see_it() {
             assert_eq!(Mounts::read().unwrap().layers(&target).count(), 2);
             until("the next engine aborts the upload", || notes() == 0);
             drop(half);
-            driver.mount(request("u1")).await.unwrap();
+            driver.mount(request.clone()).await.unwrap();
             // systemd gives up; the kubelet's next call does not.
             systemctl(&["stop", &unit::name(&target)]);
             sys::unmount(&inside, Busy::Detach).unwrap();
             until("the uppermost mount is gone or dead", || hello(&target).is_err());
-            driver.mount(request("u1")).await.unwrap();
+            driver.mount(request.clone()).await.unwrap();
             assert_eq!(hello(&target).unwrap(), "from the bucket");
             driver.unmount(&target).await.unwrap();
             home.assert_nothing_is_left("u1");
