@@ -111,7 +111,7 @@ pub(crate) const TASKS: &[Task] = &[
     task!("write_duckdb_base", "duckdb", None, writes(Works, Works)),
     task!("write_safetensors", "safetensors", None, writes(Fails("ENOSYS"), Works)),
     task!("write_zarr", "zarr", None, writes(Fails("EPERM"), Works)),
-    task!("write_hdf5", "h5py", None, writes(Fails("EBADF"), Fails("EBADF"))),
+    task!("write_hdf5", "h5py", None, writes(Fails("EINVAL"), Fails("EINVAL"))),
     task!("write_sqlite", "sqlite3", None, writes(Fails(""), Fails(""))),
     task!("write_git", "numpy", Some("git"), writes(Fails("ENOSYS"), Works)),
     task!("write_checkpoint", "numpy", None, writes(Fails("ENOSYS"), Works)),

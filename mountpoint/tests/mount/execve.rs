@@ -25,7 +25,7 @@ if 'duplicate' in ways:
     os.dup(file)
 if 'failed' in ways:
     try:
-        os.pwrite(file, b'elsewhere', 100)
+        os.pwrite(file, b'elsewhere', 100_000_000)
     except OSError:
         pass
 def execute():

@@ -108,9 +108,9 @@ fn an_out_of_order_write_is_einval_and_nothing_is_stored() {
 #[test]
 fn pieces_a_little_beyond_the_end_are_kept_and_holes_are_zeros() {
     let Some(mount) = TestMount::new(&[]) else { return };
-    // Eight threads write pieces of 300 kB in an order of their own.
+    // Eight threads write pieces of 300 kB in an order of their own, all of them within reach.
     const PIECE: usize = 300_000;
-    let bytes = Pattern(9).bytes(0, 40 * PIECE);
+    let bytes = Pattern(9).bytes(0, 27 * PIECE);
     let file = File::create_new(mount.path("table")).unwrap();
     let next = AtomicUsize::new(0);
     std::thread::scope(|scope| {
