@@ -10,7 +10,6 @@ use tracing::error;
 
 use super::append::Behind;
 use super::early::{Early, Piece};
-use super::filling::Need;
 use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::Part;
@@ -266,7 +265,7 @@ impl Upload {
             (Ok(Some((need, permit))), _) => Ok((Some(need), permit)),
             (Err(error), _) => Err(error),
         };
-        let (need, _permit): (Option<Need>, _) = match held {
+        let (need, _permit) = match held {
             Ok(held) => held,
             Err(error) => return Err((error, done)),
         };
