@@ -91,7 +91,7 @@ struct Home {
     comm: Comm,
     endpoint: String,
     pod: Process,
-    _store: Process,
+    store: Process,
     _folder: tempfile::TempDir,
 }
 
@@ -105,18 +105,26 @@ impl Home {
         fs::create_dir(comm.directory()).unwrap();
         let (secret, port) = (root.join("secret"), root.join("port"));
         fs::write(&secret, SECRET).unwrap();
-        let mut server = Command::new(sibling("s3server"));
-        server
-            .arg(&store)
-            .args(["--listen", "127.0.0.1:0", "--access-key", "test", "--secret-key-file"])
-            .arg(&secret);
-        server.arg("--port-file").arg(&port);
-        let server = Process::start(&mut server);
+        let server = Self::serve(&root, "127.0.0.1:0");
         let number = || fs::read_to_string(&port).ok().and_then(|text| text.trim().parse::<u16>().ok());
         until("the store listens", || number().is_some());
         let endpoint = format!("http://127.0.0.1:{}", number().unwrap());
         let pod = Self::pod(&comm);
-        Self { root, comm, endpoint, pod, _store: server, _folder: folder }
+        Self { root, comm, endpoint, pod, store: server, _folder: folder }
+    }
+
+    fn serve(root: &Path, listen: &str) -> Process {
+        let mut server = Command::new(sibling("s3server"));
+        server.arg(root.join("store")).args(["--listen", listen, "--access-key", "test"]);
+        server.arg("--secret-key-file").arg(root.join("secret")).arg("--port-file").arg(root.join("port"));
+        Process::start(&mut server)
+    }
+
+    /// The store started anew at its address: it looks for buckets then.
+    fn restart_store(&mut self) {
+        self.store.signal(Signal::KILL);
+        self.store.code();
+        self.store = Self::serve(&self.root, self.endpoint.strip_prefix("http://").unwrap());
     }
 
     fn pod(comm: &Comm) -> Process {
@@ -320,6 +328,7 @@ fn a_bucket_that_goes_while_it_is_mounted_is_told_to_the_node() {
             "a key may be missing"
         );
         fs::remove_dir_all(home.root.join("store/bucket")).unwrap();
+        home.restart_store();
         until("the mounter says so", || {
             assert!(fs::metadata(source.join("missing")).is_err());
             home.comm.gone().exists()
@@ -327,6 +336,7 @@ fn a_bucket_that_goes_while_it_is_mounted_is_told_to_the_node() {
         // The mount goes on once the bucket is back.
         fs::create_dir(home.root.join("store/bucket")).unwrap();
         fs::write(home.root.join("store/bucket/again"), "it is back").unwrap();
+        home.restart_store();
         until("the bucket is read", || fs::read_to_string(source.join("again")).is_ok());
         CommFiles::open(&home.comm).unwrap().announce_exit().unwrap();
         drop(mount);

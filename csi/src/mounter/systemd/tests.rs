@@ -252,49 +252,6 @@ fn programs_read_on_when_systemd_starts_the_next_engine_on_the_same_mount() {
     });
 }
 
-/// Goal: so it was before Linux 6.9, and is with transports that end with their engine.
-#[test]
-fn a_crashed_engine_restarts_over_its_dead_mount_and_containers_see_it() {
-    in_node(|| {
-        runtime().block_on(async {
-            let home = Home::new();
-            let (driver, target) = (home.driver(), home.target("u1"));
-            let mut request = home.request("u1");
-            request.args.push("--fuse-transport=fuser".to_owned());
-            driver.mount(request.clone()).await.unwrap();
-            // As a container with HostToContainer has it.
-            let inside = home.root.join("container");
-            fs::create_dir(&inside).unwrap();
-            rustix::mount::mount_bind(&target, &inside).unwrap();
-            let first = pid(&target);
-            // An upload of parts, which is noted. Its file can't be closed again.
-            let notes = || {
-                let entries = fs::read_dir(comm::plugin_directory(&home.kubelet).join("state/uploads"));
-                entries.into_iter().flatten().flatten().count()
-            };
-            let mut half = fs::File::create(target.join("half")).unwrap();
-            half.write_all(&vec![0; 40 << 20]).unwrap();
-            until("the upload is noted", || notes() > 0);
-            kill(first);
-            until("systemd starts the engine again", || hello(&target).is_ok());
-            assert_ne!(pid(&target), first);
-            assert_eq!(hello(&inside).unwrap(), "from the bucket", "the container follows");
-            assert_eq!(Mounts::read().unwrap().layers(&target).count(), 2);
-            until("the next engine aborts the upload", || notes() == 0);
-            drop(half);
-            driver.mount(request.clone()).await.unwrap();
-            // systemd gives up; the kubelet's next call does not.
-            systemctl(&["stop", &unit::name(&target)]);
-            sys::unmount(&inside, Busy::Detach).unwrap();
-            until("the uppermost mount is gone or dead", || hello(&target).is_err());
-            driver.mount(request.clone()).await.unwrap();
-            assert_eq!(hello(&target).unwrap(), "from the bucket");
-            driver.unmount(&target).await.unwrap();
-            home.assert_nothing_is_left("u1");
-        });
-    });
-}
-
 #[test]
 fn a_prefix_with_dollars_is_mounted_as_it_is_written() {
     in_node(|| {
