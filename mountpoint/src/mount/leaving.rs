@@ -55,7 +55,7 @@ impl Unused {
     }
 }
 
-/// What the mount tells of itself, until its end takes it.
+/// The words that the mount tells of itself, until its end takes it.
 pub(super) type Words = Arc<Mutex<Option<Told>>>;
 
 /// See [`Mounted::leaver`].

@@ -89,7 +89,7 @@ impl Draft<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clocks {
     pub(crate) lane: Lane,
-    /// From the place in the pool on: no connection, or no byte of an answer. Connecting and silence share it.
+    /// The time from the place in the pool on without a connection, or no byte of an answer. Connecting and silence share it.
     pub(crate) unheard: Duration,
     /// No byte in either direction until the answer begins.
     pub(crate) silence: Duration,
