@@ -22,6 +22,7 @@ mod mount {
     mod appending;
     mod attributes;
     mod cache;
+    mod canary;
     mod copies;
     mod crash;
     mod credentials;
