@@ -48,6 +48,7 @@ mod mount {
     mod names;
     mod namespaces;
     mod notified;
+    mod nth;
     mod odd_stores;
     mod options;
     mod outlive;
