@@ -213,6 +213,8 @@ impl Config {
             inode: inode::Config {
                 prefix: Prefix::new(&prefix).map_err(|e| anyhow::anyhow!("--prefix: {e}"))?,
                 ttl: args.cache.ttl(),
+                // Only where it is asked for: each name that is not there costs a request.
+                folder_marks: args.mount.directory_markers,
                 ..inode::Config::default()
             },
             kept: match args.mount.keep_metadata || args.mount.xattrs {
@@ -230,6 +232,7 @@ impl Config {
             moves: match args.mount.allow_rename || is_full {
                 true => Some(moves::Config {
                     names_max: args.mount.rename_limit,
+                    folder_marks: args.mount.directory_markers,
                     notes: state_dir(args)?.map(|dir| moves::NotesConfig {
                         dir,
                         endpoint: String::new(),

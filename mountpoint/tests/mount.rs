@@ -32,6 +32,7 @@ mod mount {
     mod faults;
     mod first_contact;
     mod flipped;
+    mod folder_marks;
     mod fstab;
     mod full;
     mod full_model;

@@ -150,11 +150,19 @@ pub struct Config {
     pub list_page: u16,
     /// Keys asked for to see whether a directory is there: 1 is enough, except for stores that count it wrongly.
     pub lookup_page: u16,
+    /// Empty objects `name_$folder$` mark directories, as Hadoop and EMR write them. A name that is not there costs one request more.
+    pub folder_marks: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { prefix: Prefix::default(), ttl: Ttl::Minimal, list_page: 1000, lookup_page: 1 }
+        Self {
+            prefix: Prefix::default(),
+            ttl: Ttl::Minimal,
+            list_page: 1000,
+            lookup_page: 1,
+            folder_marks: false,
+        }
     }
 }
 

@@ -80,7 +80,13 @@ impl Mover {
                 Err(error) => failed = Some(error),
             }
         }
-        failed.map_or(Ok(moved), Err)
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        let (from, to) = (ObjectKey::new(from), ObjectKey::new(to));
+        let mark = self.copy_mark(&from, &to).await?;
+        self.delete_mark(mark, progress.objects.len()).await?;
+        Ok(moved)
     }
 
     /// The objects that a note may speak of, by their keys.

@@ -7,7 +7,8 @@ use crate::moves::note::tests as notes;
 const NAMES: [&str; 5] = ["", "a", "b/c", "b/d", "z"];
 
 fn directories(client: &MemoryClient, notes: Option<NotesConfig>, at_once: usize) -> Mover {
-    let config = Config { copy_max: 40, part: 10, parts_at_once: 2, at_once, names_max: 6, notes };
+    let config =
+        Config { copy_max: 40, part: 10, parts_at_once: 2, at_once, names_max: 6, folder_marks: true, notes };
     Mover::new(client.arc(), config)
 }
 
