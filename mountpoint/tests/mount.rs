@@ -68,8 +68,11 @@ mod mount {
     mod semantics;
     mod shared;
     mod sources;
+    mod sparse;
     mod stalls;
     mod start;
+    mod states;
+    mod strangers;
     mod systemd;
     mod tools;
     mod trees;
