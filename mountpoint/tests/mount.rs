@@ -50,6 +50,7 @@ mod mount {
     mod namespaces;
     mod notified;
     mod nth;
+    mod odd_sizes;
     mod odd_stores;
     mod options;
     mod outlive;
