@@ -49,6 +49,7 @@ mod mount {
     mod names;
     mod namespaces;
     mod notified;
+    mod odd_sizes;
     mod odd_stores;
     mod options;
     mod outlive;

@@ -8,6 +8,7 @@ use tokio::sync::OnceCell;
 
 use super::ending::Ending;
 use super::read_mode::Course;
+use super::short::Short;
 use super::{Error, Result};
 use crate::inode::{InodeNo, Listing};
 use crate::moves::Replaces;
@@ -52,6 +53,8 @@ pub(super) struct Reading {
     pub(super) is_listed: AtomicBool,
     /// Reads the object's own version, where the listing named another one.
     pub(super) own: OnceLock<Box<Reader>>,
+    /// Set where the kernel may think that the file is longer than what is read.
+    pub(super) short: OnceLock<Short>,
     /// The number of the file that the kernel reads by itself.
     pub(super) passthrough: Option<u32>,
     /// The reads so far, for the files that are opened later.
@@ -242,6 +245,24 @@ impl Writer {
             ending: Ending::default(),
             last: LastWriter::new(opened_by),
             opener_left: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Reading {
+    /// Whether a read may be answered with the bytes that are there (`short.rs`). `is_old`: of a request for the last bytes.
+    ///
+    /// # Errors
+    /// `STALE`: it may not. The kernel asks again for what a program waits for.
+    pub(super) fn allows(&self, offset: u64, len: usize, is_old: impl FnOnce() -> bool) -> Result<()> {
+        match self.short.get() {
+            Some(short) if !short.allows(offset, len, is_old) => {
+                let key = &self.reader.id().key;
+                let why = format!("\"{}\" ends before the {len} bytes at {offset}", key.as_str());
+                // The log has the size that was wrong, and the kernel asks for much that no program waits for.
+                Err(Error::new(Errno::STALE, why).already_logged())
+            }
+            _ => Ok(()),
         }
     }
 }

@@ -24,6 +24,7 @@ mod process;
 mod read_mode;
 mod readers;
 mod rename;
+mod short;
 mod writer;
 mod xattr;
 
@@ -96,6 +97,7 @@ pub struct Config {
 /// | `fallocate.rs` | fallocate |
 /// | `mapping.rs` | changed pages of a mapping: refused |
 /// | `readers.rs` | open for writing of a file with readers |
+/// | `listed.rs`, `short.rs` | reads of a file whose listing names another version or size |
 /// | `full/` | all of these for files in the stage (`--mode full`) |
 #[derive(Debug)]
 pub struct FileSystem {

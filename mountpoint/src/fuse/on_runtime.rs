@@ -46,8 +46,8 @@ impl Operations for OnRuntime {
         self.fs.allow_passthrough(backings);
     }
 
-    fn tell_resized(&self, tell: impl Fn(InodeNo) + Send + Sync + 'static) {
-        self.fs.tell_resized(tell);
+    fn tell_resized(&self, learns_sizes: bool, tell: impl Fn(InodeNo) + Send + Sync + 'static) {
+        self.fs.tell_resized(learns_sizes, tell);
     }
 
     fn lookup(&self, parent: InodeNo, name: &OsStr, done: impl FnOnce(Result<Entry>) + Send + 'static) {

@@ -44,7 +44,7 @@ use std::time::{Duration, SystemTime};
 pub use change::Unlinked;
 pub use dir_entry::DirEntry;
 pub use error::{Error, ErrorKind, Result};
-pub use open::{OpenRead, OpenWrite};
+pub use open::{KnownSize, OpenRead, OpenWrite};
 pub use readdir::Listing;
 pub use rename::{Below, Follower, Names, Rename, RenameWish};
 pub use state::{Before, WriteWish};

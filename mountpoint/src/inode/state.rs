@@ -117,8 +117,12 @@ pub(super) struct File {
     pub(super) readers: u32,
     /// Whether the kernel's pages may be of what stood here before our own write, or hold changes that were refused.
     pub(super) pages_stale: bool,
-    /// Whether the kernel may have been told another size of this version.
+    /// Whether the kernel knows another size of this version, and heard of no change yet.
     pub(super) size_stale: bool,
+    /// Whether the kernel may know of more bytes than this version has.
+    pub(super) was_larger: bool,
+    /// Whether a request for the last bytes may be older than the discovery that there are fewer.
+    pub(super) end_is_old: bool,
 }
 
 /// The phase of a file: whether it is written in this mount.
@@ -199,6 +203,8 @@ impl File {
             readers: 0,
             pages_stale: false,
             size_stale: false,
+            was_larger: false,
+            end_is_old: false,
         }
     }
 
@@ -211,6 +217,8 @@ impl File {
             readers: 0,
             pages_stale: false,
             size_stale: false,
+            was_larger: false,
+            end_is_old: false,
         }
     }
 

@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use rustix::io::Errno;
 
 use super::{Error, FileSystem, Result};
-use crate::inode::{InodeNo, OpenRead};
+use crate::inode::{InodeNo, KnownSize, OpenRead};
 use crate::stage::{self, Area, Base, Staged, Turn};
 use crate::sync::{Arc, Mutex};
 use attributes::Shown;
@@ -119,9 +119,9 @@ impl FileSystem {
             let (base, keeps) = match self.inodes.is_local(ino) {
                 true => (None, true),
                 false => match self.inodes.open_read(ino, false).await? {
-                    OpenRead::Object { id, size, first, keep_cache, is_resized, .. } => {
-                        if is_resized {
-                            self.resized.tell(ino);
+                    OpenRead::Object { id, size, first, keep_cache, known, .. } => {
+                        if known == KnownSize::Other {
+                            self.resized.tell(&self.inodes, ino);
                         }
                         (Some(Base { id, size, first }), keep_cache)
                     }
