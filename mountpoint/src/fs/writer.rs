@@ -71,14 +71,14 @@ impl FileSystem {
             data,
             Box::new(move |result| {
                 if result.is_ok() {
-                    fs.inodes.written(ino, after.size());
+                    fs.inodes.written(ino, after.length());
                 }
                 done(result.map_err(Error::from));
             }),
         );
         // If its thread is killed, programs that share the descriptor go on behind its bytes, which are taken.
         if waits {
-            self.inodes.written(open.ino, writer.upload.size());
+            self.inodes.written(open.ino, writer.upload.length());
         }
     }
 

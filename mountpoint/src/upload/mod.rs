@@ -1,11 +1,12 @@
 //! Writing: an open file becomes one object.
 //!
-//! Enters: bytes in order, lent for the length of a call. Leaves: one PutObject, or a multipart upload with parallel parts, and then
+//! Enters: bytes in order, or a little beyond the end, lent for the length of a call. Leaves: one PutObject, or a multipart upload with parallel parts, and then
 //! the metadata of the new object; or an error that every later call repeats. Nothing is visible before [`Upload::finish`]. Only a held
 //! reply slows a writer down: no caller's thread waits for the network or for memory. This room knows no inode, no handle and
 //! no errno.
 
 mod append;
+mod early;
 mod error;
 mod filling;
 mod finish;

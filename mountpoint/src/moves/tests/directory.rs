@@ -224,6 +224,33 @@ async fn what_another_client_stored_since_a_kill_stays() {
 }
 
 #[tokio::test]
+async fn a_copy_of_a_killed_process_that_arrives_late_is_known_as_such() {
+    for is_theirs in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let client = bucket();
+        fill(&client);
+        let killed = client.hold(FaultPlan::on(Op::CopyObject));
+        let mover = directories(&client, Some(notes::config(dir.path())), 1);
+        let renames = tokio::spawn(async move { renamed(&mover).await });
+        killed.arrived(1).await;
+        renames.abort();
+        let _ = renames.await;
+        killed.release();
+        notes::kill_owners(dir.path());
+        let next = client.hold(FaultPlan::on(Op::CopyObject));
+        let mover = directories(&client, Some(notes::config(dir.path())), 1);
+        let goes_on = tokio::spawn(async move { mover.go_on().await });
+        // The new name was listed without the copy.
+        next.arrived(1).await;
+        client.insert("to/", if is_theirs { "theirs".to_owned() } else { bytes("") });
+        next.release();
+        goes_on.await.unwrap();
+        let names = (are_below(&client, "from/"), are_below(&client, "to/"));
+        assert_eq!(names, if is_theirs { (1, 5) } else { (0, 5) });
+    }
+}
+
+#[tokio::test]
 async fn another_client_between_copy_and_delete_loses_nothing() {
     // It replaces a source after its copy: that stays.
     let client = bucket();
