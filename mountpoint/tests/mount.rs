@@ -40,6 +40,7 @@ mod mount {
     mod hung_disk;
     mod interrupts;
     mod kept;
+    mod kept_directories;
     mod kept_model;
     mod large;
     mod left_behind;

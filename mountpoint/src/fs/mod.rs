@@ -6,6 +6,7 @@
 
 mod append;
 mod attr;
+mod directories;
 mod ending;
 mod error;
 mod fallocate;
