@@ -18,7 +18,7 @@ unclaimed_volume() {
     local volume=$1
     shift
     apply volume.yaml "$@" volume="$volume" handle='@pv@' pv="$namespace-$volume" options='[allow-delete, allow-overwrite]' \
-        attributes='{ bucketName: @bucket@ }' secret=null affinity=null modes='[ReadWriteMany]' policy=Retain bucket="$bucket"
+        attributes='{ bucketName: @bucket@ }' fstype='""' secret=null affinity=null modes='[ReadWriteMany]' policy=Retain bucket="$bucket"
 }
 
 claim() {

@@ -174,6 +174,7 @@ impl Config {
             region: var("AWS_REGION"),
             credentials: of_driver(&var)?,
             sts: sts(&var)?,
+            agent_url: agent_url(&var)?,
             kubernetes: None,
             mount_table: PathBuf::from("/proc/self/mountinfo"),
         };
@@ -221,6 +222,15 @@ fn sts(var: &impl Fn(&str) -> Option<String>) -> Result<Sts> {
     }
     let audience = var("STS_AUDIENCE").unwrap_or_else(|| "sts.amazonaws.com".to_owned());
     Ok(Sts { endpoint_url, audience })
+}
+
+fn agent_url(var: &impl Fn(&str) -> Option<String>) -> Result<Option<String>> {
+    match var("POD_IDENTITY_AGENT_URL") {
+        Some(url) if !is_endpoint(&url) => Err(Error::invalid(
+            "POD_IDENTITY_AGENT_URL is not of the form http(s)://host[:port][/path]: look at podIdentity.agentUrl in the chart",
+        )),
+        url => Ok(url),
+    }
 }
 
 /// A variable that is not empty.
@@ -390,6 +400,7 @@ mod tests {
             (&[URL, node, ("NODE_MOUNTER", "docker")], "node.mounter"),
             (&[URL, node, ("NODE_DEGRADED", "docker")], "node.degraded"),
             (&[URL, node, ("AWS_ENDPOINT_URL_STS", "http://a:HUSH@c.test")], "podIdentity.stsEndpointUrl"),
+            (&[URL, node, ("POD_IDENTITY_AGENT_URL", "http://HUSH@c.test")], "podIdentity.agentUrl"),
             (&[URL, node, ("KUBELET_PATH", "kubelet")], "node.kubeletPath"),
             (&[URL, node, ("AWS_ACCESS_KEY_ID", "HUSH")], "AWS_SECRET_ACCESS_KEY is missing"),
             (&[URL, node, ("AWS_SECRET_ACCESS_KEY", "HUSH")], "AWS_ACCESS_KEY_ID is missing"),

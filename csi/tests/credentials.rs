@@ -81,6 +81,33 @@ async fn a_workload_s_own_identity_is_its_token_and_never_the_driver_s_keys() {
     assert!(!format!("{mounts:?}").contains(HUSH));
 }
 
+/// The mounter chooses between both tokens by the attachment.
+#[tokio::test]
+async fn an_agent_of_the_node_has_a_token_of_its_own_audience() {
+    let url = "http://169.254.170.23/v1/credentials";
+    let driver = Driver::start_with_agent(url).await;
+    let mut call = driver.call();
+    call.volume_context.insert(volume::AUTHENTICATION_SOURCE.into(), "pod".into());
+    let token = |text: &str| serde_json::json!({"token": text});
+    let mut tokens = serde_json::json!({"sts.amazonaws.com": token(HUSH)});
+    call.volume_context.insert(volume::CONTEXT_TOKENS.into(), tokens.to_string());
+    let status = driver.publish(call.clone()).await.unwrap_err();
+    let words = status.message();
+    assert!(words.contains("pods.eks.amazonaws.com") && words.contains("podIdentity.agentUrl"), "{words}");
+    let for_agent = format!("{HUSH}.agent");
+    tokens["pods.eks.amazonaws.com"] = token(&for_agent);
+    call.volume_context.insert(volume::CONTEXT_TOKENS.into(), tokens.to_string());
+    driver.publish(call.clone()).await.unwrap();
+    call.volume_context.insert(volume::AUTHENTICATION_SOURCE.into(), "driver".into());
+    driver.publish(call).await.unwrap();
+    let mounts = driver.mounter.mounts();
+    let agent = mounts[0].agent.as_ref().unwrap();
+    assert_eq!((agent.url.as_str(), agent.token.0.as_str()), (url, for_agent.as_str()));
+    assert!(mounts[0].token.as_ref().unwrap().0 == HUSH && mounts[0].credentials.is_none());
+    assert_eq!(mounts[1].agent, None, "another volume's keys are the driver's");
+    assert!(!format!("{mounts:?}").contains(HUSH));
+}
+
 #[tokio::test]
 async fn a_volume_says_through_which_proxy_its_requests_go() {
     let driver = Driver::start().await;

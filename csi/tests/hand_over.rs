@@ -308,6 +308,32 @@ fn a_missing_bucket_is_named_and_mounted_by_the_same_container_later() {
     });
 }
 
+/// Goal: a workload hears why its files fail when somebody deletes the bucket. The engine's log is what the mounter reads of it.
+#[test]
+fn a_bucket_that_goes_while_it_is_mounted_is_told_to_the_node() {
+    isolated(|| {
+        let mut home = Home::new();
+        let (mount, source) = home.hand_over("bucket").unwrap();
+        assert_eq!(fs::read_to_string(source.join("hello")).unwrap(), "from the bucket");
+        assert!(
+            fs::metadata(source.join("missing")).is_err() && !home.comm.gone().exists(),
+            "a key may be missing"
+        );
+        fs::remove_dir_all(home.root.join("store/bucket")).unwrap();
+        until("the mounter says so", || {
+            assert!(fs::metadata(source.join("missing")).is_err());
+            home.comm.gone().exists()
+        });
+        // The mount goes on once the bucket is back.
+        fs::create_dir(home.root.join("store/bucket")).unwrap();
+        fs::write(home.root.join("store/bucket/again"), "it is back").unwrap();
+        until("the bucket is read", || fs::read_to_string(source.join("again")).is_ok());
+        CommFiles::open(&home.comm).unwrap().announce_exit().unwrap();
+        drop(mount);
+        assert_eq!(home.pod.code(), Some(0));
+    });
+}
+
 #[test]
 fn before_there_is_anything_to_mount_the_pod_ends_when_it_is_asked() {
     isolated(|| {

@@ -347,10 +347,16 @@ def every_value(what, path, values, defaults):
     env = [it["name"] for it in rendered.containers("Deployment", "s3-csi-controller")["s3-pod-reconciler"]["env"]]
     good = driver["spec"]["volumeLifecycleModes"] == ["Persistent", "Ephemeral"] and inline == "restricted" and "INLINE_VOLUMES" in env
     check(f"{what}: inline volumes, with the profile that OpenShift asks for", "" if good else str(driver))
+    audiences = [it["audience"] for it in driver["spec"]["tokenRequests"]]
+    good = audiences == ["set-audience", "pods.eks.amazonaws.com"] and "POD_IDENTITY_AGENT" in env
+    check(f"{what}: the kubelet brings a token for the agent, and the reconciler knows of it", "" if good else f"{audiences} {env}")
     told = {it["name"]: it.get("value") for it in rendered.containers("Deployment", "s3-csi-controller")["s3-pod-reconciler"]["env"]}
     maps = {"LABELS": "podLabels", "ANNOTATIONS": "podAnnotations", "ENV": "env", "SE_LINUX_OPTIONS": "seLinuxOptions"}
     wrong = {name: told.get(f"MOUNTPOINT_POD_{name}") for name, key in maps.items() if json.loads(told.get(f"MOUNTPOINT_POD_{name}", "null")) != values["mountpointPod"][key]}
     check(f"{what}: the reconciler is told what Mountpoint Pods have besides, as JSON", wrong and str(wrong))
+    settings = ("podSecurityContext", "securityContext", "dnsPolicy", "dnsConfig", "hostAliases", "runtimeClassName", "tolerations")
+    wanted = {name: values["mountpointPod"][name] for name in settings}
+    check(f"{what}: and what their specification has", "" if json.loads(told.get("MOUNTPOINT_POD_TEMPLATE", "null")) == wanted else str(told.get("MOUNTPOINT_POD_TEMPLATE")))
     labels = told.get("MOUNTPOINT_HEADROOM_POD_LABELS", "null")
     check(f"{what}: and what headroom pods have", "" if json.loads(labels) == values["experimental"]["headroomPodLabels"] else labels)
     bound = rendered.one("RoleBinding", "s3-csi-driver-node-privileged")
@@ -617,7 +623,7 @@ def documented(page, defaults):
         for path, value in leaves(defaults):
             parent = path.rpartition(".")[0]
             # Rows of maps that are Kubernetes' own stand for their keys.
-            for whole in ("node.resources", "node.seLinuxOptions", "controller.resources"):
+            for whole in ("node.resources", "node.seLinuxOptions", "controller.resources", "mountpointPod.tolerations"):
                 if parent == whole or parent.startswith(whole + "."):
                     path, value = whole, None
             yield path, value

@@ -22,6 +22,7 @@ mod mount {
     mod appending;
     mod attributes;
     mod cache;
+    mod canary;
     mod copies;
     mod crash;
     mod credentials;
@@ -48,6 +49,7 @@ mod mount {
     mod names;
     mod namespaces;
     mod notified;
+    mod nth;
     mod odd_sizes;
     mod odd_stores;
     mod options;
@@ -67,8 +69,11 @@ mod mount {
     mod semantics;
     mod shared;
     mod sources;
+    mod sparse;
     mod stalls;
     mod start;
+    mod states;
+    mod strangers;
     mod systemd;
     mod tools;
     mod trees;

@@ -10,7 +10,7 @@ use csi::contract::log::{self, LogFormat};
 use csi::contract::quantity::Quantity;
 use csi::contract::volume::ENGINE_VARIABLES;
 
-use crate::pod_spec::{HeadroomConfig, PodConfig, Resources};
+use crate::pod_spec::{HeadroomConfig, PodConfig, Resources, Template};
 
 /// Gives workloads with S3 volumes their Mountpoint Pods.
 #[derive(Debug, Parser)]
@@ -93,6 +93,9 @@ pub struct Run {
     /// The SELinux context of Mountpoint Pods, a JSON object
     #[arg(long, env = "MOUNTPOINT_POD_SE_LINUX_OPTIONS", default_value = "")]
     pub mountpoint_pod_se_linux_options: String,
+    /// Security contexts, DNS, aliases of hosts, runtime class and tolerations of Mountpoint Pods, a JSON object
+    #[arg(long, env = "MOUNTPOINT_POD_TEMPLATE", default_value = "")]
+    pub mountpoint_pod_template: String,
     /// The mounter in that image
     #[arg(long, env = "MOUNTPOINT_CONTAINER_COMMAND", default_value = "/bin/scality-s3-csi-mounter")]
     pub mountpoint_container_command: String,
@@ -121,6 +124,9 @@ pub struct Run {
     /// Make Mountpoint Pods also for inline volumes of pods
     #[arg(long, env = "INLINE_VOLUMES")]
     pub inline_volumes: bool,
+    /// An agent on each node gives keys to service accounts that are annotated with no role, as EKS Pod Identity does
+    #[arg(long, env = "POD_IDENTITY_AGENT")]
+    pub pod_identity_agent: bool,
     /// The namespace of this process, where its Lease is
     #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
     pub namespace: String,
@@ -166,6 +172,9 @@ impl Run {
                 ENGINE_VARIABLES.join(", ")
             );
         }
+        let flag = "--mountpoint-pod-template (MOUNTPOINT_POD_TEMPLATE)";
+        let template: Template = json(flag, &self.mountpoint_pod_template)?.unwrap_or_default();
+        template.check().map_err(|refusal| anyhow!("{flag}: {refusal}"))?;
         let secrets = self.mountpoint_image_pull_secrets.iter().map(|name| name.trim().to_owned());
         Ok(PodConfig {
             namespace: self.mountpoint_namespace.clone(),
@@ -187,6 +196,7 @@ impl Run {
                 "--mountpoint-pod-se-linux-options (MOUNTPOINT_POD_SE_LINUX_OPTIONS)",
                 &self.mountpoint_pod_se_linux_options,
             )?,
+            template,
             engine_version: self.mountpoint_version.clone(),
             resources: Resources {
                 requests_cpu: quantity("requests-cpu", &self.mountpoint_resources_requests_cpu)?,
@@ -249,7 +259,11 @@ fn json<T: serde::de::DeserializeOwned>(flag: &str, text: &str) -> anyhow::Resul
     }
     let parsed = serde_json::from_str(text);
     parsed.map(Some).map_err(|error| {
-        anyhow!("{flag} is not a JSON object of texts (line {}, column {})", error.line(), error.column())
+        anyhow!(
+            "{flag} is not a JSON object of the expected form (line {}, column {})",
+            error.line(),
+            error.column()
+        )
     })
 }
 
@@ -314,7 +328,7 @@ mod tests {
 
     #[test]
     fn a_setting_without_sense_is_named() {
-        let cases: [(&[&str], &str); 10] = [
+        let cases: [(&[&str], &str); 13] = [
             (&["--mountpoint-pod-labels=team"], "MOUNTPOINT_POD_LABELS"),
             (&["--mountpoint-pod-labels={\"a\": 1}"], "MOUNTPOINT_POD_LABELS"),
             (
@@ -324,6 +338,9 @@ mod tests {
             (&["--mountpoint-pod-env={\"AWS_PROFILE\": \"x\"}"], "AWS_PROFILE"),
             (&["--mountpoint-pod-env=HTTPS_PROXY=http://user:password@proxy"], "MOUNTPOINT_POD_ENV"),
             (&["--mountpoint-pod-se-linux-options=[1]"], "MOUNTPOINT_POD_SE_LINUX_OPTIONS"),
+            (&["--mountpoint-pod-template={\"hostNetwork\": true}"], "MOUNTPOINT_POD_TEMPLATE"),
+            (&["--mountpoint-pod-template={\"securityContext\": {\"runAsUser\": 0}}"], "runAsUser is 0"),
+            (&["--mountpoint-pod-template={\"dnsPolicy\": 1}"], "MOUNTPOINT_POD_TEMPLATE"),
             (&["--mountpoint-resources-limits-memory=much"], "--mountpoint-resources-limits-memory"),
             (&["--mountpoint-image-pull-policy=Sometimes"], "MOUNTPOINT_IMAGE_PULL_POLICY"),
             (&["--mountpoint-image="], "MOUNTPOINT_IMAGE"),

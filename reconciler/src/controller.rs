@@ -108,6 +108,7 @@ impl Controller {
             ),
             inline: false,
             share_percent: 0,
+            agent: false,
             accounts: watched(client, &mut seen, prune::account, |_| {}, |it| Seen::Account(Box::new(it))),
         };
         let health = channel::channel(Health { ready: false, turned: Instant::now() }).0;
@@ -124,6 +125,12 @@ impl Controller {
     #[must_use]
     pub fn with_workload_share(self, share_percent: u32) -> Self {
         Self { cache: Cache { share_percent, ..self.cache }, ..self }
+    }
+
+    /// An agent of the nodes gives keys to service accounts that are annotated with no role.
+    #[must_use]
+    pub fn with_agent(self, agent: bool) -> Self {
+        Self { cache: Cache { agent, ..self.cache }, ..self }
     }
 
     /// How it is, from now on.

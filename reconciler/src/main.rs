@@ -83,6 +83,7 @@ async fn run(run: &Run, log_format: LogFormat) -> anyhow::Result<()> {
     let applier = Applier::new(client.clone(), config, teller);
     let controller = Controller::new(&client, &namespace, applier, elector.leadership())
         .with_inline_volumes(run.inline_volumes)
+        .with_agent(run.pod_identity_agent)
         .with_workload_share(run.mountpoint_workload_share_percent);
     let served = server::serve(run.health_address, controller.health(), controller.page());
 

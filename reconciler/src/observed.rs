@@ -14,6 +14,7 @@ use csi::contract::attachment::{Identity, MountpointS3PodAttachment, ShareKey};
 use csi::contract::pod;
 use csi::contract::volume::{self, joined_options};
 use csi::events::WorkloadRef;
+use csi::node::trial;
 use k8s_openapi::api::core::v1::{
     CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod,
     ServiceAccount,
@@ -48,6 +49,8 @@ pub struct Cache {
     pub inline: bool,
     /// Hundredths of a workload's resources that its Mountpoint Pod has, where nothing else says any.
     pub share_percent: u32,
+    /// An agent gives keys to accounts that are annotated with no role.
+    pub agent: bool,
     /// All service accounts, for the roles that they are annotated with.
     pub accounts: Store<ServiceAccount>,
 }
@@ -193,11 +196,18 @@ impl Cache {
             .flat_map(|it| it.spec.mountpoint_pods.values().flatten())
             .map(|it| it.workload_pod_uid.as_str())
             .collect();
-        let mut workloads = BTreeMap::new();
+        let (mut workloads, mut tried) = (BTreeMap::new(), BTreeMap::new());
         for pod in index.on_node(&group.node) {
             let uid = pod.uid().unwrap_or_default();
             let volume = self.volumes_of(pod).find(|volume| volume.name_any() == group.volume);
-            let wants = volume.and_then(|volume| self.wants(pod, &volume, group));
+            let wants = volume.and_then(|volume| {
+                let wants = self.wants(pod, &volume, group)?;
+                let refusal = tried.entry(fs_group_of(pod)).or_insert_with(|| refusal(&volume, pod));
+                Some(match refusal.clone() {
+                    Some(why) if wants.settings.is_ok() => Wants { settings: Err(why), ..wants },
+                    _ => wants,
+                })
+            });
             if wants.is_some() || attached.contains(uid.as_str()) {
                 let at = WorkloadRef {
                     namespace: pod.namespace().unwrap_or_default(),
@@ -240,7 +250,7 @@ impl Cache {
     pub(crate) fn wants(&self, pod: &Pod, volume: &PersistentVolume, group: &Group) -> Option<Wants> {
         let spec = volume.spec.as_ref()?;
         let csi = spec.csi.as_ref()?;
-        let fs_group = pod.spec.as_ref()?.security_context.as_ref().and_then(|context| context.fs_group);
+        let fs_group = fs_group_of(pod);
         let said = csi.volume_attributes.as_ref().and_then(|all| all.get(volume::AUTHENTICATION_SOURCE));
         // As on the node, a Secret goes first.
         let of_pod = said.is_some_and(|it| it == volume::SOURCE_POD) && csi.node_publish_secret_ref.is_none();
@@ -254,12 +264,14 @@ impl Cache {
             identity: identity.clone(),
         };
         let settings = match (&csi.volume_attributes, identity) {
-            (_, Some(Identity { namespace, service_account, role })) if role.is_empty() => Err(format!(
-                "volume attribute {} is 'pod', and ServiceAccount {namespace}/{service_account} has no annotation {}: write the ARN of \
-                 the role there that its workloads take",
-                volume::AUTHENTICATION_SOURCE,
-                volume::ROLE_ANNOTATIONS[0]
-            )),
+            (_, Some(Identity { namespace, service_account, role })) if role.is_empty() && !self.agent => {
+                Err(format!(
+                    "volume attribute {} is 'pod', and ServiceAccount {namespace}/{service_account} has no annotation {}: write the ARN of \
+                 the role there that its workloads take, or let an agent of the nodes give them keys (podIdentity.agentUrl of the chart)",
+                    volume::AUTHENTICATION_SOURCE,
+                    volume::ROLE_ANNOTATIONS[0]
+                ))
+            }
             (attributes, _) => {
                 let (none, options) = (BTreeMap::new(), spec.mount_options.as_deref().unwrap_or_default());
                 Settings::new(attributes.as_ref().unwrap_or(&none), options)
@@ -370,6 +382,22 @@ impl Cache {
 #[must_use]
 pub fn group_of_attachment(attachment: &MountpointS3PodAttachment) -> Group {
     Group { node: attachment.spec.node_name.clone(), volume: attachment.spec.persistent_volume_name.clone() }
+}
+
+fn fs_group_of(pod: &Pod) -> Option<i64> {
+    pod.spec.as_ref()?.security_context.as_ref()?.fs_group
+}
+
+/// Why every node would refuse the volume for this pod: no Mountpoint Pod is made for what can't be mounted.
+fn refusal(volume: &PersistentVolume, pod: &Pod) -> Option<String> {
+    let spec = volume.spec.as_ref()?;
+    let attributes = spec.csi.as_ref()?.volume_attributes.as_ref();
+    let none = BTreeMap::new();
+    // A volume that stands in a pod is bound to no claim.
+    let attributes = spec.claim_ref.is_some().then(|| attributes.unwrap_or(&none));
+    let fs_group = fs_group_of(pod).and_then(|group| u32::try_from(group).ok());
+    let options = spec.mount_options.as_deref().unwrap_or_default();
+    trial::check(&volume.name_any(), attributes, options, fs_group).err()
 }
 
 fn node_of(pod: &Pod) -> Option<&str> {

@@ -424,10 +424,11 @@ impl<'a> Planner<'a> {
         let settings = match &wants.settings {
             Ok(settings) => settings.clone(),
             Err(why) => {
-                let note = format!(
-                    "no Mountpoint Pod is made: {why}. Correct PersistentVolume {}.",
-                    self.facts.group.volume
-                );
+                let volume = &self.facts.group.volume;
+                let note = match why.contains(&format!("PersistentVolume {volume}")) {
+                    true => format!("no Mountpoint Pod is made: {why}."),
+                    false => format!("no Mountpoint Pod is made: {why}. Correct PersistentVolume {volume}."),
+                };
                 self.tell(workload, Reason::VolumeRefused, note);
                 return None;
             }

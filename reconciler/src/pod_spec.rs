@@ -5,6 +5,7 @@
 
 mod headroom;
 mod resources;
+mod template;
 
 use std::collections::BTreeMap;
 
@@ -13,18 +14,18 @@ use csi::contract::log::{self, LogFormat};
 use csi::contract::quantity::Quantity as Amount;
 use csi::contract::{pod, volume};
 use k8s_openapi::api::core::v1::{
-    Affinity, Capabilities, ConfigMapProjection, Container, ContainerPort, EmptyDirVolumeSource, EnvVar,
-    EnvVarSource, EphemeralVolumeSource, KeyToPath, LocalObjectReference, NodeAffinity, NodeSelector,
+    Affinity, ConfigMapProjection, Container, ContainerPort, EmptyDirVolumeSource, EnvVar, EnvVarSource,
+    EphemeralVolumeSource, KeyToPath, LocalObjectReference, NodeAffinity, NodeSelector,
     NodeSelectorRequirement, NodeSelectorTerm, ObjectFieldSelector, PersistentVolumeClaimSpec,
-    PersistentVolumeClaimTemplate, Pod, PodSecurityContext, PodSpec, ProjectedVolumeSource,
-    ResourceRequirements, SELinuxOptions, SeccompProfile, SecurityContext, Toleration, Volume, VolumeMount,
-    VolumeProjection, VolumeResourceRequirements,
+    PersistentVolumeClaimTemplate, Pod, PodSpec, ProjectedVolumeSource, ResourceRequirements, SELinuxOptions,
+    Volume, VolumeMount, VolumeProjection, VolumeResourceRequirements,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 pub use headroom::{HeadroomConfig, HeadroomRequest, headroom_pod};
 pub use resources::Resources;
+pub use template::Template;
 
 /// Memory of an engine beside its target, at most.
 const BESIDE_TARGET_BYTES: u64 = 64 << 20;
@@ -54,6 +55,8 @@ pub struct PodConfig {
     pub env: BTreeMap<String, String>,
     /// The SELinux context of the container; `None` for the container runtime's.
     pub se_linux: Option<SELinuxOptions>,
+    /// Contexts, names, runtime and tolerations.
+    pub template: Template,
     /// The engine's version, for a label; empty for none.
     pub engine_version: String,
     /// Defaults for volumes that do not set their own.
@@ -202,23 +205,22 @@ fn spec(config: &PodConfig, request: &PodRequest) -> PodSpec {
     let priority_class = preempting.map_or(&config.priority_class, |headroom| &headroom.preempting_class);
     PodSpec {
         affinity: Some(on_node(&request.node)),
-        // The workload is on the node already; whatever keeps others away must not keep its mount away.
-        tolerations: Some(vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }]),
+        tolerations: Some(config.template.tolerations()),
         restart_policy: Some("OnFailure".into()),
         // A drain ends Mountpoint Pods beside their workloads; the mount must outlive the slowest of them.
         termination_grace_period_seconds: Some(600),
-        security_context: (!config.openshift).then(|| PodSecurityContext {
-            // The node writes credentials for the group of the comm directory, whichever it is.
-            fs_group: Some(1000),
-            ..PodSecurityContext::default()
-        }),
+        security_context: config.template.pod_security_context(config.openshift),
+        dns_policy: config.template.dns_policy.clone(),
+        dns_config: config.template.dns_config.clone(),
+        host_aliases: config.template.host_aliases.clone(),
+        runtime_class_name: config.template.runtime_class_name.clone(),
         priority_class_name: (!priority_class.is_empty()).then(|| priority_class.clone()),
         image_pull_secrets: pull_secrets(config),
         service_account_name: request.settings.service_account.clone(),
         automount_service_account_token: Some(false),
         containers: vec![mounter(config, request)],
         volumes: Some(
-            [comm_volume(), state_volume()]
+            [comm_volume(), state_volume(), template::tmp_volume()]
                 .into_iter()
                 .chain(ca_volume(config, request))
                 .chain(request.settings.cache.as_ref().map(cache_volume))
@@ -359,15 +361,7 @@ fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
             vec![ContainerPort { name: Some(pod::METRICS_PORT.into()), ..port }]
         }),
         resources: Some(resources),
-        security_context: Some(SecurityContext {
-            run_as_user: (!config.openshift).then_some(1000),
-            run_as_non_root: Some(true),
-            allow_privilege_escalation: Some(false),
-            capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
-            se_linux_options: config.se_linux.clone(),
-            seccomp_profile: Some(SeccompProfile { type_: "RuntimeDefault".into(), localhost_profile: None }),
-            ..SecurityContext::default()
-        }),
+        security_context: Some(config.template.security_context(config.openshift, config.se_linux.as_ref())),
         volume_mounts: Some(mounts(config, request)),
         ..Container::default()
     }
@@ -404,7 +398,7 @@ fn mounts(config: &PodConfig, request: &PodRequest) -> Vec<VolumeMount> {
         mount_path: cache::DIRECTORY.into(),
         ..VolumeMount::default()
     });
-    [comm, state].into_iter().chain(ca).chain(cache).collect()
+    [comm, state, template::tmp_mount()].into_iter().chain(ca).chain(cache).collect()
 }
 
 /// An affinity to one node: the pod goes through the scheduler, so that resources are counted.

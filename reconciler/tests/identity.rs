@@ -52,7 +52,12 @@ fn the_identity_is_the_workloads_account_and_its_annotated_role() {
     let without = wants(&cluster.cache(), "pv");
     let why = without.settings.unwrap_err();
     assert!(why.contains("default/writer") && why.contains("s3.csi.scality.com/role-arn"), "{why}");
+    assert!(why.contains("podIdentity.agentUrl"), "{why}");
+    // Where an agent gives keys by the account alone, none is needed, and one that there is goes first.
+    let with_agent = || wants(&Cache { agent: true, ..cluster.cache() }, "pv");
+    assert!(with_agent().settings.is_ok() && with_agent().key.identity == Some(identity("")));
     cluster.put("serviceaccounts", account("writer", json!({"eks.amazonaws.com/role-arn": "arn:aws"})));
+    assert_eq!(with_agent().key.identity, Some(identity("arn:aws")));
     let of_aws = wants(&cluster.cache(), "pv");
     assert!(of_aws.settings.is_ok() && of_aws.key.identity == Some(identity("arn:aws")));
     let both = json!({"eks.amazonaws.com/role-arn": "arn:aws", "s3.csi.scality.com/role-arn": " arn:ours\n"});
@@ -91,6 +96,25 @@ fn a_pod_says_that_its_keys_are_of_a_secret_as_its_volume_does() {
         volume["spec"]["csi"]["nodePublishSecretRef"] = json!({"name": "s", "namespace": "default"});
     });
     assert_eq!(keys().as_deref(), Some(pod::KEYS_OF_SECRET));
+}
+
+#[test]
+fn a_volume_that_every_node_refuses_gets_no_mountpoint_pod() {
+    let cluster = Cluster::new();
+    cluster.put("persistentvolumes", fixtures::volume("pv"));
+    cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
+    cluster.put("pods", fixtures::workload("w", "n", "pv"));
+    let settings = || wants(&cluster.cache(), "pv").settings;
+    let write =
+        |edit: fn(&mut Value)| cluster.edit("persistentvolumes", "", "pv", |pv| edit(&mut pv["spec"]));
+    assert!(settings().is_ok());
+    write(|spec| spec["mountOptions"] = json!(["alow-delete"]));
+    let why = settings().unwrap_err();
+    assert!(why.contains("did you mean 'allow-delete'") && why.contains("PersistentVolume pv"), "{why}");
+    write(|spec| spec["mountOptions"] = json!(["allow-delete"]));
+    assert!(settings().is_ok(), "once it is mended");
+    write(|spec| spec["csi"]["volumeAttributes"] = json!({"bucketNam": "bucket"}));
+    assert!(settings().unwrap_err().contains("does not know"));
 }
 
 #[test]

@@ -11,6 +11,7 @@ pub mod form;
 pub mod law;
 mod lex;
 pub mod links;
+pub mod results;
 pub mod rust;
 pub mod supply;
 pub mod tables;
@@ -60,6 +61,7 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     findings.extend(form::check(tree, &law));
     findings.extend(docs::check(tree));
     findings.extend(links::check(tree));
+    findings.extend(results::check(tree));
     findings.extend(tables::check(tree));
     findings.extend(version::check(tree));
     findings.extend(words::check(tree));

@@ -13,6 +13,8 @@ impl Comm {
     pub const SOCKET: &str = "mount.sock";
     /// The name of the file that says that no engine serves for now.
     pub const STATE: &str = "mount.state";
+    /// The name of the file that says that the store knows the bucket no longer.
+    pub const GONE: &str = "mount.gone";
 
     /// The directory as the node sees it: the pod's `comm` volume beneath the kubelet's directory.
     #[must_use]
@@ -61,6 +63,12 @@ impl Comm {
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.0.join(Self::STATE)
+    }
+
+    /// The mounter writes this anew when its engine hears from the store that the bucket is gone. Its text says nothing.
+    #[must_use]
+    pub fn gone(&self) -> PathBuf {
+        self.0.join(Self::GONE)
     }
 
     /// The engine gives the mounter its journal here, while it starts.

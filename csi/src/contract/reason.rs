@@ -33,6 +33,8 @@ pub enum Reason {
     MountpointPodWaits,
     /// A volume has attributes that the driver does not know.
     VolumeAttributeUnknown,
+    /// The store says that the bucket of a mounted volume is gone.
+    VolumeBucketGone,
     /// A deleted volume's bucket stays, because it has objects.
     VolumeDataKept,
     /// The engine of a mounted volume died, and the volume is mounted again.

@@ -1,6 +1,8 @@
 //! The text of `mount.state` in the comm directory: the mounter writes it while its engine is dead and the next one has not begun to serve, and
 //! the node reads it before it calls a mount hung.
 //!
+//! Besides, which flags of the engine make it end with its mount.
+//!
 //! Never here: a file.
 
 use std::fmt;
@@ -42,6 +44,13 @@ impl fmt::Display for Restarting {
     }
 }
 
+/// Whether the engine takes `--supervised` beside these flags: some transports end with their engine.
+#[must_use]
+pub fn can_outlive(args: &[String]) -> bool {
+    let words: Vec<&str> = args.iter().flat_map(|arg| arg.splitn(2, '=')).collect();
+    !words.windows(2).any(|it| matches!(it, ["--fuse-transport", "io-uring" | "fuser"]))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +83,12 @@ mod tests {
         ] {
             assert_eq!(Restarting::read(text, at(1_764_173_000_250)), None, "{text:?}");
         }
+    }
+
+    #[test]
+    fn flags_of_transports_that_end_with_their_engine_are_left_as_they_are() {
+        let can = |args: &[&str]| can_outlive(&args.iter().map(|&it| it.to_owned()).collect::<Vec<_>>());
+        assert!(can(&["--allow-delete", "--fuse-transport=dev", "--prefix=fuser"]));
+        assert!(!can(&["--fuse-transport=io-uring"]) && !can(&["--fuse-transport", "fuser"]));
     }
 }

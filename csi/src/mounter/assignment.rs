@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
-use crate::contract::attachment::{AttachmentSpec, MountpointS3PodAttachment};
+use crate::contract::attachment::{AttachmentSpec, Identity, MountpointS3PodAttachment};
 use crate::contract::pod;
 use crate::error::{Error, ErrorKind, Result};
 use crate::watch::lasting;
@@ -68,13 +68,13 @@ impl Assignments {
         }
     }
 
-    /// The role of the workload's service account, as its attachment holds it.
+    /// The workload's service account and its role, as its attachment holds them. The role may be empty.
     #[must_use]
-    pub fn role(&self, volume: &str, workload_uid: &str) -> Option<String> {
+    pub fn identity(&self, volume: &str, workload_uid: &str) -> Option<Identity> {
         let view = self.attachments.borrow();
         let mut ours = view.items.values().filter(|spec| spec.persistent_volume_name == volume);
         let spec = ours.find(|spec| spec.pod_of(workload_uid).is_some())?;
-        spec.share_key().identity.map(|identity| identity.role).filter(|role| !role.is_empty())
+        spec.share_key().identity
     }
 
     /// The Mountpoint Pod, once it runs.

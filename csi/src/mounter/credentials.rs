@@ -34,16 +34,18 @@ enum Kind {
     Config,
     Credentials,
     Token,
+    AgentToken,
 }
 
 impl Kind {
-    const ALL: [Self; 3] = [Self::Config, Self::Credentials, Self::Token];
+    const ALL: [Self; 4] = [Self::Config, Self::Credentials, Self::Token, Self::AgentToken];
 
     fn of(self, profile: &str) -> String {
         let kind = match self {
             Self::Config => "config",
             Self::Credentials => "credentials",
             Self::Token => "token",
+            Self::AgentToken => "agent-token",
         };
         format!("{profile}-{kind}")
     }
@@ -98,18 +100,30 @@ impl Profile {
         Ok(())
     }
 
-    /// Writes the token of a service account.
+    /// Writes the token of a service account for the token service.
     ///
     /// # Errors
     /// `InvalidArgument` for what is not a token; `Internal` for what the file system says.
     pub fn write_token(&self, directory: &CredentialFiles, token: &Token) -> Result<()> {
+        self.write_token_of(Kind::Token, directory, token)
+    }
+
+    /// Writes the token of a service account for the node's agent.
+    ///
+    /// # Errors
+    /// Those of [`Self::write_token`].
+    pub fn write_agent_token(&self, directory: &CredentialFiles, token: &Token) -> Result<()> {
+        self.write_token_of(Kind::AgentToken, directory, token)
+    }
+
+    fn write_token_of(&self, kind: Kind, directory: &CredentialFiles, token: &Token) -> Result<()> {
         if token.0.is_empty() || !token.0.chars().all(|c| c.is_ascii_graphic()) {
             return Err(Error::invalid(
                 "the kubelet sent a service account token that is empty or has invalid characters",
             ));
         }
-        for name in self.names(directory, Kind::Token) {
-            let written = directory.write(&Kind::Token.of(name), &token.0);
+        for name in self.names(directory, kind) {
+            let written = directory.write(&kind.of(name), &token.0);
             written.map_err(|error| failed(directory.path(), &error))?;
         }
         Ok(())
@@ -125,6 +139,17 @@ impl Profile {
             ("AWS_ROLE_ARN".to_owned(), role.to_owned()),
             ("AWS_ROLE_SESSION_NAME".to_owned(), "s3-csi-driver".to_owned()),
             ("AWS_WEB_IDENTITY_TOKEN_FILE".to_owned(), token.to_string_lossy().into_owned()),
+        ]
+    }
+
+    /// Variables that lead the engine to the node's agent, and to the token for it in this directory.
+    #[must_use]
+    pub fn agent_env(&self, directory: &Path, url: &str) -> [(String, String); 3] {
+        let token = directory.join(Kind::AgentToken.of(&self.name));
+        [
+            ("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE".to_owned(), token.to_string_lossy().into_owned()),
+            ("AWS_CONTAINER_CREDENTIALS_FULL_URI".to_owned(), url.to_owned()),
+            ("AWS_EC2_METADATA_DISABLED".to_owned(), "true".to_owned()),
         ]
     }
 

@@ -1,5 +1,5 @@
-//! Words to workloads whose engine died. Enters: a target that was dead and is mounted again, or whose engine is started again on its mount.
-//! Leaves: a [`Notice`] for its workload.
+//! Words to workloads whose engine died or whose bucket is gone. Enters: a target that was dead and is mounted again, whose engine is started again
+//! on its mount, or whose engine heard so from the store. Leaves: a [`Notice`] for its workload.
 //!
 //! Never here: the writing of an Event; a wait for its writer.
 
@@ -35,6 +35,22 @@ pub(super) fn tell_of_restart(
     send(notices, workload, Reason::VolumeEngineRestarted, volume, note);
 }
 
+/// Tells a workload that the bucket of its volume is gone, as the engine in `pod` heard from the store.
+pub(super) fn tell_of_bucket(
+    notices: &Notices,
+    workload: Option<&WorkloadRef>,
+    volume: &str,
+    bucket: &str,
+    pod: &str,
+) {
+    let note = format!(
+        "the store says that the bucket {bucket} of PersistentVolume {volume} does not exist any more: reading and writing fail with \
+         \"Input/output error\". Was it deleted, or does another store answer at the endpoint? The mount goes on once the bucket is there \
+         again; the log of Mountpoint Pod {pod} has the requests"
+    );
+    send(notices, workload, Reason::VolumeBucketGone, volume, note);
+}
+
 fn send(notices: &Notices, workload: Option<&WorkloadRef>, reason: Reason, volume: &str, note: String) {
     let (Some(notices), Some(workload)) = (notices, workload) else {
         tracing::warn!("{note}");
@@ -43,7 +59,7 @@ fn send(notices: &Notices, workload: Option<&WorkloadRef>, reason: Reason, volum
     let notice = Notice { workload: workload.clone(), reason, note };
     if let Err(error) = notices.try_send(notice) {
         let WorkloadRef { namespace, name, .. } = workload;
-        tracing::warn!(%namespace, pod = %name, %error, "no Event tells that the engine of PersistentVolume {volume} died");
+        tracing::warn!(%namespace, pod = %name, %error, "no Event {reason} tells of PersistentVolume {volume}");
     }
 }
 

@@ -208,6 +208,7 @@ mod tests {
             }),
             of_secret: false,
             token: None,
+            agent: None,
         }
     }
 

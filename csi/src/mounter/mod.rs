@@ -73,6 +73,17 @@ pub struct MountRequest {
     pub of_secret: bool,
     /// The token of the workload's service account in place of keys, for the role that the attachment names.
     pub token: Option<Token>,
+    /// The agent that gives keys for that account, if its attachment names no role.
+    pub agent: Option<Agent>,
+}
+
+/// An agent of the node that gives keys for a token of a service account, such as that of EKS Pod Identity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agent {
+    /// The URL of the keys.
+    pub url: String,
+    /// A token for the agent's audience.
+    pub token: Token,
 }
 
 /// A token of a service account.

@@ -258,6 +258,18 @@ impl Node {
                 self.tell_of_restart(bound.workload.as_ref(), &served.request.volume, name, words.as_deref());
             }
         }
+        if self.revivals.take_gone(name) {
+            for bound in served.targets.values() {
+                let (notices, workload) = (&self.config.notices, bound.workload.as_ref());
+                deaths::tell_of_bucket(
+                    notices,
+                    workload,
+                    &served.request.volume,
+                    &served.request.bucket,
+                    name,
+                );
+            }
+        }
         let comm = self.comm(&pod);
         if source::restarting(&comm).is_some() {
             // The mounter tells with its socket if nothing comes of it.
@@ -436,9 +448,7 @@ impl Node {
         let of_token = profile.as_ref().filter(|_| request.token.is_some());
         let leads: Vec<_> = match (of_keys, of_token) {
             (Some(profile), _) => profile.env(&Comm::in_pod().credentials()).into(),
-            (None, Some(profile)) => {
-                profile.token_env(&Comm::in_pod().credentials(), &self.role(request)?).into()
-            }
+            (None, Some(profile)) => self.identity_env(profile, request)?,
             (None, None) => Vec::new(),
         };
         env.retain(|(name, _)| !leads.iter().any(|(other, _)| other == name));
@@ -473,7 +483,14 @@ impl Node {
         let profile = Profile::new(pod.uid, &request.handle)?;
         match (&request.credentials, &request.token) {
             (Some(keys), _) => profile.write(&self.credential_files(pod)?, keys)?,
-            (None, Some(token)) => profile.write_token(&self.credential_files(pod)?, token)?,
+            (None, Some(token)) => {
+                // Both: which one the engine reads was said when it started, and the API server may be away now.
+                let files = self.credential_files(pod)?;
+                profile.write_token(&files, token)?;
+                if let Some(agent) = &request.agent {
+                    profile.write_agent_token(&files, &agent.token)?;
+                }
+            }
             (None, None) => return Ok(None),
         }
         Ok(Some(profile))
@@ -484,17 +501,25 @@ impl Node {
         comm.credentials().map_err(|error| credentials::failed(comm.path(), &error))
     }
 
-    fn role(&self, request: &MountRequest) -> Result<String> {
-        self.assignments.role(&request.volume, &request.workload_uid).ok_or_else(|| {
-            Error::new(
+    /// Variables that lead the engine to keys of the workload's service account: by its role, else by the node's agent. An attachment without an
+    /// account may serve workloads of several, so it gets neither.
+    fn identity_env(&self, profile: &Profile, request: &MountRequest) -> Result<Vec<(String, String)>> {
+        let directory = Comm::in_pod().credentials();
+        let identity = self.assignments.identity(&request.volume, &request.workload_uid);
+        match (identity, &request.agent) {
+            (Some(identity), _) if !identity.role.is_empty() => {
+                Ok(profile.token_env(&directory, &identity.role).into())
+            }
+            (Some(_), Some(agent)) => Ok(profile.agent_env(&directory, &agent.url).into()),
+            _ => Err(Error::new(
                 ErrorKind::FailedPrecondition,
                 format!(
                     "no role is known for the workload: its attachment names none. Was it made before the volume said authenticationSource: \
                      pod, or by an older release? Annotate the workload's ServiceAccount with {} and restart the workload",
                     volume::ROLE_ANNOTATIONS[0]
                 ),
-            )
-        })
+            )),
+        }
     }
 
     /// A reconciler that has not seen yet that a PersistentVolume was deleted and made again assigns the pod of the old one.

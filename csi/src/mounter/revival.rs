@@ -76,6 +76,7 @@ struct Inside {
     due: BTreeSet<String>,
     /// Pods that said so since they were asked for.
     restarted: BTreeSet<String>,
+    gone: BTreeSet<String>,
 }
 
 impl Revivals {
@@ -119,6 +120,7 @@ impl Revivals {
             // The options of before go on; the keys are new.
             served.request.credentials.clone_from(&request.credentials);
             served.request.token.clone_from(&request.token);
+            served.request.agent.clone_from(&request.agent);
         }
         let bound = Bound { read_only: request.read_only, workload: request.workload.clone() };
         served.targets.insert(target.to_owned(), bound);
@@ -146,6 +148,11 @@ impl Revivals {
     /// Whether this pod's mounter said since the last call that it starts its engine again.
     pub(super) fn take_restarted(&self, name: &str) -> bool {
         self.inside.lock().restarted.remove(name)
+    }
+
+    /// Whether this pod's mounter said since the last call that the bucket is gone.
+    pub(super) fn take_gone(&self, name: &str) -> bool {
+        self.inside.lock().gone.remove(name)
     }
 
     /// Lets a pod be looked at, as if its mounter had made a socket.
@@ -241,6 +248,10 @@ impl Revivals {
                             inside.restarted.insert(whose.clone());
                             inside.due.insert(whose);
                         }
+                        Some(name) if name == Comm::GONE.as_bytes() => {
+                            inside.gone.insert(whose.clone());
+                            inside.due.insert(whose);
+                        }
                         _ => {}
                     }
                 }
@@ -283,6 +294,7 @@ impl Revivals {
         inside.served.remove(name);
         inside.due.remove(name);
         inside.restarted.remove(name);
+        inside.gone.remove(name);
         let watch = inside.watches.iter().find(|(_, of)| *of == name).map(|(&watch, _)| watch);
         if let (Some(events), Some(watch)) = (&self.events, watch) {
             inside.watches.remove(&watch);

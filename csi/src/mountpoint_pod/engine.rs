@@ -17,6 +17,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
 
 use super::Config;
+use super::gone::Noticing;
 use super::kept::Kept;
 use crate::contract::log::LogFormat;
 use crate::contract::message::MountMessage;
@@ -90,7 +91,8 @@ impl Engine {
         let oom_kills = oom_kills(&config.memory_events);
         let mut child = command.spawn().map_err(failed)?;
         let stderr = child.stderr.take();
-        let tail = thread::spawn(move || stderr.map(|it| relay(it, io::stderr())).unwrap_or_default());
+        let log = Noticing::new(io::stderr(), config.comm.clone());
+        let tail = thread::spawn(move || stderr.map(|it| relay(it, log)).unwrap_or_default());
         Ok(Self { child, tail, word, memory_events: config.memory_events.clone(), oom_kills })
     }
 

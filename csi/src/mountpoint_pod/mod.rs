@@ -6,6 +6,7 @@
 //! keeps no copy of the device: when the engine dies, its readers get an error at once.
 
 mod engine;
+mod gone;
 mod kept;
 mod restarts;
 
@@ -26,7 +27,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use crate::contract::comm::Comm;
 use crate::contract::log::LogFormat;
 use crate::contract::message::{self, Answer, MountMessage};
-use crate::contract::restart::{RESTART_WITHIN, Restarting};
+use crate::contract::restart::{RESTART_WITHIN, Restarting, can_outlive};
 use crate::error::{Error, Result};
 use engine::{Ended, Engine, OwnCache, is_ready};
 use kept::Kept;
@@ -184,7 +185,7 @@ fn serve(
 
 /// The device and all that another engine needs; or the device alone, where none is to follow.
 fn keep(config: &Config, message: &MountMessage, device: OwnedFd) -> (Option<Kept>, Option<OwnedFd>) {
-    if !config.restarts || !restarts::can_outlive(&message.args) {
+    if !config.restarts || !can_outlive(&message.args) {
         return (None, Some(device));
     }
     match Kept::new(&config.comm, device) {
@@ -350,7 +351,8 @@ fn note_error(comm: &Comm, why: &str) {
 
 /// Whole or not at all, for the node alone.
 fn write_whole(comm: &Comm, file: &Path, text: &str) -> io::Result<()> {
-    let temporary = comm.directory().join(".mount.new");
+    let name = file.file_name().unwrap_or_default().to_string_lossy();
+    let temporary = comm.directory().join(format!(".{name}.new"));
     let _ = std::fs::remove_file(&temporary);
     let mut new = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&temporary)?;
     writeln!(new, "{text}")?;

@@ -89,12 +89,6 @@ pub(super) fn resends(release: &str) -> bool {
     }
 }
 
-/// Whether the engine takes `--supervised` beside these flags: some transports end with their engine.
-pub(super) fn can_outlive(args: &[String]) -> bool {
-    let words: Vec<&str> = args.iter().flat_map(|arg| arg.splitn(2, '=')).collect();
-    !words.windows(2).any(|it| matches!(it, ["--fuse-transport", "io-uring" | "fuser"]))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,12 +142,5 @@ mod tests {
         for release in ["6.8.0-45-generic", "5.14.0-503.el9.x86_64", "6", "", "linux", "-6.9"] {
             assert!(!resends(release), "{release}");
         }
-    }
-
-    #[test]
-    fn flags_of_transports_that_end_with_their_engine_are_left_as_they_are() {
-        let can = |args: &[&str]| can_outlive(&args.iter().map(|&it| it.to_owned()).collect::<Vec<_>>());
-        assert!(can(&["--allow-delete", "--fuse-transport=dev", "--prefix=fuser"]));
-        assert!(!can(&["--fuse-transport=io-uring"]) && !can(&["--fuse-transport", "fuser"]));
     }
 }

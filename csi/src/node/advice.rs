@@ -42,7 +42,8 @@ pub fn field_for(words: &str, volume: &str, source: AuthenticationSource) -> Opt
         }
         AuthenticationSource::Pod => format!(
             "the keys are those of the workload's service account: look at its annotation {}, at the role's trust in that account, and at \
-             the token service (podIdentity.stsEndpointUrl of the chart)",
+             the token service (podIdentity.stsEndpointUrl of the chart). Without that annotation they are of the agent: look at the \
+             account's association there (podIdentity.agentUrl)",
             volume::ROLE_ANNOTATIONS[0]
         ),
         AuthenticationSource::Driver => format!(

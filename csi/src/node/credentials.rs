@@ -104,7 +104,8 @@ pub fn token(
             ErrorKind::FailedPrecondition,
             format!(
                 "authenticationSource 'pod' needs a token of the workload's service account for the audience {audience:?}, and \
-                 the kubelet sent none: look at spec.tokenRequests of CSIDriver {DRIVER} (podIdentity.audience of the chart)"
+                 the kubelet sent none: look at spec.tokenRequests of CSIDriver {DRIVER} (podIdentity.audience and podIdentity.agentUrl of the \
+                 chart)"
             ),
         )
     };

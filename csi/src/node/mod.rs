@@ -14,6 +14,7 @@ pub mod options;
 pub mod publish;
 pub mod stats;
 pub mod target;
+pub mod trial;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -36,7 +37,7 @@ use crate::contract::reason::Reason;
 use crate::contract::volume;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::{Notice, WorkloadRef};
-use crate::mounter::{Credentials, Made, MountRequest, Mounter, Token};
+use crate::mounter::{Agent, Credentials, Made, MountRequest, Mounter, Token};
 use crate::proto::csi::node_server::Node;
 use crate::proto::csi::node_service_capability::{Rpc, Type, rpc};
 use crate::proto::csi::volume_usage::Unit;
@@ -46,6 +47,9 @@ use crate::proto::csi::{
     NodePublishVolumeResponse, NodeServiceCapability, NodeUnpublishVolumeRequest,
     NodeUnpublishVolumeResponse, VolumeCondition, VolumeUsage,
 };
+
+/// The audience of tokens for the agent of EKS Pod Identity.
+const AGENT_AUDIENCE: &str = "pods.eks.amazonaws.com";
 
 /// The configuration of the service Node.
 #[derive(Clone, Debug)]
@@ -64,6 +68,8 @@ pub struct Config {
     pub credentials: DriverKeys,
     /// The token service that exchanges a workload's own identity for keys.
     pub sts: Sts,
+    /// The URL at which an agent of the node gives keys to accounts without a role; `None`: there is none.
+    pub agent_url: Option<String>,
     /// The API server's version, for the user agent.
     pub kubernetes: Option<String>,
     /// The mount table of this process.
@@ -87,6 +93,14 @@ impl Sts {
         };
         self.endpoint_url.clone().unwrap_or_else(|| of_aws(region.unwrap_or("us-east-1")))
     }
+}
+
+/// The keys of a mount, or the tokens that are exchanged for some.
+struct Keys {
+    whose: AuthenticationSource,
+    credentials: Option<Credentials>,
+    token: Option<Token>,
+    agent: Option<Agent>,
 }
 
 /// The parts of the engine's environment.
@@ -153,7 +167,7 @@ impl NodeService {
         let started = Instant::now();
         let request = PublishRequest::parse(call, &self.config.kubelet)?;
         debug!(?request, "NodePublishVolume");
-        let (whose, credentials, token) = self.keys(&request)?;
+        let Keys { whose, credentials, token, agent } = self.keys(&request)?;
         // What the volume says, unless it brings keys.
         let source = match whose {
             AuthenticationSource::Secret | AuthenticationSource::Pod => whose,
@@ -223,6 +237,7 @@ impl NodeService {
             credentials,
             of_secret: whose == AuthenticationSource::Secret,
             token,
+            agent,
         };
         let (mounter, notices, workload) = (self.mounter.clone(), self.notices.clone(), request.workload);
         let mounted = tokio::spawn(async move {
@@ -248,19 +263,20 @@ impl NodeService {
         })
     }
 
-    /// The keys of a mount and their source, or the token that is exchanged for keys.
-    fn keys(
-        &self,
-        request: &PublishRequest,
-    ) -> Result<(AuthenticationSource, Option<Credentials>, Option<Token>)> {
+    /// The keys of a mount and their source, or the tokens that are exchanged for keys.
+    fn keys(&self, request: &PublishRequest) -> Result<Keys> {
         let of_pod = request.authentication_source == AuthenticationSource::Pod;
         let of_driver = || if of_pod { Ok(None) } else { self.config.credentials.read() };
         let (whose, credentials) = credentials::resolve(&request.secrets, of_driver)?;
         if !of_pod || whose == AuthenticationSource::Secret {
-            return Ok((whose, credentials, None));
+            return Ok(Keys { whose, credentials, token: None, agent: None });
         }
-        let token = credentials::token(&request.secrets, &request.tokens, &self.config.sts.audience)?;
-        Ok((AuthenticationSource::Pod, None, Some(token)))
+        let token = |audience: &str| credentials::token(&request.secrets, &request.tokens, audience);
+        let url = self.config.agent_url.clone();
+        let agent =
+            url.map(|url| Ok::<_, Error>(Agent { url, token: token(AGENT_AUDIENCE)? })).transpose()?;
+        let token = Some(token(&self.config.sts.audience)?);
+        Ok(Keys { whose: AuthenticationSource::Pod, credentials: None, token, agent })
     }
 
     async fn unpublish(&self, call: NodeUnpublishVolumeRequest) -> Result<NodeUnpublishVolumeResponse> {

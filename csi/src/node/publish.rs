@@ -138,23 +138,17 @@ impl PublishRequest {
         if is_inline {
             check_inline(&context, &secrets)?;
         }
-        let bucket = bucket(&context, &volume, is_inline)?;
-        let authentication_source = AuthenticationSource::parse(attribute(volume::AUTHENTICATION_SOURCE))?;
+        let Attributes {
+            bucket,
+            prefix,
+            region,
+            endpoint_url,
+            sts_region,
+            engine_env,
+            authentication_source,
+        } = Attributes::read(&context, &volume, is_inline)?;
         let workload_uid = target.workload_uid(attribute(volume::CONTEXT_POD_UID));
         let named = |key| attribute(key).filter(|it| !it.is_empty()).map(str::to_owned);
-        let prefix = prefix(named(volume::PREFIX), &volume)?;
-        let endpoint_url = named(volume::ENDPOINT_URL);
-        if endpoint_url.is_some() && is_arn(&bucket) {
-            return Err(Error::invalid(format!(
-                "{} is an ARN, which names a bucket of AWS, and {} names another store: leave one of them out of volumeAttributes of \
-                 PersistentVolume {volume}",
-                volume::BUCKET_NAME,
-                volume::ENDPOINT_URL
-            )));
-        }
-        let region = region_name(volume::REGION, named(volume::REGION), &volume)?;
-        let sts_region = region_name(volume::STS_REGION, named(volume::STS_REGION), &volume)?;
-        let engine_env = engine_env(&context, &volume)?;
         let workload = named(volume::CONTEXT_POD_NAMESPACE).zip(named(volume::CONTEXT_POD_NAME));
         let workload = workload.map(|(namespace, name)| {
             let uid = workload_uid.clone();
@@ -223,6 +217,49 @@ impl PublishRequest {
     pub fn place(&self) -> String {
         let (prefix, store) = (self.prefix.as_deref(), self.endpoint_url.as_deref());
         digest(&[&self.bucket, prefix.unwrap_or_default(), store.unwrap_or_default()])
+    }
+}
+
+/// A volume's words about its data and keys.
+pub(super) struct Attributes {
+    pub(super) bucket: String,
+    pub(super) prefix: Option<String>,
+    region: Option<String>,
+    endpoint_url: Option<String>,
+    sts_region: Option<String>,
+    engine_env: Vec<(String, String)>,
+    pub(super) authentication_source: AuthenticationSource,
+}
+
+impl Attributes {
+    /// Reads the attributes of a volume, whatever the kubelet put among them.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the attribute and the volume.
+    pub(super) fn read(context: &HashMap<String, String>, volume: &str, inline: bool) -> Result<Self> {
+        let named = |key| context.get(key).filter(|it| !it.is_empty()).cloned();
+        let bucket = bucket(context, volume, inline)?;
+        let source = context.get(volume::AUTHENTICATION_SOURCE).map(String::as_str);
+        let authentication_source = AuthenticationSource::parse(source)?;
+        let prefix = prefix(named(volume::PREFIX), volume)?;
+        let endpoint_url = named(volume::ENDPOINT_URL);
+        if endpoint_url.is_some() && is_arn(&bucket) {
+            return Err(Error::invalid(format!(
+                "{} is an ARN, which names a bucket of AWS, and {} names another store: leave one of them out of volumeAttributes of \
+                 PersistentVolume {volume}",
+                volume::BUCKET_NAME,
+                volume::ENDPOINT_URL
+            )));
+        }
+        Ok(Self {
+            prefix,
+            region: region_name(volume::REGION, named(volume::REGION), volume)?,
+            endpoint_url,
+            sts_region: region_name(volume::STS_REGION, named(volume::STS_REGION), volume)?,
+            engine_env: engine_env(context, volume)?,
+            authentication_source,
+            bucket,
+        })
     }
 }
 

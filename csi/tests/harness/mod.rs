@@ -155,6 +155,15 @@ impl Driver {
     }
 
     pub(crate) async fn start_with(stats: Stats) -> Self {
+        Self::start_as(stats, None).await
+    }
+
+    /// A driver whose node has an agent with this URL.
+    pub(crate) async fn start_with_agent(url: &str) -> Self {
+        Self::start_as(Stats::default(), Some(url.to_owned())).await
+    }
+
+    async fn start_as(stats: Stats, agent_url: Option<String>) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mount_table = directory.path().join("mountinfo");
         std::fs::write(&mount_table, "").unwrap();
@@ -170,6 +179,7 @@ impl Driver {
                 session_token: None,
             })),
             sts: Sts { endpoint_url: None, audience: "sts.amazonaws.com".into() },
+            agent_url,
             kubernetes: None,
             mount_table,
         };

@@ -225,3 +225,13 @@ of older releases name no architectures: their image was for one.
 {{- define "mount-s3.secretNamespaces" -}}
 {{- if eq (include "mount-s3.secrets" .) "namespaces" }}{{ toJson .Values.rbac.secretNamespaces }}{{ else }}[]{{ end -}}
 {{- end }}
+
+{{/* Settings of each Mountpoint Pod as JSON. A list without a toleration is one; what is empty else is left to the reconciler. */}}
+{{- define "mount-s3.podTemplate" -}}
+{{- $set := dict -}}
+{{- range $name := list "podSecurityContext" "securityContext" "dnsPolicy" "dnsConfig" "hostAliases" "runtimeClassName" -}}
+{{- with get $.Values.mountpointPod $name }}{{ $_ := set $set $name . }}{{ end -}}
+{{- end -}}
+{{- if hasKey .Values.mountpointPod "tolerations" }}{{ $_ := set $set "tolerations" .Values.mountpointPod.tolerations }}{{ end -}}
+{{- with $set }}{{ toJson . }}{{ end -}}
+{{- end }}

@@ -179,6 +179,12 @@ impl FileSystem {
         Self { mover: Some(mover), ..self }
     }
 
+    /// Files and directories that are open or being stored, and a number that grows with each open.
+    pub fn handles(&self) -> (usize, u64) {
+        let (files, dirs) = (self.files.count(), self.dirs.count());
+        (files.0 + dirs.0, files.1 + dirs.1)
+    }
+
     /// The files that are open now.
     pub fn open_files(&self) -> OpenFiles {
         let mut open = OpenFiles::default();

@@ -6,7 +6,7 @@ use csi::contract::pod;
 use csi::events::WorkloadRef;
 use k8s_openapi::api::core::v1::{
     Affinity, Capabilities, Container, Pod, PodAffinity, PodAffinityTerm, PodSpec, SeccompProfile,
-    SecurityContext, Toleration,
+    SecurityContext,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
@@ -69,7 +69,9 @@ pub fn headroom_pod(config: &PodConfig, request: &HeadroomRequest) -> Option<Pod
         },
         spec: Some(PodSpec {
             affinity: Some(Affinity { pod_affinity: Some(affinity), ..Affinity::default() }),
-            tolerations: Some(vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }]),
+            tolerations: Some(config.template.tolerations()),
+            // A runtime's overhead counts as room, too.
+            runtime_class_name: config.template.runtime_class_name.clone(),
             // The Mountpoint Pod waits for it to be gone. Not 0: its room must not be given away before the kubelet has it back.
             termination_grace_period_seconds: Some(1),
             priority_class_name: Some(headroom.priority_class.clone()),

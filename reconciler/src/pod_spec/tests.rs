@@ -16,6 +16,7 @@ fn config() -> PodConfig {
         annotations: BTreeMap::new(),
         env: BTreeMap::new(),
         se_linux: None,
+        template: Template::default(),
         engine_version: "1.2.3".into(),
         resources: Resources {
             requests_cpu: Some("10m".into()),
@@ -107,17 +108,20 @@ fn a_mountpoint_pod_is_exactly_this() {
                         "runAsUser": 1000,
                         "runAsNonRoot": true,
                         "allowPrivilegeEscalation": false,
+                        "readOnlyRootFilesystem": true,
                         "capabilities": {"drop": ["ALL"]},
                         "seccompProfile": {"type": "RuntimeDefault"},
                     },
                     "volumeMounts": [
                         {"name": "comm", "mountPath": "/comm"},
                         {"name": "state", "mountPath": "/var/lib/mount-s3"},
+                        {"name": "tmp", "mountPath": "/tmp"},
                     ],
                 }],
                 "volumes": [
                     {"name": "comm", "emptyDir": {"medium": "Memory", "sizeLimit": "10Mi"}},
                     {"name": "state", "emptyDir": {"sizeLimit": "10Mi"}},
+                    {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}},
                 ],
             },
         })
@@ -137,6 +141,14 @@ fn what_kubernetes_runs_makes_the_digest_and_nothing_else_does() {
         was
     );
     assert_ne!(of(PodConfig { image: "another".into(), ..config() }), was);
+    for set in [
+        json!({"dnsPolicy": "Default"}),
+        json!({"securityContext": {"runAsGroup": 7}}),
+        json!({"tolerations": []}),
+    ] {
+        let template = serde_json::from_value(set.clone()).unwrap();
+        assert_ne!(of(PodConfig { template, ..config() }), was, "{set}");
+    }
     assert_ne!(digest(&config(), &PodRequest { settings: Settings::default(), ..request() }), was);
 }
 
@@ -158,14 +170,14 @@ fn certificates_of_the_chart_and_of_the_volume_are_files_of_the_pod() {
     let config = PodConfig { ca_config_map: "site-ca".into(), ..config() };
     let pod = serde_json::to_value(pod_of(&config, &PodRequest { settings, ..request() })).unwrap();
     assert_eq!(
-        pod["spec"]["volumes"][2],
+        pod["spec"]["volumes"][3],
         json!({"name": "ca", "projected": {"sources": [
             {"configMap": {"name": "site-ca", "items": [{"key": "ca-bundle.crt", "path": "chart.crt"}]}},
             {"configMap": {"name": "team-ca", "items": [{"key": "ca-bundle.crt", "path": "volume.crt"}]}},
         ]}})
     );
     assert_eq!(
-        pod["spec"]["containers"][0]["volumeMounts"][2],
+        pod["spec"]["containers"][0]["volumeMounts"][3],
         json!({"name": "ca", "mountPath": "/etc/mount-s3/ca", "readOnly": true})
     );
     for name in ["Team", "a/b", "-a", "a..b", "../x"] {
@@ -226,6 +238,22 @@ fn metadata_and_context_of_the_chart_stand_beside_ours() {
     assert_eq!(container["env"], json!([{"name": "HTTPS_PROXY", "value": "http://proxy:3128"}]));
     assert_eq!(container["securityContext"]["seLinuxOptions"], json!({"level": "s0:c1"}));
     assert_eq!(container["securityContext"]["runAsNonRoot"], true, "what the namespace asks for stays");
+}
+
+#[test]
+fn names_runtime_and_tolerations_of_the_chart_are_the_pods() {
+    let set = json!({
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["192.0.2.53"], "searches": ["s3.test"]},
+        "hostAliases": [{"ip": "192.0.2.7", "hostnames": ["s3.test"]}],
+        "runtimeClassName": "kata",
+        "tolerations": [{"key": "storage", "operator": "Exists"}],
+    });
+    let template = serde_json::from_value(set.clone()).unwrap();
+    let pod = serde_json::to_value(pod_of(&PodConfig { template, ..config() }, &request())).unwrap();
+    for (name, value) in set.as_object().unwrap() {
+        assert_eq!(pod["spec"][name], *value, "{name}");
+    }
 }
 
 #[test]
@@ -308,9 +336,9 @@ fn the_cache_has_a_volume_of_its_kind_and_the_mounter_finds_it() {
         let settings = Settings::new(&attributes, &options).unwrap();
         let pod = pod_of(&config(), &PodRequest { settings, ..request() });
         let pod = serde_json::to_value(pod).unwrap();
-        let mount = &pod["spec"]["containers"][0]["volumeMounts"][2];
+        let mount = &pod["spec"]["containers"][0]["volumeMounts"][3];
         assert_eq!(*mount, json!({"name": "local-cache", "mountPath": "/local-cache"}));
-        pod["spec"]["volumes"][2].clone()
+        pod["spec"]["volumes"][3].clone()
     };
     let of_disk = json!({"name": "local-cache", "emptyDir": {"sizeLimit": "2048Mi"}});
     assert_eq!(with(&[(volume::CACHE, "emptyDir"), (volume::CACHE_SIZE_LIMIT, "2Gi")], &[]), of_disk);

@@ -1,8 +1,10 @@
-//! A token service for the lab: exchanges a token of a service account for keys of a store, as AWS's AssumeRoleWithWebIdentity does. Enters:
+//! A token service for the lab: exchanges a token of a service account for keys of a store, as AWS's AssumeRoleWithWebIdentity does, and
+//! (`agent`) an agent that does it without a role. Enters:
 //! the form of a request, the API server's public keys. Leaves: keys for an hour, or the refusal in AWS's words.
 //!
 //! Never here: a token or a secret in a log.
 
+pub mod agent;
 mod token;
 
 use std::collections::BTreeMap;

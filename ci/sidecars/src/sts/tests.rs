@@ -136,3 +136,30 @@ fn whatever_is_wrong_with_a_token_is_refused() {
     let (status, _) = service(&issuer).answer("Action=AssumeRole", Timestamp::from_second(1000).unwrap());
     assert_eq!(status, 400);
 }
+
+#[test]
+fn an_agent_gives_keys_to_associated_accounts_by_tokens_of_its_audience() {
+    let issuer = Issuer::new();
+    let mut claims = claims();
+    let keys = ("KEYOFACCOUNT".to_owned(), "hush".to_owned());
+    let agent = agent::Agent {
+        issuer: ISSUER.into(),
+        keys: issuer.keys(),
+        associations: BTreeMap::from([(SUBJECT.to_owned(), keys)]),
+    };
+    let now = Timestamp::from_second(1000).unwrap();
+    let ask = |claims: &Value| agent.answer(Some(&issuer.token(&header(), claims)), now);
+    let (status, document) = ask(&claims);
+    assert!(
+        status == 400 && document["message"] == "Incorrect token audience",
+        "that of the token service: {document}"
+    );
+    claims["aud"] = json!([agent::AUDIENCE]);
+    let (status, document) = ask(&claims);
+    assert_eq!((status, document["AccessKeyId"].as_str()), (200, Some("KEYOFACCOUNT")));
+    assert_eq!(document["Expiration"], "1970-01-01T01:16:40Z");
+    claims["sub"] = json!("system:serviceaccount:team:reader");
+    let (status, document) = ask(&claims);
+    assert!(status == 403 && document["code"] == "AccessDenied" && document["SecretAccessKey"].is_null());
+    assert_eq!(agent.answer(None, now).0, 400);
+}

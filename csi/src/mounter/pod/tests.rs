@@ -8,7 +8,7 @@ use crate::mounter::mountinfo::{Changes, Mount, Mounts};
 use crate::mounter::testing::api::{Server, attachment, lease, mountpoint_pod};
 use crate::mounter::testing::engine::MountpointPod;
 use crate::mounter::testing::{dirs, fuse, isolated, processes, runtime};
-use crate::mounter::{Credentials, Token};
+use crate::mounter::{Agent, Credentials, Token};
 
 const NODE: &str = "worker-1";
 const LONG: Duration = Duration::from_secs(60);
@@ -65,6 +65,7 @@ impl Home {
             }),
             of_secret: false,
             token: None,
+            agent: None,
         }
     }
 
@@ -186,6 +187,47 @@ fn a_service_accounts_token_is_a_file_and_its_role_is_the_attachments() {
             };
             assert_eq!((held().as_str(), home.keys().as_str()), ("canary.1", ""));
             home.mounter.mount(token("canary.2")).await.unwrap();
+            assert_eq!(held(), "canary.2", "the next publish call renews it");
+        });
+    });
+}
+
+#[test]
+fn an_account_without_a_role_gets_its_keys_of_the_nodes_agent() {
+    isolated(|| {
+        at_home(async |home| {
+            let url = "http://169.254.170.23/v1/credentials";
+            let request = |text: &str| MountRequest {
+                credentials: None,
+                token: Some(Token("for-sts".into())),
+                agent: Some(Agent { url: url.into(), token: Token(text.into()) }),
+                env: vec![("AWS_REGION".into(), "r".into())],
+                ..home.request("w1", "")
+            };
+            // Without an account in the attachment its pod may serve others' workloads.
+            let error = home.mounter.mount(request("canary.1")).await.unwrap_err();
+            assert_eq!(error.kind, ErrorKind::FailedPrecondition, "{error}");
+
+            let mut attachment = json_pairs(&[("mp-1", &["w1"])]);
+            attachment["spec"]["authenticationSource"] = "pod".into();
+            attachment["spec"]["workloadServiceAccountIAMRoleARN"] = "".into();
+            home.server.attachments().put("a", attachment);
+            // The watch brings it when it brings it.
+            while home.mounter.mount(request("canary.1")).await.is_err() {}
+            let messages = home.pod.messages();
+            let wanted = [
+                "AWS_REGION=r".to_owned(),
+                "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE=/comm/credentials/pod-uid-handle-1-s3-csi-agent-token".to_owned(),
+                format!("AWS_CONTAINER_CREDENTIALS_FULL_URI={url}"),
+                "AWS_EC2_METADATA_DISABLED=true".to_owned(),
+            ];
+            assert_eq!(messages.last().unwrap().env, wanted);
+            let held = || {
+                let at = Comm::on_host(&home.kubelet, "pod-uid").credentials();
+                std::fs::read_to_string(at.join("pod-uid-handle-1-s3-csi-agent-token")).unwrap()
+            };
+            assert_eq!(held(), "canary.1");
+            home.mounter.mount(request("canary.2")).await.unwrap();
             assert_eq!(held(), "canary.2", "the next publish call renews it");
         });
     });

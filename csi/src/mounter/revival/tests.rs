@@ -19,6 +19,7 @@ fn request(target: &Path) -> MountRequest {
         credentials: None,
         of_secret: false,
         token: None,
+        agent: None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Whole mounts by a real systemd: each test has a node of its own, with the real engine and a real S3 server.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::{Child, Command, Stdio};
 
@@ -16,6 +16,7 @@ use crate::mounter::pod::{self, PodMounter};
 use crate::mounter::sys::Busy;
 use crate::mounter::testing::api::{Server, attachment, lease, mountpoint_pod};
 use crate::mounter::testing::runtime;
+use crate::mountpoint_pod::kernel_resends;
 
 const SECRET: &str = "canary-of-the-secret-key";
 const LONG: Duration = Duration::from_secs(60);
@@ -115,6 +116,7 @@ impl Home {
             }),
             of_secret: false,
             token: None,
+            agent: None,
         }
     }
 
@@ -209,12 +211,57 @@ fn a_mount_outlives_its_driver_and_the_next_driver_refreshes_it() {
 }
 
 #[test]
+fn programs_read_on_when_systemd_starts_the_next_engine_on_the_same_mount() {
+    if !need("Linux 6.9, which sends requests again", kernel_resends()) {
+        return;
+    }
+    in_node(|| {
+        runtime().block_on(async {
+            let home = Home::new();
+            let (driver, target) = (home.driver(), home.target("u1"));
+            let big = vec![7; 3 << 20];
+            fs::write(home.root.join("store/bucket/big"), &big).unwrap();
+            driver.mount(home.request("u1")).await.unwrap();
+            let device = Mounts::read().unwrap().at(&target).unwrap().device.clone();
+            let inside = home.root.join("container");
+            fs::create_dir(&inside).unwrap();
+            rustix::mount::mount_bind(&target, &inside).unwrap();
+            rustix::mount::mount_change(&inside, rustix::mount::MountPropagationFlags::PRIVATE).unwrap();
+            let mut open = fs::File::open(inside.join("big")).unwrap();
+            let mut written = fs::File::create(target.join("written")).unwrap();
+            written.write_all(b"half").unwrap();
+            for _ in 0..3 {
+                let killed = pid(&target);
+                kill(killed);
+                let mut part = vec![0; 1 << 20];
+                open.read_exact(&mut part).unwrap();
+                assert!(part.iter().all(|byte| *byte == 7));
+                assert_eq!(hello(&inside).unwrap(), "from the bucket");
+                until("systemd knows the next engine", || ![killed, 0].contains(&pid(&target)));
+            }
+            assert!(written.sync_all().is_err());
+            drop((open, written));
+            assert!(!home.root.join("store/bucket/written").exists());
+            let mounts = Mounts::read().unwrap();
+            assert!(mounts.layers(&target).count() == 1 && mounts.at(&target).unwrap().device == device);
+            driver.mount(home.request("u1")).await.unwrap();
+            sys::unmount(&inside, Busy::Detach).unwrap();
+            driver.unmount(&target).await.unwrap();
+            home.assert_nothing_is_left("u1");
+        });
+    });
+}
+
+/// Goal: so it was before Linux 6.9, and is with transports that end with their engine.
+#[test]
 fn a_crashed_engine_restarts_over_its_dead_mount_and_containers_see_it() {
     in_node(|| {
         runtime().block_on(async {
             let home = Home::new();
             let (driver, target) = (home.driver(), home.target("u1"));
-            driver.mount(home.request("u1")).await.unwrap();
+            let mut request = home.request("u1");
+            request.args.push("--fuse-transport=fuser".to_owned());
+            driver.mount(request.clone()).await.unwrap();
             // As a container with HostToContainer has it.
             let inside = home.root.join("container");
             fs::create_dir(&inside).unwrap();
@@ -235,12 +282,12 @@ fn a_crashed_engine_restarts_over_its_dead_mount_and_containers_see_it() {
             assert_eq!(Mounts::read().unwrap().layers(&target).count(), 2);
             until("the next engine aborts the upload", || notes() == 0);
             drop(half);
-            driver.mount(home.request("u1")).await.unwrap();
+            driver.mount(request.clone()).await.unwrap();
             // systemd gives up; the kubelet's next call does not.
             systemctl(&["stop", &unit::name(&target)]);
             sys::unmount(&inside, Busy::Detach).unwrap();
             until("the uppermost mount is gone or dead", || hello(&target).is_err());
-            driver.mount(home.request("u1")).await.unwrap();
+            driver.mount(request.clone()).await.unwrap();
             assert_eq!(hello(&target).unwrap(), "from the bucket");
             driver.unmount(&target).await.unwrap();
             home.assert_nothing_is_left("u1");

@@ -10,13 +10,20 @@ use zbus::wire::Variant;
 
 use super::super::MountRequest;
 use super::super::host_files;
+use crate::contract::restart::can_outlive;
 
-/// How often systemd restarts a crashed engine, over the dead mount. After that the next publish of its target does, which also
-/// removes all dead mounts but the lowest.
+/// How often systemd restarts a crashed engine. After that the next publish of its target does, which also removes all dead mounts but the lowest.
 const RESTARTS_MAX: u32 = 5;
+/// The time in which they are counted, where the next engine goes on with the mount. Doubled, a mount whose engines die slowly is given up; halved, an
+/// engine that can't live is started more often. Elsewhere each restart leaves a dead mount below, so all of them count.
+const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
 /// The time from a crash to the new start. Longer keeps readers of the mount without it; shorter, and a store that makes engines crash is asked
 /// more often.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
+/// The same where readers wait for the next engine.
+const GO_ON_AFTER: Duration = Duration::from_millis(100);
+/// Descriptors that systemd keeps of a mount whose engine is dead: its device and its journal.
+const KEPT_DESCRIPTORS: u32 = 2;
 /// An engine that is asked to end completes uploads of closed files for ten seconds.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 /// The limit on open files: the engine's connections and the files of its cache.
@@ -60,6 +67,11 @@ impl Unit {
         let environment: Vec<_> = self.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let text = |text: &str| Variant::from(text.to_owned());
         let micros = |time: Duration| Variant::from(u64::try_from(time.as_micros()).unwrap_or(u64::MAX));
+        let outlives = can_outlive(&request.args);
+        let (after, within) = match outlives {
+            true => (micros(GO_ON_AFTER), micros(RESTARTS_WITHIN)),
+            false => (micros(RESTART_AFTER), Variant::from(u64::MAX)),
+        };
         let description = format!("bucket {} of volume {}", request.bucket, request.volume);
         vec![
             ("Description", text(&description)),
@@ -77,9 +89,10 @@ impl Unit {
             ("TimeoutStopUSec", micros(STOP_WITHIN)),
             // By a signal or a panic, not after an error that it named: the next publish of the target tries that again.
             ("Restart", text("on-abnormal")),
-            ("RestartUSec", micros(RESTART_AFTER)),
-            ("StartLimitIntervalUSec", Variant::from(u64::MAX)),
+            ("RestartUSec", after),
+            ("StartLimitIntervalUSec", within),
             ("StartLimitBurst", Variant::from(RESTARTS_MAX + 1)),
+            ("FileDescriptorStoreMax", Variant::from(if outlives { KEPT_DESCRIPTORS } else { 0 })),
         ]
     }
 
@@ -99,6 +112,9 @@ impl Unit {
         }
         args.push(format!("--state-dir={}", self.state.display()));
         args.push("--foreground".to_owned());
+        if can_outlive(&request.args) {
+            args.push("--supervised".to_owned());
+        }
         args.extend([request.bucket.clone(), self.target.display().to_string()]);
         args
     }
@@ -130,6 +146,7 @@ mod tests {
             credentials: None,
             of_secret: false,
             token: None,
+            agent: None,
         }
     }
 
@@ -159,7 +176,7 @@ mod tests {
                 r#"Description "bucket bucket of volume pv-1""#,
                 r#"Type "notify""#,
                 r#"NotifyAccess "main""#,
-                r#"ExecStart [("/opt/bin/mount-s3", ["/opt/bin/mount-s3", "--allow-delete", "--state-dir=/k/state", "--foreground", "bucket", "/k/t"], false)]"#,
+                r#"ExecStart [("/opt/bin/mount-s3", ["/opt/bin/mount-s3", "--allow-delete", "--state-dir=/k/state", "--foreground", "--supervised", "bucket", "/k/t"], false)]"#,
                 r#"Environment ["AWS_REGION=r"]"#,
                 r#"StandardOutput "journal""#,
                 r#"StandardError "journal""#,
@@ -168,11 +185,27 @@ mod tests {
                 "TimeoutStartUSec uint64 110000000",
                 "TimeoutStopUSec uint64 20000000",
                 r#"Restart "on-abnormal""#,
-                "RestartUSec uint64 1000000",
-                "StartLimitIntervalUSec uint64 18446744073709551615",
+                "RestartUSec uint64 100000",
+                "StartLimitIntervalUSec uint64 60000000",
                 "StartLimitBurst uint32 6",
+                "FileDescriptorStoreMax uint32 2",
             ]
         );
+    }
+
+    #[test]
+    fn an_engine_that_ends_with_its_mount_is_not_supervised() {
+        let request = request(&["--fuse-transport=fuser"]);
+        let properties = unit().properties(&request);
+        let shown: Vec<_> = properties.iter().map(|(name, value)| format!("{name} {value}")).collect();
+        let wanted = [
+            "RestartUSec uint64 1000000",
+            "StartLimitIntervalUSec uint64 18446744073709551615",
+            "StartLimitBurst uint32 6",
+            "FileDescriptorStoreMax uint32 0",
+        ];
+        assert!(shown.ends_with(&wanted.map(str::to_owned)), "{shown:?}");
+        assert!(!arguments(&unit(), &request).contains("--supervised"));
     }
 
     #[test]
@@ -189,16 +222,22 @@ mod tests {
         let with = Unit { cache: Some("/k/cache/1".into()), ..unit() };
         assert_eq!(
             arguments(&with, &asked),
-            "--allow-other --cache=/k/cache/1 --state-dir=/k/state --foreground bucket /k/t"
+            "--allow-other --cache=/k/cache/1 --state-dir=/k/state --foreground --supervised bucket /k/t"
         );
     }
 
     #[test]
     fn a_target_that_only_reads_has_a_read_only_mount() {
         let reads = MountRequest { read_only: true, ..request(&[]) };
-        assert_eq!(arguments(&unit(), &reads), "--read-only --state-dir=/k/state --foreground bucket /k/t");
+        assert_eq!(
+            arguments(&unit(), &reads),
+            "--read-only --state-dir=/k/state --foreground --supervised bucket /k/t"
+        );
         let both = MountRequest { source_read_only: true, ..request(&["--read-only"]) };
-        assert_eq!(arguments(&unit(), &both), "--read-only --state-dir=/k/state --foreground bucket /k/t");
+        assert_eq!(
+            arguments(&unit(), &both),
+            "--read-only --state-dir=/k/state --foreground --supervised bucket /k/t"
+        );
     }
 
     #[test]
@@ -206,7 +245,7 @@ mod tests {
         let with = Unit { extra_ca_bundle: Some("/k/ca.crt".into()), ..unit() };
         assert_eq!(
             arguments(&with, &request(&[])),
-            "--extra-ca-bundle=/k/ca.crt --state-dir=/k/state --foreground bucket /k/t"
+            "--extra-ca-bundle=/k/ca.crt --state-dir=/k/state --foreground --supervised bucket /k/t"
         );
     }
 

@@ -87,6 +87,13 @@ impl MountpointPod {
         device
     }
 
+    /// Says that the engine heard of a bucket that is gone.
+    pub(crate) fn bucket_is_gone(&self) {
+        let new = self.comm.directory().join("new");
+        std::fs::write(&new, "the bucket is gone\n").unwrap();
+        std::fs::rename(new, self.comm.gone()).unwrap();
+    }
+
     /// Starts the next engine on the device that was kept.
     pub(crate) fn go_on(&self, device: OwnedFd) {
         self.inside.lock().engine = Some(Engine::start(device));

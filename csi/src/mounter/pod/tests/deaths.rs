@@ -145,6 +145,40 @@ fn a_mount_whose_engine_is_started_again_stays_and_workloads_hear_it() {
 }
 
 #[test]
+fn workloads_hear_that_the_bucket_is_gone_while_they_have_it_mounted() {
+    isolated(|| {
+        at_home(async |home| {
+            let (to, mut from) = tokio::sync::mpsc::channel(8);
+            let processes = processes(&home.kubelet.join("proc"), &["pod-uid"]);
+            let config =
+                Config { kubelet: home.kubelet.clone(), processes, notices: Some(to), ..Config::new(NODE) };
+            let mounter = PodMounter::new(home.server.client(), config).unwrap();
+            for workload in ["w1", "w2"] {
+                // Only this mounter knows the targets.
+                mounter.mount(home.request(workload, "key-1")).await.unwrap();
+            }
+            let before = mounted(&home.target("w1")).unwrap().device;
+            for _ in 0..2 {
+                home.pod.bucket_is_gone();
+                let mut told = Vec::new();
+                for _ in 0..2 {
+                    let notice = from.recv().await.unwrap();
+                    assert_eq!(notice.reason, Reason::VolumeBucketGone);
+                    let bucket = home.request("w1", "").bucket;
+                    for words in [bucket.as_str(), "pv-1", "mp-1"] {
+                        assert!(notice.note.contains(words), "{words}: {}", notice.note);
+                    }
+                    told.push(notice.workload.name);
+                }
+                told.sort();
+                assert_eq!(told, ["w1", "w2"]);
+            }
+            assert_eq!(mounted(&home.target("w1")).unwrap().device, before, "the mount stays");
+        });
+    });
+}
+
+#[test]
 fn a_driver_started_anew_mounts_again_after_the_kubelets_next_call() {
     isolated(|| {
         at_home(async |home| {

@@ -1,0 +1,41 @@
+# shellcheck shell=bash
+# What the kubelet says of a volume's use. A mounted bucket has room and a size, so that alerts of full disks stay silent. While its engine does not
+# answer, the driver calls the volume abnormal, the kubelet answers as quickly as before, and other pods start; afterwards all is as it was.
+# shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted
+. ci/kubernetes/driver.bash
+
+volume data
+workload reader data
+wait_pod reader
+in_pod reader sh -c 'echo hello >/data/hello'
+node=$(field pod/reader .spec.nodeName)
+# stat_of NAME: the kubelet asks once a minute.
+stat_of() {
+    local line
+    line=$(cluster kubectl get --raw "/api/v1/nodes/$node/proxy/metrics" | grep "^kubelet_volume_stats_$1{" | grep "namespace=\"$namespace\"" | grep 'persistentvolumeclaim="data"') ||
+        { echo "the kubelet has no $1 of the claim"; return 1; }
+    printf '%s\n' "${line##* }"
+}
+is_positive() { awk -v value="$(stat_of "$1")" 'BEGIN { exit !(value > 0) }' || { echo "$1 is $(stat_of "$1")"; return 1; }; }
+for each in capacity_bytes available_bytes inodes inodes_free; do until_ok "$each is above 0" is_positive "$each"; done
+until_ok "used_bytes is said" stat_of used_bytes
+
+stopped=$(engine)
+go_on() { cluster run kill -CONT "$stopped" || true; }
+trap go_on EXIT
+cluster run kill -STOP "$stopped"
+abnormal() { cluster kubectl -n "$driver_namespace" logs daemonset/s3-csi-node -c s3-plugin --since=5m | grep "volume condition" | grep "$namespace-data"; }
+until_ok "the driver calls the volume abnormal" abnormal
+start=$SECONDS
+for _ in 1 2 3; do cluster kubectl get --raw "/api/v1/nodes/$node/proxy/stats/summary" >/dev/null; done
+say "three summaries of the kubelet took $((SECONDS - start)) s"
+[ $((SECONDS - start)) -lt 30 ] || fail "the kubelet is slow while a mount hangs"
+volume beside attributes="{ bucketName: $bucket, prefix: beside/ }"
+workload other beside
+wait_pod other
+
+cluster run kill -CONT "$stopped"
+trap - EXIT
+equal "what the pod reads" hello "$(in_pod reader cat /data/hello)"
+until_ok "available_bytes is above 0 again" is_positive available_bytes
+for pod in reader other; do remove_pod "$pod"; done
