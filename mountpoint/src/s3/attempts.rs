@@ -160,7 +160,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// Waits for a slot, until the last attempts begin: they need none.
-    async fn take_slot(&mut self) -> Option<Slot<'a>> {
+    async fn take_slot(&self) -> Option<Slot<'a>> {
         if !self.takes_slots {
             return None;
         }

@@ -99,7 +99,7 @@ impl Script<'_> {
         panic!("{}: one request failed, and two listings: {}", self.what, self.mount.log());
     }
 
-    fn rename_refused(&mut self) {
+    fn rename_refused(&self) {
         let to = self.mount.path(&self.key("renamed"));
         let error = fs::rename(self.mount.path(&self.key("old")), to).expect_err("renames are not allowed");
         // A look-up before it may fail.
