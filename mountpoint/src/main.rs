@@ -268,13 +268,16 @@ fn heed_asides(mut asides: Signals, mut level: logging::Level) -> anyhow::Result
 /// SIGINT, SIGTERM and SIGHUP unmount; serving ends then by itself. A device that was handed to us is left: its
 /// owner unmounts, or mounts anew; uploads are ended before we leave.
 fn unmount_on_signals(mut signals: Signals, mounted: &mount::Mounted) -> anyhow::Result<()> {
-    let (unmounter, farewell) = (mounted.unmounter(), mounted.farewell());
+    let (unmounter, farewell, leaver) = (mounted.unmounter(), mounted.farewell(), mounted.leaver());
     let supervisor = Supervisor { metrics: Arc::clone(mounted.metrics()), clock: Clock::machine() };
     supervisor.thread("signals".to_owned(), move || {
         for signal in signals.forever() {
             tracing::info!("signal {signal}: unmounting");
             match unmounter.unmount() {
-                Ok(true) => {}
+                Ok(true) => leaver.leave_once_unused(|| {
+                    logging::flush();
+                    std::process::exit(0)
+                }),
                 Ok(false) => {
                     farewell.say(mountpoint::fs::MountEnd::Left);
                     logging::flush();

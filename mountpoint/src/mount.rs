@@ -1,5 +1,6 @@
 //! The wiring: turns a configuration into connected rooms and a session with the kernel. Only this file knows all rooms.
 
+mod leaving;
 mod outliving;
 mod remedy;
 mod upgrade;
@@ -10,7 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, OptionFuture};
 
 use crate::buffer::{Pool, Use};
 use crate::cache::{BlockCache, DiskCache};
@@ -31,10 +32,11 @@ use crate::prefetch::Prefetcher;
 use crate::s3::{Courier, S3Client};
 use crate::stage::{self, Area};
 use crate::supervise::{Supervisor, no_thread, try_threads};
-use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{Arc, Mutex};
 use crate::telemetry::{self, ErrorLine, Told};
 use crate::upload::{Reclaim, Stage, Uploader};
+use leaving::{Leaver, Words};
 use outliving::{Ending, Kept, Outlived};
 use remedy::Start;
 use upgrade::Upgrade;
@@ -65,7 +67,8 @@ pub struct Mounted {
     session: Session,
     fs: Arc<FileSystem>,
     metrics: Arc<Metrics>,
-    told: Told,
+    told: Words,
+    clock: Clock,
     /// The end of a mount that outlives its engine.
     ending: Option<Ending>,
     runtime: tokio::runtime::Runtime,
@@ -367,7 +370,8 @@ impl Connected {
         if let Some(renames) = renames {
             runtime.spawn(async move { renames.go_on().await });
         }
-        Ok(Mounted { session, fs, metrics, told, ending, runtime })
+        let told = Arc::new(Mutex::new(Some(told)));
+        Ok(Mounted { session, fs, metrics, told, clock: supervisor.clock, ending, runtime })
     }
 }
 
@@ -380,6 +384,11 @@ impl Mounted {
     /// A handle that completes closed files and gives up open ones, for a mount that another process unmounts.
     pub fn farewell(&self) -> Farewell {
         Farewell { fs: Arc::clone(&self.fs), runtime: self.runtime.handle().clone() }
+    }
+
+    /// A handle that ends the process behind a signal, where another mount namespace keeps the mount.
+    pub fn leaver(&self) -> Leaver {
+        Leaver::new(self)
     }
 
     /// The counters of this mount.
@@ -404,7 +413,8 @@ impl Mounted {
         if let Some(ending) = &self.ending {
             ending.say();
         }
-        self.runtime.block_on(self.told.last_words());
+        let told = self.told.lock().take();
+        self.runtime.block_on(async { OptionFuture::from(told.map(Told::last_words)).await });
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         served
     }
@@ -523,7 +533,6 @@ impl Farewell {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sync::Mutex;
 
     #[tokio::test]
     async fn freed_memory_goes_back_during_work_and_once_more_and_then_all_rests() {

@@ -22,6 +22,7 @@ mod mount {
     mod appending;
     mod attributes;
     mod cache;
+    mod canary;
     mod copies;
     mod crash;
     mod credentials;
@@ -39,6 +40,7 @@ mod mount {
     mod hung_disk;
     mod interrupts;
     mod kept;
+    mod kept_directories;
     mod kept_model;
     mod large;
     mod left_behind;
@@ -48,6 +50,7 @@ mod mount {
     mod names;
     mod namespaces;
     mod notified;
+    mod nth;
     mod odd_sizes;
     mod odd_stores;
     mod options;
@@ -67,8 +70,11 @@ mod mount {
     mod semantics;
     mod shared;
     mod sources;
+    mod sparse;
     mod stalls;
     mod start;
+    mod states;
+    mod strangers;
     mod systemd;
     mod tools;
     mod trees;

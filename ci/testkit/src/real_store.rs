@@ -1,9 +1,10 @@
 //! A store that `ci/stores` starts: of the kind that `MOUNT_S3_STORE` names, over a folder of the test.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::io::{self, Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::need;
 use crate::server::Server;
@@ -46,6 +47,11 @@ impl RealStore {
         command.env("STORE_ACCESS_KEY", keys[0]).env("STORE_SECRET_KEY", keys[1]);
         let mut server = Server::start(name, &mut command, folder);
         server.listens(START_MAX, address);
+        // MinIO listens before it serves, and asks for a minute's patience then.
+        let end = Instant::now() + START_MAX;
+        while answers_503(address).unwrap_or(false) && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(100));
+        }
         Self { _server: server, address }
     }
 
@@ -53,4 +59,14 @@ impl RealStore {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
+}
+
+/// Whether a store says that it does not serve yet.
+fn answers_503(address: SocketAddr) -> io::Result<bool> {
+    let mut connection = TcpStream::connect(address)?;
+    connection.set_read_timeout(Some(Duration::from_secs(10)))?;
+    connection.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")?;
+    let mut status = [0; 12];
+    connection.read_exact(&mut status)?;
+    Ok(status.ends_with(b" 503"))
 }

@@ -197,6 +197,11 @@ impl<T> HandleTable<T> {
         HandleNo(no)
     }
 
+    /// How many are open, and the next number.
+    pub(super) fn count(&self) -> (usize, u64) {
+        (self.open.read().len(), self.next.load(Relaxed))
+    }
+
     /// Whether it is the number of a handle of an engine that is gone, which was not taken over.
     pub(super) fn is_lost(&self, no: HandleNo) -> bool {
         no.0 < self.lost_below && self.find(no).is_none()

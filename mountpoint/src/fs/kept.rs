@@ -11,6 +11,7 @@ use futures_util::stream::{self, StreamExt as _};
 use rustix::io::Errno;
 use tokio::sync::OnceCell;
 
+use super::directories::Directories;
 use super::{Attr, Entry, Error, FileSystem, Maker, OpenFlags, Result, SetAttr};
 use crate::inode::{DirEntry, InodeNo, InodeTable, Kind, Stat, TimeWish};
 use crate::kept::{self, Keeper, Kept};
@@ -33,6 +34,7 @@ pub struct Keeping {
     pending: Mutex<HashMap<InodeNo, Arc<Pending>>>,
     /// Changes of one file come one after the other: the second begins with what the first one left.
     changes: [tokio::sync::Mutex<()>; CHANGES_MAX],
+    pub(super) directories: Directories,
 }
 
 /// A file that is not stored yet.
@@ -58,7 +60,7 @@ impl Keeping {
     /// Attributes by this keeper. `keeps`, `shows`: the flags `--keep-metadata` and `--xattrs`.
     pub fn new(keeper: Keeper, keeps: bool, shows: bool) -> Self {
         let changes = std::array::from_fn(|_| tokio::sync::Mutex::default());
-        Self { keeper, keeps, shows, pending: Mutex::default(), changes }
+        Self { keeper, keeps, shows, pending: Mutex::default(), changes, directories: Directories::default() }
     }
 
     fn pending(&self, ino: InodeNo) -> Option<Arc<Pending>> {
@@ -86,9 +88,10 @@ impl Keeping {
         }
     }
 
-    /// The file is gone, or was not stored.
+    /// The file or directory is gone, or was not stored.
     pub(super) fn forget(&self, ino: InodeNo) {
         self.pending.lock().remove(&ino);
+        self.directories.forget(ino);
     }
 
     /// One change of this file at a time.
@@ -127,6 +130,9 @@ impl FileSystem {
     /// The attributes that are known of an inode.
     pub(super) fn kept_of(&self, ino: InodeNo) -> Option<Arc<Kept>> {
         let keeping = self.keeps()?;
+        if self.marker_of(ino).is_some() {
+            return self.kept_of_directory(keeping, ino);
+        }
         if self.inodes.is_local(ino) {
             let pending = keeping.pending(ino)?;
             let kept = pending.wanted.lock().kept.clone();
@@ -138,9 +144,13 @@ impl FileSystem {
     /// The attributes that stat shows, as far as they are known.
     pub(super) fn attr(&self, ino: InodeNo, stat: &Stat) -> Attr {
         let plain = self.attr_in_full(self.config.ownership.attr(ino, stat));
-        match self.kept_of(ino) {
+        let attr = match self.kept_of(ino) {
             Some(kept) => kept_attr(plain, stat, &kept),
             None => plain,
+        };
+        match stat.kind {
+            Kind::Directory => self.while_marker_holds(attr),
+            Kind::File | Kind::Link => attr,
         }
     }
 
@@ -150,6 +160,9 @@ impl FileSystem {
     /// `STALE`: the object is another version by now; those of the store.
     pub(super) async fn learn(&self, ino: InodeNo) -> Result<()> {
         let Some(keeping) = self.keeps() else { return Ok(()) };
+        if let Some(marker) = self.marker_of(ino) {
+            return self.learn_directory(keeping, ino, &marker).await;
+        }
         if self.inodes.is_local(ino) {
             return Ok(());
         }
@@ -291,13 +304,16 @@ impl FileSystem {
         pending.stored.get_or_init(rest).await.clone()
     }
 
-    /// Changes attributes of a file, as `change` says. Directories have no object that would keep them.
+    /// Changes attributes of a file, or of a directory that has a marker for them, as `change` says.
     pub(super) async fn change_kept(
         &self,
         keeping: &Keeping,
         ino: InodeNo,
         change: impl Fn(&mut Kept) + Send + Sync,
     ) -> Result<()> {
+        if let Some(marker) = self.marker_of(ino) {
+            return self.change_kept_of_directory(keeping, ino, &marker, change).await;
+        }
         loop {
             if self.inodes.is_local(ino) {
                 if keeping.pending_or_new(ino).set(&change) {
@@ -341,7 +357,7 @@ impl FileSystem {
         wish: SetAttr,
         shown: Attr,
     ) -> Result<Attr> {
-        if shown.kind == Kind::Directory {
+        if shown.kind == Kind::Directory && self.marker_of(ino).is_none() {
             return Ok(shown);
         }
         let now = self.clock.wall();
@@ -358,6 +374,9 @@ impl FileSystem {
                 kept.modified = modified.or(kept.modified);
             })
             .await?;
+        }
+        if shown.kind == Kind::Directory {
+            return self.getattr(ino).await;
         }
         // Shown until the file is stored; an access time is kept nowhere.
         self.inodes.set_times(ino, wish.accessed, wish.modified);
@@ -442,15 +461,12 @@ fn written_at(inodes: &InodeTable, ino: InodeNo) -> Option<SystemTime> {
 
 /// The attributes of the flags and the object, and those that it keeps before them.
 fn kept_attr(plain: Attr, stat: &Stat, kept: &Kept) -> Attr {
-    if plain.kind == Kind::Directory {
-        return plain;
-    }
     let modified = kept.modified.unwrap_or(plain.modified);
     // A time that was set on a file that is not stored yet.
     let accessed = if stat.accessed == stat.modified { modified } else { plain.accessed };
     let mode = kept.mode.map_or(plain.mode, |mode| mode as u16);
     Attr {
-        kind: if kept.is_link { Kind::Link } else { plain.kind },
+        kind: if kept.is_link && plain.kind == Kind::File { Kind::Link } else { plain.kind },
         // An object in an archive tier shows that it can't be opened.
         mode: if stat.readable { mode } else { plain.mode },
         uid: kept.uid.unwrap_or(plain.uid),

@@ -1,13 +1,20 @@
-//! Directories that the bucket has while nothing is in them, with `--directory-markers`: an object of the directory's name and a `/`.
+//! Directories that the bucket has while nothing is in them, with `--directory-markers`: an object of the directory's name and a `/`. With
+//! `--keep-metadata` it keeps the attributes of its directory, which are those of its last HEAD for as long as a directory's facts hold.
 
 use rustix::io::Errno;
 
-use super::{Error, FileSystem, Maker, Result};
+use super::kept::{Keeping, refused};
+use super::{Attr, Error, FileSystem, Maker, Result};
 use crate::inode::InodeNo;
-use crate::kept::{Words, words_of_directory};
+use crate::kept::{self, Kept, Words};
+use crate::moves;
+use crate::object::ObjectKey;
+use crate::sync::Arc;
 
 /// The MIME type of a marker, as s3fs and the console of AWS give it.
 const CONTENT_TYPE: &str = "application/x-directory";
+/// Another client may store or remove a marker between two requests: then it is looked at again, so often. Doubling it follows a busier client.
+const ATTEMPTS_MAX: usize = 3;
 
 impl FileSystem {
     /// Stores the marker of a directory that was made here, if the mount does so. Another client's marker is as good.
@@ -19,21 +26,128 @@ impl FileSystem {
             return Ok(());
         }
         let Some(key) = self.inodes.key_of(ino) else { return Ok(()) };
-        let upload = self.uploader.create(key, true);
-        let words = match self.keeps() {
-            Some(_) => words_of_directory(maker.mode, maker.uid, maker.gid),
-            None => Words::new(),
+        let kept = match self.keeps() {
+            Some(_) => Kept {
+                mode: Some(maker.mode & 0o7777),
+                uid: Some(maker.uid),
+                gid: Some(maker.gid),
+                ..Kept::default()
+            },
+            None => Kept::default(),
         };
+        let is_ours = self.put_marker(key, &kept).await?;
+        self.inodes.stored_directory(ino);
+        if let Some(keeping) = self.keeps().filter(|_| is_ours) {
+            keeping.directories.set(ino, kept, self.clock.now());
+        }
+        Ok(())
+    }
+
+    /// Stores a marker with these attributes; false if there is one.
+    async fn put_marker(&self, key: ObjectKey, kept: &Kept) -> Result<bool> {
+        let upload = self.uploader.create(key, true);
+        let mut words = Words::new();
+        kept.say_of_directory(&mut words);
         upload.described_by(move |properties, _| {
             properties.content_type = Some(CONTENT_TYPE.to_owned());
             properties.user.clone_from(&words);
         });
-        if let Err(error) = upload.finish().await.map_err(Error::from)
-            && error.errno() != Errno::EXIST
-        {
-            return Err(error);
+        match upload.finish().await.map_err(Error::from) {
+            Ok(_) => Ok(true),
+            Err(error) if error.errno() == Errno::EXIST => Ok(false),
+            Err(error) => Err(error),
         }
-        self.inodes.stored_directory(ino);
+    }
+
+    /// The key of the marker that keeps a directory's attributes; `None` of a file, of a bucket's root, and where markers keep none.
+    pub(super) fn marker_of(&self, ino: InodeNo) -> Option<ObjectKey> {
+        // In full mode, modes are shown as long as the mount lasts.
+        if !self.config.directory_markers || self.full.is_some() || self.keeps().is_none() {
+            return None;
+        }
+        self.inodes.key_of(ino).filter(|key| key.as_str().ends_with('/'))
+    }
+
+    /// The attributes of a directory that are known, however old.
+    pub(super) fn kept_of_directory(&self, keeping: &Keeping, ino: InodeNo) -> Option<Arc<Kept>> {
+        keeping.directories.get(ino)
+    }
+
+    /// Whether a marker must be asked before its directory's attributes can be shown.
+    pub(super) fn is_marker_due(&self, ino: InodeNo) -> bool {
+        let Some(keeping) = self.keeps() else { return false };
+        let left = keeping.directories.left(ino, self.inodes.directory_ttl(), self.clock.now());
+        left.is_zero() && self.marker_of(ino).is_some()
+    }
+
+    /// The attributes of a directory, which the kernel may keep as long as the word of its marker holds.
+    pub(super) fn while_marker_holds(&self, attr: Attr) -> Attr {
+        let Some(keeping) = self.keeps() else { return attr };
+        if self.marker_of(attr.ino).is_none() {
+            return attr;
+        }
+        let left = keeping.directories.left(attr.ino, self.inodes.directory_ttl(), self.clock.now());
+        Attr { valid_for: attr.valid_for.min(left), ..attr }
+    }
+
+    /// Has the attributes of a directory known.
+    ///
+    /// # Errors
+    /// The errors of the store.
+    pub(super) async fn learn_directory(
+        &self,
+        keeping: &Keeping,
+        ino: InodeNo,
+        key: &ObjectKey,
+    ) -> Result<()> {
+        if !self.is_marker_due(ino) {
+            return Ok(());
+        }
+        let asked = self.clock.now();
+        let kept = match keeping.keeper.ask_marker(key).await {
+            Ok(kept) => kept,
+            // The names can be listed and the marker not read: the flags say its attributes.
+            Err(error) if error.is_denied() => Kept::default(),
+            Err(error) => return Err(refused(&error, key, "reading the attributes of a directory")),
+        };
+        keeping.directories.set(ino, kept, asked);
         Ok(())
+    }
+
+    /// Changes attributes of a directory: its marker is copied onto itself, or stored if there is none.
+    ///
+    /// # Errors
+    /// `STALE`: another client changes the marker again and again; `NOSPC`: more than S3 keeps; those of the store.
+    pub(super) async fn change_kept_of_directory(
+        &self,
+        keeping: &Keeping,
+        ino: InodeNo,
+        key: &ObjectKey,
+        change: impl Fn(&mut Kept) + Send + Sync,
+    ) -> Result<()> {
+        let _turn = keeping.turn(ino).await;
+        let doing = "changing the attributes of a directory";
+        for _ in 0..ATTEMPTS_MAX {
+            let after = match keeping.keeper.change_marker(key, &change).await {
+                Ok(Some(after)) => Some(after),
+                Ok(None) => {
+                    let mut kept = Kept::default();
+                    change(&mut kept);
+                    if !kept.fits(&Words::new()) {
+                        return Err(refused(&kept::Error::TooMuch, key, doing));
+                    }
+                    let is_ours = self.put_marker(key.clone(), &kept).await?;
+                    is_ours.then_some(kept)
+                }
+                Err(kept::Error::Changed | kept::Error::Copy(moves::Error::Changing)) => None,
+                Err(error) => return Err(refused(&error, key, doing)),
+            };
+            if let Some(after) = after {
+                self.inodes.stored_directory(ino);
+                keeping.directories.set(ino, after, self.clock.now());
+                return Ok(());
+            }
+        }
+        Err(Error::new(Errno::STALE, format!("\"{key}\": {doing}: another client changes its marker")))
     }
 }

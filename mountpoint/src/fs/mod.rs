@@ -6,6 +6,7 @@
 
 mod append;
 mod attr;
+mod directories;
 mod ending;
 mod error;
 mod fallocate;
@@ -177,6 +178,12 @@ impl FileSystem {
     /// Names may change, by this.
     pub fn renaming(self, mover: Mover) -> Self {
         Self { mover: Some(mover), ..self }
+    }
+
+    /// Files and directories that are open or being stored, and a number that grows with each open.
+    pub fn handles(&self) -> (usize, u64) {
+        let (files, dirs) = (self.files.count(), self.dirs.count());
+        (files.0 + dirs.0, files.1 + dirs.1)
     }
 
     /// The files that are open now.

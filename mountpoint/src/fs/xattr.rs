@@ -41,6 +41,9 @@ impl FileSystem {
         if keeping.shows && name.starts_with(OF_STORE) {
             return None;
         }
+        if self.is_marker_due(ino) {
+            return None;
+        }
         let kept = self.kept_of(ino)?;
         Some(kept.xattrs.get(name).cloned().ok_or_else(|| absent(name)))
     }
@@ -82,7 +85,7 @@ impl FileSystem {
     /// Sets an extended attribute. `flags`: those of setxattr(2).
     ///
     /// # Errors
-    /// `EXIST`, `NODATA`: as the flags say; `OPNOTSUPP`: of a directory, or of another name than `user.*`; `PERM`: a fact of the store;
+    /// `EXIST`, `NODATA`: as the flags say; `OPNOTSUPP`: of a directory without a marker for it, or of another name than `user.*`; `PERM`: a fact of the store;
     /// `NOSPC`: S3 keeps 2 KiB of metadata of an object.
     pub async fn setxattr(&self, ino: InodeNo, name: &OsStr, value: &[u8], flags: u32) -> Result<()> {
         self.change_xattr(ino, name, Some(value), flags).await
@@ -103,8 +106,8 @@ impl FileSystem {
         if keeping.shows && name.starts_with(OF_STORE) {
             return Err(Error::new(Errno::PERM, format!("{name}: the store says this, and nobody sets it")));
         }
-        let is_file = self.inodes.is_file(ino);
-        if !keeping.keeps || !is_file {
+        let has_object = self.inodes.is_file(ino) || self.marker_of(ino).is_some();
+        if !keeping.keeps || !has_object {
             return Err(unsupported());
         }
         self.learn(ino).await?;

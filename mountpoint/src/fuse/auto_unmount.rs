@@ -8,13 +8,14 @@ use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 
 use anyhow::Context as _;
 use rustix::mount::{UnmountFlags, unmount};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::helper::helper;
 use super::mounted::{Standing, fusermount, standing};
 use crate::clock::Clock;
 use crate::fs::DeviceNo;
@@ -35,7 +36,7 @@ impl AutoUnmount {
     /// # Errors
     /// This program can't be started once more.
     pub(super) fn watch(dir: &Path, device: DeviceNo) -> io::Result<Self> {
-        let mut watcher = Command::new("/proc/self/exe");
+        let mut watcher = helper("/proc/self/exe");
         watcher.arg0(NAME).arg(FLAG).arg(dir).arg(format!("{}:{}", device.major, device.minor));
         watcher.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
         watcher.current_dir("/").process_group(0);

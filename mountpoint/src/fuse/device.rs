@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 
+use super::helper::helper;
 use super::options::MountOptions;
 use crate::sync::{Arc, Weak};
 
@@ -212,7 +213,7 @@ fn mount_by_helper(dir: &Path, options: &MountOptions) -> anyhow::Result<FuseDev
     if options.no_exec {
         words.push_str(",noexec");
     }
-    let mut helper = Command::new("fusermount3")
+    let mut helper = helper("fusermount3")
         .args(["-o", &words, "--"])
         .arg(dir)
         .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())

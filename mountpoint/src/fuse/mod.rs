@@ -14,6 +14,7 @@ mod device;
 mod encode;
 mod fuser;
 mod gate;
+mod helper;
 mod inbox;
 mod mounted;
 mod on_runtime;

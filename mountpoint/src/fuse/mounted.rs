@@ -6,13 +6,14 @@
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
+use std::process::ExitStatus;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+use super::helper::helper;
 use crate::clock::Clock;
 use crate::fs::DeviceNo;
 use crate::mountinfo;
@@ -108,7 +109,7 @@ pub(super) fn unmount_directory(
 pub(super) fn fusermount(dir: &Path, clock: &Clock) -> io::Result<ExitStatus> {
     let until = clock.now() + PROCESS_WITHIN;
     loop {
-        match Command::new("fusermount3").args(["-u", "-z", "--"]).arg(dir).status() {
+        match helper("fusermount3").args(["-u", "-z", "--"]).arg(dir).status() {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock && clock.now() < until => {
                 std::thread::sleep(Duration::from_millis(20));
             }

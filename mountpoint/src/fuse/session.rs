@@ -257,8 +257,17 @@ impl Unmounter {
     /// Whether our table of mounts still has it. `false` also where that can't be known. A connection that was aborted ends under its mount;
     /// after an unmount the mount is gone first.
     pub fn is_still_mounted(&self) -> bool {
-        let (Some(device), Ok(table)) = (self.device, std::fs::read(mountinfo::OWN)) else { return false };
-        mountinfo::lines(&table).any(|line| device.is(line.device))
+        self.stands() == Some(true)
+    }
+
+    /// Whether our table of mounts is known not to have it.
+    pub fn is_gone(&self) -> bool {
+        self.stands() == Some(false)
+    }
+
+    fn stands(&self) -> Option<bool> {
+        let (device, table) = (self.device?, std::fs::read(mountinfo::OWN).ok()?);
+        Some(mountinfo::lines(&table).any(|line| device.is(line.device)))
     }
 }
 

@@ -328,8 +328,8 @@ impl InodeTable {
         tree.found(ino, now).ok_or_else(|| stale(ino))
     }
 
-    /// Whether a lookup that just went by, the kernel's own before its create, found nothing.
-    fn is_freshly_missing(&self, parent: InodeNo, name: &str) -> Result<bool> {
+    /// Whether a lookup that just went by, the kernel's own before its create or rename, found nothing.
+    pub(super) fn is_freshly_missing(&self, parent: InodeNo, name: &str) -> Result<bool> {
         let now = self.0.clock.now();
         let tree = self.0.tree.lock();
         let (_, directory) = tree.directory(parent)?;

@@ -93,11 +93,16 @@ impl InodeTable {
         wish: RenameWish,
     ) -> Result<Rename> {
         let (name, new_name) = (parse(name)?, parse(new_name)?);
+        // The kernel's own lookup of the new name just found nothing: it is not asked for again.
+        let is_free = self.is_freshly_missing(new_parent, new_name)?;
         let source = self.hold(parent, name).await?;
-        let target = match self.hold(new_parent, new_name).await {
-            Ok(held) => Some(held),
-            Err(error) if matches!(error.kind(), ErrorKind::NotFound) => None,
-            Err(error) => return Err(error),
+        let target = match is_free {
+            true => None,
+            false => match self.hold(new_parent, new_name).await {
+                Ok(held) => Some(held),
+                Err(error) if matches!(error.kind(), ErrorKind::NotFound) => None,
+                Err(error) => return Err(error),
+            },
         };
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();

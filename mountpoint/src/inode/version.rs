@@ -1,5 +1,7 @@
 //! The version of the object behind a name: of an entry of a listing, and one that has the bytes of the version before.
 
+use std::time::Duration;
+
 use super::compact::{Stored, Teller};
 use super::dir_entry::DirEntry;
 use super::state::{Phase, Place};
@@ -23,6 +25,11 @@ impl InodeTable {
     pub fn stored_directory(&self, ino: InodeNo) {
         let now = self.0.clock.now();
         self.0.tree.lock().stored_above(ino, now);
+    }
+
+    /// How long the facts about a directory hold.
+    pub fn directory_ttl(&self) -> Duration {
+        self.0.config.ttl.directory()
     }
 
     /// Whether the inode is a file.

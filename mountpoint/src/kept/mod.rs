@@ -12,7 +12,7 @@ use foldhash::HashMap;
 use tokio::sync::{OnceCell, Semaphore};
 
 pub use known::FileConfig;
-pub use words::{Kept, Words, words_of_directory};
+pub use words::{Kept, Words};
 
 use crate::moves::{self, Mover, Restated};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
@@ -151,6 +151,51 @@ impl Keeper {
         let restated = self.0.mover.restate(&id.key, described, words.clone()).await.map_err(Error::Copy)?;
         self.0.known.learn(&restated.id, &words);
         Ok(Some(restated))
+    }
+}
+
+impl Keeper {
+    /// The attributes that the marker of a directory keeps; none where there is no marker. Its version is known from no listing, so that each question
+    /// is a HEAD.
+    ///
+    /// # Errors
+    /// `Remote`.
+    pub async fn ask_marker(&self, key: &ObjectKey) -> Result<Kept> {
+        let _turn = self.0.turns.acquire().await;
+        match self.0.client.describe_object(key).await {
+            Ok(described) => Ok(Kept::of(&described.properties.user)),
+            Err(error) if *error.kind() == ErrorKind::NotFound => Ok(Kept::default()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Changes the attributes that a marker keeps, by a copy onto itself; `None` where there is no marker.
+    ///
+    /// # Errors
+    /// `TooMuch`; those of the copy.
+    pub async fn change_marker(
+        &self,
+        key: &ObjectKey,
+        change: impl Fn(&mut Kept) + Send + Sync,
+    ) -> Result<Option<Kept>> {
+        let described = match self.0.client.describe_object(key).await {
+            Ok(described) => described,
+            Err(error) if *error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let mut words = described.properties.user.clone();
+        let before = Kept::of(&words);
+        let mut after = before.clone();
+        change(&mut after);
+        if before == after {
+            return Ok(Some(after));
+        }
+        if !after.fits(&words) {
+            return Err(Error::TooMuch);
+        }
+        after.say_of_directory(&mut words);
+        self.0.mover.restate(key, described, words).await.map_err(Error::Copy)?;
+        Ok(Some(after))
     }
 }
 

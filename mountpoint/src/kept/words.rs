@@ -80,21 +80,20 @@ impl Kept {
         set(XATTRS, (!self.xattrs.is_empty()).then(|| spelled_xattrs(&self.xattrs)));
     }
 
+    /// The same of the marker of a directory.
+    pub fn say_of_directory(&self, words: &mut Words) {
+        self.say(words);
+        if let Some(mode) = self.mode {
+            words.insert(MODE.to_owned(), (DIRECTORY | mode & PERMISSIONS).to_string());
+        }
+    }
+
     /// Whether S3 keeps as much as this beside `words` of other meanings.
     pub fn fits(&self, words: &Words) -> bool {
         let mut words = words.clone();
         self.say(&mut words);
         words.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>() <= WORDS_MAX
     }
-}
-
-/// The words of a marker of a directory.
-pub fn words_of_directory(mode: u32, uid: u32, gid: u32) -> Words {
-    let mode = DIRECTORY | mode & PERMISSIONS;
-    [(MODE, mode), (OWNER, uid), (GROUP, gid)]
-        .into_iter()
-        .map(|(name, value)| (name.to_owned(), value.to_string()))
-        .collect()
 }
 
 /// A time as seconds from 1970, perhaps with a fraction (s3fs, rclone), or as nanoseconds with `ns` behind them (AWS).

@@ -38,7 +38,7 @@ pub(super) struct Outlived {
 }
 
 /// Tells journal and holder that the mount was taken down.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Ending {
     journal: Arc<Journal>,
     manager: Option<ServiceManager>,

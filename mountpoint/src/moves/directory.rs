@@ -2,6 +2,7 @@
 //! first delete a failure takes the copies back, and from then on the rename goes on, by the next mount if need be.
 
 use foldhash::HashMap;
+use futures_util::future::try_join;
 use futures_util::stream::{self, StreamExt as _};
 
 use super::mark::Mark;
@@ -47,8 +48,8 @@ impl Mover {
     /// `TooMany`, `NotEmpty` (an object below the new name that is not just its marker), `NameTooLong`, `Note`, or an archived object: nothing
     /// was copied. Any other: the copies are taken back, as far as the store lets us.
     pub async fn copy_directory(&self, from: &ObjectKey, to: &ObjectKey) -> Result<CopiedDirectory> {
-        let listed = self.below(from, self.config.names_max).await?;
-        let marker = self.marker_alone(to).await?;
+        let both = try_join(self.below(from, self.config.names_max), self.marker_alone(to));
+        let (listed, marker) = both.await?;
         let items = items(listed, from, to, marker)?;
         if items.is_empty() {
             let mark = self.copy_mark(from, to).await?;

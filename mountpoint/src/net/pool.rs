@@ -96,6 +96,8 @@ pub(crate) enum NoConnection {
     Dns(io::Error),
     /// The last address that was tried.
     Connect(SocketAddr, io::Error),
+    /// Neither the host's name nor its addresses led to a connection in this time, which is all that there was.
+    Late(Duration),
     /// All connections (their number) are in use, and no byte moved on any of them for this time.
     AllBusy(usize, Duration),
 }
@@ -105,6 +107,9 @@ impl std::fmt::Display for NoConnection {
         match self {
             Self::Dns(e) => write!(f, "the host's name can't be resolved: {e}"),
             Self::Connect(at, e) => write!(f, "no connection to {at}: {e}"),
+            Self::Late(within) => {
+                write!(f, "no connection within the {} s that were left", within.as_secs_f32())
+            }
             Self::AllBusy(connections, quiet) => write!(
                 f,
                 "all {connections} connections are in use, and none of them moved a byte for {} s",

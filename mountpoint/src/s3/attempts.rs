@@ -36,7 +36,6 @@ pub(crate) struct Attempts<'a> {
     pub(crate) ambiguous: bool,
     slot: Option<Slot<'a>>,
     takes_slots: bool,
-    silence_max: Duration,
     _call: Call<'a>,
 }
 
@@ -65,7 +64,6 @@ impl<'a> Attempts<'a> {
             ambiguous: false,
             slot: None,
             takes_slots: true,
-            silence_max: Duration::MAX,
             _call: wire.slots.call(),
         }
     }
@@ -73,7 +71,6 @@ impl<'a> Attempts<'a> {
     /// Gives the call less patience than configured, and without lines about outages: the caller reports the failure.
     pub(crate) fn at_most(mut self, attempts: u32, within: Duration) -> Self {
         self.patience.at_most(attempts, within);
-        self.silence_max = within;
         self.is_watched = false;
         self
     }
@@ -115,9 +112,11 @@ impl<'a> Attempts<'a> {
     pub(crate) fn clocks(&self) -> Clocks {
         let timeouts = &self.wire.config.timeouts;
         let rate = timeouts.rate_min.max(1);
+        let now = self.wire.clock.now();
         Clocks {
             lane: self.lane,
-            silence: timeouts.first_byte.min(self.silence_max),
+            unheard: self.patience.left(now),
+            silence: self.patience.silence(now, timeouts.first_byte),
             stall: timeouts.stall,
             whole: timeouts.operation + Duration::from_secs(self.bytes / rate),
             floor: Some(Floor { rate, after: timeouts.operation }),
@@ -149,26 +148,27 @@ impl<'a> Attempts<'a> {
             "will try again: {}",
             failure.error
         );
-        self.attempt += 1;
         self.wire.metrics.s3_retries.inc();
         self.wire.clock.sleep(wait).await;
         self.slot = self.take_slot().await;
+        if self.patience.left(self.wire.clock.now()).is_zero() {
+            // A machine that is busy overslept: the answer of the store says more than a request without time.
+            return Err(self.give_up(failure.error));
+        }
+        self.attempt += 1;
         Ok(())
     }
 
-    /// Waits for a slot, until the time is over: the last attempt needs none.
-    async fn take_slot(&mut self) -> Option<Slot<'a>> {
+    /// Waits for a slot, until the last attempts begin: they need none.
+    async fn take_slot(&self) -> Option<Slot<'a>> {
         if !self.takes_slots {
             return None;
         }
-        let left = self.patience.deadline()?.saturating_duration_since(self.wire.clock.now());
+        let before_last = self.patience.before_last(self.wire.clock.now());
         tokio::select! {
             biased;
             slot = self.wire.slots.slot() => slot,
-            () = self.wire.clock.sleep(left) => {
-                self.patience.is_up();
-                None
-            }
+            () = self.wire.clock.sleep(before_last) => None,
         }
     }
 

@@ -87,8 +87,7 @@ pub struct Timeouts {
     pub complete: Duration,
     /// No byte in either direction during a body. Doubling it tolerates longer pauses, and finds dead connections later.
     pub stall: Duration,
-    /// An outage that is no longer fails nothing (`--operation-timeout`): the last attempt of a call begins this long after the
-    /// store was lost to it. One exchange on a connection has the same time, and what its body needs at `rate_min`; on a line that others
+    /// A call fails this long after the store was lost to it (`--operation-timeout`); an outage that ends a few seconds earlier fails nothing. One exchange on a connection has the same time, and what its body needs at `rate_min`; on a line that others
     /// fill, too, it has longer, as long as it gets its share (`share.rs`). Waiting in the queue for a connection counts as neither, for as
     /// long as bytes move on others. Doubling it rides out longer outages, and lengthens the wait of programs.
     pub operation: Duration,
@@ -113,8 +112,8 @@ impl Timeouts {
         self.first_byte = (operation / 2).clamp(Self::SILENCE_MIN, Self::SILENCE_MAX);
     }
 
-    /// How long after `operation` a call that fails ends at the latest: an attempt that began before, and one more behind it, have limits of
-    /// their own.
+    /// How long after `operation` a call that fails ends at the latest: a body that comes has a limit of its own, and waits for a connection count
+    /// as nothing.
     pub fn tail(&self) -> Duration {
         (2 * self.first_byte).max(Duration::from_secs(30))
     }

@@ -89,6 +89,8 @@ impl Draft<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clocks {
     pub(crate) lane: Lane,
+    /// The time from the place in the pool on without a connection, or no byte of an answer. Connecting and silence share it.
+    pub(crate) unheard: Duration,
     /// No byte in either direction until the answer begins.
     pub(crate) silence: Duration,
     /// No byte in either direction from there to its end.
@@ -199,12 +201,19 @@ impl Wire {
                     place.map_err(|e| self.unconnected(&context, e))?
                 }
             };
-            let lease = self.pool.connect(&self.host, place, fresh).await;
+            let begun = self.clock.now();
+            let lease = tokio::select! {
+                biased;
+                lease = self.pool.connect(&self.host, place, fresh) => lease,
+                () = self.clock.sleep(draft.clocks.unheard) => Err(NoConnection::Late(draft.clocks.unheard)),
+            };
             let mut lease = lease.map_err(|e| self.unconnected(&context, e))?;
-            let deadline = self.clock.now() + draft.clocks.whole;
+            let now = self.clock.now();
+            let unheard = draft.clocks.unheard.saturating_sub(now.saturating_duration_since(begun));
+            let (silence, deadline) = (draft.clocks.silence.min(unheard), now + draft.clocks.whole);
             let sends = request.body().len();
-            let mut watch = Watch::new(&self.clock, &lease.moved, draft.clocks.silence, deadline)
-                .draining(&self.host.lanes, sends);
+            let mut watch =
+                Watch::new(&self.clock, &lease.moved, silence, deadline).draining(&self.host.lanes, sends);
             if let Some(floor) = draft.clocks.floor {
                 let direction = if sends > 0 { Direction::Sent } else { Direction::Received };
                 watch = watch.sharing(&self.host.lanes, floor, direction);
@@ -269,14 +278,17 @@ impl Wire {
         tokio::select! {
             biased;
             held = source.get() => held,
-            () = self.clock.sleep(draft.clocks.whole) => Err(Error::new(ErrorKind::NoCredentials, draft.operation)
+            () = self.clock.sleep(draft.clocks.whole.min(draft.clocks.unheard)) => Err(Error::new(ErrorKind::NoCredentials, draft.operation)
                 .message("the source of credentials did not answer while there was time for the request")),
         }
     }
 
     fn unconnected(&self, context: &Context, why: NoConnection) -> Failure {
-        let timed_out =
-            matches!(&why, NoConnection::Connect(_, e) if e.kind() == std::io::ErrorKind::TimedOut);
+        let timed_out = match &why {
+            NoConnection::Connect(_, e) => e.kind() == std::io::ErrorKind::TimedOut,
+            NoConnection::Late(_) => true,
+            NoConnection::Dns(_) | NoConnection::AllBusy(..) => false,
+        };
         let all_busy = matches!(why, NoConnection::AllBusy(..));
         let kind = if timed_out || all_busy { ErrorKind::Timeout } else { ErrorKind::Network };
         let host = self.endpoint.authority.host_header();
@@ -285,7 +297,9 @@ impl Wire {
             true => error.message(format!("no connection to {host} became free")),
             false => error.message(format!("{host} can't be reached")),
         };
-        let silent = if timed_out { self.config.timeouts.connect } else { Duration::ZERO };
+        // Several addresses, or a name server, may have been waited for.
+        let silent =
+            self.clock.now().saturating_duration_since(context.started).saturating_sub(context.queued);
         Failure { silent, hopeless: all_busy, ..context.failure(error.source(why), false) }
     }
 

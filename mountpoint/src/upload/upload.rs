@@ -197,7 +197,7 @@ impl Upload {
             }
             Err(error) => Err((error, done)),
         };
-        match taken.and_then(|done| Ok((self.take_early(&mut state), done))) {
+        match taken.map(|done| (self.take_early(&mut state), done)) {
             Ok((Ok(()), done)) => {
                 drop(state);
                 let waits = done.is_none();

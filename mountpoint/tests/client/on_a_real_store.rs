@@ -8,7 +8,7 @@ use mountpoint::s3::{self, Credentials};
 use mountpoint::testing::exam::{Traits, survey};
 use testkit::{RealStore, hostile_keys};
 
-use crate::{ACCESS_KEY, BUCKET, SECRET_KEY, connect};
+use crate::{BUCKET, connect_with};
 
 /// The reason why a store over a folder may refuse a key: most hostile keys are not paths.
 fn refuses(key: &str) -> Option<&'static str> {
@@ -48,6 +48,23 @@ fn broken(name: &str) -> &'static [&'static str] {
             "every_key_is_a_source",
             "every_key_comes_back_as_it_went",
         ],
+        // Of Debian 12. Checksums are not compared, conditions of copies are ignored, and If-Match of PutObject is refused for the right version.
+        "ceph" => &[
+            "put_with_a_wrong_checksum_is_refused",
+            "put_over_a_version_spares_another",
+            "a_wrong_part_checksum_is_refused",
+            "a_copy_of_another_version_is_refused",
+            "ranges_are_copied_into_parts",
+        ],
+        // Conditions of writes are ignored, of copies kept.
+        "garage" => &[
+            "put_only_if_absent_spares_what_is_there",
+            "put_over_a_version_spares_another",
+            "complete_only_if_absent_spares_what_is_there",
+            "complete_over_a_version_spares_another",
+        ],
+        // Uploads are listed by the whole key alone.
+        "minio" => &["pending_uploads_are_listed_by_prefix"],
         _ => &[],
     }
 }
@@ -56,14 +73,15 @@ fn broken(name: &str) -> &'static [&'static str] {
 async fn the_store_of_the_environment_breaks_the_promises_that_are_known() {
     let Some(name) = RealStore::named() else { return };
     let folder = tempfile::tempdir().unwrap();
-    let store = RealStore::start(&name, folder.path(), [ACCESS_KEY, SECRET_KEY]);
+    let store = RealStore::start(&name, folder.path(), RealStore::KEYS);
     let endpoint = format!("http://{}", store.address());
     let config =
         s3::Config { endpoint_url: Some(endpoint.clone()), force_path_style: true, ..s3::Config::default() };
     let admin = s3::Store::new(config, &Clock::machine(), &Arc::new(Metrics::default())).unwrap();
-    let keys = Credentials::new(ACCESS_KEY, SECRET_KEY, None, None, "test");
-    admin.bucket(BUCKET, "us-east-1", Some(keys)).unwrap().create(None).await.unwrap();
-    let client = connect(&endpoint).await;
+    let [key, secret] = RealStore::KEYS;
+    let keys = Credentials::new(key, secret, None, None, "test");
+    admin.bucket(BUCKET, "us-east-1", Some(keys.clone())).unwrap().create(None).await.unwrap();
+    let client = connect_with(&endpoint, |config| config.credentials = Some(keys)).await;
     let traits = Traits::whole("the store of ci/stores").refusing_keys(refuses);
     assert_eq!(survey(client, traits, &hostile_keys()).await, broken(&name), "{name}");
 }

@@ -4,6 +4,7 @@
 //! cleanly. A machine without FUSE skips aloud; with `CI=true` that is a failure.
 
 mod bytes;
+pub(crate) mod canary;
 mod catalogue;
 pub(crate) mod certificates;
 pub(crate) mod front;

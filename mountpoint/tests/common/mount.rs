@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use testkit::proxy::Proxy;
 use testkit::until_within;
 
+use super::canary::{assert_none_below, assert_none_of, canary_in};
 use super::{BUCKET, Store, need};
 
 /// The engine has this long to mount, and to end once it is unmounted. More than the two minutes of a script in a mount namespace
@@ -180,6 +181,7 @@ pub(crate) struct TestMount {
     ended: Option<ExitStatus>,
     killed: bool,
     is_refused: bool,
+    sees_nobody: bool,
     // Dropped with the mount, which ends the watchdog.
     _watchdog: mpsc::Sender<()>,
 }
@@ -242,7 +244,9 @@ impl TestMount {
             }
         });
         let (ended, killed, is_refused) = (None, false, setup.refuses.is_some());
-        let mut mount = Self { store, folder, dir, child, ended, killed, is_refused, _watchdog: alive };
+        let sees_nobody = setup.sees_nobody;
+        let mut mount =
+            Self { store, folder, dir, child, ended, killed, is_refused, sees_nobody, _watchdog: alive };
         until_within(START_AND_END, "it is mounted", || {
             let ended = mount.child.try_wait().expect("the state of mount-s3");
             assert!(ended.is_none(), "mount-s3 ended before it mounted: {ended:?}");
@@ -412,6 +416,15 @@ impl TestMount {
 
 impl Drop for TestMount {
     fn drop(&mut self) {
+        // Below a command that begins a process namespace the engine is the child, and has its keys.
+        let (pid, state) = (self.pid(), self.store.home().join("state"));
+        let is_seen = self.ended.is_none() && !self.sees_nobody;
+        let kept = std::panic::catch_unwind(|| {
+            if is_seen {
+                assert_none_of(pid);
+            }
+            assert_none_below(&state)
+        });
         let ended = self.unmount();
         let log = self.log();
         if std::thread::panicking() {
@@ -424,8 +437,11 @@ impl Drop for TestMount {
             "the test is about another transport:\n{log}"
         );
         assert!(self.killed || ended.success(), "mount-s3 ended with {ended}:\n{log}");
+        if let Err(leak) = kept {
+            std::panic::resume_unwind(leak);
+        }
         assert!(!log.contains("panicked at"), "mount-s3 panicked:\n{log}");
-        assert!(!log.contains(Store::SECRET_KEY), "a secret is in the log");
+        assert_eq!(canary_in(log.as_bytes()), None, "a secret is in the log");
     }
 }
 

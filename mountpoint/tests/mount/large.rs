@@ -1,12 +1,13 @@
 //! Tests that take gigabytes: only with `MOUNT_S3_LARGE=1`.
 
 use std::fs::File;
+use std::os::unix::fs::FileExt as _;
 use std::time::Duration;
 
 use rustix::fs::statvfs;
 use s3server::{Effect, Fault};
 
-use crate::common::{Pattern, Setup, TestMount, hash_file, need, need_large};
+use crate::common::{Pattern, Setup, Store, TestMount, hash_file, need, need_large};
 
 const MIB: usize = 1 << 20;
 
@@ -39,6 +40,43 @@ fn six_gibibytes_come_back_with_the_same_checksum() {
     assert_eq!(read, (LEN, written));
     assert!(mount.store().requests().bytes_sent() >= LEN, "it was read from the bucket");
     assert!(mount.peak_rss() <= (512 + 64) << 20, "peak RSS {} MiB", mount.peak_rss() >> 20);
+}
+
+/// 5 GiB and one byte are more than one copy takes: the store copies them in parts. The object is a hole, and takes no disk.
+#[test]
+fn a_file_too_large_for_one_copy_is_renamed_and_no_byte_passes() {
+    const LEN: u64 = (5 << 30) + 1;
+    let store = Store::new();
+    if !need_large() || !store.has_folder() {
+        return;
+    }
+    let planted = File::create_new(store.bucket_folder().join("large.tmp")).unwrap();
+    planted.set_len(LEN).unwrap();
+    for (at, byte) in [(0, b"a"), (LEN / 2, b"b"), (LEN - 1, b"c")] {
+        planted.write_all_at(byte, at).unwrap();
+    }
+    let setup = Setup::new(&["--allow-rename", "--store", "aws"]).limit(Duration::from_secs(1200));
+    let Some(mount) = TestMount::of(&store, &setup) else { return };
+    std::fs::rename(mount.path("large.tmp"), mount.path("large")).unwrap();
+    let of = |operation| store.requests().count(operation);
+    assert_eq!(
+        (
+            of("CreateMultipartUpload"),
+            of("UploadPartCopy"),
+            of("CompleteMultipartUpload"),
+            of("DeleteObject")
+        ),
+        (1, 11, 1, 1)
+    );
+    assert_eq!((of("CopyObject"), of("GetObject"), of("AbortMultipartUpload")), (0, 0, 0));
+    assert_eq!((store.keys(), store.pending_uploads()), (vec!["large".to_owned()], 0));
+    let moved = File::open(mount.path("large")).unwrap();
+    assert_eq!(moved.metadata().unwrap().len(), LEN);
+    for (at, byte) in [(0, b'a'), (1, 0), (LEN / 2, b'b'), (LEN - 2, 0), (LEN - 1, b'c')] {
+        let mut found = [1];
+        moved.read_exact_at(&mut found, at).unwrap();
+        assert_eq!(found, [byte], "at {at}");
+    }
 }
 
 /// A store whose host says nothing of its limits: the first file fails and names the flag, and the next is sent in fewer parts.

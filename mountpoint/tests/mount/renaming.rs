@@ -41,6 +41,25 @@ fn mv_renames_a_file_in_the_store_and_its_reader_goes_on() {
     assert!(whole.len() == LEN && Pattern(1).is(0, &whole));
 }
 
+/// Names that are known cost nothing: what is left is the rename's own.
+#[test]
+fn a_rename_is_three_requests_beside_look_ups() {
+    let store = Store::new();
+    store.put("old/file", Pattern(1).bytes(0, 1_000_000));
+    store.put("new/other", "1");
+    let options = ["--allow-rename", "--store", "aws", "--metadata-ttl", "indefinite"];
+    let Some(mount) = TestMount::of(&store, &Setup::new(&options)) else { return };
+    let (old, new) = (mount.path("old/file"), mount.path("new/file"));
+    fs::metadata(&old).unwrap();
+    assert_errno(fs::metadata(&new), Errno::NOENT);
+    store.requests().reset();
+    fs::rename(&old, &new).unwrap();
+    let sent = store.requests().all();
+    let expected = ["CopyObject", "DeleteObject", "HeadObject"].map(|operation| (operation.to_owned(), 1));
+    assert_eq!(sent, expected.into());
+    assert_eq!(store.keys(), ["new/file", "new/other"]);
+}
+
 #[test]
 fn without_its_flag_a_rename_has_the_errno_that_was_chosen() {
     let store = Store::new();

@@ -68,8 +68,8 @@ enum Call {
     Fsync,
 }
 
-/// Twice the 12 s that each try waits for its answer.
-const ANSWER: (&str, &str) = ("24", "no byte for 12");
+/// Twice the 12 s that a try waits for its answer; the last has less.
+const ANSWER: (&str, &str) = ("24", "no byte for");
 /// More than the 10 s of silence that a body may have.
 const STALL: (&str, &str) = ("12", "no byte for 10 s");
 const WHOLE: (&str, &str) = ("3", "the time for the whole operation is up");

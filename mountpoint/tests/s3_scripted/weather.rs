@@ -80,7 +80,8 @@ async fn without_a_number_of_tries_time_is_the_limit() {
         () = turns => unreachable!("the clock is turned until the client gives up"),
     };
     assert_eq!(*error.kind(), ErrorKind::Throttled, "{error}");
-    assert!(clock.now() - started >= LIMIT, "the last try begins when the time is up");
+    let took = clock.now() - started;
+    assert!(took + PAUSE >= LIMIT && took <= LIMIT + PAUSE, "{took:?}");
     assert!(
         server.requests().len() as u64 > LIMIT.as_secs() / PAUSE.as_secs(),
         "{}",
@@ -108,6 +109,50 @@ async fn an_answer_after_24_seconds_is_awaited_and_asked_for_once() {
     client.get_object(&get_request(0..10, 10), &mut into).await.unwrap();
     client.head_object(&ObjectKey::new("k")).await.unwrap();
     assert_eq!((server.requests().len(), server.left()), (4, 0), "each is asked for once");
+}
+
+#[tokio::test]
+async fn a_call_to_a_silent_store_ends_when_the_operations_time_is_over() {
+    const LIMIT: Duration = Duration::from_secs(60);
+    const TURN: Duration = Duration::from_millis(10);
+    // A store that stays silent, and one that answers the last request alone.
+    for answers in [false, true] {
+        let silence = || Step::silence(Then::KeepAlive);
+        let last = if answers { found() } else { silence() };
+        let script = vec![Step::answer(200, &[], EMPTY_LISTING), silence(), silence(), last];
+        let (asked, server) = (script.len(), Scripted::still(script));
+        let mut timeouts = Timeouts::default();
+        timeouts.patience(LIMIT);
+        let config = Config { timeouts, attempts_max: None, ..config(&server) };
+        let (clock, metrics) = (server.clock(), Arc::new(Metrics::default()));
+        let client = S3Client::connect(config, clock.clone(), Arc::clone(&metrics)).await.unwrap();
+        let (started, key) = (clock.now(), ObjectKey::new("k"));
+        // Sending takes no time, however busy the machine is: the clock stands while a request or an answer is on its way.
+        let turns = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                let (sent, received) =
+                    (metrics.s3_requests.of("HeadObject").get() + 1, server.requests().len());
+                if sent == received as u64 && !(answers && received == asked) {
+                    clock.advance(TURN);
+                }
+            }
+        };
+        let answer = tokio::select! {
+            answer = client.head_object(&key) => answer,
+            () = turns => unreachable!("the clock is turned until the client gives up"),
+        };
+        let took = clock.now() - started;
+        assert_eq!(server.requests().len(), asked, "three tries, the last with time for an answer");
+        match answer {
+            Ok(_) => assert!(answers && took < LIMIT, "{took:?}"),
+            Err(error) => {
+                assert!(!answers, "{error}");
+                assert_eq!(*error.kind(), ErrorKind::Timeout, "{error}");
+                assert!(took + TURN * 10 >= LIMIT && took <= LIMIT + TURN * 10, "{took:?}: {error}");
+            }
+        }
+    }
 }
 
 #[tokio::test]

@@ -85,7 +85,7 @@ impl Template {
         let set = self.pod_security_context.clone().unwrap_or_default();
         let context = PodSecurityContext {
             // The node writes credentials for the group of the comm directory, whichever it is.
-            fs_group: set.fs_group.or((!openshift).then_some(USER)),
+            fs_group: set.fs_group.or_else(|| (!openshift).then_some(USER)),
             ..set
         };
         (context != PodSecurityContext::default()).then_some(context)
@@ -109,7 +109,7 @@ impl Template {
             read_only_root_filesystem: set.read_only_root_filesystem.or(Some(true)),
             capabilities: Some(drop),
             se_linux_options: se_linux.cloned().or(set.se_linux_options),
-            seccomp_profile: set.seccomp_profile.or(pod.seccomp_profile.is_none().then_some(profile)),
+            seccomp_profile: set.seccomp_profile.or_else(|| pod.seccomp_profile.is_none().then_some(profile)),
             ..set
         }
     }

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use rustix::fs::SeekFrom;
 use serde::{Deserialize, Serialize};
 
 use super::error::{Error, Result};
@@ -226,8 +228,39 @@ fn check_parts(stored: &BTreeMap<u16, Part>, wanted: &[Wanted]) -> Result<()> {
     Ok(())
 }
 
-/// Appends `size` bytes of `from` to `to` at an offset, inside the kernel where the file system can.
+/// Appends `size` bytes of `from` to `to` at an offset, inside the kernel where the file system can. Holes stay holes.
 pub(crate) fn append(from: &File, from_at: u64, to: &File, to_at: u64, size: u64) -> io::Result<()> {
+    let end = from_at + size;
+    let mut at = from_at;
+    while let Some(data) = data_of(from, at, end) {
+        copy(from, data.start, to, to_at + (data.start - from_at), data.end - data.start)?;
+        at = data.end;
+    }
+    // A hole at the end has no byte that would make the file so long.
+    if from.metadata()?.len() < end {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    if to.metadata()?.len() < to_at + size {
+        to.set_len(to_at + size)?;
+    }
+    Ok(())
+}
+
+/// The next bytes of a file that are not a hole, within this range; all of it where the file system knows no holes.
+fn data_of(from: &File, at: u64, end: u64) -> Option<Range<u64>> {
+    if at >= end {
+        return None;
+    }
+    let start = match rustix::fs::seek(from, SeekFrom::Data(at)) {
+        Ok(start) => start,
+        Err(rustix::io::Errno::NXIO) => return None,
+        Err(_) => return Some(at..end),
+    };
+    let hole = rustix::fs::seek(from, SeekFrom::Hole(start)).unwrap_or(end);
+    (start < end).then(|| start..hole.clamp(start, end))
+}
+
+fn copy(from: &File, from_at: u64, to: &File, to_at: u64, size: u64) -> io::Result<()> {
     let (mut source, mut target) = (from_at, to_at);
     let end = from_at + size;
     while source < end {
@@ -302,5 +335,29 @@ mod tests {
             to.read_exact_at(&mut found, 0).unwrap();
             assert_eq!(&found, b"ab3456");
         }
+    }
+
+    #[test]
+    fn holes_of_a_file_are_appended_as_holes() {
+        const MIB: u64 = 1 << 20;
+        let (from, to) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        from.write_all_at(b"begin", 0).unwrap();
+        from.write_all_at(b"middle", 100 * MIB).unwrap();
+        from.set_len(200 * MIB).unwrap();
+        for (at, begin) in [(0, 0), (200 * MIB, 100 * MIB)] {
+            append(&from, begin, &to, at, 200 * MIB - begin).unwrap();
+        }
+        assert_eq!(to.metadata().unwrap().len(), 300 * MIB);
+        for (at, bytes) in
+            [(0, b"begin\0"), (100 * MIB, b"middle"), (200 * MIB, b"middle"), (300 * MIB - 6, &[0; 6])]
+        {
+            let mut found = [1; 6];
+            to.read_exact_at(&mut found, at).unwrap();
+            assert_eq!(&found, bytes, "at {at}");
+        }
+        let on_disk = std::os::unix::fs::MetadataExt::blocks(&to.metadata().unwrap()) * 512;
+        assert!(on_disk < MIB, "{on_disk} bytes");
+        let beyond = append(&from, 0, &to, 0, 200 * MIB + 1);
+        assert_eq!(beyond.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
     }
 }

@@ -72,6 +72,29 @@ async fn a_renamed_file_keeps_its_number_and_its_readers_go_on() {
 }
 
 #[tokio::test]
+async fn a_rename_asks_no_name_again_that_was_looked_up_just_before() {
+    let client = MemoryClient::new();
+    client.insert("old", "1");
+    let fs = renaming(&client, false);
+    // As the kernel does it: both names, then the rename.
+    ino(&fs, "old").await.unwrap();
+    assert_eq!(errno(ino(&fs, "new").await), Errno::NOENT);
+    client.reset_log();
+    rename(&fs, "old", "new").await.unwrap();
+    let sent: Vec<_> = client.log().iter().map(|call| call.op).collect();
+    // The second HEAD is the proof: a copy has an ETag of its own here.
+    assert_eq!(sent, [Op::HeadObject, Op::CopyObject, Op::HeadObject, Op::DeleteObject]);
+    // A name that another client took since is not replaced.
+    client.insert("old", "2");
+    ino(&fs, "old").await.unwrap();
+    assert_eq!(errno(ino(&fs, "newer").await), Errno::NOENT);
+    client.insert("newer", "theirs");
+    assert!(rename(&fs, "old", "newer").await.is_err());
+    assert_eq!(client.keys(), ["new", "newer", "old"]);
+    assert_eq!(client.object("newer").unwrap(), "theirs");
+}
+
+#[tokio::test]
 async fn a_rename_replaces_only_where_that_is_allowed() {
     let client = MemoryClient::new();
     client.insert("a", "one");

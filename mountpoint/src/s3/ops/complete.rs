@@ -165,7 +165,14 @@ async fn once(
             body: Some(document),
             hashed: true,
             fresh: true,
-            clocks: Clocks { silence: patience, stall: patience, whole, floor: None, ..attempts.clocks() },
+            clocks: Clocks {
+                unheard: whole,
+                silence: patience,
+                stall: patience,
+                whole,
+                floor: None,
+                ..attempts.clocks()
+            },
             ..attempts.draft(Method::POST, upload_target(wire, &request.upload))
         })
         .await?

@@ -183,11 +183,12 @@ async fn once(
     headers: &Headers,
 ) -> std::result::Result<(xml::Copied, std::result::Result<(), String>), Failure> {
     let timeouts = &wire.config.timeouts;
-    let patience = timeouts.complete;
+    let (patience, whole) = (timeouts.complete, timeouts.operation + timeouts.complete);
     let clocks = Clocks {
+        unheard: whole,
         silence: patience,
         stall: patience,
-        whole: timeouts.operation + patience,
+        whole,
         floor: None,
         ..attempts.clocks()
     };

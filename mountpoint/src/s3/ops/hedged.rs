@@ -2,6 +2,7 @@
 
 use std::pin::pin;
 use std::sync::OnceLock;
+use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
@@ -25,7 +26,10 @@ pub(crate) async fn exchange(wire: &Wire, mut draft: Draft<'_>) -> Result<Answer
     tracing::debug!(operation = draft.operation, "the answer is late: the request goes out a second time");
     // In a box: few requests need it.
     let second = Box::pin(async {
-        let answer = wire.exchange(&draft.again()).await;
+        let mut draft = draft.again();
+        let late = sent.get().map_or(Duration::ZERO, |&at| wire.clock.now().saturating_duration_since(at));
+        draft.clocks.unheard = draft.clocks.unheard.saturating_sub(late);
+        let answer = wire.exchange(&draft).await;
         answer.inspect(learn).ok().filter(|answer| answer.status.is_success())
     });
     let answer = match select(first, second).await {
