@@ -89,7 +89,7 @@ unpack_packages() {
         [ -e "$package" ] || break # all of them are installed
         dpkg-deb -x "$package" "$dir" || die "$package could not be unpacked into $dir."
     done
-    # Where /bin is a link to /usr/bin, a folder of that name laid over the root would hide it.
+    # /bin may be a link to /usr/bin: a folder of that name laid over the root would hide it.
     for package in bin sbin lib lib64; do
         if [ -L "/$package" ] && [ -d "$dir/$package" ]; then
             mkdir -p "$dir/usr/$package"

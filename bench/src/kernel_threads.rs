@@ -32,7 +32,7 @@ impl KernelThreads {
             let Some((name, pid)) = name.to_str().and_then(|name| Some((name, name.parse().ok()?))) else {
                 continue;
             };
-            // What ends while we look is left out.
+            // Threads that end while we look are left out.
             let stat = fs::read_to_string(format!("/proc/{name}/stat"));
             let Some((started, ticks)) = stat.ok().as_deref().and_then(kernel_thread) else { continue };
             let ran_ns = if precise { schedstat(name) } else { Some(ticks * NS_PER_S / ticks_per_s()) };

@@ -186,7 +186,7 @@ fn write(file: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
-    // As in the tests: with CI=true nothing is skipped.
+    // With CI=true nothing is skipped, as in the tests.
     let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
     let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     if let Err(error) = fuse {

@@ -49,7 +49,7 @@ told wrong-secret FailedPrecondition "SignatureDoesNotMatch" "nodePublishSecretR
 until_ok "bad-quantity" mount_refused bad-quantity "VolumeRefused: no Mountpoint Pod is made: "
 words=$(mount_refused bad-quantity "VolumeRefused: ")
 for word in mountpointContainerResourcesRequestsMemory much "Correct PersistentVolume $namespace-bad-quantity"; do holds "what bad-quantity is told" "$word" "$words"; done
-# What every node refuses gets none, and the reconciler says so in the node's words.
+# A volume that every node refuses gets none, and the reconciler says so in the node's words.
 for each in no-bucket bad-option bad-value path-option; do
     until_ok "$each by the reconciler" mount_refused "$each" "VolumeRefused: no Mountpoint Pod is made: "
     equal "Mountpoint Pods of $each" 0 "$(mountpoint_pods "$each" | wc -l)"

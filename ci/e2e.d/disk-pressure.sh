@@ -42,7 +42,7 @@ under_pressure() { [ "$(cluster kubectl get node node -o 'jsonpath={.status.cond
 cluster run sh -c 'echo "evictionPressureTransitionPeriod: 1s" >>/etc/kubernetes/kubelet.yaml'
 pressure on
 
-# What the kubelet admits even so; its Mountpoint Pod is none of that kind.
+# A pod that the kubelet admits even so; its Mountpoint Pod is none of that kind.
 pods_made() { cluster kubectl -n "$driver_namespace" logs -l app=s3-csi-controller --all-containers --tail=-1 | grep -c "creating Mountpoint Pod .* for $namespace/waits: done" || true; }
 made_at_least() { [ "$(pods_made)" -ge "$1" ] || { echo "$(pods_made) Mountpoint Pods were made"; return 1; }; }
 workload waits data priority=system-node-critical tolerations='[{ operator: Exists }]'

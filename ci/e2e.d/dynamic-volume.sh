@@ -137,7 +137,7 @@ wait_pod tenant
 remove_pod tenant
 gone tenant
 
-# What is wrong is said on the claim.
+# The claim says what is wrong.
 class wrong bucketNamePrefix=x
 wants wrong wrong
 until_ok "the unknown parameter named" event "bucketNameTemplate"

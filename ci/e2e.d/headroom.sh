@@ -15,7 +15,7 @@ trap put_back EXIT
 release_driver --set experimental.reserveHeadroomForMountpointPods=true --set mountpointPod.headroomImage.repository=lab.test/pause \
     --set-string mountpointPod.headroomImage.tag=1 --set mountpointPod.headroomImage.pullPolicy=Never
 
-# What pods may still ask for on the node, in MiB.
+# Memory that pods may still ask for on the node, in MiB.
 free_mib() {
     { cluster kubectl get nodes -o json; cluster kubectl get pods -A -o json; } | python3 -c '
 import json, sys
@@ -64,7 +64,7 @@ as_reconciler() { kube --as=system:serviceaccount:kube-system:s3-csi-driver-cont
 refused "a label" "may change the label" as_reconciler label pod filler team=x
 refused "an image" "take away the gate" as_reconciler patch pod filler -p '{"spec": {"containers": [{"name": "main", "image": "evil.test/x"}]}}'
 refused "another gate" "take away the gate" as_reconciler patch pod reserved --type=json -p '[{"op": "remove", "path": "/spec/schedulingGates"}]'
-# Its Mountpoint Pod does not come before the room is held.
+# The Mountpoint Pod does not come before the room is held.
 cluster kubectl -n mount-s3 create quota full --hard=pods=0
 in_force() { [ -n "$(cluster kubectl -n mount-s3 get resourcequota full -o 'jsonpath={.status.hard.pods}')" ]; }
 until_ok "the quota in force" in_force

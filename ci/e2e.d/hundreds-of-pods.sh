@@ -27,7 +27,7 @@ processes() {
         echo "$name $(sed -n "s/^VmRSS:[^0-9]*\([0-9]*\) kB/\1/p" "$it/status") $(cut -d " " -f 14,15 "$it/stat")"
     done 2>/dev/null || true'
 }
-# Of each name how many there are, the largest RSS in MiB, and the CPU of all.
+# For each name: how many there are, the largest RSS in MiB, and the CPU of all.
 summary() {
     awk 'NF == 4 { count[$1]++; cpu[$1] += ($3 + $4) / 100; if ($2 > most[$1]) most[$1] = $2 }
         END { for (name in count) printf "%s %d %.1f %.1f\n", name, count[name], most[name] / 1024, cpu[name] }' | sort
@@ -93,7 +93,7 @@ start_pod() { # NUMBER
     due[$pod]=$((SECONDS + $(awk -v r=$rounds -v p="$pause" 'BEGIN { print int(r * p) }')))
 }
 
-# What has done its rounds is deleted; what is gone makes room.
+# A pod that has done its rounds is deleted; one that is gone makes room.
 look() {
     local pod ready restarts now=$SECONDS words
     declare -A there=()

@@ -43,7 +43,7 @@ endpoint=http://$node_ip:9023
 s3_bucket "$bucket"
 of_driver "$access_key" "$secret_key"
 release_driver --set "s3.endpointUrl=$endpoint"
-# Its pods read the Secret from a volume, which the kubelet brings up to date.
+# The pods read the Secret from a volume, which the kubelet brings up to date.
 cluster kubectl -n "$driver_namespace" rollout restart daemonset/s3-csi-node deployment/s3-csi-controller
 driver_is_settled
 

@@ -7,7 +7,7 @@
 . ci/kubernetes/nodes.bash
 
 begin() { workload waits data nodes="$(at "$second")"; }
-# Of a taint NoExecute the kubelet and the controller that evicts have copies of their own. Either may be older than the scheduler's, and then
+# The kubelet and the controller that evicts have copies of their own of a taint NoExecute. Either may be older than the scheduler's, and then
 # ends a pod that was just sent there; whoever made the pod makes another. That is Kubernetes', and only that is forgiven here.
 runs() {
     local is

@@ -14,7 +14,7 @@ wait_pod plain
 mountpoint=$(mountpoint_pods data)
 killed=$(engine)
 folder=/sys/fs/cgroup/memory$(cluster run sed -n 's/^[0-9]*:memory://p' "/proc/$killed/cgroup")
-# As many bytes as it uses now: reading takes more.
+# The limit is what it uses now: reading takes more.
 before=$(cluster run cat "$folder/memory.limit_in_bytes")
 lower() { cluster run sh -c 'cat "$1/memory.usage_in_bytes" >"$1/memory.limit_in_bytes"' sh "$folder"; }
 until_ok "a limit where it is" lower

@@ -4,7 +4,7 @@
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
 
-# What the driver's log says of the first publish at this target, in milliseconds; later ones only refresh.
+# Milliseconds of the first publish at this target, by the driver's log; later ones only refresh.
 took() {
     cluster kubectl -n kube-system logs daemonset/s3-csi-node -c s3-plugin --tail=-1 |
         awk -v target="$1" 'index($0, target) && / published / && !found++' | sed -n 's/.*took_ms=\([0-9]*\).*/\1/p'

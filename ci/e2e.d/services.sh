@@ -99,7 +99,7 @@ made=$(cluster kubectl get pv "$(field pvc/made .spec.volumeName)" -o 'jsonpath=
 equal "what it wrote" hello "$(s3 GET "$made/hello")"
 in_pod writer rm /data/hello
 
-# Its address goes, another comes.
+# The address goes, another comes.
 cluster kubectl -n kube-system delete pod -l k8s-app=kube-dns
 cluster kubectl -n kube-system rollout status deployment/coredns --timeout="${wait_s}s"
 noticed_nothing busy

@@ -61,7 +61,7 @@ none_mounted_below "$kubelet/pods/$reader/" || fail "the target of the pod that 
 until_ok "its service gone" count_is 1 units
 cluster run sh -c "! ls $plugin/$reader-* 2>/dev/null" || fail "the keys of the pod that is gone"
 
-# What needs Mountpoint Pods is refused, or said to have no effect.
+# Settings that need Mountpoint Pods are refused, or said to have no effect.
 volume certificates attributes="{ bucketName: $bucket, caBundleConfigMap: mine }"
 workload certificates certificates
 wait_pod certificates
@@ -86,7 +86,7 @@ equal "but a Mountpoint Pod" 1 "$(of_volume)"
 remove_pod writer
 none_mounted_below "$kubelet/pods/$writer/" || fail "the target of the pod that ends after the upgrade"
 until_ok "its service gone, too" count_is 0 units
-# Its keys go with the driver's next sweep, within two minutes.
+# The keys go with the driver's next sweep, within two minutes.
 remove_pod next
 kube delete pvc data --wait=false
 s3 DELETE "$made/greeting.txt"

@@ -21,7 +21,7 @@ cp helm/tests/values-2.2.0.yaml "$scratch/chart/values.yaml"
 template ci/e2e.d/release-2.2/templates/release.yaml driver="$driver" >"$scratch/chart/templates/release.yaml"
 cluster helm install mount-s3 "$scratch/chart" --namespace "$driver_namespace" --values ci/e2e.d/values.yaml --wait --timeout 180s
 
-# What 2.2's reconciler makes for a workload. pod_of_2_2 UID VOLUME: sets `made`, a Mountpoint Pod.
+# A Mountpoint Pod as 2.2's reconciler makes it for a workload. pod_of_2_2 UID VOLUME: sets `made`, a Mountpoint Pod.
 pod_of_2_2() {
     made=mp-$(printf '%s%s' "$1" "$namespace-$2" | sha224sum | cut -d ' ' -f 1)
     cluster kubectl apply -f - <<EOT
@@ -80,7 +80,7 @@ old=$made
 attach_2_2 data "$old" "$(uid_of one)" "$(uid_of two)"
 for pod in one two; do wait_pod $pod; done
 is_mounted "$plugin/mnt/$old" || fail "the source of 2.2's Mountpoint Pod"
-# Its workload ended while 2.2's controller was away, and 2.2 never found out.
+# The workload ended while 2.2's controller was away, and 2.2 never found out.
 gone=$(cat /proc/sys/kernel/random/uuid)
 pod_of_2_2 "$gone" left
 left=$made

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the kubelet says of a volume's use. A mounted bucket has room and a size, so that alerts of full disks stay silent. While its engine does not
+# The kubelet's word on a volume's use. A mounted bucket has room and a size, so that alerts of full disks stay silent. While its engine does not
 # answer, the driver calls the volume abnormal, the kubelet answers as quickly as before, and other pods start; afterwards all is as it was.
 # shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted
 . ci/kubernetes/driver.bash

@@ -89,7 +89,7 @@ is_missing() { ! cluster ${where:+"$where"} run test -e "$1" || { echo "$1 is st
 
 count_is() {
     local is
-    # What fails shows nothing, which is not the same as showing that there is nothing.
+    # A failed command shows nothing, which is not the same as showing that there is nothing.
     is=$("${@:2}") || return 1
     is=$(grep -c . <<<"$is" || true)
     [ "$is" -eq "$1" ] || { echo "$is instead of $1: ${*:2}"; return 1; }

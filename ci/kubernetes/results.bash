@@ -7,7 +7,7 @@
 # shellcheck disable=SC2154 # common.bash gives it
 results=$top/docs/e2e-results.tsv
 results_page=$top/docs/e2e.md
-# What a result is about.
+# Paths that a result is about.
 results_of=(csi reconciler helm ci/e2e.d)
 # Days after which ci/check warns.
 results_days=7

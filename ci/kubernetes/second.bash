@@ -53,7 +53,7 @@ second_start() {
     connect "$(on_second node_pid)"
     on_second in_node bash /etc/kubernetes/components runtime
     until_true "its containerd" ../second/log/containerd-node.log on_second in_node ctr version
-    # Those of the disk are there again when it is started again.
+    # Images on the disk are there again when it is started again.
     if [ ! -e "$state/second/rebooted" ]; then
         while read -r image; do
             # A scenario may have loaded a file of its own, which went with it.
@@ -73,7 +73,7 @@ connect() {
     local second=$1
     in_first() { nsenter --target "$pid" --net ip "$@"; }
     in_first link show nodes >/dev/null 2>&1 || { in_first link add nodes type bridge && in_first link set nodes up && in_first link set eth0p master nodes; }
-    # What is left of a node that was killed may still be there for a moment.
+    # The rest of a node that was killed may still be there for a moment.
     in_first link delete "$second_name" 2>/dev/null || true
     nsenter --target "$second" --net ip link set eth0p netns "$pid" name "$second_name"
     in_first link set "$second_name" up master nodes
@@ -81,7 +81,7 @@ connect() {
     nsenter --target "$second" --net ip route replace 10.61.0.0/24 via "$ip"
 }
 
-# As if its power was cut: nothing in it is told. Its disks stay.
+# Cuts its power, as it were: nothing in it is told. Its disks stay.
 second_off() { on_second power_off; }
 
 # With the same disks, a fresh /run and another boot id.

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts in clean roots share. URL is the store's.
+# Functions that the scripts in clean roots share. URL is the store's.
 set -euo pipefail
 
 # Without any key, a mount fails before it mounts.

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What ci/package and ci/release share: programs that Zig compiles and links from pinned input, notices of licences, bills of materials.
+# Functions that ci/package and ci/release share: programs that Zig compiles and links from pinned input, notices of licences, bills of materials.
 
 # shellcheck source=ci/common.bash
 . "$(dirname "${BASH_SOURCE[0]}")/../common.bash"

@@ -120,7 +120,7 @@ before_the_cut() {
     head -c 12000000 "$kept/random" >/mnt/cut/late
     (cat "$kept/random" && sleep 1000000) >/mnt/cut/open &
     until [ "$(uploads)" = 1 ]; do sleep 0.2; done
-    # What the store confirmed is on its disk, and so is the journal of uploads; blocks of the cache that come after are not.
+    # Objects that the store confirmed are on its disk, and so is the journal of uploads; blocks of the cache that come after are not.
     sync
     cat /mnt/cut/late >/dev/null
     echo b >/proc/sysrq-trigger

@@ -346,7 +346,7 @@ mod tests {
     fn what_is_not_said_has_a_default() {
         let config = config(&[], &[URL, ("CSI_NODE_NAME", "worker-2"), ("KUBELET_PATH", "")]).unwrap();
         assert_eq!(config.node.node_id, "worker-2");
-        // As release 2.2's own pages call it.
+        // The pages of release 2.2 call it so.
         let named = |environment: &[_]| self::config(&[], environment).unwrap().node.node_id;
         assert_eq!(named(&[URL, ("NODE_NAME", "worker-3")]), "worker-3");
         assert_eq!(named(&[URL, ("NODE_NAME", "worker-3"), ("CSI_NODE_NAME", "worker-2")]), "worker-2");

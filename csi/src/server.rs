@@ -99,7 +99,7 @@ impl Server {
     /// Listens. A socket that an earlier process left is removed; anything else at its path is not ours to remove.
     ///
     /// # Errors
-    /// That it can't listen there, and why.
+    /// It can't listen there; the error says why.
     pub async fn bind(endpoint: &Endpoint) -> Result<Self> {
         let listener = match endpoint {
             Endpoint::Unix(path) => bind_unix(path).map(Listener::Unix),
@@ -123,7 +123,7 @@ impl Server {
     /// Serves a node whose FUSE device is `device` until `stop`, then ends the calls that have begun.
     ///
     /// # Errors
-    /// That serving failed.
+    /// Serving failed.
     pub async fn serve(
         self,
         node: NodeService,
@@ -139,7 +139,7 @@ impl Server {
     /// Serves the controller service until `stop`, then ends the calls that have begun.
     ///
     /// # Errors
-    /// That serving failed.
+    /// Serving failed.
     pub async fn serve_controller(
         self,
         controller: ControllerService,
@@ -227,7 +227,7 @@ impl Health {
     /// The health of the server at this endpoint, on a node with the FUSE device `device` and a mounter that reports its own `fault`.
     ///
     /// # Errors
-    /// That the endpoint can't be called.
+    /// The endpoint can't be called.
     pub fn new(endpoint: &Endpoint, device: &Path, fault: Fault) -> Result<Self> {
         Self::of(endpoint, Some(device.to_owned()), fault)
     }
@@ -235,7 +235,7 @@ impl Health {
     /// The health of the controller service at this endpoint, which reports its own `fault`.
     ///
     /// # Errors
-    /// That the endpoint can't be called.
+    /// The endpoint can't be called.
     pub fn of_controller(endpoint: &Endpoint, fault: Fault) -> Result<Self> {
         Self::of(endpoint, None, fault)
     }
@@ -262,7 +262,7 @@ impl Health {
     /// controller service, if volumes can be made. Else 503 and what is wrong.
     ///
     /// # Errors
-    /// That serving failed.
+    /// Serving failed.
     pub async fn serve(
         self,
         listener: TcpListener,

@@ -323,7 +323,7 @@ async fn nothing_is_deleted_without_proof_that_it_is_ours() {
         assert_eq!(lab.delete(&id).await.unwrap_err().code(), Code::FailedPrecondition);
     }
     assert_eq!(lab.buckets().len(), 3);
-    // What release 2.2 made goes with its PersistentVolume.
+    // A bucket that release 2.2 made goes with its PersistentVolume.
     let provisioned = Recorded { provisioned_by_us: true, name: "pvc-old".into(), ..Recorded::default() };
     let lab_with_volume = lab.recorded(old, provisioned).await;
     lab_with_volume.delete(old).await.unwrap();
@@ -432,7 +432,7 @@ async fn a_bucket_in_another_region_is_made_mounted_and_deleted_there() {
         let confirmed = lab.controller().validate_volume_capabilities(call).await.unwrap().into_inner();
         assert!(confirmed.confirmed.is_some(), "{confirmed:?}");
 
-        // Its PersistentVolume may be of a release that did not write the region.
+        // The PersistentVolume may be of a release that did not write the region.
         moved(asks);
         let purge = Recorded { on_delete: Some(OnDelete::Purge), ..Recorded::default() };
         lab.recorded(&volume.volume_id, purge).await.delete(&volume.volume_id).await.unwrap();

@@ -85,7 +85,7 @@ async fn the_controller_service_logs_calls_without_their_secrets() {
         .stderr(std::fs::File::create(folder.path().join("log")).unwrap())
         .spawn()
         .unwrap();
-    // Its socket shows a moment before it listens.
+    // The socket shows a moment before it listens.
     until("the driver serves", || UnixStream::connect(&socket).is_ok());
     let endpoint = tonic::transport::Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
     let channel = endpoint.connect().await.unwrap();

@@ -247,7 +247,7 @@ fn a_bucket_is_read_through_a_target_and_errors_once_its_engine_dies() {
         let (mount, source) = home.hand_over("bucket").unwrap();
         assert_eq!(fs::read_to_string(source.join("hello")).unwrap(), "from the bucket");
 
-        // That container was not asked to end: it stays when its engines die, and takes the next device.
+        // This container was not asked to end: it stays when its engines die, and takes the next device.
         let engine = home.engine();
         home.kill_engines();
         drop(mount);

@@ -452,7 +452,7 @@ async fn a_mounter_s_error_keeps_its_kind_and_its_words() {
         status.message().starts_with("404 NoSuchBucket: set bucketName in spec.csi.volumeAttributes"),
         "{status}"
     );
-    // What failed is not in the way of the next try.
+    // A failed try is not in the way of the next one.
     driver.publish(driver.call()).await.unwrap();
 }
 

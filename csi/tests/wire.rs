@@ -48,7 +48,7 @@ async fn calls_that_are_broken_off_by_the_thousand_leave_a_driver_that_answers()
         assert_eq!(status.code(), Code::Unavailable, "{status}");
     }
     drop(gate);
-    // What had begun ends by itself; until then its target is taken.
+    // A call that had begun ends by itself; until then its target is taken.
     for pod in 0..100 {
         let mut call = driver.call();
         call.target_path = driver.target(&format!("uid-{pod}"));

@@ -121,7 +121,7 @@ impl Game {
             }
             Act::Record { kind, content } => {
                 self.odd(kind, &content);
-                // Of type 0, the type is its last byte but zeros.
+                // For type 0 the type is the last byte that is not zero.
                 let len = content.iter().rposition(|&byte| byte != 0).unwrap_or(0);
                 if kind == CONTENT {
                     self.may_come(&content);

@@ -545,7 +545,7 @@ def systemd(what, path, version, controller):
     form(what, rendered)
     kinds = {it["kind"] for it in rendered.objects}
     hooks = [key(it) for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})]
-    # What was in use before a change to systemd is seen by the Job that stands before an uninstall.
+    # The Job that stands before an uninstall sees what was in use before a change to systemd.
     text = json.dumps([it for it in rendered.objects if key(it) not in hooks])
     left = [it for it in ("mountpoints3podattachments", "mount-s3-critical", "s3-pod-reconciler", "pod-security.kubernetes.io") if it in text]
     check(f"{what}: no reconciler, no CRD, nothing of Mountpoint Pods", "" if not left and not kinds & {"Namespace", "PriorityClass"} else f"{left} {kinds}")
@@ -675,7 +675,7 @@ def compared(page, defaults, old, aws):
         theirs = dict(leaves(theirs))
 
         def differs(name):
-            # What is an object of Kubernetes is compared as a whole: empty is empty.
+            # An object of Kubernetes is compared as a whole: empty is empty.
             same = [value for it, value in ours.items() if it == name or it.startswith(name + ".")]
             return not same or (same != [theirs[name]] and theirs[name] not in ("", None, {}, []))
 
@@ -683,7 +683,7 @@ def compared(page, defaults, old, aws):
         # The installation of that file has these of its own.
         different = [it for it in theirs if differs(it) and not it.startswith("s3.")]
         unsaid = [it for it in different if not any(covers(excuse, it) for excuse in excused)]
-        # Those that 2.2 read and did not list.
+        # Values that 2.2 read and did not list.
         unlisted = ("node.s3", "controller.extraVolumeTags")
         idle = [it for it in excused if not any(covers(it, name) for name in different) and not it.startswith(unlisted)]
         check(f"{page}: each {what} is here, or the page says why not", "; ".join(filter(None, [unsaid and f"nothing is said of {unsaid}", idle and f"{idle} are here"])))

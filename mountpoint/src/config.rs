@@ -136,7 +136,7 @@ impl Config {
             cache::Config {
                 size_max: args.cache.max_cache_size.map(|mib| mib << 20),
                 index_max,
-                // What a network brings faster than the disk takes waits in memory, and holds its share of it: so
+                // Bytes that a network brings faster than the disk takes wait in memory, and hold their share of it: so
                 // read-ahead slows down before blocks have to be dropped.
                 queue_max: (memory / 4 / cache::CACHE_BLOCK) as usize,
                 ..cache::Config::new(dir, "", &bucket)

@@ -148,7 +148,7 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
         logging::flush();
         say(&is_mounted(args));
     }
-    // What the start took and freed: this thread only waits from here on.
+    // Memory that the start took and freed: this thread only waits from here on.
     collect();
     let served = mounted.wait();
     tracing::info!("{} is unmounted", args.description());

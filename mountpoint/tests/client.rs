@@ -34,7 +34,7 @@ async fn connect_with(endpoint: &str, change: impl FnOnce(&mut s3::Config)) -> A
         endpoint_url: Some(endpoint.to_owned()),
         force_path_style: true,
         credentials: Some(Credentials::new(ACCESS_KEY, SECRET_KEY, None, None, "test")),
-        // What is refused for its checksum is sent again; the exam asks for that often, and has seen it after the first.
+        // A request that is refused for its checksum is sent again; the exam asks for that often, and has seen it after the first.
         attempts_max: Some(2),
         ..s3::Config::default()
     };

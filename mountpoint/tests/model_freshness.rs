@@ -244,7 +244,7 @@ impl World {
         match step {
             Step::Put(i, below) => {
                 let (name, size) = (name(i), self.versions + 1);
-                // What is hidden is not told apart here.
+                // Names that are hidden are not told apart here.
                 if !below && self.now(&name) == Some(View::Directory) {
                     return;
                 }

@@ -161,7 +161,7 @@ impl Controller {
         let mut stop = std::pin::pin!(stop.fuse());
         let metrics = self.applier.metrics();
         let (cache, applier, gate) = (&self.cache, &self.applier, &self.leadership);
-        // Of the caches as they are: each change drops it.
+        // A view of the caches as they are: each change drops it.
         let mut index = None;
         loop {
             let now = Instant::now();

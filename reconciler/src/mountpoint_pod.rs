@@ -202,7 +202,7 @@ mod tests {
             pod.metadata.annotations =
                 Some(mark.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
             pod.metadata.labels = Some([(pod::MOUNTED_BY_VERSION.to_owned(), "9.9.9".to_owned())].into());
-            // As it is kept.
+            // The form in which it is kept.
             crate::prune::pod(&mut pod);
             read(&pod, false, false)
         };

@@ -252,7 +252,7 @@ impl Cache {
         let csi = spec.csi.as_ref()?;
         let fs_group = fs_group_of(pod);
         let said = csi.volume_attributes.as_ref().and_then(|all| all.get(volume::AUTHENTICATION_SOURCE));
-        // As on the node, a Secret goes first.
+        // A Secret goes first, as on the node.
         let of_pod = said.is_some_and(|it| it == volume::SOURCE_POD) && csi.node_publish_secret_ref.is_none();
         let identity = of_pod.then(|| self.identity(pod));
         let key = ShareKey {

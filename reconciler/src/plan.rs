@@ -373,7 +373,7 @@ impl<'a> Planner<'a> {
         if let Some(own) = own(false).or_else(|| own(true)) {
             found = vec![found[own]];
         } else if key.identity.is_some() {
-            // Whose identity it has, nobody knows any more.
+            // Nobody knows any more whose identity it has.
             return None;
         }
         match found[..] {

@@ -54,7 +54,7 @@ async fn a_real_api_server_takes_the_crd_the_pods_and_the_preconditions() {
         pods.create(&PostParams::default(), &serde_json::from_value(workload).unwrap()).await.unwrap();
     let uid = workload.uid().unwrap();
 
-    // What the product would have seen of this cluster.
+    // The view that the product would have had of this cluster.
     let seen = fixtures::Cluster::new();
     let mut volume = fixtures::volume("pv");
     volume["spec"]["claimRef"]["namespace"] = json!(namespace);

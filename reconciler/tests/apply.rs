@@ -212,7 +212,7 @@ async fn a_node_that_rejects_every_pod_is_asked_six_times_in_ten_minutes() {
     let begin = cluster.now();
     let (mut made, applier) = (0, cluster.applier());
     while cluster.now().duration_since(begin).as_secs() < 600 {
-        // What it goes by stands in the attachment.
+        // The attachment says what it goes by.
         let facts = cluster.cache().facts(&group, VERSION, cluster.now());
         carry_out(&applier, &Leadership::forever(), facts).await.unwrap();
         for pod in cluster.mountpoint_pods() {

@@ -53,7 +53,7 @@ fn the_identity_is_the_workloads_account_and_its_annotated_role() {
     let why = without.settings.unwrap_err();
     assert!(why.contains("default/writer") && why.contains("s3.csi.scality.com/role-arn"), "{why}");
     assert!(why.contains("podIdentity.agentUrl"), "{why}");
-    // Where an agent gives keys by the account alone, none is needed, and one that there is goes first.
+    // An agent may give keys by the account alone: none is needed then, and one that there is goes first.
     let with_agent = || wants(&Cache { agent: true, ..cluster.cache() }, "pv");
     assert!(with_agent().settings.is_ok() && with_agent().key.identity == Some(identity("")));
     cluster.put("serviceaccounts", account("writer", json!({"eks.amazonaws.com/role-arn": "arn:aws"})));

@@ -96,7 +96,7 @@ async fn the_reconciler_keeps_5000_pods_and_500_groups_in_64_mib() {
             leads |= line.contains("this process leads");
             seen.push(line);
         }
-        // What it says later has a reader, too.
+        // The later words have a reader, too.
         std::thread::spawn(move || lines.for_each(drop));
         seen
     })

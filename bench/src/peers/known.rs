@@ -42,7 +42,7 @@ pub(super) fn mount_s3(binary: &Path, plan: &Plan<'_>) -> String {
 }
 
 /// # Errors
-/// Its file of keys can't be written.
+/// The file of keys can't be written.
 pub(super) fn s3fs(plan: &Plan<'_>) -> anyhow::Result<String> {
     let password = plan.work.join("passwd-s3fs");
     write_private(&password, "bench:bench-secret\n")?;

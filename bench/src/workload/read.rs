@@ -262,7 +262,7 @@ fn fill_cache(job: &Job<'_>) -> anyhow::Result<()> {
     std::thread::sleep(CACHE_SETTLES);
     let file = open(&job.path(&numbered(0)), OFlags::empty())?;
     fadvise(&file, 0, None, Advice::DontNeed)?;
-    // That may reach the cache's file, and always reaches the floor's.
+    // The call may reach the cache's file, and always reaches the floor's.
     for path in cache_files(job)? {
         std::io::copy(&mut File::open(path)?, &mut std::io::sink())?;
     }

@@ -20,7 +20,7 @@ pub fn in_systemd_node<F: Fn()>(body: F) -> Option<String> {
         return None;
     }
     let binary = std::env::current_exe().expect("the path of this test binary");
-    // Where it lies, and one above: the commands that it starts.
+    // The folder that it lies in, and one above, have the commands that it starts.
     let folder = binary.parent().and_then(Path::parent).expect("target/debug");
     let node = Node::start(folder)?;
     let mut command = Command::new(SCRIPT);

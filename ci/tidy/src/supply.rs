@@ -1,6 +1,6 @@
 //! Dependencies: compares `deny.toml`'s lists of licences and banned libraries with the libraries that cargo resolved.
 //!
-//! Where `cargo deny check` is installed, it does the same and more (advisories). It takes longer to build than this workspace,
+//! `cargo deny check`, if it is installed, does the same and more (advisories). It takes longer to build than this workspace,
 //! so the tests use `cargo tree`, which every cargo has: it names each library that is really built, and its licence.
 
 use std::path::Path;

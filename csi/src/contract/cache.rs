@@ -64,7 +64,7 @@ impl Cache {
             None => {
                 only_with("emptyDir", of_empty_dir)?;
                 only_with("ephemeral", of_ephemeral)?;
-                // As releases before wrote it: a directory, which means nothing in a pod.
+                // Releases before wrote a directory, which means nothing in a pod.
                 if !has_cache(options) {
                     return Ok(None);
                 }

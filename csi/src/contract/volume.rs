@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn an_inline_volume_has_the_kubelets_handle_and_options_by_commas() {
-        // As kubelet 1.34 makes it: SHA-256 of both texts, one behind the other.
+        // Kubelet 1.34 makes it so: SHA-256 of both texts, one behind the other.
         let wanted = "csi-936a185caaa266bb9cbe981e9e05cb78cd732b0b3280eb944412bb6f8f8f07af";
         assert_eq!(inline_handle("hello", "world"), wanted);
         assert_eq!(inline_options(Some(" allow-delete, region=r,,")), ["allow-delete", "region=r"]);

@@ -256,7 +256,7 @@ fn context(
     elsewhere: Option<String>,
     keys: &Keys,
 ) -> HashMap<String, String> {
-    // As release 2.2: the keys of this call say which keys the node uses.
+    // Release 2.2 does so, too: the keys of this call say which keys the node uses.
     let source = match (parameters.of_pod, keys.of_secret) {
         (true, _) => volume::SOURCE_POD,
         (false, true) => "secret",

@@ -111,7 +111,7 @@ impl Profile {
     /// Writes the token of a service account for the node's agent.
     ///
     /// # Errors
-    /// Those of [`Self::write_token`].
+    /// The errors of [`Self::write_token`].
     pub fn write_agent_token(&self, directory: &CredentialFiles, token: &Token) -> Result<()> {
         self.write_token_of(Kind::AgentToken, directory, token)
     }

@@ -55,7 +55,7 @@ impl Idle {
                 _ = sweep.tick() => {
                     left.clear();
                     self.forget_the_gone();
-                    // Of mounts by systemd: one that is being made may wait for its engine, and the next sweep comes.
+                    // Mounts by systemd: one that is being made may wait for its engine, and the next sweep comes.
                     if let Some(_alone) = self.files.alone() {
                         match Mounts::read() {
                             Ok(mounts) => self.files.sweep(&mounts),
@@ -103,7 +103,7 @@ impl Idle {
     /// Tells a mounter that waits for a mount that none will come.
     fn send_away(&self, name: &str, uid: &str) {
         let Ok(files) = CommFiles::open(&Comm::on_host(&self.kubelet, uid)) else {
-            // Its container has not begun, or the kubelet has removed the pod: no process waits.
+            // The container has not begun, or the kubelet has removed the pod: no process waits.
             return;
         };
         if !files.exit_announced()

@@ -158,7 +158,7 @@ mod tests {
     /// Goal: a rolling update of the reconciler leaves no time without one.
     #[test]
     fn a_leader_that_steps_down_leaves_its_successor_as_much_time_as_a_death() {
-        // As kube-leader-election writes it.
+        // kube-leader-election writes it so.
         let spec = serde_json::json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": "2025-06-01T10:00:00.000000Z"});
         let free = State::of(serde_json::from_value(serde_json::json!({ "spec": spec })).unwrap());
         assert_eq!((free.holder.as_deref(), free.duration), (Some(""), Some(Duration::from_secs(1))));

@@ -166,7 +166,7 @@ async fn served_without_an_answer(
     files: &CommFiles,
     deadline: Instant,
 ) -> Result<()> {
-    // Of its own: the root's path is that of another mount later.
+    // A path of its own: the root's path is that of another mount later.
     match Probes::default().check(root, left(deadline)).await {
         Health::Alive => Ok(()),
         Health::Dead(why) => Err(match last_words(files).await {

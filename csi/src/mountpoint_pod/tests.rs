@@ -195,7 +195,7 @@ fn the_engine_serves_its_metrics_where_the_pod_has_a_port_for_them() {
 #[test]
 fn each_certificate_of_the_pod_is_trusted_by_the_engine() {
     let pod = Pod::new("dir=${0%/*}; echo \"$@\" >$dir/args; touch $dir/comm/mount.exit; echo ready >$ready");
-    // As the kubelet writes a volume.
+    // The kubelet writes a volume so.
     let ca = &pod.config.ca_directory;
     fs::create_dir_all(ca.join("..1")).unwrap();
     for name in ["volume.crt", "chart.crt"] {

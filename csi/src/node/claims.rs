@@ -136,7 +136,7 @@ impl Claims {
     /// Finds another target of this volume that is live or about to be.
     fn other(&self, state: &State, target: &Path, volume: &str) -> Result<Option<PathBuf>> {
         let mounts = self.table.read()?;
-        // Of buckets alone: the kubelet's path of a volume in a pod's manifest holds the name that the pod gives it.
+        // Buckets alone: the kubelet's path of a volume in a pod's manifest holds the name that the pod gives it.
         let live = mounts.buckets().filter(|point| match state.published.get(*point) {
             Some(known) => known.name == volume,
             None => OfPod::of_mount_point(point, &self.table.kubelet).is_some_and(|it| it.volume == volume),

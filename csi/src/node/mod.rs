@@ -168,7 +168,7 @@ impl NodeService {
         let request = PublishRequest::parse(call, &self.config.kubelet)?;
         debug!(?request, "NodePublishVolume");
         let Keys { whose, credentials, token, agent } = self.keys(&request)?;
-        // What the volume says, unless it brings keys.
+        // The volume's word, unless it brings keys.
         let source = match whose {
             AuthenticationSource::Secret | AuthenticationSource::Pod => whose,
             AuthenticationSource::Driver => request.authentication_source,

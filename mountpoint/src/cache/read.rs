@@ -267,7 +267,7 @@ impl Store {
             }
             entry.compared(now);
         }
-        // Its end is where the kernel ends the file.
+        // The end is where the kernel ends the file.
         let ends_there = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size as u64 == object_size);
         let is_lent = ends_there && self.io.lend(&file).is_ok();
         is_lent.then(|| {

@@ -107,7 +107,7 @@ fn is_for_others(option: &str) -> bool {
         "nogroup",
         "_netdev",
         "nofail",
-        // As it is: set-uid programs and devices are never honoured here, whatever the line says. `noexec` is, see `read`.
+        // True anyway: set-uid programs and devices are never honoured here, whatever the line says. `noexec` is, see `read`.
         "rw",
         "nodev",
         "nosuid",

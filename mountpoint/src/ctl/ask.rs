@@ -71,7 +71,7 @@ pub(super) async fn ask(found: &Found, within: Duration) -> Seen {
     };
     match Clock::machine().timeout(within, get_status(entry)).await {
         None => Seen::Hangs(Box::new(entry.origin.clone())),
-        // Its file said where it is mounted, and was compared with the kernel's table.
+        // The file said where it is mounted, and was compared with the kernel's table.
         Some(Ok(status)) => Seen::Serving(Box::new(Status { origin: entry.origin.clone(), ..status })),
         Some(Err(error)) => match error.kind() {
             io::ErrorKind::PermissionDenied => not_yours(owner.unwrap_or_default()),
@@ -79,7 +79,7 @@ pub(super) async fn ask(found: &Found, within: Duration) -> Seen {
                 entry.remove();
                 Seen::Gone { mount_point, still_mounted: found.mounted.is_some() }
             }
-            // Its queue of connections is full, or it hung up in the middle.
+            // The queue of connections is full, or it hung up in the middle.
             _ => Seen::Hangs(Box::new(entry.origin.clone())),
         },
     }

@@ -184,7 +184,7 @@ mod tests {
         } else {
             std::fs::remove_file(folder.join("stranger.json")).unwrap();
         }
-        // What some service of root's keeps, and a folder of a user that leads there.
+        // A folder of some service of root's, and one of a user that leads there.
         std::fs::write(victim.path().join("daemon.json"), origin(other, "/mnt/victim")).unwrap();
         dead(&victim.path().join("daemon.sock"));
         std::fs::create_dir(run.path().join(other.to_string())).unwrap();

@@ -267,7 +267,7 @@ mod tests {
             ..Cache::default()
         };
         assert_eq!(looks(10_000, at), 4000);
-        // What others give it meanwhile is not.
+        // Bytes that others give it meanwhile are not.
         let at = |look: u64| Cache { misses: 4 + look, puts: look, puts_waiting: 4, ..Cache::default() };
         assert_eq!(looks(10_000, at), 4);
     }

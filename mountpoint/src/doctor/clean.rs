@@ -89,7 +89,7 @@ impl Examination<'_> {
     }
 
     fn keep(&mut self, key: &str, version: Option<String>, why: String) {
-        // Of a key that could not be deleted, its version says more.
+        // The version of a key that could not be deleted says more.
         self.report.kept.retain(|it| it.key != key || it.version.is_some());
         self.report.kept.push(Kept { key: key.to_owned(), version, why });
     }

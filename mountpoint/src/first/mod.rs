@@ -197,7 +197,7 @@ impl Drop for First {
         let shared = &ticket.shared;
         shared.guesses.lock()[ticket.cause as usize].wrong();
         shared.metrics.first_wasted.add(u64::from(self.came));
-        // What a reader took, it counts.
+        // A reader counts the bytes that it took.
         shared.metrics.prefetch_wasted.add(self.bytes.as_deref().map_or(0, |bytes| bytes.len() as u64));
     }
 }

@@ -302,7 +302,7 @@ impl FileSystem {
         let mut course = self.read_modes.begin(size, pid);
         // By a size that is too large the kernel may take zeros for bytes.
         let is_unsure = known == KnownSize::Other || known == KnownSize::More && !self.resized.is_learnt();
-        // What the kernel reads by itself has no page cache of ours, and a mapping that may write needs one.
+        // A file that the kernel reads by itself has no page cache of ours, and a mapping that may write needs one.
         course.is_direct = flags.direct
             || passthrough.is_none()
                 && !flags.write

@@ -1,6 +1,6 @@
 //! Attributes that objects keep, with `--keep-metadata`: shown, changed, and stored with a file; and, with `--xattrs`, what a HEAD tells of an object.
 //!
-//! What is set on a file before it is stored goes with the request that stores it. Later, the store copies the object onto itself.
+//! An attribute that is set before the file is stored goes with the request that stores it. Later, the store copies the object onto itself.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};

@@ -195,7 +195,7 @@ mod tests {
         // In a process of its own: a file of another test may have the same number, on a mount that no table shows.
         testkit::isolated(|| {
             let thread = || rustix::thread::gettid().as_raw_nonzero().get() as u32;
-            // Of a file system that shows the device of its mount; btrfs and overlays do not.
+            // A file system that shows the device of its mount; btrfs and overlays do not.
             let new = || tempfile::tempfile_in("/dev/shm").unwrap();
             let number = |file: &fs::File| file.metadata().unwrap().ino();
             // Standard input is on a mount outside, which no table of this namespace has, and the first files of a tmpfs have numbers as

@@ -125,7 +125,7 @@ impl ReadModes {
 
     /// Begins the course of a file of `size` bytes that this thread opens.
     pub(super) fn begin(&self, size: u64, tid: u32) -> Course {
-        // Of what nothing is learned, nothing is counted either.
+        // Reads that teach nothing are not counted.
         match self.mode == ReadMode::Auto && size >= LARGE {
             true => Course::new(size, program(tid).unwrap_or_default()),
             false => Course::new(0, Box::default()),
@@ -198,7 +198,7 @@ mod tests {
         let one = |n| {
             let mut course = course(program, SIZE);
             course.is_direct = modes.is_direct(InodeNo(n), &course, || false);
-            // Of a program's piece the kernel's read-ahead makes twice as much.
+            // The kernel's read-ahead makes twice as much of a program's piece.
             let request = if course.is_direct { piece } else { (2 * piece).min(1 << 20) };
             (0..bytes).step_by(request as usize).for_each(|at| course.read(at, request as usize));
             modes.released(InodeNo(n), &course);

@@ -394,7 +394,7 @@ impl FileSystem {
         for end in ends {
             let _ = end.await;
         }
-        // Of files that failed and were closed.
+        // Aborts of files that failed and were closed.
         let _ = self.clock.timeout(limit / 2, self.uploader.aborted()).await;
     }
 

@@ -208,7 +208,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
             }
         }
         let _ = config.set_max_write(TRANSFER_MAX);
-        // As much as the kernel offers; its own limit is the device's read_ahead_kb.
+        // All that the kernel offers; its own limit is the device's read_ahead_kb.
         if let Err(offered) = config.set_max_readahead(TRANSFER_MAX) {
             let _ = config.set_max_readahead(offered);
         }

@@ -171,7 +171,7 @@ mod tests {
         let top = |point: &str| Standing::Top(point.into());
         for (table, dir, means) in [
             (moved.clone(), "/old", top("/new")),
-            // What came to the old path is somebody else's.
+            // Mounts that came to the old path are somebody else's.
             (format!("{moved}{other}"), "/old", top("/new")),
             (format!("{moved}{}", line(9, 45, "/new")), "/old", Standing::Covered("/new".into())),
             (format!("{moved}{bound}"), "/new", top("/new")),

@@ -232,7 +232,7 @@ pub(super) fn serve<O: Operations>(
         }
     }
     let supervisor = Supervisor { metrics: Arc::clone(&channel.metrics), clock: channel.clock.clone() };
-    // What does not come by the ring is little.
+    // Few requests do not come by the ring.
     let threads = if serving.is_empty() { threads.max(1) } else { 1 };
     for i in 0..threads {
         let channel = Arc::clone(&channel);

@@ -33,7 +33,7 @@ impl InodeTable {
             Node::File(file) => (file.is_local(), file.stored.as_ref()),
             Node::Directory(_) => (false, None),
         };
-        // That a doubted version is gone, an older answer says, too.
+        // An older answer, too, says that a doubted version is gone.
         let is_gone = stored.is_some_and(|stored| {
             let is_it = |meta: &ObjectMeta| {
                 let judged = stored.judge(meta.size, meta.etag.as_str(), meta.last_modified, Teller::Object);
@@ -44,7 +44,7 @@ impl InodeTable {
         if inode.place == Place::Nowhere {
             return Err(Error::new(ErrorKind::Stale, key.as_str()));
         }
-        // What happened here since the question stands.
+        // Changes made here since the question stand.
         if local || inode.learned > asked && !is_gone {
             return Ok(first);
         }

@@ -185,7 +185,7 @@ impl InodeTable {
         if current || !stat.valid_for.is_zero() {
             return Some(Ok(stat));
         }
-        // What a page says of the name: this version, or another inode.
+        // The word of a page about the name: this version, or another inode.
         let (parent, name) = (inode.parent, inode.name.clone());
         match tree.recall(parent, &name, now) {
             Ok(Recall::Found(named)) if named == ino => Some(Ok(tree.stat(tree.inode(ino)?, now))),

@@ -112,7 +112,7 @@ impl InodeTable {
         let stored = file.stored.as_ref().filter(|stored| trusts && stored.holds(now));
         let holds = match stored.map(|stored| (stored.teller(), stored.size())) {
             Some((Teller::Object, _)) => true,
-            // Where a listing is wrong, the first read shows it; of an empty file the kernel reads nothing.
+            // The first read shows that a listing is wrong; of an empty file the kernel reads nothing.
             Some((Teller::Listing, 0)) => false,
             Some((Teller::Listing, _)) => tree.agreement.holds(now),
             // The object says which version reads are pinned to.

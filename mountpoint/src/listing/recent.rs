@@ -71,7 +71,7 @@ impl Spell {
             _ => 0,
         };
         self.hits = Some(0);
-        // What a long spell has earned is not wasted behind it.
+        // The credit of a long spell is not wasted behind it.
         self.credit = (self.credit - enough / 2).min(2 * enough);
         true
     }
@@ -264,7 +264,7 @@ mod tests {
             assert_eq!(ask(&mut recent, &format!("n{i:02}"), now), None);
         }
         assert_eq!(ask(&mut recent, "n32", now), Some(Some("n31~".into())));
-        // That page had none of the names: sixteen lookups later there is another.
+        // The page had none of the names: sixteen lookups later there is another.
         let next = (33..).find(|i| ask(&mut recent, &format!("n{i:02}"), now).is_some());
         assert_eq!(next, Some(48));
     }

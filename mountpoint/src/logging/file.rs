@@ -61,7 +61,7 @@ impl LogFile {
         let now = self.clock.now();
         if now.saturating_duration_since(held.looked) >= self.look_every {
             held.looked = now;
-            // Where no new file can be opened, the old one goes on.
+            // The old file goes on if no new one can be opened.
             if !self.is_at_its_name(&held.file)
                 && let Ok(file) = open(&self.path)
             {

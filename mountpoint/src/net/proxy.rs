@@ -281,7 +281,7 @@ mod tests {
             ("fd00::/8", "fd12::1", true),
             ("::1", "::1", true),
             ("", "example.com", false),
-            // Where credentials of instances and containers come from.
+            // The addresses that credentials of instances and containers come from.
             ("", "169.254.169.254", true),
             ("", "169.254.170.2", true),
             ("", "fd00:ec2::254", true),

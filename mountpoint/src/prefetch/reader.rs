@@ -48,7 +48,7 @@ impl fmt::Debug for Reader {
 
 impl Reader {
     pub(super) fn new(object: Arc<Object>, window: Window, first: Option<First>) -> Self {
-        // What the cache has was not worth asking for.
+        // Bytes that the cache has were not worth asking for.
         let is_needed = || !object.is_cached(&(0..object.size.min(first::LEN as u64)));
         let mut first = first.filter(|first| first.is_of(&object.id, object.size) && is_needed());
         if let Some(block) = first.as_mut().and_then(First::take_bytes) {
@@ -115,7 +115,7 @@ impl Reader {
             self.fetch_ahead(&plan, Cause::Ahead);
             return done(Ok(bytes));
         }
-        // Where the cache has it, the window counts on what it planned all the same: where the cache ends, the store's part must be on its
+        // If the cache has it, the window counts on what it planned all the same: where the cache ends, the store's part must be on its
         // way.
         match object.cached(&range) {
             Cached::Here(bytes) => {

@@ -195,7 +195,7 @@ fn what_came_before_a_break_is_served_and_only_the_rest_fails() {
     b.client.inject(FaultPlan::on(Op::GetObject).nth(1).break_after(200 << 10));
     // The first request covers all of it; its first 128 KiB piece comes, the second breaks.
     assert_eq!(read(&reader, 0, 4096).unwrap(), data[..4096]);
-    // Its memory is free before it has ended: a read in between would join it and fail with it.
+    // The memory is free before it has ended: a read in between would join it and fail with it.
     until("the request ended", || reader.missing().iter().any(|range| range.contains(&(300 << 10))));
     assert_eq!(read(&reader, 300 << 10, 4096).unwrap(), data[300 << 10..(300 << 10) + 4096]);
 }
@@ -480,7 +480,7 @@ fn first_bytes_of_which_the_reader_has_no_use_count_as_wasted() {
     let reader = open();
     assert_eq!(read(&reader, 0, 10).unwrap(), data[..10]);
     assert_eq!(metrics.first_wasted.get(), 3);
-    // Of another version than is opened: not a byte of it is taken.
+    // Another version than is opened: not a byte of it is taken.
     let old = first_of(&b, &asker, &id, len);
     let newer = b.client.insert("o", vec![7; len]);
     let reader = b.prefetcher.open(ObjectId { etag: newer, ..id }, len as u64, old);

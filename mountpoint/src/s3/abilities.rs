@@ -268,7 +268,7 @@ impl Abilities {
             let (learned, saved) = (Arc::clone(&self.learned), Arc::clone(&self.saved));
             // Off the runtime's threads, and no request waits: facts that are not saved are learned again.
             tokio::task::spawn_blocking(move || {
-                // Of two facts learned at once, whichever task comes first writes both.
+                // The task that comes first writes both of two facts learned at once.
                 let mut saved = saved.lock();
                 let known = learned.lock().clone();
                 if saved.as_ref() == Some(&known) {

@@ -1,6 +1,6 @@
 //! Decides which answers are late, and whether another request may be sent for one (`hedged.rs` sends it).
 //!
-//! What is late is learned from the answers: twice the time in which 19 of 20 began. The extra requests are a small share of all, so that
+//! The answers say when one is late: after twice the time in which 19 of 20 began. The extra requests are a small share of all, so that
 //! a store that is slow as a whole, or that throttles, is not asked for more.
 
 use std::sync::OnceLock;

@@ -72,7 +72,7 @@ pub(crate) struct Miss<'a> {
 
 /// How long one call goes on trying. Pure.
 ///
-/// Its time begins when the store was lost: with the first failure, or with the silence before it. A call that moves
+/// The time begins when the store was lost: with the first failure, or with the silence before it. A call that moves
 /// bytes may last as long as they need. The last attempts begin in the [`Patience::reserve`] before the time is up, so that a store which
 /// comes back before that is found, and one that stays silent has ended the call when the time is up.
 #[derive(Clone, Debug)]

@@ -80,7 +80,7 @@ impl Rates {
             }
         };
         let seconds = at.saturating_duration_since(since).as_secs_f64();
-        // Of a shorter time it would say more about chance.
+        // A shorter time would say more about chance.
         if seconds < 0.1 {
             return Throughput::default();
         }

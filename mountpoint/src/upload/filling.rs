@@ -158,7 +158,7 @@ impl Upload {
     /// Writes what lies beyond the end, and zeros before and behind it, once the turn is free: no more bytes come.
     ///
     /// # Errors
-    /// As `absorb`, and `Aborted`.
+    /// The errors of `absorb`, and `Aborted`.
     pub(super) async fn pad(self: &Arc<Self>) -> Result<(), Error> {
         loop {
             let changed = self.changed.notified();
@@ -220,7 +220,7 @@ impl Upload {
     /// has no place in flight: full parts wait there for one, until the disk is full.
     ///
     /// # Errors
-    /// As `absorb`; `NoMemory` when the heap may not take the rest and there is no directory to spill to, or no descriptor for it.
+    /// The errors of `absorb`; `NoMemory` when the heap may not take the rest and there is no directory to spill to, or no descriptor for it.
     pub(super) fn absorb_or_spill(
         self: &Arc<Self>,
         state: &mut State,

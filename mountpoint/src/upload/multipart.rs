@@ -207,7 +207,7 @@ impl Multipart {
     /// Waits for all parts and makes the object of them, if they are what was written: `size` bytes with this checksum.
     ///
     /// # Errors
-    /// That of the first part that failed; `Corrupt` when parts and file differ; what the store says. Then nothing
+    /// The error of the first part that failed; `Corrupt` when parts and file differ; what the store says. Then nothing
     /// is visible (unless the store lost its answer), and the caller aborts.
     pub(super) async fn complete(&self, size: u64, whole: Checksum) -> Result<Stored, Error> {
         self.until(|parts| parts.in_flight == 0).await;

@@ -58,7 +58,7 @@ impl SpillFile {
     /// Adds bytes at the end.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut asked = 0;
-        // What was written of them before the disk was full is written once more.
+        // Bytes that were written before the disk was full are written once more.
         while let Err(error) = self.file.write_all_at(bytes, self.len) {
             let frees = |reclaim: &Reclaim| asked < ASKED_MAX && reclaim.free() > 0;
             if !is_full(&error) || !self.reclaim.as_ref().is_some_and(frees) {

@@ -108,7 +108,7 @@ impl Stage {
             (Finishing { .. } | Committing { .. } | Stored { .. }, E::Write) => (self, Finished),
             (Failed { .. }, E::Write) => (self, Outcome),
 
-            // What makes an object of it.
+            // Events that make an object of it.
             (Open { .. }, E::Close { completes: true } | E::Sync) => (Finishing { released: false }, Store),
             (Open { .. }, E::Close { completes: false }) => (Open { closed: true }, Done),
             (Finishing { .. } | Committing { .. } | Stored { .. }, E::Close { completes: false }) => {

@@ -238,7 +238,7 @@ impl Upload {
             let overlaps = state.early.start().is_some_and(|start| start < end);
             return if overlaps { Err(out_of_order) } else { Ok(None) };
         }
-        // Of a file that goes on behind an object, the program may know another size than the object has.
+        // The program may know another size than the object has that the file goes on behind.
         let has_room = self.behind.is_none() && state.early.has_room(state.size, offset, len);
         let permit = if has_room { self.shared.memory.early(len) } else { None };
         permit.map(Some).ok_or(out_of_order)
@@ -463,7 +463,7 @@ impl Drop for FailsOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self { upload, doing, event } = self;
-            // Where and why has a line already (`logging/panic.rs`).
+            // The panic has its line already (`logging/panic.rs`).
             error!(key = %upload.key(), "{doing}: a panic ended it; writes and close of the file fail with EIO; please report this");
             let remains = upload.state.lock().fail_by(*event, Error::Panicked);
             upload.clean_up(remains);

@@ -48,7 +48,7 @@ fn broken(name: &str) -> &'static [&'static str] {
             "every_key_is_a_source",
             "every_key_comes_back_as_it_went",
         ],
-        // Of Debian 12. Checksums are not compared, conditions of copies are ignored, and If-Match of PutObject is refused for the right version.
+        // Debian 12's. Checksums are not compared, conditions of copies are ignored, and If-Match of PutObject is refused for the right version.
         "ceph" => &[
             "put_with_a_wrong_checksum_is_refused",
             "put_over_a_version_spares_another",

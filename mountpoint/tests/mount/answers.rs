@@ -24,7 +24,7 @@ fn a_stored_file_keeps_its_time_when_the_store_is_asked_again() {
     };
     let object = |name: &str| fs::metadata(mount.store().bucket_folder().join(name)).unwrap().mtime();
     let (mut round, mut names, mut first) = (0, <[String; 2]>::default(), [(0, 0, 0, 0); 2]);
-    // Where a machine stands still between the two times, other files are stored.
+    // A machine may stand still between the two times: other files are stored then.
     until("the store answers at once", || {
         round += 1;
         names = ["small", "of-parts"].map(|name| format!("{name}-{round}"));
@@ -33,7 +33,7 @@ fn a_stored_file_keeps_its_time_when_the_store_is_asked_again() {
         first = times(&names);
         names.iter().zip(&first).all(|(name, shown)| shown.0.abs_diff(object(name)) <= ABOUT_THE_SAME)
     });
-    // What the mount knows of it is a second old at most.
+    // The mount's knowledge of it is a second old at most.
     std::thread::sleep(Duration::from_millis(1_200));
     mount.store().requests().reset();
     assert_eq!(times(&names), first);
@@ -72,7 +72,7 @@ fn a_new_file_shows_the_times_that_are_set_until_it_is_stored() {
     let (accessed, modified) = shown();
     assert_eq!(accessed, then(7_000));
     assert!(modified.elapsed().unwrap() < Duration::from_secs(600), "a write sets the time of modification");
-    // As `cp -p` does.
+    // `cp -p` does so.
     file.set_times(times(7_000, 8_000)).unwrap();
     file.sync_all().unwrap();
     assert_errno(file.set_times(times(7_000, 8_000)), Errno::PERM);

@@ -20,7 +20,7 @@ pub(super) fn gets_of_one_reading(store: &Arc<Store>, cache: &Path) -> Option<u6
     let bytes = fs::read(mount.path("file")).unwrap();
     assert!(bytes.len() == LEN && Pattern(1).is(0, &bytes), "wrong bytes");
     let gets = store.requests().count("GetObject");
-    // What still waits to be written at the unmount is not kept.
+    // Blocks that still wait to be written at the unmount are not kept.
     until("the cache holds what was read", || {
         data_files(cache).iter().any(|file| holds_all(file) && is_described(file) && is_proven(file))
     });

@@ -82,7 +82,7 @@ fn a_killed_program_does_not_wait_for_a_store_that_hangs() {
             ends_by(signal, start_waiting(&store, &mut program(&["cat"], &path("read"))));
         }
 
-        // What was listed for another look-up is believed for a moment.
+        // A listing for another look-up is believed for a moment.
         std::thread::sleep(BELIEVED);
         // A mount that has seen look-ups lead to reads asks with the GET of the read, and one that has seen several of a folder lists it.
         store.faults().add(hold("HeadObject", "stat"));

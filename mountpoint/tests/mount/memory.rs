@@ -385,7 +385,7 @@ fn hold_little_and_are_given_back(mount: &TestMount, before: u64) {
     let peak = mount.peak_rss() >> 20;
     eprintln!("{NAMES} names: {} bytes each right behind the listing, peak RSS {peak} MiB", each());
     assert!(peak <= 400, "peak RSS {peak} MiB");
-    // What the listing itself took is given back every 20 s.
+    // Memory that the listing itself took is given back every 20 s.
     until_within(Duration::from_secs(120), "a name at rest takes at most 250 bytes", || each() <= 250);
     eprintln!("at rest {} bytes each, RSS {} MiB", each(), mount.rss() >> 20);
     // A busy machine takes a minute to forget a million names.

@@ -160,7 +160,7 @@ impl Script<'_> {
                 }
             }
         }
-        // What failed can be done once more.
+        // A failed operation can be done once more.
         for (name, len) in [("new", SMALL), ("parts", LARGE)] {
             if !there.iter().any(|there| there == name) {
                 self.write(name, len);

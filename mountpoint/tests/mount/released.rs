@@ -48,7 +48,7 @@ impl Cached {
         self.file.read_to_end(&mut bytes).unwrap();
         assert!(bytes.len() == LEN && Pattern(1).is(0, &bytes), "wrong bytes");
         let log = self.mount.log();
-        // What ends behind its close, and fails, is logged.
+        // A file that ends behind its close, and fails, is logged.
         assert!(
             !log.contains("PutObject"),
             "it was read when the storing of the others ended, not before:\n{log}"

@@ -78,7 +78,7 @@ fn a_listing_does_not_bring_back_a_version_that_a_read_found_replaced() {
         store.put("file", "new");
         open.read_at(&mut [0; 4096], 6 << 20).expect_err("the version is gone");
         drop(open);
-        // As a glob does before the program opens what it finds.
+        // A glob does so before the program opens what it finds.
         list();
         assert_eq!(fs::read(&path).unwrap(), b"new", "--metadata-ttl {ttl}");
     }

@@ -314,7 +314,7 @@ fn a_sign_on_that_is_cached_is_exchanged_for_the_keys_of_a_role() {
     let config = "[profile p]\nsso_session = s\nsso_account_id = 111122223333\nsso_role_name = reader\n\
                   [sso-session s]\nsso_region = us-east-1\nsso_start_url = https://example.com/start\n";
     write(&store.home().join(".aws/config"), config);
-    // Its name is the SHA-1 of the session's: s.
+    // The name is the SHA-1 of the session's: s.
     let cached = format!(r#"{{"accessToken":"the-access-token","expiresAt":"{}"}}"#, expiry());
     write(&store.home().join(".aws/sso/cache/a0f1490a20d0211c997b44bc357e1972deab8ae3.json"), &cached);
     let setup = Setup::new(&["--profile", "p"]).env("AWS_ENDPOINT_URL_SSO", &service.url);

@@ -132,7 +132,7 @@ fn with_little_patience_a_silent_store_is_asked_again_before_time_is_up() {
     let setup = Setup::new(&["--operation-timeout", "14"]).limit(Duration::from_secs(120));
     let Some((proxy, mount)) = behind_a_proxy(first::LEN + SHORT, setup) else { return };
     let file = open_direct(&mount.path("file"));
-    // What was asked now is never answered; what is asked from in a second on is.
+    // Requests of now are never answered; those from in a second on are.
     proxy.set(Weather::clear().never_answered());
     let mut bytes = vec![0; SHORT];
     thread::scope(|scope| {

@@ -70,7 +70,7 @@ fn a_store_away_for_a_while_fails_nothing_and_the_log_says_so_once() {
         });
         for (name, ride) in rides {
             let Some((begins, ends)) = ride.join().unwrap_or_else(|_| panic!("{name}")) else { return };
-            // What was lost in a black hole is missed one after the other, some of it when others are answered again.
+            // Requests that were lost in a black hole are missed one after the other, some when others are answered again.
             let told = if name == "black hole" { 0..=2 } else { 1..=1 };
             assert!(told.contains(&begins) && begins == ends, "{name}: {begins} begin, {ends} end");
         }
@@ -106,7 +106,7 @@ fn a_mount_that_ends_stores_a_closed_file_as_long_as_its_bytes_move() {
     let file = File::create_new(site.mount.path("file")).unwrap();
     let mut child = command.stdin(Stdio::piped()).stdout(file).spawn().unwrap();
     drop(command);
-    // Its first part is sent while the second is written: until it is closed next to nothing passes, however long a busy machine writes.
+    // The first part is sent while the second is written: until it is closed next to nothing passes, however long a busy machine writes.
     site.proxy.set(Weather::clear().rate(50_000));
     child.stdin.take().unwrap().write_all(&bytes).unwrap();
     assert!(child.wait().unwrap().success());

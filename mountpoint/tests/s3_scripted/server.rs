@@ -1,6 +1,6 @@
 //! A TCP server that answers the n-th request with the n-th step of its script, whatever connection it comes on.
 //!
-//! Its time is a test clock, which the client of the test shares. While the server rests or stalls it turns the clock itself, and looks
+//! The time is a test clock, which the client of the test shares. While the server rests or stalls it turns the clock itself, and looks
 //! between two turns whether the client has left. Otherwise the clock creeps, so that pauses between tries end: so slowly that a machine
 //! that is busy with other things for half a minute costs no try.
 

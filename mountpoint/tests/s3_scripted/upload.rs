@@ -183,7 +183,7 @@ async fn a_file_is_known_as_our_own_by_a_checksum_in_another_form() {
     let etag = format!("\"{md5}\"");
     let there =
         [DATE, ("etag", &*etag), ("content-length", "3000000"), ("x-amz-checksum-crc64nvme", &*of_64_bits)];
-    // What the parts' checksums make if they are joined by their bytes, not by their checksums.
+    // The parts' checksums, if they are joined by their bytes, not by their checksums.
     let whole = Checksum::of(ChecksumAlgorithm::Crc32c, b"aabb").to_base64();
     let lost = || Step::silence(Then::Stall);
     let bench = bench(vec![

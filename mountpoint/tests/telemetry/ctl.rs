@@ -115,7 +115,7 @@ fn a_mount_that_hangs_is_said_to_hang_and_nothing_waits_for_it() {
     let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
     let Some(mount) = mount(&store, here.path(), &[]) else { return };
     let dir = mount.dir().to_str().unwrap();
-    // Its socket is there a moment before the file beside it, which names the mount.
+    // The socket is there a moment before the file beside it, which names the mount.
     until("it can be asked", || is_served(here.path(), dir));
     mount.signal(Signal::STOP);
     // On a busy machine a thread of it may answer once more.
@@ -199,7 +199,7 @@ fn another_users_mount_is_named_without_its_state_despite_allow_other() {
         command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program);
         command
     };
-    // Where this user may run it. Another process writes it: a neighbour's child would hold a file that this one writes until its exec,
+    // This user may run it there. Another process writes it: a neighbour's child would hold a file that this one writes until its exec,
     // and what is held for writing can't be started.
     let copied = here.path().join("mount-s3-ctl");
     run(Command::new("cp").args(["-p", env!("CARGO_BIN_EXE_mount-s3-ctl")]).arg(&copied));
@@ -266,7 +266,7 @@ fn top_draws_the_state_in_a_terminal_and_ends_by_a_key() {
             // A busy mount may answer too late for the first picture, and count the request a moment after its bytes were read.
             let is_whole = text.split_once("GetObject").is_some_and(|(_, rest)| rest.contains("q ends"));
             let is_late = text.contains("q ends") && begun.elapsed() > testkit::until::LIMIT;
-            // Its end is closed with it: `script` may wait for more keys after its command ended.
+            // The end is closed with it: `script` may wait for more keys after its command ended.
             if (is_whole || is_late)
                 && let Some(mut keys) = keys.take()
             {

@@ -52,7 +52,7 @@ fn a_scrape_has_what_programs_read_and_wrote_and_what_the_store_was_asked() {
     assert!(of(&["fuse_request_latency_microseconds_count", "\"lookup\""]) >= 3.0);
     assert!(of(&["fuse_request_errors_total", "\"lookup\""]) >= 1.0);
     assert!(of(&["process_memory_usage_bytes"]) > 1e6);
-    // Its clock ticks a hundred times a second; each scrape is work.
+    // The clock ticks a hundred times a second; each scrape is work.
     until("the engine's processor time is counted", || {
         value(&get(&socket, "/metrics"), &["process_cpu_time_microseconds_total{", &mounted]) > 0.0
     });

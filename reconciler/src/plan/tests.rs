@@ -180,7 +180,7 @@ fn a_second_workload_joins_the_first_ones_pod_under_any_name() {
 fn an_unseen_pod_is_asked_for_before_its_workload_gets_another() {
     let mut facts = served();
     facts.pods.clear();
-    // What was attached to it has lost its volume, so nothing else asks.
+    // The workload that was attached to it has lost its volume, so nothing else asks.
     facts.workloads.get_mut("w").unwrap().wants = None;
     facts.workloads.insert("w2".into(), workload("w2", Phase::Pending));
     let effects = effects(&facts);

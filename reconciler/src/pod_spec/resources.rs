@@ -49,7 +49,7 @@ impl Resources {
         };
         let limits =
             list(&self.limits_cpu, &defaults.limits_cpu, &self.limits_memory, &defaults.limits_memory);
-        // Where only a limit is given, Kubernetes asks for as much.
+        // Kubernetes asks for as much as the limit if only that is given.
         let least = |resource: &str, text: &str| {
             let is_limited = limits.as_ref().is_some_and(|limits| limits.contains_key(resource));
             (!is_limited).then(|| text.to_owned())

@@ -491,7 +491,7 @@ fn a_headroom_pod_asks_for_its_mountpoint_pods_room_and_is_restricted() {
             },
         })
     );
-    // What it asks for is what the Mountpoint Pod asks for, and only a workload that reserved has one that preempts.
+    // It asks for what the Mountpoint Pod asks for, and only a workload that reserved has one that preempts.
     let class = |preempts: bool| {
         let settings = Settings { preempts, ..settings.clone() };
         let pod = serde_json::to_value(pod_of(&config, &PodRequest { settings, ..request() })).unwrap();

@@ -43,7 +43,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.path.as_os_str().is_empty() {
-            // What can't be removed now is removed at the next start.
+            // Files that can't be removed now are removed at the next start.
             let _ = fs::remove_file(&self.path);
         }
     }

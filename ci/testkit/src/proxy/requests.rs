@@ -51,7 +51,7 @@ impl Requests {
                     let held = head.len();
                     head.extend_from_slice(bytes);
                     let read = Head::read(&head);
-                    // What was held was no whole head, so this one ends in these bytes.
+                    // The held bytes were no whole head, so this one ends in these.
                     bytes = if let Read::Whole(parsed) = &read { &bytes[parsed.len - held..] } else { &[] };
                     match read {
                         Read::More => State::Head(head),

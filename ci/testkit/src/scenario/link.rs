@@ -76,7 +76,7 @@ pub fn among_readers(place: Scene<'_>, rate: u64) -> (Outcome, [Timed; 2]) {
         let (read, result) = timed(place, rate, || small.read(place));
         outcome.add("cat", result);
         drop(ends);
-        // What was read ahead need not come.
+        // Bytes that were read ahead need not come.
         place.proxy.set(Weather::clear());
         for (file, thread) in readers {
             outcome.add(&format!("read {}", file.name), thread.join().expect("operations do not panic"));

@@ -536,7 +536,7 @@ fn without_a_reconciler_a_new_workload_fails_and_an_assigned_one_mounts() {
             assert!(!home.target("w3").exists());
             home.knows("w1").await;
             home.knows("w2").await;
-            // What was assigned needs no reconciler.
+            // An assigned pod needs no reconciler.
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
             home.mounter.mount(home.request("w2", "key-2")).await.unwrap();
             home.mounter.unmount(&home.target("w2")).await.unwrap();

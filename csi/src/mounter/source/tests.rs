@@ -95,7 +95,7 @@ fn the_engines_words_are_the_error_on_one_line() {
 fn the_error_file_explains_a_mounter_that_closes_without_a_line() {
     isolated(|| {
         let served = handed_over(|stream, device, err| {
-            // As release 2.2 does: the connection goes first, then the engine, then the file is written.
+            // Release 2.2 does it so: the connection goes first, then the engine, then the file is written.
             drop((stream, device));
             std::fs::write(err, "Error: bucket does not exist\n").unwrap();
         });

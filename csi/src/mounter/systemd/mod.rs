@@ -196,7 +196,7 @@ impl Node {
         deadline: Instant,
     ) -> Result<()> {
         let path = target.path();
-        // What an earlier engine left: one that failed, or that systemd is about to start again.
+        // An earlier engine may have left its unit: one that failed, or that systemd is about to start again.
         self.manager.stop(unit, deadline).await;
         dead::make_room(path, &self.config.kubelet)?;
         let _making = self.files.making().await;

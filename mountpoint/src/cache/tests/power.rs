@@ -203,7 +203,7 @@ fn a_power_cut_that_reorders_writes_costs_misses_never_wrong_bytes() {
     assert!(acts.iter().any(|act| matches!(act, Act::Unlink(_))), "it also has room to make");
     assert!(acts.iter().any(|act| matches!(act, Act::Write(file, ..) if file.1)));
 
-    // What is there after a cut at this act, and after the life that follows.
+    // The files after a cut at this act, and after the life that follows.
     let cut = |at: usize, seed: u64, kept: u64| {
         let dir = tempfile::tempdir().unwrap();
         let disk_after = disk(dir.path());

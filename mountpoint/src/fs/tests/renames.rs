@@ -76,7 +76,7 @@ async fn a_rename_asks_no_name_again_that_was_looked_up_just_before() {
     let client = MemoryClient::new();
     client.insert("old", "1");
     let fs = renaming(&client, false);
-    // As the kernel does it: both names, then the rename.
+    // The kernel looks up both names, then renames.
     ino(&fs, "old").await.unwrap();
     assert_eq!(errno(ino(&fs, "new").await), Errno::NOENT);
     client.reset_log();

@@ -314,7 +314,7 @@ proptest! {
         for operation in every(&parts) {
             let (opcode, body) = encode(&operation, 0);
             let whole = request(opcode, &body);
-            // As it would arrive: its header still claims all of it.
+            // The form in which it would arrive: its header still claims all of it.
             let cut = &whole[..at.index(whole.len())];
             prop_assert!(decode(cut).is_err(), "{operation:?} cut to {} of {} bytes", cut.len(), whole.len());
             // And with a header that agrees. A request with a name or data is not complete without its end.

@@ -121,7 +121,7 @@ impl Entries {
     /// A ring for this thread, and memory, of which nothing is touched.
     ///
     /// # Errors
-    /// Of io_uring_setup(2) and mmap(2).
+    /// The errors of io_uring_setup(2) and mmap(2).
     pub(super) fn new(queue: u16, shape: Shape) -> io::Result<Self> {
         let ring = IoUring::<squeue::Entry128>::builder()
             .dontfork()
@@ -195,7 +195,7 @@ impl Entries {
     /// thread that ends soon: the kernel gives it one more thread.
     ///
     /// # Errors
-    /// Of io_uring, or why the kernel refuses.
+    /// The errors of io_uring, or the kernel's reason to refuse.
     pub(super) fn probe(device: BorrowedFd<'_>) -> io::Result<()> {
         let mut entries = Self::new(0, Shape { entries: 1, payload: 0 })?;
         entries.use_device(device)?;
@@ -214,7 +214,7 @@ impl Entries {
     /// Names the device to the ring.
     ///
     /// # Errors
-    /// Of io_uring.
+    /// The errors of io_uring.
     pub(super) fn use_device(&self, device: BorrowedFd<'_>) -> io::Result<()> {
         self.ring.submitter().register_files(&[device.as_raw_fd()])
     }
@@ -222,7 +222,7 @@ impl Entries {
     /// Gives all entries to the kernel. What it refuses lands; if it takes none, it has to be told by `refuse`.
     ///
     /// # Errors
-    /// Of io_uring.
+    /// The errors of io_uring.
     pub(super) fn register(&mut self, landed: &mut Vec<Landed>) -> io::Result<()> {
         for entry in 0..self.shape.entries {
             self.offer(entry, self.memory_of(entry))?;
@@ -298,7 +298,7 @@ impl Entries {
     /// payload.
     ///
     /// # Errors
-    /// Of io_uring.
+    /// The errors of io_uring.
     pub(super) fn answer<'a>(
         &mut self,
         entry: usize,
@@ -336,7 +336,7 @@ impl Entries {
     /// Sends the same answer once more, because the kernel did not take it.
     ///
     /// # Errors
-    /// Of io_uring.
+    /// The errors of io_uring.
     pub(super) fn again(&mut self, entry: usize) -> io::Result<()> {
         let Some(header) = self.header(entry) else { return Ok(()) };
         let commit_id = u64::from_ne_bytes(std::array::from_fn(|i| header[layout::COMMIT_ID + i]));
@@ -352,7 +352,7 @@ impl Entries {
     /// Sends what waits.
     ///
     /// # Errors
-    /// Of io_uring.
+    /// The errors of io_uring.
     pub(super) fn submit(&mut self, landed: &mut Vec<Landed>) -> io::Result<()> {
         self.enter(false, None)?;
         self.collect(landed);
@@ -362,7 +362,7 @@ impl Entries {
     /// Sends what waits, and waits itself: for a request, for the bell to change, or so long.
     ///
     /// # Errors
-    /// Of io_uring.
+    /// The errors of io_uring.
     pub(super) fn wait(
         &mut self,
         bell: (&AtomicU32, u32),
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_payload_that_is_given_back_frees_its_memory_and_no_other() {
-        // As on a machine of 64 processors and more.
+        // A machine may have 64 processors and more.
         let shape = shape(QUEUES_MAX, rustix::param::page_size()).unwrap();
         let mut entries = match Entries::new(0, shape) {
             Ok(entries) => entries,

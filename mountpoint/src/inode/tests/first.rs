@@ -134,7 +134,7 @@ async fn an_open_never_gets_first_bytes_of_another_version_than_it_names() {
     let (etag, first) = bench.open_first(new).await.unwrap();
     assert_eq!(etag, bench.client.meta("a").unwrap().etag);
     assert_eq!(first.unwrap().take_bytes().unwrap()[..], b"longer content"[..]);
-    // What this mount wrote itself has not been asked for.
+    // A file that this mount wrote itself has not been asked for.
     bench.table.close_read(new);
     bench.clock.advance(PAGE);
     let again = bench.lookup(ROOT, "a").await.unwrap().ino;
@@ -303,7 +303,7 @@ async fn sixty_four_first_bytes_at_once_and_further_ones_ask_attributes_alone() 
             gate.arrived(64).await;
             gate.release();
         });
-        // What was given back is given out again.
+        // Bytes that were given back are given out again.
         assert_eq!(bench.gets_heads_lists(), (64, 36, 0), "round {round}");
         let firsts: Vec<_> = opened.into_iter().map(|opened| opened.unwrap().1.expect("its own")).collect();
         assert_eq!(firsts.iter().filter(|first| first.has_bytes()).count(), 64);

@@ -104,7 +104,7 @@ async fn rmdir_removes_the_folder_mark_of_a_directory_with_its_marker() {
     bench.client.inject(FaultPlan::on(Op::DeleteObject).nth(2).fail(s3::ErrorKind::Denied));
     assert_error!(bench.table.rmdir(ROOT, OsStr::new("b"), true).await, ErrorKind::Remote(_));
     bench.table.rmdir(ROOT, OsStr::new("b"), true).await.unwrap();
-    // As `rm -r` does it: the last file, then the directory.
+    // `rm -r` removes the last file, then the directory.
     let a = bench.walk("a").await.unwrap().ino;
     bench.table.unlink(a, OsStr::new("f"), true).await.unwrap();
     bench.table.rmdir(ROOT, OsStr::new("a"), true).await.unwrap();

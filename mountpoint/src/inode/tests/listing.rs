@@ -22,7 +22,7 @@ async fn a_listed_file_is_read_without_asking_within_the_ttl() {
     let d = bench.lookup(ROOT, "d").await.unwrap().ino;
     assert_eq!(bench.names(d).await, ["a", "b", "e"]);
     let entries = bench.list(d).await;
-    // That listings say what objects say, the store has to show once.
+    // The store has to show once that listings say what objects say.
     let b = bench.lookup(d, "b").await.unwrap();
     bench.open_read(b.ino).await.unwrap();
     bench.client.reset_log();

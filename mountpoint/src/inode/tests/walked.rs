@@ -133,7 +133,7 @@ async fn a_walks_page_keeps_our_directory_that_another_client_stored_in() {
             walked.bench.names(directory).await;
         }
         walked.bench.client.insert("k/12/made/x", "theirs");
-        // What was checked a moment ago may be believed for that long.
+        // An answer of a moment ago may be believed for that long.
         walked.bench.table.0.tree.lock().directory_mut(made.ino).unwrap().checked = None;
         walked.find("k/12/made").await;
         walked.assert_names("k/12", &["made", "z"]).await;
@@ -271,7 +271,7 @@ async fn a_remembered_listing_keeps_a_directory_where_this_mount_stored() {
     assert_eq!(bench.names(directory).await, ["z"]);
     bench.write(src, "b", "mine").await;
     assert_eq!(bench.names(directory).await, ["src", "z"]);
-    // What the listing has already does not outdate it.
+    // A name that the listing has already does not outdate it.
     let (_, cost) = bench.cost(bench.write(src, "c", "mine")).await;
     let (names, listing) = bench.cost(bench.names(directory)).await;
     assert_eq!((names.len(), listing), (2, 0), "{cost}");

@@ -101,7 +101,7 @@ impl Tree {
         for name in missing {
             // Whether that answer or the listing is the newer one, S3 is asked again.
             let at = self.event();
-            // What was removed here stays so.
+            // A name that was removed here stays removed.
             if self.facts.since(ino, &name, begun).is_none() {
                 self.observe(ino, &name, What::Present, at);
             }

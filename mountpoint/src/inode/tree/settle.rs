@@ -99,7 +99,7 @@ impl Tree {
         let child = self.child(parent, name);
         if let Some(ino) = child {
             let newer = self.inode(ino).is_some_and(|inode| inode.learned > batch.asked);
-            // What was learned later of a file may be the same; of a directory, that its last key was removed.
+            // Later news of a file may be the same; news of a directory may be that its last key was removed.
             if (!newer || !outdated && batch.is_file(index)) && self.is_as_listed(ino, batch, index) {
                 return Adopted::As(ino);
             }

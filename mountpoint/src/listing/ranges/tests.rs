@@ -372,7 +372,7 @@ fn a_slow_or_throttling_store_gets_one_request_at_a_time_until_it_is_fast() {
     let most = |from: Duration, to: Duration| {
         at_once.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, n)| *n).max()
     };
-    // What was out when it became slow has come back.
+    // The requests that were out when it became slow have come back.
     assert_eq!(most(since + 1050 * MS, since + spell), Some(1));
     assert_eq!(most(since + spell, Duration::MAX), Some(Ranges::WIDTH));
 }

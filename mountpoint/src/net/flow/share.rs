@@ -99,7 +99,7 @@ mod tests {
         for (line, sharers) in [(500_000, 16), (250_000, 55), (75_000, 64)] {
             assert!(ends(&vec![line / sharers; sharers as usize]).iter().all(Option::is_none), "{line}");
         }
-        // As TCP shares it: one has a third of what the others have.
+        // TCP shares it so: one has a third of what the others have.
         let uneven: Vec<_> = (0..16).map(|i| if i == 0 { 10_000 } else { 30_000 }).collect();
         assert!(ends(&uneven).iter().all(Option::is_none));
     }

@@ -145,7 +145,7 @@ impl Connector {
 
     async fn lease(&self, host: &Arc<Host>, fresh: bool) -> Result<Lease, ConnectorError> {
         let pool = &self.http.pool;
-        // Its turn first, which lasts as long as bytes move for others: the limit is for connecting alone.
+        // The turn first, which lasts as long as bytes move for others: the limit is for connecting alone.
         let place = pool.place(host, Lane::Small).await.map_err(unconnected)?;
         let lease = pool.connect(host, place, fresh);
         let leased = match self.connect {

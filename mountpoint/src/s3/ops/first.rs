@@ -64,7 +64,7 @@ async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Optio
 /// and a store that does not know ranges.
 fn says_too_little(error: &Error) -> bool {
     use ErrorKind::{Archived, BadAnswer, Denied, InvalidRequest, Unsupported};
-    // What the next request does not meet any more, it is this one that names it: a HEAD's refusal has no code.
+    // This request names a cause that the next one may not meet any more: a HEAD's refusal has no code.
     let is_curable = error.code().is_some_and(|code| code == CLOCK_REFUSED || is_about_credentials(code));
     error.http_status() == Some(StatusCode::RANGE_NOT_SATISFIABLE.as_u16())
         || matches!(error.kind(), Archived | BadAnswer | InvalidRequest | Unsupported)

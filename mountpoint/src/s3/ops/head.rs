@@ -21,7 +21,7 @@ pub(crate) async fn head_object(wire: &Wire, key: &ObjectKey) -> Result<ObjectMe
 }
 
 /// The same with all headers of the answer, which asks for the object's checksum: that takes the permission to read an object under a KMS key.
-/// Where that is refused, the next question leaves it out.
+/// The next question leaves it out if the store refuses it.
 pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, HeaderMap)> {
     let mut checksums = true;
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);

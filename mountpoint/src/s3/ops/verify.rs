@@ -210,7 +210,7 @@ mod tests {
             ("\"e2a4\"", None, Verdict::CantTell),
             ("\"0cc1\"", Some("def==="), Verdict::No),
             ("\"e2a4\"", Some("abc==="), Verdict::Yes),
-            // Of another algorithm, and of parts that only the store knows.
+            // A checksum of another algorithm, and of parts that only the store knows.
             ("\"0cc1\"", Some("64 bits or more"), Verdict::Yes),
             ("\"e2a4\"", Some("64 bits or more"), Verdict::CantTell),
             ("\"0cc1\"", Some("def===-3"), Verdict::Yes),

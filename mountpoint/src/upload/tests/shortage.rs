@@ -375,7 +375,7 @@ async fn a_spilled_file_is_stored_though_idle_parts_hold_all_writer_memory() {
         let (upload, data) = (bench.create("a"), data(len, 6));
         write_all(&upload, &data, MIB).await.unwrap();
         Arc::clone(&upload).spill().await.unwrap();
-        // Of programs that are idle, and no more can go to disk.
+        // The programs are idle, and no more can go to disk.
         let idle: Vec<_> = std::iter::from_fn(|| bench.pool.try_reserve(Use::Write, MIB as u64)).collect();
         let finishing = tokio::spawn(async move { upload.finish().await });
         while !finishing.is_finished() {

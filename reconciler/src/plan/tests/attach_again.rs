@@ -68,7 +68,7 @@ fn a_workload_that_runs_is_release_1s_unless_one_pod_alone_may_serve_it() {
         facts.pods = BTreeMap::from([("mp".to_owned(), pod)]);
         assert!(!effects(&facts).iter().any(|it| matches!(it, Effect::CreateAttachment(_))));
     }
-    // Which of two, nobody can say.
+    // Nobody can say which of two.
     facts.pods = [("mp", "gone"), ("mp2", "gone2")]
         .map(|(name, of)| (name.to_owned(), MountpointPod { named: false, ..pod(of) }))
         .into();

@@ -71,7 +71,7 @@ fn a_running_workload_is_attached_again_to_a_pod_of_its_volume() {
         facts.pods = BTreeMap::from([("mp".to_owned(), free)]);
         assert_eq!(attaches(&facts), adopted, "{made_for} {:?}", facts.pods["mp"].volume_uid);
     }
-    // Of two of its own, the one of the volume as it is now.
+    // The one of the volume as it is now, of two of its own.
     let own = |volume_uid: &str| MountpointPod {
         named: false,
         used: false,
@@ -86,7 +86,7 @@ fn a_running_workload_is_attached_again_to_a_pod_of_its_volume() {
 #[test]
 fn where_a_pod_or_a_volume_has_no_uid_the_name_counts() {
     let edits: [fn(&mut Facts); 2] = [
-        // Of an older release.
+        // A pod of an older release.
         |facts| facts.pods.get_mut("mp").unwrap().volume_uid = None,
         // A volume that stands in the pod.
         |facts| facts.workloads.get_mut("w2").unwrap().wants.as_mut().unwrap().volume_uid = None,
