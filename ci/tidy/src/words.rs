@@ -1,6 +1,6 @@
 //! The words of comments and messages, and the names of tests: plain enough that a reader needs nothing else beside them.
 //!
-//! Enters: every Rust source. Leaves: doc comments that begin with a fragment, phrases that hide their subject, names that are too long.
+//! Enters: every Rust source. Leaves: comments that begin with a fragment, phrases that hide their subject, names that are too long.
 //! Nothing here judges whether a sentence is true or good.
 
 use crate::lex::{Token, lex};
@@ -11,10 +11,13 @@ const NAME_MAX: usize = 70;
 
 /// Words with which a doc comment names no subject: "Of a directory" of what?
 const FRAGMENTS: [&str; 32] = [
-    "Of", "Its", "Their", "Where", "What", "As", "Who", "Whose", "Whom", "Which", "From", "To", "By", "For",
-    "With", "Without", "On", "In", "At", "Into", "Out", "Over", "Under", "Through", "Behind", "Between",
-    "That", "Those", "And", "Until", "Not", "Only",
+    "Of", "Its", "Where", "What", "As", "Who", "Whose", "Whom", "Which", "That", "Those", "Their", "From",
+    "To", "By", "For", "With", "Without", "On", "In", "At", "Into", "Out", "Over", "Under", "Through",
+    "Behind", "Between", "And", "Until", "Not", "Only",
 ];
+
+/// The first of them, with which no other comment begins either. Behind the others a sentence may follow: "Without a size, ...".
+const IN_CODE: usize = 11;
 
 /// Phrases that hide the subject, in small letters; cut, so that this file may name them.
 const HIDING: [&str; 7] = [
@@ -38,27 +41,31 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The text of a doc comment's line, if it is one.
-fn doc(line: &str) -> Option<&str> {
-    let line = line.trim_start();
-    let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"))?;
-    (!text.starts_with('/')).then(|| text.trim_start())
+/// The text of a line that is a comment, and whether it documents an item.
+fn comment(line: &str) -> Option<(&str, bool)> {
+    let text = line.trim_start().strip_prefix("//")?;
+    let doc = text.strip_prefix(['/', '!']).filter(|text| !text.starts_with('/'));
+    Some((doc.unwrap_or(text).trim_start(), doc.is_some()))
 }
 
 fn fragments(path: &str, text: &str) -> Vec<Finding> {
-    let mut inside = false;
+    let mut inside = None;
     let mut findings = Vec::new();
     for (i, line) in text.lines().enumerate() {
-        let words = doc(line);
-        let first =
-            words.filter(|_| !inside).and_then(|words| words.split(|c: char| !c.is_alphabetic()).next());
-        if let Some(word) = first.filter(|word| FRAGMENTS.contains(word)) {
-            let message = format!(
-                "a doc comment begins with \"{word}\": begin with a noun or a verb that names the thing"
-            );
+        let found = comment(line);
+        let is_doc = found.map(|(_, is_doc)| is_doc);
+        let words = found.filter(|_| inside != is_doc);
+        let first = words.and_then(|(words, _)| words.split(|c: char| !c.is_alphabetic()).next());
+        let (known, kind) = match is_doc {
+            Some(true) => (&FRAGMENTS[..], "doc comment"),
+            _ => (&FRAGMENTS[..IN_CODE], "comment"),
+        };
+        if let Some(word) = first.filter(|word| known.contains(word)) {
+            let message =
+                format!("a {kind} begins with \"{word}\": begin with a noun or a verb that names the thing");
             findings.push(Finding::new(path, i + 1, message));
         }
-        inside = words.is_some();
+        inside = is_doc;
     }
     findings
 }
@@ -133,10 +140,18 @@ mod tests {
         let found = messages("//! Of a file.\n\n/// Its size.\n/// Of course.\nstruct A;\n    /// Where?\n");
         let lines: Vec<_> = found.iter().map(|m| m.split(": ").next().unwrap()).collect();
         assert_eq!(lines, ["a/src/x.rs:1", "a/src/x.rs:3", "a/src/x.rs:6"], "{found:?}");
-        assert!(
-            messages("//! A file.\n/// The size\n/// Of a file.\n// Of this.\n//// Of that.\n").is_empty()
-        );
+        assert!(messages("//! A file.\n/// The size\n/// Of a file.\n// This is\n// Of that.\n").is_empty());
         assert!(messages("/// Offset of a file.\n/// [`As`] it is.\n").is_empty());
+    }
+
+    #[test]
+    fn a_comment_of_code_that_begins_with_a_fragment_is_found() {
+        let found = messages(
+            "    // What is left.\n    // Its end.\nlet a = 1; // Of this line.\n/// A doc.\n// Of it.\n",
+        );
+        let lines: Vec<_> = found.iter().map(|m| m.split(": ").next().unwrap()).collect();
+        assert_eq!(lines, ["a/src/x.rs:1", "a/src/x.rs:5"], "{found:?}");
+        assert!(messages("// Without a size it asks.\n// Their order.\n").is_empty());
     }
 
     #[test]

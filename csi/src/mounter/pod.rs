@@ -456,7 +456,7 @@ impl Node {
         self.remember_source(request, pod)?;
         let message = MountMessage {
             bucket_name: request.bucket.clone(),
-            // The kernel is told here; an engine that is given a device refuses it.
+            // The kernel gets the flag here; an engine that is given a device refuses it.
             args: request.args.iter().filter(|arg| *arg != "--read-only").cloned().collect(),
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
         };
