@@ -87,12 +87,16 @@ impl Engine {
         if let Some(kept) = kept {
             command.envs(kept.env().map_err(failed)?);
         }
-        command.stdin(Stdio::null()).stderr(Stdio::piped());
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let oom_kills = oom_kills(&config.memory_events);
         let mut child = command.spawn().map_err(failed)?;
+        // Its log is what it says on standard output.
+        if let Some(stdout) = child.stdout.take() {
+            let log = Noticing::new(io::stdout(), config.comm.clone());
+            thread::spawn(move || relay(stdout, log));
+        }
         let stderr = child.stderr.take();
-        let log = Noticing::new(io::stderr(), config.comm.clone());
-        let tail = thread::spawn(move || stderr.map(|it| relay(it, log)).unwrap_or_default());
+        let tail = thread::spawn(move || stderr.map(|it| relay(it, io::stderr())).unwrap_or_default());
         Ok(Self { child, tail, word, memory_events: config.memory_events.clone(), oom_kills })
     }
 
