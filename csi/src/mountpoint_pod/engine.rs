@@ -90,7 +90,7 @@ impl Engine {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let oom_kills = oom_kills(&config.memory_events);
         let mut child = command.spawn().map_err(failed)?;
-        // Its log is what it says on standard output.
+        // The engine logs to standard output.
         if let Some(stdout) = child.stdout.take() {
             let log = Noticing::new(io::stdout(), config.comm.clone());
             thread::spawn(move || relay(stdout, log));
