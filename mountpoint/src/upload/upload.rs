@@ -170,7 +170,7 @@ impl Upload {
         Some(())
     }
 
-    /// Takes the bytes at `offset`, which must be where the write before ended, or a little beyond: see [`Early`]. They are copied before this
+    /// Takes the bytes at `offset`, which must be where the write before ended, or a little beyond: see `early.rs`. They are copied before this
     /// returns; `done` is called at once, or later when there is room again: a writer that waits for it is slowed to the
     /// pace of the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk. True: the write waits.
     ///
