@@ -23,8 +23,8 @@ const KIB: u64 = 1 << 10;
 /// Bytes a second of the whole line: eight times what it must carry, so that a busy machine may be eight times as slow.
 const LINE: u64 = 4096 * KIB;
 const RATE_MIN: u64 = LINE / 8;
-/// Alone it has 3 s.
-const PART: u64 = 1280 * KIB;
+/// Alone it has 7 s.
+const PART: u64 = 2560 * KIB;
 
 /// A store behind a slow line.
 struct Site {
@@ -45,10 +45,15 @@ impl Site {
         Self { client, proxy, _server: server, _folder: folder }
     }
 
-    /// A site whose client allows each transfer a second and the time of its bytes at the least rate.
+    /// A site whose client allows each transfer two seconds and the time of its bytes at the least rate.
     async fn hasty() -> Self {
-        Self::new(Timeouts { operation: Duration::from_secs(1), rate_min: RATE_MIN, ..Timeouts::default() })
-            .await
+        Self::that_waits(2).await
+    }
+
+    /// The same with another number of seconds.
+    async fn that_waits(seconds: u64) -> Self {
+        let operation = Duration::from_secs(seconds);
+        Self::new(Timeouts { operation, rate_min: RATE_MIN, ..Timeouts::default() }).await
     }
 
     async fn upload(&self) -> UploadId {
@@ -86,7 +91,7 @@ async fn the_parts_of_a_large_file_that_share_a_slow_line_are_all_stored() {
     let site = Site::hasty().await;
     let upload = site.upload().await;
     site.proxy.set(Weather::clear().rate(LINE));
-    // Each has 3 s, and together they need 5.
+    // Each has 7 s, and together they need 10.
     all(parts(&site, &upload, 16, PART)).await;
 }
 
@@ -106,12 +111,13 @@ async fn a_line_that_becomes_slow_fails_no_part_under_way() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fifty_five_small_files_that_share_a_slow_line_are_all_stored() {
-    let site = Site::hasty().await;
+    // Each has 8 s, and together they need 16. The proxy takes 128 KiB of each at once: for 1.7 s the store says nothing behind the last byte, and
+    // silence may last as long as a call.
+    let site = Site::that_waits(5).await;
     site.proxy.set(Weather::clear().rate(LINE));
-    // Each has a second, and together they need more than five. The proxy takes 128 KiB of each at once.
     let mut sending = JoinSet::new();
     for i in 0..55 {
-        let put = PutObject { object: object(&format!("small{i}")), body: body(400 * KIB), checksum: None };
+        let put = PutObject { object: object(&format!("small{i}")), body: body(1200 * KIB), checksum: None };
         let client = Arc::clone(&site.client);
         sending.spawn(async move { client.put_object(&put).await.map(drop) });
     }
@@ -127,7 +133,7 @@ async fn thirty_two_readers_of_a_slow_line_get_all_their_bytes() {
     let etag = site.client.put_object(&put).await.unwrap().etag;
     site.proxy.set(Weather::clear().rate(LINE));
     let pool = Pool::new(&mountpoint::buffer::Config { target: 128 << 20, network: 0 });
-    // Each has 2 s, and together they need 5.
+    // Each has 3.25 s, and together they need 5.
     let mut reading = JoinSet::new();
     for i in 0..32 {
         let id = ObjectId::by_etag(key.clone(), etag.clone());
