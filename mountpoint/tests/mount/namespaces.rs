@@ -109,6 +109,8 @@ fn a_mount_copied_by_another_namespace_does_not_keep_the_engine() {
     let ended = mount.end();
     assert!(ended.success(), "the engine stayed: {ended}: {}", mount.log());
     let error = File::open(copied.path(&mount, "before")).expect_err("the engine is gone");
-    assert_eq!(error.raw_os_error(), Some(Errno::NOTCONN.raw_os_error()), "{error}");
+    // A ring that is being torn down ends the request.
+    let gone = [Errno::NOTCONN, Errno::CONNABORTED].map(|errno| Some(errno.raw_os_error()));
+    assert!(gone.contains(&error.raw_os_error()), "{error}");
     assert!(mount.log().contains("another mount namespace keeps this mount"), "{}", mount.log());
 }
