@@ -167,7 +167,7 @@ impl World {
                 let (name, born) = (VOLUMES[usize::from(which)], self.born);
                 if self.cluster.get("persistentvolumes", "", name).is_some() {
                     self.cluster.edit("persistentvolumes", "", name, |volume| {
-                        volume["spec"]["mountOptions"] = json!([format!("option-{}", born % 3)]);
+                        volume["spec"]["mountOptions"] = json!([format!("metadata-ttl={}", born % 3)]);
                     });
                 }
             }
