@@ -1,5 +1,5 @@
 //! Bytes that a program writes beyond the end of a file: they are kept until those between come, or until no more bytes come, which makes what
-//! is missing zeros. Programs whose threads write pieces of one file side by side do so (DuckDB's COPY), and those that leave holes (`tar -S`).
+//! is missing zeros. Programs whose threads write pieces of one file side by side do so (DuckDB's COPY), and those that leave holes.
 
 use std::collections::BTreeMap;
 
