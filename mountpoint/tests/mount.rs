@@ -66,6 +66,7 @@ mod mount {
     mod released;
     mod renaming;
     mod requests;
+    mod resolver;
     mod ring;
     mod semantics;
     mod shared;
@@ -79,6 +80,7 @@ mod mount {
     mod tools;
     mod trees;
     mod unprivileged;
+    mod wall_clock;
     mod weather;
     mod writers;
     mod writing;
