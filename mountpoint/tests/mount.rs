@@ -76,6 +76,7 @@ mod mount {
     mod start;
     mod states;
     mod strangers;
+    mod stress;
     mod systemd;
     mod tools;
     mod trees;
