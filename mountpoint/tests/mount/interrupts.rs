@@ -33,8 +33,15 @@ fn program(words: &[&str], file: &Path) -> Command {
 /// Starts a program and returns once it waits for a request that a fault struck.
 fn start_waiting(store: &Store, command: &mut Command) -> Child {
     let fired = store.faults().fired();
-    let child = command.spawn().unwrap();
-    until("a fault strikes", || store.faults().fired() > fired);
+    let mut child = command.spawn().unwrap();
+    until("a fault strikes", || {
+        let is_struck = store.faults().fired() > fired;
+        // An answer that came late on a busy machine is believed still: the program ends, and has asked nothing.
+        if !is_struck && child.try_wait().unwrap().is_some() {
+            child = command.spawn().unwrap();
+        }
+        is_struck
+    });
     child
 }
 
@@ -379,7 +386,8 @@ fn an_open_killed_while_it_waits_leaves_the_file_free_for_the_next() {
     assert!(lines(&mount, "file").is_empty(), "they ended with the store, not before: {}", mount.log());
     store.faults().release();
     until("the log says what became of it", || !lines(&mount, "file").is_empty());
-    assert_eq!(fs::read(&path).unwrap(), b"first\n");
+    // The kernel tells of its last descriptor a moment later.
+    until("it can be read", || fs::read(&path).is_ok_and(|bytes| bytes == b"first\n"));
     assert_eq!(store.get("file").unwrap(), b"first\n", "the open that was killed stored nothing");
     fs::write(&path, b"third").unwrap();
     assert_eq!(store.get("file").unwrap(), b"third", "and holds no lock");
