@@ -188,6 +188,10 @@ def default(what, path, version):
     }
     check(f"{what}: the CSIDriver", "" if spec == wanted else str(spec))
 
+    architectures(what, rendered, ["amd64"])
+    jobs = [pod_of(it)["spec"] for it in rendered.objects if it["kind"] == "Job"]
+    good = jobs and all(it.get("priorityClassName") == "system-cluster-critical" and it["containers"][0].get("resources", {}).get("requests") for it in jobs)
+    check(f"{what}: Jobs have resources, and start on a cluster that is full", "" if good else str(jobs))
     labels = rendered.one("Namespace", "mount-s3")["metadata"]["labels"]
     keeps = rendered.one("Namespace", "mount-s3")["metadata"]["annotations"].get("helm.sh/resource-policy")
     check(f"{what}: uninstalling ends no mount", "" if keeps == "keep" else str(keeps))
@@ -303,6 +307,9 @@ def every_value(what, path, values, defaults):
     rendered = Rendered(path)
     form(what, rendered)
     rights(what, rendered, "set-node-sa", "set-controller-sa", "kube-system", "set-mount-namespace", ["set-secret-namespace"], headroom=True)
+    architectures(what, rendered, ["arm64"])
+    mounts = [m["mountPath"] for m in rendered.containers("DaemonSet", "s3-csi-node")["s3-plugin"]["volumeMounts"] if m["name"] == "set-node-volume"]
+    check(f"{what}: the driver's container has the additional volume", "" if mounts == ["/set/mount"] else str(mounts))
     classes = {it["metadata"]["name"]: (it["value"], it["preemptionPolicy"]) for it in rendered.objects if it["kind"] == "PriorityClass"}
     wanted = {"set-priority": (1000000000, "Never"), "set-preempting": (999999999, "PreemptLowerPriority"), "set-headroom": (-10, "Never")}
     policy, binding = rendered.one("ValidatingAdmissionPolicy", "s3-csi-driver-headroom")["spec"], rendered.one("ValidatingAdmissionPolicyBinding", "s3-csi-driver-headroom")["spec"]
@@ -367,8 +374,28 @@ def every_value(what, path, values, defaults):
     check(f"{what}: only the tolerations that were asked for", "" if tolerated == ["set-node-toleration"] else str(tolerated))
 
 
+def no_secrets(what, path):
+    """Nobody gets a Secret."""
+    rendered = Rendered(path)
+    form(what, rendered)
+    secret = [it for it in rendered.rules("s3-csi-driver-controller-sa") if it[1] == "secrets"]
+    check(f"{what}: nobody gets one", str(secret) if secret else "")
+
+
+def architectures(what, rendered, wanted):
+    """Every pod that runs our image is kept to the image's architectures, whatever else its affinity asks for."""
+    wrong = []
+    for it in rendered.objects:
+        if pod_of(it):
+            terms = pod_of(it)["spec"].get("affinity", {}).get("nodeAffinity", {}).get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+            ours = {"key": "kubernetes.io/arch", "operator": "In", "values": wanted}
+            if not terms or not all(ours in term.get("matchExpressions", []) for term in terms):
+                wrong.append(f"{it['kind']} {it['metadata']['name']}: {terms}")
+    check(f"{what}: pods run on {' and '.join(wanted)} alone", "; ".join(wrong))
+
+
 def switches(what, path):
-    """Everything that the chart makes and need not make, left out; one reconciler; every taint tolerated."""
+    """Everything that the chart makes and need not make, left out; one reconciler; few taints tolerated."""
     rendered = Rendered(path)
     kinds = {it["kind"] for it in rendered.objects if "helm.sh/hook" not in it["metadata"].get("annotations", {})}
     made = kinds & {"Namespace", "ServiceAccount", "PodDisruptionBudget", "PriorityClass"}
@@ -376,7 +403,8 @@ def switches(what, path):
     arguments = rendered.containers("Deployment", "s3-csi-controller")["csi-provisioner"]["args"]
     check(f"{what}: one provisioner needs no Lease", "" if "--leader-election" not in arguments else str(arguments))
     tolerations = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]["tolerations"]
-    check(f"{what}: every taint is tolerated", "" if tolerations == [{"operator": "Exists"}] else str(tolerations))
+    keys = [it.get("key") for it in tolerations]
+    check(f"{what}: the startup taint is tolerated, and not every taint", "" if keys == ["CriticalAddonsOnly", "s3.csi.scality.com/agent-not-ready", None] and "effect" in tolerations[2] else str(tolerations))
 
 
 def names_that_look_like_numbers_stay_text(what, path, *given):
@@ -680,7 +708,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "names-that-look-like-numbers-stay-text": names_that_look_like_numbers_stay_text, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "systemd-monitors": systemd_monitors, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "names-that-look-like-numbers-stay-text": names_that_look_like_numbers_stay_text, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "no-secrets": no_secrets, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "systemd-monitors": systemd_monitors, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 

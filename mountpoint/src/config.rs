@@ -179,6 +179,10 @@ impl Config {
                 allow_overwrite: args.mount.allow_overwrite,
                 allow_append: args.mount.allow_append,
                 rename_errno: args.mount.rename_errno.into(),
+                attributes: match args.mount.ignore_attributes {
+                    true => fs::Attributes::Ignored,
+                    false => fs::Attributes::Refused,
+                },
                 read_mode: args.cache.read_mode.into(),
             },
             inode: inode::Config {

@@ -20,6 +20,7 @@ mod mount {
     mod adopted;
     mod answers;
     mod appending;
+    mod attributes;
     mod cache;
     mod copies;
     mod crash;

@@ -19,6 +19,7 @@ mod by_fuser {
     mod adopted;
     mod answers;
     mod appending;
+    mod attributes;
     mod cache;
     mod crash;
     // credentials: requests to S3, the same for each transport of the kernel's requests.

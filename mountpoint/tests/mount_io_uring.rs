@@ -20,6 +20,7 @@ mod by_io_uring {
     mod adopted;
     mod answers;
     mod appending;
+    mod attributes;
     mod cache;
     mod crash;
     // credentials: requests to S3, the same for each transport of the kernel's requests.

@@ -74,6 +74,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("fuse-transport", Pass),
     ("gid", Pass),
     ("help", Own),
+    ("ignore-attributes", Pass),
     ("incremental-upload", Strip(NOT_HERE)),
     ("infer-content-type", Pass),
     ("log-directory", Strip(NO_FILES)),

@@ -194,3 +194,34 @@ class: {{ default "mount-s3-headroom" $pod.headroomPriorityClassName | quote }}
 image: {{ include "mount-s3.otherImage" (dict "root" . "image" $image) }}
 pullPolicy: {{ default .Values.image.pullPolicy $image.pullPolicy }}
 {{- end }}
+
+{{/*
+An affinity as YAML, to the architectures of the image besides. Each term of a node affinity is enough by itself, so each gets them. Value sets
+of older releases name no architectures: their image was for one.
+*/}}
+{{- define "mount-s3.affinity" -}}
+{{- $affinity := deepCopy (default dict .affinity) -}}
+{{- $architectures := list "amd64" -}}
+{{- if hasKey .root.Values.image "architectures" }}{{ $architectures = .root.Values.image.architectures }}{{ end -}}
+{{- with $architectures -}}
+{{- $ours := dict "key" "kubernetes.io/arch" "operator" "In" "values" . -}}
+{{- $node := default dict $affinity.nodeAffinity -}}
+{{- $required := default dict $node.requiredDuringSchedulingIgnoredDuringExecution -}}
+{{- $terms := list -}}
+{{- range default (list dict) $required.nodeSelectorTerms -}}
+{{- $terms = append $terms (merge (dict "matchExpressions" (append (default list .matchExpressions) $ours)) (omit . "matchExpressions")) -}}
+{{- end -}}
+{{- $_ := set $node "requiredDuringSchedulingIgnoredDuringExecution" (dict "nodeSelectorTerms" $terms) -}}
+{{- $_ := set $affinity "nodeAffinity" $node -}}
+{{- end -}}
+{{- with $affinity }}{{ toYaml . }}{{ end -}}
+{{- end }}
+
+{{/* Which Secrets the provisioner may get: cluster, namespaces or none. Value sets of older releases do not say: all. */}}
+{{- define "mount-s3.secrets" -}}
+{{- default "cluster" (.Values.rbac).secrets -}}
+{{- end }}
+
+{{- define "mount-s3.secretNamespaces" -}}
+{{- if eq (include "mount-s3.secrets" .) "namespaces" }}{{ toJson .Values.rbac.secretNamespaces }}{{ else }}[]{{ end -}}
+{{- end }}

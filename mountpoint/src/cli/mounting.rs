@@ -29,6 +29,9 @@ pub(crate) struct MountOptions {
     /// Error of a rename without --allow-rename: with exdev, mv and other programs copy and delete instead
     #[arg(long, value_enum, default_value_t, conflicts_with = "allow_rename")]
     pub(crate) rename_errno: RenameErrnoArg,
+    /// Accept chmod, chown and utimens of stored files and directories, without effect
+    #[arg(long)]
+    pub(crate) ignore_attributes: bool,
     /// Unmount even if this process is killed
     #[arg(long)]
     pub(crate) auto_unmount: bool,

@@ -17,6 +17,16 @@ pub struct Ownership {
     pub dir_mode: u16,
 }
 
+/// The answer to chmod, chown and utimens of stored files and directories.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Attributes {
+    /// EPERM, unless they change nothing.
+    #[default]
+    Refused,
+    /// Success, and nothing changes (`--ignore-attributes`).
+    Ignored,
+}
+
 /// The attributes of one file or directory, as the kernel wants them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attr {

@@ -22,7 +22,7 @@ mod readers;
 mod rename;
 mod writer;
 
-pub use attr::{Attr, Entry, Ownership};
+pub use attr::{Attr, Attributes, Entry, Ownership};
 pub use error::{Error, Result};
 pub use fallocate::Fallocate;
 pub use file::{OpenFlags, Opened, Opening, Tried, unsynced};
@@ -67,6 +67,8 @@ pub struct Config {
     pub allow_append: bool,
     /// The answer to a rename on a mount without `--allow-rename`.
     pub rename_errno: RenameErrno,
+    /// The answer to a change of attributes of what is stored.
+    pub attributes: Attributes,
     /// Whether reads go through the kernel's page cache.
     pub read_mode: ReadMode,
 }

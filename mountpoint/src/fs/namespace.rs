@@ -5,7 +5,7 @@ use std::ffi::OsStr;
 use rustix::io::Errno;
 
 use super::handle::DirHandle;
-use super::{Attr, Entry, Error, FileSystem, HandleNo, Result};
+use super::{Attr, Attributes, Entry, Error, FileSystem, HandleNo, Result};
 use crate::inode::{DirEntry, ErrorKind, InodeNo, Kind, TimeWish, Unlinked};
 use crate::sync::Mutex;
 
@@ -100,7 +100,8 @@ impl FileSystem {
 
     /// Changes attributes, as far as a bucket can: S3 stores none of them. On what is not stored yet (a file being written, a
     /// new directory) they are accepted, so that `cp` and `tar` can do their work: a file shows its new times until it is stored, the
-    /// rest has no effect. On what is stored they are refused rather than pretended, unless it shows what is asked for.
+    /// rest has no effect. On what is stored they are refused rather than pretended, unless it shows what is asked for, or
+    /// `--ignore-attributes` asks for the pretence.
     pub async fn setattr(&self, ino: InodeNo, wish: SetAttr) -> Result<Attr> {
         self.may_change()?;
         let attr = self.getattr(ino).await?;
@@ -122,9 +123,10 @@ impl FileSystem {
             return Err(Error::new(Errno::PERM, why));
         }
         let changes_nothing = wish.keeps_mode_and_owner(&attr) && wish.keeps_times(&attr);
-        if !local && !changes_nothing {
+        if !local && !changes_nothing && self.config.attributes == Attributes::Refused {
             let why = format!(
-                "inode {}: S3 stores no owners, modes or times; the mount's --uid, --gid, --file-mode, --dir-mode set them for all",
+                "inode {}: S3 stores no owners, modes or times; the mount's --uid, --gid, --file-mode, --dir-mode set them for all, \
+                 and with --ignore-attributes such changes succeed without effect",
                 ino.0
             );
             return Err(Error::new(Errno::PERM, why));

@@ -57,6 +57,7 @@ fn made(client: &MemoryClient, allow_overwrite: bool) -> FileSystem {
         allow_overwrite,
         allow_append: true,
         rename_errno: RenameErrno::default(),
+        attributes: Attributes::default(),
         read_mode: ReadMode::Auto,
     };
     FileSystem::new(inodes, prefetcher, uploader, config, clock)

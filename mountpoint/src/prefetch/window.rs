@@ -79,6 +79,10 @@ const RUNS_MAX: usize = 8;
 /// fetches in vain whose random reads look like copies.
 const WRONG_MAX: u32 = 3;
 
+/// Reads that may come between the ends of a copy and the one that continues its first bytes: several threads take them from the kernel.
+/// Doubling it takes more random reads for ends of copies.
+const EARLY_MAX: u64 = 4;
+
 /// Follows the reads of one handle.
 #[derive(Debug)]
 pub struct Window {
@@ -137,6 +141,7 @@ impl Window {
                 jumped: self.reads > 1,
             };
         };
+        let at = self.merged(at, range);
         let last = self.other_end(at);
         let left_before = self.left_before(at);
         let run = &mut self.runs[at];
@@ -159,8 +164,8 @@ impl Window {
             if copies.wrong < WRONG_MAX {
                 copies.wrong = 0;
             }
-            self.join(at);
         }
+        self.join(at);
         Plan {
             demand,
             ahead,
@@ -192,16 +197,33 @@ impl Window {
         Some(at)
     }
 
-    /// The other end of a copy: the last two reads are one of this run, and a random one ahead of it. What was read there.
+    /// The run that a read belongs to. Reads that were sent one behind the other may come the other way round: then the later one began a run
+    /// of its own, and the read that closes the gap makes them one.
+    fn merged(&mut self, at: usize, range: &Range<u64>) -> usize {
+        let run = self.runs[at].clone();
+        let is_next = |(n, next): (usize, &Run)| {
+            (n != at && !next.is_lone() && next.is_begun_behind(&run, range)).then_some(n)
+        };
+        let Some(next) = self.runs.iter().enumerate().find_map(is_next) else { return at };
+        self.runs[next].takes_in(&run);
+        self.runs.swap_remove(at);
+        if next == self.runs.len() { at } else { next }
+    }
+
+    /// The other end of a copy: a random read ahead of this run, beside a read of it. That was the last one, or the first one of a run that is
+    /// young: reads may come out of order. What was read there.
     fn other_end(&self, at: usize) -> Option<Range<u64>> {
         if self.copies.wrong >= WRONG_MAX {
             return None;
         }
         let run = &self.runs[at];
         let before = |run: &Run| self.reads - run.last_used;
-        let is_other = |other: &&Run| other.is_lone() && before(other) + before(run) == 3;
-        let other = self.runs.iter().find(is_other)?.was_read();
-        run.is_before(&other).then_some(other)
+        let is_other = |other: &&Run| {
+            let is_last = before(other) + before(run) == 3;
+            let is_first = run.begun_beside(other) && before(other) <= EARLY_MAX;
+            other.is_lone() && run.is_before(&other.was_read()) && (is_last || is_first)
+        };
+        self.runs.iter().find(is_other).map(Run::was_read)
     }
 
     /// The length of the longest run that was left before this one began, and that is long enough to tell: a head that was read before the
@@ -212,8 +234,12 @@ impl Window {
         left.map(Run::length).filter(|length| *length >= self.config.part).max()
     }
 
-    /// A run has reached what a random read has read before: that belongs to the run.
+    /// A run has perhaps reached what a random read has read before: that belongs to the run.
     fn join(&mut self, at: usize) {
+        let run = &self.runs[at];
+        if !self.runs.iter().any(|other| other.is_lone() && run.reaches(&other.was_read())) {
+            return;
+        }
         let mut run = self.runs.swap_remove(at);
         self.runs.retain(|other| !(other.is_lone() && run.joins(&other.was_read())));
         self.runs.push(run);

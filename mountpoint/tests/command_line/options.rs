@@ -47,6 +47,7 @@ const TAKEN: &[&[&str]] = &[
     &["--allow-rename"],
     &["--rename-errno", "exdev"],
     &["--allow-rename", "--rename-limit", "10"],
+    &["--ignore-attributes"],
     &["--allow-delete"],
     &["--allow-overwrite"],
     &["--auto-unmount"],

@@ -31,6 +31,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--fuse-transport", "auto", ""),
     ("--gid", "the mounting user's", ""),
     ("--help", "", ""),
+    ("--ignore-attributes", "", ""),
     ("--infer-content-type", "", ""),
     ("--log-directory", "syslog", ""),
     ("--log-format", "text", ""),

@@ -370,6 +370,7 @@ fn an_inline_volume_may_set_what_takes_nothing_of_the_node() {
         "force-path-style",
         "fuse-transport",
         "gid",
+        "ignore-attributes",
         "infer-content-type",
         "log-filter",
         "log-format",

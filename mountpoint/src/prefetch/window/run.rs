@@ -192,12 +192,35 @@ impl Run {
         self.direction.turned(range.clone()).start >= self.front
     }
 
+    /// Whether the first reads of both came one behind the other.
+    pub(super) fn begun_beside(&self, other: &Self) -> bool {
+        self.first_used.abs_diff(other.first_used) == 1
+    }
+
+    /// Whether this run began where `range`, a read of the other one, ends.
+    pub(super) fn is_begun_behind(&self, other: &Self, range: &Range<u64>) -> bool {
+        self.direction == other.direction && self.direction.turned(range.clone()).end == self.begun
+    }
+
+    /// The reads of the other run were the first of this one.
+    pub(super) fn takes_in(&mut self, first: &Self) {
+        self.begun = self.begun.min(first.begun);
+        self.held.start = self.held.start.min(first.held.start);
+        self.progress += first.progress;
+        self.first_used = self.first_used.min(first.first_used);
+    }
+
+    /// Whether a range that was read lies at the front or behind it, and ends ahead of it.
+    pub(super) fn reaches(&self, read: &Range<u64>) -> bool {
+        let read = self.direction.turned(read.clone());
+        read.start <= self.front && read.end > self.front
+    }
+
     /// Whether the front has reached a range that was read already; then the front is its end.
     pub(super) fn joins(&mut self, read: &Range<u64>) -> bool {
-        let read = self.direction.turned(read.clone());
-        let joins = read.start <= self.front && read.end > self.front;
+        let joins = self.reaches(read);
         if joins {
-            self.front = read.end;
+            self.front = self.direction.turned(read.clone()).end;
             self.planned_to = self.planned_to.max(self.front);
             self.held.end = self.held.end.max(self.front);
         }

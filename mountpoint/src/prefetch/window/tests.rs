@@ -251,6 +251,46 @@ fn a_copy_is_fetched_at_once_between_its_ends_and_not_beyond() {
     }
 }
 
+/// A copy as two threads of a daemon hand it over: after both ends, reads that the kernel sent one behind the other change places.
+fn copied_out_of_order(window: &mut Window, copy: Range<u64>, seed: &mut u64) -> u64 {
+    let steps: Vec<_> = (copy.start + MIB..copy.end - MIB).step_by(MIB as usize).collect();
+    let mut reads = vec![copy.start, copy.end - MIB];
+    reads.extend(steps);
+    let mut at = 2;
+    while at + 2 < reads.len() {
+        *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        match *seed >> 62 {
+            0 => reads.swap(at, at + 1),
+            1 => reads[at..at + 3].rotate_right(1),
+            _ => {}
+        }
+        at += 3;
+    }
+    let mut beyond = 0;
+    for at in reads {
+        let plan = window.on_read(&(at..at + MIB), Pressure::Low, 200 * MIB);
+        beyond = beyond.max(plan.ahead.end.saturating_sub(copy.end));
+    }
+    beyond
+}
+
+#[test]
+fn a_copy_whose_reads_come_out_of_order_is_fetched_to_its_end_and_not_beyond() {
+    let mut seed = 7;
+    let mut too_far = Vec::new();
+    for n in 0..200 {
+        let mut window = window(64 << 30);
+        for copy in 0..8 {
+            let from = (copy * 7 % 8 * 1000 + 9) * MIB;
+            let beyond = copied_out_of_order(&mut window, from..from + 21 * MIB, &mut seed);
+            if beyond > 0 {
+                too_far.push((n, copy, beyond / MIB));
+            }
+        }
+    }
+    assert!(too_far.is_empty(), "{} of 1600: {too_far:?}", too_far.len());
+}
+
 #[test]
 fn a_long_copy_is_fetched_step_by_step_until_one_guess_was_right() {
     let mut window = window(8 << 30);
