@@ -28,7 +28,10 @@ pub struct WindowConfig {
     /// The first request of a run that begins at offset 0: small, so that the first byte comes soon. Doubling it saves a
     /// request per file of that size and makes the first byte of larger files later on slow connections.
     pub first: u64,
-    /// What a handle gets whose first read is of the object's last bytes: most likely it reads a table of contents, in several steps.
+    /// The size up to which a file is fetched whole, when its first read is a long one from the beginning. Doubling it doubles what is fetched
+    /// in vain of files whose beginning alone is read so.
+    pub whole: u64,
+    /// Bytes of a handle whose first read is of the object's last bytes: most likely it reads a table of contents, in several steps.
     /// Doubling it saves a round trip where the table is longer, and doubles what a wrong guess costs.
     pub tail: u64,
     /// How far a window may grow whatever the link asks for: at the 2 GB/s that are aimed for, 134 ms from asking for a part
@@ -40,7 +43,7 @@ pub struct WindowConfig {
 
 impl Default for WindowConfig {
     fn default() -> Self {
-        Self { first: 512 << 10, tail: 128 << 10, max: 256 << 20, part: 8 << 20 }
+        Self { first: 512 << 10, whole: 8 << 20, tail: 128 << 10, max: 256 << 20, part: 8 << 20 }
     }
 }
 
@@ -82,6 +85,9 @@ const WRONG_MAX: u32 = 3;
 /// Reads that may come between the ends of a copy and the one that continues its first bytes: several threads take them from the kernel.
 /// Doubling it takes more random reads for ends of copies.
 const EARLY_MAX: u64 = 4;
+
+/// The length of a first read that tells of a program that reads whole files: the most that a kernel asks for at once.
+const LONG: u64 = 1 << 20;
 
 /// Follows the reads of one handle.
 #[derive(Debug)]
@@ -251,7 +257,9 @@ impl Window {
         let mut ahead = 0..0;
         if range.start == 0 && pressure < Pressure::High {
             run.window = self.config.first;
-            ahead = run.planned_to..self.config.first.clamp(run.planned_to, self.size.max(run.planned_to));
+            let is_whole = pressure == Pressure::Low && self.size <= self.config.whole && range.end >= LONG;
+            let wish = if is_whole { self.size } else { self.config.first };
+            ahead = run.planned_to..wish.clamp(run.planned_to, self.size.max(run.planned_to));
             run.planned_to = ahead.end;
             run.held.end = ahead.end;
         }

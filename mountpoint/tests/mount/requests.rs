@@ -114,6 +114,20 @@ fn an_open_shows_the_tail_that_another_client_has_stored_since() {
 }
 
 #[test]
+fn a_file_of_a_few_mib_that_is_read_at_once_takes_two_requests_for_bytes() {
+    const LONG: usize = 5 << 20;
+    let store = Store::new();
+    store.plant("file", &Pattern(1).bytes(0, LONG));
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };
+    fs::metadata(mount.path("file")).unwrap();
+    store.requests().reset();
+    assert!(fs::read(mount.path("file")).unwrap() == Pattern(1).bytes(0, LONG));
+    // One at the open or for the first bytes that are not there, and one for all the rest.
+    let all = store.requests().all();
+    assert!(store.requests().count("GetObject") <= 2, "{all:?}");
+}
+
+#[test]
 fn a_small_file_of_a_listing_takes_one_request_while_names_are_trusted() {
     let store = store();
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };

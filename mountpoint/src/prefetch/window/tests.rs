@@ -68,6 +68,16 @@ fn a_small_file_is_one_request() {
 }
 
 #[test]
+fn a_long_first_read_brings_the_rest_of_a_file_of_up_to_8_mib() {
+    let ahead = |size: u64, first: u64, pressure| window(size).on_read(&(0..first), pressure, CALM).ahead;
+    assert_eq!(ahead(2 * MIB, MIB, Pressure::Low), MIB..2 * MIB);
+    assert_eq!(ahead(8 * MIB, MIB, Pressure::Low), MIB..8 * MIB);
+    assert!(ahead(8 * MIB + 1, MIB, Pressure::Low).is_empty());
+    assert_eq!(ahead(2 * MIB, 128 << 10, Pressure::Low), 128 << 10..512 << 10);
+    assert!(ahead(2 * MIB, MIB, Pressure::Some).is_empty());
+}
+
+#[test]
 fn the_first_request_is_small_and_the_window_grows_to_whole_parts() {
     let mut window = window(1 << 30);
     let mut planned = 0;
