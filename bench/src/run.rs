@@ -212,6 +212,7 @@ impl Bench<'_> {
             memory_mib: workload.memory_mib,
             deletes: workload.deletes,
             renames: workload.renames,
+            overwrites: false,
             work,
             object_bytes: scale.big_bytes,
         };

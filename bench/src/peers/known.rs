@@ -34,6 +34,7 @@ pub(super) fn mount_s3(binary: &Path, plan: &Plan<'_>) -> String {
             ("--cache ", quoted(plan.cache)),
             ("--memory-target ", plan.memory_mib.map(|memory| memory.to_string())),
             ("--allow-delete", plan.deletes.then(String::new)),
+            ("--allow-overwrite", plan.overwrites.then(String::new)),
             ("--allow-rename --allow-append --store aws", plan.renames.then(String::new)),
         ])
     )

@@ -55,6 +55,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) deletes: bool,
     /// Files are to be renamed and appended to, on a store that keeps conditions.
     pub(crate) renames: bool,
+    /// Stored files are to be replaced.
+    pub(crate) overwrites: bool,
     /// A private directory of this mount, for credentials.
     pub(crate) work: &'a Path,
     /// Size of the objects in `bucket`, for the null file system.
@@ -204,6 +206,7 @@ mod tests {
             memory_mib: None,
             deletes: false,
             renames: false,
+            overwrites: false,
             work,
             object_bytes: 1,
         }

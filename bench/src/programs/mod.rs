@@ -44,14 +44,14 @@ struct Mode {
     ttl_s: Option<u32>,
     /// With a disk cache, which one run before has filled.
     cache: bool,
-    /// Renames, appends and deletes are allowed.
+    /// Deletes, renames, appends and overwrites are allowed.
     changes: bool,
 }
 
 const PLAIN: Mode = Mode { name: "default", ttl_s: None, cache: false, changes: false };
 const TTL: Mode = Mode { name: "names for 60 s", ttl_s: Some(60), ..PLAIN };
 const READ_MODES: &[Mode] = &[PLAIN, TTL, Mode { name: "full disk cache", cache: true, ..PLAIN }];
-const WRITE_MODES: &[Mode] = &[PLAIN, Mode { name: "rename and append", changes: true, ..PLAIN }];
+const WRITE_MODES: &[Mode] = &[PLAIN, Mode { name: "every --allow", changes: true, ..PLAIN }];
 
 /// Programs by their names.
 ///
@@ -253,6 +253,7 @@ impl Bench<'_> {
             memory_mib: None,
             deletes: mode.changes,
             renames: mode.changes,
+            overwrites: mode.changes,
             work,
             object_bytes: 0,
         };

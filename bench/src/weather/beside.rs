@@ -110,6 +110,7 @@ fn mounted(
         memory_mib: Some(MEMORY_MIB),
         deletes: false,
         renames: false,
+        overwrites: false,
         work: work.path(),
         object_bytes: OBJECT,
     };

@@ -50,6 +50,7 @@ impl Site {
             memory_mib: None,
             deletes: false,
             renames: false,
+            overwrites: false,
             work: work.path(),
             object_bytes: 0,
         };

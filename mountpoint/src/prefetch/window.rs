@@ -133,7 +133,9 @@ impl Window {
                 demand.start.min(self.size.saturating_sub(self.config.tail).next_multiple_of(PAGE));
         }
         let Some(at) = self.continued(range) else {
-            let (ahead, forget) = self.begin(range, pressure);
+            let is_late =
+                self.runs.iter().any(|run| self.reads - run.last_used <= 2 && run.has_just_read(range));
+            let (ahead, forget) = if is_late { (0..0, 0..0) } else { self.begin(range, pressure) };
             let stride =
                 if pressure == Pressure::Low { self.stride.on_read(range, self.size) } else { Vec::new() };
             return Plan {
@@ -144,7 +146,7 @@ impl Window {
                 sequential: range.start == 0,
                 descending: false,
                 forget,
-                jumped: self.reads > 1,
+                jumped: self.reads > 1 && !is_late,
             };
         };
         let at = self.merged(at, range);
@@ -229,14 +231,16 @@ impl Window {
             let is_first = run.begun_beside(other) && before(other) <= EARLY_MAX;
             other.is_lone() && run.is_before(&other.was_read()) && (is_last || is_first)
         };
-        self.runs.iter().find(is_other).map(Run::was_read)
+        // A read that came too early lies close to the front, and the other end farther away.
+        let likely = |other: &&Run| (!run.is_just_before(&other.was_read()), other.last_used);
+        self.runs.iter().filter(is_other).max_by_key(likely).map(Run::was_read)
     }
 
     /// The length of the longest run that was left before this one began, and that is long enough to tell: a head that was read before the
     /// rest says nothing of the rest.
     fn left_before(&self, at: usize) -> Option<u64> {
         let run = &self.runs[at];
-        let left = self.runs.iter().filter(|other| !other.is_lone() && other.was_left_before(run));
+        let left = self.runs.iter().filter(|other| other.was_left_before(run));
         left.map(Run::length).filter(|length| *length >= self.config.part).max()
     }
 

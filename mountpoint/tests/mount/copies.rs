@@ -70,20 +70,27 @@ fn a_copy_out_of_a_mapping_fetches_what_it_copies_in_each_direction() {
     }
 }
 
-/// Each way in which glibc copies 20 MiB on some processor of x86-64: both ends first, and stores past the caches. A C library or a processor
-/// that knows no such setting copies as it always does, which is one of these ways or `rep movsb`.
-const WAYS: [&str; 3] = [
-    "",
-    "glibc.cpu.x86_non_temporal_threshold=0x10000000:glibc.cpu.hwcaps=-ERMS",
-    "glibc.cpu.x86_non_temporal_threshold=0x100000",
+/// The most that four copies may fetch whose ends are touched first, in MiB, where that way can be asked for.
+#[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
+const ENDS_FIRST_MIB: u64 = 88;
+#[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
+const ENDS_FIRST_MIB: u64 = 112;
+
+/// Each way in which glibc copies 20 MiB on some processor of x86-64, and the most that four copies may fetch, in MiB: as this processor does
+/// it, which is one of these ways or `rep movsb`; both ends first; and stores past the caches. Where nothing is said of the ends, reads that
+/// come out of order may make three of them seem longer by a part each. A C library that knows no such setting copies as it always does.
+const WAYS: [(&str, u64); 3] = [
+    ("", 112),
+    ("glibc.cpu.x86_non_temporal_threshold=0x10000000:glibc.cpu.hwcaps=-ERMS", ENDS_FIRST_MIB),
+    ("glibc.cpu.x86_non_temporal_threshold=0x100000", 112),
 ];
 
 #[test]
 fn memcpy_fetches_what_it_copies_in_each_way_and_wherever_its_buffer_lies() {
-    for way in WAYS {
+    for (way, most) in WAYS {
         for shift in ["64", "80", "2048", "4000"] {
             let Some((requests, bytes)) = cost(COPIES, shift, &[140, 7, 40, 100], way) else { return };
-            assert!(bytes <= 88 << 20, "{way} {shift}: {} MiB for 80", bytes >> 20);
+            assert!(bytes <= most << 20, "{way} {shift}: {} MiB for 80", bytes >> 20);
             assert!(requests <= 80, "{way} {shift}: {requests} requests");
         }
     }

@@ -192,6 +192,13 @@ impl Run {
         self.direction.turned(range.clone()).start >= self.front
     }
 
+    /// Whether a range lies just behind the front of a copy that is complete: a read that was sent before the last ones, and came after them.
+    pub(super) fn has_just_read(&self, range: &Range<u64>) -> bool {
+        let range = self.direction.turned(range.clone());
+        let since = self.begun.max(self.front.saturating_sub(LATE));
+        self.is_lone() && self.length() > LATE && range.start >= since && range.end <= self.front
+    }
+
     /// Whether the first reads of both came one behind the other.
     pub(super) fn begun_beside(&self, other: &Self) -> bool {
         self.first_used.abs_diff(other.first_used) == 1
@@ -214,6 +221,11 @@ impl Run {
     pub(super) fn reaches(&self, read: &Range<u64>) -> bool {
         let read = self.direction.turned(read.clone());
         read.start <= self.front && read.end > self.front
+    }
+
+    /// Whether a range begins so little ahead of the front that it may be one of the next reads, out of order.
+    pub(super) fn is_just_before(&self, range: &Range<u64>) -> bool {
+        self.direction.turned(range.clone()).start <= self.front + LATE
     }
 
     /// Whether the front has reached a range that was read already; then the front is its end.
