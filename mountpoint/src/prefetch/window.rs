@@ -3,12 +3,13 @@
 //! Several streams often read one handle at once (threads with their own regions, a kernel that sends its read-ahead out of order),
 //! so a [`Window`] follows up to eight *runs*, upwards or downwards. A read that continues a run is sequential and moves the run's window. Any
 //! other read is random, and gets the bytes it asked for and no more. A window grows fourfold as its run goes on, up to a limit learned
-//! from the link (`link.rs`), and to where a run ends if it is like those before it: the last that ended, or a long one that was left. What was fetched for a run and lies behind it, or is left of
-//! a run that ended, is forgotten: else a handle that skips or jumps would fill the memory of all.
+//! from the link (`link.rs`), and to where a run ends if it is like those before it: the last that ended, or a long one that was left. What was
+//! fetched for a run and lies behind it, or is left of a run that ended, is forgotten: else a handle that skips or jumps would fill the memory
+//! of all.
 //!
-//! A first read of the object's last bytes gets its tail. Two more patterns differ from random reads. A copy out of a mapped file (`memcpy` in the C library) touches its last bytes first, or its
-//! first ones if it goes downwards: two random reads, then one beside either. All between is fetched, and nothing beyond. Reads of one
-//! length at one distance are a *stride*, and the next of them are fetched.
+//! A first read of the object's last bytes gets its tail. Two more patterns differ from random reads. A copy out of a mapped file (`memcpy` in
+//! the C library) touches its last bytes first, or its first ones if it goes downwards: two random reads, then one beside either. All between
+//! is fetched, and nothing beyond. Reads of one length at one distance are a *stride*, and the next of them are fetched.
 
 mod lengths;
 mod run;
