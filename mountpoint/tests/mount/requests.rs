@@ -68,7 +68,7 @@ fn cold_files_that_are_read_one_after_another_take_one_round_trip_each() {
 }
 
 #[test]
-fn tables_of_a_listing_that_are_read_from_their_footers_take_one_request_each() {
+fn tables_of_a_listing_read_from_their_footers_take_one_request_each() {
     use std::io::{Read as _, Seek as _, SeekFrom};
     const TABLES: u64 = 20;
     const LONG: usize = 3 << 20;
