@@ -42,7 +42,7 @@ pub(crate) struct Order {
 struct Mode {
     name: &'static str,
     ttl_s: Option<u32>,
-    /// With a disk cache, which one run before has filled.
+    /// A disk cache, which one run before has filled.
     cache: bool,
     /// Deletes, renames, appends and overwrites are allowed.
     changes: bool,

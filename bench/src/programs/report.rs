@@ -41,7 +41,7 @@ pub(crate) struct Row {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// Not run yet.
+    /// No run yet.
     Open,
     /// It did its task, and the digest is the local one.
     Passes,

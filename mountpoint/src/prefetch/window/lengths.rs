@@ -3,6 +3,10 @@
 /// Runs whose lengths are remembered. Doubling it lets one long run among short ones count for longer.
 pub(super) const ENDED: usize = 4;
 
+/// How much two runs of one length seem to differ: the kernel reads up to a MiB more at either end. Doubling it doubles what is fetched in
+/// vain behind the second and third one.
+const SPREAD: u64 = 2 << 20;
+
 /// How long the last runs were that ended in a jump: those to come are mostly like them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lengths {
@@ -20,7 +24,8 @@ impl Lengths {
     /// How far a run of `length` so far is worth fetching: as far as the longest of the last ones, and twice as far each time that it goes on
     /// beyond. While few have ended, as far as the longest that was left before it began, if any is known.
     pub(super) fn horizon(&self, length: u64, least: u64, left_before: Option<u64>) -> u64 {
-        let longest = if self.ended < ENDED { left_before } else { self.last.iter().copied().max() };
+        let told = left_before.map(|length| length + SPREAD);
+        let longest = if self.ended < ENDED { told } else { self.last.iter().copied().max() };
         let Some(longest) = longest else { return u64::MAX };
         let mut horizon = longest.max(least).max(1);
         while horizon < length {

@@ -292,7 +292,7 @@ fn copied_out_of_order(window: &mut Window, copy: Range<u64>, with_ends: bool, s
 }
 
 #[test]
-fn a_copy_whose_reads_come_out_of_order_is_fetched_to_its_end_and_not_beyond() {
+fn a_copy_whose_reads_come_out_of_order_is_fetched_to_its_end_only() {
     let mut seed = 7;
     for with_ends in [true, false] {
         let mut too_far = Vec::new();
@@ -332,7 +332,8 @@ fn copies_without_ends_go_as_far_as_the_one_before() {
             let plan = window.on_read(&(at..at + MIB), Pressure::Low, 256 * MIB);
             furthest = furthest.max(plan.ahead.end);
         }
-        assert_eq!(furthest > from + long, n == 0, "{n}: {} MiB too far", (furthest - from - long) / MIB);
+        let beyond = (furthest - from - long) / MIB;
+        assert_eq!(beyond > 2, n == 0, "{n}: {beyond} MiB too far");
         assert!(furthest >= from + long, "{n}: all of it is fetched ahead");
     }
     // One that goes on beyond is fetched further, and is not waited for more often than its length doubles.
