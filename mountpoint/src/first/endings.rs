@@ -1,4 +1,5 @@
-//! Where reads of files begin, by the endings of their names: formats with a table of contents at their end are read from there. Pure.
+//! Decides by the ending of a file's name whether reads begin at its head or its tail: formats with a table of contents at their end are read
+//! from there. Pure.
 
 use std::collections::VecDeque;
 
@@ -18,7 +19,7 @@ const ENDING_MAX: usize = 16;
 /// Reads from the tail, in a row, before it is asked for. One from the head ends it.
 const ENOUGH: u8 = 2;
 
-/// What was learned.
+/// Endings whose files were read from the tail, each with its score.
 #[derive(Debug)]
 pub(super) struct Endings(VecDeque<(Box<str>, u8)>);
 

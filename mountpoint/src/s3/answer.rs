@@ -252,7 +252,7 @@ pub(crate) fn check_get(
 }
 
 /// The head of the answer to a GET of the `asked` bytes, of this version or of whichever there is: the object's metadata, and how many bytes
-/// the body has. A whole object is no answer to bytes from its middle.
+/// the body has. A whole object does not answer for bytes from its middle.
 pub(crate) fn first_of(
     status: StatusCode,
     headers: &HeaderMap,

@@ -28,7 +28,7 @@ fn part(size: usize) -> Step {
     Step::answer(206, &[V1, DATE, ("content-range", &range)], &pattern(len))
 }
 
-/// Of the tail of an object of 1000 bytes: what lies behind byte 950.
+/// The tail of an object of 1000 bytes: the bytes from 950 on.
 async fn tail(bench: &Bench) -> Result<First> {
     let etag = Some(ETag::new("\"v1\""));
     let request = GetFirst { key: ObjectKey::new("k"), etag, from: 950, is_whole: false };
