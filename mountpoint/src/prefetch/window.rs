@@ -129,14 +129,17 @@ impl Window {
     pub fn on_read(&mut self, range: &Range<u64>, pressure: Pressure, limit: u64) -> Plan {
         self.reads += 1;
         let mut demand = range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE).min(self.size);
+        let mut begun = range.start;
         if self.reads == 1 && range.end == self.size && pressure < Pressure::High {
-            demand.start =
-                demand.start.min(self.size.saturating_sub(self.config.tail).next_multiple_of(PAGE));
+            // The tail is the run's: a read within it is not the second one of a run downwards.
+            begun = begun.min(self.size.saturating_sub(self.config.tail).next_multiple_of(PAGE));
+            demand.start = demand.start.min(begun);
         }
         let Some(at) = self.continued(range) else {
             let is_late =
                 self.runs.iter().any(|run| self.reads - run.last_used <= 2 && run.has_just_read(range));
-            let (ahead, forget) = if is_late { (0..0, 0..0) } else { self.begin(range, pressure) };
+            let (ahead, forget) =
+                if is_late { (0..0, 0..0) } else { self.begin(&(begun..range.end), pressure) };
             let stride =
                 if pressure == Pressure::Low { self.stride.on_read(range, self.size) } else { Vec::new() };
             return Plan {

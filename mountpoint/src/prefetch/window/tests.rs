@@ -135,6 +135,11 @@ fn a_first_read_of_the_end_gets_the_tail_and_a_later_one_its_pages() {
         let later = window.on_read(&(size - 8..size), Pressure::Low, CALM);
         assert!(later.demand.end - later.demand.start <= 2 * PAGE, "{later:?}");
     }
+    // A read before the last bytes, within the tail, is not the second one of a run downwards.
+    let mut table = window(3 * MIB);
+    table.on_read(&(3 * MIB - PAGE..3 * MIB), Pressure::Low, CALM);
+    let second = table.on_read(&(3 * MIB - 10 * PAGE..3 * MIB - PAGE), Pressure::Low, CALM);
+    assert!(second.ahead.is_empty() && !second.sequential, "{second:?}");
     let mut busy = window(size);
     assert!(busy.on_read(&(size - 8..size), Pressure::High, CALM).demand.start > size - 2 * PAGE);
     let mut elsewhere = window(size);
