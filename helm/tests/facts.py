@@ -270,7 +270,7 @@ def default(what, path, version):
     good = [it["path"] for it in probes] == ["/healthz", "/readyz"] and {p["name"]: p["containerPort"] for p in service["ports"]} == {"csi-healthz": 9808}
     check(f"{what}: the controller service is probed", "" if good else str(probes))
     images = {c["image"] for c in (driver, reconciler, service)} | {it["value"] for it in reconciler["env"] if it["name"] == "MOUNTPOINT_IMAGE"}
-    check(f"{what}: one image of this release everywhere", "" if images == {f"ghcr.io/scality/mountpoint-s3-csi-driver:{version}"} else str(images))
+    check(f"{what}: one image of this release everywhere", "" if images == {f"registry.test/team/mountpoint-s3-csi-driver:{version}"} else str(images))
 
     hooks = {it["metadata"]["name"]: it["metadata"]["annotations"]["helm.sh/hook"] for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})}
     test = {name: hooks.pop(name) for name in ("s3-csi-test", "s3-csi-test-mount-s3")}
@@ -432,10 +432,10 @@ def registry(what, path, registry, digest):
     images = {c["image"] for pod in pods if pod for c in pod["spec"]["containers"] + pod["spec"].get("initContainers", [])}
     images |= {it["value"] for it in rendered.containers("Deployment", "s3-csi-controller")["s3-pod-reconciler"]["env"] if it["name"] == "MOUNTPOINT_IMAGE"}
     paths = {it.removeprefix(f"{registry}/").split(":")[0].split("@")[0] for it in images}
-    wanted = {"scality/mountpoint-s3-csi-driver", "library/busybox"} | {f"sig-storage/{it}" for it in ("csi-node-driver-registrar", "livenessprobe", "csi-provisioner")}
+    wanted = {"team/mountpoint-s3-csi-driver", "library/busybox"} | {f"sig-storage/{it}" for it in ("csi-node-driver-registrar", "livenessprobe", "csi-provisioner")}
     check(f"{what}: each image, and of Mountpoint Pods, is in it", "" if all(it.startswith(f"{registry}/") for it in images) and paths == wanted else str(images))
     ours = {it for it in images if "mountpoint-s3-csi-driver" in it}
-    check(f"{what}: ours is pulled by its digest", "" if ours == {f"{registry}/scality/mountpoint-s3-csi-driver@{digest}"} else str(ours))
+    check(f"{what}: ours is pulled by its digest", "" if ours == {f"{registry}/team/mountpoint-s3-csi-driver@{digest}"} else str(ours))
 
 
 def uninstall_forced(what, path):
@@ -553,7 +553,7 @@ def systemd(what, path, version, controller):
     wanted = {"dbus-dir": "/run/dbus", "mountpoint-install-dir": "/opt/mountpoint-s3-csi/bin/", "plugin-dir": "/var/lib/kubelet/plugins/s3.csi.scality.com/"}
     check(f"{what}: folders of the host", "" if wanted.items() <= folders.items() and of_host["dbus-dir"]["type"] == "Directory" else str(of_host))
     (init,) = spec["initContainers"]
-    image = f"ghcr.io/scality/mountpoint-s3-csi-driver:{version}"
+    image = f"registry.test/team/mountpoint-s3-csi-driver:{version}"
     target = {m["name"]: m["mountPath"] for m in init["volumeMounts"]}["mountpoint-install-dir"]
     good = init["command"] == ["/bin/install-mp"] and init["image"] == image and init["env"] == [{"name": "MOUNTPOINT_INSTALL_DIR", "value": target}]
     check(f"{what}: the engine is installed before the driver starts", "" if good and "privileged" not in init["securityContext"] else str(init))

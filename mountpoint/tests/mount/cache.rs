@@ -251,3 +251,25 @@ fn two_direct_readers_in_lockstep_fetch_a_file_once() {
     let most = (len + first::LEN) as u64 + heads + 4000;
     assert!((len as u64..=most).contains(&sent), "{sent} bytes for {len}");
 }
+
+#[test]
+fn cached_bytes_of_a_renamed_file_are_not_fetched_again() {
+    let (store, cache) = (Store::new(), tempfile::tempdir().unwrap());
+    store.plant("file", &Pattern(1).bytes(0, LEN));
+    let mut setup = setup(cache.path());
+    setup.options.extend(["--allow-rename", "--store", "aws"].map(str::to_owned));
+    let Some(mount) = TestMount::of(&store, &setup) else { return };
+    assert!(reads_all_right(&mount.path("file"), LEN, Pattern(1)));
+    let whole = || data_files(cache.path()).into_iter().filter(|file| holds_all(file)).collect::<Vec<_>>();
+    until("the cache holds what was read", || whole().iter().any(|file| is_described(file)));
+    let before = whole();
+    fs::rename(mount.path("file"), mount.path("new")).unwrap();
+    until("the cache holds it under its new name alone", || {
+        let now = data_files(cache.path());
+        now.len() == 1 && now != before && whole() == now && is_described(&now[0])
+    });
+    store.requests().reset();
+    assert!(reads_all_right(&mount.path("new"), LEN, Pattern(1)));
+    // A lookup may bring the first bytes along.
+    assert!(store.requests().bytes_sent() < 1 << 20, "{} bytes came", store.requests().bytes_sent());
+}
