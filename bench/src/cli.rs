@@ -240,6 +240,7 @@ impl ProgramArgs {
             rounds: self.rounds,
             latency: Duration::from_millis(self.latency_ms),
             small: self.small,
+            again: self.check,
         })
     }
 }

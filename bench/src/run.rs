@@ -213,6 +213,7 @@ impl Bench<'_> {
             deletes: workload.deletes,
             renames: workload.renames,
             overwrites: false,
+            stage: None,
             work,
             object_bytes: scale.big_bytes,
         };

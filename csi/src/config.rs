@@ -55,7 +55,7 @@ impl Start {
     /// Reads the configuration from the command line and this process's environment.
     ///
     /// # Errors
-    /// As [`Config::new`].
+    /// The same as [`Config::new`].
     pub fn from_args(args: &Args) -> Result<Self> {
         Self::new(args, |name| std::env::var(name).ok())
     }
@@ -63,7 +63,7 @@ impl Start {
     /// Reads the configuration from the command line and an environment.
     ///
     /// # Errors
-    /// As [`Config::new`].
+    /// The same as [`Config::new`].
     pub fn new(args: &Args, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
         match environment("CSI_CONTROLLER_ONLY").is_some_and(|it| it.trim() == "true") {
             true => ControllerConfig::new(args, environment).map(|it| Self::Controller(Box::new(it))),

@@ -192,6 +192,32 @@ async fn a_prefix_for_each_claim_in_a_bucket_that_is_there() {
 }
 
 #[tokio::test]
+async fn a_prefix_with_the_data_of_an_earlier_claim_is_refused_unless_adopted() {
+    let lab = Lab::start().await;
+    lab.make_bucket("shared");
+    let by_name = [("bucketName", "shared"), ("prefixTemplate", "${pvc.name}")];
+    let volume = lab.create(lab.call("pvc-1", &by_name)).await.unwrap();
+    // A neighbour whose name goes on is not below this prefix.
+    lab.put("shared", "claim-of-pvc-10/a").await;
+    assert_eq!(lab.create(lab.call("pvc-1", &by_name)).await.unwrap(), volume, "it is made again");
+    lab.put("shared", "claim-of-pvc-1/a").await;
+    lab.delete(&volume.volume_id).await.unwrap();
+    let status = lab.create(lab.call("pvc-1", &by_name)).await.unwrap_err();
+    assert_eq!(status.code(), Code::AlreadyExists, "{status}");
+    for words in ["claim-of-pvc-1/", "${pv.name}", "adoptPrefix: \"true\""] {
+        assert!(status.message().contains(words), "{words}: {status}");
+    }
+    let adopting = [&by_name[..], &[("adoptPrefix", "true")]].concat();
+    let adopted = lab.create(lab.call("pvc-1", &adopting)).await.unwrap();
+    assert_eq!(adopted.volume_context["prefix"], "claim-of-pvc-1/");
+    assert_eq!(lab.keys("shared").await, ["claim-of-pvc-1/a", "claim-of-pvc-10/a"]);
+    // By the volume's name nobody else can have had it.
+    let by_volume = [("bucketName", "shared"), ("prefixTemplate", "${pv.name}")];
+    lab.put("shared", "pvc-2/a").await;
+    lab.create(lab.call("pvc-2", &by_volume)).await.unwrap();
+}
+
+#[tokio::test]
 async fn the_deletion_of_a_prefix_ends_exactly_at_its_slash() {
     let lab = Lab::start().await;
     lab.make_bucket("shared");

@@ -1,6 +1,7 @@
 //! The meaning of the flags: one configuration per room, checked before anything is touched.
 
 mod memory;
+mod mount_point;
 
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -10,11 +11,14 @@ use anyhow::{Context as _, bail};
 use rustix::process::{Resource, getrlimit};
 
 use crate::cli::{self, Args, BucketOptions, ClientOptions, CredentialOptions, StoreOptions};
+use crate::daemon::ReadyFile;
 use crate::inode::Prefix;
 use crate::net::ProxyVariables;
 use crate::object::ObjectKey;
+use crate::outlive::Journal;
 use crate::{
-    buffer, cache, daemon, doctor, fs, fuse, inode, kept, logging, moves, prefetch, s3, telemetry, upload,
+    buffer, cache, daemon, doctor, fs, fuse, handover, inode, kept, logging, moves, prefetch, s3, stage,
+    telemetry, upload,
 };
 
 /// A mount, ready to be made.
@@ -34,6 +38,8 @@ pub struct Config {
     pub prefetch: prefetch::Config,
     /// Renaming, with `--allow-rename`.
     pub moves: Option<moves::Config>,
+    /// The disk in front of the bucket, with `--mode full`.
+    pub stage: Option<stage::Config>,
     /// Attributes of objects, with `--keep-metadata` or `--xattrs`.
     pub kept: Option<Kept>,
     /// Writing.
@@ -44,6 +50,8 @@ pub struct Config {
     pub buffer: buffer::Config,
     /// The store.
     pub s3: s3::Config,
+    /// The variable of a pair of keys that is not set, while the other one is.
+    pub missing_key: Option<&'static str>,
     /// Settings of metrics, log and control socket.
     pub telemetry: telemetry::Config,
     /// Descriptors that a holder keeps of a mount that outlives its engine.
@@ -94,8 +102,8 @@ impl Config {
             .map_err(anyhow::Error::msg)?;
         let mut supervised = args.supervised.then(|| supervised(args)).transpose()?;
         let device = match &supervised {
-            // Nothing is asked of it: no engine answers.
-            Some(Supervised { device: Some(_), .. }) => {
+            // Nothing is asked of it: no engine answers, or one that another process is to follow.
+            Some(supervised) if supervised.device.is_some() || args.check_journal => {
                 fuse::Device::Mount(std::path::absolute(&args.directory).context("the mount point")?)
             }
             _ => device(&args.directory, args)?,
@@ -134,6 +142,7 @@ impl Config {
                 ..cache::Config::new(dir, "", &bucket)
             }
         });
+        let is_full = args.staging.is_full();
         let (user, group) = (rustix::process::getuid().as_raw(), rustix::process::getgid().as_raw());
         let open_files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let cores = std::thread::available_parallelism().map_or(2, usize::from);
@@ -164,6 +173,7 @@ impl Config {
         };
         Ok(Self {
             name: args.bucket.clone(),
+            missing_key: missing_key(),
             supervised,
             device,
             mount: fuse::MountOptions {
@@ -188,11 +198,12 @@ impl Config {
                     dir_mode: args.mount.dir_mode,
                 },
                 read_only: args.mount.read_only,
-                allow_delete: args.mount.allow_delete,
-                allow_overwrite: args.mount.allow_overwrite,
+                allow_delete: args.mount.allow_delete || is_full,
+                allow_overwrite: args.mount.allow_overwrite || is_full,
                 allow_append: args.mount.allow_append,
                 rename_errno: args.mount.rename_errno.into(),
-                directory_markers: args.mount.directory_markers,
+                // Git takes a folder without its empty `refs/` for no repository.
+                directory_markers: args.mount.directory_markers || is_full,
                 attributes: match args.mount.ignore_attributes {
                     true => fs::Attributes::Ignored,
                     false => fs::Attributes::Refused,
@@ -202,6 +213,8 @@ impl Config {
             inode: inode::Config {
                 prefix: Prefix::new(&prefix).map_err(|e| anyhow::anyhow!("--prefix: {e}"))?,
                 ttl: args.cache.ttl(),
+                // Only where it is asked for: each name that is not there costs a request.
+                folder_marks: args.mount.directory_markers,
                 ..inode::Config::default()
             },
             kept: match args.mount.keep_metadata || args.mount.xattrs {
@@ -216,9 +229,10 @@ impl Config {
                 }),
                 false => None,
             },
-            moves: match args.mount.allow_rename {
+            moves: match args.mount.allow_rename || is_full {
                 true => Some(moves::Config {
                     names_max: args.mount.rename_limit,
+                    folder_marks: args.mount.directory_markers,
                     notes: state_dir(args)?.map(|dir| moves::NotesConfig {
                         dir,
                         endpoint: String::new(),
@@ -230,6 +244,15 @@ impl Config {
                 false => None,
             },
             prefetch,
+            stage: absolute("--stage", args.staging.stage.as_deref())?.filter(|_| is_full).map(|dir| {
+                stage::Config {
+                    dir,
+                    size_max: args.staging.stage_size << 20,
+                    bucket: bucket.clone(),
+                    prefix: prefix.clone(),
+                    endpoint: String::new(),
+                }
+            }),
             upload: upload::Config {
                 part_size: args.client.write_part_size.unwrap_or(args.client.part_size),
                 part_size_named: args.client.names_write_part(),
@@ -336,6 +359,16 @@ fn absolute(named: &str, path: Option<&Path>) -> anyhow::Result<Option<PathBuf>>
     path.map(absolute).transpose()
 }
 
+/// The variable of a pair of keys that is not set, while the other one is.
+fn missing_key() -> Option<&'static str> {
+    let names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+    match names.map(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
+        [true, false] => Some(names[1]),
+        [false, true] => Some(names[0]),
+        _ => None,
+    }
+}
+
 /// A file that is there if SELinux is on.
 const SELINUX: &str = "/sys/fs/selinux/enforce";
 
@@ -389,21 +422,30 @@ pub fn logging(args: &Args) -> logging::Config {
 
 /// The descriptors that the service manager passes: `LISTEN_FDS` of them from 3 on, by the names in `LISTEN_FDNAMES`.
 fn supervised(args: &Args) -> anyhow::Result<Supervised> {
+    if args.check_journal {
+        return Ok(Supervised { manager: None, journal: None, device: None, is_mounted: false });
+    }
     let var = |name| std::env::var(name).ok();
     let manager = std::env::var_os(daemon::NOTIFY_ENV).and_then(|socket| daemon::ServiceManager::at(&socket));
     let is_ours = var("LISTEN_PID").is_none_or(|pid| pid == std::process::id().to_string());
     let count = var("LISTEN_FDS").filter(|_| is_ours).and_then(|count| count.parse().ok()).unwrap_or(0);
     let names = var("LISTEN_FDNAMES").unwrap_or_default();
     let is_adopted = args.directory.starts_with("/dev/fd");
+    let listened = (LISTEN_FDS_FIRST..).zip(names.split(':')).take(LISTEN_FDS_MAX.min(count));
+    let kept = var(handover::KEPT_ENV);
+    let passed: Vec<(i32, &str)> = match &kept {
+        Some(kept) => handed_over(kept).context(handover::KEPT_ENV)?,
+        None => listened.collect(),
+    };
     let (mut journal, mut device) = (None, None);
-    for (number, name) in (LISTEN_FDS_FIRST..).zip(names.split(':')).take(LISTEN_FDS_MAX.min(count)) {
+    for (number, name) in passed {
         let place = match name {
             "journal" => &mut journal,
             "fuse" if !is_adopted => &mut device,
             _ => continue,
         };
         if !Path::new(&format!("/proc/self/fd/{number}")).exists() {
-            bail!("--supervised: descriptor {number}, {name:?} of LISTEN_FDNAMES, is not open");
+            bail!("--supervised: descriptor {number}, which was passed as {name:?}, is not open");
         }
         let fd = adopt(number);
         rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC)?;
@@ -419,6 +461,42 @@ fn supervised(args: &Args) -> anyhow::Result<Supervised> {
     Ok(Supervised { manager, journal, is_mounted: device.is_some(), device })
 }
 
+/// The descriptors in the words `name=N:name=N`.
+fn handed_over(words: &str) -> anyhow::Result<Vec<(i32, &str)>> {
+    let passed = words.split(':').map(|word| {
+        let (name, number) = word.split_once('=')?;
+        Some((number.parse::<i32>().ok().filter(|number| *number > 2)?, name))
+    });
+    passed.collect::<Option<_>>().context("it has the form fuse=N:journal=N")
+}
+
+/// The ready file on which a guard waits for this engine.
+///
+/// # Errors
+/// The descriptor is not open.
+pub fn guard_s_ready_file() -> anyhow::Result<Option<ReadyFile>> {
+    let Some(number) = std::env::var(handover::READY_ENV).ok() else { return Ok(None) };
+    let number = number
+        .parse()
+        .ok()
+        .filter(|number: &i32| *number > 2 && Path::new(&format!("/proc/self/fd/{number}")).exists());
+    let fd = adopt(number.with_context(|| format!("{}: no open descriptor", handover::READY_ENV))?);
+    rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC)?;
+    Ok(Some(ReadyFile::of(fd)))
+}
+
+/// Whether this program could go on with the mount whose journal is on standard input.
+///
+/// # Errors
+/// It could not, or not with these flags.
+pub fn check_journal(args: &Args) -> anyhow::Result<()> {
+    let config = Config::from_args(args)?;
+    let journal = std::io::stdin().as_fd().try_clone_to_owned().context("standard input")?;
+    let identity = Journal::examine(&journal).context("the mount's journal")?;
+    // The store says what the endpoint is; it is not asked here.
+    identity.check(&config.s3.bucket, &config.s3.prefix, &identity.endpoint).context("the mount's journal")
+}
+
 /// Whether the kernel has the other end of a FUSE device.
 fn is_connected(device: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -432,7 +510,7 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     let Some(number) = number else {
         // A service manager starts this command again after a crash; the mount of the process that crashed is still there.
         let supervised = std::env::var_os(daemon::NOTIFY_ENV).is_some();
-        return Ok(fuse::Device::Mount(mount_directory(directory, supervised)?));
+        return Ok(fuse::Device::Mount(mount_point::fit(directory, supervised)?));
     };
     let shown = directory.display();
     if args.mount.auto_unmount {
@@ -503,62 +581,10 @@ fn kind_of(target: &Path) -> String {
     reason = "a descriptor by its number can't be had otherwise: fence 2 of ci/tidy/fences.md"
 )]
 fn adopt(number: i32) -> OwnedFd {
-    // SAFETY: the caller saw that the descriptor is open; the process that started this one handed it over by putting its number on the
-    // command line or among LISTEN_FDS, and nothing else in this process knows it. `device` saw that it is /dev/fuse, `keep_from_children`
-    // leaves it open, and `supervised` adopts each number once.
+    // SAFETY: the caller saw that the descriptor is open; the process that started this one handed it over by its number, on the command line,
+    // among LISTEN_FDS, or in MOUNT_S3_KEPT or MOUNT_S3_READY, and nothing else in this process knows it. `device` saw that it is /dev/fuse,
+    // `keep_from_children` leaves it open, and `supervised` and `guard_s_ready_file` adopt each number once.
     unsafe { OwnedFd::from_raw_fd(number) }
-}
-
-/// The directory, absolute, and fit to be mounted on. `over_dead`: also over a mount whose process is gone.
-fn mount_directory(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf> {
-    use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
-    use rustix::io::Errno;
-    // Past the kernel's cache, which answers for a dead mount.
-    let asked = over_dead.then(|| statx(CWD, directory, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS));
-    // CONNABORTED: its process ended just now, and the kernel was still taking its io_uring apart when we asked.
-    if let Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) = asked {
-        let shown = directory.display();
-        if let Some(point) = dead_mount(directory).with_context(|| format!("mount point {shown}"))? {
-            tracing::warn!("mounting over a mount at {shown} whose process has ended");
-            return Ok(point);
-        }
-    }
-    let absolute = std::fs::canonicalize(directory).map_err(|error| {
-        let shown = directory.display();
-        match Errno::from_io_error(&error) {
-            Some(Errno::NOTCONN) => anyhow::anyhow!(
-                "{shown}: a mount whose process has ended is still there; remove it with: umount -l {shown}"
-            ),
-            Some(Errno::NOENT) => anyhow::anyhow!("mount point {shown} does not exist"),
-            _ => anyhow::Error::new(error).context(format!("mount point {shown}")),
-        }
-    })?;
-    if !absolute.is_dir() {
-        bail!("mount point {} is not a directory", directory.display());
-    }
-    let stat = statx(CWD, &absolute, AtFlags::empty(), StatxFlags::BASIC_STATS)?;
-    let is_mounted = stat.stx_attributes.contains(StatxAttributes::MOUNT_ROOT);
-    let autofs = rustix::fs::statfs(&absolute).is_ok_and(|s| s.f_type == 0x0187);
-    if is_mounted && !autofs {
-        bail!("mount point {} is already mounted: unmount it first", directory.display());
-    }
-    Ok(absolute)
-}
-
-/// The path of a mount whose process is gone as the kernel's table has it. Nothing is asked of the mount: its directory is only looked at
-/// from its parent, as a link that it may be.
-fn dead_mount(directory: &Path) -> std::io::Result<Option<PathBuf>> {
-    let mut path = std::path::absolute(directory)?;
-    // As many links as the kernel follows.
-    for _ in 0..40 {
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
-        path = parent.canonicalize()?.join(name);
-        match std::fs::read_link(&path) {
-            Ok(target) => path = path.with_file_name(target),
-            Err(_) => return Ok(Some(path)),
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt;
@@ -34,7 +34,7 @@ pub const NOTIFY_ENV: &str = "NOTIFY_SOCKET";
 
 /// How long the first process waits.
 const READY_WITHIN: Duration = Duration::from_secs(30);
-const READY: &str = "ready";
+pub(crate) const READY: &str = "ready";
 
 /// Moves this process, which has no second thread yet, into another mount namespace: mount(8) names it with `-N`.
 ///
@@ -194,6 +194,11 @@ impl ReadyFile {
         Ok(Self { path: path.to_owned(), file })
     }
 
+    /// A descriptor that was passed to this process.
+    pub fn of(fd: OwnedFd) -> Self {
+        Self { path: "of the guard".into(), file: fd.into() }
+    }
+
     /// Says the word, in one write, and closes it.
     ///
     /// # Errors
@@ -230,6 +235,20 @@ impl ServiceManager {
     /// It does not listen, or does not answer in time: the unit's `NotifyAccess` may leave this process out.
     pub fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.send(&format!("FDSTORE=1\nFDNAME={name}\n"), Some(descriptor))?;
+        self.wait_until_handled()
+    }
+
+    /// Names another process as the unit's main one. Returns once the manager follows it.
+    ///
+    /// # Errors
+    /// It does not listen, or does not answer in time.
+    pub fn follow(&self, pid: u32) -> io::Result<()> {
+        self.send(&format!("MAINPID={pid}\nREADY=1\nSTATUS=mounted\n"), None)?;
+        self.wait_until_handled()
+    }
+
+    /// Returns once the manager has handled what was sent before.
+    fn wait_until_handled(&self) -> io::Result<()> {
         // It closes its end of the pipe once it has handled what came before.
         let (ours, theirs) = io::pipe()?;
         self.send("BARRIER=1", Some(theirs.as_fd()))?;

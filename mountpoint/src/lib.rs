@@ -6,6 +6,7 @@
 //! kernel - fuse/ - fs/ -+- inode/ - listing/ -----+
 //!                       +- prefetch/ - cache/ -+  +- s3/ - net/ - network
 //!                       +- upload/, moves/ ----+--+
+//!                       +- stage/ (--mode full: a disk in front) - upload/, prefetch/
 //!          first/ (a file's first bytes, with its attributes) under inode, prefetch
 //!          buffer/ (blocks of memory, the budget) under prefetch, cache, upload, s3
 //!          outlive/ (what the next engine of a mount must know) under fs, inode
@@ -24,6 +25,7 @@ pub mod doorbell;
 pub mod first;
 pub mod fs;
 pub mod fuse;
+pub mod handover;
 pub mod inode;
 pub mod kept;
 pub mod listing;
@@ -38,6 +40,7 @@ pub mod outlive;
 mod owner;
 pub mod prefetch;
 pub mod s3;
+pub mod stage;
 pub mod supervise;
 pub mod sync;
 pub mod telemetry;

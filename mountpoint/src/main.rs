@@ -10,6 +10,7 @@ use mountpoint::clock::Clock;
 use mountpoint::config::{self, Config};
 use mountpoint::daemon::{self, ReadyFile, ServiceManager};
 use mountpoint::fuse::Watcher;
+use mountpoint::handover::{self, Guard};
 use mountpoint::outlive::Refused;
 use mountpoint::supervise::Supervisor;
 use mountpoint::sync::Arc;
@@ -37,6 +38,13 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE, // no one reads its output
         };
     }
+    if let Some(guard) = Guard::asked(std::env::args_os()) {
+        let manager = std::env::var_os(daemon::NOTIFY_ENV).and_then(|socket| ServiceManager::at(&socket));
+        return match guard.run(manager.as_ref()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(&error),
+        };
+    }
     huge_pages_where_asked_for();
     let in_background = std::env::var_os(daemon::BACKGROUND_ENV).is_some();
     let asked = match cli::asked(std::env::args_os()) {
@@ -57,6 +65,7 @@ fn main() -> ExitCode {
         }
     };
     let outcome = match (args.foreground, in_background) {
+        _ if args.check_journal => config::check_journal(&args),
         (false, false) if from_mount.fake => Ok(()),
         (false, false) => in_the_background(&args, &from_mount),
         (_, in_background) => run(&args, in_background && !args.foreground),
@@ -64,14 +73,17 @@ fn main() -> ExitCode {
     logging::flush();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("mount-s3: {}", daemon::one_line(&error));
-            match error.downcast_ref::<Refused>() {
-                // It would be refused again.
-                Some(refused) if !matches!(refused, Refused::NoResend) => ExitCode::from(JOURNAL_REFUSED),
-                _ => ExitCode::FAILURE,
-            }
-        }
+        Err(error) => failed(&error),
+    }
+}
+
+/// Prints the error; the exit status for it.
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("mount-s3: {}", daemon::one_line(error));
+    match error.downcast_ref::<Refused>() {
+        // It would be refused again.
+        Some(refused) if !matches!(refused, Refused::NoResend) => ExitCode::from(JOURNAL_REFUSED),
+        _ => ExitCode::FAILURE,
     }
 }
 
@@ -103,8 +115,12 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
     if in_background {
         daemon::detach()?;
     }
+    let guard = config::guard_s_ready_file()?;
     let mounted = start(args);
     let outcome = mounted.as_ref().map(|_| ());
+    if let Some(guard) = guard {
+        guard.say(outcome)?;
+    }
     // It follows the first process of its unit; in the background that is another one.
     let manager = std::env::var_os(daemon::NOTIFY_ENV).filter(|_| !in_background);
     if let Some(manager) = manager.and_then(|socket| ServiceManager::at(&socket)) {
@@ -146,6 +162,12 @@ fn start(args: &Args) -> anyhow::Result<mount::Mounted> {
     let level = logging::init(&config::logging(args))?;
     heed_asides(asides, level)?;
     tracing::info!("mount-s3 {}", cli::VERSION);
+    if let Some(reason) = std::env::var_os(handover::BACK_ENV) {
+        let reason = reason.to_string_lossy();
+        tracing::error!(
+            "the installed program did not take the mount over: {reason}; the engine of before serves again"
+        );
+    }
     for remark in &args.remarks {
         match remark {
             Remark::Warning(text) => tracing::warn!("{text}"),

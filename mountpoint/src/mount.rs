@@ -1,6 +1,8 @@
 //! The wiring: turns a configuration into connected rooms and a session with the kernel. Only this file knows all rooms.
 
 mod outliving;
+mod remedy;
+mod upgrade;
 
 use std::cell::Cell;
 use std::os::unix::fs::MetadataExt as _;
@@ -8,11 +10,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::future::BoxFuture;
 
 use crate::buffer::{Pool, Use};
 use crate::cache::{BlockCache, DiskCache};
 use crate::clock::Clock;
 use crate::config::Config;
+use crate::daemon;
 use crate::doorbell::Next;
 use crate::first::Asker;
 use crate::fs::{FileSystem, Keeping, MountEnd};
@@ -25,12 +29,15 @@ use crate::moves::{self, Mover};
 use crate::outlive::Refused;
 use crate::prefetch::Prefetcher;
 use crate::s3::{Courier, S3Client};
+use crate::stage::{self, Area};
 use crate::supervise::{Supervisor, no_thread, try_threads};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::telemetry::{self, ErrorLine, Told};
 use crate::upload::{Reclaim, Stage, Uploader};
 use outliving::{Ending, Kept, Outlived};
+use remedy::Start;
+use upgrade::Upgrade;
 
 /// How often the allocator is asked to give back what is free, while the mount works. Doubling it holds that longer, and costs half as many
 /// calls.
@@ -87,6 +94,7 @@ struct Observed {
     cache: Option<Arc<DiskCache>>,
     memory_target: u64,
     threads: u64,
+    upgrade: Option<Arc<Upgrade>>,
 }
 
 /// Asks the store whether the bucket is there, opens the cache, and joins the rooms. Nothing is mounted yet.
@@ -103,6 +111,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let runtime = runtime(Arc::clone(&rounds), collect, others, &clock)?;
     let kept = config.supervised.map(Kept::take).transpose().context("the mount's journal")?;
     let (bucket, prefix) = (config.s3.bucket.clone(), config.s3.prefix.clone());
+    let start = Start::of(&config.s3, config.missing_key);
     let client = runtime
         .block_on(async {
             match &kept {
@@ -110,11 +119,13 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
                 None => S3Client::connect(config.s3, clock.clone(), Arc::clone(&metrics)).await,
             }
         })
+        .map_err(|error| anyhow::Error::msg(start.explained(&error)))
         .with_context(|| format!("bucket {}", config.name))?;
     let is_new = !kept.as_ref().is_some_and(Kept::goes_on);
     let kept = kept.map(|kept| kept.begin(&bucket, &prefix, &client, clock.wall())).transpose()?;
+    let of_renames = if config.stage.is_some() { "--mode full" } else { "--allow-rename" };
     for (is_given, flag) in [
-        (config.moves.is_some(), "--allow-rename"),
+        (config.moves.is_some(), of_renames),
         (config.fs.allow_append, "--allow-append"),
         (config.kept.as_ref().is_some_and(|kept| kept.keeps), "--keep-metadata"),
     ] {
@@ -170,11 +181,26 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         Keeping::new(Keeper::new(client.clone(), copies, file), kept.keeps, kept.shows)
     });
     let on = handle.clone();
-    let uploader = Uploader::new(client, pool.clone(), upload, clock.clone(), Arc::clone(&metrics), handle);
+    let endpoint = client.endpoint_url().unwrap_or_default().to_owned();
+    let uploader =
+        Uploader::new(client, pool.clone(), upload, clock.clone(), Arc::clone(&metrics), handle.clone());
     let uploads = uploader.clone();
+    let area = match config.stage {
+        Some(stage) => {
+            let stage = stage::Config { endpoint, ..stage };
+            let area =
+                Area::open(stage, uploader.clone(), prefetcher.clone(), pool.clone(), clock.clone(), handle);
+            Some(area.context("--stage")?)
+        }
+        None => None,
+    };
     let fs = FileSystem::new(inodes, prefetcher, uploader, config.fs, clock.clone());
     let fs = match mover {
         Some(mover) => fs.renaming(mover),
+        None => fs,
+    };
+    let fs = match area {
+        Some(area) => fs.in_full(area),
         None => fs,
     };
     let fs = match keeping {
@@ -195,6 +221,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         cache: disk_cache,
         memory_target: config.buffer.target,
         threads: config.mount.threads as u64,
+        upgrade: None,
     };
     supervisor.task(runtime.handle(), "giving idle memory back", move || pool.clone().keep_trimmed());
     let (Supervisor { metrics, clock }, workers) = (supervisor.clone(), runtime.metrics().num_workers());
@@ -294,10 +321,12 @@ impl Connected {
             supervisor,
             telemetry,
             courier,
-            observed,
+            mut observed,
             outlived,
             runtime,
         } = self;
+        // Another process has it, and hears of no upgrade.
+        let is_passed = matches!(device, Device::Adopted(_));
         let (device, ending) = match outlived {
             Some(outlived) => {
                 let (device, ending) = outlived.device(device);
@@ -316,6 +345,11 @@ impl Connected {
                 }
             })
             .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")?;
+        let journal = ending.as_ref().map(Ending::journal);
+        observed.upgrade =
+            session.requests().filter(|_| !is_passed).zip(journal).map(|(requests, journal)| {
+                Arc::new(Upgrade::new(Arc::clone(&fs), requests, journal, supervisor.clock.clone()))
+            });
         let told = match telemetry.start(
             observed,
             Arc::new(move |request| Box::pin(courier.clone().post(request))),
@@ -462,6 +496,13 @@ impl telemetry::Mount for Observed {
 
     fn errors(&self) -> Vec<ErrorLine> {
         logging::recent()
+    }
+
+    fn hand_over(&self, within: Duration) -> BoxFuture<'static, String> {
+        match self.upgrade.clone() {
+            Some(upgrade) => Box::pin(async move { daemon::one_line(&upgrade.run(within).await) }),
+            None => Box::pin(async { upgrade::UNSUPERVISED.to_owned() }),
+        }
     }
 }
 

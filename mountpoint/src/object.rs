@@ -24,7 +24,17 @@ impl ObjectKey {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// The key by which Hadoop and EMR mark the directory of this key, which ends in `/`; `None` if S3 stores none so long, or for a bucket.
+    pub fn folder_mark(&self) -> Option<Self> {
+        let directory = self.as_str().strip_suffix('/').filter(|directory| !directory.is_empty())?;
+        let mark = [directory, FOLDER_MARK].concat();
+        (mark.len() <= Self::LEN_MAX).then(|| Self::new(mark))
+    }
 }
+
+/// The ending of an empty object that marks a directory, beside it.
+pub const FOLDER_MARK: &str = "_$folder$";
 
 impl fmt::Debug for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -29,8 +29,13 @@ mod mount {
     mod encryption;
     mod execve;
     mod faults;
+    mod first_contact;
     mod flipped;
+    mod folder_marks;
     mod fstab;
+    mod full;
+    mod full_model;
+    mod full_programs;
     mod hung_disk;
     mod interrupts;
     mod kept;
@@ -43,6 +48,7 @@ mod mount {
     mod names;
     mod namespaces;
     mod notified;
+    mod odd_sizes;
     mod odd_stores;
     mod options;
     mod outlive;

@@ -15,6 +15,7 @@ const STORE: common::Kind = common::Kind::Versitygw;
 /// The other modules of `mount/` need a store that counts requests or makes faults.
 #[path = "mount"]
 mod on_versitygw {
+    mod by_hand;
     mod reading;
     mod semantics;
     mod tools;

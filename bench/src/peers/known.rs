@@ -36,6 +36,7 @@ pub(super) fn mount_s3(binary: &Path, plan: &Plan<'_>) -> String {
             ("--allow-delete", plan.deletes.then(String::new)),
             ("--allow-overwrite", plan.overwrites.then(String::new)),
             ("--allow-rename --allow-append --store aws", plan.renames.then(String::new)),
+            ("--mode full --stage ", quoted(plan.stage)),
         ])
     )
 }

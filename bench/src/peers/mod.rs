@@ -57,6 +57,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) renames: bool,
     /// Stored files are to be replaced.
     pub(crate) overwrites: bool,
+    /// A directory for files under change: any write anywhere is taken.
+    pub(crate) stage: Option<&'a Path>,
     /// A private directory of this mount, for credentials.
     pub(crate) work: &'a Path,
     /// Size of the objects in `bucket`, for the null file system.
@@ -207,6 +209,7 @@ mod tests {
             deletes: false,
             renames: false,
             overwrites: false,
+            stage: None,
             work,
             object_bytes: 1,
         }

@@ -111,6 +111,7 @@ fn mounted(
         deletes: false,
         renames: false,
         overwrites: false,
+        stage: None,
         work: work.path(),
         object_bytes: OBJECT,
     };

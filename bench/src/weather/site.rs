@@ -51,6 +51,7 @@ impl Site {
             deletes: false,
             renames: false,
             overwrites: false,
+            stage: None,
             work: work.path(),
             object_bytes: 0,
         };

@@ -291,7 +291,7 @@ impl Job<'_> {
     /// Measures one stretch of work.
     ///
     /// # Errors
-    /// Those of the work.
+    /// The errors of the work.
     pub(crate) fn measure(&self, work: impl FnOnce() -> anyhow::Result<Work>) -> anyhow::Result<Sample> {
         let watch = self.waits.map(|work| Watch::begin(&self.mount.processes(), work)).transpose()?;
         self.control.reset()?;

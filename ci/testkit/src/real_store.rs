@@ -19,6 +19,10 @@ pub struct RealStore {
 }
 
 impl RealStore {
+    /// A key and its secret in the only form that Garage takes, and any other store too.
+    pub const KEYS: [&str; 2] =
+        ["GK746573747465737474657374", "7365637265747365637265747365637265747365637265747365637265747365"];
+
     /// The name of the store; `None` if the test is to be skipped because none is named.
     ///
     /// # Panics

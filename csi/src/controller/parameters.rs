@@ -21,6 +21,8 @@ pub const BUCKET_NAME_TEMPLATE: &str = "bucketNameTemplate";
 pub const BUCKET_NAME: &str = "bucketName";
 /// Names the prefix of each volume.
 pub const PREFIX_TEMPLATE: &str = "prefixTemplate";
+/// `true`: a prefix that another claim may have had before is taken with its objects.
+pub const ADOPT_PREFIX: &str = "adoptPrefix";
 /// The region of buckets and requests.
 pub const REGION: &str = "region";
 /// The store, if it is not the driver's.
@@ -32,10 +34,11 @@ pub const ON_DELETE: &str = "onDelete";
 /// The source of the keys of mounts for which the class names no Secret: `driver` or `pod`.
 pub const AUTHENTICATION_SOURCE: &str = volume::AUTHENTICATION_SOURCE;
 
-const OURS: [&str; 8] = [
+const OURS: [&str; 9] = [
     BUCKET_NAME_TEMPLATE,
     BUCKET_NAME,
     PREFIX_TEMPLATE,
+    ADOPT_PREFIX,
     REGION,
     ENDPOINT_URL,
     TAGS,
@@ -73,8 +76,8 @@ pub struct Parameters {
 enum Mode {
     /// A bucket for each volume; by a template, or by a digest of the request.
     Buckets(Option<String>),
-    /// A prefix for each volume in one bucket.
-    Prefixes { bucket: String, template: String },
+    /// A prefix for each volume in one bucket. `adopts`: with the objects that it has already.
+    Prefixes { bucket: String, template: String, adopts: bool },
 }
 
 /// The place of a new volume.
@@ -84,6 +87,8 @@ pub struct Chosen {
     pub place: Place,
     /// The bucket's name holds a salted digest of the request: nothing but this request names a bucket so.
     pub is_digest: bool,
+    /// Another claim may have had this prefix before: it is taken only while it has no objects.
+    pub must_be_empty: bool,
 }
 
 impl Parameters {
@@ -109,7 +114,21 @@ impl Parameters {
             }
         }
         let said = |key| given.get(key).map(|it: &String| it.trim()).filter(|it| !it.is_empty());
-        let mode = Mode::of(said(BUCKET_NAME_TEMPLATE), said(BUCKET_NAME), said(PREFIX_TEMPLATE))?;
+        let adopts = match said(ADOPT_PREFIX) {
+            None | Some("false") => false,
+            Some("true") if said(BUCKET_NAME).is_some() => true,
+            Some("true") => {
+                return Err(Error::invalid(format!(
+                    "parameter {ADOPT_PREFIX} needs {BUCKET_NAME}, the bucket of all prefixes"
+                )));
+            }
+            Some(other) => {
+                return Err(Error::invalid(format!(
+                    "parameter {ADOPT_PREFIX} {other:?} is neither \"true\" nor \"false\""
+                )));
+            }
+        };
+        let mode = Mode::of(said(BUCKET_NAME_TEMPLATE), said(BUCKET_NAME), said(PREFIX_TEMPLATE), adopts)?;
         let on_delete = match said(ON_DELETE) {
             None => OnDelete::default(),
             Some(text) => OnDelete::parse(text).ok_or_else(|| {
@@ -118,8 +137,7 @@ impl Parameters {
         };
         if let Mode::Prefixes { template, .. } = &mode
             && on_delete == OnDelete::Purge
-            && !template::has(template, "pv.name")
-            && !template::has(template, "hash")
+            && !is_unique(template)
         {
             // A claim that is made anew under its old name would lose its data to the deletion of the old volume.
             return Err(Error::invalid(format!(
@@ -163,7 +181,7 @@ impl Parameters {
         match &self.mode {
             Mode::Buckets(None) => {
                 let place = Place::Bucket(bucket_name::of_request(cluster, request));
-                Ok(Chosen { place, is_digest: true })
+                Ok(Chosen { place, is_digest: true, must_be_empty: false })
             }
             Mode::Buckets(Some(template)) => {
                 let filled = values.fill(BUCKET_NAME_TEMPLATE, template)?;
@@ -174,9 +192,9 @@ impl Parameters {
                     )));
                 }
                 let is_digest = was_cut || template::has(template, "hash");
-                Ok(Chosen { place: Place::Bucket(name), is_digest })
+                Ok(Chosen { place: Place::Bucket(name), is_digest, must_be_empty: false })
             }
-            Mode::Prefixes { bucket, template } => {
+            Mode::Prefixes { bucket, template, adopts } => {
                 let filled = values.fill(PREFIX_TEMPLATE, template)?;
                 let whole = filled.trim_end_matches('/');
                 if let Some(fault) = prefix_fault(whole) {
@@ -186,7 +204,8 @@ impl Parameters {
                 }
                 let (prefix, was_cut) = bucket_name::shortened(cluster, request, whole, prefix_max(bucket));
                 let place = Place::Prefix { bucket: bucket.clone(), prefix };
-                Ok(Chosen { place, is_digest: was_cut })
+                let must_be_empty = !adopts && !was_cut && !is_unique(template);
+                Ok(Chosen { place, is_digest: was_cut, must_be_empty })
             }
         }
     }
@@ -212,7 +231,7 @@ impl Parameters {
 }
 
 impl Mode {
-    fn of(template: Option<&str>, bucket: Option<&str>, prefix: Option<&str>) -> Result<Self> {
+    fn of(template: Option<&str>, bucket: Option<&str>, prefix: Option<&str>, adopts: bool) -> Result<Self> {
         match (template, bucket, prefix) {
             (Some(_), Some(_), _) => Err(Error::invalid(format!(
                 "parameters {BUCKET_NAME_TEMPLATE} and {BUCKET_NAME} exclude each other: the first makes a bucket for each claim, the \
@@ -227,10 +246,16 @@ impl Mode {
                 None => Ok(Self::Prefixes {
                     bucket: bucket.to_owned(),
                     template: prefix.unwrap_or("${pv.name}").to_owned(),
+                    adopts,
                 }),
             },
         }
     }
+}
+
+/// Whether no two volumes get one prefix by this template.
+fn is_unique(template: &str) -> bool {
+    template::has(template, "pv.name") || template::has(template, "hash")
 }
 
 fn is_known(key: &str) -> bool {

@@ -40,7 +40,7 @@ impl Pending {
     /// second CreateBucket as the first. `None`: the place is a prefix, whose bucket stays as it is.
     ///
     /// # Errors
-    /// As [`Self::begin`].
+    /// The same as [`Self::begin`].
     pub fn begin_for(&self, endpoint: &str, place: &Place) -> Result<Option<Turn>> {
         match place {
             Place::Bucket(bucket) => self.begin(&format!("bucket {endpoint}/{bucket}")).map(Some),

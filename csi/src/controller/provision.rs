@@ -55,7 +55,7 @@ impl Request<'_> {
     /// Makes it, or finds it.
     ///
     /// # Errors
-    /// `AlreadyExists`: the bucket belongs to another owner, or has another size. `FailedPrecondition`: the bucket of all prefixes is not there.
+    /// `AlreadyExists`: the bucket belongs to another owner, or has another size; or the prefix has objects. `FailedPrecondition`: the bucket of all prefixes is not there.
     /// And what a store may answer.
     pub async fn make(&self, bucket: Bucket) -> Result<Made> {
         match &self.chosen.place {
@@ -64,12 +64,23 @@ impl Request<'_> {
         }
     }
 
-    /// A prefix needs nothing but its bucket, which our keys can list.
+    /// A prefix needs nothing but its bucket, which our keys can list. One that another claim may have had before has no objects, or is refused:
+    /// the new claim would show the data of the old one.
     async fn find_bucket(&self, bucket: Bucket) -> Result<Made> {
         let name = bucket.name().to_owned();
         let prefix = self.chosen.place.prefix().unwrap_or_default();
         let one = ListObjects { prefix, max_keys: 1, ..ListObjects::default() };
         match store::listed(bucket, &one).await {
+            Ok(Listed { page, .. }) if self.chosen.must_be_empty && !page.objects.is_empty() => {
+                Err(Error::new(
+                    ErrorKind::AlreadyExists,
+                    format!(
+                        "the prefix {} of the bucket {name} has objects, perhaps those of an earlier claim of this name: put ${{pv.name}} or \
+                         ${{hash}} into prefixTemplate of the StorageClass, or take them over with adoptPrefix: \"true\"",
+                        self.chosen.place.prefix().unwrap_or_default()
+                    ),
+                ))
+            }
             Ok(Listed { region, .. }) => Ok(Made { capacity_bytes: self.capacity.recorded(), region }),
             Err(error) if *error.kind() == s3::ErrorKind::NoSuchBucket => Err(Error::new(
                 ErrorKind::FailedPrecondition,

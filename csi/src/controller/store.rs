@@ -171,7 +171,7 @@ pub async fn look(bucket: Bucket) -> s3::Result<Looked> {
 /// Lists a bucket; where it lives in another region, once more there.
 ///
 /// # Errors
-/// Those of a list.
+/// The errors of a list.
 pub async fn listed(bucket: Bucket, request: &ListObjects) -> s3::Result<Listed> {
     let asked = bucket.list(request).await;
     let Some(region) = elsewhere(&asked) else {

@@ -69,7 +69,7 @@ impl HostFiles {
     /// Writes the request's keys, if it has any, for the engine of this workload and volume.
     ///
     /// # Errors
-    /// As [`Profile::new`] and [`Profile::write`].
+    /// The same as [`Profile::new`] and [`Profile::write`].
     pub(super) fn write_keys(&self, request: &MountRequest) -> Result<Option<Profile>> {
         let Some(keys) = &request.credentials else { return Ok(None) };
         let profile = Profile::new(&request.workload_uid, &request.handle)?;

@@ -42,7 +42,7 @@ impl Notes {
     /// Remembers a Mountpoint Pod, where the data is that its source serves from now on, and whether the keys are those of a Secret.
     ///
     /// # Errors
-    /// As [`Self::remember`].
+    /// The same as [`Self::remember`].
     pub fn remember_source(
         &self,
         mountpoint_pod: &str,

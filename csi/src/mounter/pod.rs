@@ -100,7 +100,7 @@ impl PodMounter {
     /// Begins to follow the API server, as [`Self::new`]. While no reconciler works, `fallback` makes the mounts of new workloads.
     ///
     /// # Errors
-    /// As [`Self::new`].
+    /// The same as [`Self::new`].
     pub fn with_fallback(
         client: kube::Client,
         config: Config,

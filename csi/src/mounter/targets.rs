@@ -56,7 +56,7 @@ impl Targets {
     /// The target to take away; `None` if the directory above it is gone.
     ///
     /// # Errors
-    /// As [`Self::make`].
+    /// The same as [`Self::make`].
     pub(super) fn find(&self, target: &Path) -> Result<Option<Target>> {
         let resolved = match sys::resolved(target) {
             Ok(resolved) => resolved,

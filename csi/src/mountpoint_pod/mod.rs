@@ -96,7 +96,7 @@ impl Serving {
 /// waited for here: the kubelet would hold back a container that started anew each time, for up to five minutes.
 ///
 /// # Errors
-/// Those that call for a new start of the container: no message, no engine, an end that SIGTERM asked for while the engine ran.
+/// Outcomes that call for a new start of the container: no message, no engine, an end that SIGTERM asked for while the engine ran.
 pub fn run(config: &Config, serving: &Serving) -> Result<()> {
     let cache = OwnCache::default();
     loop {
@@ -220,7 +220,7 @@ fn go_on(
             return Ok(ended);
         }
         let now = Instant::now();
-        let (died, death) = *since.get_or_insert((now, Timestamp::now()));
+        let (died, death) = *since.get_or_insert_with(|| (now, Timestamp::now()));
         let Next::Start(pause) = deaths.after(now) else {
             tracing::error!("the engine dies again and again, and the mount is given up");
             return Ok(ended);

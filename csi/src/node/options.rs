@@ -44,6 +44,8 @@ const NO_PATHS: &str = "the engine runs in a pod of its own, where paths of the 
      or tls.caCertConfigMap of the chart, names certificates to trust besides the public ones";
 const NO_FILES: &str = "the engine runs in a pod of its own, and 'kubectl logs' shows its log";
 
+const NO_STAGE: &str = "'mode full' needs a disk that outlives the engine's pod, which the driver does not give it yet; leave it out";
+
 /// Every option of the engine; and those of AWS's, and of release 2.2's driver, that volumes may hold and ours does not have. Sorted.
 pub const TABLE: &[(&str, Rule)] = &[
     ("allow-append", Pass),
@@ -61,6 +63,8 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("cache-block-size", Strip("blocks of the cache have 1 MiB")),
     ("cache-passthrough", Pass),
     ("cache-xz", Strip(NOT_HERE)),
+    ("check-journal", Own),
+    ("commit", Refuse(NO_STAGE)),
     ("debug", Pass),
     ("debug-crt", Strip("the engine has no CRT; 'debug' and 'log-filter' show its requests")),
     ("dir-mode", Pass),
@@ -90,6 +94,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("memory-target", Pass),
     ("metadata-ttl", Pass),
     ("metrics-listen", Refuse("set metrics.enginePort of the chart, or use 'log-metrics'")),
+    ("mode", Refuse(NO_STAGE)),
     ("negative-metadata-ttl", Pass),
     ("no-log", Pass),
     ("no-sign-request", Pass),
@@ -120,6 +125,8 @@ pub const TABLE: &[(&str, Rule)] = &[
     ),
     ("sse", Pass),
     ("sse-kms-key-id", Pass),
+    ("stage", Refuse(NO_STAGE)),
+    ("stage-size", Refuse(NO_STAGE)),
     ("state-dir", Own),
     ("storage-class", Strip("the store's default class is used")),
     ("store", Pass),

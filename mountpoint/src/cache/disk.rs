@@ -426,7 +426,7 @@ fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool, prove: &S
         let _ticket = store.waits.write();
         let started = store.clock.now();
         let is_wanted = !stop.load(Relaxed) && !store.proofs.is_wrong(&job.id, job.at);
-        let kept = is_wanted && store.write(&job.id, job.object_size, job.offset, &job.bytes);
+        let kept = is_wanted && store.write_put(&job.id, job.object_size, job.offset, &job.bytes, job.at);
         let start = job.offset % CACHE_BLOCK;
         let sectors = Sectors::touching(&(start..start + job.bytes.len() as u64));
         if kept {

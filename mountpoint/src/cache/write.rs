@@ -22,7 +22,20 @@ const SPACE_EVERY: u64 = 64;
 impl Store {
     /// Writes what `bytes`, which stand at `offset` of the object and within one block, hold of whole sectors. False when
     /// nothing was: it is here already, there is no room, the disk failed.
+    #[cfg(test)]
     pub(super) fn write(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: &[u8]) -> bool {
+        self.write_put(id, object_size, offset, bytes, u64::MAX)
+    }
+
+    /// The same of bytes that were put at this time: none of a version that was condemned since.
+    pub(super) fn write_put(
+        &self,
+        id: &ObjectId,
+        object_size: u64,
+        offset: u64,
+        bytes: &[u8],
+        put: u64,
+    ) -> bool {
         let identity = self.identity(id);
         let index = offset / CACHE_BLOCK;
         let (start, len) = (offset - index * CACHE_BLOCK, block_len(object_size, index) as u64);
@@ -39,7 +52,7 @@ impl Store {
         let charge = block_charge(sectors.len(len) as usize);
         let Some(_room) = self.make_room(charge + FILE_CHARGE, most_memory(id)) else { return false };
         let piece = Piece { block, start, len, sectors, bytes };
-        let done = self.write_charged(id, object_size, &piece, now);
+        let done = self.write_charged(id, object_size, &piece, (now, put));
         let used = match &done {
             Ok(Wrote { new_file, kept, .. }) => u64::from(*new_file) * FILE_CHARGE + kept.unwrap_or(0),
             Err(_) => 0,
@@ -60,13 +73,18 @@ impl Store {
         id: &ObjectId,
         object_size: u64,
         piece: &Piece<'_>,
-        now: u64,
+        (now, put): (u64, u64),
     ) -> io::Result<Wrote> {
         let (entry, new_file) = self.find_or_create(id, object_size, now)?;
         let Some(entry) = entry else { return Ok(Wrote { new_file, kept: None, is_gone: false }) };
         if entry.object_size != object_size {
             self.metrics.cache_corrupt.inc();
             self.remove(&entry);
+            return Ok(Wrote { new_file, kept: None, is_gone: false });
+        }
+        if self.proofs.is_wrong(id, put) {
+            // Condemned before this version was in the index, where it would have been found.
+            self.unlink_if(&entry, Entry::remove_empty);
             return Ok(Wrote { new_file, kept: None, is_gone: false });
         }
         let _one =

@@ -6,7 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory as _, Parser};
 
 use super::{Args, FromMount, VERSION};
@@ -75,6 +75,19 @@ pub(super) fn read(line: Vec<OsString>) -> Result<(Line, FromMount), clap::Error
         labels: options.iter().filter_map(|option| label(option)).collect(),
     };
     Ok((line, FromMount { fake: command.fake, namespace: command.namespace }))
+}
+
+/// The same error in the words of a line of fstab: an option that is not known stands there without dashes.
+pub(super) fn explained(error: clap::Error) -> clap::Error {
+    let option = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => option.clone(),
+        _ => return error,
+    };
+    let text = format!(
+        "unexpected argument '{option}' found: -o takes the flags of `mount-s3 --help` without '--', separated by commas, \
+         and options of mount(8)\n"
+    );
+    clap::Error::raw(ErrorKind::UnknownArgument, text)
 }
 
 /// Options that concern only mount(8) or systemd, or that hold for this file system anyway.

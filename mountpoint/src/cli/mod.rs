@@ -12,6 +12,7 @@ mod fstab;
 mod logging;
 mod mounting;
 pub(crate) mod pages;
+mod staging;
 mod store;
 
 use std::ffi::OsString;
@@ -28,6 +29,7 @@ pub(crate) use credentials::CredentialOptions;
 pub(crate) use environment::{absolute_files, heeded};
 pub(crate) use logging::{LogFormat, LoggingOptions};
 pub(crate) use mounting::MountOptions;
+pub(crate) use staging::StagingOptions;
 pub(crate) use store::StoreOptions;
 
 use crate::net::ProxyVariables;
@@ -73,6 +75,8 @@ pub struct Args {
     #[command(flatten)]
     pub(crate) mount: MountOptions,
     #[command(flatten)]
+    pub(crate) staging: StagingOptions,
+    #[command(flatten)]
     pub(crate) client: ClientOptions,
     #[command(flatten)]
     pub(crate) cache: CacheOptions,
@@ -86,6 +90,10 @@ pub struct Args {
     /// Let the mount outlive this process: systemd (FileDescriptorStoreMax=2, Type=notify) keeps it for the next one
     #[arg(long)]
     pub supervised: bool,
+
+    /// Say whether this program could go on with the mount whose journal is on standard input, and mount nothing
+    #[arg(long, hide = true, requires = "supervised")]
+    pub check_journal: bool,
 
     /// Write one line here when the mount is ready: 'ready', or the error; a file, a pipe or /dev/fd/N
     #[arg(long, value_name = "PATH")]
@@ -157,7 +165,7 @@ pub fn asked(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Er
     }
     if fstab::is_asked(&line) {
         let (line, from_mount) = fstab::read(line)?;
-        let mut args = Args::read(line.args)?;
+        let mut args = Args::read(line.args).map_err(fstab::explained)?;
         args.mount.no_exec = line.no_exec;
         args.mount.labels = line.labels;
         return Ok(Asked::Fstab(Box::new(args), from_mount));
@@ -193,6 +201,11 @@ impl Args {
         self.client.check()?;
         self.bucket_options.check()?;
         self.check_supervised()?;
+        self.staging.check(&[
+            (self.mount.read_only, "--read-only"),
+            (self.supervised, "--supervised"),
+            (self.mount.keep_metadata, "--keep-metadata"),
+        ])?;
         if self.mount.incremental_upload {
             return Err("--incremental-upload is not supported: only directory buckets can append, and they can't be mounted here; leave it out, and files are stored whole when they are closed".into());
         }
@@ -232,6 +245,17 @@ impl Args {
     fn remark(&mut self) {
         if self.cache.metadata_ttl == Some(caching::TtlArg::Seconds(0)) {
             self.remarks.push(Remark::Warning("--metadata-ttl 0 is taken as 'minimal'".into()));
+        }
+        let writes = [
+            (self.mount.allow_delete, "--allow-delete"),
+            (self.mount.allow_overwrite, "--allow-overwrite"),
+            (self.mount.allow_append, "--allow-append"),
+            (self.mount.allow_rename, "--allow-rename"),
+        ];
+        for (_, flag) in writes.iter().filter(|(is_given, _)| *is_given && self.mount.read_only) {
+            self.remarks.push(Remark::Warning(format!(
+                "{flag} has no effect with --read-only: leave one of them out"
+            )));
         }
         if self.logging.debug_crt {
             self.remarks.push(Remark::Info(

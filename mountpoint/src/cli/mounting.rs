@@ -32,7 +32,7 @@ pub(crate) struct MountOptions {
     /// Keep modes, owners, times, symbolic links and user.* attributes in the objects' metadata, as s3fs does
     #[arg(long)]
     pub(crate) keep_metadata: bool,
-    /// Store a new directory at once, as an object of its name and a slash
+    /// Store a new directory at once, as an object of its name and a slash; show objects name_$folder$ as directories
     #[arg(long)]
     pub(crate) directory_markers: bool,
     /// Show ETag, version, storage class and checksum of objects as extended attributes user.s3.*

@@ -35,7 +35,7 @@ pub(super) fn default_target() -> u64 {
 }
 
 /// The shares of blocks and of the cache's index in a memory target: together at most the target, but each at least its minimum.
-/// Those together exceed it by [`cache::Config::INDEX_MIN`] at most, which fits beside it.
+/// Together they exceed it by [`cache::Config::INDEX_MIN`] at most, which fits beside it.
 pub(super) fn shares(target: u64, has_cache: bool) -> (u64, u64) {
     let index = if has_cache { (target / INDEX_SHARE).max(cache::Config::INDEX_MIN) } else { 0 };
     (target.saturating_sub(index).max(target.min(buffer::Config::TARGET_MIN)), index)

@@ -2,6 +2,7 @@
 
 use clap::Parser;
 
+use super::mount_point::dead_mount;
 use super::*;
 
 #[test]

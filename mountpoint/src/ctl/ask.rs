@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, header};
+use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
@@ -86,16 +86,22 @@ pub(super) async fn ask(found: &Found, within: Duration) -> Seen {
 }
 
 async fn get_status(entry: &Entry) -> io::Result<Status> {
+    let (_, body) = send(entry, Request::get("/status")).await?;
+    serde_json::from_slice(&body).map_err(io::Error::other)
+}
+
+/// Sends a request to the mount's socket; the status and body of the answer.
+pub(super) async fn send(entry: &Entry, request: http::request::Builder) -> io::Result<(StatusCode, Bytes)> {
     let socket = entry.socket()?;
     let stream = UnixStream::connect(socket.path()).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
+    let request = request.header(header::HOST, "mount-s3").body(Empty::<Bytes>::new());
+    let request = request.map_err(io::Error::other)?;
     let ask = async move {
-        let request = Request::get("/status").header(header::HOST, "mount-s3").body(Empty::<Bytes>::new());
-        let response =
-            sender.send_request(request.map_err(io::Error::other)?).await.map_err(io::Error::other)?;
+        let response = sender.send_request(request).await.map_err(io::Error::other)?;
+        let status = response.status();
         let body = Limited::new(response.into_body(), ANSWER_MAX).collect().await;
-        let body = body.map_err(io::Error::other)?.to_bytes();
-        serde_json::from_slice(&body).map_err(io::Error::other)
+        Ok((status, body.map_err(io::Error::other)?.to_bytes()))
     };
     tokio::pin!(ask);
     tokio::select! {

@@ -10,6 +10,7 @@ mod show;
 mod status;
 mod table;
 mod top;
+mod upgrade;
 mod warm;
 
 use std::ffi::OsString;
@@ -69,6 +70,15 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Hand the supervised mount at DIR to the program that is installed now, without unmounting it
+    #[command(after_help = UPGRADE_AFTER)]
+    Upgrade {
+        /// Directory of a mount, or one in it
+        dir: PathBuf,
+        /// Seconds to wait for files that are being written
+        #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+        within: u32,
+    },
     /// Ask the kernel about the file system at DIR; the exit code has the answer
     #[command(name = ask::LOOK, hide = true)]
     Look { dir: PathBuf },
@@ -90,6 +100,13 @@ enum Command {
 }
 
 const AFTER: &str = "mount-s3-ctl --completions bash|elvish|fish|powershell|zsh prints completions, mount-s3-ctl --man [COMMAND] manual pages.";
+
+const UPGRADE_AFTER: &str = "\
+The mount needs --supervised. Programs that read see a pause; open files, listings and working directories go on. Files that are being written are
+waited for, and named if they are still open at the end of that time: nothing has changed then. If the new program does not serve within 10
+seconds, the program of before serves again.
+
+Exit code 0: the new program serves; 1: the program of before serves, or the mount could not be asked; 2: bad usage.";
 
 const DOCTOR_AFTER: &str = "\
 It takes the flags of mount-s3 that name the store, and sends the requests of a mount. Without --write-probes it writes nothing.
@@ -150,6 +167,7 @@ fn run(line: Line) -> anyhow::Result<ExitCode> {
         Command::Top { dir, every } => {
             runtime.block_on(top::run(&places, &dir, std::time::Duration::from_secs(every)))
         }
+        Command::Upgrade { dir, within } => runtime.block_on(upgrade::run(&places, &dir, within)),
         Command::Warm { paths, at_once, json } => warm::run(&runtime, &places, &paths, at_once.into(), json),
         Command::Doctor { store, write_probes, connections, json } => {
             let config =

@@ -8,6 +8,7 @@ mod advice;
 mod clean;
 mod judge;
 mod measure;
+mod odd;
 mod read;
 mod report;
 mod write;

@@ -6,9 +6,9 @@ use http::Method;
 
 use super::advice::Advice;
 use super::report::{Finding, Verdict};
-use super::{Examination, judge, said};
+use super::{Examination, judge, odd, said};
 use crate::buffer::{Fill, Pool, Use};
-use crate::object::{ObjectId, Second};
+use crate::object::ObjectId;
 use crate::s3::{
     Error, ErrorKind, GetObject, ListObjects, ListedObject, ObjectClient as _, ProbeAnswer, ProbeRequest,
     S3Client,
@@ -203,6 +203,11 @@ impl Examination<'_> {
         }
         let more = if page.next_token.is_some() { ", and more" } else { "" };
         let found = format!("{} keys on the first page{more}", page.objects.len());
+        let root = list_one(&self.client, &self.config.s3.prefix).await.ok().and_then(|reply| reply.root());
+        odd::page(root.as_deref(), self.client.has_left_out_entries())
+            .into_iter()
+            .chain(odd::entries(&page.objects))
+            .for_each(|finding| self.report.add(finding));
         match (in_order, goes_on) {
             (true, true) => self.report.fine("listing", format!("{found}, in order")),
             (false, _) => self.report.note(
@@ -277,18 +282,31 @@ impl Examination<'_> {
             return;
         }
         self.report.fine("reading", "ranges of an object are answered");
+        if self.client.is_refused_if_match() {
+            self.report.note(
+                "read conditions",
+                "If-Match is refused with the object's own ETag",
+                "reads go without it, and compare the version of each answer",
+            );
+        }
         let if_match = self.is_kept(object, "if-match", NO_ETAG, 412).await;
         let if_none_match = self.is_kept(object, "if-none-match", own.meta.etag.as_str(), 304).await;
         if let (Some(if_match), Some(if_none_match)) = (if_match, if_none_match) {
             self.report.add(judge::read_conditions(if_match, if_none_match));
         }
-        let headers = [("x-amz-checksum-mode", "ENABLED")];
-        let question = ProbeRequest {
-            key: Some(&object.key),
-            headers: &headers,
-            ..ProbeRequest::of("HeadObject", Method::HEAD)
-        };
-        match self.client.ask(&question).await {
+        let question =
+            ProbeRequest { key: Some(&object.key), ..ProbeRequest::of("HeadObject", Method::HEAD) };
+        let with_checksum =
+            ProbeRequest { headers: &[("x-amz-checksum-mode", "ENABLED")], ..question.clone() };
+        let is_refused = self.client.refuses_checksum_mode();
+        if is_refused {
+            self.report.note(
+                "metadata",
+                "x-amz-checksum-mode is refused (501)",
+                "what is read is not compared with the store's checksum of the whole object",
+            );
+        }
+        match self.client.ask(if is_refused { &question } else { &with_checksum }).await {
             Ok(reply) if reply.refusal.is_none() => self.metadata(object, &reply),
             Ok(reply) => self.report.fails(
                 "metadata",
@@ -300,7 +318,7 @@ impl Examination<'_> {
     }
 
     fn metadata(&mut self, object: &ListedObject, reply: &ProbeAnswer) {
-        self.odd_answer(object, reply);
+        odd::answer(&object.meta, reply).into_iter().for_each(|finding| self.report.add(finding));
         let (own, _) = reply.object();
         let same = object.meta.etag.may_be(own.etag.as_str());
         let sum = ["crc32c", "crc64nvme", "crc32", "sha256", "sha1"]
@@ -322,52 +340,6 @@ impl Examination<'_> {
             |it| format!("an object has {it:?}"),
         );
         self.report.add(Finding::new("encryption", Verdict::Fine, found));
-    }
-
-    /// Notes the parts that an object's own answer lacks, and the effect on a mount.
-    fn odd_answer(&mut self, object: &ListedObject, reply: &ProbeAnswer) {
-        let (own, says_length) = reply.object();
-        let listed = &object.meta;
-        let mut odd = |is: bool, found: &str, meaning: &str| {
-            if is {
-                self.report.note("metadata", found.to_owned(), meaning);
-            }
-        };
-        odd(
-            own.etag.is_none(),
-            "an object has no ETag",
-            "versions differ only by size and whole second: a file replaced by one of equal size within a second is not noticed",
-        );
-        odd(
-            own.etag.as_str().starts_with("W/"),
-            "an object has a weak ETag",
-            "reads go without If-Match, and compare the ETag of each answer",
-        );
-        odd(
-            !says_length,
-            "HeadObject does not say how long an object is",
-            "each look at a file takes a request more",
-        );
-        odd(
-            Second::of(own.last_modified).is_none(),
-            "HeadObject has no date that can be read",
-            "files show the date of a listing, and each look takes a request more",
-        );
-        odd(
-            listed.etag.is_none(),
-            "a listing has no ETag for an object",
-            "each open asks for the object once more",
-        );
-        odd(
-            Second::of(listed.last_modified).is_none(),
-            "a listing has no date for an object",
-            "files show 1970 until the object is asked",
-        );
-        odd(
-            says_length && own.size != listed.size,
-            "the size of an object in a listing differs from its own",
-            "its own counts from the first open on; until then stat shows that of the listing",
-        );
     }
 
     /// Whether a GET is answered with `status` under this condition; `None`: it was not answered.

@@ -6,7 +6,7 @@ use std::io::ErrorKind;
 use rustix::io::Errno;
 
 use crate::s3::ErrorKind as S3;
-use crate::{inode, prefetch, s3, upload};
+use crate::{inode, prefetch, s3, stage, upload};
 
 /// An errno and the sentence for the log.
 #[derive(Clone, Debug)]
@@ -140,6 +140,27 @@ impl From<inode::Error> for Error {
         match error.kind() {
             Inode::Remote(remote) => Self::of_store(errno, remote, error.to_string()),
             _ => Self::new(errno, error.to_string()),
+        }
+    }
+}
+
+impl Error {
+    /// A failure of a staged file.
+    pub(super) fn of_stage(error: stage::Error) -> Self {
+        use stage::Error as Stage;
+        let message = error.to_string();
+        let is_full =
+            |disk: &std::io::Error| matches!(disk.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded);
+        match error {
+            Stage::Full { .. } => Self::new(Errno::NOSPC, message),
+            Stage::Disk(disk) if is_full(&disk) => Self::new(Errno::NOSPC, message),
+            Stage::Disk(disk) if disk.kind() == ErrorKind::FileTooLarge => Self::new(Errno::FBIG, message),
+            Stage::Disk(_) => Self::new(Errno::IO, message),
+            // The line that names the kept file is in the log.
+            Stage::Conflict { .. } => Self::new(Errno::STALE, message).already_logged(),
+            Stage::Kept { .. } => Self::new(Errno::IO, message).already_logged(),
+            Stage::Read(error) => error.into(),
+            Stage::Send(error) => error.into(),
         }
     }
 }

@@ -29,6 +29,9 @@ impl FileSystem {
     /// `INVAL`: the file would have to be longer; `OPNOTSUPP`: a hole, or anything else than room; `BADF`: it is open for reading.
     pub fn fallocate(&self, handle: HandleNo, wish: Fallocate) -> Result<()> {
         let open = self.files.get(handle)?;
+        if let super::handle::Mode::Staged(staged) = &open.mode {
+            return self.fallocate_staged(&open, staged, wish);
+        }
         let writer = open.writer()?;
         let size = writer.upload.size();
         let Err(errno) = answer(wish, size) else { return Ok(()) };

@@ -7,10 +7,12 @@ use rustix::io::Errno;
 use super::handle::{Closing, FileHandle, HandleNo, Mapping, Mode, Reading, Writer};
 use super::io_mode::{Entered, PASSTHROUGH_MIN, Wish};
 use super::process::thread_group;
+use super::short::Short;
 use super::{Entry, Error, FileSystem, Maker, Result};
-use crate::inode::{Before, InodeNo, InodeTable, OpenRead, OpenWrite, WriteWish};
+use crate::inode::{Before, InodeNo, InodeTable, KnownSize, OpenRead, OpenWrite, WriteWish};
 use crate::object::ObjectId;
 use crate::prefetch::{Bytes, Lend, Reader, Whole};
+use crate::sync::Arc;
 use crate::sync::atomic::AtomicBool;
 
 /// The flags of open(2) that matter here.
@@ -54,8 +56,8 @@ pub struct Opening {
     keep_cache: bool,
     /// Whether only a listing has named the version.
     is_listed: bool,
-    /// Whether the kernel may have another size.
-    is_resized: bool,
+    /// The size that the kernel knows.
+    known: KnownSize,
     flags: OpenFlags,
 }
 
@@ -139,13 +141,12 @@ impl FileSystem {
             return None;
         }
         match self.inodes.try_open_read(ino)? {
-            Ok(OpenRead::Object { id, size, keep_cache, first, is_listed, is_resized }) => {
-                if is_resized {
-                    self.resized.tell(ino);
+            Ok(OpenRead::Object { id, size, keep_cache, first, is_listed, known }) => {
+                if known == KnownSize::Other {
+                    self.resized.tell(&self.inodes, ino);
                 }
                 let reader = self.prefetcher.open(id.clone(), size, first);
-                let opening =
-                    Opening { ino, id, size, reader, pid, keep_cache, is_listed, is_resized, flags };
+                let opening = Opening { ino, id, size, reader, pid, keep_cache, is_listed, known, flags };
                 Some(match self.lends(&opening) {
                     Lend::Now(whole) => Tried::Done(self.opened(opening, Some(whole))),
                     Lend::No => Tried::Done(self.opened(opening, None)),
@@ -181,6 +182,9 @@ impl FileSystem {
         if (flags.write || flags.truncate) && self.config.read_only {
             return Err(Error::new(Errno::ROFS, "the mount is read-only"));
         }
+        if self.full.is_some() && (flags.write || flags.truncate || self.inodes.is_local(ino)) {
+            return self.open_staged(ino, flags, pid).await;
+        }
         if flags.truncate && !flags.write {
             self.empty(ino, flags, pid).await?;
         }
@@ -209,6 +213,9 @@ impl FileSystem {
             };
             match opened {
                 Attempt::Opened(opened) => return Ok(opened),
+                Attempt::Busy { .. } if self.full.is_some() => {
+                    return self.open_staged(ino, flags, pid).await;
+                }
                 Attempt::Busy { writer } => self.wait_for_writer(ino, writer).await?,
                 Attempt::HasReaders => self.wait_for_readers(ino).await?,
             }
@@ -218,14 +225,13 @@ impl FileSystem {
     /// Opens it for reading, or names its writer.
     async fn open_read(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Attempt> {
         Ok(match self.inodes.open_read(ino, flags.direct).await? {
-            OpenRead::Object { id, size, keep_cache, first, is_listed, is_resized } => {
-                if is_resized {
-                    self.resized.tell(ino);
+            OpenRead::Object { id, size, keep_cache, first, is_listed, known } => {
+                if known == KnownSize::Other {
+                    self.resized.tell(&self.inodes, ino);
                 }
                 let reader = self.prefetcher.open(id.clone(), size, first);
                 let keep_cache = keep_cache && !flags.direct;
-                let opening =
-                    Opening { ino, id, size, reader, pid, keep_cache, is_listed, is_resized, flags };
+                let opening = Opening { ino, id, size, reader, pid, keep_cache, is_listed, known, flags };
                 Attempt::Opened(self.finish_open(opening).await?)
             }
             OpenRead::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },
@@ -280,7 +286,7 @@ impl FileSystem {
     /// `STALE`: this inode can't be opened so while it is open otherwise. The kernel looks the name up anew, and finds another inode.
     fn opened(&self, opening: Opening, whole: Option<Whole>) -> Result<Opened> {
         let wish = opening.wish();
-        let Opening { ino, id, size, reader, pid, keep_cache, is_listed, is_resized, flags } = opening;
+        let Opening { ino, id, size, reader, pid, keep_cache, is_listed, known, flags } = opening;
         let passthrough = match self.io_modes.enter(ino, &id.key, wish, self.clock.now(), || whole) {
             Entered::Engine => None,
             Entered::Passthrough(file) => Some(file),
@@ -294,16 +300,19 @@ impl FileSystem {
         // The kernel reads bytes that came by these marks, and does not ask.
         let is_listed = is_listed && (passthrough.is_none() || !self.inodes.is_proven(ino, &id, size));
         let mut course = self.read_modes.begin(size, pid);
+        // By a size that is too large the kernel may take zeros for bytes.
+        let is_unsure = known == KnownSize::Other || known == KnownSize::More && !self.resized.is_learnt();
         // What the kernel reads by itself has no page cache of ours, and a mapping that may write needs one.
         course.is_direct = flags.direct
             || passthrough.is_none()
                 && !flags.write
-                // By a size that is too large the kernel would take zeros for bytes.
-                && (is_resized || self.read_modes.is_direct(ino, &course, || self.inodes.readers(ino) > 1));
+                && (is_unsure || self.read_modes.is_direct(ino, &course, || self.inodes.readers(ino) > 1));
         let direct = course.is_direct;
+        let may_read_behind = known != KnownSize::Right && !direct && passthrough.is_none();
         let handle = self.files.reserve();
         let mapping = Mapping::new(flags.write);
         let mode = Mode::Read(Reading {
+            short: if may_read_behind { OnceLock::from(Short::before_reads(size)) } else { OnceLock::new() },
             reader,
             is_listed: AtomicBool::new(is_listed),
             own: OnceLock::new(),
@@ -326,11 +335,25 @@ impl FileSystem {
             Ok(handle) => handle,
             Err(error) => return done(Err(error)),
         };
+        let staged = match (&handle.mode, &self.full) {
+            (Mode::Staged(staged), _) => Some(Arc::clone(&staged.staged)),
+            // Opened before a program began to write the file.
+            (_, Some(full)) => full.find(handle.ino),
+            (_, None) => None,
+        };
+        if let Some(staged) = staged {
+            return staged.read(offset, len, move |result| done(result.map_err(Error::from)));
+        }
         match handle.reading() {
             Ok(reading) => {
                 reading.course.read(offset, len);
+                // In this order: what was found of a listed file is whole once that is over.
+                let listed = self.listed(&handle, reading);
                 let reader = reading.own.get().map_or(&reading.reader, |own| &**own);
-                let (inodes, ino, listed) = (self.inodes.clone(), handle.ino, self.listed(&handle, reading));
+                if let Err(error) = reading.allows(offset, len, || self.inodes.take_old_end(handle.ino)) {
+                    return done(Err(error));
+                }
+                let (inodes, ino) = (self.inodes.clone(), handle.ino);
                 reader.read(offset, len, move |result| match listed {
                     Some(listed) => listed.answer((offset, len), result.map_err(Error::from), done),
                     None => done(answered(&inodes, ino, result)),

@@ -8,12 +8,14 @@ use tokio::sync::OnceCell;
 
 use super::ending::Ending;
 use super::read_mode::Course;
+use super::short::Short;
 use super::{Error, Result};
 use crate::inode::{InodeNo, Listing};
 use crate::moves::Replaces;
 use crate::object::{ObjectKey, ObjectMeta};
 use crate::outlive::{self, Journal, Mark};
 use crate::prefetch::Reader;
+use crate::stage::Staged;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex, RwLock};
 use crate::upload::{self, Upload};
@@ -22,7 +24,7 @@ use crate::upload::{self, Upload};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HandleNo(pub u64);
 
-/// An open file: one that is read or one that is written, never both.
+/// An open file: one that is read or one that is written; both by way of the stage alone.
 #[derive(Debug)]
 pub(super) struct FileHandle {
     pub(super) ino: InodeNo,
@@ -39,6 +41,8 @@ pub(super) struct FileHandle {
 pub(super) enum Mode {
     Read(Reading),
     Write(Writer),
+    /// A handle that reads and writes by way of the stage.
+    Staged(StagedHandle),
 }
 
 /// A handle for reading.
@@ -49,6 +53,8 @@ pub(super) struct Reading {
     pub(super) is_listed: AtomicBool,
     /// Reads the object's own version, where the listing named another one.
     pub(super) own: OnceLock<Box<Reader>>,
+    /// Set where the kernel may think that the file is longer than what is read.
+    pub(super) short: OnceLock<Short>,
     /// The number of the file that the kernel reads by itself.
     pub(super) passthrough: Option<u32>,
     /// The reads so far, for the files that are opened later.
@@ -72,6 +78,17 @@ pub(super) struct Writer {
     pub(super) opener_left: AtomicBool,
 }
 
+/// A handle of a file in the stage.
+#[derive(Debug)]
+pub(super) struct StagedHandle {
+    pub(super) staged: Arc<Staged>,
+    /// The open was for writing.
+    pub(super) writes: bool,
+    pub(super) last: LastWriter,
+    /// The opener closed its last descriptor that writes, as in [`Writer`].
+    pub(super) opener_left: AtomicBool,
+}
+
 /// The thread that wrote to a handle last. The process is noted with the write, since a thread may have ended when it matters.
 #[derive(Debug)]
 pub(super) struct LastWriter {
@@ -87,7 +104,7 @@ impl LastWriter {
     /// The most threads that are remembered. More are asked for again.
     const KNOWN_MAX: usize = 64;
 
-    fn new(opened_by: (u32, u32)) -> Self {
+    pub(super) fn new(opened_by: (u32, u32)) -> Self {
         Self { opened_by, last: AtomicU64::new(0), known: Mutex::default() }
     }
 
@@ -232,11 +249,29 @@ impl Writer {
     }
 }
 
+impl Reading {
+    /// Whether a read may be answered with the bytes that are there (`short.rs`). `is_old`: of a request for the last bytes.
+    ///
+    /// # Errors
+    /// `STALE`: it may not. The kernel asks again for what a program waits for.
+    pub(super) fn allows(&self, offset: u64, len: usize, is_old: impl FnOnce() -> bool) -> Result<()> {
+        match self.short.get() {
+            Some(short) if !short.allows(offset, len, is_old) => {
+                let key = &self.reader.id().key;
+                let why = format!("\"{}\" ends before the {len} bytes at {offset}", key.as_str());
+                // The log has the size that was wrong, and the kernel asks for much that no program waits for.
+                Err(Error::new(Errno::STALE, why).already_logged())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl FileHandle {
     pub(super) fn reading(&self) -> Result<&Reading> {
         match &self.mode {
             Mode::Read(reading) => Ok(reading),
-            Mode::Write(_) => Err(Error::new(
+            Mode::Write(_) | Mode::Staged(_) => Err(Error::new(
                 Errno::BADF,
                 format!(
                     "inode {}: a file that is being written can't be read before it is closed",
@@ -249,7 +284,7 @@ impl FileHandle {
     pub(super) fn writer(&self) -> Result<&Writer> {
         match &self.mode {
             Mode::Write(writer) => Ok(writer),
-            Mode::Read(_) => Err(Error::new(
+            Mode::Read(_) | Mode::Staged(_) => Err(Error::new(
                 Errno::BADF,
                 format!(
                     "inode {}: opened for reading; to replace a file, open it with O_TRUNC under --allow-overwrite",

@@ -137,7 +137,7 @@ impl FileSystem {
 
     /// The attributes that stat shows, as far as they are known.
     pub(super) fn attr(&self, ino: InodeNo, stat: &Stat) -> Attr {
-        let plain = self.config.ownership.attr(ino, stat);
+        let plain = self.attr_in_full(self.config.ownership.attr(ino, stat));
         match self.kept_of(ino) {
             Some(kept) => kept_attr(plain, stat, &kept),
             None => plain,
@@ -192,7 +192,7 @@ impl FileSystem {
 
     /// The attributes of an entry of a listing.
     pub(super) fn entry_attr(&self, directory: InodeNo, entry: &DirEntry) -> Attr {
-        let plain = self.config.ownership.attr(entry.ino, &entry.stat);
+        let plain = self.attr_in_full(self.config.ownership.attr(entry.ino, &entry.stat));
         let Some(keeping) = self.keeps().filter(|_| entry.stat.kind == Kind::File) else { return plain };
         let kept = match self.inodes.is_local(entry.ino) {
             true => self.kept_of(entry.ino),
@@ -206,6 +206,7 @@ impl FileSystem {
 
     /// A new file or directory has its maker's mode and owner.
     pub(super) fn made_by(&self, ino: InodeNo, maker: Maker) {
+        self.made_in_full(ino, maker);
         if let Some(keeping) = self.keeps() {
             keeping.pending_or_new(ino).set(|kept| {
                 kept.mode = Some(maker.mode & 0o7777);
@@ -217,7 +218,7 @@ impl FileSystem {
     /// The attributes of a file that is about to be replaced or appended to: it keeps them.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     pub(super) async fn kept_before(&self, ino: InodeNo) -> Result<Option<Arc<Kept>>> {
         self.learn(ino).await?;
         Ok(self.kept_of(ino).filter(|_| !self.inodes.is_local(ino)))

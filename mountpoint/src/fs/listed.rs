@@ -6,17 +6,24 @@ use std::sync::OnceLock;
 use rustix::io::Errno;
 
 use super::handle::{FileHandle, Reading};
+use super::short::Short;
 use super::{Error, FileSystem, Result};
 use crate::inode::{InodeNo, InodeTable};
 use crate::prefetch::{Bytes, Prefetcher};
-use crate::sync::Arc;
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::Ordering::{Acquire, Release};
+use crate::sync::{Arc, Mutex};
 
 /// Makes the kernel ask for the attributes of a file again: the size differs from the one that it knows.
 #[derive(Clone, Default)]
-pub(super) struct Resized(Arc<OnceLock<Box<Tell>>>);
+pub(super) struct Resized(Arc<OnceLock<Kernel>>);
 
-type Tell = dyn Fn(InodeNo) + Send + Sync;
+struct Kernel {
+    /// A short answer to a read tells it where a file ends.
+    learns_sizes: bool,
+    /// Held during the notification, so that others wait for its end.
+    telling: Mutex<()>,
+    tell: Box<dyn Fn(InodeNo) + Send + Sync>,
+}
 
 impl std::fmt::Debug for Resized {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -25,10 +32,20 @@ impl std::fmt::Debug for Resized {
 }
 
 impl Resized {
-    pub(super) fn tell(&self, ino: InodeNo) {
-        if let Some(tell) = self.0.get() {
-            tell(ino);
+    /// Notifies it, once for each size that was wrong: a second time could come between a request and its short answer, which would not count
+    /// then. On return the notification has arrived.
+    pub(super) fn tell(&self, inodes: &InodeTable, ino: InodeNo) {
+        if let Some(kernel) = self.0.get() {
+            let _telling = kernel.telling.lock();
+            if inodes.take_resized(ino) {
+                (kernel.tell)(ino);
+            }
         }
+    }
+
+    /// Whether the kernel learns where a file ends from a short answer.
+    pub(super) fn is_learnt(&self) -> bool {
+        self.0.get().is_some_and(|kernel| kernel.learns_sizes)
     }
 }
 
@@ -41,14 +58,15 @@ pub(super) struct Listed {
 }
 
 impl FileSystem {
-    /// Sets the way to make the kernel ask for a file's attributes again. Call it before the first open.
-    pub fn tell_resized(&self, tell: impl Fn(InodeNo) + Send + Sync + 'static) {
-        let _ = self.resized.0.set(Box::new(tell));
+    /// Sets the way to make the kernel ask for a file's attributes again, and whether it learns from a short answer where a file ends (Linux
+    /// 5.17). Call it before the first open.
+    pub fn tell_resized(&self, learns_sizes: bool, tell: impl Fn(InodeNo) + Send + Sync + 'static) {
+        let _ = self.resized.0.set(Kernel { learns_sizes, telling: Mutex::new(()), tell: Box::new(tell) });
     }
 
     /// `None` once the version that the handle reads is known to be the object's own.
     pub(super) fn listed(&self, handle: &Arc<FileHandle>, reading: &Reading) -> Option<Listed> {
-        reading.is_listed.load(Relaxed).then(|| Listed {
+        reading.is_listed.load(Acquire).then(|| Listed {
             handle: Arc::clone(handle),
             inodes: self.inodes.clone(),
             prefetcher: self.prefetcher.clone(),
@@ -70,7 +88,7 @@ impl Listed {
             Ok(_) => {
                 let (id, size) = (reading.reader.id(), reading.reader.size());
                 if reading.own.get().is_some() || self.inodes.is_proven(self.handle.ino, id, size) {
-                    reading.is_listed.store(false, Relaxed);
+                    reading.is_listed.store(false, Release);
                     return done(result);
                 }
             }
@@ -83,10 +101,12 @@ impl Listed {
                 self.inodes.doubt(self.handle.ino);
                 return done(Err(error));
             }
-            let Ok(Some(own)) = self.handle.reading().map(|reading| reading.own.get()) else {
-                return done(result);
-            };
+            let Ok(reading) = self.handle.reading() else { return done(result) };
+            let Some(own) = reading.own.get() else { return done(result) };
             let (inodes, ino) = (self.inodes.clone(), self.handle.ino);
+            if let Err(error) = reading.allows(offset, len, || inodes.take_old_end(ino)) {
+                return done(Err(error));
+            }
             own.read(offset, len, move |result| done(super::file::answered(&inodes, ino, result)));
         });
     }
@@ -99,16 +119,21 @@ impl Listed {
             let why = format!("\"{}\" was replaced since it was opened", id.key.as_str());
             return Err(Error::new(Errno::STALE, why));
         };
-        if own_size < size {
-            // The kernel reads on up to the size that it knows, and would take zeros for what is missing.
-            let why = format!("\"{}\" has {own_size} bytes, and a listing said {size}", id.key.as_str());
-            return Err(Error::new(Errno::STALE, why));
+        let why = || format!("\"{}\" has {own_size} bytes, and a listing said {size}", id.key.as_str());
+        if own_size < size && (reading.course.is_direct || !self.resized.is_learnt()) {
+            // The kernel reads on up to the size that it knows, and would take zeros for what is missing. What it reads for a mapping does
+            // not differ from what it reads past its cache.
+            return Err(Error::new(Errno::STALE, why()));
+        }
+        // In this order: a read that fails because the file ends before it makes the kernel send another, which counts if the notification came before.
+        if own_size != size {
+            self.resized.tell(&self.inodes, ino);
+        }
+        if own_size < size && reading.short.set(Short::amid_reads(own_size)).is_ok() {
+            tracing::warn!("{}: reads behind its end fail until the kernel knows the size", why());
         }
         reading.own.get_or_init(|| Box::new(self.prefetcher.open(own, own_size, None)));
-        reading.is_listed.store(false, Relaxed);
-        if own_size != size {
-            self.resized.tell(ino);
-        }
+        reading.is_listed.store(false, Release);
         Ok(())
     }
 }

@@ -13,7 +13,7 @@ impl FileSystem {
     /// Stores the marker of a directory that was made here, if the mount does so. Another client's marker is as good.
     ///
     /// # Errors
-    /// Those of the store; the directory is here only.
+    /// The errors of the store; the directory is here only.
     pub(super) async fn store_marker(&self, ino: InodeNo, maker: Maker) -> Result<()> {
         if !self.config.directory_markers {
             return Ok(());

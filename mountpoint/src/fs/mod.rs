@@ -10,6 +10,7 @@ mod ending;
 mod error;
 mod fallocate;
 mod file;
+mod full;
 mod handle;
 mod io_mode;
 mod kept;
@@ -22,6 +23,7 @@ mod process;
 mod read_mode;
 mod readers;
 mod rename;
+mod short;
 mod writer;
 mod xattr;
 
@@ -94,6 +96,8 @@ pub struct Config {
 /// | `fallocate.rs` | fallocate |
 /// | `mapping.rs` | changed pages of a mapping: refused |
 /// | `readers.rs` | open for writing of a file with readers |
+/// | `listed.rs`, `short.rs` | reads of a file whose listing names another version or size |
+/// | `full/` | all of these for files in the stage (`--mode full`) |
 #[derive(Debug)]
 pub struct FileSystem {
     inodes: InodeTable,
@@ -101,6 +105,8 @@ pub struct FileSystem {
     uploader: Uploader,
     /// Renames files; present with `--allow-rename`.
     mover: Option<Mover>,
+    /// The files in the stage; present with `--mode full`.
+    full: Option<full::Full>,
     /// Keeps attributes, or shows facts of the store; present with `--keep-metadata` or `--xattrs`.
     kept: Option<Keeping>,
     files: HandleTable<FileHandle>,
@@ -153,6 +159,7 @@ impl FileSystem {
             prefetcher,
             uploader,
             mover: None,
+            full: None,
             kept: None,
             files: HandleTable::default(),
             dirs: HandleTable::default(),
@@ -178,17 +185,26 @@ impl FileSystem {
         for file in self.files.all() {
             match &file.mode {
                 handle::Mode::Read(_) => open.reading += 1,
+                handle::Mode::Staged(_) => open.reading += 1,
                 handle::Mode::Write(writer) => {
                     let (key, upload) = (writer.upload.key(), &writer.upload);
                     open.writing.push(Writing { key, bytes: upload.size(), stage: upload.stage() });
                 }
             }
         }
+        for staged in self.full.iter().flat_map(full::Full::pending) {
+            let (key, bytes) = (staged.key(), staged.size());
+            open.writing.push(Writing { key, bytes, stage: Stage::NEW });
+        }
         open
     }
 
     /// Allows the kernel to read files of the disk cache by itself. Call it before the first open.
     pub fn allow_passthrough(&self, backings: Backings) {
+        // The kernel would go on to read such a file while programs write it by way of the stage.
+        if self.full.is_some() {
+            return;
+        }
         self.io_modes.allow_passthrough(backings);
     }
 

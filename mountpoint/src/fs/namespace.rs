@@ -94,6 +94,7 @@ impl FileSystem {
     /// The kernel gives `count` references back.
     pub fn forget(&self, ino: InodeNo, count: u64) {
         self.inodes.forget(ino, count);
+        self.forgotten(ino);
         if let Some(keeping) = self.keeps()
             && self.inodes.key_of(ino).is_none()
         {
@@ -111,7 +112,7 @@ impl FileSystem {
         if self.keeps().is_some() {
             return None;
         }
-        Some(self.inodes.try_getattr(ino)?.map(|s| self.config.ownership.attr(ino, &s)).map_err(Error::from))
+        Some(self.inodes.try_getattr(ino)?.map(|s| self.attr(ino, &s)).map_err(Error::from))
     }
 
     /// Attributes.
@@ -127,6 +128,9 @@ impl FileSystem {
     /// `--ignore-attributes` asks for the pretence.
     pub async fn setattr(&self, ino: InodeNo, wish: SetAttr) -> Result<Attr> {
         self.may_change()?;
+        if self.full.is_some() {
+            return self.setattr_in_full(ino, wish).await;
+        }
         let attr = self.getattr(ino).await?;
         let local = self.inodes.is_local(ino);
         // By its path, any program may ask. It hears the error, and the writer's file is not its own.
@@ -201,6 +205,9 @@ impl FileSystem {
     /// Deletes a file, where that is allowed. Cancels an upload that goes on after the last close.
     pub async fn unlink(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         self.may_change()?;
+        if self.full.is_some() {
+            return self.unlink_in_full(parent, name).await;
+        }
         let mut was_written = false;
         loop {
             match self.inodes.unlink(parent, name, self.config.allow_delete).await {

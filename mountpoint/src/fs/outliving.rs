@@ -7,6 +7,7 @@ use std::sync::OnceLock;
 
 use super::handle::{Closing, DirHandle, FileHandle, HandleNo, HandleTable, Mapping, Mode, Reading};
 use super::read_mode::Course;
+use super::short::Short;
 use super::{DirItem, FileSystem};
 use crate::inode::InodeNo;
 use crate::outlive::{self, Journal, Place, Record, Restored};
@@ -37,10 +38,17 @@ impl FileSystem {
             }
             let reader = fs.prefetcher.open(id, file.size, None);
             let course = Course::of_before(file.direct);
+            // The journal does not say which size the kernel knows.
+            let may_read_behind = !file.direct && file.passthrough.is_none();
             let mode = Mode::Read(Reading {
                 reader,
                 is_listed: AtomicBool::new(false),
                 own: OnceLock::new(),
+                short: if may_read_behind {
+                    OnceLock::from(Short::before_reads(file.size))
+                } else {
+                    OnceLock::new()
+                },
                 passthrough: file.passthrough,
                 course,
             });

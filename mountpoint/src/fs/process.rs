@@ -79,6 +79,15 @@ pub(super) fn thread_group(tid: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
+/// Descriptors that are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Which {
+    /// Descriptors that read or write.
+    All,
+    /// Descriptors that write.
+    Writing,
+}
+
 /// The threads of a process that live, at most [`THREADS_MAX`] of them; none where the engine can't see it.
 pub(super) fn threads(process: u32) -> impl Iterator<Item = u32> {
     let entries = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
@@ -91,7 +100,7 @@ pub(super) fn threads(process: u32) -> impl Iterator<Item = u32> {
 ///
 /// The main thread of a process can end before other threads, so this reads the table of the thread. A thread that exits has no table any
 /// more: the kernel closes all its descriptors.
-pub(super) fn holds(tid: u32, mount: OwnMount, ino: InodeNo) -> Option<bool> {
+pub(super) fn holds(tid: u32, mount: OwnMount, ino: InodeNo, which: Which) -> Option<bool> {
     let process = Path::new("/proc").join(tid.to_string());
     let (mut mounts, mut is_sure) = (None, true);
     for (n, entry) in fs::read_dir(process.join("fdinfo")).ok()?.enumerate() {
@@ -105,7 +114,7 @@ pub(super) fn holds(tid: u32, mount: OwnMount, ino: InodeNo) -> Option<bool> {
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             Err(_) => return None,
         };
-        if place.is_path || place.ino != ino.0 {
+        if place.is_path || place.ino != ino.0 || which == Which::Writing && !place.writes {
             continue;
         }
         // A node of Kubernetes has thousands of mounts: the table is read only now, and once.
@@ -132,6 +141,8 @@ struct FdInfo {
     ino: u64,
     /// Opened with `O_PATH`.
     is_path: bool,
+    /// Opened for writing.
+    writes: bool,
 }
 
 impl FdInfo {
@@ -143,6 +154,7 @@ impl FdInfo {
             mount: field("mnt_id:")?.parse().ok()?,
             ino: field("ino:")?.parse().ok()?,
             is_path: OFlags::from_bits_retain(flags).contains(OFlags::PATH),
+            writes: OFlags::from_bits_retain(flags) & OFlags::RWMODE != OFlags::RDONLY,
         })
     }
 }
@@ -198,38 +210,55 @@ mod tests {
             let other = DeviceNo { minor: device.minor + 1, ..device };
             let ino = InodeNo(meta.ino());
             let duplicate = file.try_clone().unwrap();
-            assert_eq!(holds(thread(), of(device), ino), Some(true));
-            assert_eq!(holds(thread(), of(other), ino), Some(false), "the same number elsewhere");
+            assert_eq!(holds(thread(), of(device), ino, Which::All), Some(true));
+            assert_eq!(holds(thread(), of(other), ino, Which::All), Some(false), "the same number elsewhere");
             drop(file);
-            let elsewhere = std::thread::spawn(move || holds(thread(), of(device), ino));
+            let elsewhere = std::thread::spawn(move || holds(thread(), of(device), ino, Which::All));
             assert_eq!(elsewhere.join().unwrap(), Some(true));
             let path = format!("/proc/self/fd/{}", duplicate.as_raw_fd());
+            let reader = fs::File::open(&path).unwrap();
+            assert_eq!(holds(thread(), of(device), ino, Which::Writing), Some(true));
             let path = rustix::fs::open(path, OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
             drop(duplicate);
-            assert_eq!(holds(thread(), of(device), ino), Some(false), "one of O_PATH does not count");
+            assert_eq!(holds(thread(), of(device), ino, Which::All), Some(true));
+            assert_eq!(
+                holds(thread(), of(device), ino, Which::Writing),
+                Some(false),
+                "one that reads does not count"
+            );
+            drop(reader);
+            assert_eq!(
+                holds(thread(), of(device), ino, Which::All),
+                Some(false),
+                "one of O_PATH does not count"
+            );
             drop(path);
-            assert_eq!(holds(thread(), of(device), ino), Some(false));
-            assert_eq!(holds(0, of(device), ino), None, "of another namespace");
+            assert_eq!(holds(thread(), of(device), ino, Which::All), Some(false));
+            assert_eq!(holds(0, of(device), ino, Which::All), None, "of another namespace");
 
             // Not in the table of mounts.
             let file = rustix::fs::memfd_create("file", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
             let ino = InodeNo(std::fs::File::from(file.try_clone().unwrap()).metadata().unwrap().ino());
-            assert_eq!(holds(thread(), of(device), ino), None);
+            assert_eq!(holds(thread(), of(device), ino, Which::All), None);
             let info = fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd())).unwrap();
             let detached = OwnMount { device, id: Some(FdInfo::of(&info).unwrap().mount) };
-            assert_eq!(holds(thread(), detached, ino), Some(true), "a mount of ours that was detached");
+            assert_eq!(
+                holds(thread(), detached, ino, Which::All),
+                Some(true),
+                "a mount of ours that was detached"
+            );
         });
     }
 
     #[test]
     fn the_place_of_a_descriptor_is_its_mount_and_its_inode_number() {
         let info = "pos:\t0\nflags:\t0100001\nmnt_id:\t29\nino:\t7\n";
-        let place = FdInfo { mount: 29, ino: 7, is_path: false };
+        let place = FdInfo { mount: 29, ino: 7, is_path: false, writes: true };
         assert_eq!(FdInfo::of(info), Some(place));
         let path = info.replace("0100001", "012100000");
         assert_eq!(
             FdInfo::of(&path),
-            Some(FdInfo { is_path: true, ..place }),
+            Some(FdInfo { is_path: true, writes: false, ..place }),
             "O_PATH, O_CLOEXEC and O_LARGEFILE"
         );
         assert_eq!(FdInfo::of("pos:\t0\nflags:\t0100001\nmnt_id:\t29\n"), None, "before Linux 5.14");
@@ -250,7 +279,10 @@ mod tests {
         let mut said = [0; 4];
         std::io::Read::read_exact(&mut child.stdout.take().unwrap(), &mut said).unwrap();
         assert_eq!(&said, b"all\n");
-        assert_eq!(holds(child.id(), of(DeviceNo { major: 0, minor: u32::MAX }), InodeNo(u64::MAX)), None);
+        assert_eq!(
+            holds(child.id(), of(DeviceNo { major: 0, minor: u32::MAX }), InodeNo(u64::MAX), Which::All),
+            None
+        );
         drop(child.stdin.take());
         child.wait().unwrap();
     }

@@ -34,7 +34,7 @@ impl FileSystem {
     /// Gives a file or directory another name. `flags`: those of renameat2(2).
     ///
     /// # Errors
-    /// Those of rename(2); the old name is there still, then. `STALE`: another client changes one of the names again and again. A store that
+    /// The errors of rename(2); the old name is there still, then. `STALE`: another client changes one of the names again and again. A store that
     /// copied and does not let us delete: its error, and the copy is taken back where nothing was replaced.
     pub async fn rename(
         &self,
@@ -45,6 +45,19 @@ impl FileSystem {
         flags: u32,
     ) -> Result<()> {
         self.may_change()?;
+        match &self.full {
+            Some(_) => self.rename_in_full((parent, name), (new_parent, new_name), flags).await,
+            None => self.rename_as_object((parent, name), (new_parent, new_name), flags).await,
+        }
+    }
+
+    /// The same of objects, and of files that are being written.
+    pub(super) async fn rename_as_object(
+        &self,
+        (parent, name): (InodeNo, &OsStr),
+        (new_parent, new_name): (InodeNo, &OsStr),
+        flags: u32,
+    ) -> Result<()> {
         let Some(mover) = &self.mover else { return Err(self.refused(name, flags)) };
         if flags & !NO_REPLACE != 0 {
             let why = format!("{:?}: S3 can't exchange two names in one step", name.display());
@@ -55,6 +68,11 @@ impl FileSystem {
         for _ in 0..ATTEMPTS_MAX {
             match self.inodes.rename((parent, name), (new_parent, new_name), wish).await? {
                 Rename::Done => return Ok(()),
+                Rename::Writing { writer, names, to, over } if self.full.is_some() => {
+                    if self.rename_unstored(writer, &names, to, over)? {
+                        return Ok(());
+                    }
+                }
                 Rename::Writing { writer, names, to, over } => {
                     if self.rename_writer(HandleNo(writer), &names, to, over).await? {
                         return Ok(());
@@ -133,6 +151,20 @@ impl FileSystem {
     }
 
     async fn move_directory(&self, mover: &Mover, names: &Names, [from, to]: [&ObjectKey; 2]) -> Result<()> {
+        if self.full.is_none() {
+            return self.move_directory_of_objects(mover, names, [from, to]).await;
+        }
+        let held = self.hold_below(from).await?;
+        let moved = self.move_directory_of_objects(mover, names, [from, to]).await;
+        moved.and(self.let_go_below(held).await)
+    }
+
+    async fn move_directory_of_objects(
+        &self,
+        mover: &Mover,
+        names: &Names,
+        [from, to]: [&ObjectKey; 2],
+    ) -> Result<()> {
         let copied = match mover.copy_directory(from, to).await {
             Ok(copied) => copied,
             Err(error) => {
@@ -174,6 +206,12 @@ impl FileSystem {
 
     /// A file of a renamed directory that is being written: as one that is renamed itself. One that takes no more bytes is moved now.
     async fn follow_directory(&self, mover: &Mover, Follower { writer, to, over }: Follower) {
+        if self.full.is_some() {
+            if let Err(error) = self.follow_directory_in_full(writer, to) {
+                tracing::error!("a file of a renamed directory: {error}");
+            }
+            return;
+        }
         let Some(open) = self.files.find(HandleNo(writer)) else { return };
         let Ok(writer) = open.writer() else { return };
         let replaces = over.map_or(Replaces::Nothing, Replaces::Version);

@@ -253,7 +253,7 @@ async fn live(steps: &[Step], last: Last) {
                 }
             }
             Step::WriteElsewhere => {
-                let refused = errno(write(&fs, handle, bytes.len() + 1, b"elsewhere").await);
+                let refused = errno(write(&fs, handle, bytes.len() + (16 << 20), b"elsewhere").await);
                 let expected = if fate == Fate::Stored { Errno::BADF } else { Errno::INVAL };
                 assert_eq!(refused, Some(expected));
                 fate = if fate == Fate::Stored { fate } else { Fate::Failed };

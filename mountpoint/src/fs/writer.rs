@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::handle::{FileHandle, HandleNo, Mode, Writer};
-use super::process::{holds, is_of_process, thread_group, threads};
+use super::handle::{FileHandle, HandleNo, LastWriter, Mode, Writer};
+use super::process::{Which, holds, is_of_process, thread_group, threads};
 use super::{Error, FileSystem, Result};
 use crate::inode::InodeNo;
 use crate::object::ObjectMeta;
 use crate::sync::Arc;
-use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::upload::{self, Closer, Decision, Event, Stage};
 
 /// How long a newcomer waits for the RELEASE of a closed file: the kernel sends it after close(2) has returned, mostly within a few hundred
@@ -25,7 +25,14 @@ type Outcome = std::result::Result<ObjectMeta, upload::Error>;
 
 /// The work left after the release of a file.
 #[derive(Debug)]
-pub struct Released(Decision);
+pub enum Released {
+    /// A file that was written is completed, or given up.
+    Written(Decision),
+    /// A handle of the stage is gone.
+    Staged,
+    /// A handle that only read is gone, and the file is in the stage.
+    Read(InodeNo),
+}
 
 /// How a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +56,9 @@ impl FileSystem {
             Ok(open) => open,
             Err(error) => return done(Err(error)),
         };
+        if let Mode::Staged(staged) = &open.mode {
+            return done(self.write_staged(&open, staged, (offset, data), tid));
+        }
         let writer = match open.writer() {
             Ok(writer) => writer,
             Err(error) => return done(Err(error)),
@@ -61,14 +71,14 @@ impl FileSystem {
             data,
             Box::new(move |result| {
                 if result.is_ok() {
-                    fs.inodes.written(ino, after.size());
+                    fs.inodes.written(ino, after.length());
                 }
                 done(result.map_err(Error::from));
             }),
         );
         // If its thread is killed, programs that share the descriptor go on behind its bytes, which are taken.
         if waits {
-            self.inodes.written(open.ino, writer.upload.size());
+            self.inodes.written(open.ino, writer.upload.length());
         }
     }
 
@@ -78,6 +88,9 @@ impl FileSystem {
             Ok(open) => open,
             Err(error) => return Some(Err(error)),
         };
+        if let Mode::Staged(staged) = &open.mode {
+            return self.flush_staged(&open, staged, tid);
+        }
         let Mode::Write(writer) = &open.mode else {
             open.closing.flushed();
             return Some(self.check_mapping(&open));
@@ -86,7 +99,7 @@ impl FileSystem {
             self.settle(&open, writer, &Err(error.clone()));
             return Some(Err(error.into()));
         }
-        let closer = self.closer(&open, writer, tid);
+        let closer = self.closer(&open, &writer.last, &writer.opener_left, tid);
         let completes = closer.completes(writer.upload.added());
         let leaves = !completes && closer.leaves();
         if leaves {
@@ -99,14 +112,22 @@ impl FileSystem {
     }
 
     /// Facts from `/proc` about the process of thread `tid`, which closes a descriptor.
-    fn closer(&self, open: &FileHandle, writer: &Writer, tid: u32) -> Closer {
-        let is_opener = !writer.opener_left.load(Relaxed) && is_of_process(open.opener, tid);
+    pub(super) fn closer(
+        &self,
+        open: &FileHandle,
+        last: &LastWriter,
+        opener_left: &AtomicBool,
+        tid: u32,
+    ) -> Closer {
+        // A file in the stage has readers beside its writers.
+        let which = if matches!(open.mode, Mode::Staged(_)) { Which::Writing } else { Which::All };
+        let is_opener = !opener_left.load(Relaxed) && is_of_process(open.opener, tid);
         // Descriptors are read only where the answer matters.
-        let holds = |tid| self.mount.get().and_then(|&mount| holds(tid, mount, open.ino));
+        let holds = |tid| self.mount.get().and_then(|&mount| holds(tid, mount, open.ino, which));
         let holds_another = if is_opener { holds(tid) } else { None };
         let another_writes = is_opener
             && holds_another != Some(true)
-            && writer.last.get().is_some_and(|(thread, process)| {
+            && last.get().is_some_and(|(thread, process)| {
                 // A thread that has ended has no descriptors: its process has them still.
                 let holds = |thread| holds(thread) == Some(true);
                 process != open.opener && (holds(thread) || threads(process).any(holds))
@@ -117,6 +138,9 @@ impl FileSystem {
     /// Completes a file that is being written; its outcome is the answer, however often it is asked.
     pub async fn fsync(&self, handle: HandleNo) -> Result<()> {
         let open = self.files.get(handle)?;
+        if let Mode::Staged(staged) = &open.mode {
+            return self.sync_staged(open.ino, &staged.staged).await;
+        }
         let Mode::Write(writer) = &open.mode else { return self.check_mapping(&open) };
         writer.upload.tell(Event::Sync);
         self.finish(&open, writer).await.map(drop).map_err(Error::from)
@@ -206,6 +230,12 @@ impl FileSystem {
     /// Undoes an open whose caller was killed before the reply reached it, as if it had never been: nothing is stored, and what was there
     /// stays.
     pub async fn take_back(&self, handle: HandleNo) {
+        if let Some(open) = self.files.find(handle)
+            && let Mode::Staged(staged) = &open.mode
+        {
+            self.take_back_staged(open.ino, &staged.staged);
+            return self.release_staged(handle).await;
+        }
         let Some(open) = self.files.remove(handle) else { return };
         self.io_modes.leave(open.ino);
         match &open.mode {
@@ -215,6 +245,7 @@ impl FileSystem {
                 self.reader_left.notify_waiters();
             }
             Mode::Write(writer) => self.give_up(&open, writer).await,
+            Mode::Staged(_) => {}
         }
     }
 
@@ -272,26 +303,36 @@ impl FileSystem {
             return Ok(None);
         }
         let open = self.files.get(handle)?;
+        if let Mode::Staged(_) = &open.mode {
+            return Ok(Some(Released::Staged));
+        }
         self.io_modes.leave(open.ino);
         match &open.mode {
+            Mode::Staged(_) => Ok(None),
             Mode::Read(reading) => {
                 self.files.remove(handle);
                 self.forget_file(handle);
                 self.read_modes.released(open.ino, &reading.course);
                 self.inodes.close_read(open.ino);
                 self.reader_left.notify_waiters();
-                Ok(None)
+                let is_staged = self.full.as_ref().is_some_and(|full| full.find(open.ino).is_some());
+                Ok(is_staged.then_some(Released::Read(open.ino)))
             }
-            Mode::Write(writer) => Ok(Some(Released(writer.upload.tell(Event::Release)))),
+            Mode::Write(writer) => Ok(Some(Released::Written(writer.upload.tell(Event::Release)))),
         }
     }
 
     /// Completes a released file. An error that no program receives goes to the log.
     pub async fn finish_released(&self, handle: HandleNo, due: Released) {
+        let decision = match due {
+            Released::Written(decision) => decision,
+            Released::Staged => return self.release_staged(handle).await,
+            Released::Read(ino) => return self.reader_left_stage(ino).await,
+        };
         // Found by others (a new open, the end of the mount) until it is settled, then removed.
         let Some(open) = self.files.find(handle) else { return };
         let Mode::Write(writer) = &open.mode else { return };
-        match due.0 {
+        match decision {
             Decision::Store => {
                 let outcome = self.finish(&open, writer).await;
                 report_closed(writer, &outcome);
@@ -315,6 +356,7 @@ impl FileSystem {
     pub async fn end(self: &Arc<Self>, limit: Duration, how: MountEnd) {
         // No file waits for a turn any more.
         self.uploader.ends();
+        self.end_staged(limit, how).await;
         if how != MountEnd::Left {
             self.end_writers(limit, how).await;
         } else if self.clock.timeout(limit, self.end_writers_of_the_living(limit)).await.is_none() {
@@ -357,7 +399,11 @@ impl FileSystem {
     }
 
     /// Waits for `done`: as long as bytes move, and for one to two times `limit` without.
-    async fn while_bytes_move<T>(&self, limit: Duration, done: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn while_bytes_move<T>(
+        &self,
+        limit: Duration,
+        done: impl Future<Output = T>,
+    ) -> Option<T> {
         let mut done = pin!(done);
         loop {
             let moved = self.uploader.moved();
@@ -371,7 +417,9 @@ impl FileSystem {
     async fn end_writer(&self, open: &FileHandle, limit: Duration, how: MountEnd) {
         let Mode::Write(writer) = &open.mode else { return };
         // `umount -l -f` leaves nothing in the table of mounts, and programs with open files.
-        let holds = || self.mount.get().and_then(|&mount| holds(open.opener, mount, open.ino)) == Some(true);
+        let holds = || {
+            self.mount.get().and_then(|&mount| holds(open.opener, mount, open.ino, Which::All)) == Some(true)
+        };
         let unmounted = how == MountEnd::Unmounted && !holds();
         // No RELEASE comes by a device that has ended.
         let moment = if how == MountEnd::Left { MOMENT } else { Duration::ZERO };

@@ -66,7 +66,7 @@ impl FileSystem {
     /// The names of all extended attributes, each with a NUL behind it.
     ///
     /// # Errors
-    /// Those of the store.
+    /// The errors of the store.
     pub async fn listxattr(&self, ino: InodeNo) -> Result<Vec<u8>> {
         let keeping = self.attributes()?;
         self.learn(ino).await?;
@@ -91,7 +91,7 @@ impl FileSystem {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// As [`FileSystem::setxattr`].
+    /// The same as [`FileSystem::setxattr`].
     pub async fn removexattr(&self, ino: InodeNo, name: &OsStr) -> Result<()> {
         self.change_xattr(ino, name, None, REPLACE).await
     }

@@ -85,6 +85,23 @@ pub(super) fn can_resend(offered: u64) -> bool {
     offered & (1 << 39) != 0
 }
 
+/// The release of this kernel, as `/proc` has it; empty where that can't be read.
+pub(super) fn release() -> String {
+    std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()
+}
+
+/// The first three numbers of a release; 0 for one that is not there.
+pub(super) fn version(release: &str) -> [u32; 3] {
+    let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
+    std::array::from_fn(|_| parts.next().unwrap_or(0))
+}
+
+/// Whether the kernel learns from a short answer to a read where a file ends, whatever else changed in the mount since the request (from 5.16
+/// on), and forgets attributes that were on their way when a notification makes it ask again (5.10).
+pub(super) fn learns_sizes(release: &str) -> bool {
+    version(release) >= [5, 17, 0]
+}
+
 /// Levels of stacked file systems that a mount with passthrough counts for.
 const STACK_DEPTH: u32 = 1;
 
@@ -136,6 +153,16 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_kernel_learns_sizes_from_5_17_on() {
+        for learns in ["5.17.0", "6.18.44-fc-v669", "6.1.0-18-amd64", "10.0"] {
+            assert!(learns_sizes(learns), "{learns}");
+        }
+        for forgets in ["5.16.20", "5.4.0-150-generic", "5.14.0-503.el9.x86_64", "4.18", ""] {
+            assert!(!learns_sizes(forgets), "{forgets}");
+        }
+    }
 
     #[test]
     fn each_capability_has_a_reason_and_the_page_has_the_same_table() {

@@ -12,6 +12,7 @@ use super::answer::Answer;
 use super::caller::{is_dying, is_killed};
 use super::device::FuseDevice;
 use super::encode::{self, DirReply};
+use super::gate::{Gate, Requests};
 use super::inbox::Inbox;
 use super::operations::Operations;
 use super::pages::Pages;
@@ -34,7 +35,7 @@ pub(super) struct Channel<O> {
     /// The inboxes of the ring's queues, if requests come by a ring.
     inboxes: Vec<Arc<Inbox>>,
     ops: O,
-    pending: Pending,
+    pending: Arc<Pending>,
     pages: Arc<Pages>,
     pub(super) metrics: Arc<Metrics>,
     pub(super) clock: Clock,
@@ -44,6 +45,8 @@ pub(super) struct Channel<O> {
     only: Option<u32>,
     /// The journal of a mount that outlives its engine.
     journal: Option<Arc<Journal>>,
+    /// The gate before the operations of such a mount.
+    gate: Option<Arc<Gate>>,
 }
 
 /// The destination of one request's answer. Dropped unanswered (a panic on the way), it answers EIO.
@@ -147,8 +150,15 @@ impl<O> Channel<O> {
     ) -> Self {
         let kernel = Arc::clone(&device);
         let pages = Pages::new(move |ino| kernel.drop_pages(ino.0));
-        let (pending, clock) = (Pending::default(), Clock::machine());
-        Self { device, inboxes, ops, pending, pages, metrics, clock, runtime, only, journal }
+        let (pending, clock) = (Arc::default(), Clock::machine());
+        let gate = journal.is_some().then(Arc::default);
+        Self { device, inboxes, ops, pending, pages, metrics, clock, runtime, only, journal, gate }
+    }
+
+    /// The requests of a mount that outlives this process.
+    pub(super) fn requests(&self) -> Option<Requests> {
+        let gate = self.gate.clone()?;
+        Some(Requests::new(gate, Arc::clone(&self.pending), Arc::clone(&self.device)))
     }
 
     /// How many queues of the ring there are.
@@ -191,6 +201,11 @@ impl<O: Operations> Channel<O> {
     pub(super) fn dispatch(self: &Arc<Self>, request: Request<'_>, reply_to: &ReplyTo) {
         let (unique, node, pid) = (request.unique, InodeNo(request.node), request.pid);
         let ops = &self.ops;
+        if let Some(gate) = &self.gate
+            && request.operation.is_answered()
+        {
+            gate.pass();
+        }
         let maker = |mode| Maker { mode, uid: request.uid, gid: request.gid };
         if self.only.is_some_and(|owner| request.uid != owner && request.uid != 0)
             && !request.operation.follows_an_open()
@@ -326,7 +341,7 @@ impl<O: Operations> Channel<O> {
                     Err(error) => reply.refuse(&error),
                 });
             }
-            Operation::Write { handle, data, mapped: true, .. } => {
+            Operation::Write { handle, data, mapped: true, .. } if !ops.takes_mapped(HandleNo(handle)) => {
                 let reply = waits("mmap");
                 self.metrics.fuse_errors.of("mmap").inc();
                 ops.refuse_mapped(node, HandleNo(handle));
@@ -430,11 +445,8 @@ impl<O: Operations> Channel<O> {
 
     /// Whether a request that was sent again is to be refused, because engine after engine ended with it.
     fn kills_engines(&self, request: &Request<'_>) -> bool {
-        let answered = !matches!(
-            request.operation,
-            Operation::Forget { .. } | Operation::BatchForget { .. } | Operation::Interrupt { .. }
-        );
-        let Some(journal) = self.journal.as_ref().filter(|_| answered) else { return false };
+        let is_answered = request.operation.is_answered();
+        let Some(journal) = self.journal.as_ref().filter(|_| is_answered) else { return false };
         let refuses = journal.refuses(request.unique, self.clock.wall());
         if refuses {
             tracing::error!(

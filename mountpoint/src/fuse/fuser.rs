@@ -13,7 +13,7 @@ use ::fuser::{
     Request, SessionACL, SessionUnmounter, TimeOrNow, WriteFlags,
 };
 
-use super::capability::{CAPABILITIES, MAPPED_DIRECT};
+use super::capability::{self, CAPABILITIES, MAPPED_DIRECT};
 use super::device::{AfterFailedRead, after_failed_read};
 use super::mounted::{device_behind, device_of};
 use super::operations::Operations;
@@ -90,7 +90,7 @@ pub(super) fn start_fuser(
     };
     number.into_iter().for_each(|number| ops.mounted_as(number));
     let kernel = session.notifier();
-    ops.tell_resized(move |ino| {
+    ops.tell_resized(capability::learns_sizes(&capability::release()), move |ino| {
         // Behind no offset: its pages stay.
         if let Err(error) = kernel.inval_inode(INodeNo(ino.0), -1, 0) {
             tracing::debug!("the attributes of inode {}: {error}", ino.0);
@@ -373,7 +373,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
             return reply.error(self.errno("write")(&unsynced()));
         }
         let len = data.len() as u32;
-        if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+        if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) && !self.ops.takes_mapped(handle(fh)) {
             self.metrics.fuse_errors.of("mmap").inc();
             self.ops.refuse_mapped(ino(number), handle(fh));
             reply.written(len);

@@ -13,6 +13,7 @@ mod channel;
 mod device;
 mod encode;
 mod fuser;
+mod gate;
 mod inbox;
 mod mounted;
 mod on_runtime;
@@ -28,8 +29,10 @@ mod serve;
 mod session;
 
 pub use auto_unmount::Watcher;
+pub use gate::Requests;
 pub use operations::Operations;
 pub use options::{Device, MountOptions, Outliving, Transport};
+pub use pending::UnderWay;
 #[cfg(feature = "testing")]
 pub use request::fuzzing;
 pub use session::{Session, Unmounter};

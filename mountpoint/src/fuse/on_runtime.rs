@@ -46,8 +46,8 @@ impl Operations for OnRuntime {
         self.fs.allow_passthrough(backings);
     }
 
-    fn tell_resized(&self, tell: impl Fn(InodeNo) + Send + Sync + 'static) {
-        self.fs.tell_resized(tell);
+    fn tell_resized(&self, learns_sizes: bool, tell: impl Fn(InodeNo) + Send + Sync + 'static) {
+        self.fs.tell_resized(learns_sizes, tell);
     }
 
     fn lookup(&self, parent: InodeNo, name: &OsStr, done: impl FnOnce(Result<Entry>) + Send + 'static) {
@@ -204,6 +204,10 @@ impl Operations for OnRuntime {
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) {
         self.fs.write(handle, offset, data, tid, done);
+    }
+
+    fn takes_mapped(&self, handle: HandleNo) -> bool {
+        self.fs.takes_mapped(handle)
     }
 
     fn refuse_mapped(&self, ino: InodeNo, handle: HandleNo) {

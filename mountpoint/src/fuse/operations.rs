@@ -22,8 +22,9 @@ pub trait Operations: Clone + Send + Sync + 'static {
     /// Files that the kernel reads by itself can be registered. Called before the first request, by transports that have it.
     fn allow_passthrough(&self, _backings: Backings) {}
 
-    /// Takes the way to make the kernel ask for the attributes of a file again. Called before the first open.
-    fn tell_resized(&self, _tell: impl Fn(InodeNo) + Send + Sync + 'static) {}
+    /// Takes the way to make the kernel ask for the attributes of a file again, and whether it learns from a short answer to a read where a
+    /// file ends. Called before the first open.
+    fn tell_resized(&self, _learns_sizes: bool, _tell: impl Fn(InodeNo) + Send + Sync + 'static) {}
 
     /// A name. The kernel holds one more reference to what is found.
     fn lookup(&self, parent: InodeNo, name: &OsStr, done: impl FnOnce(Result<Entry>) + Send + 'static);
@@ -185,6 +186,11 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done: impl FnOnce(Result<()>) + Send + 'static,
     ) {
         done(read_only());
+    }
+
+    /// Whether pages that a program changed in a mapping are written like any other bytes of this handle.
+    fn takes_mapped(&self, _handle: HandleNo) -> bool {
+        false
     }
 
     /// Pages that a program changed in a mapping of a file (`mmap`), by a handle that the kernel chose among those of the file. They are

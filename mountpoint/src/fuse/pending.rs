@@ -17,6 +17,15 @@ pub(super) struct Pending {
     shards: [Mutex<HashMap<u64, Option<Waiter>>>; SHARDS],
 }
 
+/// The requests that have no answer yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnderWay {
+    /// The number of all.
+    pub all: usize,
+    /// Requests that change a name or store a file.
+    pub changes: usize,
+}
+
 /// The thread whose death can interrupt a request.
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
@@ -85,6 +94,19 @@ impl Pending {
         }
     }
 
+    /// The requests that have no answer yet.
+    pub(super) fn under_way(&self) -> UnderWay {
+        let mut under_way = UnderWay::default();
+        for shard in &self.shards {
+            for waiter in shard.lock().values() {
+                let is_change = waiter.as_ref().is_none_or(|waiter| waiter.goes_on != GoesOn::Nothing);
+                under_way.all += 1;
+                under_way.changes += usize::from(is_change);
+            }
+        }
+        under_way
+    }
+
     /// Ends a request that has its answer. False: it was interrupted, and no thread waits for it.
     pub(super) fn end(&self, unique: u64) -> bool {
         self.shard(unique).lock().remove(&unique).is_some()
@@ -127,6 +149,9 @@ mod tests {
         assert!(pending.end(6));
         assert!(matches!(pending.interrupt(6, |_| true), Interrupted::Unknown));
         pending.begin(8, None);
+        pending.begin(10, Some(Waiter { goes_on: GoesOn::Nothing, ..waiter() }));
+        assert_eq!(pending.under_way(), UnderWay { all: 2, changes: 1 });
+        assert!(pending.end(10));
         assert!(matches!(pending.interrupt(8, |_| true), Interrupted::Never));
         assert!(pending.end(8));
     }

@@ -170,6 +170,11 @@ pub(super) enum Operation<'a> {
 }
 
 impl Operation<'_> {
+    /// Whether the kernel waits for an answer.
+    pub(super) fn is_answered(&self) -> bool {
+        !matches!(self, Self::Forget { .. } | Self::BatchForget { .. } | Self::Interrupt { .. })
+    }
+
     /// Whether it needs no right of its own: it ends something, or goes on with what was opened.
     pub(super) fn follows_an_open(&self) -> bool {
         matches!(

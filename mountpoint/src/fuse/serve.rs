@@ -32,7 +32,7 @@ const INIT_WITHIN: Duration = Duration::from_millis(200);
 
 /// A connection whose kernel was greeted.
 pub(super) struct Greeted<O> {
-    channel: Arc<Channel<O>>,
+    pub(super) channel: Arc<Channel<O>>,
     rings: Option<Rings<O>>,
 }
 
@@ -91,12 +91,7 @@ pub(super) fn greet<O: Operations>(
         if passthrough {
             ops.allow_passthrough(backings_of(&device));
         }
-        let kernel = Arc::clone(&device);
-        ops.tell_resized(move |ino| {
-            if let Err(error) = kernel.drop_attributes(ino.0) {
-                tracing::debug!("the attributes of inode {}: {error}", ino.0);
-            }
-        });
+        tell_resized(&device, &ops);
         // Before the answer: from then on the kernel holds requests back until it knows the rings.
         let rings = rings(flags, (*device).as_fd());
         let besides = Besides { mapped_direct: options.reads_direct, passthrough, ring: rings.is_some() };
@@ -163,6 +158,7 @@ fn known<O: Operations>(
     journal: Arc<Journal>,
 ) -> anyhow::Result<Greeted<O>> {
     let device = Arc::new(device);
+    tell_resized(&device, &ops);
     let agreed = Agreed { greeting: Greeting::Done, ..journal.agreed() };
     journal.agree(agreed)?;
     if agreed.passthrough {
@@ -174,9 +170,19 @@ fn known<O: Operations>(
     Ok(Greeted { channel: Arc::new(channel), rings: None })
 }
 
+/// Gives the operations the way to the kernel's attributes.
+fn tell_resized<O: Operations>(device: &Arc<FuseDevice>, ops: &O) {
+    let kernel = Arc::clone(device);
+    ops.tell_resized(capability::learns_sizes(&capability::release()), move |ino| {
+        if let Err(error) = kernel.drop_attributes(ino.0) {
+            tracing::debug!("the attributes of inode {}: {error}", ino.0);
+        }
+    });
+}
+
 /// Rings, if this kernel takes them; else a line in the log.
 pub(super) fn rings_for<O: Operations>(offered: u64, device: BorrowedFd<'_>) -> Option<Rings<O>> {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = capability::release();
     let rings = match capability::has_ring(offered) {
         true if ring::is_sound(&release) => Rings::prepare(device),
         true => {

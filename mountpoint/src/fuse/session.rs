@@ -10,6 +10,7 @@ use anyhow::Context as _;
 use super::auto_unmount::AutoUnmount;
 use super::device::{Connection, FuseDevice};
 use super::fuser::start_fuser;
+use super::gate::Requests;
 use super::mounted::{device_behind, device_of, topmost, unmount_directory};
 use super::on_runtime::OnRuntime;
 use super::operations::Operations;
@@ -27,6 +28,7 @@ pub struct Session {
     serving: Vec<JoinHandle<io::Result<()>>>,
     unmounter: Unmounter,
     auto_unmount: Option<AutoUnmount>,
+    requests: Option<Requests>,
 }
 
 /// Ends a session, from any thread.
@@ -65,7 +67,7 @@ impl Session {
     /// The same for any file system. What the transport does beside the requests runs on `runtime`, which needs timers.
     ///
     /// # Errors
-    /// As [`Session::start`].
+    /// The same as [`Session::start`].
     pub fn start_with(
         device: Device,
         ops: impl Operations,
@@ -87,7 +89,7 @@ impl Session {
                     _ => Way::NotOurs,
                 };
                 let unmounter = Unmounter { way, device: started.number, connection: None };
-                Self { serving: vec![started.serving], unmounter, auto_unmount: None }
+                Self { serving: vec![started.serving], unmounter, auto_unmount: None, requests: None }
             }
         };
         if let (Some(dir), Some(bytes)) = (&mounted_on, options.read_ahead) {
@@ -141,7 +143,7 @@ impl Session {
             (Ok(serving), dir) => {
                 let way = dir.map_or(Way::NotOurs, Way::Directory);
                 let unmounter = Unmounter { way, device: number, connection };
-                Ok(Self { serving, unmounter, auto_unmount: None })
+                Ok(Self { serving, unmounter, auto_unmount: None, requests: None })
             }
             (Err(error), dir) => {
                 if let Some(dir) = dir {
@@ -189,12 +191,14 @@ impl Session {
                 true => greet(device, ops, options, |_, _| None, metrics, runtime, Some(journal)),
                 false => go_on(device, ops, options, metrics, runtime, journal),
             }?;
-            serve(greeted, options.threads).context("starting the FUSE threads")
+            let requests = greeted.channel.requests();
+            let serving = serve(greeted, options.threads).context("starting the FUSE threads")?;
+            anyhow::Ok((serving, requests))
         };
         match begin() {
-            Ok(serving) => {
+            Ok((serving, requests)) => {
                 let unmounter = Unmounter { way, device: number, connection };
-                Ok(Self { serving, unmounter, auto_unmount: None })
+                Ok(Self { serving, unmounter, auto_unmount: None, requests })
             }
             Err(error) => {
                 if let Some(dir) = dir.filter(|_| is_new) {
@@ -208,6 +212,11 @@ impl Session {
     /// A handle that ends it.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
+    }
+
+    /// The requests of a mount that outlives this process.
+    pub fn requests(&self) -> Option<Requests> {
+        self.requests.clone()
     }
 
     /// Returns when it was unmounted, by whomever.

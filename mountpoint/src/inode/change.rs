@@ -28,12 +28,13 @@ impl InodeTable {
     /// Makes a directory, here only: S3 has it once a file below it is stored. Counts one kernel reference.
     ///
     /// # Errors
-    /// Those of `create`.
+    /// The errors of `create`.
     pub async fn mkdir(&self, parent: InodeNo, name: &OsStr) -> Result<Found> {
         self.make_local(parent, name, |now| Node::Directory(Box::new(Directory::new(now)))).await
     }
 
-    /// Removes an empty directory: one that exists only here, or one of which S3 has no more than its marker, the object `dir/`. One that
+    /// Removes an empty directory: one that exists only here, or one of which S3 has no more than its marker, the object `dir/` (or beside it
+    /// `dir_$folder$`, where that marks directories). One that
     /// was there and went with the last key below it is removed already.
     ///
     /// # Errors
@@ -58,6 +59,12 @@ impl InodeTable {
         let fail = |error: s3::Error| Error::new(ErrorKind::Remote(Arc::new(error)), key.as_str());
         if !remote::is_marker_alone(client, &key, self.0.config.lookup_page).await.map_err(fail)? {
             return refuse("is a directory because the bucket has keys below it; remove them first");
+        }
+        // The mark first: with the marker alone it is a directory still, if this fails.
+        if self.0.config.folder_marks
+            && let Some(mark) = remote::folder_mark(client, &key).await.map_err(fail)?
+        {
+            client.delete_object(&mark).await.map_err(fail)?;
         }
         client.delete_object(&key).await.map_err(fail)?;
         let now = self.0.clock.now();

@@ -140,11 +140,17 @@ impl InodeTable {
         let directory = tree.directory(parent)?.0.clone();
         let question = OfName::new(ask, tree.event());
         let asker = self.0.asker.clone();
-        let page = self.0.config.lookup_page;
+        let (page, folder_marks) = (self.0.config.lookup_page, self.0.config.folder_marks);
         let name = name.to_string();
         let request = move |question: &Arc<OfName>| -> BoxFuture<'static, _> {
             let slot = for_kernel.then(|| Arc::clone(&question.first));
-            Box::pin(async move { remote::ask(&asker, &directory, &name, ask, page, slot).await })
+            Box::pin(async move {
+                let answer = remote::ask(&asker, &directory, &name, ask, page, slot).await?;
+                match folder_marks {
+                    true => remote::with_folder_marks(&asker, &directory, &name, answer).await,
+                    false => Ok(answer),
+                }
+            })
         };
         Ok(tree.board.names.start(subject, question, request, self.landed(|board| &mut board.names)))
     }

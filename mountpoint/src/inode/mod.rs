@@ -28,6 +28,7 @@ mod readdir;
 mod refresh;
 mod remote;
 mod rename;
+mod staged;
 mod state;
 mod stream;
 mod tree;
@@ -43,7 +44,7 @@ use std::time::{Duration, SystemTime};
 pub use change::Unlinked;
 pub use dir_entry::DirEntry;
 pub use error::{Error, ErrorKind, Result};
-pub use open::{OpenRead, OpenWrite};
+pub use open::{KnownSize, OpenRead, OpenWrite};
 pub use readdir::Listing;
 pub use rename::{Below, Follower, Names, Rename, RenameWish};
 pub use state::{Before, WriteWish};
@@ -149,11 +150,19 @@ pub struct Config {
     pub list_page: u16,
     /// Keys asked for to see whether a directory is there: 1 is enough, except for stores that count it wrongly.
     pub lookup_page: u16,
+    /// Empty objects `name_$folder$` mark directories, as Hadoop and EMR write them. A name that is not there costs one request more.
+    pub folder_marks: bool,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { prefix: Prefix::default(), ttl: Ttl::Minimal, list_page: 1000, lookup_page: 1 }
+        Self {
+            prefix: Prefix::default(),
+            ttl: Ttl::Minimal,
+            list_page: 1000,
+            lookup_page: 1,
+            folder_marks: false,
+        }
     }
 }
 
@@ -167,6 +176,7 @@ impl Default for Config {
 /// | `open.rs` | opens and closes, and the state of a file that is written |
 /// | `change.rs` | mkdir, rmdir, unlink |
 /// | `rename.rs` | rename |
+/// | `staged.rs` | files in the stage (`--mode full`) |
 /// | `readdir.rs` | listings |
 /// | `check.rs` | whether a file is still the version of its inode |
 /// | `refresh.rs` | pages asked for ahead of names |
@@ -231,6 +241,11 @@ impl InodeTable {
     /// Whether the inode exists only here so far, or is being replaced from here: S3 has nothing to say of it yet.
     pub fn is_local(&self, ino: InodeNo) -> bool {
         self.0.tree.lock().inode(ino).is_some_and(|inode| inode.place == state::Place::Local)
+    }
+
+    /// Whether there is such an inode.
+    pub fn lives(&self, ino: InodeNo) -> bool {
+        self.0.tree.lock().inode(ino).is_some()
     }
 
     /// The key of an inode, for logs; a directory's ends in `/`. `None` when the inode is gone.

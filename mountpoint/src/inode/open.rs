@@ -25,14 +25,25 @@ pub enum OpenRead {
         first: Option<First>,
         /// Whether only a listing said so: see [`InodeTable::is_proven`].
         is_listed: bool,
-        /// The kernel may have been told another size.
-        is_resized: bool,
+        /// The size that the kernel knows.
+        known: KnownSize,
     },
     /// The file is being written: finish that handle and ask again, or refuse.
     Busy {
         /// The writer's number, as given to `open_write`.
         writer: u64,
     },
+}
+
+/// The size of a file that the kernel knows, beside the one that it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum KnownSize {
+    /// The same.
+    Right,
+    /// Another one, and the kernel must ask again: see [`InodeTable::take_resized`].
+    Other,
+    /// More bytes, unless it has asked again since.
+    More,
 }
 
 /// The answer to an open for writing.
@@ -99,11 +110,13 @@ impl InodeTable {
             return Some(Err(Error::new(ErrorKind::Stale, tree.name_for_errors(ino))));
         }
         let stored = file.stored.as_ref().filter(|stored| trusts && stored.holds(now));
-        let holds = match stored.map(Stored::teller) {
-            Some(Teller::Object) => true,
-            Some(Teller::Listing) => tree.agreement.holds(now),
+        let holds = match stored.map(|stored| (stored.teller(), stored.size())) {
+            Some((Teller::Object, _)) => true,
+            // Where a listing is wrong, the first read shows it; of an empty file the kernel reads nothing.
+            Some((Teller::Listing, 0)) => false,
+            Some((Teller::Listing, _)) => tree.agreement.holds(now),
             // The object says which version reads are pinned to.
-            Some(Teller::Upload) | None => false,
+            Some((Teller::Upload, _)) | None => false,
         };
         let known = tree.fresh.take(ino, now) || holds;
         known.then(|| open_now(&mut tree, ino, first))
@@ -114,6 +127,16 @@ impl InodeTable {
         if let Ok(file) = self.0.tree.lock().file_mut(ino) {
             file.pages_stale = true;
         }
+    }
+
+    /// Whether the kernel must ask for the file's attributes again, because it knows another size. True once.
+    pub fn take_resized(&self, ino: InodeNo) -> bool {
+        self.0.tree.lock().file_mut(ino).is_ok_and(|file| std::mem::take(&mut file.size_stale))
+    }
+
+    /// Whether a request for the last bytes may be older than the discovery that the file is shorter than the kernel knows. True once.
+    pub fn take_old_end(&self, ino: InodeNo) -> bool {
+        self.0.tree.lock().file_mut(ino).is_ok_and(|file| std::mem::take(&mut file.end_is_old))
     }
 
     /// A read met another version of the object, or none: what S3 said of it holds no longer, whatever the TTL. Nor does what a listing of
@@ -324,10 +347,14 @@ fn open_now(tree: &mut Tree, ino: InodeNo, first: Option<First>) -> Result<OpenR
     let is_listed = file.stored.as_ref().is_some_and(|stored| stored.teller() == Teller::Listing);
     match file.open_read() {
         Ok((meta, keep_cache)) => {
-            let is_resized = std::mem::take(&mut file.size_stale);
+            let known = match (file.size_stale, file.was_larger) {
+                (true, _) => KnownSize::Other,
+                (false, true) => KnownSize::More,
+                (false, false) => KnownSize::Right,
+            };
             let (id, size) = (ObjectId { key, etag: meta.etag, modified }, meta.size);
             let first = first.filter(|first| first.is_of(&id, size));
-            Ok(OpenRead::Object { id, size, keep_cache, first, is_listed, is_resized })
+            Ok(OpenRead::Object { id, size, keep_cache, first, is_listed, known })
         }
         Err(Refusal::Busy { writer }) => Ok(OpenRead::Busy { writer }),
         Err(Refusal::HasReaders) => unreachable!("readers don't keep readers out"),
@@ -336,7 +363,7 @@ fn open_now(tree: &mut Tree, ino: InodeNo, first: Option<First>) -> Result<OpenR
 }
 
 /// A file that S3 has again takes its place among the remote ones, unless a directory is there, which hides it.
-fn hang_stored(tree: &mut Tree, ino: InodeNo) {
+pub(super) fn hang_stored(tree: &mut Tree, ino: InodeNo) {
     let Some(inode) = tree.inode(ino) else { return };
     debug_assert!(matches!(&inode.node, Node::File(file) if file.phase == Phase::Stored));
     let there = tree.child(inode.parent, &inode.name);

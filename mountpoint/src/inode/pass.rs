@@ -162,7 +162,7 @@ impl Pass {
             tree.prices.listed(took, page.objects.len() + page.common_prefixes.len());
             tree.walk.changed(key.as_str(), asked.event);
         }
-        let entries = readable(key, page, |listed, why| {
+        let entries = readable(key, page, table.0.config.folder_marks, |listed, why| {
             pages.hidden += 1;
             pages.hidden_example.get_or_insert_with(|| (listed.to_string(), why));
         });

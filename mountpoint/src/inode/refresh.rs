@@ -9,7 +9,7 @@ use super::tree::Tree;
 use super::{InodeNo, InodeTable};
 use crate::listing::batch::Batch;
 use crate::listing::expiry::PAGE;
-use crate::listing::merge::Merge;
+use crate::listing::merge::{Merge, What};
 use crate::listing::page::{Asked, readable};
 use crate::listing::recent::{Advice, After, Page, Recent};
 use crate::listing::walk::{self, Course};
@@ -182,7 +182,10 @@ impl InodeTable {
             directory.length = u32::try_from(names).ok();
         }
         let (mut merge, mut entries) = (Merge::new([]), Vec::new());
-        merge.page(readable(&key, page, |_, _| {}), &mut entries, |_| {});
+        let mut named = readable(&key, page, self.0.config.folder_marks, |_, _| {});
+        // A file of the marked name may lie before the page: lookups ask for that.
+        named.retain(|entry| entry.what != What::Marked);
+        merge.page(named, &mut entries, |_| {});
         if is_last {
             merge.finish(&mut entries);
         }

@@ -101,6 +101,35 @@ pub(super) async fn ask(
     }
 }
 
+/// The answer about a name where empty objects mark directories: marks are not files, and a name with nothing but its mark is a directory.
+pub(super) async fn with_folder_marks(
+    asker: &Asker,
+    directory: &ObjectKey,
+    name: &str,
+    answer: Remote,
+) -> Result<Remote> {
+    match answer {
+        Remote::File { meta, .. } if meta.size == 0 && path::marked(name).is_some() => Ok(Remote::Missing),
+        Remote::Missing => {
+            let Some(below) = path::directory_key(directory, name) else { return Ok(Remote::Missing) };
+            let mark = folder_mark(&**asker.client(), &below).await;
+            let mark =
+                mark.map_err(|error| Error::new(ErrorKind::Remote(Arc::new(error)), below.as_str()))?;
+            Ok(mark.map_or(Remote::Missing, |_| Remote::Directory))
+        }
+        answer => Ok(answer),
+    }
+}
+
+/// The key of the empty object beside a directory that marks it, if it is there.
+pub(super) async fn folder_mark(
+    client: &dyn ObjectClient,
+    directory: &ObjectKey,
+) -> s3::Result<Option<ObjectKey>> {
+    let Some(mark) = directory.folder_mark() else { return Ok(None) };
+    Ok(head(client, &mark).await?.filter(|meta| meta.size == 0).map(|_| mark))
+}
+
 /// One object's meta, for a lookup.
 async fn look(
     asker: &Asker,

@@ -128,6 +128,9 @@ impl InodeTable {
                     Rename::Done
                 }
                 // The object of before would be there again under the old name.
+                Phase::Writing(writing) if writing.is_staged && file.stored.is_some() => {
+                    Rename::Object { names, from, to, over }
+                }
                 Phase::Writing(_) if file.stored.is_some() => {
                     let why = "is being replaced in this mount; it can be renamed once it is closed";
                     return Err(Error::new(ErrorKind::NotPermitted(why), from.as_str()));
@@ -158,14 +161,19 @@ impl InodeTable {
         let until = now + tree.ttl.file();
         let is_there = |tree: &Tree| {
             let inode = tree.inode(*ino)?;
-            let is_it = inode.parent == *parent && inode.name == *name && inode.place == Place::Remote;
-            let stored = matches!(&inode.node, Node::File(file) if !file.is_local());
-            (is_it && stored).then_some(())
+            let Node::File(file) = &inode.node else { return None };
+            let is_it = inode.parent == *parent && inode.name == *name && inode.place != Place::Nowhere;
+            let stored = inode.place == Place::Remote && !file.is_local();
+            (is_it && (stored || file.is_staged())).then_some(())
         };
         if is_there(&tree).is_some() && tree.directory(*new_parent).is_ok() {
             tree.moves(*ino, *new_parent, new_name, now);
             if let Ok(file) = tree.file_mut(*ino) {
-                file.commit(meta, until);
+                if file.is_staged() {
+                    file.stored_from_stage(meta, until);
+                } else {
+                    file.commit(meta, until);
+                }
                 file.checked = super::compact::Moment::of(now);
             }
         } else {
@@ -254,6 +262,8 @@ impl Tree {
         let refuse = |why| Err(Error::new(ErrorKind::NotPermitted(why), key.clone()));
         let file = self.file_mut(ino)?;
         match (&file.phase, &file.stored) {
+            // The caller holds it: it is stored, and has all its bytes.
+            (Phase::Writing(writing), Some(stored)) if writing.is_staged => Ok(stored.meta().etag),
             (Phase::Writing(_) | Phase::New { .. }, _) => {
                 refuse("is being written in this mount; a rename can replace it once it is closed")
             }

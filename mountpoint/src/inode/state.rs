@@ -117,8 +117,12 @@ pub(super) struct File {
     pub(super) readers: u32,
     /// Whether the kernel's pages may be of what stood here before our own write, or hold changes that were refused.
     pub(super) pages_stale: bool,
-    /// Whether the kernel may have been told another size of this version.
+    /// Whether the kernel knows another size of this version, and heard of no change yet.
     pub(super) size_stale: bool,
+    /// Whether the kernel may know of more bytes than this version has.
+    pub(super) was_larger: bool,
+    /// Whether a request for the last bytes may be older than the discovery that there are fewer.
+    pub(super) end_is_old: bool,
 }
 
 /// The phase of a file: whether it is written in this mount.
@@ -139,6 +143,8 @@ pub(super) struct Writing {
     /// Bytes so far.
     pub(super) size: u64,
     pub(super) times: Times,
+    /// It lies in the stage: it has any number of writers and readers, and may be an object, too.
+    pub(super) is_staged: bool,
 }
 
 /// The times that a file shows until it is stored; then it has that of its object.
@@ -197,6 +203,8 @@ impl File {
             readers: 0,
             pages_stale: false,
             size_stale: false,
+            was_larger: false,
+            end_is_old: false,
         }
     }
 
@@ -209,6 +217,8 @@ impl File {
             readers: 0,
             pages_stale: false,
             size_stale: false,
+            was_larger: false,
+            end_is_old: false,
         }
     }
 
@@ -269,10 +279,44 @@ impl File {
             return Err(Refusal::HasReaders);
         }
         let before = if self.stored.is_some() { Before::Exists } else { Before::Absent };
-        self.phase =
-            Phase::Writing(Box::new(Writing { writer, size: before_size, times: Times::of(modified) }));
+        self.phase = Phase::Writing(Box::new(Writing {
+            writer,
+            size: before_size,
+            times: Times::of(modified),
+            is_staged: false,
+        }));
         self.pages_stale = true;
         Ok(before)
+    }
+
+    /// It goes into the stage under this number, with the bytes that the object has. Whether there is an object.
+    pub(super) fn stage(&mut self, number: u64) -> Result<Before, Refusal> {
+        let times = match &self.phase {
+            Phase::Writing(writing) => return Err(Refusal::Busy { writer: writing.writer }),
+            Phase::New { times } => **times,
+            Phase::Stored => Times::of(self.stored.as_ref().map_or(SystemTime::UNIX_EPOCH, Stored::modified)),
+        };
+        let size = self.stored.as_ref().map_or(0, Stored::size);
+        self.phase = Phase::Writing(Box::new(Writing { writer: number, size, times, is_staged: true }));
+        Ok(if self.stored.is_some() { Before::Exists } else { Before::Absent })
+    }
+
+    /// Whether it lies in the stage.
+    pub(super) fn is_staged(&self) -> bool {
+        matches!(&self.phase, Phase::Writing(writing) if writing.is_staged)
+    }
+
+    /// It is an object, and stays in the stage.
+    pub(super) fn stored_from_stage(&mut self, meta: &ObjectMeta, until: Instant) {
+        self.stored = Some(Stored::new(meta, Teller::Upload, Some(until)));
+    }
+
+    /// It left the stage, and is the object that is known. The times that it showed.
+    pub(super) fn leave_stage(&mut self) -> Option<Times> {
+        match std::mem::replace(&mut self.phase, Phase::Stored) {
+            Phase::Writing(writing) => Some(writing.times),
+            Phase::Stored | Phase::New { .. } => None,
+        }
     }
 
     /// The writer got this far.

@@ -59,7 +59,7 @@ impl Batch {
                 modified: SystemTime::UNIX_EPOCH,
             };
             match &entry.what {
-                What::Directory => {}
+                What::Directory | What::Marked => {}
                 What::Local(ino) => (packed.kind, packed.size) = (PackedKind::Local, ino.0),
                 What::File(meta) => {
                     text.push_str(meta.etag.as_str());

@@ -24,6 +24,8 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Directory,
+    /// A directory by an object beside it, unless something else has the name. It leaves as a directory.
+    Marked,
     File(ObjectMeta),
     /// The name exists only here.
     Local(EntryNo),
@@ -31,7 +33,7 @@ pub(crate) enum What {
 
 impl Entry {
     fn is_directory(&self) -> bool {
-        matches!(self.what, What::Directory)
+        matches!(self.what, What::Directory | What::Marked)
     }
 }
 
@@ -64,6 +66,8 @@ pub(crate) struct Merge {
     waiting: Vec<Entry>,
     /// The last entry that S3 sent.
     last: Option<Entry>,
+    /// Names of earlier pages that the last one begins with: `a` and `a/`, whose mark `a_$folder$` comes behind both.
+    begins: Vec<Box<str>>,
     /// Names that went out (hashed, by a key of our own), once pages came out of order.
     seen: Option<(RandomState, HashSet<u64>)>,
 }
@@ -72,7 +76,7 @@ impl Merge {
     pub(crate) fn new(locals: impl IntoIterator<Item = (Box<str>, EntryNo)>) -> Self {
         let mut locals: Vec<_> = locals.into_iter().collect();
         locals.sort_unstable_by(|a, b| order(&b.0, &a.0));
-        Self { locals, waiting: Vec::new(), last: None, seen: None }
+        Self { locals, waiting: Vec::new(), last: None, begins: Vec::new(), seen: None }
     }
 
     /// Whether everything came in order so far.
@@ -87,6 +91,7 @@ impl Merge {
         out: &mut Vec<Entry>,
         left: impl FnOnce(&mut dyn FnMut(&str)),
     ) {
+        self.settle_marks(&mut page);
         page.sort_by(sent);
         let (Some(first), Some(end)) = (page.first(), page.last().cloned()) else { return };
         let in_order = self.last.as_ref().is_none_or(|last| sent(last, first).is_lt());
@@ -124,6 +129,24 @@ impl Merge {
         }
         while let Some((name, ino)) = self.locals.pop() {
             out.push(Entry { name, what: What::Local(ino) });
+        }
+    }
+
+    /// A mark is a directory, unless a file or a directory has the name. Those come before it, perhaps pages before.
+    fn settle_marks(&mut self, page: &mut Vec<Entry>) {
+        let is_mark = |entry: &Entry| entry.what == What::Marked;
+        if page.iter().any(is_mark) {
+            let others = page.iter().filter(|entry| !is_mark(entry));
+            let names: HashSet<Box<str>> =
+                others.map(|entry| &entry.name).chain(&self.begins).cloned().collect();
+            page.retain(|entry| !is_mark(entry) || !names.contains(&entry.name));
+            page.iter_mut().filter(|entry| is_mark(entry)).for_each(|entry| entry.what = What::Directory);
+        }
+        if let Some(last) = page.iter().max_by(|a, b| sent(a, b)).map(|entry| entry.name.clone()) {
+            let begins = page.iter().filter(|entry| last.starts_with(&*entry.name));
+            let begins: Vec<_> = begins.map(|entry| entry.name.clone()).collect();
+            self.begins.retain(|name| last.starts_with(&**name) && !begins.contains(name));
+            self.begins.extend(begins);
         }
     }
 

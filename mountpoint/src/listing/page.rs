@@ -14,10 +14,23 @@ pub(crate) struct Asked {
     pub(crate) arrived: Instant,
 }
 
-/// The entries of a page that can be shown as names; `hide` gets the others, with the reason.
-pub(crate) fn readable(key: &ObjectKey, page: ListPage, mut hide: impl FnMut(&str, BadName)) -> Vec<Entry> {
+/// The entries of a page that can be shown as names; `hide` gets the others, with the reason. With `folder_marks`, empty objects may mark
+/// directories.
+pub(crate) fn readable(
+    key: &ObjectKey,
+    page: ListPage,
+    folder_marks: bool,
+    mut hide: impl FnMut(&str, BadName),
+) -> Vec<Entry> {
     let mut entries = Vec::with_capacity(page.objects.len() + page.common_prefixes.len());
     for object in page.objects {
+        if folder_marks
+            && object.meta.size == 0
+            && let Some(name) = object.key.as_str().strip_prefix(key.as_str()).and_then(path::marked)
+        {
+            entries.push(Entry { name: name.into(), what: What::Marked });
+            continue;
+        }
         let what = match path::show(key.as_str(), object.key.as_str()) {
             Shown::File(name) => Entry { name: name.into(), what: What::File(object.meta) },
             Shown::Directory(name) => Entry { name: name.into(), what: What::Directory },

@@ -6,7 +6,7 @@
 use std::ffi::OsStr;
 use std::fmt;
 
-use crate::object::ObjectKey;
+use crate::object::{FOLDER_MARK, ObjectKey};
 
 /// Longest name, in bytes: what statfs promises and what tools expect (`NAME_MAX`).
 pub(crate) const NAME_LEN_MAX: usize = 255;
@@ -110,6 +110,11 @@ pub(crate) fn directory_key(directory: &ObjectKey, name: &str) -> Option<ObjectK
     let directory = directory.as_str();
     (directory.len() + name.len() < ObjectKey::LEN_MAX)
         .then(|| ObjectKey::new([directory, name, "/"].concat()))
+}
+
+/// The directory that an empty object of this name marks, as Hadoop and EMR do it. The ending alone marks none.
+pub(crate) fn marked(name: &str) -> Option<&str> {
+    name.strip_suffix(FOLDER_MARK).filter(|directory| check(directory).is_ok())
 }
 
 /// How one key of a directory's listing is shown.

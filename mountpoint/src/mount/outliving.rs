@@ -158,6 +158,11 @@ impl Outlived {
 }
 
 impl Ending {
+    /// The journal.
+    pub(super) fn journal(&self) -> Arc<Journal> {
+        Arc::clone(&self.journal)
+    }
+
     /// The mount is gone.
     pub(super) fn say(&self) {
         let agreed = crate::outlive::Agreed { greeting: Greeting::Ended, ..self.journal.agreed() };

@@ -4,6 +4,7 @@
 use foldhash::HashMap;
 use futures_util::stream::{self, StreamExt as _};
 
+use super::mark::Mark;
 use super::note::{Line, Note};
 use super::{Copied, Error, Mover, Result, Source};
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta, Second};
@@ -21,6 +22,8 @@ const NOTED_AT_ONCE: usize = 64;
 pub struct CopiedDirectory {
     /// The copies.
     pub copies: Vec<Copied>,
+    /// The copy of the mark beside the directory.
+    mark: Option<Mark>,
     note: Option<Arc<Note>>,
 }
 
@@ -48,17 +51,21 @@ impl Mover {
         let marker = self.marker_alone(to).await?;
         let items = items(listed, from, to, marker)?;
         if items.is_empty() {
-            return Ok(CopiedDirectory { copies: Vec::new(), note: None });
+            let mark = self.copy_mark(from, to).await?;
+            return Ok(CopiedDirectory { copies: Vec::new(), mark, note: None });
         }
         let objects = items.iter().map(|item| (behind(&item.source.key, from), item.source.etag.clone()));
         let note = self.begin_note(from.as_str(), to.as_str(), objects.collect()).await?;
         let (copies, failed) = self.copy_all(items, note.as_ref()).await;
         let proven = match failed {
-            None => self.proven_below(to, copies.clone()).await,
+            None => match self.proven_below(to, copies.clone()).await {
+                Ok(copies) => self.copy_mark(from, to).await.map(|mark| (copies, mark)),
+                Err(error) => Err(error),
+            },
             Some(error) => Err(error),
         };
         match proven {
-            Ok(copies) => Ok(CopiedDirectory { copies, note }),
+            Ok((copies, mark)) => Ok(CopiedDirectory { copies, mark, note }),
             Err(error) => {
                 self.take_all_back(&copies).await;
                 self.remove_note(note).await;
@@ -73,8 +80,10 @@ impl Mover {
     /// # Errors
     /// `Remote`: the store does not delete; nothing was deleted, and the copies are taken back. `Partial`: some are deleted.
     pub async fn delete_directory(&self, copied: CopiedDirectory) -> Result<Vec<ObjectKey>> {
-        let CopiedDirectory { copies, note } = copied;
-        let Some((first, others)) = copies.split_first() else { return Ok(Vec::new()) };
+        let CopiedDirectory { copies, mark, note } = copied;
+        let Some((first, others)) = copies.split_first() else {
+            return self.delete_mark(mark, 0).await.map(|()| Vec::new());
+        };
         if let Some(note) = &note
             && let Err(error) = add(note, vec![Line::Deleting], true).await
         {
@@ -87,6 +96,7 @@ impl Mover {
             Ok(Source::Replaced) => stay.push(first.source.key.clone()),
             Err(error) if self.client.head_object(&first.source.key).await.is_ok() => {
                 self.take_all_back(&copies).await;
+                self.take_mark_back(mark).await;
                 self.remove_note(note).await;
                 return Err(error);
             }
@@ -111,6 +121,7 @@ impl Mover {
         drop(deletes);
         match last {
             None => {
+                self.delete_mark(mark, copies.len()).await?;
                 self.remove_note(note).await;
                 Ok(stay)
             }

@@ -8,6 +8,7 @@
 
 mod directory;
 mod lost;
+mod mark;
 mod note;
 mod object;
 mod parts;
@@ -42,6 +43,8 @@ pub struct Config {
     pub at_once: usize,
     /// Objects of a directory that may be renamed (`--rename-limit`). Doubling it allows renames that take twice as long.
     pub names_max: usize,
+    /// An empty object `dir_$folder$` marks the directory `dir/`, and gets the new name with it.
+    pub folder_marks: bool,
     /// The notes of long renames; `None`: they are not noted.
     pub notes: Option<NotesConfig>,
 }
@@ -54,6 +57,7 @@ impl Default for Config {
             parts_at_once: 16,
             at_once: 64,
             names_max: 100_000,
+            folder_marks: false,
             notes: None,
         }
     }

@@ -109,7 +109,7 @@ impl Notes {
     /// Makes the directory if need be, and looks whether it can be written.
     ///
     /// # Errors
-    /// Those of the disk, or of `/proc`.
+    /// The errors of the disk, or of `/proc`.
     pub(super) fn open(config: NotesConfig) -> io::Result<Self> {
         let folder = config.dir.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -121,7 +121,7 @@ impl Notes {
     /// A note that is on the disk when this returns.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// The errors of the disk.
     pub(super) fn begin(&self, from: &str, to: &str, objects: &[(String, ETag)]) -> io::Result<Note> {
         let head = Head {
             endpoint: self.config.endpoint.clone(),
@@ -219,7 +219,7 @@ impl Note {
     /// Adds lines; with `sync` they are on the disk when this returns.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// The errors of the disk.
     pub(super) fn add(&self, lines: &[Line], sync: bool) -> io::Result<()> {
         let mut text = String::new();
         for line in lines {

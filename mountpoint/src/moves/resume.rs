@@ -80,7 +80,13 @@ impl Mover {
                 Err(error) => failed = Some(error),
             }
         }
-        failed.map_or(Ok(moved), Err)
+        if let Some(failed) = failed {
+            return Err(failed);
+        }
+        let (from, to) = (ObjectKey::new(from), ObjectKey::new(to));
+        let mark = self.copy_mark(&from, &to).await?;
+        self.delete_mark(mark, progress.objects.len()).await?;
+        Ok(moved)
     }
 
     /// The objects that a note may speak of, by their keys.
@@ -108,13 +114,18 @@ impl Mover {
         progress: &Progress,
         note: &Arc<Note>,
     ) -> Result<Option<Copied>> {
-        let Some(there) = there else {
+        let is_noted = match &there {
+            Some(there) => progress.copied.get(&item.number).is_some_and(|copy| copy.matches(there.as_str())),
             // Copied it was, and another client has removed the copy.
-            return if progress.deleting { Ok(None) } else { self.copy_item(item, Some(note)).await };
+            None if progress.deleting => return Ok(None),
+            None => match self.copy_item(item, Some(note)).await {
+                // A request of the killed process may have arrived since the listing.
+                Err(Error::Taken) => false,
+                copied => return copied,
+            },
         };
-        let id = ObjectId::by_etag(item.to.clone(), there);
-        let is_noted = progress.copied.get(&item.number).is_some_and(|copy| copy.matches(id.etag.as_str()));
-        if is_noted {
+        if let Some(there) = there.filter(|_| is_noted) {
+            let id = ObjectId::by_etag(item.to.clone(), there);
             let meta = item.meta.clone();
             return Ok(Some(Copied { source: item.source.clone(), id, meta }));
         }

@@ -2,6 +2,7 @@
 //! request in turn fails, or its answer is lost, or another client comes between.
 
 mod directory;
+mod mark;
 
 use std::collections::BTreeMap;
 

@@ -137,6 +137,15 @@ impl Journal {
         Ok((Self { table, shared, identity, state: Mutex::new(state) }, restored))
     }
 
+    /// The identity of a journal that another engine has in use. Nothing is locked.
+    ///
+    /// # Errors
+    /// This program could not go on with it.
+    pub fn examine(shared: &OwnedFd) -> Result<Identity, Refused> {
+        let page = table::examine(shared)?;
+        header::decode_identity(&page).ok_or(Refused::Damaged("bucket and prefix"))
+    }
+
     /// The descriptor that a holder keeps.
     pub fn shared(&self) -> BorrowedFd<'_> {
         self.shared.as_fd()

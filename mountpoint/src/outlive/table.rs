@@ -60,10 +60,15 @@ pub(super) fn new_file() -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// The same file by a description of our own, whose lock ends with this process.
+/// The same file by a description of our own.
 fn reopen(shared: &OwnedFd) -> Result<File, Refused> {
     let path = format!("/proc/self/fd/{}", shared.as_raw_fd());
-    let file = File::options().read(true).write(true).open(path)?;
+    Ok(File::options().read(true).write(true).open(path)?)
+}
+
+/// The same file by a description of our own, whose lock ends with this process.
+fn lock(shared: &OwnedFd) -> Result<File, Refused> {
+    let file = reopen(shared)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(file),
         Err(Errno::WOULDBLOCK) => Err(Refused::InUse),
@@ -71,9 +76,40 @@ fn reopen(shared: &OwnedFd) -> Result<File, Refused> {
     }
 }
 
+/// The first page of a table that another process may have in use.
+pub(super) fn examine(shared: &OwnedFd) -> Result<Vec<u8>, Refused> {
+    check_seals(shared)?;
+    Ok(first_page(&reopen(shared)?)?.1)
+}
+
+fn check_seals(shared: &OwnedFd) -> Result<(), Refused> {
+    let against_us = SealFlags::GROW | SealFlags::WRITE | SealFlags::FUTURE_WRITE;
+    match fcntl_get_seals(shared) {
+        Ok(seals) if seals.contains(SealFlags::SHRINK) && !seals.intersects(against_us) => Ok(()),
+        _ => Err(Refused::Unsealed),
+    }
+}
+
+/// The length of a table, and its first page.
+fn first_page(file: &File) -> Result<(u64, Vec<u8>), Refused> {
+    let len = file.metadata()?.len();
+    if !(SHELF..=SIZE_MAX).contains(&len) || len % SHELF != 0 {
+        return Err(Refused::Length(len));
+    }
+    let mut page = vec![0; PAGE as usize];
+    file.read_exact_at(&mut page, 0)?;
+    if !page.starts_with(MAGIC) {
+        return Err(Refused::Foreign);
+    }
+    match u32::from_le_bytes([page[8], page[9], page[10], page[11]]) {
+        VERSION => Ok((len, page)),
+        other => Err(Refused::Version(other)),
+    }
+}
+
 impl Table {
     pub(super) fn create(shared: &OwnedFd, identity: &Identity) -> Result<Self, Refused> {
-        let file = reopen(shared)?;
+        let file = lock(shared)?;
         ftruncate(&file, SHELF).map_err(io::Error::from)?;
         let slots = Slots { shelves: 1, ..Slots::default() };
         let table = Self::over(file, slots);
@@ -95,25 +131,9 @@ impl Table {
 
     /// Opens a table that is there; its first page and its records.
     pub(super) fn open(shared: &OwnedFd) -> Result<(Self, Vec<u8>, Vec<Record>), Refused> {
-        let against_us = SealFlags::GROW | SealFlags::WRITE | SealFlags::FUTURE_WRITE;
-        match fcntl_get_seals(shared) {
-            Ok(seals) if seals.contains(SealFlags::SHRINK) && !seals.intersects(against_us) => {}
-            _ => return Err(Refused::Unsealed),
-        }
-        let file = reopen(shared)?;
-        let len = file.metadata()?.len();
-        if !(SHELF..=SIZE_MAX).contains(&len) || len % SHELF != 0 {
-            return Err(Refused::Length(len));
-        }
-        let mut page = vec![0; PAGE as usize];
-        file.read_exact_at(&mut page, 0)?;
-        if !page.starts_with(MAGIC) {
-            return Err(Refused::Foreign);
-        }
-        match u32::from_le_bytes([page[8], page[9], page[10], page[11]]) {
-            VERSION => {}
-            other => return Err(Refused::Version(other)),
-        }
+        check_seals(shared)?;
+        let file = lock(shared)?;
+        let (len, page) = first_page(&file)?;
         let mut slots = Slots { shelves: (len / SHELF) as usize, ..Slots::default() };
         let mut records: HashMap<Subject, (Record, u64)> = HashMap::new();
         let mut shelf = vec![0; SHELF as usize];

@@ -79,6 +79,9 @@ struct Learned {
     refuses_copies: bool,
     /// Checksum headers are refused, with whatever words.
     refuses_checksums: bool,
+    /// 501 to a question for the checksum of an object.
+    #[serde(default)]
+    refuses_checksum_mode: bool,
     /// Uploads without Content-MD5 are refused.
     demands_md5: bool,
     /// An upload whose parts differ in size is refused at its end.
@@ -161,6 +164,20 @@ impl Abilities {
     /// Whether uploads go without checksum headers.
     pub(crate) fn refuses_checksums(&self) -> bool {
         self.learned.lock().refuses_checksums
+    }
+
+    /// Whether objects are asked for without their checksums.
+    pub(crate) fn refuses_checksum_mode(&self) -> bool {
+        self.learned.lock().refuses_checksum_mode
+    }
+
+    /// An object was answered only without the question for its checksum.
+    pub(crate) fn learn_refused_checksum_mode(&self) {
+        if self.learn(|learned| set(&mut learned.refuses_checksum_mode)) {
+            tracing::warn!(
+                "the store refuses x-amz-checksum-mode: what is read is not compared with the checksum of the whole object"
+            );
+        }
     }
 
     /// Whether uploads go with Content-MD5, whatever else proves their bytes.

@@ -115,7 +115,7 @@ impl Bucket {
     /// One page of its objects.
     ///
     /// # Errors
-    /// As [`crate::s3::ObjectClient::list_objects`].
+    /// The same as [`crate::s3::ObjectClient::list_objects`].
     pub async fn list(&self, request: &ListObjects) -> Result<ListPage> {
         Box::pin(list::list_objects(&self.wire, request)).await
     }
@@ -143,7 +143,7 @@ impl Bucket {
     /// Uploads under way below this prefix.
     ///
     /// # Errors
-    /// As [`crate::s3::ObjectClient::list_multipart_uploads`].
+    /// The same as [`crate::s3::ObjectClient::list_multipart_uploads`].
     pub async fn uploads(&self, prefix: &str) -> Result<Vec<PendingUpload>> {
         Box::pin(multipart::list_uploads(&self.wire, prefix)).await
     }
@@ -151,7 +151,7 @@ impl Bucket {
     /// Gives an upload up. One that is gone already is a success.
     ///
     /// # Errors
-    /// As [`crate::s3::ObjectClient::abort_multipart_upload`].
+    /// The same as [`crate::s3::ObjectClient::abort_multipart_upload`].
     pub async fn abort(&self, upload: &UploadId) -> Result<()> {
         Box::pin(multipart::abort(&self.wire, upload)).await
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::{Method, StatusCode};
+use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use crate::net::flow::lanes::Lane;
 use crate::net::flow::share::Floor;
@@ -30,6 +30,8 @@ pub(crate) struct Attempts<'a> {
     fails: bool,
     refreshed: bool,
     corrected: bool,
+    /// The store may not know the question for the checksum of an object.
+    leaves_checksums: bool,
     /// An attempt before this one may have done what was asked.
     pub(crate) ambiguous: bool,
     slot: Option<Slot<'a>>,
@@ -59,6 +61,7 @@ impl<'a> Attempts<'a> {
             fails: false,
             refreshed: false,
             corrected: false,
+            leaves_checksums: false,
             ambiguous: false,
             slot: None,
             takes_slots: true,
@@ -100,6 +103,12 @@ impl<'a> Attempts<'a> {
             sent: None,
             clocks: self.clocks(),
         }
+    }
+
+    /// The header that asks for the checksum that the store has of the object; `None` where the store refuses it.
+    pub(crate) fn checksum_mode(&self) -> Option<(HeaderName, HeaderValue)> {
+        let is_asked = !self.leaves_checksums && !self.wire.abilities.refuses_checksum_mode();
+        is_asked.then(checksum_mode)
     }
 
     /// How long the attempt that begins now may wait for what.
@@ -188,6 +197,9 @@ impl<'a> Attempts<'a> {
 
     /// Notes that the attempt worked.
     pub(crate) fn succeeded(&mut self) {
+        if self.leaves_checksums {
+            self.wire.abilities.learn_refused_checksum_mode();
+        }
         self.answered();
     }
 
@@ -232,9 +244,14 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Failures that are ours to mend, each at most once in a call: stale credentials, a wrong clock.
+    /// Failures that are ours to mend, each at most once in a call: stale credentials, a wrong clock, a header that the store does not know.
     async fn cure(&mut self, failure: &Failure) -> bool {
         let code = failure.error.code();
+        let reads = matches!(self.operation, "HeadObject" | "GetObject");
+        if reads && *failure.error.kind() == ErrorKind::Unsupported && self.checksum_mode().is_some() {
+            self.leaves_checksums = true;
+            return true;
+        }
         if code == Some(CLOCK_REFUSED)
             && !self.corrected
             && let Some(theirs) = failure.date
@@ -271,6 +288,11 @@ fn may_be_about_credentials(error: &Error) -> bool {
         }
         _ => false,
     }
+}
+
+/// Asks for the checksum that the store has of the object.
+fn checksum_mode() -> (HeaderName, HeaderValue) {
+    (HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED"))
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ use crate::s3::auth::profile;
 use crate::s3::auth::sign::{Signer, Skew};
 use crate::s3::endpoint::Endpoint;
 use crate::s3::hedge::Hedge;
+use crate::s3::oddities::Oddity;
 use crate::s3::ops::if_absent::guarded;
 use crate::s3::ops::{complete, copy, delete, first, get, head, list, multipart, put, tagging};
 use crate::s3::outage::Outage;
@@ -168,6 +169,21 @@ impl S3Client {
     /// Whether the store has refused an upload for lack of Content-MD5, to this client or to a mount before it.
     pub fn demands_md5(&self) -> bool {
         self.wire.abilities.demands_md5()
+    }
+
+    /// Whether objects are answered only without the question for their checksums.
+    pub fn refuses_checksum_mode(&self) -> bool {
+        self.wire.abilities.refuses_checksum_mode()
+    }
+
+    /// Whether a listing had entries that can't be shown.
+    pub fn has_left_out_entries(&self) -> bool {
+        self.wire.abilities.oddities.has_seen(Oddity::BadEntries)
+    }
+
+    /// Whether a read was refused for If-Match with the object's own ETag.
+    pub fn is_refused_if_match(&self) -> bool {
+        self.wire.abilities.oddities.has_seen(Oddity::IfMatch)
     }
 
     /// Whether the store decompresses what is compressed, for clients that do not tell it to leave that.

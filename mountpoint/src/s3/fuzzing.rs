@@ -27,6 +27,16 @@ pub fn dates(text: &str) -> [Option<SystemTime>; 2] {
     [date::http_date(text), date::xml_date(text)]
 }
 
+/// Whether a document ends with the end of the element that it begins with.
+pub fn is_whole(document: &[u8]) -> bool {
+    xml::is_whole(document)
+}
+
+/// The name of the root element of a document.
+pub fn root(document: &[u8]) -> Option<String> {
+    xml::root(document)
+}
+
 /// Reads a document as the name of an upload that CreateMultipartUpload began.
 ///
 /// # Errors

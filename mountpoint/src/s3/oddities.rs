@@ -16,9 +16,11 @@ pub(crate) enum Oddity {
     BadEntries,
     /// If-Match is refused although the object is the one that is meant.
     IfMatch,
+    /// If-None-Match is refused where nothing is, most likely for a delete marker.
+    Markers,
 }
 
-const KINDS: usize = 5;
+const KINDS: usize = 6;
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -45,8 +47,16 @@ impl Oddities {
             Oddity::IfMatch => {
                 "the store refuses If-Match with its own ETag: reads go without it, and compare the answer"
             }
+            Oddity::Markers => {
+                "the store refuses If-None-Match where nothing is, as for a delete marker: there a file is stored without it, once HEAD has found nothing"
+            }
         };
         tracing::warn!(key = key.map(tracing::field::display), detail, "{meaning} (logged once)");
+    }
+
+    /// Whether an answer was so.
+    pub(crate) fn has_seen(&self, oddity: Oddity) -> bool {
+        self.seen[oddity as usize].load(Relaxed) > 0
     }
 
     /// Reads go without If-Match from now on.

@@ -87,6 +87,19 @@ impl ProbeAnswer {
         (meta.unwrap_or_else(|| answer::meta_of(&self.headers, 0)), says_length)
     }
 
+    /// Whether `Last-Modified` is spelt as HTTP wants it; `None` without one.
+    #[must_use]
+    pub fn has_plain_date(&self) -> Option<bool> {
+        let date = self.header("last-modified")?;
+        Some(date.len() == 29 && date.as_bytes()[3] == b',' && date.ends_with(" GMT"))
+    }
+
+    /// The name of the root element of the document.
+    #[must_use]
+    pub fn root(&self) -> Option<String> {
+        xml::root(&self.body)
+    }
+
     /// The S3 code of a refusal, or the status.
     #[must_use]
     pub fn word(&self) -> String {
@@ -221,7 +234,7 @@ impl S3Client {
     /// CompleteMultipartUpload with If-None-Match, whatever is known of the store.
     ///
     /// # Errors
-    /// As [`Self::put_if_absent`].
+    /// The same as [`Self::put_if_absent`].
     pub async fn complete_if_absent(&self, request: &CompleteUpload) -> Result<Stored> {
         complete::complete(
             &self.wire,

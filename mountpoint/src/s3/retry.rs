@@ -207,7 +207,7 @@ impl Slots {
             self.free.add_permits(wanted - counts.slots);
             counts.slots = wanted;
         } else if wanted < counts.slots {
-            // Those in use go when they are free and the next call begins or ends.
+            // Slots in use go when they are free and the next call begins or ends.
             counts.slots -= self.free.forget_permits(counts.slots - wanted);
         }
     }

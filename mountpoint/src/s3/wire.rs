@@ -526,6 +526,12 @@ impl Collected {
         self.context.failure(error, true)
     }
 
+    /// Whether nothing but the end of the connection ends the body: one that breaks off looks like one that is whole.
+    pub(crate) fn ends_with_connection(&self) -> bool {
+        let has = |name| self.headers.contains_key(name);
+        !has(http::header::CONTENT_LENGTH) && !has(http::header::TRANSFER_ENCODING)
+    }
+
     /// A success by its status, and no answer to what was asked: the error that a store tells behind status 200, when its head is sent already,
     /// or one that makes no sense.
     pub(crate) fn unexpected(self, why: impl Into<String>, wall: std::time::SystemTime) -> Failure {
@@ -550,9 +556,11 @@ impl Collected {
             .status(self.status.as_u16())
             .answer(document.code, document.message)
             .request_id(request_id);
+        let date = answer::date(&self.headers);
         Failure {
-            retry_after: answer::retry_after(&self.headers, wall),
-            date: answer::date(&self.headers),
+            // A date is a time of the store's clock, which may be another than this machine's.
+            retry_after: answer::retry_after(&self.headers, date.unwrap_or(wall)),
+            date,
             ..self.context.failure(error, ambiguous)
         }
     }

@@ -21,8 +21,36 @@ pub(super) use uploads::{
 /// Bytes of a document that are read at all.
 pub(crate) const BODY_MAX: usize = 16 << 20;
 const DEPTH_MAX: usize = 16;
+/// Characters of a name that a report shows.
+const NAME_MAX: usize = 40;
 /// More than any store puts on a page (1000), for those that ignore `max-keys`.
 const ENTRIES_MAX: usize = 10_000;
+
+/// Whether a document ends with the end of the element that it begins with. False: it may have been cut.
+pub(super) fn is_whole(document: &[u8]) -> bool {
+    let closed = document.trim_ascii_end().ends_with(b">");
+    match (root_at(document), document.windows(2).rposition(|it| it == b"</")) {
+        (Some(begins), Some(ends)) => closed && name(&document[begins..]) == name(&document[ends + 2..]),
+        _ => false,
+    }
+}
+
+/// The name of the root element.
+pub(super) fn root(document: &[u8]) -> Option<String> {
+    Some(String::from_utf8_lossy(name(&document[root_at(document)?..])).chars().take(NAME_MAX).collect())
+}
+
+/// The place of the root element's name.
+fn root_at(document: &[u8]) -> Option<usize> {
+    let opened = document.windows(2).position(|it| it[0] == b'<' && it[1].is_ascii_alphabetic());
+    opened.map(|at| at + 1)
+}
+
+/// The name of an element, behind its `<`.
+fn name(open: &[u8]) -> &[u8] {
+    let is_end = |b: &u8| b.is_ascii_whitespace() || matches!(b, b'>' | b'/');
+    &open[..open.iter().position(is_end).unwrap_or(open.len())]
+}
 
 /// Names that mean something to us; all others are one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -306,6 +334,15 @@ mod tests {
         assert_eq!(body.region.as_deref(), Some("r"));
         assert_eq!(error_body(b"<html>503"), ErrorBody::default());
         assert_eq!(error_body(b""), ErrorBody::default());
+    }
+
+    #[test]
+    fn a_document_that_was_cut_anywhere_is_not_whole() {
+        let whole = b"<?xml version=\"1.0\"?>\n<List xmlns=\"x\"><A><List2/></A><B/></List>\n";
+        assert!(is_whole(whole));
+        for end in 0..whole.len() - 1 {
+            assert!(!is_whole(&whole[..end]), "{:?}", String::from_utf8_lossy(&whole[..end]));
+        }
     }
 
     proptest! {

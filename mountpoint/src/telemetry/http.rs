@@ -1,4 +1,4 @@
-//! The small HTTP server of `--metrics-listen` and of the control socket: `/metrics`, `/healthz`, and for the latter `/status`.
+//! The small HTTP server of `--metrics-listen` and of the control socket: `/metrics`, `/healthz`, and for the latter `/status` and `/upgrade`.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -30,6 +30,9 @@ use crate::sync::Arc;
 const CONNECTIONS_MAX: usize = 16;
 /// How long a client may send no request before its connection is closed, so that its place is free.
 const REQUEST_WITHIN: Duration = Duration::from_secs(60);
+/// The request to hand the mount over to another program.
+pub const UPGRADE: &str = "/upgrade";
+const TEXT: &str = "text/plain; charset=utf-8";
 /// The pause after an accept that failed: for want of descriptors, mostly.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -214,8 +217,21 @@ async fn accept_for_ever<S, F>(
         let telemetry = Arc::clone(&telemetry);
         tokio::spawn(async move {
             let answer = service_fn(move |request: Request<Incoming>| {
-                let response = answer(&telemetry, door, request.method(), request.uri().path());
-                async move { Ok::<_, Infallible>(response) }
+                let telemetry = Arc::clone(&telemetry);
+                async move {
+                    let uri = request.uri();
+                    let refusal = match (request.method(), uri.path(), door) {
+                        (&Method::POST, UPGRADE, Door::Control) => match within(uri.query()) {
+                            Some(within) => Some(telemetry.mount.hand_over(within).await),
+                            None => Some("the query is within=SECONDS".to_owned()),
+                        },
+                        _ => None,
+                    };
+                    Ok::<_, Infallible>(match refusal {
+                        Some(refusal) => response(StatusCode::CONFLICT, TEXT, refusal),
+                        None => answer(&telemetry, door, request.method(), uri.path()),
+                    })
+                }
             });
             let mut connection = http1::Builder::new();
             connection.timer(TokioTimer::new()).header_read_timeout(REQUEST_WITHIN);
@@ -225,8 +241,13 @@ async fn accept_for_ever<S, F>(
     }
 }
 
+/// The time in the query `within=SECONDS`.
+fn within(query: Option<&str>) -> Option<Duration> {
+    let seconds: u32 = query?.strip_prefix("within=")?.parse().ok()?;
+    Some(Duration::from_secs(seconds.into()))
+}
+
 fn answer(telemetry: &Telemetry, door: Door, method: &Method, path: &str) -> Response<Full<Bytes>> {
-    const TEXT: &str = "text/plain; charset=utf-8";
     let (status, kind, body) = match (method, path, door) {
         (&Method::GET | &Method::HEAD, "/metrics", _) => {
             (StatusCode::OK, prometheus::CONTENT_TYPE, telemetry.page())
@@ -241,6 +262,10 @@ fn answer(telemetry: &Telemetry, door: Door, method: &Method, path: &str) -> Res
         }
         _ => (StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET\n".to_owned()),
     };
+    response(status, kind, body)
+}
+
+fn response(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::new(Bytes::from(body)));
     *response.status_mut() = status;
     response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));

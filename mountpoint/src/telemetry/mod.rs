@@ -14,9 +14,10 @@ mod status;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
+use futures_util::future::BoxFuture;
 
 pub use control::{Entry, PERMITTED, SocketFolder, places, read_entries};
-pub use http::Listen;
+pub use http::{Listen, UPGRADE};
 pub use status::{
     Cache, ErrorLine, Hits, Latency, Memory, OpenFiles, Origin, Requests, Status, Throughput, Upload,
 };
@@ -57,6 +58,10 @@ pub trait Mount: Send + Sync + 'static {
 
     /// The last errors and warnings of the log.
     fn errors(&self) -> Vec<ErrorLine>;
+
+    /// Hands the mount to the program that is installed now, once nothing is being written: within this time. The process is another one then;
+    /// an outcome says why all goes on as before.
+    fn hand_over(&self, within: Duration) -> BoxFuture<'static, String>;
 }
 
 /// All that is reported of one mount.

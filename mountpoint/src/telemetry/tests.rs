@@ -18,6 +18,10 @@ impl Mount for Nothing {
     fn errors(&self) -> Vec<ErrorLine> {
         Vec::new()
     }
+
+    fn hand_over(&self, within: Duration) -> BoxFuture<'static, String> {
+        Box::pin(async move { format!("not within {} s", within.as_secs()) })
+    }
 }
 
 pub(super) fn telemetry() -> Telemetry {

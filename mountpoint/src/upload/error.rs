@@ -8,8 +8,10 @@ use crate::sync::Arc;
 /// The failure of a write. Cheap to clone: the handle repeats it to every later call.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The write does not begin where the one before it ended. The upload is given up.
-    #[error("objects are written from start to end: the next byte is {expected}")]
+    /// The write goes back in the file, or lies farther beyond its end than bytes are kept. The upload is given up.
+    #[error(
+        "objects are written from start to end, and pieces out of order within 8 MiB: the next byte is {expected}"
+    )]
     OutOfOrder {
         /// The offset at which the next write must begin, in bytes.
         expected: u64,

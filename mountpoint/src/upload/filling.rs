@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Error;
+use super::early::Piece;
 use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::{Part, Want};
@@ -154,7 +155,7 @@ impl Upload {
         }
     }
 
-    /// Writes the zeros that a program was promised and did not write, once the turn is free: no more bytes come.
+    /// Writes what lies beyond the end, and zeros before and behind it, once the turn is free: no more bytes come.
     ///
     /// # Errors
     /// As `absorb`, and `Aborted`.
@@ -163,7 +164,7 @@ impl Upload {
             let changed = self.changed.notified();
             {
                 let state = self.state.lock();
-                if state.size >= state.promised || matches!(state.stage, Stage::Failed { .. }) {
+                if state.size >= state.length() || matches!(state.stage, Stage::Failed { .. }) {
                     return Ok(());
                 }
                 if !state.is_busy {
@@ -182,13 +183,9 @@ impl Upload {
                 if let (Some((want, reservation)), Some(part)) = (granted.take(), &mut state.part) {
                     part.grant(want, reservation)?;
                 }
-                let missing = state.promised.saturating_sub(state.size);
-                let len = missing.min(ZEROS.len() as u64) as usize;
-                let mut rest = &ZEROS[..len];
-                let need = if len > 0 { self.absorb(&mut state, &mut rest)? } else { None };
-                state.size += (len - rest.len()) as u64;
+                let need = self.pad_once(&mut state)?;
                 match need {
-                    None if state.size >= state.promised => return Ok(()),
+                    None if state.size >= state.length() => return Ok(()),
                     need => need,
                 }
             };
@@ -196,6 +193,27 @@ impl Upload {
                 granted = self.obtain(need).await?;
             }
         }
+    }
+
+    /// Puts one early piece, or some zeros, behind what is there.
+    fn pad_once(self: &Arc<Self>, state: &mut State) -> Result<Option<Need>, Error> {
+        let at = state.size;
+        if let Some(Piece { data, permit }) = state.early.take(at) {
+            let mut rest = data.as_slice();
+            let need = self.absorb(state, &mut rest)?;
+            state.size += (data.len() - rest.len()) as u64;
+            if !rest.is_empty() {
+                let (at, data) = (state.size, rest.to_vec()); // copy: rare, no memory at hand
+                state.early.keep(at, Piece { data, permit });
+            }
+            return Ok(need);
+        }
+        let missing = state.early.start().unwrap_or(state.promised).saturating_sub(at);
+        let len = missing.min(ZEROS.len() as u64) as usize;
+        let mut rest = &ZEROS[..len];
+        let need = if len > 0 { self.absorb(state, &mut rest)? } else { None };
+        state.size += (len - rest.len()) as u64;
+        Ok(need)
     }
 
     /// Like [`Upload::absorb`]; when too many writes lie on the heap already, what has no memory goes to disk right away, and so does what

@@ -98,7 +98,7 @@ impl Journal {
     /// Makes the directory if need be, and looks whether it can be written.
     ///
     /// # Errors
-    /// Those of the disk, or of `/proc`.
+    /// The errors of the disk, or of `/proc`.
     pub(super) fn open(config: Config) -> io::Result<Self> {
         let folder = config.dir.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -112,7 +112,7 @@ impl Journal {
     /// Notes an upload. To be called before its first part is sent.
     ///
     /// # Errors
-    /// Those of the disk.
+    /// The errors of the disk.
     pub(super) fn note(&self, upload: &UploadId) -> io::Result<Entry> {
         self.note_in(upload, create)
     }

@@ -23,6 +23,10 @@ use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 /// directory for it they fail.
 pub(super) const HELD_MAX: u64 = 32 << 20;
 
+/// Bytes beyond the ends of all files that are kept on the heap, outside the budget too. Past it such a write fails. Doubling it doubles how many
+/// files programs write out of order at once.
+const EARLY_MAX: u64 = 16 << 20;
+
 #[derive(Debug)]
 pub(super) struct Memory {
     pool: Pool,
@@ -34,6 +38,7 @@ pub(super) struct Memory {
     first_max: u64,
     first: AtomicU64,
     held: AtomicU64,
+    early: AtomicU64,
     spill_files: AtomicU64,
     sending: AtomicU64,
     sent: AtomicU64,
@@ -68,6 +73,7 @@ impl Memory {
             reclaim,
             first: AtomicU64::new(0),
             held: AtomicU64::new(0),
+            early: AtomicU64::new(0),
             spill_files: AtomicU64::new(0),
             sending: AtomicU64::new(0),
             sent: AtomicU64::new(0),
@@ -98,6 +104,11 @@ impl Memory {
     /// Permission to hold a copy of a write on the heap.
     pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> Option<Counted> {
         self.count(|m| &m.held, bytes as u64, HELD_MAX)
+    }
+
+    /// Permission to keep bytes that lie beyond the end of their file.
+    pub(super) fn early(self: &Arc<Self>, bytes: usize) -> Option<Counted> {
+        self.count(|m| &m.early, bytes as u64, EARLY_MAX)
     }
 
     /// Permission to have one more part on disk.

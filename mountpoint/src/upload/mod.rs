@@ -1,11 +1,12 @@
 //! Writing: an open file becomes one object.
 //!
-//! Enters: bytes in order, lent for the length of a call. Leaves: one PutObject, or a multipart upload with parallel parts, and then
+//! Enters: bytes in order, or a little beyond the end, lent for the length of a call. Leaves: one PutObject, or a multipart upload with parallel parts, and then
 //! the metadata of the new object; or an error that every later call repeats. Nothing is visible before [`Upload::finish`]. Only a held
 //! reply slows a writer down: no caller's thread waits for the network or for memory. This room knows no inode, no handle and
 //! no errno.
 
 mod append;
+mod early;
 mod error;
 mod filling;
 mod finish;
@@ -176,10 +177,15 @@ impl Uploader {
     /// An upload to `key` that holds nothing and has sent nothing yet. With `only_if_absent` the store refuses
     /// it at the end (`Exists`) if an object is there.
     pub fn create(&self, key: ObjectKey, only_if_absent: bool) -> Arc<Upload> {
+        self.replace(key, if only_if_absent { Replaces::Nothing } else { Replaces::Anything })
+    }
+
+    /// An upload to `key` that replaces what the caller knows to be there, and nothing else.
+    pub fn replace(&self, key: ObjectKey, replaces: Replaces) -> Arc<Upload> {
         let content_type = (self.0.config.content_type)(&key);
         let object = NewObject {
             properties: Properties { content_type, ..Properties::default() },
-            replaces: if only_if_absent { Replaces::Nothing } else { Replaces::Anything },
+            replaces,
             checksum: self.0.config.checksum,
             ..NewObject::new(key)
         };

@@ -34,7 +34,7 @@ impl SpillFile {
     /// An empty one in `dir`.
     ///
     /// # Errors
-    /// Those of the disk; [`is_out_of_files`] when there are too many.
+    /// The errors of the disk; [`is_out_of_files`] when there are too many.
     pub(super) fn create(dir: &Path, memory: &Arc<Memory>) -> io::Result<Self> {
         let _permit = memory.spill_file()?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC;

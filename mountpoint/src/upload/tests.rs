@@ -170,6 +170,62 @@ async fn a_write_out_of_order_gives_the_upload_up_for_good() {
 }
 
 #[tokio::test]
+async fn pieces_in_any_order_are_stored_as_they_lie() {
+    let pieces = 40;
+    for (len, lacks) in
+        [(PART / 7, None), (PART + 3, None), (PART / 3, Some(5)), (PART + 9, Some(0)), (PART, Some(39))]
+    {
+        let bench = Bench::new(small_parts());
+        let mut expected = data(pieces * len, 3);
+        let upload = bench.create("a");
+        // Each group of eight from its end to its start.
+        for n in (0..pieces).map(|n| n / 8 * 8 + 7 - n % 8).filter(|n| Some(*n) != lacks) {
+            write(&upload, n * len, &expected[n * len..(n + 1) * len]).await.unwrap();
+        }
+        if let Some(n) = lacks {
+            expected[n * len..(n + 1) * len].fill(0);
+            // A hole at the end is none.
+            expected.truncate(if n + 1 == pieces { n * len } else { pieces * len });
+        }
+        assert_eq!(upload.length(), expected.len() as u64);
+        let meta = upload.finish().await.unwrap();
+        assert!(
+            bench.client.object("a").unwrap() == expected && meta.size == expected.len() as u64,
+            "{len} {lacks:?}"
+        );
+        bench.assert_clean();
+    }
+}
+
+#[tokio::test]
+async fn pieces_beyond_reach_or_over_others_are_refused_and_memory_is_back() {
+    for (first, second) in
+        [(9 << 20, None), (100, Some((104, 2))), (100, Some((0, 101))), (100, Some((98, 3)))]
+    {
+        let bench = Bench::new(small_parts());
+        let upload = bench.create("a");
+        let refused = match (write(&upload, first, &[1; 8]).await, second) {
+            (Ok(()), Some((at, len))) => write(&upload, at, &data(len, 1)).await,
+            (outcome, _) => outcome,
+        };
+        assert!(matches!(refused, Err(Error::OutOfOrder { expected: 0 })), "{refused:?}");
+        assert!(matches!(upload.finish().await, Err(Error::OutOfOrder { .. })));
+        assert!(bench.client.keys().is_empty());
+        bench.assert_clean();
+    }
+    // All files together: what one gives back, another gets.
+    let bench = Bench::new(small_parts());
+    let uploads: Vec<_> = (0..5).map(|n| bench.create(&format!("{n}"))).collect();
+    for (n, upload) in uploads.iter().enumerate() {
+        let kept = write(upload, 1 << 20, &vec![1; 4 << 20]).await;
+        assert_eq!(kept.is_ok(), n < 4, "{kept:?}");
+    }
+    uploads[0].give_up();
+    let next = bench.create("next");
+    write(&next, 1 << 20, &vec![1; 4 << 20]).await.unwrap();
+}
+
+#[tokio::test]
 async fn parts_go_side_by_side_up_to_the_limit_and_may_arrive_in_any_order() {
     let bench = Bench::new(Config { parts_in_flight_max: 3, ..small_parts() });
     let first = bench.client.hold(FaultPlan::on(Op::UploadPart).nth(1));

@@ -9,6 +9,7 @@ use tokio::sync::{Notify, watch};
 use tracing::error;
 
 use super::append::Behind;
+use super::early::{Early, Piece};
 use super::memory::Counted;
 use super::multipart::Multipart;
 use super::part::Part;
@@ -18,7 +19,7 @@ use super::{Error, Shared};
 use crate::checksum::Checksum;
 use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{NewObject, PartLimits, Properties, Replaces};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, MutexGuard};
 
 /// Called for the properties of the object just before a request bears them. `is_whole`: it bears all bytes, too.
 pub(super) type Describe = Box<dyn Fn(&mut Properties, bool) + Send + Sync>;
@@ -65,6 +66,8 @@ pub(super) struct State {
     pub(super) multipart: Option<Arc<Multipart>>,
     /// Writes in order whose replies are held.
     pub(super) held: VecDeque<Held>,
+    /// Bytes beyond `size`, whose replies were given.
+    pub(super) early: Early,
     pub(super) stage: Stage,
     /// The pump or the spiller has the turn: the upload holds writes until it is free again, and nothing is stored.
     pub(super) is_busy: bool,
@@ -103,6 +106,7 @@ impl Upload {
             part: None,
             multipart: None,
             held: VecDeque::new(),
+            early: Early::default(),
             stage: Stage::NEW,
             is_busy: false,
             error: None,
@@ -166,8 +170,8 @@ impl Upload {
         Some(())
     }
 
-    /// Takes the bytes at `offset`, which must be where the write before ended. They are copied before this returns;
-    /// `done` is called at once, or later when there is room again: a writer that waits for it is slowed to the
+    /// Takes the bytes at `offset`, which must be where the write before ended, or a little beyond: see [`Early`]. They are copied before this
+    /// returns; `done` is called at once, or later when there is room again: a writer that waits for it is slowed to the
     /// pace of the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk. True: the write waits.
     ///
     /// # Errors
@@ -180,51 +184,106 @@ impl Upload {
             done(Err(Error::Finished));
             return false;
         }
-        let refused = match &state.error {
-            Some(error) => Err(error.clone()),
-            None if offset != state.size => Err(Error::OutOfOrder { expected: state.size }),
-            None if OBJECT_MAX - state.size < data.len() as u64 => Err(Error::TooLarge),
-            None => Ok(()),
-        };
         if was_closed {
             self.changed.notify_waiters();
         }
-        let mut rest = data;
-        let need = refused.and_then(|()| {
-            state.size += data.len() as u64;
-            state.touched = self.shared.clock.now();
-            if state.is_busy { Ok(None) } else { self.absorb_or_spill(&mut state, &mut rest) }
-        });
-        let held = match need {
-            Ok(None) if !state.is_busy => {
-                drop(state);
-                done(Ok(()));
-                return false;
+        let taken = match self.place_of(&state, offset, data.len()) {
+            Ok(None) => self.take(&mut state, data, done, None),
+            Ok(Some(permit)) => {
+                // copy: nothing is known of the bytes between, and the caller's buffer is only lent
+                state.early.keep(offset, Piece { data: data.to_vec(), permit });
+                state.touched = self.shared.clock.now();
+                Ok(Some(done))
             }
-            Ok(None) => self.permit_to_queue(state.held.len(), rest.len()).map(|permit| (None, permit)),
-            Ok(Some((need, permit))) => Ok((Some(need), permit)),
-            Err(error) => Err(error),
+            Err(error) => Err((error, done)),
         };
-        match held {
-            Ok((need, _permit)) => {
-                let data = rest.to_vec(); // copy: no memory at hand, and the caller's buffer is only lent
-                state.held.push_back(Held { data, taken: 0, done, _permit });
-                if let Some(need) = need {
-                    state.is_busy = true;
-                    drop(state);
-                    self.shared.runtime.spawn(Box::pin(Arc::clone(self).pump(Some(need))));
-                }
-                true
-            }
-            Err(error) => {
-                // Under the same lock: a file that lacks this write must not be finished.
-                let remains = state.fail(error.clone());
+        match taken.and_then(|done| Ok((self.take_early(&mut state), done))) {
+            Ok((Ok(()), done)) => {
                 drop(state);
-                self.clean_up(remains);
-                done(Err(error));
-                false
+                let waits = done.is_none();
+                if let Some(done) = done {
+                    done(Ok(()));
+                }
+                waits
             }
+            Ok((Err(error), done)) => self.refuse(state, error, done),
+            Err((error, done)) => self.refuse(state, error, Some(done)),
         }
+    }
+
+    /// Fails the upload under the lock of its write: a file that lacks this write must not be finished.
+    fn refuse(&self, mut state: MutexGuard<'_, State>, error: Error, done: Option<WriteDone>) -> bool {
+        let remains = state.fail(error.clone());
+        drop(state);
+        self.clean_up(remains);
+        let waits = done.is_none();
+        if let Some(done) = done {
+            done(Err(error));
+        }
+        waits
+    }
+
+    /// Whether a write belongs at the end, or is kept beyond it, by the permit that is given.
+    fn place_of(&self, state: &State, offset: u64, len: usize) -> Result<Option<Counted>, Error> {
+        if let Some(error) = &state.error {
+            return Err(error.clone());
+        }
+        let out_of_order = Error::OutOfOrder { expected: state.size };
+        let end = offset.checked_add(len as u64).filter(|end| *end <= OBJECT_MAX);
+        if offset < state.size {
+            return Err(out_of_order);
+        }
+        let end = end.ok_or(Error::TooLarge)?;
+        if offset == state.size {
+            let overlaps = state.early.start().is_some_and(|start| start < end);
+            return if overlaps { Err(out_of_order) } else { Ok(None) };
+        }
+        // Of a file that goes on behind an object, the program may know another size than the object has.
+        let has_room = self.behind.is_none() && state.early.has_room(state.size, offset, len);
+        let permit = if has_room { self.shared.memory.early(len) } else { None };
+        permit.map(Some).ok_or(out_of_order)
+    }
+
+    /// Puts bytes behind those that are there. `None`: they wait, and `done` with them. `permit` is theirs to wait, if they have one.
+    fn take(
+        self: &Arc<Self>,
+        state: &mut State,
+        data: &[u8],
+        done: WriteDone,
+        permit: Option<Counted>,
+    ) -> Result<Option<WriteDone>, (Error, WriteDone)> {
+        state.size += data.len() as u64;
+        state.touched = self.shared.clock.now();
+        let mut rest = data;
+        let need = if state.is_busy { Ok(None) } else { self.absorb_or_spill(state, &mut rest) };
+        let held = match (need, permit) {
+            (Ok(None), _) if !state.is_busy => return Ok(Some(done)),
+            (Ok(None), Some(permit)) => Ok((None, permit)),
+            (Ok(None), None) => {
+                self.permit_to_queue(state.held.len(), rest.len()).map(|permit| (None, permit))
+            }
+            (Ok(Some((need, permit))), _) => Ok((Some(need), permit)),
+            (Err(error), _) => Err(error),
+        };
+        let (need, _permit) = match held {
+            Ok(held) => held,
+            Err(error) => return Err((error, done)),
+        };
+        let data = rest.to_vec(); // copy: no memory at hand, and the caller's buffer is only lent
+        state.held.push_back(Held { data, taken: 0, done, _permit });
+        if let Some(need) = need {
+            state.is_busy = true;
+            self.shared.runtime.spawn(Box::pin(Arc::clone(self).pump(Some(need))));
+        }
+        Ok(None)
+    }
+
+    /// Puts the early pieces behind that have their place now. Their writers have their replies.
+    fn take_early(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
+        while let Some(Piece { data, permit }) = state.early.take(state.size) {
+            self.take(state, &data, Box::new(|_| {}), Some(permit)).map_err(|(error, _)| error)?;
+        }
+        Ok(())
     }
 
     /// Permission to hold a write behind `held` others.
@@ -277,8 +336,7 @@ impl Upload {
 
     /// Bytes that the file has if no more come: those that were accepted, or as many as a program set it to.
     pub fn length(&self) -> u64 {
-        let state = self.state.lock();
-        state.size.max(state.promised)
+        self.state.lock().length()
     }
 
     /// The same without the bytes of the object that it goes on behind.
@@ -304,7 +362,7 @@ impl Upload {
         if size > OBJECT_MAX {
             return Err(Error::TooLarge);
         }
-        state.shorter = size < state.size;
+        state.shorter = size < state.size.max(state.early.end());
         if state.shorter {
             return Err(Error::Unmeant);
         }
@@ -321,7 +379,7 @@ impl Upload {
     /// The outcome, once it is known. For callers that got [`Decision::Store`] or [`Decision::Outcome`].
     ///
     /// # Errors
-    /// As [`Upload::finish`].
+    /// The same as [`Upload::finish`].
     pub async fn outcome(&self) -> Result<ObjectMeta, Error> {
         match self.outcome.subscribe().wait_for(Option::is_some).await.as_deref() {
             Ok(Some(outcome)) => outcome.clone(),
@@ -414,6 +472,11 @@ impl Drop for FailsOnPanic<'_> {
 }
 
 impl State {
+    /// Bytes of the file if no more come.
+    pub(super) fn length(&self) -> u64 {
+        self.size.max(self.promised).max(self.early.end())
+    }
+
     /// Whether it takes bytes, has some, and not the size that a program wanted.
     fn lacks(&self) -> bool {
         self.shorter && matches!(self.stage, Stage::Open { .. })
@@ -444,6 +507,7 @@ impl State {
         }
         self.error = Some(error.clone());
         let (part, held) = (self.part.take(), std::mem::take(&mut self.held));
+        drop(std::mem::take(&mut self.early));
         Some(Remains { error, part, held, multipart: self.multipart.clone() })
     }
 }

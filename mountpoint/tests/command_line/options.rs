@@ -44,6 +44,7 @@ const TAKEN: &[&[&str]] = &[
     &["--no-sign-request", "--profile", "somebody"],
     &["--read-only"],
     &["--allow-append"],
+    &["--mode", "full", "--stage", "/stage", "--stage-size", "100", "--commit", "close"],
     &["--allow-rename"],
     &["--rename-errno", "exdev"],
     &["--allow-rename", "--rename-limit", "10"],

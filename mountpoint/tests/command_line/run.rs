@@ -29,7 +29,8 @@ pub(super) fn end(command: &mut Command) -> Ended {
 }
 
 /// The error of a run without a mount point, once its flags were accepted.
-pub(super) const ACCEPTED: &str = "mount point missing/dir does not exist";
+pub(super) const ACCEPTED: &str =
+    "mount point missing/dir does not exist: make it with `mkdir -p missing/dir`";
 
 /// `mount-s3 test-bucket missing/dir` with these words and variables.
 pub(super) fn run(words: &[&str], env: &[(&str, &str)]) -> Ended {

@@ -8,6 +8,7 @@ use aws_credential_types::Credentials;
 use bytes::Bytes;
 use http::Method;
 use mountpoint::buffer::{BLOCK, Config, Fill, Pool, Use};
+use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
 use mountpoint::clock::Clock;
 use mountpoint::metrics::Metrics;
 use mountpoint::object::{ObjectId, ObjectKey};
@@ -70,9 +71,15 @@ pub(crate) struct Store {
 
 impl Store {
     /// The key that signs.
-    pub(crate) const ACCESS_KEY: &str = "test";
+    pub(crate) const ACCESS_KEY: &str = match crate::STORE {
+        Kind::Real => RealStore::KEYS[0],
+        _ => "test",
+    };
     /// The secret of that key; no log may contain it.
-    pub(crate) const SECRET_KEY: &str = "canary-of-the-secret-key";
+    pub(crate) const SECRET_KEY: &str = match crate::STORE {
+        Kind::Real => RealStore::KEYS[1],
+        _ => "canary-of-the-secret-key",
+    };
 
     /// An empty bucket, as strict as S3.
     pub(crate) fn new() -> Arc<Self> {
@@ -105,10 +112,11 @@ impl Store {
             force_path_style: true,
             ..s3::Config::default()
         };
-        let admin = s3::Store::new(config, &Clock::machine(), &Arc::new(Metrics::default()));
         let credentials = Credentials::new(keys[0], keys[1], None, None, "test");
-        let bucket = admin.and_then(|it| it.bucket(BUCKET, "us-east-1", Some(credentials)));
-        let made = RUNTIME.block_on(async { bucket?.create(None).await });
+        let made = RUNTIME.block_on(async {
+            let admin = s3::Store::new(config, &Clock::machine(), &Arc::new(Metrics::default()))?;
+            admin.bucket(BUCKET, "us-east-1", Some(credentials))?.create(None).await
+        });
         made.unwrap_or_else(|error| panic!("make a bucket: {error}"));
         Self::with(root, Serving::Real(store), String::new(), keys)
     }
@@ -242,6 +250,11 @@ impl Store {
         self.home.path()
     }
 
+    /// Whether plain keys are plain files of a folder.
+    pub(crate) fn has_folder(&self) -> bool {
+        matches!(self.serving, Serving::S3server { .. } | Serving::Versitygw { .. })
+    }
+
     /// The folder in which plain keys are plain files.
     pub(crate) fn bucket_folder(&self) -> PathBuf {
         match self.serving {
@@ -360,6 +373,52 @@ impl Store {
         };
         let page = self.ask(&versions);
         (page.matches("<Version>").count(), page.matches("<DeleteMarker>").count())
+    }
+
+    /// Locks every version that is stored from now on for a day, and these objects until the test ends.
+    pub(crate) fn lock_versions(&self, held: &[&str]) {
+        const CONFIGURATION: &str = "<ObjectLockConfiguration xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><ObjectLockEnabled>Enabled</ObjectLockEnabled><Rule><DefaultRetention><Mode>COMPLIANCE</Mode><Days>1</Days></DefaultRetention></Rule></ObjectLockConfiguration>";
+        const HOLD: &str =
+            "<LegalHold xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\"><Status>ON</Status></LegalHold>";
+        let change = |operation, key: Option<&str>, query: &'static str, body: &'static str| {
+            let sum = Checksum::of(ChecksumAlgorithm::Crc32, body.as_bytes()).to_base64();
+            let headers = [(ChecksumAlgorithm::Crc32.header(), sum.as_str())];
+            let (query, body) = ([(query, "")], Some(Bytes::from_static(body.as_bytes())));
+            let key = key.map(ObjectKey::new);
+            let request = ProbeRequest {
+                key: key.as_ref(),
+                query: &query,
+                headers: &headers,
+                body,
+                ..ProbeRequest::of(operation, Method::PUT)
+            };
+            self.ask(&request);
+        };
+        change("PutObjectLockConfiguration", None, "object-lock", CONFIGURATION);
+        for key in held {
+            change("PutObjectLegalHold", Some(key), "legal-hold", HOLD);
+        }
+    }
+
+    /// Tries to delete each version of a key, as no file operation does; how many are refused.
+    pub(crate) fn refused_versions(&self, key: &str) -> usize {
+        let page = self.ask(&ProbeRequest {
+            query: &[("prefix", key), ("versions", "")],
+            ..ProbeRequest::of("ListObjectVersions", Method::GET)
+        });
+        let text = |entry: &str| Some(entry.split_once("<VersionId>")?.1.split_once('<')?.0.to_owned());
+        let versions = page.split("<Version>").skip(1).filter_map(text);
+        let refused = versions.filter(|version| {
+            let key = ObjectKey::new(key);
+            let delete = ProbeRequest {
+                key: Some(&key),
+                query: &[("versionId", version)],
+                ..ProbeRequest::of("DeleteObject", Method::DELETE)
+            };
+            let reply = RUNTIME.block_on(self.client.ask(&delete)).unwrap_or_else(|error| panic!("{error}"));
+            reply.refusal.is_some()
+        });
+        refused.count()
     }
 
     fn ask(&self, question: &ProbeRequest<'_>) -> String {

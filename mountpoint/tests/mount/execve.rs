@@ -25,7 +25,7 @@ if 'duplicate' in ways:
     os.dup(file)
 if 'failed' in ways:
     try:
-        os.pwrite(file, b'elsewhere', 100)
+        os.pwrite(file, b'elsewhere', 100_000_000)
     except OSError:
         pass
 def execute():
@@ -78,7 +78,7 @@ fn a_process_with_threads_starts_programs_while_it_writes_files() {
                     let name = format!("file{thread}-{i}");
                     let mut file = File::create_new(mount.path(&name)).unwrap();
                     let failed = File::create_new(mount.path(&format!("failed{thread}-{i}"))).unwrap();
-                    assert_errno(failed.write_all_at(b"elsewhere", 100), Errno::INVAL);
+                    assert_errno(failed.write_all_at(b"elsewhere", 100_000_000), Errno::INVAL);
                     for _ in 0..4 {
                         file.write_all(b"written").unwrap();
                         run(&mut Command::new("true"));

@@ -72,6 +72,13 @@ impl Model {
             self.is_below(&new);
             self.files.insert(new, pieces);
         }
+        // Directories without a file go along, and so does what another client changed a moment ago.
+        let there = |path: &str| path.starts_with(&below).then(|| format!("{to}{}", &path[from.len()..]));
+        let dirs: Vec<_> = self.dirs.iter().filter_map(|path| there(path)).collect();
+        self.dirs.extend(dirs);
+        let elsewhere: Vec<_> =
+            self.elsewhere.iter().filter_map(|(at, path)| Some((*at, there(path)?))).collect();
+        self.elsewhere.extend(elsewhere);
     }
 
     /// Whether somebody else changed this name, or something below it, in the last second.

@@ -1,6 +1,7 @@
 //! A mount that outlives its engine: a holder keeps device and journal, the engine is killed, and the next one goes on.
 
 mod holder;
+mod upgrade;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -200,6 +201,8 @@ os.close(fd)
 ";
     let program = holder.program(WRITER, &[]);
     until("the file is being written", || holder.folder.path().join("written").exists());
+    // The journal has the upload before its first part goes out.
+    until("a part goes out", || holder.store.requests().count("UploadPart") > 0);
     holder.kill();
     holder.start();
     fs::write(holder.folder.path().join("killed"), b"").unwrap();

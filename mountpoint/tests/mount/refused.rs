@@ -20,7 +20,7 @@ fn fsync_and_close_repeat_the_error_of_a_refused_write() {
     let script = "
 for end in ['close', 'fsync']:
     file = os.open(sys.argv[1] + end, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-    says('pwrite', lambda: os.pwrite(file, b'elsewhere', 5))
+    says('pwrite', lambda: os.pwrite(file, b'elsewhere', 50_000_000))
     if end == 'fsync':
         says('fsync', lambda: os.fsync(file))
         says('fsync', lambda: os.fsync(file))

@@ -204,9 +204,11 @@ fn a_killed_rename_of_a_directory_is_completed_by_the_next_mount() {
         assert!(renames.join().unwrap().is_err());
         store.faults().clear();
         let next = mount.remount(&Setup::new(&options));
-        until("the rename is complete", || !store.keys().iter().any(|key| key.starts_with("tree/")));
+        until(&format!("{operation}: the log says that the rename has ended"), || {
+            next.log().contains("whose mount-s3 was killed, is")
+        });
+        assert!(next.log().contains("whose mount-s3 was killed, is complete"), "{operation}: {}", next.log());
         check_tree(&store, "moved", FILES);
-        until("the log says so", || next.log().contains("whose mount-s3 was killed, is complete"));
         assert_eq!(fs::read_to_string(next.path("moved/5/12")).unwrap(), "12");
     }
 }

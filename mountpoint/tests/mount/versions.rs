@@ -32,6 +32,33 @@ fn a_file_deleted_from_a_versioned_bucket_is_gone_and_its_version_is_kept() {
 }
 
 #[test]
+fn a_file_made_anew_behind_a_delete_marker_is_stored() {
+    let store = Store::new();
+    if store.stands_in() {
+        return;
+    }
+    store.keep_versions();
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-delete"])) else { return };
+    // By one request, and in parts.
+    for (name, len) in [("small", 3), ("large", LEN)] {
+        let path = mount.path(name);
+        for seed in [1, 2] {
+            let mut file = File::create_new(&path).unwrap();
+            std::io::Write::write_all(&mut file, &Pattern(seed).bytes(0, len)).unwrap();
+            file.sync_all().unwrap_or_else(|e| panic!("{name} {seed}: {e}\n{}", mount.log()));
+            drop(file);
+            assert!(Pattern(seed).is(0, &fs::read(&path).unwrap()), "{name} {seed}");
+            let taken = File::create_new(&path).unwrap_err();
+            assert_eq!(taken.kind(), ErrorKind::AlreadyExists, "{name}");
+            if seed == 1 {
+                fs::remove_file(&path).unwrap();
+                assert_eq!(fs::metadata(&path).unwrap_err().kind(), ErrorKind::NotFound);
+            }
+        }
+    }
+}
+
+#[test]
 fn a_reader_in_a_versioned_bucket_hears_estale_once_its_version_goes() {
     let store = Store::new();
     if store.stands_in() {
@@ -60,4 +87,39 @@ fn a_reader_in_a_versioned_bucket_hears_estale_once_its_version_goes() {
     store.remove("file");
     is_stale(&new);
     until("the marker is seen", || File::open(&path).is_err_and(|it| it.kind() == ErrorKind::NotFound));
+}
+
+#[test]
+fn locked_versions_stay_when_files_are_replaced_renamed_and_removed() {
+    let store = Store::new();
+    if store.stands_in() {
+        return;
+    }
+    store.keep_versions();
+    let flags = ["--allow-delete", "--allow-overwrite", "--allow-rename"];
+    let Some(mount) = TestMount::of(&store, &Setup::new(&flags)) else { return };
+    // By one request, and in parts; the locks come once the first version is there.
+    let files = [("small", 3), ("large", LEN)];
+    for (name, len) in files {
+        fs::write(mount.path(name), Pattern(1).bytes(0, len)).unwrap();
+    }
+    store.lock_versions(&["small", "large"]);
+    for (name, len) in files {
+        let (path, moved) = (mount.path(name), mount.path(&format!("moved-{name}")));
+        let is = |path: &std::path::Path, seed| {
+            let bytes = fs::read(path).unwrap_or_else(|e| panic!("{name} {seed}: {e}\n{}", mount.log()));
+            assert!(bytes.len() == len && Pattern(seed).is(0, &bytes), "{name} {seed}");
+        };
+        fs::write(&path, Pattern(2).bytes(0, len)).unwrap_or_else(|e| panic!("{name}: {e}\n{}", mount.log()));
+        is(&path, 2);
+        fs::rename(&path, &moved).unwrap_or_else(|e| panic!("{name}: {e}\n{}", mount.log()));
+        assert_eq!(fs::metadata(&path).unwrap_err().kind(), ErrorKind::NotFound, "{name}");
+        is(&moved, 2);
+        fs::remove_file(&moved).unwrap_or_else(|e| panic!("{name}: {e}\n{}", mount.log()));
+        assert_eq!(fs::metadata(&moved).unwrap_err().kind(), ErrorKind::NotFound, "{name}");
+        // The held version, the one that replaced it, and the copy under the other name.
+        assert_eq!((store.refused_versions(name), store.refused_versions(&format!("moved-{name}"))), (2, 1));
+    }
+    assert_eq!(fs::read_dir(mount.dir()).unwrap().count(), 0);
+    assert_eq!(store.versions(), (6, 4), "nothing was lost");
 }

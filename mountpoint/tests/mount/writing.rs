@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{IoSlice, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt as _;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use rustix::io::Errno;
 use testkit::need::WHOLE_ABORT;
 
+use super::semantics::assert_errno;
 use crate::common::{Kind, Pattern, TestMount, need};
 
 const MIB: usize = 1 << 20;
@@ -89,7 +92,8 @@ fn fsync_stores_the_object_and_ends_the_writing() {
 #[test]
 fn an_out_of_order_write_is_einval_and_nothing_is_stored() {
     let Some(mount) = TestMount::new(&[]) else { return };
-    for target in [0, 3_000_000] {
+    // Beyond the end by more than 8 MiB.
+    for target in [0, 10_000_000] {
         let mut file = File::create_new(mount.path("file")).unwrap();
         file.write_all(&[1; 1_000_000]).unwrap();
         file.seek(SeekFrom::Start(target)).unwrap();
@@ -99,6 +103,44 @@ fn an_out_of_order_write_is_einval_and_nothing_is_stored() {
         assert_eq!(mount.store().get("file"), None);
         assert_eq!(mount.store().pending_uploads(), 0);
     }
+}
+
+#[test]
+fn pieces_a_little_beyond_the_end_are_kept_and_holes_are_zeros() {
+    let Some(mount) = TestMount::new(&[]) else { return };
+    // Eight threads write pieces of 300 kB in an order of their own, all of them within reach.
+    const PIECE: usize = 300_000;
+    let bytes = Pattern(9).bytes(0, 27 * PIECE);
+    let file = File::create_new(mount.path("table")).unwrap();
+    let next = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                loop {
+                    let at = next.fetch_add(1, Relaxed) * PIECE;
+                    let Some(piece) = bytes.get(at..at + PIECE) else { break };
+                    file.write_all_at(piece, at as u64).unwrap();
+                }
+            });
+        }
+    });
+    drop(file);
+    assert!(mount.store().get("table").unwrap() == bytes);
+    // A hole stays, and the second piece overlaps none.
+    let file = File::create_new(mount.path("holes")).unwrap();
+    file.write_all_at(b"behind", 1_000_000).unwrap();
+    assert_eq!(file.metadata().unwrap().len(), 1_000_006);
+    file.write_all_at(b"at first", 0).unwrap();
+    drop(file);
+    let mut expected = vec![0; 1_000_006];
+    expected[..8].copy_from_slice(b"at first");
+    expected[1_000_000..].copy_from_slice(b"behind");
+    assert!(mount.store().get("holes").unwrap() == expected);
+    let file = File::create_new(mount.path("twice")).unwrap();
+    file.write_all_at(b"behind", 100).unwrap();
+    assert_errno(file.write_all_at(b"other", 98), Errno::INVAL);
+    drop(file);
+    assert_eq!(mount.store().get("twice"), None);
 }
 
 #[test]

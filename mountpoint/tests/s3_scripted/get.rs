@@ -168,6 +168,37 @@ async fn a_store_that_is_busy_is_asked_again_and_in_the_end_it_is_an_error() {
 }
 
 #[tokio::test]
+async fn a_listing_that_a_closed_connection_cuts_is_asked_for_again() {
+    let page = |keys: &[&str]| {
+        let entries: String =
+            keys.iter().map(|key| format!("<Contents><Key>{key}</Key><Size>1</Size></Contents>")).collect();
+        format!("<ListBucketResult><IsTruncated>false</IsTruncated>{entries}</ListBucketResult>")
+    };
+    let whole = page(&["a", "b"]);
+    // Without a length the end of the connection ends the body, wherever that is.
+    let until_the_end = |end: usize| {
+        let head = "HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n";
+        Step::raw([head.as_bytes(), &whole.as_bytes()[..end]].concat()).then(Then::Close)
+    };
+    let cuts = [0, 5, whole.find("<Key>b").unwrap(), whole.len() - 1];
+    let mut script: Vec<_> =
+        cuts.iter().flat_map(|&at| [until_the_end(at), until_the_end(whole.len())]).collect();
+    script.push(
+        Step::raw(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n<html>no store</html>".to_vec())
+            .then(Then::Close),
+    );
+    let bench = bench(script).await;
+    let request = ListObjects { max_keys: 1000, ..ListObjects::default() };
+    for at in cuts {
+        let page = bench.client.list_objects(&request).await.unwrap_or_else(|e| panic!("cut at {at}: {e}"));
+        assert_eq!(page.objects.len(), 2, "cut at {at}");
+    }
+    let error = bench.client.list_objects(&request).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::BadAnswer, "a whole document of another kind: {error}");
+    assert_eq!(bench.server.left(), 0);
+}
+
+#[tokio::test]
 async fn a_listing_that_never_ends_ends_with_an_error() {
     let page = b"<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>t</NextContinuationToken></ListBucketResult>";
     let bench = bench(vec![Step::answer(200, &[], page), Step::answer(200, &[], page)]).await;

@@ -99,6 +99,85 @@ async fn a_store_that_ignores_conditions_is_asked_first_and_sent_them_too() {
 }
 
 #[tokio::test]
+async fn a_store_that_refuses_the_question_for_checksums_is_read_without_it() {
+    let there = [
+        ("etag", "\"v1\""),
+        ("content-range", "bytes 0-9/10"),
+        ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT"),
+    ];
+    let head = || Step::answer(200, &[&[("content-length", "10")][..], &there[..]].concat(), b"");
+    let part = || Step::answer(206, &there, b"0123456789");
+    // S3Proxy refuses it on HEAD and on GET. Of a 501 for another reason nothing is learned.
+    let refused = || Step::error(501, "NotImplemented");
+    for (script, asked_with) in [
+        (vec![refused(), head(), part()], &[true, false, false][..]),
+        (vec![head(), refused(), part()], &[true, true, false]),
+    ] {
+        let server = Scripted::start([vec![listing(&[])], script].concat());
+        let client = connect(&server, |_| {}).await;
+        client.head_object(&ObjectKey::new("k")).await.unwrap();
+        let (mut into, received) = super::fill(10);
+        client.get_object(&super::get_request(0..10, 10), &mut into).await.unwrap();
+        assert_eq!(received.bytes(), b"0123456789");
+        let asks = |request: &Request| request.header("x-amz-checksum-mode").is_some();
+        assert_eq!(server.requests()[1..].iter().map(asks).collect::<Vec<_>>(), asked_with);
+    }
+    let server = Scripted::start(vec![listing(&[]), refused(), refused(), head()]);
+    let client = connect(&server, |_| {}).await;
+    let error = client.head_object(&ObjectKey::new("k")).await.unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::Unsupported, "{error}");
+    client.head_object(&ObjectKey::new("k")).await.unwrap();
+    assert!(server.requests()[3].header("x-amz-checksum-mode").is_some());
+}
+
+#[tokio::test]
+async fn a_name_that_a_delete_marker_has_is_stored_once_head_finds_nothing() {
+    let refused = || Step::error(412, "PreconditionFailed");
+    let there =
+        [("etag", "\"x\""), ("content-length", "4"), ("last-modified", "Wed, 21 Oct 2015 07:28:00 GMT")];
+    let server = Scripted::start(vec![
+        listing(&[]),
+        // versitygw takes the marker for an object.
+        refused(),
+        absent(),
+        refused(),
+        absent(),
+        stored(),
+        // Deleted between the two requests: the condition holds when it is sent again.
+        refused(),
+        absent(),
+        stored(),
+        // Stored by another client meanwhile.
+        refused(),
+        absent(),
+        refused(),
+        Step::answer(200, &there, b""),
+        // HEAD does not say.
+        refused(),
+        Step::answer(403, &[], b""),
+    ]);
+    let client = connect(&server, |_| {}).await;
+    client.put_object(&put(true)).await.unwrap();
+    client.put_object(&put(true)).await.unwrap();
+    for _ in 0..2 {
+        let error = client.put_object(&put(true)).await.unwrap_err();
+        assert_eq!(*error.kind(), ErrorKind::Exists, "{error}");
+    }
+    let kept = ("PUT", true, true, false);
+    let asked_for = ("HEAD", false, false, false);
+    let rows = [
+        &[kept, asked_for, kept, asked_for, ("PUT", false, true, false)][..],
+        &[kept, asked_for, kept],
+        &[kept, asked_for, kept, asked_for],
+        &[kept, asked_for],
+    ];
+    let made = asked(&server);
+    assert_eq!(made[..rows.concat().len()], expected(&rows.concat()));
+    let puts = made.iter().filter(|row| row.0 == "PUT" && !row.1).count();
+    assert_eq!(puts, 1, "nothing is stored without the condition but behind the marker: {made:?}");
+}
+
+#[tokio::test]
 async fn a_store_that_refuses_checksums_gets_an_md5_in_their_place_from_then_on() {
     let xml = |body: &str| Step::answer(200, &[], body.as_bytes());
     let unknown =

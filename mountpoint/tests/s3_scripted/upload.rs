@@ -157,6 +157,7 @@ async fn an_object_that_is_there_already_is_told_apart_from_our_own() {
     let bench = bench(vec![
         // Somebody else's, plainly.
         Step::error(412, "PreconditionFailed"),
+        there("AAAAAA=="),
         // The answer to our own was lost.
         Step::silence(Then::Stall),
         Step::error(412, "PreconditionFailed"),
@@ -313,6 +314,24 @@ async fn a_completion_whose_answer_was_lost_is_looked_up() {
     for _ in 0..2 {
         assert_eq!(kind(bench.client.complete_multipart_upload(&complete(false)).await), None);
     }
+    assert_eq!(bench.server.left(), 0);
+}
+
+#[tokio::test]
+async fn the_object_says_the_etag_that_the_answer_to_a_completion_leaves_empty() {
+    let nameless = || {
+        Step::answer(
+            200,
+            &[],
+            b"<CompleteMultipartUploadResult><ETag></ETag></CompleteMultipartUploadResult>",
+        )
+    };
+    let other = Step::answer(200, &[DATE, ("etag", "\"y\""), ("content-length", "9")], b"");
+    let bench = bench(vec![nameless(), head(None), nameless(), other]).await;
+    let stored = bench.client.complete_multipart_upload(&complete(true)).await.unwrap();
+    assert_eq!(stored.etag.as_str(), "\"x-2\"");
+    let stored = bench.client.complete_multipart_upload(&complete(true)).await.unwrap();
+    assert!(stored.etag.is_none(), "of another size: {stored:?}");
     assert_eq!(bench.server.left(), 0);
 }
 

@@ -18,18 +18,29 @@ fn found() -> Step {
 #[tokio::test]
 async fn a_store_that_names_a_time_is_not_asked_before_it_in_either_form() {
     const LATER: Duration = Duration::from_secs(30);
-    for as_date in [false, true] {
+    // The store's clock is an hour ahead, or as much behind, or its answers do not say.
+    const HOUR: i64 = 3600;
+    for (as_date, ahead_s) in [(false, None), (true, None), (true, Some(HOUR)), (true, Some(-HOUR))] {
         let server = Scripted::start(vec![Step::answer(200, &[], EMPTY_LISTING)]);
         let clock = server.clock();
         let client = connect(&server, config(&server)).await;
         let at = clock.now();
-        let after = if as_date { http_date(clock.wall() + LATER) } else { LATER.as_secs().to_string() };
-        let busy = Step::answer(503, &[("retry-after", &after)], b"<Error><Code>SlowDown</Code></Error>");
+        let theirs = match ahead_s {
+            Some(ahead @ 0..) => clock.wall() + Duration::from_secs(ahead.unsigned_abs()),
+            Some(behind) => clock.wall() - Duration::from_secs(behind.unsigned_abs()),
+            None => clock.wall(),
+        };
+        let after = if as_date { http_date(theirs + LATER) } else { LATER.as_secs().to_string() };
+        let date = http_date(theirs);
+        let mut headers = vec![("retry-after", &*after)];
+        headers.extend(ahead_s.map(|_| ("date", &*date)));
+        let busy = Step::answer(503, &headers, b"<Error><Code>SlowDown</Code></Error>");
         server.append([busy, found()]);
         client.head_object(&ObjectKey::new("k")).await.unwrap();
         // A date has no fractions of a second.
         let waited = clock.now() - at + Duration::from_secs(u64::from(as_date));
         assert!(waited >= LATER, "{after}: asked again after {waited:?}");
+        assert!(waited < LATER * 3, "{after}: asked again after {waited:?}");
     }
 }
 

@@ -30,6 +30,12 @@ fn socket(runtime_dir: &Path) -> Option<PathBuf> {
     files.map(|file| file.unwrap().path()).find(|path| path.extension().is_some_and(|e| e == "sock"))
 }
 
+/// Whether the mount answers by its socket. Before it has one, it is `SILENT`, and answers the kernel alone.
+pub(super) fn is_served(runtime_dir: &Path, dir: &str) -> bool {
+    let (code, text, _) = end(&mut ctl(runtime_dir, &["status", dir]));
+    code == Some(0) && !text.contains("SILENT")
+}
+
 #[test]
 fn status_says_what_is_mounted_what_is_open_and_what_went_wrong() {
     let (store, here, cache) = (Store::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -110,7 +116,7 @@ fn a_mount_that_hangs_is_said_to_hang_and_nothing_waits_for_it() {
     let Some(mount) = mount(&store, here.path(), &[]) else { return };
     let dir = mount.dir().to_str().unwrap();
     // Its socket is there a moment before the file beside it, which names the mount.
-    until("it can be asked", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(0));
+    until("it can be asked", || is_served(here.path(), dir));
     mount.signal(Signal::STOP);
     // On a busy machine a thread of it may answer once more.
     until("it is stopped", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(1));
@@ -128,7 +134,7 @@ fn a_hung_mount_without_a_socket_is_named_and_nothing_waits_for_it() {
     let (store, here) = (Store::new(), tempfile::tempdir().unwrap());
     let Some(mount) = mount(&store, here.path(), &[]) else { return };
     let dir = mount.dir().to_str().unwrap();
-    until("it can be asked", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(0));
+    until("it can be asked", || is_served(here.path(), dir));
     let folder = here.path().join("mount-s3");
     fs::remove_dir_all(&folder).unwrap();
     // Another process looks, and a busy machine may take longer for both than they are given.
@@ -152,7 +158,7 @@ fn a_mount_without_a_process_is_named_and_its_socket_is_removed() {
     let Some(mut mount) = mount(&store, here.path(), &[]) else { return };
     let dir = mount.dir().to_str().unwrap().to_owned();
     // The directory shows as mounted a moment before the socket is there.
-    until("it can be asked", || end(&mut ctl(here.path(), &["status", &dir])).0 == Some(0));
+    until("it can be asked", || is_served(here.path(), &dir));
     mount.kill_9();
     assert!(socket(here.path()).is_some(), "a killed process leaves it");
     let status = || end(&mut ctl(here.path(), &["status", &dir]));
@@ -236,7 +242,7 @@ fn top_draws_the_state_in_a_terminal_and_ends_by_a_key() {
     assert_eq!(fs::read(mount.path("file")).unwrap().len(), LEN);
     let dir = mount.dir().to_str().unwrap();
     // The directory shows as mounted a moment before the socket is there.
-    until("it can be asked", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(0));
+    until("it can be asked", || is_served(here.path(), dir));
     let (code, _, error) = end(&mut ctl(here.path(), &["top", dir]));
     assert_eq!(code, Some(1));
     assert!(error.contains("top needs a terminal"), "{error}");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
-use s3server::{Effect, Fault};
+use s3server::{Effect, EtagForm, Fault};
 use serde_json::Value;
 use testkit::{DeadPort, Versitygw};
 
@@ -67,6 +67,16 @@ fn assert_finding(report: &Value, probe: &str, verdict: &str, words: &str) {
     assert!(text.contains(words), "{probe}: {words:?} is not in {text:?}");
 }
 
+/// A probe may have several findings: one of them is this note.
+fn assert_note(report: &Value, probe: &str, words: &str) {
+    let all = report["findings"].as_array().unwrap();
+    let is_it = |it: &&Value| {
+        it["probe"] == probe && it["verdict"] == "note" && it["found"].as_str().unwrap().contains(words)
+    };
+    let note = all.iter().find(is_it).unwrap_or_else(|| panic!("no note of {probe}, {words:?}: {report:#}"));
+    assert!(!note["means"].as_str().unwrap().is_empty(), "{note}");
+}
+
 fn flags(report: &Value) -> String {
     let words: Vec<_> = report["flags"].as_array().unwrap().iter().map(|it| it.as_str().unwrap()).collect();
     words.join(" ")
@@ -110,6 +120,68 @@ fn a_store_as_it_should_be_is_examined_without_a_write() {
     assert_eq!(flags(&report), format!("--endpoint-url {} --force-path-style", store.endpoint()));
     for write in WRITES {
         assert_eq!(store.requests().count(write), 0, "{write}");
+    }
+}
+
+/// Each oddity of `docs/stores.md` that a store shows without being written to.
+#[test]
+fn each_oddity_that_reading_shows_is_a_note_with_its_effect() {
+    let header = |name: &str, value: Option<&str>| Effect::Header {
+        name: name.to_owned(),
+        value: value.map(str::to_owned),
+    };
+    let entry = |element: &str, text: Option<&str>| Effect::Entry {
+        key: Some("file".to_owned()),
+        element: element.to_owned(),
+        text: text.map(str::to_owned),
+    };
+    let all_entries = |element: &str, text: &str| Effect::Entry {
+        key: None,
+        element: element.to_owned(),
+        text: Some(text.to_owned()),
+    };
+    let root = Effect::Root { name: "ListBucketV2Result".to_owned() };
+    let unknown = || Effect::Error { status: 501, code: "NotImplemented".to_owned() };
+    let (list, head, get) = ("ListObjectsV2", "HeadObject", "GetObject");
+    for (operation, effect, probe, words) in [
+        (head, header("etag", None), "metadata", "an object has no ETag"),
+        (head, header("etag", Some("\"\"")), "metadata", "an object has no ETag"),
+        (list, all_entries("ETag", "&quot;one&quot;"), "listing", "objects of different sizes have one ETag"),
+        (head, Effect::Etag { form: EtagForm::Weak }, "metadata", "a weak ETag"),
+        (head, header("content-length", None), "metadata", "does not say how long"),
+        (head, header("last-modified", None), "metadata", "no date that can be read"),
+        (
+            head,
+            header("last-modified", Some("1994-11-06T08:49:37Z")),
+            "metadata",
+            "spells its date otherwise",
+        ),
+        (head, Effect::MoreHeaders { count: 150 }, "metadata", "more than 100 headers"),
+        (list, entry("ETag", None), "metadata", "a listing has no ETag"),
+        (list, entry("ETag", Some("&quot;other&quot;")), "metadata", "its ETag in the listing differs"),
+        (list, entry("LastModified", None), "metadata", "a listing has no date"),
+        (list, entry("Size", Some("99")), "metadata", "the size of an object in a listing differs"),
+        (list, entry("Key", Some("%FF")), "listing", "entries without a key or a size that can be read"),
+        (list, root, "listing", "the root element of a listing is"),
+        (get, Effect::RefuseIfMatch, "read conditions", "refused with the object's own ETag"),
+        (head, unknown(), "metadata", "x-amz-checksum-mode is refused"),
+    ] {
+        let store = Store::new();
+        store.plant("file", b"some bytes");
+        store.plant("other", b"more");
+        // The date is a part of the version: a GET has to say the same.
+        if words.contains("spells its date") {
+            store.faults().add(Fault::on(get, effect.clone()));
+        }
+        let once = matches!(effect, Effect::Error { .. });
+        let fault = Fault::on(operation, effect);
+        store.faults().add(if once { fault.times(1) } else { fault });
+        let (code, seen) = report(&mut of(&store, &[]));
+        assert_eq!(code, Some(0), "{words}: {seen:#}");
+        assert_note(&seen, probe, words);
+        for write in WRITES {
+            assert_eq!(store.requests().count(write), 0, "{write}");
+        }
     }
 }
 

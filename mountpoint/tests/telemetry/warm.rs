@@ -17,7 +17,7 @@ fn warm_fills_the_cache_and_goes_on_where_it_stopped() {
     let Some(mount) = mount(&store, here.path(), &options) else { return };
     // The directory shows as mounted a moment before the socket is there.
     let dir = mount.dir().to_str().unwrap();
-    until("it can be asked", || end(&mut ctl(here.path(), &["status", dir])).0 == Some(0));
+    until("it can be asked", || super::ctl::is_served(here.path(), dir));
     // As if an earlier run had ended in the middle.
     let (code, out, error) = end(&mut ctl(here.path(), &["warm", mount.path("a/1").to_str().unwrap()]));
     assert_eq!((code, out.as_str()), (Some(0), "1 files with 2.00 MiB were read\n"), "{error}");

@@ -27,7 +27,10 @@ fn without_parameters_each_claim_has_a_bucket_that_is_kept() {
 fn a_template_names_the_bucket_of_each_claim() {
     let bucket = |template| chosen(&[(BUCKET_NAME_TEMPLATE, template)]).unwrap();
     let plain = bucket("${pvc.namespace}-${pvc.name}");
-    assert_eq!(plain, Chosen { place: Place::Bucket("team-a-data".into()), is_digest: false });
+    assert_eq!(
+        plain,
+        Chosen { place: Place::Bucket("team-a-data".into()), is_digest: false, must_be_empty: false }
+    );
     let hashed = bucket("${pvc.name}-${hash}");
     assert!(hashed.is_digest && hashed.place.bucket().starts_with("data-"), "{hashed:?}");
     let long = bucket(&format!("{}-${{pvc.name}}", "n".repeat(70)));
@@ -44,6 +47,20 @@ fn one_bucket_has_a_prefix_for_each_claim() {
     let long = prefix(&[(PREFIX_TEMPLATE, &format!("{}/${{pv.name}}", "n".repeat(200)))]);
     let Place::Prefix { bucket, prefix } = &long else { panic!("{long:?}") };
     assert!(prefix.len() <= prefix_max(bucket), "{long:?}");
+}
+
+#[test]
+fn a_prefix_that_two_claims_may_get_must_be_empty_unless_it_is_adopted() {
+    let empty =
+        |pairs: &[(&str, &str)]| chosen(&[&[(BUCKET_NAME, "shared")], pairs].concat()).unwrap().must_be_empty;
+    assert!(empty(&[(PREFIX_TEMPLATE, "${pvc.namespace}/${pvc.name}")]));
+    assert!(empty(&[(PREFIX_TEMPLATE, "fixed"), (ADOPT_PREFIX, "false")]));
+    assert!(!empty(&[(PREFIX_TEMPLATE, "${pvc.namespace}/${pvc.name}"), (ADOPT_PREFIX, "true")]));
+    for unique in ["${pv.name}", "${pvc.name}-${hash}", &format!("{}/${{pvc.name}}", "n".repeat(200))] {
+        assert!(!empty(&[(PREFIX_TEMPLATE, unique)]), "{unique}");
+    }
+    assert!(!empty(&[]));
+    assert!(!chosen(&[(BUCKET_NAME_TEMPLATE, "${pvc.name}")]).unwrap().must_be_empty);
 }
 
 #[test]
@@ -77,6 +94,8 @@ fn what_is_wrong_is_named_with_what_to_write() {
         (&[("color\n", "x")], "this driver knows bucketNameTemplate, "),
         (&[(BUCKET_NAME, "shared"), (BUCKET_NAME_TEMPLATE, "x")], "exclude each other"),
         (&[(PREFIX_TEMPLATE, "x")], "needs bucketName"),
+        (&[(ADOPT_PREFIX, "true")], "needs bucketName"),
+        (&[(BUCKET_NAME, "shared"), (ADOPT_PREFIX, "yes")], "neither \"true\" nor \"false\""),
         (&[(BUCKET_NAME, "No_Bucket")], "small letters"),
         (&[(BUCKET_NAME_TEMPLATE, "${pvc.name}_x")], "makes the bucket's name \"data_x\""),
         (&[(BUCKET_NAME_TEMPLATE, "${pvc.uid}")], "there is no variable ${pvc.uid}"),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::buffer::{Block, Config as Memory};
 use crate::checksum::{Checksum, ChecksumAlgorithm};
+use crate::sync::atomic::Ordering::Relaxed;
 
 const SIZE: u64 = 2 * MIB + 777;
 
@@ -82,6 +83,21 @@ fn a_version_that_is_not_the_stores_leaves_the_cache_once_all_of_it_came() {
         drop(cache);
         assert_eq!(has(&open(dir.path()), &id), [true; 3]);
     }
+}
+
+#[test]
+fn a_version_that_is_condemned_before_it_is_indexed_is_not_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let cache = open(dir.path());
+    let (store, id) = (&cache.store, id("wrong", "1"));
+    let put = store.uses.load(Relaxed);
+    assert!(store.condemn(&id).is_none(), "no block of it is there yet");
+    let bytes = content(&id, block_range(SIZE, 0));
+    // The writer looked whether it is wanted just before that.
+    assert!(!store.write_put(&id, SIZE, 0, &bytes, put));
+    assert!(!cache.contains(&id, 0) && cache.used_bytes() == 0 && files(dir.path()).is_empty());
+    assert!(store.write_put(&id, SIZE, 0, &bytes, store.uses.load(Relaxed)), "a later put is another matter");
+    assert!(cache.contains(&id, 0));
 }
 
 #[test]

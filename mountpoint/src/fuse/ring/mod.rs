@@ -21,6 +21,7 @@ use self::entries::{Entries, Landed};
 use self::queue::{Failure, Queue, meaning};
 use self::warm::Warm;
 use super::TRANSFER_MAX;
+use super::capability;
 use super::channel::Channel;
 use super::inbox::Inbox;
 use super::operations::Operations;
@@ -85,9 +86,7 @@ fn queues(possible: &str) -> Option<usize> {
 /// Whether a kernel of this release gives back what it borrows: from 6.14 to 6.18.2 it keeps a page of each payload ("fuse: missing copy_finish in
 /// fuse-over-io-uring argument copies").
 pub(super) fn is_sound(release: &str) -> bool {
-    let parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
-    let version: Vec<u32> = parts.take(3).collect();
-    version >= vec![6, 18, 3]
+    capability::version(release) >= [6, 18, 3]
 }
 
 /// Why there is no ring, for people.
@@ -128,7 +127,7 @@ impl<O: Operations> Rings<O> {
             let thread = thread.map_err(|error| format!("no thread: {error}"))?;
             Ok(Prepared { thread, inbox, go, reports })
         };
-        // Those that were started end when their sender goes.
+        // Threads that were started end when their sender goes.
         let queues = (0..queues).map(start).collect::<Result<Vec<_>, String>>()?;
         for queue in &queues {
             queue.reports.recv().map_err(|_| PANICKED)?.map_err(|refusal| refusal.why)?;

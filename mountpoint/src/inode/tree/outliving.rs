@@ -101,6 +101,8 @@ impl Tree {
                 readers: 0,
                 pages_stale: true,
                 size_stale: false,
+                was_larger: true,
+                end_is_old: false,
             };
             self.make(ino, InodeNo(it.parent), &it.name, 0, Node::File(file))?;
             self.inode_mut(ino).ok()?.lookups = UNKNOWN;

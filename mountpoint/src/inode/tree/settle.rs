@@ -342,6 +342,8 @@ impl Tree {
             Judgement::Better => {
                 self.agreement.broken(said.at);
                 file.size_stale |= stored.size() != meta.size;
+                file.was_larger |= stored.size() > meta.size;
+                file.end_is_old |= stored.size() > meta.size;
                 *stored = Stored::new(meta, teller, Some(said.until));
             }
             Judgement::Doubtful => {

@@ -7,7 +7,8 @@ use crate::moves::note::tests as notes;
 const NAMES: [&str; 5] = ["", "a", "b/c", "b/d", "z"];
 
 fn directories(client: &MemoryClient, notes: Option<NotesConfig>, at_once: usize) -> Mover {
-    let config = Config { copy_max: 40, part: 10, parts_at_once: 2, at_once, names_max: 6, notes };
+    let config =
+        Config { copy_max: 40, part: 10, parts_at_once: 2, at_once, names_max: 6, folder_marks: true, notes };
     Mover::new(client.arc(), config)
 }
 
@@ -220,6 +221,33 @@ async fn what_another_client_stored_since_a_kill_stays() {
     assert_eq!(object("from/b/d"), Some(bytes("b/d")), "its copy was removed");
     assert_eq!((object("from/b/c"), object("to/b/c")), (None, Some(bytes("b/c"))));
     assert_eq!(object("to/a").as_deref(), Some("theirs"));
+}
+
+#[tokio::test]
+async fn a_copy_of_a_killed_process_that_arrives_late_is_known_as_such() {
+    for is_theirs in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let client = bucket();
+        fill(&client);
+        let killed = client.hold(FaultPlan::on(Op::CopyObject));
+        let mover = directories(&client, Some(notes::config(dir.path())), 1);
+        let renames = tokio::spawn(async move { renamed(&mover).await });
+        killed.arrived(1).await;
+        renames.abort();
+        let _ = renames.await;
+        killed.release();
+        notes::kill_owners(dir.path());
+        let next = client.hold(FaultPlan::on(Op::CopyObject));
+        let mover = directories(&client, Some(notes::config(dir.path())), 1);
+        let goes_on = tokio::spawn(async move { mover.go_on().await });
+        // The new name was listed without the copy.
+        next.arrived(1).await;
+        client.insert("to/", if is_theirs { "theirs".to_owned() } else { bytes("") });
+        next.release();
+        goes_on.await.unwrap();
+        let names = (are_below(&client, "from/"), are_below(&client, "to/"));
+        assert_eq!(names, if is_theirs { (1, 5) } else { (0, 5) });
+    }
 }
 
 #[tokio::test]

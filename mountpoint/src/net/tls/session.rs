@@ -180,7 +180,7 @@ impl Session {
     /// Queues the answer to a key update, which rustls holds back until something else is sent: a reader may never send again.
     ///
     /// # Errors
-    /// As [`Session::open`].
+    /// The same as [`Session::open`].
     pub(super) fn answer(&mut self) -> Result<(), rustls::Error> {
         if self.rustls.protocol_version() == Some(ProtocolVersion::TLSv1_3) {
             // Without room for a record rustls refuses, having queued what must go before it.
@@ -194,7 +194,7 @@ impl Session {
     /// Queues the announcement that nothing more is sent (close_notify).
     ///
     /// # Errors
-    /// As [`Session::open`].
+    /// The same as [`Session::open`].
     pub(super) fn close(&mut self) -> Result<(), rustls::Error> {
         let moved = self.moved.clone();
         self.run_and_say(&mut |traffic, to_send| {

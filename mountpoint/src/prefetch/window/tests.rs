@@ -328,7 +328,7 @@ fn a_long_copy_is_fetched_step_by_step_until_one_guess_was_right() {
 
 #[test]
 fn copies_without_ends_go_as_far_as_the_one_before() {
-    // As `rep movsb` and copies past the processor's caches read: upwards, nothing of the end before it.
+    // `rep movsb` and copies past the processor's caches read so: upwards, nothing of the end before it.
     let mut window = window(8 << 30);
     let long = 22 * MIB;
     for (n, from) in [MIB * 4000, MIB * 1000, MIB * 3000, MIB * 2000].into_iter().enumerate() {

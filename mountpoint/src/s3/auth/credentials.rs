@@ -1,6 +1,7 @@
 //! Credentials from `aws-config`'s chain, kept until they are due and requested again before they expire.
 
 use std::error::Error as _;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
@@ -269,7 +270,7 @@ impl Source {
     }
 
     async fn load(self: &Arc<Self>) -> Result<Held> {
-        // Those of before make the next look read the files again.
+        // The stamps of before make the next look read the files again.
         let before = || self.held.lock().as_ref().map(|held| held.stamps.clone()).unwrap_or_default();
         let stamps = self.stamps().await.unwrap_or_else(before);
         let answer = match self.ask().await {
@@ -277,6 +278,9 @@ impl Source {
                 let said = DisplayErrorContext(&e).to_string();
                 tracing::debug!("credentials: {said}");
                 match (unreached(&e), &self.profile) {
+                    // Nobody configured it: it is asked wherever nothing else is.
+                    (Some(NoConnection::Connect(at, _)), None) if is_instance(at) => NONE_FOUND.to_owned(),
+                    (None, None) if said.contains(OF_INSTANCE) => NONE_FOUND.to_owned(),
                     (Some(why), _) => format!("a source of credentials can't be reached: {why}"),
                     (None, Some(_)) if said.contains("was not defined") => NO_SUCH_PROFILE.to_owned(),
                     (None, Some(_)) => PROFILE_GIVES_NONE.to_owned(),
@@ -341,13 +345,15 @@ impl Source {
     }
 }
 
-const NONE_FOUND: &str = "none found in the environment, ~/.aws, web identity, container or instance (--debug says why of each): \
+/// The chain's word for the metadata service of an instance that refuses, or that a proxy refuses in its place.
+const OF_INSTANCE: &str = "failed to load IMDS session token";
+const NONE_FOUND: &str = "none found in the environment, ~/.aws, web identity, container or instance (--foreground --debug says why of each): \
      set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or for a public bucket --no-sign-request";
 const SOURCE_GIVES_NONE: &str =
-    "a source that is configured, such as a role by web identity, gives none (--debug says why)";
+    "a source that is configured, such as a role by web identity, gives none (--foreground --debug says why)";
 const NO_SUCH_PROFILE: &str = "it is in neither ~/.aws/config nor ~/.aws/credentials, nor in the files that AWS_CONFIG_FILE and \
      AWS_SHARED_CREDENTIALS_FILE name";
-const PROFILE_GIVES_NONE: &str = "it gives none (--debug says why)";
+const PROFILE_GIVES_NONE: &str = "it gives none (--foreground --debug says why)";
 const NO_ANSWER: &str = "no source of credentials answered within 10 s; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
      name a --profile";
 
@@ -380,10 +386,18 @@ fn is_configured(error: &CredentialsError) -> bool {
 
 /// Why no connection to a source was made that is configured: an address, a certificate, a proxy. What a source answers may repeat a
 /// secret, and stands in the log alone.
-fn unreached(error: &CredentialsError) -> Option<String> {
+fn unreached(error: &CredentialsError) -> Option<&NoConnection> {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     let mut causes = causes.filter(|_| is_configured(error));
-    causes.find_map(|cause| cause.downcast_ref::<NoConnection>()).map(ToString::to_string)
+    causes.find_map(|cause| cause.downcast_ref::<NoConnection>())
+}
+
+/// Whether the metadata service of an instance has this address.
+fn is_instance(at: &SocketAddr) -> bool {
+    match at.ip() {
+        IpAddr::V4(v4) => v4 == Ipv4Addr::new(169, 254, 169, 254),
+        IpAddr::V6(v6) => v6 == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
+    }
 }
 
 /// Whether a request signed with `b` could be answered otherwise than one signed with `a`.

@@ -11,6 +11,7 @@ use crate::object::ObjectKey;
 use crate::s3::answer::date;
 use crate::s3::attempts::Attempts;
 use crate::s3::ops::encryption;
+use crate::s3::ops::head::head;
 use crate::s3::ops::headers::{checksum_type, push, push_condition};
 use crate::s3::ops::if_absent::refused;
 use crate::s3::ops::multipart::upload_target;
@@ -52,7 +53,10 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional:
                 if !encrypted {
                     prove_encrypted(wire, OPERATION, key).await?;
                 }
-                return Ok(stored);
+                return Ok(match stored.etag.is_none() {
+                    true => named(wire, key, stored, whole.size).await,
+                    false => stored,
+                });
             }
             Err(failed) => failed,
         };
@@ -72,7 +76,7 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional:
             }
             Next::WhoseIsIt { perhaps_ours: true } => {
                 let found = look(wire, key, &ours, now).await;
-                return found.or(OPERATION, key, || refused(OPERATION, key, &request.replaces).status(412));
+                return found.or(OPERATION, key, || refused(OPERATION, key, &request.replaces));
             }
             Next::LookThenSend => {
                 let until = end.min(now + timeouts.first_byte);
@@ -95,6 +99,16 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional:
             let found = look(wire, key, &ours, wire.clock.now()).await;
             return found.or(OPERATION, key, || unknown(key, "the object is not there yet").source(last));
         }
+    }
+}
+
+/// The same with the ETag that the object says itself. An object of another size is not the one that was made: then there is none.
+async fn named(wire: &Wire, key: &ObjectKey, stored: Stored, size: u64) -> Stored {
+    match head(wire, key).await {
+        Ok((meta, _)) if meta.size == size => {
+            Stored { etag: meta.etag, modified: Some(meta.last_modified), ..stored }
+        }
+        _ => stored,
     }
 }
 

@@ -9,7 +9,6 @@ use crate::object::{ObjectId, ObjectMeta};
 use crate::s3::answer::{CLOCK_REFUSED, first_of, is_about_credentials};
 use crate::s3::attempts::Attempts;
 use crate::s3::ops::get::{if_match, is_refused_condition};
-use crate::s3::ops::headers::checksum_mode;
 use crate::s3::ops::{head, hedged};
 use crate::s3::wire::{Draft, Failure, Wire};
 use crate::s3::{Error, ErrorKind, First, GetFirst, Result};
@@ -84,7 +83,7 @@ async fn once(
         HeaderValue::from_str(text)
             .map_err(|e| Error::new(ErrorKind::InvalidRequest, OPERATION).key(&request.key).source(e))
     };
-    let mut headers = vec![checksum_mode()];
+    let mut headers: Vec<_> = attempts.checksum_mode().into_iter().collect();
     if !request.is_whole {
         let last = (request.from + limit).saturating_sub(1);
         headers.push((header::RANGE, value(&format!("bytes={}-{last}", request.from))?));

@@ -9,7 +9,6 @@ use crate::net::flow::lanes::Lane;
 use crate::object::{ETag, ObjectMeta, Second};
 use crate::s3::answer::check_get;
 use crate::s3::attempts::Attempts;
-use crate::s3::ops::headers::checksum_mode;
 use crate::s3::ops::{head, hedged};
 use crate::s3::wire::{Draft, Failure, Filled, Wire};
 use crate::s3::{Error, ErrorKind, GetObject, Result};
@@ -109,7 +108,7 @@ async fn once(
         HeaderValue::from_str(text)
             .map_err(|e| Error::new(ErrorKind::InvalidRequest, OPERATION).key(key).source(e))
     };
-    let mut headers = vec![checksum_mode()];
+    let mut headers: Vec<_> = attempts.checksum_mode().into_iter().collect();
     headers.extend(if_match(wire, &request.id.etag));
     // Most stores say no checksum in the answer to a range, be it the whole object.
     if range != (0..request.object_size) {

@@ -6,7 +6,6 @@ use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::answer::{meta_of, meta_of_byte, object_meta, says_empty, stored_checksum, text};
 use crate::s3::attempts::Attempts;
 use crate::s3::oddities::Oddity;
-use crate::s3::ops::headers::checksum_mode;
 use crate::s3::ops::list;
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
 use crate::s3::{Described, Error, ErrorKind, ListObjects, Properties, Result};
@@ -163,7 +162,7 @@ async fn once(
 ) -> std::result::Result<HeaderMap, Failure> {
     let mut headers = Vec::new();
     if checksums {
-        headers.push(checksum_mode());
+        headers.extend(attempts.checksum_mode());
     }
     let answer: Collected = wire
         .exchange(&Draft { headers, ..attempts.draft(Method::HEAD, wire.endpoint.key_path(key.as_str())) })

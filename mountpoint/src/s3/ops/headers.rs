@@ -68,11 +68,6 @@ pub(crate) fn push(
     Ok(())
 }
 
-/// Asks for the checksum that the store has of the object.
-pub(crate) fn checksum_mode() -> (HeaderName, HeaderValue) {
-    (HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED"))
-}
-
 /// The headers about the checksum of a body.
 pub(crate) fn checksum_headers(checksum: Option<Checksum>) -> Headers {
     let mut headers = Headers::with_capacity(8);

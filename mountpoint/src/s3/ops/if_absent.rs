@@ -6,6 +6,7 @@ use std::future::Future;
 use crate::object::ObjectKey;
 use crate::s3::abilities::Write;
 use crate::s3::kind::Condition;
+use crate::s3::oddities::Oddity;
 use crate::s3::ops::head::head_object;
 use crate::s3::wire::Wire;
 use crate::s3::{Error, ErrorKind, Replaces, Result};
@@ -32,6 +33,9 @@ where
     if condition == Condition::Kept {
         match store(true).await {
             Err(error) if *error.kind() == ErrorKind::Unsupported => {}
+            Err(error) if is_plain_refusal(&error, replaces) => {
+                return where_nothing_is(wire, key, error, store).await;
+            }
             outcome => return outcome,
         }
     }
@@ -48,6 +52,40 @@ where
         wire.abilities.learn_refused_condition(write);
     }
     outcome
+}
+
+/// Whether the store refused to store an object in the place of nothing, and no attempt before may have stored it.
+fn is_plain_refusal(error: &Error, replaces: &Replaces) -> bool {
+    let is_refused = *error.kind() == ErrorKind::Exists && error.http_status() == Some(412);
+    *replaces == Replaces::Nothing && is_refused
+}
+
+/// Goes on after a refusal where a HEAD finds nothing to be in the way. Either it was deleted meanwhile, and the condition holds now; or the store
+/// takes a delete marker for an object (versitygw), and stores only without the condition.
+async fn where_nothing_is<T, F>(
+    wire: &Wire,
+    key: &ObjectKey,
+    refusal: Error,
+    store: impl Fn(bool) -> F,
+) -> Result<T>
+where
+    F: Future<Output = Result<T>>,
+{
+    if !is_absent(wire, key).await {
+        return Err(refusal);
+    }
+    match store(true).await {
+        Err(again) if is_plain_refusal(&again, &Replaces::Nothing) && is_absent(wire, key).await => {
+            wire.abilities.oddities.saw(Oddity::Markers, Some(key), "");
+            store(false).await
+        }
+        outcome => outcome,
+    }
+}
+
+/// Whether a HEAD says that nothing is there.
+async fn is_absent(wire: &Wire, key: &ObjectKey) -> bool {
+    head_object(wire, key).await.is_err_and(|error| *error.kind() == ErrorKind::NotFound)
 }
 
 /// Asks what is there.

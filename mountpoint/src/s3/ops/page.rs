@@ -4,7 +4,7 @@ use http::{Method, StatusCode};
 
 use crate::s3::attempts::Attempts;
 use crate::s3::wire::{Collected, Failure, Wire};
-use crate::s3::{Result, xml};
+use crate::s3::{ErrorKind, Result, xml};
 
 /// Asks for the page at `target` until it comes, or the attempts end. `parse` reads the document, or says why it makes no sense.
 pub(crate) async fn page<P>(
@@ -35,5 +35,8 @@ async fn once<P>(
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }
-    parse(&answer).map_err(|why| answer.unexpected(why, wire.clock.wall()))
+    parse(&answer).map_err(|why| match answer.ends_with_connection() && !xml::is_whole(&answer.body) {
+        true => answer.wrong(ErrorKind::Network, format!("the listing broke off: {why}")),
+        false => answer.unexpected(why, wire.clock.wall()),
+    })
 }

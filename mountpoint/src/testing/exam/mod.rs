@@ -31,12 +31,13 @@ pub struct Traits {
     store: &'static str,
     lacks: Vec<(&'static str, &'static str)>,
     refuses_key: fn(&str) -> Option<&'static str>,
+    seed: u64,
 }
 
 impl Traits {
     /// A store that keeps every promise and every key.
     pub fn whole(store: &'static str) -> Self {
-        Self { store, lacks: Vec::new(), refuses_key: |_| None }
+        Self { store, lacks: Vec::new(), refuses_key: |_| None, seed: seed() }
     }
 
     /// Leaves one promise (by its name in the exam) out.
@@ -117,25 +118,41 @@ promises! {
 /// # Panics
 /// The client broke a promise.
 pub async fn exam(client: Arc<dyn ObjectClient>, traits: Traits, hostile: &[String]) {
-    let seed = seed();
-    eprintln!("exam of {}: MOUNT_S3_EXAM_SEED={seed}", traits.store);
-    for (promise, check) in PROMISES {
-        if let Some((_, reason)) = traits.lacks.iter().find(|(name, _)| name == promise) {
-            eprintln!("SKIPPED: {}: {promise}: {reason}", traits.store);
-            continue;
-        }
-        eprintln!("exam of {}: {promise}", traits.store);
-        let exam = Exam {
-            client: Arc::clone(&client),
-            pool: Pool::new(&Config::default()),
-            folder: format!("exam-{seed:016x}/{promise}/"),
-            seed,
-            traits: traits.clone(),
-            hostile: hostile.to_vec(),
-        };
+    for (promise, check) in examined(&traits) {
+        let exam = Exam::of(&client, promise, &traits, hostile);
         check(&exam).await;
         exam.clean_up().await;
     }
+}
+
+/// Examines a client to the end, whatever it breaks: the promises that were broken, in their order.
+pub async fn survey(client: Arc<dyn ObjectClient>, traits: Traits, hostile: &[String]) -> Vec<&'static str> {
+    let mut broken = Vec::new();
+    for (promise, check) in examined(&traits) {
+        let exam = Arc::new(Exam::of(&client, promise, &traits, hostile));
+        let examined = Arc::clone(&exam);
+        let checked = tokio::spawn(async move { check(&examined).await });
+        // The panic of a broken one is on standard error.
+        let is_broken = checked.await.is_err();
+        let cleaned = tokio::spawn(async move { exam.clean_up().await });
+        if cleaned.await.is_err() || is_broken {
+            broken.push(promise);
+        }
+    }
+    broken
+}
+
+/// The promises to examine, each said on standard error as it begins.
+fn examined(traits: &Traits) -> impl Iterator<Item = (&'static str, Promise)> {
+    eprintln!("exam of {}: MOUNT_S3_EXAM_SEED={}", traits.store, traits.seed);
+    PROMISES.iter().copied().filter(|(promise, _)| {
+        let lacks = traits.lacks.iter().find(|(name, _)| name == promise);
+        match lacks {
+            Some((_, reason)) => eprintln!("SKIPPED: {}: {promise}: {reason}", traits.store),
+            None => eprintln!("exam of {}: {promise}", traits.store),
+        }
+        lacks.is_none()
+    })
 }
 
 fn seed() -> u64 {
@@ -165,6 +182,17 @@ struct Got {
 }
 
 impl Exam {
+    fn of(client: &Arc<dyn ObjectClient>, promise: &str, traits: &Traits, hostile: &[String]) -> Self {
+        Self {
+            client: Arc::clone(client),
+            pool: Pool::new(&Config::default()),
+            folder: format!("exam-{:016x}/{promise}/", traits.seed),
+            seed: traits.seed,
+            traits: traits.clone(),
+            hostile: hostile.to_vec(),
+        }
+    }
+
     fn key(&self, name: &str) -> ObjectKey {
         ObjectKey::new(format!("{}{name}", self.folder))
     }

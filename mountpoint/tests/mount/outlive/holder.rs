@@ -35,6 +35,10 @@ pub(super) struct Holder {
     /// While this is set, no answer says that a device is kept.
     pub(super) silent: Arc<Mutex<bool>>,
     pub(super) engine: Option<Child>,
+    /// The process that was named as the main one by the one before it.
+    pub(super) named: Arc<Mutex<Option<Pid>>>,
+    /// The program that is started; the engine of this build if there is none.
+    pub(super) program: Option<PathBuf>,
 }
 
 impl Drop for Holder {
@@ -42,6 +46,9 @@ impl Drop for Holder {
         if let Some(engine) = &mut self.engine {
             let _ = engine.kill();
             let _ = engine.wait();
+        }
+        if let Some(named) = *self.named.lock().unwrap() {
+            let _ = kill_process(named, Signal::KILL);
         }
         // The last descriptor of the device: programs that wait get an error.
         self.kept.lock().unwrap().clear();
@@ -64,6 +71,8 @@ impl Holder {
         let socket = UnixDatagram::bind(folder.path().join("notify")).unwrap();
         let (kept, silent) = (Kept::default(), Arc::new(Mutex::new(false)));
         let (told, ready) = mpsc::channel();
+        let named = Arc::new(Mutex::new(None));
+        let names = Arc::clone(&named);
         let (keeps, is_silent) = (Arc::clone(&kept), Arc::clone(&silent));
         std::thread::spawn(move || {
             let mut pipes = Vec::new();
@@ -75,6 +84,8 @@ impl Holder {
                     keeps.lock().unwrap().insert(name, descriptors.remove(0));
                 } else if word("FDSTOREREMOVE=").is_some() {
                     keeps.lock().unwrap().remove(&name);
+                } else if let Some(pid) = word("MAINPID=").and_then(|pid| Pid::from_raw(pid.parse().ok()?)) {
+                    *names.lock().unwrap() = Some(pid);
                 } else if word("READY=").is_some() && told.send(()).is_err() {
                     return;
                 } else if word("BARRIER=").is_some()
@@ -87,12 +98,24 @@ impl Holder {
         });
         let setup = Setup::new(&[&["--supervised"], options].concat());
         let store = Store::new();
-        Some(Self { store, folder, dir, setup, kept, ready, silent, engine: None })
+        Some(Self { store, folder, dir, setup, kept, ready, silent, engine: None, named, program: None })
     }
 
     /// The engine's command with what is kept, as systemd starts it.
     pub(super) fn command(&self) -> Command {
         let mut plain = command(&self.store, &self.dir, &self.setup);
+        if let Some(program) = &self.program {
+            let built = plain;
+            plain = Command::new(program);
+            plain.args(built.get_args());
+            for (name, value) in built.get_envs() {
+                match value {
+                    Some(value) => plain.env(name, value),
+                    None => plain.env_remove(name),
+                };
+            }
+        }
+        plain.env("XDG_RUNTIME_DIR", self.folder.path());
         plain.env("NOTIFY_SOCKET", self.folder.path().join("notify"));
         let log = fs::File::options().create(true).append(true).open(self.folder.path().join("log")).unwrap();
         let kept = self.kept.lock().unwrap();

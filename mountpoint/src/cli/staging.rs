@@ -1,0 +1,93 @@
+//! The flags of `--mode full`: a local disk in front of the bucket.
+
+use std::path::PathBuf;
+
+use clap::{Args as ClapArgs, ValueEnum};
+
+use super::MIB_MAX;
+
+/// The flags of the mode.
+#[derive(Clone, Debug, ClapArgs)]
+#[command(next_help_heading = "Writing anywhere (experimental)")]
+pub(crate) struct StagingOptions {
+    /// Ways to write: object stores a file written from start to end; full takes any change of any file, by way of --stage
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) mode: Mode,
+    /// Directory on a local disk for files under change, and for those that could not be stored; of this mount alone
+    #[arg(long, value_name = "DIRECTORY")]
+    pub(crate) stage: Option<PathBuf>,
+    /// MiB that files in --stage may take; beyond, writes fail with ENOSPC
+    #[arg(long, value_name = "MiB", default_value_t = 10_240, requires = "stage", value_parser = clap::value_parser!(u64).range(1..=MIB_MAX))]
+    pub(crate) stage_size: u64,
+    /// The place that close and fsync wait for: close is the bucket, for both
+    #[arg(long, default_value = "close", requires = "stage", value_parser = parse_commit)]
+    pub(crate) commit: String,
+}
+
+/// The values of `--mode`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Mode {
+    /// A file is written from start to end and stored when it is closed
+    #[default]
+    Object,
+    /// Any write anywhere, by way of --stage
+    Full,
+}
+
+fn parse_commit(text: &str) -> Result<String, String> {
+    match text {
+        "close" => Ok(text.to_owned()),
+        "fsync" | "disk" => Err("this release has 'close' alone: close and fsync wait for the bucket".into()),
+        _ => Err("must be 'close'".into()),
+    }
+}
+
+impl StagingOptions {
+    /// Whether any write is taken.
+    pub(crate) fn is_full(&self) -> bool {
+        self.mode == Mode::Full
+    }
+
+    /// Looks at the flags together. `conflicts`: flags that are given, and can't be together with the mode.
+    pub(super) fn check(&self, conflicts: &[(bool, &str)]) -> Result<(), String> {
+        match (self.mode, &self.stage) {
+            (Mode::Full, None) => {
+                return Err("--mode full needs --stage DIRECTORY, on a local disk: files under change lie there until they are stored".into());
+            }
+            (Mode::Object, Some(_)) => {
+                return Err("--stage needs --mode full: leave it out, or add that".into());
+            }
+            _ => {}
+        }
+        match conflicts.iter().find(|(is_given, _)| *is_given && self.is_full()) {
+            Some((_, flag)) => Err(format!("--mode full can't go together with {flag}")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::parse;
+
+    #[test]
+    fn the_mode_and_its_directory_need_each_other() {
+        let said = |args: &[&str]| parse(args).unwrap_err().to_string();
+        assert!(said(&["--mode", "full"]).contains("--stage DIRECTORY"));
+        assert!(said(&["--stage", "/s"]).contains("--mode full"));
+        assert!(said(&["--mode", "full", "--stage", "/s", "--read-only"]).contains("--read-only"));
+        assert!(parse(&["--mode", "object"]).is_ok());
+        assert!(parse(&["--mode", "full", "--stage", "/s", "--stage-size", "1"]).unwrap().staging.is_full());
+    }
+
+    #[test]
+    fn a_promise_that_is_not_built_is_refused_by_name() {
+        let full = ["--mode", "full", "--stage", "/s", "--commit"];
+        let with = |commit| parse(&[&full[..], &[commit]].concat());
+        assert!(with("close").is_ok());
+        for commit in ["fsync", "disk"] {
+            assert!(with(commit).unwrap_err().to_string().contains("wait for the bucket"), "{commit}");
+        }
+        assert!(with("later").is_err());
+    }
+}

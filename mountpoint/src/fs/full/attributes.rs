@@ -1,0 +1,139 @@
+//! Attributes that programs set: sizes change the file; modes and times show as long as the mount lasts, since the bucket has no place for
+//! them.
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use rustix::io::Errno;
+
+use crate::fs::handle::Mode;
+use crate::fs::{Attr, Attributes, Error, FileSystem, Maker, Result, SetAttr};
+use crate::inode::{InodeNo, TimeWish};
+use crate::sync::Mutex;
+
+/// Inodes whose attributes are remembered; beyond, all are forgotten, and show what the mount shows of any file. Doubling it takes twice the
+/// memory, about 100 bytes for each.
+const REMEMBERED_MAX: usize = 500_000;
+
+/// The attributes that programs set.
+#[derive(Debug, Default)]
+pub(super) struct Shown(Mutex<HashMap<InodeNo, Set>>);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Set {
+    mode: Option<u16>,
+    accessed: Option<SystemTime>,
+    modified: Option<SystemTime>,
+}
+
+impl Shown {
+    fn set(&self, ino: InodeNo, change: impl FnOnce(&mut Set)) {
+        let mut shown = self.0.lock();
+        if shown.len() >= REMEMBERED_MAX && !shown.contains_key(&ino) {
+            shown.clear();
+        }
+        change(shown.entry(ino).or_default());
+    }
+
+    /// The times that a file showed before it was stored: it goes on to show them.
+    pub(super) fn times(&self, ino: InodeNo, (accessed, modified): (SystemTime, SystemTime)) {
+        self.set(ino, |set| (set.accessed, set.modified) = (Some(accessed), Some(modified)));
+    }
+
+    fn forget(&self, ino: InodeNo) {
+        self.0.lock().remove(&ino);
+    }
+
+    /// `is_staged`: the file's own times count.
+    fn apply(&self, attr: &mut Attr, is_staged: bool) {
+        let Some(set) = self.0.lock().get(&attr.ino).copied() else { return };
+        attr.mode = set.mode.unwrap_or(attr.mode);
+        if !is_staged {
+            attr.accessed = set.accessed.unwrap_or(attr.accessed);
+            attr.modified = set.modified.unwrap_or(attr.modified);
+        }
+    }
+}
+
+impl FileSystem {
+    /// The attributes as programs set them, and the size that a file in the stage has.
+    pub(in crate::fs) fn attr_in_full(&self, mut attr: Attr) -> Attr {
+        if let Some(full) = &self.full {
+            let staged = full.find(attr.ino);
+            full.shown.apply(&mut attr, staged.is_some());
+            attr.size = staged.map_or(attr.size, |staged| staged.size());
+        }
+        attr
+    }
+
+    /// A new file or directory shows the mode that its maker asked for.
+    pub(in crate::fs) fn made_in_full(&self, ino: InodeNo, maker: Maker) {
+        // The mode is about the owner, which is the mount's.
+        if let Some(full) = self.full.as_ref().filter(|_| maker.uid == self.config.ownership.uid) {
+            full.shown.set(ino, |set| set.mode = Some((maker.mode & 0o7777) as u16));
+        }
+    }
+
+    /// The kernel has no reference any more, if the inode is gone.
+    pub(in crate::fs) fn forgotten(&self, ino: InodeNo) {
+        if let Some(full) = &self.full
+            && !self.inodes.lives(ino)
+        {
+            full.shown.forget(ino);
+        }
+    }
+
+    /// Changes attributes. A size is the file's; a mode and times are shown while the mount lasts.
+    ///
+    /// # Errors
+    /// `PERM`: another owner; those of the stage, and of the store where the size is set by a path.
+    pub(in crate::fs) async fn setattr_in_full(&self, ino: InodeNo, wish: SetAttr) -> Result<Attr> {
+        let attr = self.getattr(ino).await?;
+        let is_other = |wish: Option<u32>, shown| wish.is_some_and(|wish| wish != shown && wish != u32::MAX);
+        let is_refused = self.config.attributes == Attributes::Refused;
+        if is_refused && (is_other(wish.uid, attr.uid) || is_other(wish.gid, attr.gid)) {
+            let why = format!(
+                "inode {}: the mount's --uid and --gid set the owner of all files; with --ignore-attributes such a change succeeds without effect",
+                ino.0
+            );
+            return Err(Error::new(Errno::PERM, why));
+        }
+        if let Some(size) = wish.size {
+            self.set_size_in_full(ino, wish, size).await?;
+        }
+        let full = self.full()?;
+        if let Some(mode) = wish.mode {
+            full.shown.set(ino, |set| set.mode = Some((mode & 0o7777) as u16));
+        }
+        if wish.accessed.is_some() || wish.modified.is_some() {
+            self.inodes.set_times(ino, wish.accessed, wish.modified);
+            let now = self.clock.wall();
+            let time = |wish: Option<TimeWish>, shown| match wish {
+                Some(TimeWish::Now) => Some(now),
+                Some(TimeWish::At(time)) => Some(time),
+                None => Some(shown),
+            };
+            let (accessed, modified) =
+                (time(wish.accessed, attr.accessed), time(wish.modified, attr.modified));
+            full.shown.set(ino, |set| (set.accessed, set.modified) = (accessed, modified));
+        }
+        self.getattr(ino).await
+    }
+
+    async fn set_size_in_full(&self, ino: InodeNo, wish: SetAttr, size: u64) -> Result<()> {
+        let open = wish.handle.and_then(|handle| self.files.find(handle));
+        if let Some(open) = open
+            && let Mode::Staged(handle) = &open.mode
+        {
+            return self.resize_staged(ino, &handle.staged, size);
+        }
+        // By its path: no close follows that would store it.
+        let (staged, _) = self.enter_stage(ino).await?;
+        let mut done = self.resize_staged(ino, &staged, size);
+        if done.is_ok() && self.full()?.users(ino) == 1 {
+            done = self.sync_staged(ino, &staged).await;
+        }
+        self.leave_stage(ino, &staged).await;
+        done
+    }
+}

@@ -1,0 +1,168 @@
+//! open, read, write, flush, fsync, fallocate and release of files in the stage.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use rustix::io::Errno;
+
+use crate::fs::handle::{Closing, FileHandle, LastWriter, Mapping, Mode, StagedHandle};
+use crate::fs::process::thread_group;
+use crate::fs::{Error, Fallocate, FileSystem, HandleNo, OpenFlags, Opened, Result};
+use crate::inode::InodeNo;
+use crate::stage::Staged;
+use crate::sync::Arc;
+use crate::sync::atomic::AtomicBool;
+
+/// FALLOC_FL_KEEP_SIZE, FALLOC_FL_PUNCH_HOLE, FALLOC_FL_ZERO_RANGE of fallocate(2).
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;
+
+impl FileSystem {
+    /// Opens a file by way of the stage.
+    pub(in crate::fs) async fn open_staged(
+        &self,
+        ino: InodeNo,
+        flags: OpenFlags,
+        pid: u32,
+    ) -> Result<Opened> {
+        let (staged, keep_cache) = self.enter_stage(ino).await?;
+        if flags.truncate
+            && let Err(error) = self.resize_staged(ino, &staged, 0)
+        {
+            self.leave_stage(ino, &staged).await;
+            return Err(error);
+        }
+        let opener = thread_group(pid).unwrap_or(pid);
+        let handle = StagedHandle {
+            staged,
+            writes: flags.write || flags.truncate,
+            last: LastWriter::new((pid, opener)),
+            opener_left: AtomicBool::new(false),
+        };
+        let (mapping, closing) = (Mapping::default(), Closing::default());
+        let handle = FileHandle { ino, opener, mode: Mode::Staged(handle), mapping, closing };
+        let no = self.files.reserve();
+        self.files.insert(no, handle);
+        // Through the page cache, which all handles share: that is what shared mappings need.
+        Ok(Opened { handle: no, keep_cache, direct: false, passthrough: None })
+    }
+
+    /// Sets the size of a staged file. The tree of names shows it.
+    pub(super) fn resize_staged(&self, ino: InodeNo, staged: &Staged, size: u64) -> Result<()> {
+        staged.set_size(size)?;
+        self.inodes.written(ino, 0);
+        self.inodes.resized(ino, size);
+        Ok(())
+    }
+
+    /// Writes bytes anywhere. On the thread of the kernel's request: it waits for the local disk's page cache at most, as a local file
+    /// system's caller does.
+    pub(in crate::fs) fn write_staged(
+        &self,
+        open: &FileHandle,
+        staged: &StagedHandle,
+        (offset, data): (u64, &[u8]),
+        tid: u32,
+    ) -> Result<()> {
+        if !staged.writes {
+            let why = format!("inode {}: opened for reading", open.ino.0);
+            return Err(Error::new(Errno::BADF, why));
+        }
+        if tid != 0 {
+            staged.last.is(tid, thread_group);
+        }
+        let size = staged.staged.write(offset, data)?;
+        self.inodes.written(open.ino, size);
+        Ok(())
+    }
+
+    /// close(2) of one descriptor. `None`: the file is to be stored, by [`FileSystem::sync_staged`].
+    pub(in crate::fs) fn flush_staged(
+        &self,
+        open: &FileHandle,
+        staged: &StagedHandle,
+        tid: u32,
+    ) -> Option<Result<()>> {
+        if !staged.writes {
+            return Some(Ok(()));
+        }
+        if let Some(error) = staged.staged.error() {
+            return Some(Err(error.into()));
+        }
+        if !staged.staged.is_dirty() {
+            return Some(Ok(()));
+        }
+        let closer = self.closer(open, &staged.last, &staged.opener_left, tid);
+        // Everything counts as written: a file that was emptied is to be stored, too.
+        let completes = closer.completes(1);
+        if !completes && closer.leaves() {
+            staged.opener_left.store(true, Relaxed);
+        }
+        (!completes).then_some(Ok(()))
+    }
+
+    /// Stores the file as it is now.
+    pub(in crate::fs) async fn sync_staged(&self, ino: InodeNo, staged: &Arc<Staged>) -> Result<()> {
+        if let Some(error) = staged.error() {
+            return Err(error.into());
+        }
+        if !staged.is_dirty() {
+            return Ok(());
+        }
+        let turn = staged.turn().await;
+        self.store_staged(ino, staged, &turn).await
+    }
+
+    /// Room, holes and zeros.
+    ///
+    /// # Errors
+    /// `OPNOTSUPP`: ranges that are taken out or put in between; those of the stage.
+    pub(in crate::fs) fn fallocate_staged(
+        &self,
+        open: &FileHandle,
+        staged: &StagedHandle,
+        wish: Fallocate,
+    ) -> Result<()> {
+        let Fallocate { offset, len, mode } = wish;
+        let (staged, end) = (&staged.staged, offset.saturating_add(len));
+        match mode {
+            0 | KEEP_SIZE => {}
+            _ if mode == PUNCH_HOLE | KEEP_SIZE || mode & !KEEP_SIZE == ZERO_RANGE => {
+                staged.zero(offset..end)?
+            }
+            _ => {
+                let why = format!(
+                    "fallocate of \"{}\": mode {mode:#x}: an object has no parts that move",
+                    staged.key()
+                );
+                return Err(Error::new(Errno::OPNOTSUPP, why).already_logged());
+            }
+        }
+        if mode & KEEP_SIZE == 0 && end > staged.size() {
+            self.resize_staged(open.ino, staged, end)?;
+        }
+        Ok(())
+    }
+
+    /// Whether pages that a program changed in a mapping of this file are taken.
+    pub fn takes_mapped(&self, handle: HandleNo) -> bool {
+        self.full.is_some()
+            && self.files.find(handle).is_some_and(|open| matches!(open.mode, Mode::Staged(_)))
+    }
+
+    /// An open whose caller was killed: a file that it made, and that nobody else has, is none.
+    pub(in crate::fs) fn take_back_staged(&self, ino: InodeNo, staged: &Staged) {
+        let is_alone = self.full.as_ref().is_some_and(|full| full.users(ino) == 1);
+        if is_alone && !staged.is_in_bucket() && staged.size() == 0 {
+            staged.unlinked();
+        }
+    }
+
+    /// The last descriptor of a handle is gone.
+    pub(in crate::fs) async fn release_staged(&self, handle: HandleNo) {
+        let Some(open) = self.files.remove(handle) else { return };
+        if let Mode::Staged(staged) = &open.mode {
+            self.leave_stage(open.ino, &staged.staged).await;
+        }
+    }
+}

@@ -1,0 +1,250 @@
+//! `--mode full`: files that programs read and write at once, at any place, by way of the stage.
+//!
+//! A file is in the stage from its first open for writing until its last handle is closed and the bucket has it. Meanwhile its inode is
+//! local, all its handles read and write the staged file, and what other clients do under its name shows when it is stored.
+//!
+//! | file | operations |
+//! |---|---|
+//! | `io.rs` | open, read, write, flush, fsync, fallocate, release |
+//! | `names.rs` | unlink, rename |
+//! | `attributes.rs` | setattr, and the attributes that programs set |
+//! | `ending.rs` | the end of the mount |
+
+mod attributes;
+mod ending;
+mod io;
+mod names;
+
+use std::collections::HashMap;
+
+use rustix::io::Errno;
+
+use super::{Error, FileSystem, Result};
+use crate::inode::{InodeNo, KnownSize, OpenRead};
+use crate::stage::{self, Area, Base, Staged, Turn};
+use crate::sync::{Arc, Mutex};
+use attributes::Shown;
+
+/// Times that an operation looks again at a file that other programs open, remove and rename meanwhile. Only a file that changes without end
+/// reaches it; the error is `STALE` then.
+const ATTEMPTS_MAX: usize = 16;
+
+/// The files in the stage.
+#[derive(Debug)]
+pub(super) struct Full {
+    area: Area,
+    files: Mutex<HashMap<InodeNo, InStage>>,
+    shown: Shown,
+}
+
+#[derive(Debug)]
+struct InStage {
+    staged: Arc<Staged>,
+    /// Handles and operations that hold it.
+    users: usize,
+}
+
+impl Full {
+    pub(super) fn new(area: Area) -> Self {
+        Self { area, files: Mutex::default(), shown: Shown::default() }
+    }
+
+    /// The staged file of an inode, if there is one.
+    pub(super) fn find(&self, ino: InodeNo) -> Option<Arc<Staged>> {
+        self.files.lock().get(&ino).map(|file| Arc::clone(&file.staged))
+    }
+
+    /// The same, with one more user.
+    fn join(&self, ino: InodeNo) -> Option<Arc<Staged>> {
+        let mut files = self.files.lock();
+        let file = files.get_mut(&ino)?;
+        file.users += 1;
+        Some(Arc::clone(&file.staged))
+    }
+
+    fn users(&self, ino: InodeNo) -> usize {
+        self.files.lock().get(&ino).map_or(0, |file| file.users)
+    }
+
+    /// One user less; how many are left.
+    fn leave(&self, ino: InodeNo) -> usize {
+        let mut files = self.files.lock();
+        let Some(file) = files.get_mut(&ino) else { return 0 };
+        file.users = file.users.saturating_sub(1);
+        file.users
+    }
+
+    fn all(&self) -> Vec<(InodeNo, Arc<Staged>)> {
+        self.files.lock().iter().map(|(ino, file)| (*ino, Arc::clone(&file.staged))).collect()
+    }
+
+    /// The inode of a staged file by its number.
+    fn by_number(&self, number: u64) -> Option<(InodeNo, Arc<Staged>)> {
+        self.all().into_iter().find(|(_, staged)| staged.number() == number)
+    }
+
+    /// Files of which the bucket lacks a change, and their bytes.
+    pub(super) fn pending(&self) -> Vec<Arc<Staged>> {
+        self.all().into_iter().map(|(_, staged)| staged).filter(|staged| staged.is_dirty()).collect()
+    }
+}
+
+impl FileSystem {
+    /// Programs may write files at any place, by way of this stage.
+    #[must_use]
+    pub fn in_full(self, area: Area) -> Self {
+        Self { full: Some(Full::new(area)), ..self }
+    }
+
+    /// Bytes in the stage; `None` without one.
+    pub fn staged_bytes(&self) -> Option<u64> {
+        self.full.as_ref().map(|full| full.area.used())
+    }
+
+    fn full(&self) -> Result<&Full> {
+        self.full.as_ref().ok_or_else(|| Error::new(Errno::IO, "a staged file on a mount without a stage"))
+    }
+
+    /// The staged file of an inode, put into the stage if it is not there yet. The caller is one more user until it calls
+    /// [`FileSystem::leave_stage`].
+    ///
+    /// # Errors
+    /// The errors of an open for reading, and those of the stage's disk.
+    pub(super) async fn enter_stage(&self, ino: InodeNo) -> Result<(Arc<Staged>, bool)> {
+        let full = self.full()?;
+        for _ in 0..ATTEMPTS_MAX {
+            if let Some(staged) = full.join(ino) {
+                return Ok((staged, true));
+            }
+            let (base, keeps) = match self.inodes.is_local(ino) {
+                true => (None, true),
+                false => match self.inodes.open_read(ino, false).await? {
+                    OpenRead::Object { id, size, first, keep_cache, known, .. } => {
+                        if known == KnownSize::Other {
+                            self.resized.tell(&self.inodes, ino);
+                        }
+                        (Some(Base { id, size, first }), keep_cache)
+                    }
+                    // It came or went just now.
+                    OpenRead::Busy { .. } => {
+                        tokio::task::yield_now().await;
+                        continue;
+                    }
+                },
+            };
+            let has_base = base.is_some();
+            let entered = self.put_into_stage(full, ino, base).await;
+            if has_base {
+                self.inodes.close_read(ino);
+            }
+            if let Some(staged) = entered? {
+                return Ok((staged, keeps));
+            }
+        }
+        let key = self.inodes.key_of(ino);
+        let why = format!(
+            "{:?} is opened and removed by others again and again",
+            key.as_ref().map_or("?", |key| key.as_str())
+        );
+        Err(Error::new(Errno::STALE, why))
+    }
+
+    async fn put_into_stage(
+        &self,
+        full: &Full,
+        ino: InodeNo,
+        base: Option<Base>,
+    ) -> Result<Option<Arc<Staged>>> {
+        let Some(key) = self.inodes.key_of(ino) else { return Ok(None) };
+        let id = base.as_ref().map(|base| base.id.clone());
+        let staged = full.area.create(key, base).await?;
+        let mut files = full.files.lock();
+        if files.contains_key(&ino) {
+            return Ok(None);
+        }
+        let Some(key) = self.inodes.stage(ino, staged.number(), id.as_ref())? else { return Ok(None) };
+        // A rename since it was looked at.
+        if key != staged.key() {
+            match &id {
+                Some(id) => staged.moved(crate::object::ObjectId { key, ..id.clone() }, staged.size())?,
+                None => staged.renamed(key, crate::s3::Replaces::Nothing)?,
+            }
+        }
+        files.insert(ino, InStage { staged: Arc::clone(&staged), users: 1 });
+        Ok(Some(staged))
+    }
+
+    /// Stores a staged file, if the bucket lacks a change of it, and tells the tree of names.
+    async fn store_staged(&self, ino: InodeNo, staged: &Arc<Staged>, turn: &Turn) -> Result<()> {
+        if let Some(meta) = staged.store(turn).await? {
+            self.inodes.stored_from_stage(ino, &meta);
+        }
+        Ok(())
+    }
+
+    /// A user of a staged file is gone. The last one stores it; if that fails, its bytes are kept, and the log names them.
+    pub(super) async fn leave_stage(&self, ino: InodeNo, staged: &Arc<Staged>) {
+        let Ok(full) = self.full() else { return };
+        if full.leave(ino) == 0 {
+            self.settle_staged(ino, staged).await;
+        }
+    }
+
+    /// A file without users is stored, and leaves the stage once no program reads it.
+    pub(super) async fn settle_staged(&self, ino: InodeNo, staged: &Arc<Staged>) {
+        let Ok(full) = self.full() else { return };
+        let turn = staged.turn().await;
+        if full.users(ino) > 0 {
+            return;
+        }
+        if staged.is_dirty()
+            && let Err(error) = self.store_staged(ino, staged, &turn).await
+            && !staged.is_kept()
+        {
+            if full.users(ino) > 0 {
+                // A program has it open again, and hears of it.
+                return;
+            }
+            match staged.keep(&error.to_string()).await {
+                Ok(kept) => tracing::error!(
+                    "\"{}\" is closed and was not stored: {error}; what was written is in {}",
+                    staged.key(),
+                    kept.display()
+                ),
+                Err(disk) => tracing::error!(
+                    "\"{}\" is closed and was not stored: {error}; what was written stays in the stage until the next mount: {disk}",
+                    staged.key()
+                ),
+            }
+        }
+        let mut files = full.files.lock();
+        let is_used = files.get(&ino).is_none_or(|file| file.users > 0 || !Arc::ptr_eq(&file.staged, staged));
+        if is_used || self.inodes.has_readers(ino) || staged.is_dirty() && !staged.is_kept() {
+            return;
+        }
+        files.remove(&ino);
+        if staged.is_kept() || staged.is_unlinked() {
+            // The kernel has pages of what was not stored.
+            self.inodes.doubt_pages(ino);
+            self.inodes.abandon_write(ino);
+        } else if let Some(times) = self.inodes.leave_stage(ino) {
+            full.shown.times(ino, times);
+        }
+    }
+
+    /// A handle that only reads was closed: a file that is in the stage on its account may leave it.
+    pub(super) async fn reader_left_stage(&self, ino: InodeNo) {
+        if let Ok(full) = self.full()
+            && full.users(ino) == 0
+            && let Some(staged) = full.find(ino)
+        {
+            self.settle_staged(ino, &staged).await;
+        }
+    }
+}
+
+impl From<stage::Error> for Error {
+    fn from(error: stage::Error) -> Self {
+        Self::of_stage(error)
+    }
+}

@@ -1,0 +1,252 @@
+//! unlink and rename of files that may be in the stage.
+
+use std::ffi::OsStr;
+
+use rustix::io::Errno;
+
+use super::ATTEMPTS_MAX;
+use crate::fs::{Error, FileSystem, Result};
+use crate::inode::{InodeNo, Names, Unlinked};
+use crate::object::{ETag, ObjectKey};
+use crate::s3::Replaces;
+use crate::stage::{Staged, Turn};
+use crate::sync::Arc;
+
+/// Bytes of a file that are fetched before its name is removed, for programs that have it open for reading only. Doubling it fetches more for
+/// files that are removed while they are read; readers of longer ones hear ESTALE, as without a stage.
+const FETCHED_MAX: u64 = 256 << 20;
+
+/// A staged file that an operation holds, and the right to send it and to change its name.
+#[derive(Debug)]
+pub(in crate::fs) struct HeldFile {
+    pub(in crate::fs) ino: InodeNo,
+    pub(in crate::fs) staged: Arc<Staged>,
+    turn: Turn,
+}
+
+impl FileSystem {
+    /// Deletes a file. Programs that have it open go on with it.
+    pub(in crate::fs) async fn unlink_in_full(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
+        for _ in 0..ATTEMPTS_MAX {
+            let (ino, _) = self.inodes.peek(parent, name).await?;
+            if self.full()?.find(ino).is_none() && !self.inodes.has_readers(ino) {
+                match self.inodes.unlink(parent, name, true).await? {
+                    Unlinked::Gone => return Ok(()),
+                    Unlinked::Busy { .. } => {
+                        tokio::task::yield_now().await;
+                        continue;
+                    }
+                }
+            }
+            let held = self.hold_staged(ino).await?;
+            let done =
+                if self.inodes.is_at(ino, parent, name) { Some(self.unlink_held(&held).await) } else { None };
+            self.let_go(held).await;
+            if let Some(done) = done {
+                return done;
+            }
+        }
+        Err(restless(name))
+    }
+
+    async fn unlink_held(&self, held: &HeldFile) -> Result<()> {
+        self.make_whole_for_others(held).await?;
+        self.inodes.unlink_staged(held.ino, held.staged.is_in_bucket()).await?;
+        held.staged.unlinked();
+        Ok(())
+    }
+
+    /// Fetches what only the object has, for those that have the file open, before the object goes.
+    async fn make_whole_for_others(&self, held: &HeldFile) -> Result<()> {
+        let HeldFile { ino, staged, turn } = held;
+        let has_others = self.full()?.users(*ino) > 1;
+        if has_others || self.inodes.has_readers(*ino) && staged.size() <= FETCHED_MAX {
+            let made = staged.make_whole(turn).await;
+            if let Err(error) = made {
+                if has_others {
+                    return Err(error.into());
+                }
+                tracing::debug!(%error, "a file that is removed while it is read could not be fetched before");
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts a file into the stage, and waits for its turn. Then [`FileSystem::let_go`].
+    async fn hold_staged(&self, ino: InodeNo) -> Result<HeldFile> {
+        let (staged, _) = self.enter_stage(ino).await?;
+        let turn = staged.turn().await;
+        Ok(HeldFile { ino, staged, turn })
+    }
+
+    async fn let_go(&self, held: HeldFile) {
+        let HeldFile { ino, staged, turn } = held;
+        drop(turn);
+        self.leave_stage(ino, &staged).await;
+    }
+
+    /// The files of a rename that are in the stage or have to be, in the order of their numbers, so that two renames never wait for each other.
+    async fn hold_for_rename(
+        &self,
+        (parent, name): (InodeNo, &OsStr),
+        (new_parent, new_name): (InodeNo, &OsStr),
+    ) -> Result<Vec<HeldFile>> {
+        let (source, _) = self.inodes.peek(parent, name).await?;
+        let mut inodes = Vec::new();
+        if self.full()?.find(source).is_some() {
+            inodes.push(source);
+        }
+        // A target that is missing, or a directory, is the rename's own concern.
+        if let Ok((target, is_new)) = self.inodes.peek(new_parent, new_name).await
+            && target != source
+            && (is_new || self.full()?.find(target).is_some() || self.inodes.has_readers(target))
+        {
+            inodes.push(target);
+        }
+        inodes.sort_unstable();
+        self.hold_all(inodes).await
+    }
+
+    async fn hold_all(&self, inodes: Vec<InodeNo>) -> Result<Vec<HeldFile>> {
+        let mut held = Vec::new();
+        for ino in inodes {
+            match self.hold_staged(ino).await {
+                Ok(file) => held.push(file),
+                Err(error) => {
+                    self.let_all_go(held).await;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(held)
+    }
+
+    async fn let_all_go(&self, held: Vec<HeldFile>) {
+        for file in held {
+            self.let_go(file).await;
+        }
+    }
+
+    /// Renames a file or a directory. What is in the stage of it is stored first, so that the rename is one of objects; a file that the bucket
+    /// does not have yet only gets another key.
+    pub(in crate::fs) async fn rename_in_full(
+        &self,
+        from: (InodeNo, &OsStr),
+        to: (InodeNo, &OsStr),
+        flags: u32,
+    ) -> Result<()> {
+        let held = self.hold_for_rename(from, to).await?;
+        let renamed = self.rename_held(from, to, flags, &held).await;
+        self.let_all_go(held).await;
+        renamed
+    }
+
+    async fn rename_held(
+        &self,
+        from: (InodeNo, &OsStr),
+        to: (InodeNo, &OsStr),
+        flags: u32,
+        held: &[HeldFile],
+    ) -> Result<()> {
+        for file in held {
+            let is_source = self.inodes.is_at(file.ino, from.0, from.1);
+            if !is_source || file.staged.is_in_bucket() {
+                self.store_staged(file.ino, &file.staged, &file.turn).await?;
+            }
+            if !is_source {
+                self.make_whole_for_others(file).await?;
+            }
+        }
+        self.rename_as_object(from, to, flags).await?;
+        for file in held {
+            if self.inodes.is_at(file.ino, to.0, to.1) {
+                self.follow_object(file.ino, &file.staged)?;
+            } else {
+                // It was replaced: programs that have it open go on with what it was.
+                self.inodes.replaced_by_rename(file.ino);
+                file.staged.unlinked();
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells a staged file where its object is now, if the bucket has one.
+    fn follow_object(&self, ino: InodeNo, staged: &Arc<Staged>) -> Result<()> {
+        if staged.is_in_bucket()
+            && let Some((id, size)) = self.inodes.object_of(ino)
+        {
+            staged.moved(id, size)?;
+        }
+        Ok(())
+    }
+
+    /// A file of the stage that the bucket does not have gets another key.
+    pub(in crate::fs) fn rename_unstored(
+        &self,
+        number: u64,
+        names: &Names,
+        to: ObjectKey,
+        over: Option<ETag>,
+    ) -> Result<bool> {
+        let Some((_, staged)) = self.full()?.by_number(number) else { return Ok(false) };
+        if !self.inodes.renamed_while_written(names) {
+            return Ok(false);
+        }
+        staged.renamed(to, over.map_or(Replaces::Nothing, Replaces::Version))?;
+        Ok(true)
+    }
+
+    /// Stores all files in the stage below a directory that is to be renamed, and holds them.
+    pub(in crate::fs) async fn hold_below(&self, from: &ObjectKey) -> Result<Vec<HeldFile>> {
+        let is_below =
+            |staged: &Staged| !staged.is_unlinked() && staged.key().as_str().starts_with(from.as_str());
+        let mut inodes: Vec<_> = self
+            .full()?
+            .all()
+            .into_iter()
+            .filter(|(_, staged)| is_below(staged))
+            .map(|(ino, _)| ino)
+            .collect();
+        inodes.sort_unstable();
+        let held = self.hold_all(inodes).await?;
+        let mut stored = Ok(());
+        for file in &held {
+            if stored.is_ok() {
+                stored = self.store_staged(file.ino, &file.staged, &file.turn).await;
+            }
+        }
+        match stored {
+            Ok(()) => Ok(held),
+            Err(error) => {
+                self.let_all_go(held).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// The directory above these files was renamed, or was not.
+    pub(in crate::fs) async fn let_go_below(&self, held: Vec<HeldFile>) -> Result<()> {
+        let mut followed = Ok(());
+        for file in &held {
+            if let Err(error) = self.follow_object(file.ino, &file.staged) {
+                followed = Err(error);
+            }
+        }
+        self.let_all_go(held).await;
+        followed
+    }
+
+    /// A file that came into the stage while its directory was renamed.
+    pub(in crate::fs) fn follow_directory_in_full(&self, number: u64, to: ObjectKey) -> Result<()> {
+        match self.full()?.by_number(number) {
+            Some((ino, staged)) if staged.is_in_bucket() => self.follow_object(ino, &staged),
+            Some((_, staged)) => Ok(staged.renamed(to, Replaces::Nothing)?),
+            None => Ok(()),
+        }
+    }
+}
+
+fn restless(name: &OsStr) -> Error {
+    let why = format!("{:?} is opened, renamed and removed by others again and again", name.display());
+    Error::new(Errno::STALE, why)
+}

@@ -1,0 +1,60 @@
+//! Reads of a file that has fewer bytes than the kernel knows, from a listing of a store whose listings lie: which of them get an answer. Pure.
+//!
+//! The kernel fills the rest of a short answer with zeros, and takes its end for the end of the file: but only the first one counts of those
+//! whose requests were under way at once. So none is short but that in which the file ends, and none under way when the size was found to be
+//! wrong. The others fail. The kernel asks for a page again that it read ahead in vain, once a program waits for it.
+
+/// The end of such a file, for one handle that reads through the page cache.
+#[derive(Debug)]
+pub(super) struct Short {
+    size: u64,
+    /// Reads were under way when the size was found.
+    amid_reads: bool,
+}
+
+impl Short {
+    /// A file that was opened when the size was known.
+    pub(super) fn before_reads(size: u64) -> Self {
+        Self { size, amid_reads: false }
+    }
+
+    /// A file whose size was found by reads that go on.
+    pub(super) fn amid_reads(size: u64) -> Self {
+        Self { size, amid_reads: true }
+    }
+
+    /// Whether a read may be answered. `is_old` is true of the first read in which the file ends, whichever handle it comes by: the second
+    /// was sent after the answer to the first, since both are about one page.
+    pub(super) fn allows(&self, offset: u64, len: usize, is_old: impl FnOnce() -> bool) -> bool {
+        let end = offset.saturating_add(len as u64);
+        end <= self.size || offset <= self.size && !(self.amid_reads && is_old())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_reads_behind_the_end_only_the_one_in_which_it_lies_is_answered() {
+        for size in [0, 1000, 4096, 300_000] {
+            let short = Short::before_reads(size);
+            let allows = |offset, len| short.allows(offset, len, || unreachable!("all are newer"));
+            assert!(size == 0 || allows(0, size as usize), "all is there");
+            assert!(allows(size / 4096 * 4096, 4096), "{size}: the last page");
+            assert!(allows(0, 1 << 20), "{size}: in one request with all");
+            assert!(!allows(size + 1, 4096) && !allows(u64::MAX, 4096), "{size}: behind it");
+        }
+    }
+
+    #[test]
+    fn a_read_of_the_last_page_that_may_be_old_fails_once() {
+        let short = Short::amid_reads(5000);
+        let mut is_old = true;
+        let mut allows = |offset| short.allows(offset, 4096, || std::mem::take(&mut is_old));
+        assert!(allows(0), "before the end");
+        assert!(!allows(8192) && !allows(4096));
+        assert!(allows(4096) && allows(4096));
+        assert!(!allows(8192), "behind the end, for good");
+    }
+}

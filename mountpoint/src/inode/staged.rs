@@ -1,0 +1,125 @@
+//! Files in the stage (`--mode full`): an inode that programs read and write at once, which may be an object at the same time.
+
+use std::ffi::OsStr;
+use std::time::SystemTime;
+
+use super::compact::Stored;
+use super::error::{Error, ErrorKind, Result};
+use super::lookup::parse;
+use super::state::{Before, Phase, Place, Refusal};
+use super::tree::stale;
+use super::{InodeNo, InodeTable};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use crate::sync::Arc;
+
+impl InodeTable {
+    /// Puts a file into the stage, where `number` names it. `expected`: the version that the caller has opened, if S3 has one. The key; `None` if
+    /// the file is another version by now, or is in the stage already: look at it again.
+    ///
+    /// # Errors
+    /// `Stale`: the name is gone; `IsADirectory`.
+    pub fn stage(&self, ino: InodeNo, number: u64, expected: Option<&ObjectId>) -> Result<Option<ObjectKey>> {
+        let mut tree = self.0.tree.lock();
+        let place = tree.inode(ino).ok_or_else(|| stale(ino))?.place;
+        tree.file_mut(ino)?;
+        let Some(key) = tree.key(ino).filter(|_| place != Place::Nowhere) else {
+            return Err(Error::new(ErrorKind::Stale, tree.name_for_errors(ino)));
+        };
+        let file = tree.file_mut(ino)?;
+        let stored = file.stored.as_ref().map(|stored| stored.meta().etag);
+        if stored.as_ref() != expected.map(|id| &id.etag) {
+            return Ok(None);
+        }
+        match file.stage(number) {
+            Ok(Before::Exists | Before::Absent) => {
+                tree.fresh.forget(ino);
+                tree.touched(ino, false);
+                tree.place(ino, Place::Local);
+                Ok(Some(key))
+            }
+            Err(Refusal::Busy { .. } | Refusal::HasReaders) => Ok(None),
+            Err(Refusal::Error(kind)) => Err(Error::new(kind, key.as_str())),
+        }
+    }
+
+    /// A file of the stage is an object now, and stays in the stage.
+    pub fn stored_from_stage(&self, ino: InodeNo, meta: &ObjectMeta) {
+        let now = self.0.clock.now();
+        let mut tree = self.0.tree.lock();
+        let until = now + tree.ttl.file();
+        let Ok(file) = tree.file_mut(ino) else { return };
+        file.stored_from_stage(meta, until);
+        tree.touched(ino, false);
+        if let Some(parent) = tree.inode(ino).map(|inode| inode.parent) {
+            tree.stored_above(parent, now);
+        }
+    }
+
+    /// A file leaves the stage, and is the object that is known from then on. The access and modification times that it showed.
+    pub fn leave_stage(&self, ino: InodeNo) -> Option<(SystemTime, SystemTime)> {
+        let mut tree = self.0.tree.lock();
+        let file = tree.file_mut(ino).ok().filter(|file| file.stored.is_some())?;
+        let times = file.leave_stage();
+        tree.touched(ino, false);
+        super::open::hang_stored(&mut tree, ino);
+        tree.drop_if_idle(ino);
+        times.map(|times| (times.accessed, times.modified))
+    }
+
+    /// The object of a file, in the stage or not, as far as it is known.
+    pub fn object_of(&self, ino: InodeNo) -> Option<(ObjectId, u64)> {
+        let mut tree = self.0.tree.lock();
+        let key = tree.key(ino)?;
+        let stored = tree.file_mut(ino).ok()?.stored.as_ref()?;
+        Some((ObjectId { key, etag: stored.meta().etag, modified: Stored::second(stored) }, stored.size()))
+    }
+
+    /// The inode of a name, and whether it is a file that was made here and never opened.
+    ///
+    /// # Errors
+    /// The errors of `lookup`.
+    pub async fn peek(&self, parent: InodeNo, name: &OsStr) -> Result<(InodeNo, bool)> {
+        let held = self.hold(parent, parse(name)?).await?;
+        let mut tree = self.0.tree.lock();
+        let is_new = tree.file_mut(held.ino).is_ok_and(|file| matches!(file.phase, Phase::New { .. }));
+        Ok((held.ino, is_new))
+    }
+
+    /// Whether a name leads to this inode, as far as this mount knows.
+    pub fn is_at(&self, ino: InodeNo, parent: InodeNo, name: &OsStr) -> bool {
+        self.0.tree.lock().inode(ino).is_some_and(|inode| {
+            inode.place != Place::Nowhere && inode.parent == parent && OsStr::new(&*inode.name) == name
+        })
+    }
+
+    /// Takes the name of a file in the stage away, and deletes the object, if `exists` says that there is one. Programs that have it open go on.
+    ///
+    /// # Errors
+    /// `Remote`: S3 did not delete.
+    pub async fn unlink_staged(&self, ino: InodeNo, exists: bool) -> Result<()> {
+        let key = self.key_of(ino).ok_or_else(|| stale(ino))?;
+        if exists {
+            let deleted = self.0.client.delete_object(&key).await;
+            deleted.map_err(|error| Error::new(ErrorKind::Remote(Arc::new(error)), key.as_str()))?;
+        }
+        let now = self.0.clock.now();
+        let mut tree = self.0.tree.lock();
+        if let Ok(file) = tree.file_mut(ino) {
+            file.stored = None;
+        }
+        let Some(inode) = tree.inode(ino).filter(|inode| inode.place != Place::Nowhere) else {
+            return Ok(());
+        };
+        let (parent, name) = (inode.parent, inode.name.clone());
+        tree.detach(ino);
+        tree.is_gone_now(parent, &name, now);
+        Ok(())
+    }
+
+    /// A file in the stage lost its name to another one that a rename put there.
+    pub fn replaced_by_rename(&self, ino: InodeNo) {
+        if let Ok(file) = self.0.tree.lock().file_mut(ino) {
+            file.stored = None;
+        }
+    }
+}

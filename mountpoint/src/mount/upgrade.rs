@@ -1,0 +1,104 @@
+//! The upgrade of a mount in place, put together: the new program is asked, writers are waited for, requests are held, and this process goes.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+
+use crate::clock::Clock;
+use crate::fs::FileSystem;
+use crate::fuse::Requests;
+use crate::handover::Handover;
+use crate::outlive::Journal;
+use crate::sync::Arc;
+use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+/// The answer of a mount that ends with its process.
+pub(super) const UNSUPERVISED: &str = "this mount ends with its process: only one with --supervised, whose device systemd keeps, can be handed to another program";
+
+/// How long requests may take that were taken before the gate closed. Doubling it lets slower stores answer them, and doubles the longest pause;
+/// the kernel sends the others to the next engine.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
+/// How often requests are counted while the gate is closed.
+const COUNT_AGAIN: Duration = Duration::from_millis(2);
+/// How often writers are looked for.
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
+/// The most keys that a refusal names.
+const NAMES_MAX: usize = 5;
+
+/// The parts of a mount that an upgrade needs.
+#[derive(Debug)]
+pub(super) struct Upgrade {
+    fs: Arc<FileSystem>,
+    requests: Requests,
+    journal: Arc<Journal>,
+    clock: Clock,
+    is_under_way: AtomicBool,
+}
+
+impl Upgrade {
+    pub(super) fn new(fs: Arc<FileSystem>, requests: Requests, journal: Arc<Journal>, clock: Clock) -> Self {
+        Self { fs, requests, journal, clock, is_under_way: AtomicBool::new(false) }
+    }
+
+    /// Makes this process another one. Returns the reason why it did not.
+    pub(super) async fn run(&self, within: Duration) -> anyhow::Error {
+        if self.is_under_way.swap(true, SeqCst) {
+            return anyhow::anyhow!("an upgrade of this mount is under way");
+        }
+        let Err(error) = self.hand_over(within).await;
+        self.is_under_way.store(false, SeqCst);
+        tracing::warn!("upgrade: {error:#}");
+        error
+    }
+
+    async fn hand_over(&self, within: Duration) -> anyhow::Result<Infallible> {
+        let until = self.clock.now() + within;
+        let handover = Handover::to_installed()?;
+        let (asked, journal) = (handover.clone(), self.journal.shared().try_clone_to_owned()?);
+        let check = move || asked.check(std::os::fd::AsFd::as_fd(&journal));
+        tokio::task::spawn_blocking(check).await.context("asking the new program")??;
+        loop {
+            let busy = self.busy();
+            if busy.is_none() && self.falls_silent().await {
+                tracing::info!("handing the mount to the installed program");
+                crate::logging::flush();
+                let begun = handover.begin(self.requests.device(), self.journal.shared());
+                self.requests.go_on();
+                return begun;
+            }
+            if self.clock.now() >= until {
+                let busy = busy.unwrap_or_else(|| "a name is being changed".to_owned());
+                bail!("not within {} s: {busy}; the mount goes on as before", within.as_secs());
+            }
+            self.clock.sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// The reason why the mount can't be handed over now.
+    fn busy(&self) -> Option<String> {
+        let writing = self.fs.open_files().writing;
+        if writing.is_empty() {
+            return (self.requests.under_way().changes > 0).then(|| "a name is being changed".to_owned());
+        }
+        let named: Vec<_> =
+            writing.iter().take(NAMES_MAX).map(|file| format!("{:?}", file.key.as_str())).collect();
+        let more = writing.len().checked_sub(NAMES_MAX).filter(|more| *more > 0);
+        let more = more.map(|more| format!(" and {more} more")).unwrap_or_default();
+        Some(format!("open for writing: {}{more}", named.join(", ")))
+    }
+
+    /// Holds new requests and waits for the answers to those before. False, and requests go on, if one of them turned out to write.
+    async fn falls_silent(&self) -> bool {
+        self.requests.hold();
+        let until = self.clock.now() + ANSWERED_WITHIN;
+        while self.requests.under_way().all > 0 && self.clock.now() < until {
+            self.clock.sleep(COUNT_AGAIN).await;
+        }
+        let is_silent = self.busy().is_none();
+        if !is_silent {
+            self.requests.go_on();
+        }
+        is_silent
+    }
+}

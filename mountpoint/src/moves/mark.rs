@@ -1,0 +1,72 @@
+//! The mark of a directory as Hadoop and EMR write it: an empty object beside it, `dir_$folder$`. It goes along with its directory.
+
+use super::{Copied, Error, Mover, Replaces, Result};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use crate::s3::ErrorKind;
+
+/// A mark that is under both names.
+#[derive(Debug)]
+pub(super) struct Mark {
+    copied: Copied,
+    /// The mark of the new name is this rename's; else it was there before.
+    is_new: bool,
+}
+
+impl Mover {
+    /// Copies the mark of a directory, if marks count here and it has one.
+    ///
+    /// # Errors
+    /// `Taken`: the mark's new name has an object that is none; `NameTooLong`; those of a copy.
+    pub(super) async fn copy_mark(&self, from: &ObjectKey, to: &ObjectKey) -> Result<Option<Mark>> {
+        if !self.config.folder_marks {
+            return Ok(None);
+        }
+        let Some((key, meta)) = self.mark_of(from).await? else { return Ok(None) };
+        let Some(new) = to.folder_mark() else { return Err(Error::NameTooLong(to.as_str().to_owned())) };
+        match self.copy(&key, &new, &Replaces::Nothing).await {
+            Ok(copied) => Ok(Some(Mark { copied, is_new: true })),
+            Err(Error::Gone) => Ok(None),
+            Err(Error::Taken) => {
+                // Two marks say the same.
+                let Some((new, there)) = self.mark_of(to).await? else { return Err(Error::Taken) };
+                let (source, id) = (ObjectId::of(key, &meta), ObjectId::of(new, &there));
+                Ok(Some(Mark { copied: Copied { source, id, meta: there }, is_new: false }))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes the mark of the old name. `others`: the objects of the directory, which have the new name alone by now.
+    ///
+    /// # Errors
+    /// `Partial`; or the store's, where there are no others: the copy is taken back.
+    pub(super) async fn delete_mark(&self, mark: Option<Mark>, others: usize) -> Result<()> {
+        let Some(mark) = mark else { return Ok(()) };
+        match self.delete_source(&mark.copied).await {
+            Ok(_) => Ok(()),
+            Err(error) if others > 0 => {
+                Err(Error::Partial { left: 1, of: others + 1, error: error.to_string() })
+            }
+            Err(error) => {
+                self.take_mark_back(Some(mark)).await;
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the copy of a mark back; as far as the store lets us.
+    pub(super) async fn take_mark_back(&self, mark: Option<Mark>) {
+        if let Some(mark) = mark.filter(|mark| mark.is_new) {
+            self.take_back(&mark.copied).await;
+        }
+    }
+
+    async fn mark_of(&self, directory: &ObjectKey) -> Result<Option<(ObjectKey, ObjectMeta)>> {
+        let Some(key) = directory.folder_mark() else { return Ok(None) };
+        match self.client.head_object(&key).await {
+            Ok(meta) => Ok(Some((key, meta)).filter(|(_, meta)| meta.size == 0)),
+            Err(error) if *error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Errors of staged files.
+
+use std::io;
+use std::path::PathBuf;
+
+use crate::object::ObjectKey;
+use crate::sync::Arc;
+use crate::{prefetch, upload};
+
+/// The failure of an operation on a staged file.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Error {
+    /// The files in the stage have as many bytes as they may have.
+    #[error(
+        "the stage is full: {limit} bytes are in use; files leave it when they are stored: raise --stage-size"
+    )]
+    Full {
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// The disk of the stage.
+    #[error("a file of the stage: {0}; look at the disk of --stage")]
+    Disk(#[source] Arc<io::Error>),
+    /// The object was changed or deleted by another client since it was opened. The bytes are kept.
+    #[error(
+        "\"{key}\" was changed in the bucket since it was opened here: the bucket keeps that, and what was written here is in {}",
+        kept.display()
+    )]
+    Conflict {
+        /// The object's key.
+        key: ObjectKey,
+        /// The file with the bytes.
+        kept: PathBuf,
+    },
+    /// An earlier attempt to store the file failed, and its bytes are kept.
+    #[error("\"{key}\" was not stored: what was written is in {}", kept.display())]
+    Kept {
+        /// The object's key.
+        key: ObjectKey,
+        /// The file with the bytes.
+        kept: PathBuf,
+    },
+    /// A byte of the object that was not changed could not be read.
+    #[error("{0}")]
+    Read(#[source] prefetch::Error),
+    /// The file could not be sent.
+    #[error("{0}")]
+    Send(#[source] upload::Error),
+}
+
+impl From<io::Error> for Error {
+    fn from(error: io::Error) -> Self {
+        Self::Disk(Arc::new(error))
+    }
+}
+
+impl From<upload::Error> for Error {
+    fn from(error: upload::Error) -> Self {
+        Self::Send(error)
+    }
+}
+
+impl From<prefetch::Error> for Error {
+    fn from(error: prefetch::Error) -> Self {
+        Self::Read(error)
+    }
+}

@@ -1,0 +1,222 @@
+//! The state of one staged file: its size, the bytes that the local file has, and whether the bucket has all of it. Pure.
+//!
+//! A byte is present (written here, or fetched), or it is the base object's at the same offset, or it is a zero. A change begins a
+//! generation; what is sent is one generation, whole.
+
+use std::ops::Range;
+
+use super::runs::Runs;
+
+/// The size and bytes of a staged file.
+#[derive(Clone, Debug)]
+pub(super) struct Image {
+    size: u64,
+    /// Bytes of the base object that show where nothing is present.
+    base: u64,
+    present: Runs,
+    /// Number of the last change.
+    generation: u64,
+    fate: Fate,
+}
+
+/// Whether the bucket has, or can get, what the file holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// The bucket has the file as it was after this change; `None`: it has none of it.
+    Stored(Option<u64>),
+    /// The file has no name any more: it ends with its last handle.
+    Unlinked,
+    /// The bytes lie in `kept/`, and no change is taken.
+    Kept,
+}
+
+impl Image {
+    /// A file that the bucket does not have.
+    pub(super) fn new() -> Self {
+        let (present, fate) = (Runs::default(), Fate::Stored(None));
+        Self { size: 0, base: 0, present, generation: 1, fate }
+    }
+
+    /// A file whose bytes are all an object's.
+    pub(super) fn of_object(size: u64) -> Self {
+        let (present, fate) = (Runs::default(), Fate::Stored(Some(0)));
+        Self { size, base: size, present, generation: 0, fate }
+    }
+
+    pub(super) fn size(&self) -> u64 {
+        self.size
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub(super) fn fate(&self) -> Fate {
+        self.fate
+    }
+
+    pub(super) fn present(&self) -> &Runs {
+        &self.present
+    }
+
+    /// Bytes of disk that the present runs take.
+    pub(super) fn held(&self) -> u64 {
+        self.present.bytes()
+    }
+
+    /// Whether the bucket lacks a change of it.
+    pub(super) fn is_dirty(&self) -> bool {
+        matches!(self.fate, Fate::Stored(stored) if stored != Some(self.generation))
+    }
+
+    /// Whether it takes changes.
+    pub(super) fn is_kept(&self) -> bool {
+        self.fate == Fate::Kept
+    }
+
+    /// Whether a part of the base object still shows.
+    pub(super) fn needs_base(&self) -> bool {
+        self.base > 0 && !self.missing(0..self.base).is_empty()
+    }
+
+    /// The parts of a range that only the base object has.
+    pub(super) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let end = range.end.min(self.base);
+        if range.start >= end { Vec::new() } else { self.present.missing(range.start..end) }
+    }
+
+    /// Bytes of the range for which the local file has no room yet.
+    pub(super) fn added_by(&self, range: Range<u64>) -> u64 {
+        self.present.missing(range).iter().map(|run| run.end - run.start).sum()
+    }
+
+    /// The range is written.
+    pub(super) fn wrote(&mut self, range: Range<u64>) {
+        self.size = self.size.max(range.end);
+        self.present.insert(range);
+        self.generation += 1;
+    }
+
+    /// The range came from the base object.
+    pub(super) fn filled(&mut self, range: Range<u64>) {
+        self.present.insert(range);
+    }
+
+    /// The file has another size. What was behind it is gone, also if it becomes longer again.
+    pub(super) fn resized(&mut self, size: u64) {
+        if size < self.size {
+            self.present.truncate(size);
+            self.base = self.base.min(size);
+        }
+        self.size = size;
+        self.generation += 1;
+    }
+
+    /// The bucket has the file as it was at `generation`, and nothing was missing then.
+    pub(super) fn stored(&mut self, generation: u64) {
+        self.base = 0;
+        if let Fate::Stored(stored) = &mut self.fate {
+            *stored = Some(generation);
+        }
+    }
+
+    /// The name is gone.
+    pub(super) fn unlinked(&mut self) {
+        if self.fate != Fate::Kept {
+            self.fate = Fate::Unlinked;
+        }
+    }
+
+    /// The bytes lie where nothing changes them any more.
+    pub(super) fn kept(&mut self) {
+        self.fate = Fate::Kept;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const LEN: usize = 64;
+
+    /// The source of each byte: written, the base, or nothing.
+    fn sources(image: &Image) -> Vec<char> {
+        let missing = image.missing(0..image.size());
+        let source = |at: u64| match () {
+            () if missing.iter().any(|run| run.contains(&at)) => 'b',
+            () if image.present.missing(at..at + 1).is_empty() => 'w',
+            () => '0',
+        };
+        (0..image.size()).map(source).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn every_byte_is_written_or_of_the_base_or_zero(
+            base in 0u64..40,
+            steps in prop::collection::vec((0u8..3, 0u64..40, 1u64..20), 0..40),
+        ) {
+            let mut image = Image::of_object(base);
+            let mut model = vec!['b'; base as usize];
+            prop_assert!(!image.is_dirty());
+            for (step, at, len) in steps {
+                let before = image.generation();
+                if step == 0 {
+                    image.resized(at);
+                    model.resize(at as usize, '0');
+                } else {
+                    image.wrote(at..at + len);
+                    let end = (at + len) as usize;
+                    model.resize(model.len().max(end), '0');
+                    model[at as usize..end].fill('w');
+                }
+                prop_assert!(image.is_dirty() && image.generation() > before);
+                prop_assert_eq!(sources(&image), model.clone());
+                prop_assert!(image.size() <= LEN as u64);
+            }
+            // A fetch for a send changes nothing that is read, and a file that was sent needs the base no longer.
+            for run in image.missing(0..image.size()) {
+                image.filled(run);
+            }
+            prop_assert!(!image.needs_base());
+            let sent = image.generation();
+            image.stored(sent);
+            prop_assert!(!image.is_dirty());
+            image.wrote(0..1);
+            prop_assert!(image.is_dirty(), "a write after a send begins a generation");
+        }
+    }
+
+    #[test]
+    fn what_was_cut_off_does_not_come_back() {
+        let mut image = Image::of_object(10);
+        image.resized(4);
+        image.resized(8);
+        assert_eq!(sources(&image).iter().collect::<String>(), "bbbb0000");
+    }
+
+    #[test]
+    fn a_change_during_a_send_stays_dirty() {
+        let mut image = Image::new();
+        assert!(image.is_dirty(), "an empty file is not in the bucket either");
+        image.wrote(0..4);
+        let sent = image.generation();
+        image.wrote(4..8);
+        image.stored(sent);
+        assert!(image.is_dirty());
+    }
+
+    #[test]
+    fn what_has_no_name_or_is_kept_is_not_sent() {
+        let mut image = Image::new();
+        image.unlinked();
+        assert!(!image.is_dirty());
+        image.wrote(0..4);
+        assert!(!image.is_dirty());
+        image.kept();
+        image.unlinked();
+        assert!(image.is_kept() && !image.is_dirty());
+    }
+}

@@ -1,0 +1,237 @@
+//! Sends a staged file: what is missing is fetched, and all of it goes out as one upload under the condition that the bucket still has the version
+//! that was opened.
+//!
+//! The image that is sent is of one moment: it is read while programs may write, and thrown away if one did. After two such attempts it is
+//! copied while writes wait.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::path::PathBuf;
+
+use tokio::sync::OwnedMutexGuard;
+
+use super::image::Fate;
+use super::{Error, Staged};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
+use crate::s3::{ErrorKind, Replaces};
+use crate::sync::Arc;
+use crate::upload::{self, Upload};
+
+/// Attempts to send a file as it lies there, before it is copied. Doubling it spares copies where programs write now and then, and sends more
+/// for nothing where they write all the time.
+const ATTEMPTS_MAX: u32 = 2;
+
+/// Bytes that are read from the disk and given to the upload at once. Doubling it halves the calls, and doubles the memory that a send takes beside
+/// the budget.
+const PIECE: u64 = 128 << 10;
+
+/// The right to send a file or to change its name: one holder at a time.
+#[derive(Debug)]
+pub struct Turn(#[expect(dead_code, reason = "held")] OwnedMutexGuard<()>);
+
+/// One generation of a file, about to be sent.
+struct Draft {
+    generation: u64,
+    size: u64,
+    key: ObjectKey,
+    replaces: Replaces,
+}
+
+impl Staged {
+    /// Waits for the turn.
+    pub async fn turn(&self) -> Turn {
+        Turn(Arc::clone(&self.turn).lock_owned().await)
+    }
+
+    /// Fetches what only the object has, before that goes away.
+    ///
+    /// # Errors
+    /// `Read`, `Full`, `Disk`.
+    pub async fn make_whole(self: &Arc<Self>, _turn: &Turn) -> Result<(), Error> {
+        if !self.state.lock().is_noted {
+            self.shared.folder.note_gone(self.number)?;
+        }
+        self.hydrate().await
+    }
+
+    /// Stores the file if the bucket lacks a change of it. What the bucket has then; `None` if nothing was to be done.
+    ///
+    /// # Errors
+    /// `Conflict`: the bucket has another version, and what was written here is kept. Others leave the file as it is.
+    pub async fn store(self: &Arc<Self>, _turn: &Turn) -> Result<Option<ObjectMeta>, Error> {
+        for attempt in 0.. {
+            {
+                let state = self.state.lock();
+                if let Some(error) = &state.error {
+                    return Err(error.clone());
+                }
+                if !state.image.is_dirty() {
+                    return Ok(None);
+                }
+            }
+            match self.send(attempt >= ATTEMPTS_MAX).await {
+                Ok(Some(meta)) => return Ok(Some(meta)),
+                Ok(None) => {}
+                Err(error) if is_conflict(&error) => {
+                    let (key, is_partial) = (self.key(), self.state.lock().image.needs_base());
+                    let kept = self.keep("another client changed it in the bucket").await?;
+                    let error = Error::Conflict { key, kept };
+                    let part = if is_partial { "; only the bytes that were written are in it" } else { "" };
+                    tracing::error!("{error}{part}");
+                    self.state.lock().error = Some(error.clone());
+                    return Err(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        unreachable!("a copy is sent whatever programs write")
+    }
+
+    /// Sends the file once. `None`: it changed meanwhile.
+    async fn send(self: &Arc<Self>, by_copy: bool) -> Result<Option<ObjectMeta>, Error> {
+        self.hydrate().await?;
+        let (draft, source) = if by_copy { self.copy().await? } else { (self.draft()?, None) };
+        let upload = self.shared.uploader.replace(draft.key.clone(), draft.replaces.clone());
+        if let Err(error) = self.pour(&upload, source, draft.size).await {
+            upload.abort().await;
+            return Err(error);
+        }
+        if !by_copy && self.state.lock().image.generation() != draft.generation {
+            upload.abort().await;
+            return Ok(None);
+        }
+        let meta = upload.finish().await?;
+        self.is_stored(&draft, &meta)?;
+        Ok(Some(meta))
+    }
+
+    /// Notes that a send begins. Some bytes may be gone again by a size that was set meanwhile, never missing.
+    fn draft(&self) -> Result<Draft, Error> {
+        let mut state = self.state.lock();
+        if !state.is_noted {
+            self.note(&mut state)?;
+        }
+        self.shared.folder.note_sealed(self.number)?;
+        Ok(Draft {
+            generation: state.image.generation(),
+            size: state.image.size(),
+            key: state.key.clone(),
+            replaces: state.replaces.clone(),
+        })
+    }
+
+    /// Copies the file to one without a name. Writes of it wait meanwhile: the copy is of one moment. It takes no room of `--stage-size`.
+    async fn copy(self: &Arc<Self>) -> Result<(Draft, Option<Arc<File>>), Error> {
+        let this = Arc::clone(self);
+        let copied = self.shared.runtime.spawn_blocking(move || {
+            let (number, copy) = this.shared.folder.create()?;
+            let path = this.shared.folder.path(number);
+            let unlinked = std::fs::remove_file(path);
+            // Drafted under the lock that writes take: `draft` takes it by itself, so its generation is compared.
+            loop {
+                let draft = this.draft()?;
+                let state = this.state.lock();
+                if state.image.generation() != draft.generation {
+                    continue;
+                }
+                copy.set_len(draft.size)?;
+                for run in state.image.present().iter() {
+                    copy_range(&this.file, &copy, run)?;
+                }
+                unlinked?;
+                return Ok((draft, Some(Arc::new(copy))));
+            }
+        });
+        copied.await.map_err(io::Error::other)?
+    }
+
+    /// Gives all bytes to the upload, a piece at a time.
+    async fn pour(
+        self: &Arc<Self>,
+        upload: &Arc<Upload>,
+        source: Option<Arc<File>>,
+        size: u64,
+    ) -> Result<(), Error> {
+        let mut at = 0;
+        while at < size {
+            let length = (size - at).min(PIECE) as usize;
+            let (this, source) = (Arc::clone(self), source.clone());
+            let read = self.shared.runtime.spawn_blocking(move || {
+                let mut bytes = vec![0; length];
+                let file = source.as_deref().unwrap_or(&this.file);
+                // Shorter since a size was set: the draft is thrown away then.
+                super::staged::read_at_most(file, &mut bytes, at).map(|_| bytes)
+            });
+            let bytes = read.await.map_err(io::Error::other)??;
+            let (give, given) = tokio::sync::oneshot::channel();
+            upload.write(at, &bytes, Box::new(move |result| drop(give.send(result))));
+            given.await.unwrap_or(Err(upload::Error::Aborted))?;
+            at += length as u64;
+        }
+        Ok(())
+    }
+
+    fn is_stored(&self, draft: &Draft, meta: &ObjectMeta) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        state.image.stored(draft.generation);
+        state.replaces = Replaces::Version(meta.etag.clone());
+        state.reader = None;
+        if state.image.is_dirty() {
+            return self.note(&mut state);
+        }
+        state.is_noted = false;
+        Ok(self.shared.folder.note_gone(self.number)?)
+    }
+
+    /// The object that the bucket has of this file, as this mount stored it.
+    pub fn id_of(&self, meta: &ObjectMeta) -> ObjectId {
+        ObjectId { key: self.key(), etag: meta.etag.clone(), modified: Second::of(meta.last_modified) }
+    }
+
+    /// Moves the bytes to `kept/`. The path there.
+    ///
+    /// # Errors
+    /// The disk: the bytes stay in `files/`, and the next mount names them.
+    pub async fn keep(self: &Arc<Self>, why: &str) -> Result<PathBuf, Error> {
+        let (this, why) = (Arc::clone(self), why.to_owned());
+        let kept = self.shared.runtime.spawn_blocking(move || {
+            let mut state = this.state.lock();
+            let is_partial = state.image.needs_base();
+            let key = state.key.clone();
+            let kept = this.shared.folder.keep(this.number, Some(key.as_str()), why, is_partial)?;
+            state.image.kept();
+            state.error = Some(Error::Kept { key, kept: kept.clone() });
+            Ok(kept)
+        });
+        kept.await.map_err(io::Error::other)?
+    }
+
+    /// Whether the name is gone.
+    pub fn is_unlinked(&self) -> bool {
+        self.state.lock().image.fate() == Fate::Unlinked
+    }
+}
+
+/// Whether the bucket has another version than the one that was opened.
+fn is_conflict(error: &Error) -> bool {
+    match error {
+        Error::Send(upload::Error::Remote(error)) => {
+            matches!(error.kind(), ErrorKind::Changed | ErrorKind::Exists)
+        }
+        Error::Read(error) => matches!(error.kind(), ErrorKind::Changed | ErrorKind::NotFound),
+        _ => false,
+    }
+}
+
+fn copy_range(from: &File, to: &File, run: std::ops::Range<u64>) -> io::Result<()> {
+    let mut bytes = vec![0; PIECE.min(run.end - run.start) as usize];
+    let mut at = run.start;
+    while at < run.end {
+        let length = bytes.len().min((run.end - at) as usize);
+        from.read_exact_at(&mut bytes[..length], at)?;
+        to.write_all_at(&bytes[..length], at)?;
+        at += length as u64;
+    }
+    Ok(())
+}

@@ -1,0 +1,378 @@
+//! One staged file: reads and writes of it.
+
+use std::fmt;
+use std::fs::File;
+use std::ops::Range;
+use std::os::unix::fs::FileExt as _;
+
+use tokio::sync::oneshot;
+
+use super::image::Image;
+use super::log::Dirty;
+use super::{Base, Error, Shared};
+use crate::buffer::{Use, charge};
+use crate::object::{ObjectId, ObjectKey};
+use crate::prefetch::{Bytes, Reader};
+use crate::s3::Replaces;
+use crate::sync::{Arc, Mutex};
+
+/// Bytes that a range is filled with zeros by at once.
+const ZEROS: u64 = 1 << 20;
+
+/// A file that programs read and change, with its bytes on the local disk as far as they are not the object's.
+///
+/// Changes are made under one lock, and so is the write to the local disk: two writes at one place don't mix, and a size that is set
+/// counts for the next write.
+pub struct Staged {
+    pub(super) shared: Arc<Shared>,
+    pub(super) number: u64,
+    pub(super) file: File,
+    pub(super) state: Mutex<State>,
+    /// Held while the file is sent, or its name changes.
+    pub(super) turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+pub(super) struct State {
+    pub(super) image: Image,
+    /// The key that the file is to have.
+    pub(super) key: ObjectKey,
+    /// The version in the bucket that a send replaces.
+    pub(super) replaces: Replaces,
+    /// Reads what only the object has.
+    pub(super) reader: Option<Arc<Reader>>,
+    /// Every change fails with it.
+    pub(super) error: Option<Error>,
+    /// The log says that there are changes.
+    pub(super) is_noted: bool,
+}
+
+impl Staged {
+    /// Makes the file in the stage.
+    pub(super) fn create(shared: Arc<Shared>, key: ObjectKey, base: Option<Base>) -> Result<Self, Error> {
+        let (number, file) = shared.folder.create()?;
+        let (image, replaces, reader) = match base {
+            None => (Image::new(), Replaces::Nothing, None),
+            Some(Base { id, size, first }) => {
+                file.set_len(size)?;
+                let replaces = Replaces::Version(id.etag.clone());
+                let reader = shared.prefetcher.open(id, size, first);
+                (Image::of_object(size), replaces, Some(Arc::new(reader)))
+            }
+        };
+        let state = State { image, key, replaces, reader, error: None, is_noted: false };
+        let (state, turn) = (Mutex::new(state), Arc::default());
+        Ok(Self { shared, number, file, state, turn })
+    }
+
+    /// Number of the file, unique in this mount.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Bytes of the file.
+    pub fn size(&self) -> u64 {
+        self.state.lock().image.size()
+    }
+
+    /// The key that the file is to have.
+    pub fn key(&self) -> ObjectKey {
+        self.state.lock().key.clone()
+    }
+
+    /// Whether the bucket lacks a change of it.
+    pub fn is_dirty(&self) -> bool {
+        self.state.lock().image.is_dirty()
+    }
+
+    /// Whether its bytes lie in `kept/`.
+    pub fn is_kept(&self) -> bool {
+        self.state.lock().image.is_kept()
+    }
+
+    /// Whether an object of its key is in the bucket, as far as this mount knows.
+    pub fn is_in_bucket(&self) -> bool {
+        self.state.lock().replaces != Replaces::Nothing
+    }
+
+    /// The error that every change of it ends with.
+    pub fn error(&self) -> Option<Error> {
+        self.state.lock().error.clone()
+    }
+
+    /// Writes all of `data` at `offset`. The size of the file then.
+    ///
+    /// # Errors
+    /// `Full`, `Disk`; that of a conflict.
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<u64, Error> {
+        let mut state = self.state.lock();
+        let range = offset..offset.saturating_add(data.len() as u64);
+        self.begin_change(&mut state)?;
+        self.put(&state, range.clone(), data)?;
+        state.image.wrote(range);
+        Ok(state.image.size())
+    }
+
+    /// Sets the size.
+    ///
+    /// # Errors
+    /// The errors of a write.
+    pub fn set_size(&self, size: u64) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        self.begin_change(&mut state)?;
+        self.file.set_len(size)?;
+        let held = state.image.held();
+        state.image.resized(size);
+        self.shared.folder.give(held - state.image.held());
+        Ok(())
+    }
+
+    /// Makes a range zeros, within the size that the file has.
+    ///
+    /// # Errors
+    /// The errors of a write.
+    pub fn zero(&self, range: Range<u64>) -> Result<(), Error> {
+        let zeros = vec![0; ZEROS.min(range.end.saturating_sub(range.start)) as usize];
+        let mut state = self.state.lock();
+        self.begin_change(&mut state)?;
+        let mut at = range.start;
+        let end = range.end.min(state.image.size());
+        while at < end {
+            let run = at..(at + ZEROS).min(end);
+            self.put(&state, run.clone(), &zeros[..(run.end - run.start) as usize])?;
+            at = run.end;
+            state.image.wrote(run);
+        }
+        Ok(())
+    }
+
+    /// Notes the first change of a file in the log, before it is made.
+    fn begin_change(&self, state: &mut State) -> Result<(), Error> {
+        if let Some(error) = &state.error {
+            return Err(error.clone());
+        }
+        if !state.is_noted {
+            self.note(state)?;
+        }
+        Ok(())
+    }
+
+    /// Notes in the log what the file is to become.
+    pub(super) fn note(&self, state: &mut State) -> Result<(), Error> {
+        let is_unlinked = state.image.fate() == super::image::Fate::Unlinked;
+        let replaces = match &state.replaces {
+            Replaces::Version(etag) => Some(etag.as_str().to_owned()),
+            Replaces::Anything | Replaces::Nothing => None,
+        };
+        self.shared.folder.note_dirty(Dirty {
+            file: self.number,
+            key: (!is_unlinked).then(|| state.key.as_str().to_owned()),
+            replaces,
+            is_partial: state.image.needs_base(),
+        })?;
+        state.is_noted = true;
+        Ok(())
+    }
+
+    fn put(&self, state: &State, range: Range<u64>, data: &[u8]) -> Result<(), Error> {
+        let added = state.image.added_by(range.clone());
+        self.shared.folder.take(added)?;
+        self.file.write_all_at(data, range.start).inspect_err(|_| {
+            self.shared.folder.give(added);
+            // A part of it may lie behind the end, where a longer file would show it.
+            let _ = self.file.set_len(state.image.size());
+        })?;
+        Ok(())
+    }
+
+    /// Bytes of the object take their place in the file, where nothing was written meanwhile.
+    fn fill(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        for run in state.image.missing(offset..offset + bytes.len() as u64) {
+            let of = |at: u64| (at - offset) as usize;
+            self.put(&state, run.clone(), &bytes[of(run.start)..of(run.end)])?;
+            state.image.filled(run);
+        }
+        Ok(())
+    }
+
+    /// Reads up to `len` bytes at `offset`; fewer at the end of the file, none behind it. `done` gets them: now if they are on the local disk,
+    /// else by the thread that receives them.
+    pub fn read<F>(self: &Arc<Self>, offset: u64, len: usize, done: F)
+    where
+        F: FnOnce(Result<Bytes, Error>) + Send + 'static,
+    {
+        let (range, missing, reader) = {
+            let state = self.state.lock();
+            let range = offset..offset.saturating_add(len as u64).min(state.image.size());
+            let missing = state.image.missing(range.clone());
+            (range, missing, state.reader.clone())
+        };
+        if range.is_empty() {
+            return done(Ok(Bytes::default()));
+        }
+        if let (Some(reader), true) = (&reader, missing.as_slice() == std::slice::from_ref(&range)) {
+            let length = (range.end - range.start) as usize;
+            let this = Arc::clone(self);
+            return reader.read(range.start, length, move |result| match result {
+                Ok(bytes) => done(Ok(bytes)),
+                // All of it may have come to the local disk meanwhile, before the object was replaced or removed by this mount.
+                Err(error) if this.state.lock().image.missing(range.clone()) == missing => {
+                    done(Err(error.into()))
+                }
+                Err(_) => {
+                    let runtime = this.shared.runtime.clone();
+                    runtime.spawn(async move { done(this.read_mixed(range).await) });
+                }
+            });
+        }
+        if missing.is_empty()
+            && let Some(block) = self.shared.pool.try_take(Use::Demand, (range.end - range.start) as usize)
+        {
+            return done(self.read_here(range, block));
+        }
+        let this = Arc::clone(self);
+        self.shared.runtime.spawn(async move { done(this.read_mixed(range).await) });
+    }
+
+    /// Reads what the local disk has, into this block.
+    fn read_here(&self, range: Range<u64>, mut block: crate::buffer::BlockMut) -> Result<Bytes, Error> {
+        let length = (range.end - range.start) as usize;
+        let got = read_at_most(&self.file, &mut block.spare()[..length], range.start)?;
+        // Cut off since the size was looked at.
+        block.spare()[got..length].fill(0);
+        block.advance(length);
+        let mut bytes = Bytes::default();
+        bytes.push(block.freeze(), 0..length);
+        Ok(bytes)
+    }
+
+    /// Reads from both.
+    async fn read_mixed(&self, range: Range<u64>) -> Result<Bytes, Error> {
+        let mut fetched = Vec::new();
+        let mut missing = self.state.lock().image.missing(range.clone());
+        while let Some(run) = missing.get(fetched.len()).cloned() {
+            match self.fetch(run.clone()).await {
+                Ok(bytes) => fetched.push((run.start, bytes)),
+                Err(error) => {
+                    let now = self.state.lock().image.missing(range.clone());
+                    if now == missing {
+                        return Err(error);
+                    }
+                    (missing, fetched) = (now, Vec::new());
+                }
+            }
+        }
+        let length = (range.end - range.start) as usize;
+        let mut memory = self.shared.pool.reserve(Use::Demand, charge(length)).await;
+        let out_of_memory = || std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+        let mut block = memory.block(length).ok_or_else(out_of_memory)?;
+        let got = read_at_most(&self.file, &mut block.spare()[..length], range.start)?;
+        // Cut off since the size was looked at.
+        block.spare()[got..length].fill(0);
+        for (start, bytes) in fetched {
+            let at = (start - range.start) as usize;
+            // copy: a read of bytes that lie on the local disk and in the bucket
+            block.spare()[at..at + bytes.len()].copy_from_slice(&bytes);
+        }
+        block.advance(length);
+        let mut bytes = Bytes::default();
+        bytes.push(block.freeze(), 0..length);
+        Ok(bytes)
+    }
+
+    /// Bytes of the object; all of the range.
+    pub(super) async fn fetch(&self, range: Range<u64>) -> Result<Vec<u8>, Error> {
+        let gone = || Error::from(std::io::Error::other("a staged file without its object"));
+        let reader = self.state.lock().reader.clone().ok_or_else(gone)?;
+        let (give, given) = oneshot::channel();
+        let length = (range.end - range.start) as usize;
+        reader.read(range.start, length, move |result| drop(give.send(result)));
+        let bytes = given.await.map_err(|_| gone())??.to_vec();
+        if bytes.len() != length {
+            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
+        }
+        Ok(bytes)
+    }
+
+    /// Fetches all that only the object has.
+    pub(super) async fn hydrate(self: &Arc<Self>) -> Result<(), Error> {
+        loop {
+            let next = {
+                let state = self.state.lock();
+                state.image.missing(0..u64::MAX).into_iter().next()
+            };
+            let Some(run) = next else { return Ok(()) };
+            let piece = run.start..run.end.min(run.start + crate::buffer::BLOCK as u64);
+            let bytes = self.fetch(piece.clone()).await?;
+            let this = Arc::clone(self);
+            let filled = self.shared.runtime.spawn_blocking(move || this.fill(piece.start, &bytes));
+            filled.await.map_err(std::io::Error::other)??;
+        }
+    }
+
+    /// The object is under another key, or has another version, by an operation of this mount.
+    pub fn moved(&self, id: ObjectId, size: u64) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        state.key = id.key.clone();
+        state.replaces = Replaces::Version(id.etag.clone());
+        state.reader = match state.image.needs_base() {
+            true => Some(Arc::new(self.shared.prefetcher.open(id, size, None))),
+            false => None,
+        };
+        if state.is_noted { self.note(&mut state) } else { Ok(()) }
+    }
+
+    /// A file that the bucket does not have gets another key, and replaces that version there.
+    pub fn renamed(&self, key: ObjectKey, replaces: Replaces) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        (state.key, state.replaces) = (key, replaces);
+        self.note(&mut state)
+    }
+
+    /// The name is gone. The bytes last until the last handle is closed.
+    pub fn unlinked(&self) {
+        let mut state = self.state.lock();
+        state.image.unlinked();
+        if state.is_noted
+            && let Err(error) = self.note(&mut state)
+        {
+            tracing::debug!(%error, "a removed file of the stage could not be noted: a crash now keeps its bytes");
+        }
+    }
+}
+
+/// Reads until the buffer is full or the file ends.
+pub(super) fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
+    let mut got = 0;
+    while got < buffer.len() {
+        match file.read_at(&mut buffer[got..], offset + got as u64) {
+            Ok(0) => break,
+            Ok(read) => got += read,
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(got)
+}
+
+impl fmt::Debug for Staged {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("Staged").field("key", &state.key).field("image", &state.image).finish_non_exhaustive()
+    }
+}
+
+/// A file that the bucket has, or that no program can reach, leaves the disk. A kept one was moved away before.
+impl Drop for Staged {
+    fn drop(&mut self) {
+        let state = self.state.lock();
+        self.shared.folder.give(state.image.held());
+        if state.is_noted && state.image.is_dirty() || state.image.is_kept() {
+            // The next mount finds and names it.
+            return;
+        }
+        if let Err(error) = self.shared.folder.remove(self.number) {
+            tracing::debug!(%error, "a file of the stage that was stored could not be removed");
+        }
+    }
+}

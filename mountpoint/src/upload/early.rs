@@ -1,0 +1,54 @@
+//! Bytes that a program writes beyond the end of a file: they are kept until those between come, or until no more bytes come, which makes what
+//! is missing zeros. Programs whose threads write pieces of one file side by side do so (DuckDB's COPY), and those that leave holes (`tar -S`).
+
+use std::collections::BTreeMap;
+
+use super::memory::Counted;
+
+/// Distance from the end of a file to that of its last piece, in bytes. Doubling it takes threads that are twice as far apart, and doubles the
+/// memory and the zeros of a file with holes.
+const REACH: u64 = 8 << 20;
+/// Pieces of one file that are kept. Doubling it doubles what a file of tiny pieces costs beside its bytes.
+const PIECES_MAX: usize = 256;
+
+/// Pieces by their offsets. No two overlap, and none begins at the end of the file or before it.
+#[derive(Default)]
+pub(super) struct Early(BTreeMap<u64, Piece>);
+
+/// Bytes of one write, and their share of the memory for early bytes.
+pub(super) struct Piece {
+    pub(super) data: Vec<u8>,
+    pub(super) permit: Counted,
+}
+
+impl Early {
+    /// Offset of the first byte.
+    pub(super) fn start(&self) -> Option<u64> {
+        self.0.first_key_value().map(|(offset, _)| *offset)
+    }
+
+    /// Offset behind the last byte; 0 if there is none.
+    pub(super) fn end(&self) -> u64 {
+        self.0.last_key_value().map_or(0, |(offset, piece)| offset + piece.data.len() as u64)
+    }
+
+    /// Whether a write of `len` bytes to a file of `size` bytes is within reach, and overlaps no other.
+    pub(super) fn has_room(&self, size: u64, offset: u64, len: usize) -> bool {
+        let end = offset.saturating_add(len as u64);
+        let before = self.0.range(..end).next_back();
+        len > 0
+            && end.saturating_sub(size) <= REACH
+            && self.0.len() < PIECES_MAX
+            && before.is_none_or(|(start, piece)| start + piece.data.len() as u64 <= offset)
+    }
+
+    /// Keeps a piece that [`Early::has_room`] for.
+    pub(super) fn keep(&mut self, offset: u64, piece: Piece) {
+        self.0.insert(offset, piece);
+    }
+
+    /// The piece that begins at `offset`; it is the caller's.
+    pub(super) fn take(&mut self, offset: u64) -> Option<Piece> {
+        self.0.remove(&offset)
+    }
+}
