@@ -14,7 +14,7 @@ use std::ops::Range;
 pub use guess::Cause;
 
 use crate::buffer::{Block, BlockMut, Pool, Use};
-use crate::cache::{BlockCache, CACHE_BLOCK, Sectors};
+use crate::cache::{BlockCache, CACHE_BLOCK, SECTOR, Sectors};
 use crate::metrics::Metrics;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{self, GetFirst, ObjectClient};
@@ -31,15 +31,21 @@ pub const LEN: usize = 128 << 10;
 /// the budget as read-ahead), and lets more threads open cold files at once.
 const OUT_MAX: usize = 64;
 
-/// A tail begins with a page of the kernel.
-const PAGE: u64 = 4096;
+/// Bytes of the last block of the cache for which a tail of that block alone is enough. Doubling it has more tails in two blocks, which the cache does
+/// not keep.
+const TAIL_MIN: u64 = 16 << 10;
 
 /// The part of an object of `size` bytes that is asked for on one side. Bytes that both sides have are the head's.
 fn part(side: Side, size: u64) -> Range<u64> {
     let len = LEN as u64;
     match side {
         Side::Head => 0..size.min(len),
-        Side::Tail => size.saturating_sub(len).next_multiple_of(PAGE).min(size)..size,
+        Side::Tail => {
+            // Whole sectors, of one block if it has enough: the cache keeps nothing else.
+            let block = size / CACHE_BLOCK * CACHE_BLOCK;
+            let start = size.saturating_sub(len).next_multiple_of(SECTOR).min(size);
+            if size - block >= TAIL_MIN { start.max(block)..size } else { start..size }
+        }
     }
 }
 
