@@ -74,13 +74,15 @@ impl Object {
         }
     }
 
-    /// The first bytes, which came with the object's attributes.
-    pub(super) fn put_first(&self, block: Block) {
-        if !self.compare(0, &block) {
+    /// The bytes that came with the object's attributes. The cache takes no piece of two of its blocks.
+    pub(super) fn put_first(&self, start: u64, block: Block) {
+        if !self.compare(start, &block) {
             return;
         }
-        self.keep(0, &block);
-        self.pieces.lock().put(0, block);
+        if start % CACHE_BLOCK + block.len() as u64 <= CACHE_BLOCK {
+            self.keep(start, &block);
+        }
+        self.pieces.lock().put(start, block);
         self.shared.read.ring();
     }
 
@@ -194,9 +196,11 @@ impl Object {
     /// Whether all of a part of one block is thought to be in the cache.
     pub(super) fn is_cached(&self, part: &Range<u64>) -> bool {
         let Some(cache) = self.shared.cache.as_deref() else { return false };
-        let start = part.start / CACHE_BLOCK * CACHE_BLOCK;
-        let wanted = Sectors::touching(&(part.start - start..part.end - start));
-        cache.present(&self.id, part.start / CACHE_BLOCK).contains(wanted)
+        (part.start / CACHE_BLOCK..part.end.div_ceil(CACHE_BLOCK)).all(|index| {
+            let start = index * CACHE_BLOCK;
+            let within = part.start.max(start) - start..part.end.min(start + CACHE_BLOCK) - start;
+            cache.present(&self.id, index).contains(Sectors::touching(&within))
+        })
     }
 }
 

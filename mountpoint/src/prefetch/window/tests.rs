@@ -68,6 +68,16 @@ fn a_small_file_is_one_request() {
 }
 
 #[test]
+fn a_long_first_read_brings_the_rest_of_a_file_of_up_to_8_mib() {
+    let ahead = |size: u64, first: u64, pressure| window(size).on_read(&(0..first), pressure, CALM).ahead;
+    assert_eq!(ahead(2 * MIB, MIB, Pressure::Low), MIB..2 * MIB);
+    assert_eq!(ahead(8 * MIB, MIB, Pressure::Low), MIB..8 * MIB);
+    assert!(ahead(8 * MIB + 1, MIB, Pressure::Low).is_empty());
+    assert_eq!(ahead(2 * MIB, 128 << 10, Pressure::Low), 128 << 10..512 << 10);
+    assert!(ahead(2 * MIB, MIB, Pressure::Some).is_empty());
+}
+
+#[test]
 fn the_first_request_is_small_and_the_window_grows_to_whole_parts() {
     let mut window = window(1 << 30);
     let mut planned = 0;
@@ -110,6 +120,33 @@ fn random_reads_fetch_their_pages_and_nothing_more() {
         assert_eq!(plan.demand, offset..offset + 4096);
         assert!(plan.ahead.is_empty());
     }
+}
+
+#[test]
+fn a_first_read_of_the_end_gets_the_tail_and_a_later_one_its_pages() {
+    let size = 100 * MIB + 777;
+    for (at, wanted) in [(size - 8, size - (128 << 10)), (size - MIB, size - MIB), (0, 0)] {
+        let mut window = window(size);
+        let plan = window.on_read(&(at..size.min(at + 2 * MIB)), Pressure::Low, CALM);
+        assert_eq!(
+            plan.demand.start,
+            if at == 0 { 0 } else { wanted.next_multiple_of(PAGE).min(at / PAGE * PAGE) }
+        );
+        let later = window.on_read(&(size - 8..size), Pressure::Low, CALM);
+        assert!(later.demand.end - later.demand.start <= 2 * PAGE, "{later:?}");
+    }
+    // A read before the last bytes, within the tail, is not the second one of a run downwards.
+    let mut table = window(3 * MIB);
+    table.on_read(&(3 * MIB - PAGE..3 * MIB), Pressure::Low, CALM);
+    let second = table.on_read(&(3 * MIB - 10 * PAGE..3 * MIB - PAGE), Pressure::Low, CALM);
+    assert!(second.ahead.is_empty() && !second.sequential, "{second:?}");
+    let mut busy = window(size);
+    assert!(busy.on_read(&(size - 8..size), Pressure::High, CALM).demand.start > size - 2 * PAGE);
+    let mut elsewhere = window(size);
+    assert_eq!(
+        elsewhere.on_read(&(size - 9000..size - 5000), Pressure::Low, CALM).demand.end,
+        (size - 5000).next_multiple_of(PAGE)
+    );
 }
 
 #[test]
@@ -435,6 +472,7 @@ proptest! {
     ) {
         let mut window = window(size);
         let mut next = 0;
+        let mut tail = 128 << 10;
         for (at, len, follow, pressure) in reads {
             let start = if follow && next < size { next } else { at % size };
             let range = start..(start + len).min(size);
@@ -443,7 +481,8 @@ proptest! {
             let plan = window.on_read(&range, pressure, CALM * 16);
             prop_assert!(plan.demand.start <= range.start && plan.demand.end >= range.end);
             prop_assert!(plan.demand.end <= size && plan.ahead.end <= size);
-            prop_assert!(plan.demand.end - plan.demand.start < len + 2 * PAGE);
+            prop_assert!(plan.demand.end - plan.demand.start < len + 2 * PAGE + tail);
+            tail = 0;
             prop_assert!(plan.ahead.start <= plan.ahead.end);
             prop_assert!(plan.ahead.end.saturating_sub(range.end) <= 256 * MIB + 8 * MIB);
             prop_assert!(range.start.saturating_sub(plan.ahead.start) <= 256 * MIB + 8 * MIB || !plan.descending);
