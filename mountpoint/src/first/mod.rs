@@ -7,6 +7,7 @@
 
 mod endings;
 mod guess;
+mod recent;
 
 use std::fmt;
 use std::ops::Range;
@@ -20,8 +21,9 @@ use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{self, GetFirst, ObjectClient};
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
-use endings::{Endings, Side};
+use endings::{Began, Endings};
 use guess::Guess;
+use recent::Recent;
 
 /// Bytes asked for: what the kernel reads first of a file without read-ahead of its own choice. Doubling it makes files of up to
 /// twice the size one request, and doubles what a wrong guess costs.
@@ -31,21 +33,35 @@ pub const LEN: usize = 128 << 10;
 /// the budget as read-ahead), and lets more threads open cold files at once.
 const OUT_MAX: usize = 64;
 
-/// Bytes of the last block of the cache for which a tail of that block alone is enough. Doubling it has more tails in two blocks, which the cache does
-/// not keep.
-const TAIL_MIN: u64 = 16 << 10;
+/// Longest first read of a file's last bytes that is taken for one of a trailer, which says where the table of contents begins. Doubling it has more
+/// reads of whole tables of contents taken for it.
+pub const TRAILER: u64 = 8 << 10;
 
-/// The part of an object of `size` bytes that is asked for on one side. Bytes that both sides have are the head's.
-fn part(side: Side, size: u64) -> Range<u64> {
+/// The kernel reads whole pages.
+const PAGE: u64 = 4096;
+
+/// The part of an object of `size` bytes that is asked for: of its head, or of so many bytes of its tail, from a multiple of `unit` on.
+fn part(size: u64, tail: Option<u64>, unit: u64) -> Range<u64> {
     let len = LEN as u64;
-    match side {
-        Side::Head => 0..size.min(len),
-        Side::Tail => {
-            // Whole sectors, of one block if it has enough: the cache keeps nothing else.
-            let block = size / CACHE_BLOCK * CACHE_BLOCK;
-            let start = size.saturating_sub(len).next_multiple_of(SECTOR).min(size);
-            if size - block >= TAIL_MIN { start.max(block)..size } else { start..size }
+    match tail.filter(|_| size > len) {
+        None => 0..size.min(len),
+        Some(tail) => {
+            let start = size.saturating_sub(tail) / unit * unit;
+            start.max((size - len).next_multiple_of(unit)).min(size)..size
         }
+    }
+}
+
+/// Where a file of `size` bytes began to be read, by its first read. `None` if that lies on both sides, or on neither.
+fn began(size: u64, range: &Range<u64>) -> Option<Began> {
+    let len = LEN as u64;
+    match (range.start < len, range.start >= size.saturating_sub(len)) {
+        (true, false) => Some(Began::Head),
+        (false, true) => {
+            let is_trailer = range.end == size && range.end - range.start <= TRAILER;
+            Some(Began::Tail(if is_trailer { len } else { size - range.start }))
+        }
+        _ => None,
     }
 }
 
@@ -72,8 +88,15 @@ struct Shared {
     cache: Option<Arc<dyn BlockCache>>,
     metrics: Arc<Metrics>,
     guesses: Mutex<[Guess; 2]>,
-    endings: Mutex<Endings>,
+    tails: Mutex<Tails>,
     out: AtomicUsize,
+}
+
+/// What reads of tails teach.
+#[derive(Debug, Default)]
+struct Tails {
+    endings: Endings,
+    recent: Recent,
 }
 
 impl Asker {
@@ -99,8 +122,8 @@ impl Asker {
         metrics: Arc<Metrics>,
     ) -> Self {
         let guesses = Mutex::new([Guess::new(Cause::Lookup), Guess::new(Cause::Open)]);
-        let endings = Mutex::default();
-        Self(Arc::new(Shared { client, pool, cache, metrics, guesses, endings, out: AtomicUsize::new(0) }))
+        let (tails, out) = (Mutex::default(), AtomicUsize::new(0));
+        Self(Arc::new(Shared { client, pool, cache, metrics, guesses, tails, out }))
     }
 
     /// The client that it asks.
@@ -116,22 +139,25 @@ impl Asker {
         cause: Cause,
         known: Option<&Known>,
     ) -> s3::Result<(ObjectMeta, First)> {
-        let side = self.0.endings.lock().side(key.as_str());
-        let wanted = known.map(|known| {
-            let side = if known.size <= LEN as u64 { Side::Head } else { side };
-            part(side, known.size)
-        });
+        let (tail, is_with_kernel) = {
+            let tails = self.0.tails.lock();
+            let tail = tails.endings.tail(key.as_str());
+            (tail, tail.is_some() && known.is_some_and(|known| tails.recent.has(&known.id, known.size)))
+        };
+        let wanted = known.map(|known| part(known.size, tail, self.unit()));
         if let (Some(known), Some(wanted)) = (known, &wanted)
-            && self.is_cached(known, wanted)
+            && (is_with_kernel && wanted.start > 0 || self.is_cached(known, wanted))
         {
             // Nothing to guess, so nothing to learn.
             let meta = self.0.client.head_object(key).await?;
             let id = ObjectId::of(key.clone(), &meta);
-            let first = First { id, size: meta.size, from: 0, came: false, bytes: None, ticket: None };
+            let (size, shared) = (meta.size, Arc::clone(&self.0));
+            let first =
+                First { shared, id, size, part: wanted.clone(), came: false, bytes: None, ticket: None };
             return Ok((meta, first));
         }
         // Without a size it is not known where the tail begins: the read asks for it.
-        let is_blind = wanted.is_none() && side == Side::Tail;
+        let is_blind = wanted.is_none() && tail.is_some();
         let wanted = wanted.unwrap_or(0..LEN as u64);
         let mut ticket = Ticket { shared: Arc::clone(&self.0), cause, is_out: false, is_blind };
         // On an error nothing was found that a read could have used: that was neither right nor wrong.
@@ -148,19 +174,26 @@ impl Asker {
             None => (self.0.client.head_object(key).await?, None),
         };
         let id = ObjectId::of(key.clone(), &meta);
-        let (size, from, came) = (meta.size, wanted.start, bytes.is_some());
-        Ok((meta, First { id, size, from, came, bytes, ticket: Some(ticket) }))
+        let (size, came, shared) = (meta.size, bytes.is_some(), Arc::clone(&self.0));
+        let part = wanted.start.min(size)..wanted.end.min(size);
+        Ok((meta, First { shared, id, size, part, came, bytes, ticket: Some(ticket) }))
     }
 
-    /// Whether this part of this version is thought to be in the disk cache.
+    /// The unit of what is asked for of a tail: the cache keeps whole sectors, and the kernel asks for whole pages.
+    fn unit(&self) -> u64 {
+        let keeps = self.0.cache.as_deref().is_some_and(BlockCache::keeps);
+        if keeps { SECTOR } else { PAGE }
+    }
+
+    /// Whether this part of this version is thought to be in the disk cache. Of a tail its last bytes tell: they were read before, and so was
+    /// what their reader wanted beside them.
     fn is_cached(&self, known: &Known, part: &Range<u64>) -> bool {
-        let Some(cache) = self.0.cache.as_deref() else { return false };
-        let is_here = |index: u64| {
-            let start = index * CACHE_BLOCK;
-            let within = part.start.max(start) - start..part.end.min(start + CACHE_BLOCK) - start;
-            cache.present(&known.id, index).contains(Sectors::touching(&within))
-        };
-        !part.is_empty() && (part.start / CACHE_BLOCK..part.end.div_ceil(CACHE_BLOCK)).all(is_here)
+        let Some(cache) = self.0.cache.as_deref().filter(|_| !part.is_empty()) else { return false };
+        let block = (part.end - 1) / CACHE_BLOCK * CACHE_BLOCK;
+        let start = if part.start > 0 { (part.end - 1) / SECTOR * SECTOR } else { 0 };
+        cache
+            .present(&known.id, block / CACHE_BLOCK)
+            .contains(Sectors::touching(&(start - block..part.end - block)))
     }
 
     /// Memory for the first bytes, if they are worth asking for and there is room.
@@ -174,7 +207,7 @@ impl Asker {
             return None;
         }
         ticket.is_out = true;
-        let room = pool.try_take(Use::Ahead, LEN.min((wanted.end - wanted.start) as usize));
+        let room = pool.try_take(Use::Ahead, (wanted.end - wanted.start) as usize);
         if room.is_none() {
             ticket.give_back();
         }
@@ -190,12 +223,12 @@ impl fmt::Debug for Asker {
 
 /// The attributes of a file's object, perhaps with the bytes that are read first. Dropped without [`First::was_read`], it counts as a wrong
 /// guess.
-#[derive(Debug)]
 pub struct First {
+    shared: Arc<Shared>,
     id: ObjectId,
     size: u64,
-    /// The offset of the bytes.
-    from: u64,
+    /// The part of the object that it is about: where its bytes lie, or would.
+    part: Range<u64>,
     bytes: Option<Block>,
     /// Whether bytes came.
     came: bool,
@@ -215,22 +248,23 @@ impl First {
 
     /// The part of the object that it is about: where its bytes lie, or would.
     pub fn part(&self) -> Range<u64> {
-        self.from..self.size.min(self.from + LEN as u64).max(self.from)
+        self.part.clone()
     }
 
     /// The first read of the file, for which the store was the place to get bytes from, was of this range. Teaches where files with such a
     /// name are read, and whether the bytes were right.
     pub fn began(self, range: &Range<u64>) {
-        if let Some(ticket) = &self.ticket {
-            // What lies on both sides tells nothing.
-            let [head, tail] =
-                [Side::Head, Side::Tail].map(|side| part(side, self.size).contains(&range.start));
-            if head != tail {
-                let side = if head { Side::Head } else { Side::Tail };
-                ticket.shared.endings.lock().began(self.id.key.as_str(), side);
+        if let Some(began) = began(self.size, range) {
+            let mut tails = self.shared.tails.lock();
+            if let Began::Tail(_) = began {
+                tails.recent.was_read(&self.id, self.size);
+            }
+            // Only a question teaches: a second open of a table reads its columns, and the kernel has its tail.
+            if self.ticket.is_some() {
+                tails.endings.began(self.id.key.as_str(), began);
             }
         }
-        if self.part().contains(&range.start) {
+        if self.part.contains(&range.start) {
             self.was_read();
         }
     }
@@ -246,19 +280,29 @@ impl First {
     /// A read wanted the first bytes, and the store was the place to get them from.
     pub fn was_read(mut self) {
         if let Some(ticket) = self.ticket.take().filter(|ticket| !ticket.is_blind) {
-            ticket.shared.guesses.lock()[ticket.cause as usize].right();
+            self.shared.guesses.lock()[ticket.cause as usize].right();
         }
+    }
+}
+
+impl fmt::Debug for First {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("First")
+            .field("id", &self.id)
+            .field("size", &self.size)
+            .field("part", &self.part)
+            .field("came", &self.came)
+            .finish_non_exhaustive()
     }
 }
 
 impl Drop for First {
     fn drop(&mut self) {
         let Some(ticket) = self.ticket.take().filter(|ticket| !ticket.is_blind) else { return };
-        let shared = &ticket.shared;
-        shared.guesses.lock()[ticket.cause as usize].wrong();
-        shared.metrics.first_wasted.add(u64::from(self.came));
+        self.shared.guesses.lock()[ticket.cause as usize].wrong();
+        self.shared.metrics.first_wasted.add(u64::from(self.came));
         // A reader counts the bytes that it took.
-        shared.metrics.prefetch_wasted.add(self.bytes.as_deref().map_or(0, |bytes| bytes.len() as u64));
+        self.shared.metrics.prefetch_wasted.add(self.bytes.as_deref().map_or(0, |bytes| bytes.len() as u64));
     }
 }
 
@@ -292,5 +336,43 @@ impl fmt::Debug for Ticket {
             .field("cause", &self.cause)
             .field("is_out", &self.is_out)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const MOST: u64 = LEN as u64;
+
+    #[test]
+    fn the_part_that_is_asked_for_is_the_head_or_the_tail_in_whole_units() {
+        assert_eq!(part(MIB, None, PAGE), 0..MOST);
+        assert_eq!(part(10, None, PAGE), 0..10);
+        assert_eq!(part(0, None, PAGE), 0..0);
+        assert_eq!(part(MOST, Some(20_000), PAGE), 0..MOST, "all of a small file, whatever is read of it");
+        assert_eq!(part(MIB + 5, Some(20_000), PAGE), MIB - 20480..MIB + 5);
+        assert_eq!(part(MIB + 5, Some(20_000), SECTOR), MIB - 2 * SECTOR..MIB + 5);
+        for size in [MOST + 1, MIB, MIB + 1, MIB + SECTOR - 1, 5 * MIB + 777] {
+            for tail in [1, PAGE, 100_000, MOST] {
+                let Range { start, end } = part(size, Some(tail), SECTOR);
+                assert!(start % SECTOR == 0 && start <= end && end == size && end - start <= MOST);
+                assert!(end - start >= tail.min(MOST - SECTOR), "{size} {tail}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_first_read_tells_where_files_begin_to_be_read_and_how_much() {
+        assert_eq!(began(MIB, &(0..10)), Some(Began::Head));
+        assert_eq!(began(MIB, &(MIB - 20_000..MIB)), Some(Began::Tail(20_000)));
+        assert_eq!(
+            began(MIB, &(MIB - 8..MIB)),
+            Some(Began::Tail(MOST)),
+            "a trailer: what it speaks of comes next"
+        );
+        assert_eq!(began(MIB, &(MIB / 2..MIB / 2 + 10)), None);
+        assert_eq!(began(MOST, &(MOST - 8..MOST)), None, "it lies on both sides");
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::pieces::{FetchNo, Pieces};
 use super::proof::{Proof, Verdict};
 use super::{Error, Shared};
-use crate::buffer::Block;
+use crate::buffer::{Block, Use};
 use crate::cache::{CACHE_BLOCK, Sectors};
 use crate::checksum::Checksum;
 use crate::object::ObjectId;
@@ -74,16 +74,28 @@ impl Object {
         }
     }
 
-    /// The bytes that came with the object's attributes. The cache takes no piece of two of its blocks.
+    /// The bytes that came with the object's attributes.
     pub(super) fn put_first(&self, start: u64, block: Block) {
         if !self.compare(start, &block) {
             return;
         }
-        if start % CACHE_BLOCK + block.len() as u64 <= CACHE_BLOCK {
-            self.keep(start, &block);
-        }
+        self.keep_first(start, &block);
         self.pieces.lock().put(start, block);
         self.shared.read.ring();
+    }
+
+    /// Offers the cache bytes that may lie in two of its blocks: it takes pieces of one block alone. Without memory it does without.
+    fn keep_first(&self, start: u64, block: &Block) {
+        let border = CACHE_BLOCK - start % CACHE_BLOCK;
+        if block.len() as u64 <= border || self.shared.cache.is_none() {
+            return self.keep(start, block);
+        }
+        let (before, behind) = block.split_at(border as usize);
+        for (start, bytes) in [(start, before), (start + border, behind)] {
+            let Some(mut part) = self.shared.pool.try_take(Use::Ahead, bytes.len()) else { return };
+            part.put(bytes); // copy: into a block of its own, at most 128 KiB
+            self.keep(start, &part.freeze());
+        }
     }
 
     /// A piece came from the store: the cache and the reads that wait for it get it, unless it completes a version that is wrong.
@@ -193,7 +205,7 @@ impl Object {
         running.push((no, task.abort_handle()));
     }
 
-    /// Whether all of a part of one block is thought to be in the cache.
+    /// Whether all of a part is thought to be in the cache.
     pub(super) fn is_cached(&self, part: &Range<u64>) -> bool {
         let Some(cache) = self.shared.cache.as_deref() else { return false };
         (part.start / CACHE_BLOCK..part.end.div_ceil(CACHE_BLOCK)).all(|index| {

@@ -186,7 +186,7 @@ impl Reader {
                 &plan.demand,
                 Cause::Demand,
                 plan.request,
-                plan.sequential,
+                plan.keep,
                 false,
             ));
             pieces.wait(self.no, range.clone(), done);

@@ -5,6 +5,7 @@ mod cached;
 mod copies;
 #[cfg(feature = "shuttle")]
 mod model;
+mod tails;
 mod wrong;
 
 use std::sync::mpsc;
@@ -458,34 +459,6 @@ fn first_bytes_of_the_open_answer_the_first_read_and_are_asked_for_once() {
         }
         assert_eq!((metrics.first_asked.get(), metrics.first_wasted.get()), (4, 0));
         until("the pool is whole again", || b.pool.used(Use::Ahead) + b.pool.used(Use::Demand) == 0);
-    }
-}
-
-#[test]
-fn the_open_brings_the_tail_of_files_that_are_read_from_there() {
-    for cache in [None, Some(Arc::new(MemoryCache::new()) as Arc<dyn BlockCache>)] {
-        let b = bench_with(256 << 20, cache);
-        let metrics = Arc::new(Metrics::default());
-        let asker = Asker::new(b.client.arc(), b.pool.clone(), None, Arc::clone(&metrics));
-        // Reads as of a footer. The third open of an ending that nothing is known of brings it, whichever block borders lie in it.
-        for (n, len) in [3 * MIB, 2 * MIB + 777, 2 * MIB + 50_000, 5 * MIB + 1, MIB].into_iter().enumerate() {
-            let (id, data) = b.object(&format!("o{n}.tbl"), len);
-            b.client.reset_log();
-            let reader = b.prefetcher.open(id.clone(), len as u64, first_of(&b, &asker, &id, len));
-            assert_eq!(read(&reader, len as u64 - 8, 8).unwrap(), data[len - 8..]);
-            assert_eq!(read(&reader, len as u64 - 60_000, 60_000).unwrap(), data[len - 60_000..]);
-            let gets = b.client.calls(Op::GetObject);
-            assert_eq!(gets == 1, n >= 2, "{n}: {gets} requests");
-            assert_eq!(read(&reader, 0, len).unwrap(), data, "{n}: all of it");
-        }
-        assert_eq!(metrics.first_wasted.get(), 2);
-        // One from the head: the next open brings that.
-        for n in 5..7 {
-            let (id, data) = b.object(&format!("o{n}.tbl"), MIB);
-            let reader = b.prefetcher.open(id.clone(), MIB as u64, first_of(&b, &asker, &id, MIB));
-            assert_eq!(read(&reader, 0, 100).unwrap(), data[..100]);
-            assert_eq!(metrics.first_wasted.get(), 3, "{n}");
-        }
     }
 }
 

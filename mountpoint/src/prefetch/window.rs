@@ -7,7 +7,7 @@
 //! fetched for a run and lies behind it, or is left of a run that ended, is forgotten: else a handle that skips or jumps would fill the memory
 //! of all.
 //!
-//! A first read of the object's last bytes gets its tail. Two more patterns differ from random reads. A copy out of a mapped file (`memcpy` in
+//! A short first read of the object's last bytes gets its tail. Two more patterns differ from random reads. A copy out of a mapped file (`memcpy` in
 //! the C library) touches its last bytes first, or its first ones if it goes downwards: two random reads, then one beside either. All between
 //! is fetched, and nothing beyond. Reads of one length at one distance are a *stride*, and the next of them are fetched.
 
@@ -19,6 +19,7 @@ use std::ops::Range;
 
 use super::fetch::KEPT;
 use crate::buffer::Pressure;
+use crate::first::TRAILER;
 use lengths::Lengths;
 use run::{Direction, PAGE, Run, Step, Terms};
 use stride::Stride;
@@ -32,8 +33,8 @@ pub struct WindowConfig {
     /// The size up to which a file is fetched whole, when its first read is a long one from the beginning. Doubling it doubles what is fetched
     /// in vain of files whose beginning alone is read so.
     pub whole: u64,
-    /// Bytes of a handle whose first read is of the object's last bytes: most likely it reads a table of contents, in several steps.
-    /// Doubling it saves a round trip where the table is longer, and doubles what a wrong guess costs.
+    /// Bytes of a handle whose first read is a short one of the object's last bytes: most likely they say where a table of contents before them
+    /// begins. Doubling it saves a round trip where the table is longer, and doubles what a wrong guess costs.
     pub tail: u64,
     /// How far a window may grow whatever the link asks for: at the 2 GB/s that are aimed for, 134 ms from asking for a part
     /// to its last byte. Doubling it helps only where that takes longer.
@@ -51,7 +52,7 @@ impl Default for WindowConfig {
 /// The plan for one read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The range that the read itself needs, in whole pages, within the object; with the object's tail for a first read of its end.
+    /// The range that the read itself needs, in whole pages, within the object; with the object's tail for a first read of its last bytes.
     pub demand: Range<u64>,
     /// The range to fetch beyond it; empty for a random read and while enough is on its way. Begins where the run's earlier
     /// requests ended, which may be before, inside or behind `demand`. It ends there in a run that goes downwards.
@@ -60,8 +61,10 @@ pub struct Plan {
     pub stride: Vec<Range<u64>>,
     /// Bytes of one request for what is ahead, at most.
     pub request: u64,
-    /// Whether the read continues a run (its block is worth keeping until it was read to the end).
+    /// Whether the read continues a run.
     pub sequential: bool,
+    /// Whether what is fetched is worth keeping until it was read to the end.
+    pub keep: bool,
     /// Whether its run goes downwards: the end of `ahead` is read first.
     pub descending: bool,
     /// A region that a run left behind: pieces that end in it will not be asked for.
@@ -129,12 +132,16 @@ impl Window {
     pub fn on_read(&mut self, range: &Range<u64>, pressure: Pressure, limit: u64) -> Plan {
         self.reads += 1;
         let mut demand = range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE).min(self.size);
-        let mut begun = range.start;
-        if self.reads == 1 && range.end == self.size && pressure < Pressure::High {
-            // The tail is the run's: a read within it is not the second one of a run downwards.
-            begun = begun.min(self.size.saturating_sub(self.config.tail).next_multiple_of(PAGE));
-            demand.start = demand.start.min(begun);
+        let is_trailer = self.reads == 1
+            && range.end == self.size
+            && range.end - range.start <= TRAILER
+            && range.start > 0;
+        if is_trailer && pressure < Pressure::High {
+            let tail = self.size.saturating_sub(self.config.tail).next_multiple_of(PAGE);
+            demand.start = demand.start.min(tail);
         }
+        // The tail is the run's: a read within it is not the second one of a run downwards.
+        let begun = if demand.start / PAGE == range.start / PAGE { range.start } else { demand.start };
         let Some(at) = self.continued(range) else {
             let is_late =
                 self.runs.iter().any(|run| self.reads - run.last_used <= 2 && run.has_just_read(range));
@@ -148,6 +155,7 @@ impl Window {
                 stride,
                 request: self.config.part,
                 sequential: range.start == 0,
+                keep: range.start == 0 || begun < range.start,
                 descending: false,
                 forget,
                 jumped: self.reads > 1 && !is_late,
@@ -184,6 +192,7 @@ impl Window {
             stride: Vec::new(),
             request,
             sequential: true,
+            keep: true,
             descending,
             forget,
             jumped: false,

@@ -125,28 +125,31 @@ fn random_reads_fetch_their_pages_and_nothing_more() {
 #[test]
 fn a_first_read_of_the_end_gets_the_tail_and_a_later_one_its_pages() {
     let size = 100 * MIB + 777;
-    for (at, wanted) in [(size - 8, size - (128 << 10)), (size - MIB, size - MIB), (0, 0)] {
+    let tail = (size - (128 << 10)).next_multiple_of(PAGE);
+    let first = |range: Range<u64>, pressure| window(size).on_read(&range, pressure, CALM);
+    for back in [8, PAGE, 2 * PAGE] {
         let mut window = window(size);
-        let plan = window.on_read(&(at..size.min(at + 2 * MIB)), Pressure::Low, CALM);
-        assert_eq!(
-            plan.demand.start,
-            if at == 0 { 0 } else { wanted.next_multiple_of(PAGE).min(at / PAGE * PAGE) }
-        );
-        let later = window.on_read(&(size - 8..size), Pressure::Low, CALM);
-        assert!(later.demand.end - later.demand.start <= 2 * PAGE, "{later:?}");
+        let plan = window.on_read(&(size - back..size), Pressure::Low, CALM);
+        assert_eq!(plan.demand, tail..size);
+        assert!(plan.keep && !plan.sequential && plan.ahead.is_empty(), "{plan:?}");
+        let later = window.on_read(&(size - back..size), Pressure::Low, CALM);
+        assert!(later.demand.start > size - back - PAGE && !later.keep, "{later:?}");
     }
+    // A longer read knows what it wants, one elsewhere is of no trailer, and memory is short.
+    let own = |plan: &Plan, at: u64| plan.demand.start == at / PAGE * PAGE && !plan.keep;
+    for back in [64 << 10, MIB] {
+        assert!(own(&first(size - back..size, Pressure::Low), size - back), "{back}");
+    }
+    assert!(own(&first(size - 9000..size - 5000, Pressure::Low), size - 9000));
+    assert!(own(&first(size - 8..size, Pressure::High), size - 8));
     // A read before the last bytes, within the tail, is not the second one of a run downwards.
     let mut table = window(3 * MIB);
     table.on_read(&(3 * MIB - PAGE..3 * MIB), Pressure::Low, CALM);
     let second = table.on_read(&(3 * MIB - 10 * PAGE..3 * MIB - PAGE), Pressure::Low, CALM);
     assert!(second.ahead.is_empty() && !second.sequential, "{second:?}");
-    let mut busy = window(size);
-    assert!(busy.on_read(&(size - 8..size), Pressure::High, CALM).demand.start > size - 2 * PAGE);
-    let mut elsewhere = window(size);
-    assert_eq!(
-        elsewhere.on_read(&(size - 9000..size - 5000), Pressure::Low, CALM).demand.end,
-        (size - 5000).next_multiple_of(PAGE)
-    );
+    // All of a small file, whose beginning is in the tail.
+    let small = window(10_000).on_read(&(9_000..10_000), Pressure::Low, CALM);
+    assert_eq!(small.demand, 0..10_000);
 }
 
 #[test]
