@@ -9,7 +9,7 @@ use super::LEN;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Began {
     Head,
-    /// So many bytes from its end on.
+    /// The number of bytes from there to its end.
     Tail(u64),
 }
 
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_of_the_last_three_tails_is_asked_for_and_a_page_for_rounding() {
+    fn the_longest_of_the_last_three_tails_is_asked_for_and_a_page_more() {
         let mut endings = Endings::default();
         let asked = |endings: &Endings| endings.tail("t.parquet").unwrap();
         assert_eq!(asked(&endings), SEED + PAGE - 1);

@@ -40,7 +40,7 @@ pub const TRAILER: u64 = 8 << 10;
 /// The kernel reads whole pages.
 const PAGE: u64 = 4096;
 
-/// The part of an object of `size` bytes that is asked for: of its head, or of so many bytes of its tail, from a multiple of `unit` on.
+/// The part of an object of `size` bytes that is asked for: its head, or the last `tail` bytes, from a multiple of `unit` on.
 fn part(size: u64, tail: Option<u64>, unit: u64) -> Range<u64> {
     let len = LEN as u64;
     match tail.filter(|_| size > len) {
@@ -52,7 +52,7 @@ fn part(size: u64, tail: Option<u64>, unit: u64) -> Range<u64> {
     }
 }
 
-/// Where a file of `size` bytes began to be read, by its first read. `None` if that lies on both sides, or on neither.
+/// The side at which a file of `size` bytes began to be read, by its first read. `None` if that lies on both sides, or on neither.
 fn began(size: u64, range: &Range<u64>) -> Option<Began> {
     let len = LEN as u64;
     match (range.start < len, range.start >= size.saturating_sub(len)) {
@@ -92,7 +92,7 @@ struct Shared {
     out: AtomicUsize,
 }
 
-/// What reads of tails teach.
+/// Lessons of reads of tails.
 #[derive(Debug, Default)]
 struct Tails {
     endings: Endings,

@@ -48,7 +48,7 @@ impl fmt::Debug for Reader {
 
 impl Reader {
     pub(super) fn new(object: Arc<Object>, window: Window, first: Option<First>) -> Self {
-        // What the cache has was not worth asking for.
+        // Bytes that the cache has were not worth asking for.
         let is_needed = |first: &First| !object.is_cached(&first.part());
         let mut first = first.filter(|first| first.is_of(&object.id, object.size) && is_needed(first));
         if let Some(first) = &mut first
