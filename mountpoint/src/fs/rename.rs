@@ -47,24 +47,25 @@ impl FileSystem {
         self.may_change()?;
         match &self.full {
             Some(_) => self.rename_in_full((parent, name), (new_parent, new_name), flags).await,
-            None => self.rename_as_object((parent, name), (new_parent, new_name), flags).await,
+            None => self.rename_as_object((parent, name), (new_parent, new_name), flags, None).await,
         }
     }
 
-    /// The same of objects, and of files that are being written.
+    /// The same of objects, and of files that are being written. `pending`: a file under the new name that is held, and may go unstored.
     pub(super) async fn rename_as_object(
         &self,
         (parent, name): (InodeNo, &OsStr),
         (new_parent, new_name): (InodeNo, &OsStr),
         flags: u32,
+        pending: Option<InodeNo>,
     ) -> Result<()> {
         let Some(mover) = &self.mover else { return Err(self.refused(name, flags)) };
         if flags & !NO_REPLACE != 0 {
             let why = format!("{:?}: S3 can't exchange two names in one step", name.display());
             return Err(Error::new(Errno::INVAL, why).already_logged());
         }
-        let wish =
-            RenameWish { no_replace: flags == NO_REPLACE, allow_overwrite: self.config.allow_overwrite };
+        let allow_overwrite = self.config.allow_overwrite;
+        let wish = RenameWish { no_replace: flags == NO_REPLACE, allow_overwrite, pending };
         for _ in 0..ATTEMPTS_MAX {
             match self.inodes.rename((parent, name), (new_parent, new_name), wish).await? {
                 Rename::Done => return Ok(()),

@@ -50,9 +50,19 @@ impl FileSystem {
     }
 
     async fn unlink_held(&self, held: &HeldFile) -> Result<()> {
+        self.settle_sent(held).await?;
         self.make_whole_for_others(held).await?;
         self.inodes.unlink_staged(held.ino, held.staged.is_in_bucket()).await?;
         held.staged.unlinked();
+        Ok(())
+    }
+
+    /// Finds out whether the bucket has a version of a file whose requests were not answered: under the name that is to go.
+    async fn settle_sent(&self, held: &HeldFile) -> Result<()> {
+        held.staged.settle_sent(&held.turn).await?;
+        if let Some(meta) = held.staged.take_adopted() {
+            self.inodes.stored_from_stage(held.ino, &meta);
+        }
         Ok(())
     }
 
@@ -148,16 +158,21 @@ impl FileSystem {
         flags: u32,
         held: &[HeldFile],
     ) -> Result<()> {
+        let (is_deferred, mut pending) = (self.full()?.is_deferred(), None);
         for file in held {
+            self.settle_sent(file).await?;
             let is_source = self.inodes.is_at(file.ino, from.0, from.1);
-            if !is_source || file.staged.is_in_bucket() {
+            // What is replaced needs no store: nobody sees it there any more.
+            if !is_source && is_deferred {
+                pending = Some(file.ino);
+            } else if !is_source || file.staged.is_in_bucket() {
                 self.store_staged(file.ino, &file.staged, &file.turn).await?;
             }
             if !is_source {
                 self.make_whole_for_others(file).await?;
             }
         }
-        self.rename_as_object(from, to, flags).await?;
+        self.rename_as_object(from, to, flags, pending).await?;
         for file in held {
             if self.inodes.is_at(file.ino, to.0, to.1) {
                 self.follow_object(file.ino, &file.staged)?;
@@ -209,9 +224,13 @@ impl FileSystem {
             .collect();
         inodes.sort_unstable();
         let held = self.hold_all(inodes).await?;
-        let mut stored = Ok(());
+        let (is_deferred, mut stored) = (self.full()?.is_deferred(), Ok(()));
         for file in &held {
             if stored.is_ok() {
+                stored = self.settle_sent(file).await;
+            }
+            // What the bucket does not have only gets another key.
+            if stored.is_ok() && (!is_deferred || file.staged.is_in_bucket()) {
                 stored = self.store_staged(file.ino, &file.staged, &file.turn).await;
             }
         }
