@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 
 use rustix::io::Errno;
 
+use super::full::Unstored;
 use super::handle::{HandleNo, Writer};
 use super::{Error, FileSystem, Result};
 use crate::inode::{Follower, InodeNo, Names, Rename, RenameWish};
@@ -57,7 +58,7 @@ impl FileSystem {
         (parent, name): (InodeNo, &OsStr),
         (new_parent, new_name): (InodeNo, &OsStr),
         flags: u32,
-        pending: Option<InodeNo>,
+        pending: Option<Unstored>,
     ) -> Result<()> {
         let Some(mover) = &self.mover else { return Err(self.refused(name, flags)) };
         if flags & !NO_REPLACE != 0 {
@@ -65,11 +66,15 @@ impl FileSystem {
             return Err(Error::new(Errno::INVAL, why).already_logged());
         }
         let allow_overwrite = self.config.allow_overwrite;
-        let wish = RenameWish { no_replace: flags == NO_REPLACE, allow_overwrite, pending };
+        let held = pending.as_ref().map(|pending| pending.ino);
+        let wish = RenameWish { no_replace: flags == NO_REPLACE, allow_overwrite, pending: held };
+        // What is there in the bucket is what that file was to replace.
+        let below = pending.and_then(|pending| pending.over);
         for _ in 0..ATTEMPTS_MAX {
             match self.inodes.rename((parent, name), (new_parent, new_name), wish).await? {
                 Rename::Done => return Ok(()),
                 Rename::Writing { writer, names, to, over } if self.full.is_some() => {
+                    let over = over.or_else(|| below.clone());
                     if self.rename_unstored(writer, &names, to, over)? {
                         return Ok(());
                     }
@@ -80,6 +85,7 @@ impl FileSystem {
                     }
                 }
                 Rename::Object { names, from, to, over } => {
+                    let over = over.or_else(|| below.clone());
                     if self.move_object(mover, &names, [&from, &to], over).await? {
                         return Ok(());
                     }

@@ -107,6 +107,7 @@ impl Live {
             }
             Record::Sealed { .. } => self.is_sealed = true,
             Record::Sending { image, .. } => self.sending = Some(image.clone()),
+            Record::Refused { .. } => self.sending = None,
             // What is not here is there, at the same place.
             Record::Stored { etag, size, .. } => {
                 (dirty.replaces, dirty.object, self.sending) = (Some(etag.clone()), *size, None);
@@ -165,6 +166,7 @@ mod tests {
             (file(), 0u64..50).prop_map(|(file, base)| Record::Cut { file, base }),
             file().prop_map(|file| Record::Sealed { file }),
             file().prop_map(|file| Record::Sending { file, image: Digest { size: 1, sha256: "aa".into() } }),
+            file().prop_map(|file| Record::Refused { file }),
             (file(), "[ab]", 0u64..50).prop_map(|(file, etag, size)| Record::Stored { file, etag, size }),
             (file(), text(), text()).prop_map(|(file, key, replaces)| Record::Moved { file, key, replaces }),
             file().prop_map(|file| Record::Synced { file }),

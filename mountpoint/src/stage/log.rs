@@ -46,6 +46,11 @@ pub(super) enum Record {
         /// The bytes.
         image: Digest,
     },
+    /// The store refused what was about to be stored.
+    Refused {
+        /// Number of the file.
+        file: u64,
+    },
     /// The bucket has what was sent last, as this version. Changes since then are to be stored.
     Stored {
         /// Number of the file.
@@ -133,6 +138,7 @@ impl Record {
             | Self::Cut { file, .. }
             | Self::Sealed { file }
             | Self::Sending { file, .. }
+            | Self::Refused { file }
             | Self::Stored { file, .. }
             | Self::Moved { file, .. }
             | Self::Synced { file }

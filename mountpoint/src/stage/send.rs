@@ -125,11 +125,19 @@ impl Staged {
             upload.abort().await;
             return Ok(None);
         }
-        if let Err(error) = self.note_sending(image) {
+        if let Err(error) = self.note_sending(image.as_ref()) {
             upload.abort().await;
             return Err(error);
         }
-        let meta = upload.finish().await?;
+        let meta = match upload.finish().await {
+            Ok(meta) => meta,
+            Err(error) => {
+                if !leaves_doubt(&error) {
+                    self.note_refused(image.as_ref())?;
+                }
+                return Err(error.into());
+            }
+        };
         self.is_stored(draft.generation, &meta)?;
         Ok(Some(meta))
     }
@@ -211,8 +219,8 @@ impl Staged {
     }
 
     /// An object of these bytes is about to be stored.
-    fn note_sending(&self, image: Option<Digest>) -> Result<(), Error> {
-        let Some(image) = image else { return Ok(()) };
+    fn note_sending(&self, image: Option<&Digest>) -> Result<(), Error> {
+        let Some(image) = image.cloned() else { return Ok(()) };
         let mut state = self.state.lock();
         self.shared.folder.append(&[Record::Sending { file: self.number, image: image.clone() }])?;
         state.sent.retain(|sent| *sent != image);
@@ -220,6 +228,18 @@ impl Staged {
             state.sent.remove(0);
         }
         state.sent.push(image);
+        Ok(())
+    }
+
+    /// The store has nothing of it.
+    fn note_refused(&self, image: Option<&Digest>) -> Result<(), Error> {
+        let Some(image) = image else { return Ok(()) };
+        let mut state = self.state.lock();
+        state.sent.retain(|sent| sent != image);
+        // An earlier one may be there still.
+        if state.sent.is_empty() && state.is_noted {
+            self.shared.folder.append(&[Record::Refused { file: self.number }])?;
+        }
         Ok(())
     }
 
@@ -271,6 +291,15 @@ impl Staged {
     /// Whether the name is gone.
     pub fn is_unlinked(&self) -> bool {
         self.state.lock().image.fate() == Fate::Unlinked
+    }
+}
+
+/// Whether the store may have, or get, an object of a request that failed.
+fn leaves_doubt(error: &upload::Error) -> bool {
+    match error {
+        upload::Error::Corrupt | upload::Error::Panicked => true,
+        upload::Error::Remote(error) => error.may_have_stored(),
+        _ => false,
     }
 }
 

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
 use super::kept::Kept;
@@ -75,7 +76,13 @@ fn copy(from: &Path, to: &Path) {
     fs::copy(from.join("log"), to.join("log")).unwrap();
     for entry in fs::read_dir(from.join("files")).unwrap() {
         let entry = entry.unwrap();
-        fs::copy(entry.path(), to.join("files").join(entry.file_name())).unwrap();
+        let bytes = fs::read(entry.path()).unwrap();
+        let copy = fs::File::create(to.join("files").join(entry.file_name())).unwrap();
+        copy.set_len(bytes.len() as u64).unwrap();
+        // A hole stays one.
+        if bytes.iter().any(|byte| *byte != 0) {
+            copy.write_all_at(&bytes, 0).unwrap();
+        }
     }
 }
 

@@ -28,6 +28,7 @@ use crate::inode::{InodeNo, KnownSize, OpenRead};
 use crate::stage::{self, Area, Base, Staged, Turn};
 use crate::sync::{Arc, Mutex};
 use attributes::Shown;
+pub(super) use names::Unstored;
 use sending::Sending;
 
 /// Times that an operation looks again at a file that other programs open, remove and rename meanwhile. Only a file that changes without end

@@ -24,6 +24,14 @@ pub(in crate::fs) struct HeldFile {
     turn: Turn,
 }
 
+/// A file that is held, and that a rename may replace before it is stored.
+#[derive(Clone, Debug)]
+pub(in crate::fs) struct Unstored {
+    pub(in crate::fs) ino: InodeNo,
+    /// The object that is under its name meanwhile.
+    pub(in crate::fs) over: Option<ETag>,
+}
+
 impl FileSystem {
     /// Deletes a file. Programs that have it open go on with it.
     pub(in crate::fs) async fn unlink_in_full(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
@@ -164,7 +172,8 @@ impl FileSystem {
             let is_source = self.inodes.is_at(file.ino, from.0, from.1);
             // What is replaced needs no store: nobody sees it there any more.
             if !is_source && is_deferred {
-                pending = Some(file.ino);
+                let over = file.staged.replaced_object().map(|(etag, _)| etag);
+                pending = Some(Unstored { ino: file.ino, over });
             } else if !is_source || file.staged.is_in_bucket() {
                 self.store_staged(file.ino, &file.staged, &file.turn).await?;
             }
