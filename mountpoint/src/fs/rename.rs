@@ -68,7 +68,7 @@ impl FileSystem {
         let allow_overwrite = self.config.allow_overwrite;
         let held = pending.as_ref().map(|pending| pending.ino);
         let wish = RenameWish { no_replace: flags == NO_REPLACE, allow_overwrite, pending: held };
-        // What is there in the bucket is what that file was to replace.
+        // The object there is the one that this file was to replace.
         let below = pending.and_then(|pending| pending.over);
         for _ in 0..ATTEMPTS_MAX {
             match self.inodes.rename((parent, name), (new_parent, new_name), wish).await? {

@@ -15,7 +15,7 @@ use crate::sync::Arc;
 /// A file that an earlier mount left in the stage.
 #[derive(Clone, Debug)]
 pub struct Pending {
-    /// Its number in the stage.
+    /// The file's number in the stage.
     pub number: u64,
     /// Bytes.
     pub size: u64,

@@ -3,14 +3,14 @@
 //! One engine at a time has it, by a lock that ends with the process. What a mount before this one left is stored by this one, or moved to
 //! `kept/` and named: nothing that was written is deleted before the bucket has it.
 
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use super::kept::{Kept, keep};
+use super::kept::{Kept, keep, private};
 use super::live::{Files, wrote};
 use super::log::{self, Dirty, Record};
 use super::recover::{Left, Pending, recover};
@@ -297,13 +297,6 @@ impl Log {
         records.iter().for_each(|record| self.files.add(record));
         Ok(())
     }
-}
-
-/// Options for files that only this user can read, and that are no links.
-pub(super) fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
-    options
 }
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! What could not be stored: files in `kept/`, each with a `.json` beside it that names it. Nothing here is ever deleted.
+//! Files that could not be stored, in `kept/`: each with a `.json` beside it that names it. Nothing here is ever deleted.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::folder::private;
 use crate::clock::Clock;
 use crate::object::Second;
 
@@ -71,4 +71,11 @@ fn shown(key: &str) -> String {
         end -= 1;
     }
     name[..end].to_owned()
+}
+
+/// Options for files that only this user can read, not through a link.
+pub(super) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+    options
 }

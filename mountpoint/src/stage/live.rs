@@ -1,4 +1,4 @@
-//! What the log says of each file: its records, folded in their order. Pure.
+//! The state of each file by the log: its records, folded in their order. Pure.
 
 use std::collections::HashMap;
 
@@ -20,13 +20,13 @@ pub(super) struct Files {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Live {
     pub(super) dirty: Dirty,
-    /// The name is the one that was given so many names after the first: of two files with one name, the later one has it.
+    /// Number of its name, in the order in which names were given: of two files with one name, the later one has it.
     pub(super) named: u64,
     /// The ranges that were written here, if others are only in the object.
     pub(super) runs: Runs,
     /// All bytes were in the file once, if the machine has not stopped since.
     pub(super) is_sealed: bool,
-    /// What is on its way to the bucket, or may be there.
+    /// The image that is on its way to the bucket, or may be there.
     pub(super) sending: Option<Digest>,
     /// All that was written before some moment since the last open is on the disk.
     pub(super) is_synced: bool,
@@ -108,7 +108,7 @@ impl Live {
             Record::Sealed { .. } => self.is_sealed = true,
             Record::Sending { image, .. } => self.sending = Some(image.clone()),
             Record::Refused { .. } => self.sending = None,
-            // What is not here is there, at the same place.
+            // Bytes that are not here are there, at the same place.
             Record::Stored { etag, size, .. } => {
                 (dirty.replaces, dirty.object, self.sending) = (Some(etag.clone()), *size, None);
                 dirty.base = dirty.base.min(*size);

@@ -119,7 +119,7 @@ pub(super) struct Digest {
     pub(super) sha256: String,
 }
 
-/// What a log says.
+/// The content of a log.
 #[derive(Debug, Default)]
 pub(super) struct Read {
     /// The records up to the first frame that is torn, damaged or out of order.

@@ -62,7 +62,7 @@ impl Queue {
     pub fn hurry_all(&mut self, now: Instant) -> bool {
         let files: Vec<_> = self.files.keys().copied().collect();
         files.iter().for_each(|&file| {
-            // Those on their way are not in the order.
+            // A file on its way is not in the order.
             if self.order.contains(&(self.files[&file].due, file)) {
                 self.hurry(file, now);
             }
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(queue.next(), Some(begin + seconds(60)));
         queue.opened(3, begin);
         queue.done(2);
-        assert_eq!(queue.next(), None, "an open of a file without changes is no reason to send it");
+        assert_eq!(queue.next(), None, "an open of a file without changes does not send it");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What a mount before this one left in the stage: what becomes of each file is decided, and then done.
+//! Files that a mount before this one left in the stage: the fate of each is decided, and then carried out.
 //!
 //! A mount that promised the bucket at `close` left nothing that programs count on: it is kept. With the other promises what was written before
 //! the process ended is to be stored; after a loss of power only what the log says was on the disk, since the rest may be of two moments.
@@ -22,7 +22,7 @@ use crate::clock::Clock;
 pub(super) struct Left {
     /// Moved to `kept/`.
     pub(super) kept: Vec<Kept>,
-    /// To be stored by this mount.
+    /// Files for this mount to store.
     pub(super) pending: Vec<Pending>,
     /// The number of the next file.
     pub(super) next: u64,
@@ -38,7 +38,7 @@ pub(super) struct Pending {
     pub(super) modified: SystemTime,
 }
 
-/// What becomes of a file.
+/// The fate of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
     /// It is stored.
@@ -182,7 +182,7 @@ mod tests {
             );
             assert!(
                 !is_pending(fate(live(is_synced), true, is_same_boot, true)),
-                "a damaged log is no proof"
+                "a damaged log proves nothing"
             );
         }
         let kept = fate(live(false), true, false, false);

@@ -103,7 +103,7 @@ impl Staged {
     async fn digest_here(self: &Arc<Self>, size: u64) -> Result<Digest, Error> {
         let this = Arc::clone(self);
         let hashed = self.shared.runtime.spawn_blocking(move || {
-            let (file, mut hash, mut at) = (this.file()?, Sha256::new(), 0);
+            let (file, mut hash, mut at) = (this.file_for_now()?, Sha256::new(), 0);
             let mut bytes = vec![0; BLOCK];
             while at < size {
                 let length = (size - at).min(BLOCK as u64) as usize;

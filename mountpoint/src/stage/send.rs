@@ -161,7 +161,7 @@ impl Staged {
     async fn copy(self: &Arc<Self>) -> Result<(Draft, Option<Arc<File>>), Error> {
         let this = Arc::clone(self);
         let copied = self.shared.runtime.spawn_blocking(move || {
-            let file = this.file()?;
+            let file = this.file_for_now()?;
             let (number, copy) = this.shared.folder.create()?;
             let path = this.shared.folder.path(number);
             let unlinked = std::fs::remove_file(path);
@@ -192,7 +192,7 @@ impl Staged {
     ) -> Result<Option<Digest>, Error> {
         let source = match source {
             Some(source) => source,
-            None => self.file()?,
+            None => self.file_for_now()?,
         };
         let mut hash = self.shared.folder.commit().is_deferred().then(Sha256::new);
         let mut at = 0;

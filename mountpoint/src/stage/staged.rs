@@ -160,6 +160,14 @@ impl Staged {
         Ok(opened)
     }
 
+    /// The same, for work that soon ends: a file that waits takes no descriptor beyond that.
+    pub(super) fn file_for_now(&self) -> std::io::Result<Arc<File>> {
+        match &*self.file.lock() {
+            Some(file) => Ok(Arc::clone(file)),
+            None => Ok(Arc::new(self.shared.folder.reopen(self.number)?)),
+        }
+    }
+
     /// No program has it open for writing any more.
     pub fn closed(&self) {
         let mut state = self.state.lock();
@@ -171,7 +179,7 @@ impl Staged {
         self.state.lock().was_closed
     }
 
-    /// Nothing has it open: many files may wait to be stored, and only so many be open.
+    /// Nothing has it open: more files may wait to be stored than may be open.
     pub fn rest(&self) {
         if !self.is_kept() {
             *self.file.lock() = None;

@@ -33,7 +33,7 @@ impl Staged {
             }
         };
         if !self.is_synced() {
-            if let Err(error) = self.file().and_then(|file| file.sync_data()) {
+            if let Err(error) = self.file_for_now().and_then(|file| file.sync_data()) {
                 let kept = self.keep_now(&format!("the disk of the stage failed: {error}"))?;
                 tracing::error!(
                     "\"{}\" could not be synced to the disk of the stage: {error}; what can be read of it is in {}",

@@ -172,7 +172,7 @@ async fn a_stored_image_is_known_again_though_its_answer_was_lost() {
         let staged = Arc::new(Staged::create(Arc::clone(&engine.shared), "file".into(), Some(base)).unwrap());
         staged.write(3, b"abc").unwrap();
         staged.sync().await.unwrap();
-        // As it is just before the request is sent: the bucket's state after it is made by hand.
+        // The state just before the request is sent; that of the bucket after it is made by hand.
         let copied = tempfile::tempdir().unwrap();
         let image = super::log::Digest { size: 10, sha256: sha256(b"012abc6789") };
         let sending = super::log::Record::Sending { file: staged.number(), image };
@@ -185,7 +185,7 @@ async fn a_stored_image_is_known_again_though_its_answer_was_lost() {
     let staged = Arc::new(Staged::pending(Arc::clone(&ours.shared), ours.pending[0].clone()));
     staged.write(9, b"!").unwrap();
     let turn = staged.turn().await;
-    staged.store(&turn).await.unwrap().expect("a version of its own is no conflict");
+    staged.store(&turn).await.unwrap().expect("its own version does not conflict");
     assert_eq!(stored(&client, "file"), b"012abc678!");
 
     // Another client's version is one, whatever was sent before.

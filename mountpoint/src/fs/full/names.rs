@@ -170,7 +170,7 @@ impl FileSystem {
         for file in held {
             self.settle_sent(file).await?;
             let is_source = self.inodes.is_at(file.ino, from.0, from.1);
-            // What is replaced needs no store: nobody sees it there any more.
+            // A replaced file needs no store: nobody sees it there any more.
             if !is_source && is_deferred {
                 let over = file.staged.replaced_object().map(|(etag, _)| etag);
                 pending = Some(Unstored { ino: file.ino, over });
@@ -238,7 +238,7 @@ impl FileSystem {
             if stored.is_ok() {
                 stored = self.settle_sent(file).await;
             }
-            // What the bucket does not have only gets another key.
+            // A file that the bucket does not have only gets another key.
             if stored.is_ok() && (!is_deferred || file.staged.is_in_bucket()) {
                 stored = self.store_staged(file.ino, &file.staged, &file.turn).await;
             }

@@ -142,7 +142,7 @@ impl Full {
 }
 
 impl FileSystem {
-    /// The runtime for a write of so many bytes that failed because the stage is full of files that may leave it.
+    /// The runtime for a write of this length that failed because the stage is full of files that may leave it.
     pub(in crate::fs) fn room_may_come(
         &self,
         written: &Result<()>,
@@ -251,6 +251,9 @@ impl FileSystem {
                         "\"{}\" waits in the stage: {error}; it is tried again until it is stored, and so are others",
                         staged.key()
                     );
+                }
+                if full.users(ino) == 0 {
+                    staged.rest();
                 }
                 return;
             }
