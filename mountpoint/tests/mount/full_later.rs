@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -22,6 +23,12 @@ fn shut(store: &Arc<Store>) {
         let refused = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
         store.faults().add(Fault::on(operation, refused).times(u64::MAX));
     }
+}
+
+/// Unmounts. A program of the machine that looks at all mounts may have this one open for a moment.
+fn unmount(mount: &TestMount) {
+    let unmounts = || Command::new("umount").arg(mount.dir()).status().unwrap().success();
+    until("it is unmounted", unmounts);
 }
 
 fn files_of(stage: &TempDir) -> usize {
@@ -136,7 +143,7 @@ fn what_is_not_sent_at_the_unmount_is_left_to_the_next_mount() {
     let Some(full) = FullMount::of(&store, DISK) else { return };
     fs::write(full.path("sent"), b"sent").unwrap();
     let FullMount { mut mount, stage } = full;
-    let _ = std::process::Command::new("umount").arg(mount.dir()).status().unwrap();
+    unmount(&mount);
     assert!(mount.end().success());
     assert_eq!(store.get("sent").unwrap(), b"sent", "the end of the mount waits for what can be sent");
     drop(mount);
@@ -144,7 +151,7 @@ fn what_is_not_sent_at_the_unmount_is_left_to_the_next_mount() {
     shut(&store);
     fs::create_dir(mount.path("dir")).unwrap_err();
     fs::write(mount.path("left"), b"left").unwrap();
-    let _ = std::process::Command::new("umount").arg(mount.dir()).status().unwrap();
+    unmount(&mount);
     assert!(mount.end().success());
     let line = "they stay in the stage, and the next mount";
     assert!(mount.complaints().iter().any(|said| said.contains(line)), "{:?}", mount.complaints());

@@ -20,6 +20,7 @@ mod names;
 mod sending;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -42,6 +43,19 @@ pub(super) struct Full {
     files: Mutex<HashMap<InodeNo, InStage>>,
     shown: Shown,
     sending: Sending,
+}
+
+/// What lies in the stage.
+#[derive(Clone, Copy, Debug)]
+pub struct InUse {
+    /// Bytes of all files there.
+    pub bytes: u64,
+    /// Files of which the bucket lacks a change.
+    pub pending: u64,
+    /// Their bytes.
+    pub pending_bytes: u64,
+    /// How long the oldest change waits to be sent.
+    pub oldest: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -114,9 +128,16 @@ impl FileSystem {
         Self { full: Some(full), ..self }
     }
 
-    /// Bytes in the stage; `None` without one.
-    pub fn staged_bytes(&self) -> Option<u64> {
-        self.full.as_ref().map(|full| full.area.used())
+    /// What lies in the stage; `None` without one.
+    pub fn stage(&self) -> Option<InUse> {
+        let full = self.full.as_ref()?;
+        let pending = full.pending();
+        Some(InUse {
+            bytes: full.area.used(),
+            pending: pending.len() as u64,
+            pending_bytes: pending.iter().map(|staged| staged.size()).sum(),
+            oldest: full.sending.oldest().map(|since| self.clock.now().saturating_duration_since(since)),
+        })
     }
 
     fn full(&self) -> Result<&Full> {

@@ -63,6 +63,11 @@ impl Sending {
         self.to_sync.notify_one();
     }
 
+    /// Since when the oldest change waits.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.queue.lock().oldest()
+    }
+
     /// Nothing is sent any more but what is on its way.
     pub(super) fn end(&self) {
         self.is_over.store(true, Relaxed);
