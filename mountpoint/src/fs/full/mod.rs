@@ -45,14 +45,14 @@ pub(super) struct Full {
     sending: Sending,
 }
 
-/// What lies in the stage.
+/// The use of the stage.
 #[derive(Clone, Copy, Debug)]
 pub struct InUse {
     /// Bytes of all files there.
     pub bytes: u64,
     /// Files of which the bucket lacks a change.
     pub pending: u64,
-    /// Their bytes.
+    /// Bytes of those files.
     pub pending_bytes: u64,
     /// How long the oldest change waits to be sent.
     pub oldest: Option<Duration>,
@@ -128,7 +128,7 @@ impl FileSystem {
         Self { full: Some(full), ..self }
     }
 
-    /// What lies in the stage; `None` without one.
+    /// The use of the stage; `None` without one.
     pub fn stage(&self) -> Option<InUse> {
         let full = self.full.as_ref()?;
         let pending = full.pending();
