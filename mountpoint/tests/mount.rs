@@ -67,6 +67,7 @@ mod mount {
     mod released;
     mod renaming;
     mod requests;
+    mod resolver;
     mod ring;
     mod semantics;
     mod shared;
@@ -76,10 +77,12 @@ mod mount {
     mod start;
     mod states;
     mod strangers;
+    mod stress;
     mod systemd;
     mod tools;
     mod trees;
     mod unprivileged;
+    mod wall_clock;
     mod weather;
     mod writers;
     mod writing;
