@@ -253,6 +253,7 @@ impl Config {
                     bucket: bucket.clone(),
                     prefix: prefix.clone(),
                     endpoint: String::new(),
+                    commit: args.staging.promise(),
                 }
             }),
             upload: upload::Config {

@@ -226,6 +226,13 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         threads: config.mount.threads as u64,
         upgrade: None,
     };
+    if fs.sends_later() {
+        let (sends, syncs) = (Arc::clone(&fs), Arc::clone(&fs));
+        supervisor
+            .task(runtime.handle(), "sending files of the stage", move || Arc::clone(&sends).keep_sending());
+        supervisor
+            .task(runtime.handle(), "syncing files of the stage", move || Arc::clone(&syncs).keep_syncing());
+    }
     supervisor.task(runtime.handle(), "giving idle memory back", move || pool.clone().keep_trimmed());
     let (Supervisor { metrics, clock }, workers) = (supervisor.clone(), runtime.metrics().num_workers());
     supervisor.task(runtime.handle(), "giving freed memory back", move || {
@@ -478,6 +485,12 @@ impl telemetry::Mount for Observed {
         metrics.memory_target.set(self.memory_target);
         metrics.fuse_threads.set(self.threads);
         metrics.cache_used.set(self.cache.as_ref().map_or(0, |cache| cache.used_bytes()));
+        if let Some(stage) = self.fs.stage() {
+            metrics.stage_used.set(stage.bytes);
+            metrics.stage_pending.set(stage.pending);
+            metrics.stage_pending_bytes.set(stage.pending_bytes);
+            metrics.stage_oldest.set(stage.oldest.map_or(0, |age| age.as_secs()));
+        }
         let process = procfs::process::Process::myself().and_then(|process| process.stat());
         if let Ok(stat) = process {
             metrics.process_memory.set(stat.rss * rustix::param::page_size() as u64);

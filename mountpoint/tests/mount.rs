@@ -35,6 +35,7 @@ mod mount {
     mod folder_marks;
     mod fstab;
     mod full;
+    mod full_later;
     mod full_model;
     mod full_programs;
     mod hung_disk;
