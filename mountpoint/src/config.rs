@@ -2,6 +2,7 @@
 
 mod memory;
 mod mount_point;
+mod sandboxed;
 
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -9,6 +10,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::process::{Resource, getrlimit};
+
+pub use sandboxed::Sandbox;
 
 use crate::cli::{self, Args, BucketOptions, ClientOptions, CredentialOptions, StoreOptions};
 use crate::daemon::ReadyFile;
@@ -56,6 +59,8 @@ pub struct Config {
     pub telemetry: telemetry::Config,
     /// Descriptors that a holder keeps of a mount that outlives its engine.
     pub supervised: Option<Supervised>,
+    /// What the process may do once it has mounted.
+    pub sandbox: Option<Sandbox>,
 }
 
 /// The attributes of objects that a mount keeps or shows.
@@ -171,7 +176,13 @@ impl Config {
                 version: cli::VERSION.to_owned(),
             },
         };
+        let stage_dir = absolute("--stage", args.staging.stage.as_deref())?.filter(|_| is_full);
+        let state_dirs = [s3.state_dir.clone(), attributes_dir(args)?];
+        let log_dir = absolute("--log-directory", args.logging.log_directory.as_deref())?;
+        let written = [&cache_dir, &spill_dir, &stage_dir, &log_dir].into_iter().chain(&state_dirs);
+        let written = written.flatten().cloned().chain(telemetry.folders()).collect();
         Ok(Self {
+            sandbox: sandboxed::wished(args.mount.sandbox, written),
             name: args.bucket.clone(),
             missing_key: missing_key(),
             supervised,
@@ -244,14 +255,12 @@ impl Config {
                 false => None,
             },
             prefetch,
-            stage: absolute("--stage", args.staging.stage.as_deref())?.filter(|_| is_full).map(|dir| {
-                stage::Config {
-                    dir,
-                    size_max: args.staging.stage_size << 20,
-                    bucket: bucket.clone(),
-                    prefix: prefix.clone(),
-                    endpoint: String::new(),
-                }
+            stage: stage_dir.map(|dir| stage::Config {
+                dir,
+                size_max: args.staging.stage_size << 20,
+                bucket: bucket.clone(),
+                prefix: prefix.clone(),
+                endpoint: String::new(),
             }),
             upload: upload::Config {
                 part_size: args.client.write_part_size.unwrap_or(args.client.part_size),

@@ -67,6 +67,7 @@ mod mount {
     mod renaming;
     mod requests;
     mod ring;
+    mod sandbox;
     mod semantics;
     mod shared;
     mod sources;
