@@ -59,7 +59,7 @@ pub struct Config {
     pub telemetry: telemetry::Config,
     /// Descriptors that a holder keeps of a mount that outlives its engine.
     pub supervised: Option<Supervised>,
-    /// What the process may do once it has mounted.
+    /// Confinement of the process once it has mounted.
     pub sandbox: Option<Sandbox>,
 }
 

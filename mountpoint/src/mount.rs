@@ -359,7 +359,7 @@ impl Connected {
             .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")
         };
         let (session, told) = match &confinement {
-            // Its requests are served behind the sandbox, and the sandbox makes no sockets.
+            // A device that was handed over is served behind the sandbox, and the sandbox makes no sockets.
             Some(confinement) if is_passed => {
                 let told = tell(observed)?;
                 confinement.enter()?;

@@ -17,7 +17,7 @@ const MESSAGE_MAX: usize = 64 << 10;
 /// Descriptors of one message: a socket for the answer, a device, a file.
 const FILES_MAX: usize = 3;
 
-/// What an engine asks of its helper.
+/// A question of an engine to its helper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
     /// The mount that is to be unmounted is this file system. Only the first one counts.
@@ -40,7 +40,7 @@ pub enum Question {
         mount: Option<u32>,
         /// The file's number.
         ino: u64,
-        /// Only descriptors that write.
+        /// Descriptors that only read do not count.
         writing: bool,
     },
     /// Whether a thread is on its way out by a signal.
@@ -57,14 +57,14 @@ pub enum Question {
     },
     /// The addresses of a host.
     Resolve {
-        /// Its name.
+        /// The name of the host.
         host: String,
         /// The port of the addresses.
         port: u16,
     },
     /// The output of the program that prints credentials.
     Credentials {
-        /// Its command line. Only one counts, and none that comes first from a confined engine.
+        /// The command line of the program. Only one counts, and none that comes first from a confined engine.
         command: String,
     },
     /// The engine is about to be confined: from now on it may be in wrong hands.
@@ -78,7 +78,7 @@ impl Question {
     }
 }
 
-/// What the helper answers.
+/// The helper's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// It is done.

@@ -34,7 +34,7 @@ pub struct Broker {
     socket: OwnedFd,
     /// Whether the helper may register files for passthrough.
     registers: bool,
-    /// Whether it was told of the mount.
+    /// Set once the helper knows of the mount.
     mounted: OnceLock<()>,
 }
 

@@ -59,7 +59,7 @@ fn answer(
     say(&answered.unwrap_or_else(panicked), reply_to);
 }
 
-/// An engine that waits no longer is no error.
+/// Sends the answer, unless the engine waits no longer.
 fn say(answer: &Answer, reply_to: &OwnedFd) {
     let _ = messages::send(reply_to.as_fd(), answer, &[]);
 }

@@ -8,7 +8,7 @@ use crate::sandbox::Folders;
 /// A sandbox that is wished for.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
-    /// Without all of it there is no mount.
+    /// There is no mount if a part of it is missing.
     pub is_required: bool,
     /// The folders of the mount.
     pub folders: Folders,

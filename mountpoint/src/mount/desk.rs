@@ -119,7 +119,7 @@ impl Desk {
                 })
             }
             Question::Confined => {
-                // What was not said before counts no more.
+                // A program that is named from here on does not count.
                 let _ = self.program.set(None);
                 Answer::Done
             }

@@ -98,7 +98,7 @@ const REFUSED_HERE: &[i64] = &[];
 /// Families of sockets that an engine opens.
 const FAMILIES: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
 
-/// What a thread calls for its own sake: its name, and names of memory. None of them gives anything back that was given up.
+/// Options of prctl(2) about a thread's name and names of memory. None of them gives anything back that was given up.
 const PRCTL: [i32; 5] =
     [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, libc::PR_GET_DUMPABLE, libc::PR_CAPBSET_READ];
 
@@ -153,7 +153,7 @@ fn refused(rings: Rings, arch: TargetArch) -> Filter {
         (libc::SYS_socket, others(0, &FAMILIES)),
         (libc::SYS_socketpair, others(0, &FAMILIES[..1])),
         (libc::SYS_prctl, others(0, &PRCTL)),
-        // A process, which is no thread of this one.
+        // A new process. A thread of this one has the flag.
         (libc::SYS_clone, bits(0, libc::CLONE_THREAD, 0)),
         (libc::SYS_mmap, bits(2, libc::PROT_EXEC, libc::PROT_EXEC)),
         (libc::SYS_mprotect, bits(2, libc::PROT_EXEC, libc::PROT_EXEC)),

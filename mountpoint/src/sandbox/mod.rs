@@ -24,7 +24,7 @@ pub struct Folders {
 /// Rings of io_uring, whose operations no filter of system calls sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rings {
-    /// Those that are open go on, and none is made.
+    /// Open rings go on, and none is made.
     Open,
     /// One may still be made: the device was handed over, and its requests come by rings that the first request asks for.
     Made,

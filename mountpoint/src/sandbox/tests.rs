@@ -90,7 +90,7 @@ fn attempts() -> Vec<String> {
     gone_wrong.map(|(what, wanted, found)| format!("{what}: errno {found}, not {wanted}")).collect()
 }
 
-/// What an engine does all day.
+/// The work of an engine.
 fn works() {
     fs::write("/mnt/written/new", "1").unwrap();
     fs::rename("/mnt/written/new", "/mnt/written/deep/new").unwrap();

@@ -98,7 +98,7 @@ pub(crate) fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
         command.args(["--read-mode", crate::READ_MODE]);
     }
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
-    // Of the whole run: `MOUNT_S3_SANDBOX=1 cargo test -p mountpoint --test mount` confines every engine.
+    // A wish for the whole run: `MOUNT_S3_SANDBOX=1 cargo test -p mountpoint --test mount` confines every engine.
     command.envs(std::env::var_os("MOUNT_S3_SANDBOX").map(|value| ("MOUNT_S3_SANDBOX", value)));
     command.env("XDG_STATE_HOME", store.home().join("state"));
     command.env("HOME", store.home()).env("RUST_BACKTRACE", "1").env("AWS_EC2_METADATA_DISABLED", "true");

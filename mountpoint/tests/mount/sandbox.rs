@@ -110,7 +110,7 @@ fn a_confined_engine_changes_files_in_full_mode() {
 }
 
 #[test]
-fn a_confined_engine_keeps_its_cache_state_and_log_and_finds_a_store_by_name() {
+fn a_confined_engine_keeps_cache_and_log_and_finds_a_store_by_name() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let port = store.endpoint().rsplit_once(':').unwrap().1.to_owned();
     let [cache, log] = ["cache", "log"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
@@ -146,7 +146,7 @@ fn keys_of_a_confined_engine_are_renewed_by_a_rename_and_by_a_link() {
         fs::create_dir_all(keys.join("one")).unwrap();
         fs::write(keys.join("one/credentials"), text(Store::ACCESS_KEY)).unwrap();
         if by_link {
-            // As the kubelet does.
+            // The kubelet does it so.
             symlink("one", keys.join("..data")).unwrap();
             symlink("..data/credentials", keys.join("credentials")).unwrap();
         } else {
@@ -200,7 +200,7 @@ fn a_confined_engine_has_its_credential_process_run_again() {
     assert_eq!(after.get("out").unwrap(), b"2");
 }
 
-/// Which process closes a file, and whether it was killed, is asked of `/proc`, which shows a confined engine nothing of others.
+/// The process that closes a file, and whether it was killed, is looked for in `/proc`, which shows a confined engine nothing of others.
 #[test]
 fn a_confined_engine_knows_programs_that_share_a_file_or_were_killed() {
     if !need_tool("python3") {
@@ -230,7 +230,7 @@ fn the_kernel_reads_cached_files_of_a_confined_engine() {
 }
 
 #[test]
-fn a_kernel_without_landlock_or_seccomp_mounts_unless_all_of_it_is_asked_for() {
+fn a_kernel_without_a_part_of_the_sandbox_mounts_unless_it_is_required() {
     const CREATE_RULESET: u32 = 444;
     let seccomp = if cfg!(target_arch = "x86_64") { 317 } else { 277 };
     if !need_tool("python3") {

@@ -67,7 +67,7 @@ fn credentials(text: &str) -> io::Result<Credentials> {
     }
     let end = |text: String| DateTime::from_str(&text, Format::DateTimeWithOffset).ok()?.try_into().ok();
     let expiry = match printed.expiration {
-        Some(text) => Some(end(text).ok_or_else(|| wrong("an Expiration that is no time"))?),
+        Some(text) => Some(end(text).ok_or_else(|| wrong("an Expiration that can't be read"))?),
         None => None,
     };
     let Printed { access_key_id, secret_access_key, session_token, .. } = printed;
@@ -81,7 +81,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn printed_credentials_are_read_and_others_are_refused_without_their_words() {
+    fn printed_credentials_are_read_and_an_error_has_no_word_of_others() {
         let whole = r#"{"Version": 1, "AccessKeyId": "AK", "SecretAccessKey": "SECRET", "SessionToken": "T",
             "Expiration": "1970-01-01T01:00:10+01:00"}"#;
         let read = credentials(whole).unwrap();
