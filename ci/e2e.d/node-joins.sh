@@ -9,14 +9,17 @@
 begin() { workload waits data nodes="$(at "$second")"; }
 # The kubelet and the controller that evicts have copies of their own of a taint NoExecute. Either may be older than the scheduler's, and then
 # ends a pod that was just sent there; whoever made the pod makes another. That is Kubernetes', and only that is forgiven here.
+# One read of the pod says whether it ended and whether it is ready: it may end between two.
 runs() {
     local is
-    is=$(kube get pod waits --ignore-not-found -o 'jsonpath={.metadata.deletionTimestamp}/{.status.phase}/{.status.reason}') || return 1
+    is=$(kube get pod waits --ignore-not-found \
+        -o 'jsonpath={.metadata.deletionTimestamp}/{.status.phase}/{.status.reason}/{.status.conditions[?(@.type=="Ready")].status}') || return 1
     case $is in
+        /Running//True) return ;;
         "") event "TaintManagerEviction: Marking for deletion Pod $namespace/waits" || { echo "pod waits is gone, and was not evicted for a taint"; return 1; } ;;
-        /Failed/TaintToleration) ;;
-        /*) pod_ready waits; return ;;
-        *) echo "pod waits is ending: $is"; return 1 ;;
+        /Failed/TaintToleration/*) ;;
+        /Failed/* | /Succeeded/*) fail "pod waits ended instead of being ready: $is, $(field pod/waits .status.message)" ;;
+        *) echo "pod waits is not ready: $is"; return 1 ;;
     esac
     ! taints_of "$second" | grep -xF "$taint" || fail "pod waits was sent to a node that still has the taint"
     kube delete pod waits --ignore-not-found

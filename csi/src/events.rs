@@ -13,11 +13,11 @@ use tokio::sync::Mutex;
 
 use crate::contract::reason::Reason;
 
-/// The same notice is not repeated within this time; an Event lives an hour.
+/// The time within which the same notice is not written again. An Event lives for an hour.
 const SAID_FOR: Duration = Duration::from_secs(600);
-/// Notices that are remembered. When there are more, all are forgotten, and some may be repeated early.
+/// Most notices that are remembered. Beyond it all are forgotten, and some may be repeated early.
 const REMEMBERED: usize = 4096;
-/// The API server takes this many bytes of text in an Event.
+/// Most bytes of text that the API server takes in an Event. A longer text is shortened.
 const NOTE_LIMIT: usize = 1024;
 
 /// A reference to a workload's pod, for messages and Events.
@@ -36,7 +36,7 @@ pub struct WorkloadRef {
 pub struct Notice {
     /// The workload.
     pub workload: WorkloadRef,
-    /// One word for machines.
+    /// The reason of the Event: one word, which alerts and scripts match.
     pub reason: Reason,
     /// The text: the event, and the next thing to look at.
     pub note: String,
@@ -51,7 +51,7 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// Events are signed by `controller`, and by the `instance` of it.
+    /// A writer of Events whose reporter is this `instance` of `controller`.
     #[must_use]
     pub fn new(client: Client, controller: &str, instance: &str) -> Self {
         let reporter = Reporter { controller: controller.to_owned(), instance: Some(instance.to_owned()) };
@@ -59,7 +59,8 @@ impl Teller {
         Self { client, reporter, counting, said: Mutex::default() }
     }
 
-    /// Writes an Event on the workload.
+    /// Writes an Event on the workload, unless the same notice was written within ten minutes and its reason is none that counts. A failure
+    /// is logged.
     pub async fn tell(&self, notice: &Notice) {
         let Notice { workload, reason, note } = notice;
         // It comes again and again while the trouble lasts.

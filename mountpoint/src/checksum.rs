@@ -17,7 +17,7 @@ pub enum ChecksumAlgorithm {
 }
 
 impl ChecksumAlgorithm {
-    /// All of them.
+    /// All algorithms, the one first that is asked for first.
     pub const ALL: [Self; 3] = [Self::Crc64Nvme, Self::Crc32c, Self::Crc32];
 
     fn params(self) -> CrcAlgorithm {

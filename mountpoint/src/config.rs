@@ -31,33 +31,33 @@ pub struct Config {
     pub name: String,
     /// The source of the kernel's requests.
     pub device: fuse::Device,
-    /// How it is mounted.
+    /// The options of the FUSE mount.
     pub mount: fuse::MountOptions,
     /// The permissions and attributes of the mount.
     pub fs: fs::Config,
-    /// Names.
+    /// Settings of names and their attributes.
     pub inode: inode::Config,
-    /// Reading.
+    /// Settings of reads.
     pub prefetch: prefetch::Config,
-    /// Renaming, with `--allow-rename`.
+    /// Settings of renames, with `--allow-rename`.
     pub moves: Option<moves::Config>,
     /// The disk in front of the bucket, with `--mode full`.
     pub stage: Option<stage::Config>,
-    /// Attributes of objects, with `--keep-metadata` or `--xattrs`.
+    /// Settings of objects' attributes, with `--keep-metadata` or `--xattrs`.
     pub kept: Option<Kept>,
-    /// Writing.
+    /// Settings of writes.
     pub upload: upload::Config,
-    /// The disk cache, if there is one.
+    /// Settings of the disk cache, if there is one.
     pub cache: Option<cache::Config>,
-    /// Memory.
+    /// Settings of memory for data.
     pub buffer: buffer::Config,
-    /// The store.
+    /// Settings of the store's client.
     pub s3: s3::Config,
     /// The variable of a pair of keys that is not set, while the other one is.
     pub missing_key: Option<&'static str>,
     /// Settings of metrics, log and control socket.
     pub telemetry: telemetry::Config,
-    /// Descriptors that a holder keeps of a mount that outlives its engine.
+    /// Descriptors that a service manager keeps of a mount that outlives its engine.
     pub supervised: Option<Supervised>,
     /// Confinement of the process once it has mounted.
     pub sandbox: Option<Sandbox>,
@@ -66,15 +66,15 @@ pub struct Config {
 /// The attributes of objects that a mount keeps or shows.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// Modes, owners, times, links and attributes are kept (`--keep-metadata`).
+    /// Whether modes, owners, times, links and attributes are kept (`--keep-metadata`).
     pub keeps: bool,
-    /// Facts that the store says of an object are shown (`--xattrs`).
+    /// Whether facts that the store says of an object are shown (`--xattrs`).
     pub shows: bool,
     /// The file that keeps what is learned for the next mount.
     pub file: Option<kept::FileConfig>,
 }
 
-/// The descriptors that a holder keeps of a mount that outlives its engine, and the way to tell it.
+/// The descriptors that a service manager keeps of a mount that outlives its engine, and the way to reach that manager.
 #[derive(Debug)]
 pub struct Supervised {
     /// The service manager.
@@ -83,7 +83,7 @@ pub struct Supervised {
     pub journal: Option<OwnedFd>,
     /// The device of a mount that an engine before this one made.
     pub device: Option<OwnedFd>,
-    /// Whether there is a device, this one or the mount point, whose mount is there.
+    /// Whether the mount is there already: that of `device`, or of a mount point that is a device.
     pub is_mounted: bool,
 }
 
@@ -94,12 +94,14 @@ const LISTEN_FDS_MAX: usize = 16;
 
 /// Read-ahead we ask of the kernel where we may: one block, so that a sequential reader's requests are as large as can be.
 const READ_AHEAD: u64 = buffer::BLOCK as u64;
-/// How long `mount-s3-ctl doctor` waits for a store, whatever `--operation-timeout` allows a mount: a person waits.
+/// The time for which `mount-s3-ctl doctor` waits for a store, whatever `--operation-timeout` allows a mount: a person waits.
 const DOCTORS_PATIENCE: Duration = Duration::from_secs(15);
 /// Threads that take requests, per core: they never wait, so that more of them only take turns.
 const THREADS_PER_CORE: usize = 2;
 
 impl Config {
+    /// The configuration that the flags and the environment ask for.
+    ///
     /// # Errors
     /// A sentence that names the flag that is wrong, and the fix.
     pub fn from_args(args: &Args) -> anyhow::Result<Self> {
@@ -359,7 +361,7 @@ pub(crate) fn doctor(
     })
 }
 
-/// The path, whatever directory this process goes to later: in the background it leaves the one that it was started in.
+/// The absolute path of `path`, which holds after this process has left its directory, as it does in the background.
 fn absolute(named: &str, path: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
     let absolute = |path: &Path| {
         std::path::absolute(path)
@@ -482,7 +484,7 @@ fn handed_over(words: &str) -> anyhow::Result<Vec<(i32, &str)>> {
 /// The ready file on which a guard waits for this engine.
 ///
 /// # Errors
-/// The descriptor is not open.
+/// The variable names a descriptor that is not open.
 pub fn guard_s_ready_file() -> anyhow::Result<Option<ReadyFile>> {
     let Some(number) = std::env::var(handover::READY_ENV).ok() else { return Ok(None) };
     let number = number

@@ -46,26 +46,26 @@ pub(crate) enum Unit {
 /// One workload.
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
-    /// One line for the table's reader.
+    /// The description in the table: one line.
     pub(crate) about: &'static str,
     pub(crate) bucket: Bucket,
     /// Latency of each request, in milliseconds.
     pub(crate) latency_ms: u64,
-    /// Bytes a second of each connection, in MB/s; 0 as fast as it goes.
+    /// Throughput of each connection, in MB/s; 0 for no limit.
     pub(crate) rate_mb: u64,
     /// Whether the workload goes over TLS 1.3.
     pub(crate) tls: bool,
-    /// Mounted with a disk cache.
+    /// Whether the mount has a disk cache.
     pub(crate) cache: bool,
-    /// Mounted with so much memory for data, in MiB.
+    /// The mount's memory for data, in MiB; `None` for the default.
     pub(crate) memory_mib: Option<u32>,
-    /// Mounted so that files may be removed.
+    /// Whether files may be removed on the mount.
     pub(crate) deletes: bool,
-    /// Mounted so that files may be renamed and appended to.
+    /// Whether files may be renamed and appended to on the mount.
     pub(crate) renames: bool,
     /// The job, where fio does the work.
     pub(crate) fio: Option<&'static str>,
-    /// Mounted with names and attributes kept so long, in seconds.
+    /// The TTL of names and attributes on the mount, in seconds; `None` for the default.
     pub(crate) ttl_s: Option<u32>,
     pub(crate) unit: Unit,
     /// The lower limits of any file system in this workload.
@@ -76,7 +76,7 @@ pub(crate) struct Workload {
 /// The buckets that are filled before the first round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bucket {
-    /// Four big objects.
+    /// Five big objects.
     Big,
     /// Forty objects of 64 GiB.
     Huge,
@@ -88,32 +88,32 @@ pub(crate) enum Bucket {
     Small,
     /// Many names in one directory, counted up.
     Names,
-    /// The same by chance.
+    /// Random names in one directory, as many as in [`Bucket::Names`].
     NamesHex,
-    /// The same in folders of a hundred, by year, month and day.
+    /// Names in folders of a hundred, as many as in [`Bucket::Names`], by year, month and day.
     NamesDates,
-    /// The same eight folders down.
+    /// Names eight folders down, as many as in [`Bucket::Names`].
     NamesDeep,
-    /// A million of them.
+    /// Ten times as many names as in [`Bucket::Names`]: a million at full scale.
     Million,
     /// Ten files a folder, ten folders a folder.
     Tree,
-    /// The same, twenty times as many.
+    /// The tree of [`Bucket::Tree`] with twenty times as many files.
     TreeBig,
     /// Files of one byte in one directory.
     Folder,
-    /// Twice as many, 25 a folder, twenty folders a folder.
+    /// Twice as many files of one byte as in [`Bucket::Folder`], 25 a folder, twenty folders a folder.
     Folders,
     /// Files of one byte, twice as many as in one directory, 25 a folder, all below one directory.
     Renamed,
     /// One object of 10 GiB.
     Long,
-    /// Empty.
+    /// No object: for workloads that write.
     Write,
 }
 
 impl Bucket {
-    /// All of them.
+    /// All buckets.
     pub(crate) const ALL: [Self; 17] = [
         Self::Big,
         Self::Huge,
@@ -136,7 +136,7 @@ impl Bucket {
     const HUGE_OBJECT: u64 = 64 << 30;
     const MEDIUM_OBJECT: u64 = 5 << 20;
     const SMALL_OBJECT: u64 = 100 << 10;
-    /// Less by a MiB than 20 parts of 512 MiB: what is appended fits the last of them.
+    /// Bytes of the object of [`Bucket::Long`]: a MiB less than 20 parts of 512 MiB, so that appended bytes fit the last part.
     const LONG_OBJECT: u64 = (10 << 30) - (1 << 20);
 
     /// The bucket's name at this scale.
@@ -168,7 +168,7 @@ impl Bucket {
     }
 }
 
-/// How much of everything.
+/// The size of each workload.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Scale {
@@ -183,11 +183,11 @@ pub(crate) struct Scale {
     pub(crate) folder: u64,
     /// Small files created.
     pub(crate) created: u64,
-    /// How long random reads go on.
+    /// The duration of random reads.
     pub(crate) random_for: Duration,
-    /// How long each of fio's jobs goes on.
+    /// The duration of each of fio's jobs.
     pub(crate) fio_for: Duration,
-    /// Every byte is checked, not a sample.
+    /// Whether every byte is checked, not a sample.
     pub(crate) check_all: bool,
 }
 
@@ -222,7 +222,7 @@ pub(crate) struct Job<'a> {
     pub(crate) cache: &'a Path,
     /// The file through which the counts of waits pass, if they are wanted.
     pub(crate) waits: Option<&'a Path>,
-    /// Different in every run, for names that must be new.
+    /// A number that differs in every run, for names that must be new.
     pub(crate) serial: u64,
 }
 
@@ -235,11 +235,11 @@ pub(crate) struct Work {
     pub(crate) items: u64,
     /// Names that listings showed, folders among them, where that was all the work.
     pub(crate) names: u64,
-    /// Seconds until the first of them.
+    /// Seconds until a listing showed its first name.
     pub(crate) first_s: Option<f64>,
-    /// How long it took by the clock of the process that did it, where that is not ours.
+    /// Seconds that the work took by the clock of the process that did it, if that was another process than this one.
     pub(crate) seconds: Option<f64>,
-    /// CPU seconds of that process.
+    /// CPU seconds of the other process that did the work; 0 if this process did it.
     pub(crate) child_cpu_s: f64,
 }
 
@@ -262,7 +262,7 @@ pub(crate) struct Sample {
     pub(crate) names: u64,
     #[serde(default)]
     pub(crate) first_s: Option<f64>,
-    /// Seconds in which 99 of 100 reads were done.
+    /// The 99th percentile of the latency of reads, in seconds.
     #[serde(default)]
     pub(crate) p99_s: Option<f64>,
     /// The daemon's memory a while after the work, and once the kernel forgot all names.
@@ -270,7 +270,7 @@ pub(crate) struct Sample {
     pub(crate) rest_rss_bytes: Option<u64>,
     #[serde(default)]
     pub(crate) forgotten_rss_bytes: Option<u64>,
-    /// How often the daemon's threads waited for one another, where that was counted.
+    /// Waits of the daemon's threads for one another, if they were counted.
     #[serde(default)]
     pub(crate) waits: Option<Waits>,
     /// Whether everything was in the store when a writer's last close returned.
@@ -278,12 +278,12 @@ pub(crate) struct Sample {
 }
 
 impl Job<'_> {
-    /// Path below the mount.
+    /// The path of a name below the mount.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.mount.dir().join(name)
     }
 
-    /// The directory mounted on.
+    /// The mount point.
     pub(crate) fn root(&self) -> &Path {
         self.mount.dir()
     }

@@ -14,7 +14,7 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 /// long for an engine that hangs when it starts; halved, a machine that is busy loses mounts.
 pub const RESTART_WITHIN: Duration = Duration::from_secs(60);
 
-/// A clock may be set so far while an engine is started again.
+/// The most by which a clock may be set while an engine is started again.
 const CLOCK_STEPS: SignedDuration = SignedDuration::from_secs(2);
 
 /// A mount whose engine died, and whose next one has not begun to serve.
@@ -27,7 +27,8 @@ pub struct Restarting {
 impl Restarting {
     const WORDS: &str = "restarting since ";
 
-    /// Reads the first line. `None` for any other text, and for a time that is longer ago than a mounter goes on: that one was killed itself.
+    /// Reads the first line. `None` for any other text, and for a time more than [`RESTART_WITHIN`] ago: a mounter gives up by then, so the
+    /// one that wrote this was killed.
     #[must_use]
     pub fn read(text: &str, now: Timestamp) -> Option<Self> {
         let since: Timestamp = text.lines().next()?.trim_end().strip_prefix(Self::WORDS)?.parse().ok()?;

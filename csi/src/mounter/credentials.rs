@@ -12,10 +12,10 @@ use super::comm_files::CredentialFiles;
 use super::{Credentials, Token};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Digits of a handle's hash that stand behind its name where that does not tell it from all others.
+/// Digits of a handle's hash behind its name, if the name alone does not tell it from all others.
 const DIGITS: usize = 8;
 
-/// A longer handle stands in file names by its hash: a name has at most 255 bytes, and a UID and our words take 70 of them.
+/// Most bytes of a handle in a file name; a longer one is there by its hash. A name has at most 255 bytes, and a UID and our words take 70.
 const HANDLE_MAX_BYTES: usize = 150;
 
 /// The profile of one volume in one Mountpoint Pod, or of one volume of one workload where systemd runs the engine. Its name stays the
@@ -198,10 +198,10 @@ pub(super) fn failed(path: &Path, error: &io::Error) -> Error {
     Error::new(kind, format!("writing credentials beneath {}: {error}", path.display()))
 }
 
-/// Each name of a profile ends so, and each of its files begins with such a name.
+/// The end of each profile's name. The name of each of its files begins with that name.
 const SUFFIX: &str = "-s3-csi";
 
-/// Names of a pod's profiles begin so.
+/// The beginning of the names of a pod's profiles.
 fn prefix(pod_uid: &str) -> String {
     format!("{}-", escaped(pod_uid))
 }
@@ -320,7 +320,7 @@ mod tests {
         assert!(profiles[0].owns(&format!(".{}.new", Kind::Config.of(&profiles[0].name))));
     }
 
-    /// Such an engine has the old name of the profile in its options for as long as it runs.
+    /// An engine that an older release started has the old name of the profile in its options for as long as it runs.
     #[test]
     fn an_engine_of_an_older_release_gets_new_keys_under_its_old_name() {
         let (files, folder) = comm();

@@ -29,7 +29,7 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    /// Beneath this kubelet's directory, which has no symbolic link in it.
+    /// The targets beneath this kubelet's directory, which has no symbolic link in it.
     pub(super) fn new(kubelet: &Path, locks: Arc<Locks>) -> Self {
         Self { kubelet: kubelet.to_owned(), locks }
     }
@@ -37,7 +37,7 @@ impl Targets {
     /// The target to mount at. The directories above it are made: the kubelet makes them, others may not.
     ///
     /// # Errors
-    /// `InvalidArgument` if a link leads out of the kubelet's directory, `Aborted` while another call is about it.
+    /// `InvalidArgument` if a link leads out of the kubelet's directory, `Aborted` while another call works on the target.
     pub(super) fn make(&self, target: &Path) -> Result<Target> {
         let failed = |error: io::Error| {
             Error::internal(format!("making the target path {}: {error}", target.display()))
@@ -67,7 +67,10 @@ impl Targets {
         self.lock(resolved).map(Some)
     }
 
-    /// We mount and unmount nothing outside the kubelet's directory, whatever links there say.
+    /// Refuses a path that is outside the kubelet's directory once its symbolic links are resolved.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for such a path.
     fn check_beneath(&self, resolved: &Path) -> Result<()> {
         let kubelet = &self.kubelet;
         if resolved.starts_with(kubelet) {
@@ -102,7 +105,7 @@ impl Target {
         &self.path
     }
 
-    /// Unmounts it if it is mounted, and removes its directory if it is there.
+    /// Unmounts the target if it is mounted, and removes its directory if there is one.
     pub(super) fn take_away(&self) -> Result<()> {
         let path = &self.path;
         unmounted(path)?;
@@ -116,7 +119,7 @@ impl Target {
     }
 }
 
-/// We unmount nothing that another put there.
+/// Refuses a mount that is not a bucket's: it is not ours to unmount.
 pub(super) fn check_ours(mount: &Mount) -> Result<()> {
     if mount.is_bucket() {
         return Ok(());
@@ -126,7 +129,7 @@ pub(super) fn check_ours(mount: &Mount) -> Result<()> {
     Err(Error::new(ErrorKind::FailedPrecondition, text))
 }
 
-/// Whether anything was mounted there; nothing is now.
+/// Unmounts the target. `true` if anything was mounted there.
 pub(super) fn unmounted(target: &Path) -> Result<bool> {
     sys::unmount(target, Busy::Detach)
         .map_err(|error| Error::internal(format!("unmounting {}: {error}", target.display())))
@@ -153,7 +156,7 @@ mod tests {
     use super::*;
     use crate::mounter::testing::{dirs, fuse, isolated};
 
-    /// All that a publish and an unpublish do on the caller's thread, except to ask whether the source answers.
+    /// Does what a publish and an unpublish do on the caller's thread, except for the question whether the source answers.
     fn bound_and_taken_away(kubelet: &Path, source: &Path) -> Result<()> {
         let targets = Targets::new(kubelet, Arc::default());
         let at = kubelet.join("pods/w/volumes/kubernetes.io~csi/pv-1/mount");

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::sums::Sums;
 use super::weight::heap;
 
-/// Blocks that the least tree has room for. Larger ones have room for twice as many as they hold, at the most.
+/// Blocks for which the smallest tree has room. Larger trees have room for at most twice as many as they hold.
 const TREE_MIN: usize = 11;
 
 /// The most memory that one block more takes, in bytes.
@@ -14,7 +14,7 @@ pub(super) fn most_memory() -> u64 {
     tree(2) + heap(4 * super::sector::SECTORS)
 }
 
-/// A block that is here, or comes or goes.
+/// A block in the cache, or on its way in or out.
 #[derive(Debug)]
 pub(super) struct Stored {
     /// The block's sectors, with their checksums.
@@ -24,7 +24,7 @@ pub(super) struct Stored {
     pub(super) state: State,
     /// The number of the put that wrote the block: another number, other bytes on disk.
     pub(super) born: u64,
-    /// When it was last read or written; smaller is colder.
+    /// The time of the last read or write; smaller is colder.
     pub(super) used: u64,
 }
 
@@ -38,7 +38,7 @@ pub(super) enum State {
     Stored,
 }
 
-/// The blocks.
+/// The blocks of one object, by number.
 #[derive(Debug, Default)]
 pub(super) struct Blocks {
     held: Held,
@@ -51,7 +51,7 @@ enum Held {
     #[default]
     None,
     One(u32, Stored),
-    /// Two at least.
+    /// Two blocks or more.
     Many(BTreeMap<u32, Stored>),
 }
 
@@ -65,7 +65,7 @@ impl Blocks {
         }
     }
 
-    /// Whether there are none.
+    /// Whether there is no block.
     pub(super) fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -79,7 +79,7 @@ impl Blocks {
         }
     }
 
-    /// Each, in order.
+    /// The blocks with their numbers, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Stored)> {
         let (one, many) = match &self.held {
             Held::None => (None, None),
@@ -89,7 +89,7 @@ impl Blocks {
         one.into_iter().chain(many.into_iter().flatten().map(|(block, stored)| (*block, stored)))
     }
 
-    /// Changes one of them, if it is there.
+    /// Changes the block of this number, if it is there.
     pub(super) fn change<R>(&mut self, block: u32, change: impl FnOnce(&mut Stored) -> R) -> Option<R> {
         let stored = match &mut self.held {
             Held::One(number, stored) if *number == block => stored,
@@ -102,7 +102,7 @@ impl Blocks {
         Some(changed)
     }
 
-    /// Adds one, in place of another of its number.
+    /// Adds a block; it replaces another of its number.
     pub(super) fn insert(&mut self, block: u32, stored: Stored) {
         self.remove(block);
         self.sums += stored.sums.memory();
@@ -116,7 +116,7 @@ impl Blocks {
         };
     }
 
-    /// Removes one, if it is there.
+    /// Removes the block of this number, if it is there.
     pub(super) fn remove(&mut self, block: u32) {
         let gone = match &mut self.held {
             Held::One(number, _) if *number == block => match std::mem::take(&mut self.held) {
@@ -137,7 +137,7 @@ impl Blocks {
         self.sums -= gone.map_or(0, |stored| stored.sums.memory());
     }
 
-    /// The memory that they take beside themselves, in bytes, about.
+    /// The memory that the blocks take beside this struct, about, in bytes.
     pub(super) fn memory(&self) -> u64 {
         tree(self.len()) + self.sums
     }

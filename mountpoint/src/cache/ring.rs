@@ -21,10 +21,10 @@ use super::store::Store;
 use super::waits::Ticket;
 use crate::buffer::BlockMut;
 
-/// Reads that the disk has at once; more wait in the queue. Doubling it helps disks that are many behind one name, and doubles the memory that a
-/// disk that hangs may hold.
+/// Most reads that the disk has at once; more wait in the queue. Doubling it helps an array of disks, and doubles the memory that a disk that
+/// hangs may hold.
 pub(super) const DEPTH: u32 = 48;
-/// Names the bell among the reads, which are numbered.
+/// The number of the bell among the numbers of reads.
 const BELL: u64 = u64::MAX;
 /// The event "can be read" of poll(2).
 const POLLIN: u32 = 1;
@@ -32,13 +32,13 @@ const POLLIN: u32 = 1;
 /// The features of io_uring that this file needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Features {
-    /// No completion is lost.
+    /// Whether no completion is lost.
     keeps_all: bool,
-    /// A pipe is waited for without a thread (5.7).
+    /// Whether the kernel waits for a pipe without a thread (5.7).
     polls: bool,
 }
 
-/// Whether waiting reads go by io_uring, from the answer to setting it up; if not, why.
+/// Decides by the kernel's answer to the set-up whether reads wait by io_uring. The error says why not.
 fn decide(answer: Result<Features, Errno>) -> Result<(), &'static str> {
     match answer {
         Ok(Features { keeps_all: true, polls: true }) => Ok(()),
@@ -53,7 +53,7 @@ fn decide(answer: Result<Features, Errno>) -> Result<(), &'static str> {
     }
 }
 
-/// How a read ended.
+/// The end of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
     /// Every byte is there.
@@ -74,7 +74,7 @@ fn outcome(result: i32, len: usize) -> Outcome {
 /// A ring for this thread.
 ///
 /// # Errors
-/// Why there is none.
+/// The reason for which there is none.
 pub(super) fn set_up() -> Result<IoUring, &'static str> {
     // Completions are handled when this thread waits for them, not in the midst of other work (6.1). The kernel closes a ring at exec; what a
     // child that only forks could share is unmapped.
@@ -87,7 +87,7 @@ pub(super) fn set_up() -> Result<IoUring, &'static str> {
     Ok(ring)
 }
 
-/// Carries out jobs until their queue ends, or the ring fails. Then what it has under way is not given, and the rest is in the queue still.
+/// Carries out jobs until their queue ends, or the ring fails. After a failure the reads under way get no bytes, and the other jobs stay in the queue.
 pub(super) fn run(ring: IoUring, store: &Store, crew: &Crew, queue: &Receiver<Job>, bell: &Bell) {
     let mut air = Air::new(ring);
     let mut landed = Vec::new();
@@ -193,7 +193,7 @@ impl Air {
         }
     }
 
-    /// Has the bell heard; true unless there is no room for that now.
+    /// Asks the kernel to wait for the bell too. `false` if the ring has no room for that now.
     fn poll(&mut self, bell: &Bell) -> bool {
         let entry = opcode::PollAdd::new(types::Fd(bell.as_fd().as_raw_fd()), POLLIN).build().user_data(BELL);
         // SAFETY: it names no memory.
@@ -212,7 +212,8 @@ impl Air {
         Ok(())
     }
 
-    /// A read is done: its bytes are compared, and the reader gets them. What is not sound is for a thread that may wait: it drops files.
+    /// Completes a read: compares its bytes with their checksums and gives them to the reader. A read that failed, or whose bytes are wrong, goes to
+    /// a thread of the crew, which may wait and drops damaged files.
     fn land(&mut self, store: &Store, crew: &Crew, number: usize, result: i32) {
         let Some(flight) = self.flights.get_mut(number).and_then(Option::take) else { return };
         self.free.push(number);

@@ -24,11 +24,11 @@ use crate::outlive::Place;
 use crate::s3::{self, BoxFuture, ListPage};
 use crate::sync::{Arc, Mutex};
 
-/// Most entries a listing keeps for going back (about 100 bytes each). The earliest are dropped beyond it; an offset among
-/// those is answered `Stale`, and one goes back to the start instead.
+/// Most entries that a listing keeps for going back (about 100 bytes each). Beyond it the earliest are dropped; an offset among
+/// those is answered `Stale`, and the program has to begin anew.
 const ENTRIES_KEPT_MAX: usize = 500_000;
 
-/// Pages that are asked for one after another before several are at once.
+/// Pages that are asked for one after another, before several at once.
 const PLAIN: usize = 2;
 
 /// Pages in a row without one new name that are followed before the listing counts as broken.
@@ -52,7 +52,7 @@ pub(super) struct Pages {
     /// The moment and the event at which the first page was asked for.
     begun: Option<(Instant, u64)>,
     with_locals: bool,
-    /// Pages that came one after another, and the letters of their names.
+    /// The number of pages that came one after another; `letters` has the letters of their names.
     plain: usize,
     letters: Letters,
     /// Ranges that bring the rest, once the directory is known to be long.
@@ -68,14 +68,14 @@ pub(super) struct Pages {
 
 /// The state of the next page of a pass.
 pub(super) enum Next {
-    /// This token asks for the next page; none for the first.
+    /// The next page is not asked for yet; the token asks for it, none for the first.
     Ask(Option<String>),
     InFlight(Shared<BoxFuture<'static, Result<()>>>),
     End,
 }
 
 impl Pass {
-    /// A pass that begins: with the remembered listing where it still holds, else with nothing.
+    /// A pass at its beginning. It has the entries of the remembered listing if that still holds, else none.
     pub(super) fn new(tree: &Tree, directory: InodeNo, now: Instant) -> Self {
         let locals = tree.locals(directory);
         let mut pages = Pages {
@@ -130,7 +130,7 @@ impl Pass {
         pass
     }
 
-    /// A page has come, or failed.
+    /// Takes in a page that came, or failed.
     pub(super) fn take_in(
         &self,
         table: &InodeTable,
@@ -219,8 +219,8 @@ impl Pass {
 }
 
 impl Pages {
-    /// A page of the directory is due, whose key this is. If it was renamed, the listing begins anew below its new key, and gives what it has not
-    /// given yet.
+    /// Prepares for the next page of the directory, whose key is `key` now. If the directory was renamed, the listing begins anew below the new
+    /// key, and gives the names that it has not given yet.
     pub(super) fn is_of(&mut self, table: &InodeTable, directory: InodeNo, key: &ObjectKey) {
         let before = self.key.replace(key.clone());
         if before.is_none_or(|before| before == *key) || matches!(self.next, Next::End) {
@@ -258,7 +258,7 @@ impl Pages {
         }
     }
 
-    /// The listing is whole: say what it hid, and remember it for lookups.
+    /// Ends a listing that is whole: logs the keys that it hid, and remembers it for lookups.
     fn ended(&mut self, table: &InodeTable, directory: InodeNo, key: &ObjectKey) {
         if let Some((example, why)) = self.hidden_example.take() {
             table.0.metrics.names_hidden.add(self.hidden);

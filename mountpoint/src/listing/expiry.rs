@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// How long what S3 said of a name holds.
+/// The time for which S3's answer about a name holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ttl {
     /// AWS's default freshness: files 100 ms, directories 1 s, no absent names; every open asks S3.
@@ -30,11 +30,11 @@ pub(crate) struct Said {
     pub(crate) until: Instant,
 }
 
-/// `Minimal`, for files.
+/// TTL of files under [`Ttl::Minimal`].
 const MINIMAL_FILE: Duration = Duration::from_millis(100);
-/// `Minimal`, for directories.
+/// TTL of directories under [`Ttl::Minimal`].
 pub(crate) const MINIMAL_DIRECTORY: Duration = Duration::from_secs(1);
-/// How long a page answers lookups and stats, from when it was asked for. Doubling it halves the listings of a program that looks through a
+/// The time for which a page answers lookups and stats, from its request on. Doubling it halves the listings of a program that looks through a
 /// directory, and doubles how long a change made elsewhere goes unseen by stat.
 pub(crate) const PAGE: Duration = Duration::from_secs(1);
 /// "For ever": a century, which every clock and the kernel can still add.
@@ -68,7 +68,7 @@ impl Ttl {
         }
     }
 
-    /// How long an open may rely on what was known before it.
+    /// The time for which an open may rely on earlier answers.
     pub(crate) fn open(self) -> Duration {
         match self {
             Self::Minimal => Duration::ZERO,
@@ -86,7 +86,7 @@ impl Ttl {
         Said { asked, at, until: at + self.file() }
     }
 
-    /// How long a whole listing answers lookups and listings.
+    /// TTL of a whole listing, for lookups and listings.
     pub(crate) fn listing(self) -> Duration {
         self.open()
     }

@@ -2,8 +2,8 @@
 //! first delete a failure takes the copies back, and from then on the rename goes on, by the next mount if need be.
 
 use foldhash::HashMap;
-use futures_util::future::try_join;
-use futures_util::stream::{self, StreamExt as _};
+use futures_util::future::{FutureExt as _, try_join};
+use futures_util::stream::{self, StreamExt as _, TryStreamExt as _};
 
 use super::mark::Mark;
 use super::note::{Line, Note};
@@ -132,8 +132,20 @@ impl Mover {
 
     /// All objects below a directory, in order.
     pub(super) async fn below(&self, directory: &ObjectKey, max: usize) -> Result<Vec<ListedObject>> {
+        self.between(directory, None, None, max).await
+    }
+
+    /// The objects below a directory behind the key `after`, in order, with the page that reaches the key `to`.
+    async fn between(
+        &self,
+        directory: &ObjectKey,
+        after: Option<ObjectKey>,
+        to: Option<ObjectKey>,
+        max: usize,
+    ) -> Result<Vec<ListedObject>> {
         let prefix = directory.as_str().to_owned();
-        let mut request = ListObjects { prefix, max_keys: PAGE, ..ListObjects::default() };
+        let start_after = after.map(|after| after.as_str().to_owned());
+        let mut request = ListObjects { prefix, max_keys: PAGE, start_after, ..ListObjects::default() };
         let mut objects = Vec::new();
         loop {
             let page = self.client.list_objects(&request).await?;
@@ -143,9 +155,12 @@ impl Mover {
             if objects.len() > max {
                 return Err(Error::TooMany(max));
             }
+            let is_reached =
+                |to: &ObjectKey| objects.last().is_some_and(|last| last.key.as_str() >= to.as_str());
+            let reached = to.as_ref().is_some_and(is_reached);
             match page.next_token {
-                Some(token) => request.continuation_token = Some(token),
-                None => return Ok(objects),
+                Some(token) if !reached => request.continuation_token = Some(token),
+                _ => return Ok(objects),
             }
         }
     }
@@ -242,11 +257,20 @@ impl Mover {
         }
     }
 
-    /// The copies, with what a listing of the new name says of them.
+    /// The copies, with what a listing of the new name says of them. The pages of the listing are asked for at once: their bounds are known.
     async fn proven_below(&self, to: &ObjectKey, mut copies: Vec<Copied>) -> Result<Vec<Copied>> {
-        let listed = self.below(to, usize::MAX).await?;
+        copies.sort_unstable_by(|one, other| one.id.key.as_str().cmp(other.id.key.as_str()));
+        let chunks = copies.chunks(PAGE.into()).filter_map(<[Copied]>::last);
+        let lasts: Vec<_> = chunks.map(|copied| copied.id.key.clone()).collect();
+        let afters = std::iter::once(None).chain(lasts.clone().into_iter().map(Some));
+        // Boxed: else the compiler finds the futures of a closure with borrows not `Send`.
+        let pages: Vec<_> = afters
+            .zip(lasts)
+            .map(|(after, last)| self.between(to, after, Some(last), usize::MAX).boxed())
+            .collect();
+        let pages: Vec<_> = stream::iter(pages).buffered(self.config.at_once.max(1)).try_collect().await?;
         let listed: HashMap<_, _> =
-            listed.into_iter().map(|object| (object.key.as_str().to_owned(), object.meta)).collect();
+            pages.into_iter().flatten().map(|object| (object.key.as_str().to_owned(), object.meta)).collect();
         for copied in &mut copies {
             let there = match listed.get(copied.id.key.as_str()) {
                 Some(meta) if meta.etag.matches(copied.id.etag.as_str()) => meta.clone(),

@@ -1,6 +1,6 @@
 //! The question to DNS for a host's addresses: one at a time, on a thread of its own.
 //!
-//! A caller that needs the answer meanwhile joins the question that is out. The thread serves nothing else, so a disk that hangs, of the
+//! A caller that needs the answer meanwhile joins the question under way. The thread serves nothing else, so a disk that hangs, of the
 //! cache or of spilled parts, holds up no name.
 
 use std::io;
@@ -12,20 +12,20 @@ use crate::broker;
 use crate::supervise::no_thread;
 use crate::sync::{Arc, Mutex};
 
-/// Shared by all callers of one question.
+/// The answer, shared by all callers of one question.
 type Answer = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
 
-/// The questions for one host.
+/// The question for one host's addresses: at most one is under way.
 #[derive(Debug, Default)]
 pub(crate) struct Question {
     out: Mutex<Option<watch::Receiver<Option<Answer>>>>,
 }
 
 impl Question {
-    /// The addresses of a name. The caller limits the time; the question stays out until the system's resolver gives up.
+    /// The addresses of a name. The caller limits the time; the question stays under way until the system's resolver gives up.
     ///
     /// # Errors
-    /// The resolver's, or the system has no thread for the question.
+    /// The errors of the resolver, or the system has no thread for the question.
     pub(crate) async fn ask(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let host = host.to_owned();
         self.ask_with(move || match broker::of_this_process() {
@@ -49,7 +49,10 @@ impl Question {
         }
     }
 
-    /// The question that is out, or a new one.
+    /// Joins the question under way, or starts one on a thread of its own.
+    ///
+    /// # Errors
+    /// The system has no thread for the question.
     fn join(
         &self,
         resolve: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,

@@ -14,7 +14,7 @@ pub(crate) struct Endpoint {
     pub(crate) authority: Authority,
     pub(crate) signing: Signing,
     bucket_in_host: bool,
-    /// Stands before each key, encoded: `/` or `/bucket/`, behind whatever path the endpoint URL had.
+    /// The encoded path in front of each key: `/` or `/bucket/`, behind the path of the endpoint URL, if that has one.
     base: String,
 }
 
@@ -71,7 +71,7 @@ impl Endpoint {
         Ok(Self { authority, bucket_in_host, base, signing: place.signing })
     }
 
-    /// A bucket whose name stands before the host's.
+    /// Whether the bucket's name is the first label of the host name (virtual-hosted style).
     pub(crate) fn has_bucket_in_host(&self) -> bool {
         self.bucket_in_host
     }
@@ -96,7 +96,7 @@ impl Endpoint {
 
 /// The host name and the signing of a bucket or an access point of AWS.
 struct AwsHost {
-    /// Stands before the host name; empty where `host` has it already.
+    /// The first labels of the host name: the bucket, or name and account of an access point. Empty if `host` has them already.
     label: String,
     host: String,
     signing: Signing,
@@ -144,7 +144,7 @@ impl AwsHost {
     }
 }
 
-/// Combinations that AWS does not have are refused here, with the flag or variable that turned it on.
+/// Refuses combinations that AWS does not have, and names the flag or variable that turned each on.
 fn check_flags(config: &Config, region: &str, arn: Option<&Arn<'_>>) -> Result<()> {
     const FIPS: &str = "AWS_USE_FIPS_ENDPOINT (or the profile's use_fips_endpoint)";
     const DUAL: &str = "--dual-stack";
@@ -233,7 +233,7 @@ impl Partition {
     }
 }
 
-/// Whether the bucket may stand before the host name.
+/// Whether the bucket's name may be a label of the host name.
 fn fits_host(bucket: &str, host: &str) -> bool {
     let label = (3..=63).contains(&bucket.len())
         && bucket.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')

@@ -25,7 +25,7 @@ const SIZES: [(usize, usize); 8] = [
     (0, 300_000),
 ];
 
-/// Linux before 5.17 may overlook that a file ends earlier than its size: there such a file is an error once.
+/// Whether the kernel learns that a file ends earlier than its size. Linux before 5.17 may overlook it: there such a file is an error once.
 fn kernel_learns_sizes() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse().unwrap_or(0));
@@ -48,7 +48,7 @@ fn store_that_lists(len: usize, listed: usize) -> Arc<Store> {
     store
 }
 
-/// The kernel has the attributes of both files from a listing that the mount believes by now.
+/// Lists the directory, so that the kernel has the attributes of both files from a listing that the mount believes.
 fn list(mount: &TestMount) {
     let entries = || fs::read_dir(mount.path("dir")).unwrap().map(|entry| entry.unwrap().metadata().unwrap());
     assert_eq!(entries().count(), 2);
@@ -75,7 +75,8 @@ fn read_on(file: &File, piece: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-/// All bytes, and none behind them. Where the kernel does not learn sizes, or the file is past its cache, the first open may be an error.
+/// Whether a read gave all bytes, and none behind them. If the kernel does not learn sizes, or the file is past its cache, the first open may
+/// be an error.
 fn is_all(read: io::Result<Vec<u8>>, len: usize, may_fail: bool, what: &str) {
     let may_fail = may_fail && (!kernel_learns_sizes() || what.contains("direct"));
     match read {

@@ -24,10 +24,10 @@ struct Args {
     /// Port at which /healthz is answered, on every address
     #[arg(long)]
     health_port: Option<u16>,
-    /// How long the driver may take for an answer
+    /// Time in which the driver has to answer
     #[arg(long, default_value = "3s", value_parser = flags::duration)]
     probe_timeout: Duration,
-    /// How much is logged: accepted, everything is
+    /// Log level: accepted and ignored, everything is logged
     #[arg(long = "v", default_value_t = 0)]
     verbosity: u8,
 }

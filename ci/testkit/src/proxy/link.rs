@@ -13,7 +13,7 @@ pub(super) const PIECE_MAX: usize = 16 << 10;
 /// The time that an idle link, or a late machine, may make up for.
 const CREDIT: Duration = Duration::from_millis(20);
 
-/// Timers are not finer.
+/// The resolution of the machine's timers: a shorter wait is none.
 const SLACK: Duration = Duration::from_millis(1);
 
 /// The time at which the link is free again. The lock is handed over in order, and each holder sends one piece: so connections that
@@ -59,7 +59,7 @@ impl Link {
     }
 }
 
-/// How much a connection reads in one turn: a hundredth of a second of the link, so that turns come soon on a slow one.
+/// The bytes that a connection reads in one turn: a hundredth of a second of the link, so that turns come soon on a slow one.
 pub(super) fn piece(rate: Option<u64>) -> usize {
     let hundredth = rate.map_or(PIECE_MAX as u64, |rate| rate / 100);
     usize::try_from(hundredth).unwrap_or(PIECE_MAX).clamp(1 << 10, PIECE_MAX)

@@ -12,19 +12,19 @@ use super::super::MountRequest;
 use super::super::host_files;
 use crate::contract::restart::can_outlive;
 
-/// How often systemd restarts a crashed engine. After that the next publish of its target does, which also removes all dead mounts but the lowest.
+/// Most restarts of a crashed engine by systemd. After them the next publish of its target starts it, and removes all dead mounts but the lowest.
 const RESTARTS_MAX: u32 = 5;
-/// The time in which they are counted, where the next engine goes on with the mount. Doubled, a mount whose engines die slowly is given up; halved, an
-/// engine that can't live is started more often. Elsewhere each restart leaves a dead mount below, so all of them count.
+/// The time in which restarts are counted, if the next engine goes on with the mount. Doubled, a mount whose engines die slowly is given up; halved,
+/// an engine that can't live is started more often. If the mount ends with its engine, each restart leaves a dead mount below, so all of them count.
 const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
 /// The time from a crash to the new start. Longer keeps readers of the mount without it; shorter, and a store that makes engines crash is asked
 /// more often.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
-/// The same where readers wait for the next engine.
+/// The time from a crash to the new start, if readers wait for the next engine.
 const GO_ON_AFTER: Duration = Duration::from_millis(100);
 /// Descriptors that systemd keeps of a mount whose engine is dead: its device and its journal.
 const KEPT_DESCRIPTORS: u32 = 2;
-/// An engine that is asked to end completes uploads of closed files for ten seconds.
+/// The time from systemd's request to end to its SIGKILL: the engine completes uploads of closed files for ten seconds.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 /// The limit on open files: the engine's connections and the files of its cache.
 const OPEN_FILES_MAX: u64 = 65_536;
@@ -34,7 +34,7 @@ pub(super) fn name(target: &Path) -> String {
     format!("mount-s3-{}.service", host_files::key(target))
 }
 
-/// One engine.
+/// The unit of one engine.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
     /// The engine's file, as the host calls it.
@@ -49,7 +49,7 @@ pub(super) struct Unit {
     pub(super) state: PathBuf,
     /// Certificates to trust besides the host's.
     pub(super) extra_ca_bundle: Option<PathBuf>,
-    /// How long it may take to mount.
+    /// The time limit of the start: until the engine has mounted.
     pub(super) start_within: Duration,
 }
 
@@ -96,7 +96,7 @@ impl Unit {
         ]
     }
 
-    /// Flags, bucket, target.
+    /// The engine's command line without its name: flags, bucket, target.
     fn arguments(&self, request: &MountRequest) -> Vec<String> {
         let is_cache = |arg: &str| arg == "--cache" || arg.starts_with("--cache=");
         let mut args: Vec<_> = request.args.iter().filter(|arg| !is_cache(arg)).cloned().collect();

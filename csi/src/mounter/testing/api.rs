@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::contract::VERSION;
 
-/// The server. Its clients work for as long as they like.
+/// The server, in this process and without a socket. Its clones are the same server.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     attachments: Kind,
@@ -115,7 +115,8 @@ impl Kind {
         self.0.send_modify(|state| state.put(name, object));
     }
 
-    /// While no watch is open: those that were have ended without this change, and it is forgotten before they begin again.
+    /// Changes an object and forgets all events, as a server does while no watch is open: a watch that begins again can't be served this
+    /// change, and has to list.
     pub(crate) fn put_and_compact(&self, name: &str, object: Value) {
         self.0.send_modify(|state| {
             state.put(name, object);
@@ -166,8 +167,8 @@ impl Kind {
         Some(refused(code, reason))
     }
 
-    /// Waits for changes, and gives them all. The connection then ends, and the client asks for what comes after. It ends without any if they
-    /// are forgotten.
+    /// Waits for changes after version `since`, and answers with all of them, one a line. The connection then ends, and the client asks for
+    /// the next ones. The answer has none if they are forgotten.
     async fn news(&self, since: u64, node: Option<&str>) -> String {
         let fresh = |state: &State| -> String {
             let news = state.log.iter().filter(|(revision, ..)| *revision > since);

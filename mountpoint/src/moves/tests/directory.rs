@@ -74,6 +74,24 @@ async fn a_directory_is_copied_at_once_proven_by_one_listing_and_deleted() {
 }
 
 #[tokio::test]
+async fn the_pages_that_prove_a_directory_are_asked_for_at_once() {
+    let client = bucket();
+    let mover = Mover::new(client.arc(), Config::default());
+    for number in 0..3500 {
+        client.insert(format!("from/{number}"), "1");
+    }
+    client.reset_log();
+    // The pages before are the four of the old name, one behind the other, and the one that shows that the new name is free.
+    let gate = client.hold(FaultPlan::on(Op::ListObjects).nth(6).times(4));
+    let renames = tokio::spawn(async move { renamed(&mover).await });
+    gate.arrived(4).await;
+    gate.release();
+    assert!(renames.await.unwrap().unwrap().is_empty());
+    assert_eq!((are_below(&client, "from/"), are_below(&client, "to/")), (0, 3500));
+    assert_eq!((client.calls(Op::ListObjects), client.calls(Op::HeadObject)), (4 + 1 + 4, 0));
+}
+
+#[tokio::test]
 async fn whichever_request_of_a_directory_fails_each_object_has_a_name() {
     let ops = [
         Op::ListObjects,

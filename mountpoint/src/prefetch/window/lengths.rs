@@ -3,11 +3,11 @@
 /// Runs whose lengths are remembered. Doubling it lets one long run among short ones count for longer.
 pub(super) const ENDED: usize = 4;
 
-/// How much two runs of one length seem to differ: the kernel reads up to a MiB more at either end. Doubling it doubles what is fetched in
+/// Bytes by which two runs of one length seem to differ: the kernel reads up to a MiB more at either end. Doubling it doubles what is fetched in
 /// vain behind the second and third one.
 const SPREAD: u64 = 2 << 20;
 
-/// How long the last runs were that ended in a jump: those to come are mostly like them.
+/// The lengths, in bytes, of the last runs that ended in a jump. The next runs are mostly like them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lengths {
     last: [u64; ENDED],
@@ -15,14 +15,14 @@ pub(super) struct Lengths {
 }
 
 impl Lengths {
-    /// A run of this length ended.
+    /// Notes the length of a run that ended.
     pub(super) fn ended(&mut self, length: u64) {
         self.last[self.ended % ENDED] = length;
         self.ended += 1;
     }
 
-    /// How far a run of `length` so far is worth fetching: as far as the longest of the last ones, and twice as far each time that it goes on
-    /// beyond. While few have ended, as far as the longest that was left before it began, if any is known.
+    /// The bytes from its start to which a run of `length` so far is worth fetching: as far as the longest of the last runs, and twice as far
+    /// each time that it goes on beyond. While few have ended: as far as the longest that was left before it began, if any is known.
     pub(super) fn horizon(&self, length: u64, least: u64, left_before: Option<u64>) -> u64 {
         let told = left_before.map(|length| length + SPREAD);
         let longest = if self.ended < ENDED { told } else { self.last.iter().copied().max() };
