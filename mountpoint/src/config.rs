@@ -2,7 +2,7 @@
 
 mod memory;
 mod mount_point;
-mod sandboxed;
+pub mod sandboxed;
 
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -10,8 +10,6 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::process::{Resource, getrlimit};
-
-pub use sandboxed::Sandbox;
 
 use crate::cli::{self, Args, BucketOptions, ClientOptions, CredentialOptions, StoreOptions};
 use crate::daemon::ReadyFile;
@@ -60,7 +58,7 @@ pub struct Config {
     /// Descriptors that a service manager keeps of a mount that outlives its engine.
     pub supervised: Option<Supervised>,
     /// Confinement of the process once it has mounted.
-    pub sandbox: Option<Sandbox>,
+    pub sandbox: Option<sandboxed::Sandbox>,
 }
 
 /// The attributes of objects that a mount keeps or shows.

@@ -9,7 +9,7 @@ use anyhow::bail;
 
 use super::desk;
 use crate::broker;
-use crate::config;
+use crate::config::sandboxed::Sandbox;
 use crate::fs::DeviceNo;
 use crate::fuse::{Device, Transport};
 use crate::sandbox::{self, Folders, Lacking, Rings};
@@ -29,11 +29,11 @@ impl Confinement {
     /// # Errors
     /// The sandbox is required, and the helper can't start.
     pub(super) fn begin(
-        wish: Option<config::Sandbox>,
+        wish: Option<Sandbox>,
         device: &Device,
         transport: Transport,
     ) -> anyhow::Result<Option<Self>> {
-        let Some(config::Sandbox { is_required, folders }) = wish else { return Ok(None) };
+        let Some(Sandbox { is_required, folders }) = wish else { return Ok(None) };
         let dir = match device {
             Device::Mount(dir) => Some(dir.as_path()),
             Device::Adopted(_) | Device::Outliving(_) => None,
