@@ -177,12 +177,9 @@ impl Config {
             },
         };
         let stage_dir = absolute("--stage", args.staging.stage.as_deref())?.filter(|_| is_full);
-        let state_dirs = [s3.state_dir.clone(), attributes_dir(args)?];
-        let log_dir = absolute("--log-directory", args.logging.log_directory.as_deref())?;
-        let written = [&cache_dir, &spill_dir, &stage_dir, &log_dir].into_iter().chain(&state_dirs);
-        let written = written.flatten().cloned().chain(telemetry.folders()).collect();
+        let written = [&cache_dir, &spill_dir, &stage_dir, &s3.state_dir].map(Clone::clone);
         Ok(Self {
-            sandbox: sandboxed::wished(args.mount.sandbox, written),
+            sandbox: sandboxed::wished(args, written, telemetry.folders()),
             name: args.bucket.clone(),
             missing_key: missing_key(),
             supervised,
@@ -261,6 +258,7 @@ impl Config {
                 bucket: bucket.clone(),
                 prefix: prefix.clone(),
                 endpoint: String::new(),
+                commit: args.staging.promise(),
             }),
             upload: upload::Config {
                 part_size: args.client.write_part_size.unwrap_or(args.client.part_size),

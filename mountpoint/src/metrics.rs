@@ -174,6 +174,14 @@ metrics! {
     cache_evictions: Counter = Counter::default(), Count => "cache.evictions",
     /// Bytes that the disk cache takes on disk, as far as it is indexed.
     cache_used: Gauge = Gauge::default(), Bytes => "cache.disk_usage",
+    /// Bytes of the files in the stage, with `--mode full`.
+    stage_used: Gauge = Gauge::default(), Bytes => "stage.disk_usage",
+    /// Files of the stage of which the bucket lacks a change.
+    stage_pending: Gauge = Gauge::default(), Count => "stage.pending_files",
+    /// Bytes of those files.
+    stage_pending_bytes: Gauge = Gauge::default(), Bytes => "stage.pending_bytes",
+    /// How long the oldest change waits to be sent, with `--commit fsync` and `disk`.
+    stage_oldest: Gauge = Gauge::default(), Seconds => "stage.oldest_pending_age",
     /// Time to read a block or a part of one from the disk cache.
     cache_get: ByName<Histogram> = ByName::new(&CACHE, Histogram::of_micros), Micros => "experimental.cache.get_latency",
     /// Time to write a block or a part of one to the disk cache.

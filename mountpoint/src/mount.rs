@@ -227,6 +227,13 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         upgrade: None,
         no_upgrade: if confinement.is_some() { upgrade::CONFINED } else { upgrade::UNSUPERVISED },
     };
+    if fs.sends_later() {
+        let (sends, syncs) = (Arc::clone(&fs), Arc::clone(&fs));
+        supervisor
+            .task(runtime.handle(), "sending files of the stage", move || Arc::clone(&sends).keep_sending());
+        supervisor
+            .task(runtime.handle(), "syncing files of the stage", move || Arc::clone(&syncs).keep_syncing());
+    }
     supervisor.task(runtime.handle(), "giving idle memory back", move || pool.clone().keep_trimmed());
     let (Supervisor { metrics, clock }, workers) = (supervisor.clone(), runtime.metrics().num_workers());
     supervisor.task(runtime.handle(), "giving freed memory back", move || {

@@ -35,6 +35,7 @@ mod mount {
     mod folder_marks;
     mod fstab;
     mod full;
+    mod full_later;
     mod full_model;
     mod full_programs;
     mod hung_disk;
@@ -66,6 +67,7 @@ mod mount {
     mod released;
     mod renaming;
     mod requests;
+    mod resolver;
     mod ring;
     mod sandbox;
     mod semantics;
@@ -76,10 +78,12 @@ mod mount {
     mod start;
     mod states;
     mod strangers;
+    mod stress;
     mod systemd;
     mod tools;
     mod trees;
     mod unprivileged;
+    mod wall_clock;
     mod weather;
     mod writers;
     mod writing;

@@ -154,7 +154,10 @@ impl Applier {
             Ok(Err(kube::Error::Api(status))) => match effect {
                 Effect::CreatePod { request, workload } if is_refusal(&status) => {
                     let (pod, message) = (request.name.clone(), status.message.clone());
-                    let note = format!("Mountpoint Pod {pod} was refused by the API server: {message}");
+                    let note = format!(
+                        "Mountpoint Pod {pod} was refused by the API server, as a quota or an admission policy of its namespace may \
+                         do: {message}"
+                    );
                     let workload = workload.clone();
                     let notice =
                         Notice { workload: workload.clone(), reason: Reason::MountpointPodRefused, note };

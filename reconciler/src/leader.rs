@@ -106,9 +106,14 @@ impl Elector {
                 }
             }
             // A held Lease runs out by itself.
-            Ok(Err(error)) => tracing::warn!(lease = LEASE, %error, "the Lease was not renewed"),
+            Ok(Err(error)) => {
+                tracing::warn!(lease = LEASE, %error, "the Lease was not renewed; it is tried again, and another reconciler leads once it has run out: look at the API server")
+            }
             Err(_) => {
-                tracing::warn!(lease = LEASE, "the Lease was not renewed: no answer in {CALL_TIMEOUT:?}")
+                tracing::warn!(
+                    lease = LEASE,
+                    "the Lease was not renewed: no answer in {CALL_TIMEOUT:?}; it is tried again: look at the API server"
+                )
             }
         }
         EVERY

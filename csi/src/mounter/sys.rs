@@ -201,7 +201,10 @@ pub fn detach(point: &Path) -> io::Result<()> {
 /// The directory is not there, or the path has no last part.
 pub fn resolved(path: &Path) -> io::Result<PathBuf> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a mount point has a directory and a name"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            "the path of a mount point needs a directory and a name, such as /mnt/data",
+        ));
     };
     Ok(directory.canonicalize()?.join(name))
 }

@@ -224,6 +224,8 @@ impl Store {
 
     /// A read did not give the block's bytes: unless it left meanwhile, it goes now.
     fn doubt(&self, entry: &Arc<Entry>, block: u32, born: u64, error: Option<&io::Error>) -> bool {
+        // A put of what was fetched anew waits for the end of what is dropped.
+        let _no_put = self.block_lock(&entry.name, block);
         if entry.still(block, born) {
             self.unsound(entry, Some(block), error);
         }

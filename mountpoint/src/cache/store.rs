@@ -73,8 +73,9 @@ pub(super) struct Store {
     pub(super) proofs: Proofs,
     pub(super) files: OpenFiles,
     names: Box<[Mutex<()>]>,
-    /// One put of a block at a time: two parts of it may come at once, and both are to be kept.
-    pub(super) writing: Box<[Mutex<()>]>,
+    /// One put of a block at a time: two parts of it may come at once, and both are to be kept. A put waits for the end of a block that rotted,
+    /// too: what was fetched anew is to be kept.
+    writing: Box<[Mutex<()>]>,
     /// Counts puts: the time by which blocks are warm or cold.
     pub(super) uses: Arc<AtomicU64>,
     pub(super) used_bytes: AtomicU64,
@@ -362,6 +363,11 @@ impl Store {
 
     pub(super) fn name_lock(&self, name: &Name) -> crate::sync::MutexGuard<'_, ()> {
         self.names[usize::from(name[0]) % NAME_LOCKS].lock()
+    }
+
+    /// The lock of a block's puts; it is taken before the lock of the name.
+    pub(super) fn block_lock(&self, name: &Name, block: u32) -> crate::sync::MutexGuard<'_, ()> {
+        self.writing[(usize::from(name[1]) + block as usize) % NAME_LOCKS].lock()
     }
 
     /// Puts a version that was found on disk into the index and its bytes into the account.

@@ -75,6 +75,8 @@ impl Store {
         piece: &Piece<'_>,
         (now, put): (u64, u64),
     ) -> io::Result<Wrote> {
+        // The version is looked for behind it: a version may leave with a block that is being dropped, and comes anew.
+        let _one = self.block_lock(&self.identity(id).name(), piece.block);
         let (entry, new_file) = self.find_or_create(id, object_size, now)?;
         let Some(entry) = entry else { return Ok(Wrote { new_file, kept: None, is_gone: false }) };
         if entry.object_size != object_size {
@@ -87,8 +89,6 @@ impl Store {
             self.unlink_if(&entry, Entry::remove_empty);
             return Ok(Wrote { new_file, kept: None, is_gone: false });
         }
-        let _one =
-            self.writing[(usize::from(entry.name[1]) + piece.block as usize) % self.writing.len()].lock();
         let Some(claim) = entry.claim(piece.block, piece.sectors, now) else {
             return Ok(Wrote { new_file, kept: None, is_gone: false });
         };

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 
 use super::MIB_MAX;
+use crate::stage::Commit;
 
 /// The flags of the mode.
 #[derive(Clone, Debug, ClapArgs)]
@@ -19,9 +20,9 @@ pub(crate) struct StagingOptions {
     /// MiB that files in --stage may take; beyond, writes fail with ENOSPC
     #[arg(long, value_name = "MiB", default_value_t = 10_240, requires = "stage", value_parser = clap::value_parser!(u64).range(1..=MIB_MAX))]
     pub(crate) stage_size: u64,
-    /// The place that close and fsync wait for: close is the bucket, for both
-    #[arg(long, default_value = "close", requires = "stage", value_parser = parse_commit)]
-    pub(crate) commit: String,
+    /// The place that close and fsync wait for
+    #[arg(long, value_enum, default_value_t, requires = "stage")]
+    pub(crate) commit: CommitTo,
 }
 
 /// The values of `--mode`.
@@ -34,18 +35,31 @@ pub(crate) enum Mode {
     Full,
 }
 
-fn parse_commit(text: &str) -> Result<String, String> {
-    match text {
-        "close" => Ok(text.to_owned()),
-        "fsync" | "disk" => Err("this release has 'close' alone: close and fsync wait for the bucket".into()),
-        _ => Err("must be 'close'".into()),
-    }
+/// The values of `--commit`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CommitTo {
+    /// Both wait for the bucket
+    #[default]
+    Close,
+    /// close waits for nothing, fsync for the bucket; files are sent two seconds behind their last close
+    Fsync,
+    /// close waits for nothing, fsync for the local disk; files are sent two seconds behind their last close
+    Disk,
 }
 
 impl StagingOptions {
     /// Whether any write is taken.
     pub(crate) fn is_full(&self) -> bool {
         self.mode == Mode::Full
+    }
+
+    /// The place that close and fsync wait for.
+    pub(crate) fn promise(&self) -> Commit {
+        match self.commit {
+            CommitTo::Close => Commit::Close,
+            CommitTo::Fsync => Commit::Fsync,
+            CommitTo::Disk => Commit::Disk,
+        }
     }
 
     /// Looks at the flags together. `conflicts`: flags that are given, and can't be together with the mode.
@@ -69,6 +83,7 @@ impl StagingOptions {
 #[cfg(test)]
 mod tests {
     use super::super::tests::parse;
+    use super::CommitTo;
 
     #[test]
     fn the_mode_and_its_directory_need_each_other() {
@@ -81,13 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn a_promise_that_is_not_built_is_refused_by_name() {
+    fn a_promise_is_one_of_three_and_needs_a_stage() {
         let full = ["--mode", "full", "--stage", "/s", "--commit"];
         let with = |commit| parse(&[&full[..], &[commit]].concat());
-        assert!(with("close").is_ok());
-        for commit in ["fsync", "disk"] {
-            assert!(with(commit).unwrap_err().to_string().contains("wait for the bucket"), "{commit}");
+        for (commit, is) in [("close", CommitTo::Close), ("fsync", CommitTo::Fsync), ("disk", CommitTo::Disk)]
+        {
+            assert_eq!(with(commit).unwrap().staging.commit, is);
         }
         assert!(with("later").is_err());
+        assert!(parse(&["--commit", "disk"]).unwrap_err().to_string().contains("--stage"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::{self, SandboxArg};
+use crate::cli::{self, Args, SandboxArg};
 use crate::sandbox::Folders;
 
 /// A sandbox that is wished for.
@@ -14,14 +14,25 @@ pub struct Sandbox {
     pub folders: Folders,
 }
 
-/// The sandbox of a mount that writes to these folders.
-pub(super) fn wished(asked: SandboxArg, written: Vec<PathBuf>) -> Option<Sandbox> {
-    let is_required = match asked {
+/// The sandbox of a mount that writes to these folders, and to those of its sockets.
+pub(super) fn wished(
+    args: &Args,
+    written: impl IntoIterator<Item = Option<PathBuf>>,
+    sockets: Vec<PathBuf>,
+) -> Option<Sandbox> {
+    let is_required = match args.mount.sandbox {
         SandboxArg::Off => return None,
         SandboxArg::On => true,
         SandboxArg::Auto if cli::wishes_sandbox() => false,
         SandboxArg::Auto => return None,
     };
+    let log = args.logging.log_directory.as_ref();
+    // A mount that is read-only has notes of attributes all the same.
+    let state = args.client.state_dir.as_ref().or(args.state_dir_default.as_ref());
+    let state = state.filter(|_| args.mount.keep_metadata);
+    let absolute = |path: &PathBuf| std::path::absolute(path).ok();
+    let named = log.into_iter().chain(state).filter_map(absolute);
+    let written = written.into_iter().flatten().chain(named).chain(sockets).collect();
     let read = cli::key_files().iter().flat_map(|file| folders_of(file)).collect();
     Some(Sandbox { is_required, folders: Folders { written, read } })
 }
@@ -60,10 +71,21 @@ mod tests {
     }
 
     #[test]
-    fn a_sandbox_that_is_off_or_that_nobody_wishes_is_none() {
-        assert!(wished(SandboxArg::Off, Vec::new()).is_none());
-        let on = wished(SandboxArg::On, vec!["/cache".into()]).unwrap();
+    fn a_sandbox_that_is_off_is_none_and_one_that_is_on_knows_each_folder() {
+        let args = |words: &[&str]| {
+            let line = ["mount-s3", "bucket", "/mnt", "--log-directory", "/log"].iter().chain(words);
+            match cli::asked(line.map(std::ffi::OsString::from)) {
+                Ok(cli::Asked::Mount(args)) => *args,
+                other => panic!("{other:?}"),
+            }
+        };
+        let wished =
+            |words: &[&str]| wished(&args(words), [Some("/cache".into()), None], vec!["/run".into()]);
+        assert!(wished(&["--sandbox", "off"]).is_none());
+        let on = wished(&["--sandbox", "on"]).unwrap();
         assert!(on.is_required);
-        assert_eq!(on.folders.written, [PathBuf::from("/cache")]);
+        assert_eq!(on.folders.written, ["/cache", "/log", "/run"].map(PathBuf::from));
+        let keeps = wished(&["--sandbox", "on", "--keep-metadata", "--state-dir", "/state"]).unwrap();
+        assert!(keeps.folders.written.contains(&"/state".into()));
     }
 }

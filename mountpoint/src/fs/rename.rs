@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 
 use rustix::io::Errno;
 
+use super::full::Unstored;
 use super::handle::{HandleNo, Writer};
 use super::{Error, FileSystem, Result};
 use crate::inode::{Follower, InodeNo, Names, Rename, RenameWish};
@@ -47,28 +48,33 @@ impl FileSystem {
         self.may_change()?;
         match &self.full {
             Some(_) => self.rename_in_full((parent, name), (new_parent, new_name), flags).await,
-            None => self.rename_as_object((parent, name), (new_parent, new_name), flags).await,
+            None => self.rename_as_object((parent, name), (new_parent, new_name), flags, None).await,
         }
     }
 
-    /// The same of objects, and of files that are being written.
+    /// The same of objects, and of files that are being written. `pending`: a file under the new name that is held, and may go unstored.
     pub(super) async fn rename_as_object(
         &self,
         (parent, name): (InodeNo, &OsStr),
         (new_parent, new_name): (InodeNo, &OsStr),
         flags: u32,
+        pending: Option<Unstored>,
     ) -> Result<()> {
         let Some(mover) = &self.mover else { return Err(self.refused(name, flags)) };
         if flags & !NO_REPLACE != 0 {
             let why = format!("{:?}: S3 can't exchange two names in one step", name.display());
             return Err(Error::new(Errno::INVAL, why).already_logged());
         }
-        let wish =
-            RenameWish { no_replace: flags == NO_REPLACE, allow_overwrite: self.config.allow_overwrite };
+        let allow_overwrite = self.config.allow_overwrite;
+        let held = pending.as_ref().map(|pending| pending.ino);
+        let wish = RenameWish { no_replace: flags == NO_REPLACE, allow_overwrite, pending: held };
+        // The object there is the one that this file was to replace.
+        let below = pending.and_then(|pending| pending.over);
         for _ in 0..ATTEMPTS_MAX {
             match self.inodes.rename((parent, name), (new_parent, new_name), wish).await? {
                 Rename::Done => return Ok(()),
                 Rename::Writing { writer, names, to, over } if self.full.is_some() => {
+                    let over = over.or_else(|| below.clone());
                     if self.rename_unstored(writer, &names, to, over)? {
                         return Ok(());
                     }
@@ -79,6 +85,7 @@ impl FileSystem {
                     }
                 }
                 Rename::Object { names, from, to, over } => {
+                    let over = over.or_else(|| below.clone());
                     if self.move_object(mover, &names, [&from, &to], over).await? {
                         return Ok(());
                     }

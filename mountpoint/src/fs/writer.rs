@@ -57,7 +57,16 @@ impl FileSystem {
             Err(error) => return done(Err(error)),
         };
         if let Mode::Staged(staged) = &open.mode {
-            return done(self.write_staged(&open, staged, (offset, data), tid));
+            let written = self.write_staged(&open, staged, (offset, data), tid);
+            return match self.room_may_come(&written, data.len() as u64) {
+                Some(runtime) => {
+                    let (fs, data) = (Arc::clone(self), data.to_vec()); // copy: a write that waits for room in the stage
+                    let write =
+                        async move { done(fs.write_once_there_is_room(handle, (offset, data), tid).await) };
+                    drop(runtime.spawn(write));
+                }
+                None => done(written),
+            };
         }
         let writer = match open.writer() {
             Ok(writer) => writer,

@@ -4,7 +4,7 @@
 use std::ffi::{OsStr, OsString};
 use std::future::Future;
 
-use super::operations::Operations;
+use super::operations::{Operations, unknown};
 use crate::fs::{
     Attr, Backings, DeviceNo, DirItem, Entry, Fallocate, FileSystem, HandleNo, Maker, OpenFlags, Opened,
     Result, SetAttr, StatFs, Tried,
@@ -223,6 +223,13 @@ impl Operations for OnRuntime {
 
     fn fsync(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
         self.later(move |fs| async move { fs.fsync(handle).await }, done);
+    }
+
+    fn fsyncdir(&self, _handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static) {
+        if !self.fs.syncs_names() {
+            return done(unknown());
+        }
+        self.later(move |fs| async move { fs.sync_names().await }, done);
     }
 
     fn fallocate(&self, handle: HandleNo, wish: Fallocate, done: impl FnOnce(Result<()>) + Send + 'static) {

@@ -249,6 +249,6 @@ fn read_only<T>() -> Result<T> {
 }
 
 /// Said once, the kernel asks for no more of this kind.
-fn unknown<T>() -> Result<T> {
+pub(super) fn unknown<T>() -> Result<T> {
     Err(Error::new(Errno::NOSYS, "this file system does not know the operation"))
 }

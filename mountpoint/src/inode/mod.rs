@@ -47,6 +47,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use open::{KnownSize, OpenRead, OpenWrite};
 pub use readdir::Listing;
 pub use rename::{Below, Follower, Names, Rename, RenameWish};
+pub use staged::Pending;
 pub use state::{Before, WriteWish};
 
 use crate::clock::Clock;

@@ -20,6 +20,8 @@ pub struct RenameWish {
     pub no_replace: bool,
     /// The mount allows to replace objects (`--allow-overwrite`).
     pub allow_overwrite: bool,
+    /// A file in the stage that may be replaced before it was stored: the caller holds it.
+    pub pending: Option<InodeNo>,
 }
 
 /// A name that is to change.
@@ -124,7 +126,7 @@ impl InodeTable {
         if !is_directory {
             let to = path::file_key(above, new_name)
                 .ok_or_else(|| Error::new(ErrorKind::NameTooLong, new_name))?;
-            let over = target.map(|ino| tree.replaceable(ino, wish)).transpose()?;
+            let over = target.map(|ino| tree.replaceable(ino, wish)).transpose()?.flatten();
             let from = tree.key(source.ino).ok_or_else(|| stale(source.ino))?;
             let file = tree.file_mut(source.ino)?;
             return Ok(match &file.phase {
@@ -261,21 +263,22 @@ impl InodeTable {
 }
 
 impl Tree {
-    /// The version of a file that a rename may replace.
-    fn replaceable(&mut self, ino: InodeNo, wish: RenameWish) -> Result<ETag> {
+    /// The version of a file that a rename may replace; `None`: S3 has none of it.
+    fn replaceable(&mut self, ino: InodeNo, wish: RenameWish) -> Result<Option<ETag>> {
         let key = self.name_for_errors(ino);
         let refuse = |why| Err(Error::new(ErrorKind::NotPermitted(why), key.clone()));
         let file = self.file_mut(ino)?;
         match (&file.phase, &file.stored) {
             // The caller holds it: it is stored, and has all its bytes.
-            (Phase::Writing(writing), Some(stored)) if writing.is_staged => Ok(stored.meta().etag),
+            (Phase::Writing(writing), Some(stored)) if writing.is_staged => Ok(Some(stored.meta().etag)),
+            (Phase::Writing(_), None) if wish.pending == Some(ino) => Ok(None),
             (Phase::Writing(_) | Phase::New { .. }, _) => {
                 refuse("is being written in this mount; a rename can replace it once it is closed")
             }
             (Phase::Stored, _) if !wish.allow_overwrite => {
                 refuse("exists; to replace it by a rename needs --allow-overwrite")
             }
-            (Phase::Stored, Some(stored)) => Ok(stored.meta().etag),
+            (Phase::Stored, Some(stored)) => Ok(Some(stored.meta().etag)),
             (Phase::Stored, None) => Err(stale(ino)),
         }
     }

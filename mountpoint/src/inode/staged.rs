@@ -3,14 +3,37 @@
 use std::ffi::OsStr;
 use std::time::SystemTime;
 
-use super::compact::Stored;
+use super::compact::{Stored, Teller};
 use super::error::{Error, ErrorKind, Result};
 use super::lookup::parse;
-use super::state::{Before, Phase, Place, Refusal};
-use super::tree::stale;
-use super::{InodeNo, InodeTable};
-use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use super::state::{Before, Directory, File, Node, Phase, Place, Refusal};
+use super::tree::{Tree, stale};
+use super::{InodeNo, InodeTable, ROOT};
+use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::sync::Arc;
+
+/// A file that an earlier mount left in the stage.
+#[derive(Clone, Debug)]
+pub struct Pending {
+    /// The file's number in the stage.
+    pub number: u64,
+    /// Bytes.
+    pub size: u64,
+    /// When it was changed last.
+    pub modified: SystemTime,
+    /// ETag and size of the object that it replaces.
+    pub replaces: Option<(ETag, u64)>,
+}
+
+impl Tree {
+    /// Makes an inode for something that exists only here.
+    fn hang_here(&mut self, parent: InodeNo, name: &str, node: Node) -> Option<InodeNo> {
+        let (ino, at) = (self.reserve(1), self.event());
+        self.make(ino, parent, name, at, node)?;
+        self.place(ino, Place::Local);
+        Some(ino)
+    }
+}
 
 impl InodeTable {
     /// Puts a file into the stage, where `number` names it. `expected`: the version that the caller has opened, if S3 has one. The key; `None` if
@@ -40,6 +63,45 @@ impl InodeTable {
             Err(Refusal::Busy { .. } | Refusal::HasReaders) => Ok(None),
             Err(Refusal::Error(kind)) => Err(Error::new(kind, key.as_str())),
         }
+    }
+
+    /// Gives its name to a file that an earlier mount left in the stage, with the directories above it. Before the kernel's first request.
+    ///
+    /// # Errors
+    /// `InvalidName`: it is not below what is mounted, or a file is where a directory should be; `Exists`.
+    pub fn plant(&self, key: &ObjectKey, pending: Pending) -> Result<InodeNo> {
+        let refuse = |why: &str| Error::new(ErrorKind::InvalidName(why.to_owned()), key.as_str());
+        let now = self.0.clock.now();
+        let path = key.as_str().strip_prefix(self.0.config.prefix.key().as_str());
+        let mut names: Vec<_> = path.ok_or_else(|| refuse("is not below the prefix"))?.split('/').collect();
+        for name in &names {
+            parse(OsStr::new(name))?;
+        }
+        let name = names.pop().unwrap_or_default();
+        let mut tree = self.0.tree.lock();
+        let mut parent = ROOT;
+        for above in names {
+            parent = match tree.local(parent, above) {
+                Some(ino) if tree.directory(ino).is_ok() => ino,
+                Some(_) => return Err(refuse("is below a file")),
+                None => {
+                    // Whether S3 has it, the first lookup asks.
+                    let directory = Directory { checked: None, ..Directory::new(now) };
+                    let made = tree.hang_here(parent, above, Node::Directory(Box::new(directory)));
+                    made.ok_or_else(|| refuse("has no place"))?
+                }
+            };
+        }
+        if tree.local(parent, name).is_some() {
+            return Err(Error::new(ErrorKind::Exists, key.as_str()));
+        }
+        let Pending { number, size, modified, replaces } = pending;
+        let stored = replaces.map(|(etag, size)| {
+            let meta = ObjectMeta { size, etag, last_modified: modified, readable: true };
+            Stored::new(&meta, Teller::Upload, None)
+        });
+        let file = Node::File(File::pending(number, size, modified, stored, now));
+        tree.hang_here(parent, name, file).ok_or_else(|| refuse("has no place"))
     }
 
     /// A file of the stage is an object now, and stays in the stage.

@@ -208,6 +208,19 @@ impl File {
         }
     }
 
+    /// One in the stage, with changes of an earlier mount. `stored`: the object that it replaces.
+    pub(super) fn pending(
+        number: u64,
+        size: u64,
+        modified: SystemTime,
+        stored: Option<Stored>,
+        checked: Instant,
+    ) -> Self {
+        let times = Times::of(modified);
+        let phase = Phase::Writing(Box::new(Writing { writer: number, size, times, is_staged: true }));
+        Self { stored, phase, ..Self::new(checked, modified) }
+    }
+
     /// One that S3 has.
     pub(super) fn stored(meta: &ObjectMeta, teller: Teller, until: Instant, checked: Instant) -> Self {
         Self {

@@ -44,6 +44,12 @@ impl telemetry::Mount for Observed {
         metrics.memory_target.set(self.memory_target);
         metrics.fuse_threads.set(self.threads);
         metrics.cache_used.set(self.cache.as_ref().map_or(0, |cache| cache.used_bytes()));
+        if let Some(stage) = self.fs.stage() {
+            metrics.stage_used.set(stage.bytes);
+            metrics.stage_pending.set(stage.pending);
+            metrics.stage_pending_bytes.set(stage.pending_bytes);
+            metrics.stage_oldest.set(stage.oldest.map_or(0, |age| age.as_secs()));
+        }
         let process = procfs::process::Process::myself().and_then(|process| process.stat());
         if let Ok(stat) = process {
             metrics.process_memory.set(stat.rss * rustix::param::page_size() as u64);

@@ -93,6 +93,9 @@ impl Start {
             "give the --endpoint-url that stands in the certificate; --force-path-style leaves the bucket out of the host's name".to_owned()
         } else if says(&["certificate: Expired", "certificate expired"]) {
             "renew the certificate of the store, and check this machine's clock (timedatectl)".to_owned()
+        } else if says(&["ProtocolVersion", "ServerTlsVersionIsDisabled", "ServerDoesNotSupportTls12Or13"]) {
+            "the store speaks no TLS that is safe: turn on TLS 1.2 or 1.3 there, or give the --endpoint-url of a proxy before it that speaks one"
+                .to_owned()
         } else if says(&["InvalidContentType"]) && !is_plain {
             format!(
                 "this port speaks no TLS: give --endpoint-url {}",

@@ -216,7 +216,11 @@ impl Table {
                 Some((place, _)) => place,
                 None => return self.is_full(&mut slots, subject),
             },
-            Err(error) => return tracing::error!("journal: {error}"),
+            Err(error) => {
+                return tracing::error!(
+                    "journal: it can't be written: {error}; files and listings that are open may fail after a restart of this program"
+                );
+            }
         };
         seal(&mut slot, place);
         let mut stored = self.store(place, &slot);
@@ -232,7 +236,9 @@ impl Table {
             }
         }
         if let Err(error) = stored {
-            tracing::error!("journal: {error}");
+            tracing::error!(
+                "journal: it can't be written: {error}; files and listings that are open may fail after a restart of this program"
+            );
         }
     }
 
@@ -246,7 +252,9 @@ impl Table {
         let mut slots = self.slots.lock();
         let Some((place, size)) = slots.used.remove(&subject) else { return };
         if let Err(error) = self.store(place, &[0; 8]) {
-            tracing::error!("journal: {error}");
+            tracing::error!(
+                "journal: it can't be written: {error}; files and listings that are open may fail after a restart of this program"
+            );
         }
         slots.free[size].push(place);
     }
@@ -275,7 +283,9 @@ impl Table {
     fn is_full(&self, slots: &mut Slots, subject: Subject) {
         if let Some((place, size)) = slots.used.remove(&subject) {
             if let Err(error) = self.store(place, &[0; 8]) {
-                tracing::error!("journal: {error}");
+                tracing::error!(
+                    "journal: it can't be written: {error}; files and listings that are open may fail after a restart of this program"
+                );
             }
             slots.free[size].push(place);
         }

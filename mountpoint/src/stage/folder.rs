@@ -1,30 +1,29 @@
 //! The directory of the stage: one file for each staged file (`files/N`), the log, and what could not be stored (`kept/`).
 //!
-//! One engine at a time has it, by a lock that ends with the process. What a mount before this one left is moved to `kept/` and named:
-//! nothing that was written is deleted before the bucket has it.
+//! One engine at a time has it, by a lock that ends with the process. What a mount before this one left is stored by this one, or moved to
+//! `kept/` and named: nothing that was written is deleted before the bucket has it.
 
-use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
-use serde::Serialize;
 
-use super::Error;
+use super::kept::{Kept, keep, private};
+use super::live::{Files, wrote};
 use super::log::{self, Dirty, Record};
+use super::recover::{Left, Pending, recover};
+use super::runs::Runs;
+use super::{Commit, Error};
 use crate::clock::Clock;
-use crate::object::Second;
 use crate::owner::Locked;
-use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{Arc, Mutex};
 
 /// Bytes of the log beyond which it is written anew, if most of it is about files that are gone. Doubling it halves how often that happens,
 /// and doubles what a start reads.
 const LOG_MAX: u64 = 1 << 20;
-/// Bytes of a key in the name of a kept file: a file name has 255.
-const NAME_MAX: usize = 120;
 
 /// See the module.
 #[derive(Debug)]
@@ -35,47 +34,43 @@ pub(super) struct Folder {
     limit: u64,
     used: AtomicU64,
     log: Mutex<Log>,
+    /// Held by the thread that makes the log durable; how many records are.
+    durable: Mutex<u64>,
+    /// Files that are wanted no more, and that a log of an earlier moment still speaks of: they go once the log is durable.
+    leaving: Mutex<Vec<u64>>,
+    /// The directory `files`.
+    names: File,
     _lock: Locked,
 }
 
 #[derive(Debug)]
 struct Log {
-    file: File,
+    file: Arc<File>,
     len: u64,
     /// Number of the next frame.
     number: u64,
+    /// Records since the start, of this log and of those before it.
+    written: u64,
     /// Number of the next file.
     next: u64,
-    /// The records that count of each file that is there.
-    live: HashMap<u64, Vec<Record>>,
-}
-
-/// A file that is kept, and why, as `kept/*.json` has it.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Kept {
-    /// The file with the bytes.
-    pub(super) file: PathBuf,
-    pub(super) bucket: String,
-    /// The key that it was to have.
-    pub(super) key: Option<String>,
-    pub(super) why: String,
-    /// Seconds since 1970.
-    pub(super) since: i64,
-    /// Whether bytes that were not written here are missing, and are holes in the file.
-    pub(super) is_partial: bool,
+    /// The files that it speaks of.
+    files: Files,
+    /// It could not be made durable: what it says is to be written anew.
+    is_broken: bool,
 }
 
 impl Folder {
-    /// Takes the directory, and moves to `kept/` what a mount before this one left. `limit`: bytes that files in the stage may have.
+    /// Takes the directory. What a mount before this one left is to be stored, or is in `kept/` now. `limit`: bytes that files in the stage
+    /// may have.
     ///
     /// # Errors
-    /// Another process has it; it can't be used.
+    /// Another process has it; it can't be used; it has files that are to be stored elsewhere.
     pub(super) fn open(
         dir: &Path,
         mount: log::Mount,
         limit: u64,
         clock: Clock,
-    ) -> anyhow::Result<(Self, Vec<Kept>)> {
+    ) -> anyhow::Result<(Self, Vec<Kept>, Vec<Pending>)> {
         let shown = dir.display();
         for dir in [dir, &dir.join("files"), &dir.join("kept")] {
             DirBuilder::new()
@@ -94,11 +89,21 @@ impl Folder {
             }
             locked => locked.with_context(|| format!("locking {shown}/lock"))?,
         };
-        let (left, next) =
-            keep_all(dir, &clock).with_context(|| format!("{shown}: what an earlier mount left"))?;
-        let log = Log::create(dir, &mount, next, HashMap::new()).with_context(|| format!("{shown}/log"))?;
-        let (used, log) = (AtomicU64::new(0), Mutex::new(log));
-        Ok((Self { dir: dir.to_owned(), mount, clock, limit, used, log, _lock: lock }, left))
+        let Left { kept, pending, next } =
+            recover(dir, &mount, &clock).with_context(|| format!("{shown}: what an earlier mount left"))?;
+        let files = Files::of(pending.iter().map(|pending| pending.live.clone()));
+        let names = File::open(dir.join("files")).with_context(|| format!("opening {shown}/files"))?;
+        let log = Log::create(dir, &names, &mount, next, files).with_context(|| format!("{shown}/log"))?;
+        let (durable, log) = (Mutex::new(log.written), Mutex::new(log));
+        let (used, leaving) = (AtomicU64::new(0), Mutex::default());
+        let dir = dir.to_owned();
+        let folder = Self { dir, mount, clock, limit, used, log, durable, leaving, names, _lock: lock };
+        Ok((folder, kept, pending))
+    }
+
+    /// The promise to programs.
+    pub(super) fn commit(&self) -> Commit {
+        self.mount.commit
     }
 
     /// The number of a new file, and the file, which is empty.
@@ -109,6 +114,11 @@ impl Folder {
             log.next - 1
         };
         Ok((number, private().read(true).write(true).create_new(true).open(self.path(number))?))
+    }
+
+    /// Opens a file that is there.
+    pub(super) fn reopen(&self, number: u64) -> io::Result<File> {
+        private().read(true).write(true).open(self.path(number))
     }
 
     pub(super) fn path(&self, number: u64) -> PathBuf {
@@ -127,6 +137,11 @@ impl Folder {
         Ok(())
     }
 
+    /// Takes room for bytes that are there already, whatever the limit.
+    pub(super) fn hold(&self, bytes: u64) {
+        self.used.fetch_add(bytes, Relaxed);
+    }
+
     /// Gives room back.
     pub(super) fn give(&self, bytes: u64) {
         self.used.fetch_sub(bytes, Relaxed);
@@ -137,46 +152,95 @@ impl Folder {
         self.used.load(Relaxed)
     }
 
-    /// Notes that the file has changes.
-    pub(super) fn note_dirty(&self, dirty: Dirty) -> io::Result<()> {
+    /// Notes that the file has changes. `runs`: the ranges that are written already, of a file that shows an object's bytes elsewhere.
+    pub(super) fn note_dirty(&self, dirty: Dirty, runs: &Runs) -> io::Result<()> {
+        let mut records = vec![];
+        if dirty.is_partial && self.commit().is_deferred() {
+            records = wrote(dirty.file, runs);
+        }
+        records.insert(0, Record::Dirty(dirty));
+        self.append(&records)
+    }
+
+    /// Writes records, so that a mount after the end of this process finds all of them or none.
+    pub(super) fn append(&self, records: &[Record]) -> io::Result<()> {
         let mut log = self.log.lock();
-        let (file, record) = (dirty.file, Record::Dirty(dirty));
-        log.append(&record)?;
-        log.live.insert(file, vec![record]);
+        log.append(records)?;
+        if log.len > LOG_MAX && log.number > 4 * log.files.len() as u64 + 1_000 {
+            log.write_anew(&self.dir, &self.names, &self.mount)?;
+        }
         Ok(())
     }
 
-    /// Notes that a send of the file begins, with all bytes here.
-    pub(super) fn note_sealed(&self, file: u64) -> io::Result<()> {
-        let (mut log, record) = (self.log.lock(), Record::Sealed { file });
-        log.append(&record)?;
-        log.live.entry(file).or_default().push(record);
+    /// Returns when all that was noted before outlives a loss of power. For a thread that may wait for the disk.
+    pub(super) fn sync_log(&self) -> io::Result<()> {
+        let wanted = self.log.lock().written;
+        let mut durable = self.durable.lock();
+        // The thread before this one may have done it for both.
+        if *durable >= wanted {
+            return Ok(());
+        }
+        let (file, written) = {
+            let mut log = self.log.lock();
+            if log.is_broken {
+                log.write_anew(&self.dir, &self.names, &self.mount)?;
+            }
+            (Arc::clone(&log.file), log.written)
+        };
+        if let Err(error) = file.sync_data() {
+            // The kernel forgets what it could not write, and would not say so twice.
+            self.log.lock().is_broken = true;
+            return Err(error);
+        }
+        *durable = written;
         Ok(())
     }
 
-    /// Notes that nothing in the file is wanted if the mount ends now.
-    pub(super) fn note_gone(&self, file: u64) -> io::Result<()> {
-        let (mut log, record) = (self.log.lock(), Record::Gone { file });
-        log.append(&record)?;
-        log.live.insert(file, vec![record]);
-        Ok(())
+    /// Returns when the names in `files/` outlive a loss of power.
+    pub(super) fn sync_names(&self) -> io::Result<()> {
+        self.names.sync_all()
     }
 
-    /// Deletes a file.
-    pub(super) fn remove(&self, file: u64) -> io::Result<()> {
+    /// Deletes a file that is wanted no more. One that an earlier state of the log would have stored goes when that is the state no longer:
+    /// [`Folder::sweep`].
+    pub(super) fn remove(&self, file: u64, was_synced: bool) -> io::Result<()> {
+        if was_synced {
+            self.append(&[Record::Gone { file }])?;
+            self.leaving.lock().push(file);
+            return Ok(());
+        }
         fs::remove_file(self.path(file))?;
         self.is_away(file)
     }
 
+    /// Whether files wait for [`Folder::sweep`].
+    pub(super) fn is_to_sweep(&self) -> bool {
+        !self.leaving.lock().is_empty()
+    }
+
+    /// Makes the log durable if files wait for that, and deletes them.
+    pub(super) fn sweep(&self) -> io::Result<()> {
+        let leaving = std::mem::take(&mut *self.leaving.lock());
+        if leaving.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = self.sync_log() {
+            self.leaving.lock().extend(leaving);
+            return Err(error);
+        }
+        for file in leaving {
+            fs::remove_file(self.path(file))?;
+            self.log.lock().files.remove(file);
+        }
+        Ok(())
+    }
+
     /// The file is not in `files/` any more.
     fn is_away(&self, file: u64) -> io::Result<()> {
-        let mut log = self.log.lock();
-        if log.live.remove(&file).is_some() {
-            log.append(&Record::Gone { file })?;
-        }
-        if log.len > LOG_MAX && log.number > 4 * log.live.len() as u64 {
-            let (next, live) = (log.next, std::mem::take(&mut log.live));
-            *log = Log::create(&self.dir, &self.mount, next, live)?;
+        let is_known = self.log.lock().files.remove(file).is_some();
+        if is_known {
+            self.append(&[Record::Gone { file }])?;
+            self.log.lock().files.remove(file);
         }
         Ok(())
     }
@@ -196,148 +260,62 @@ impl Folder {
 }
 
 impl Log {
-    /// A log that says what lives, in place of the one that is there.
-    fn create(
-        dir: &Path,
-        mount: &log::Mount,
-        next: u64,
-        live: HashMap<u64, Vec<Record>>,
-    ) -> io::Result<Self> {
+    /// A log that says what these files are, in place of the one that is there. It is durable.
+    fn create(dir: &Path, names: &File, mount: &log::Mount, next: u64, files: Files) -> io::Result<Self> {
+        // No name that is gone comes back without a record.
+        names.sync_all()?;
         let path = dir.join("log.new");
-        let file = private().write(true).create(true).truncate(true).open(&path)?;
-        let mut log = Self { file, len: 0, number: 0, next, live: HashMap::new() };
-        log.append(&Record::Mount(mount.clone()))?;
-        for record in live.values().flatten() {
-            log.append(record)?;
-        }
+        let file = Arc::new(private().write(true).create(true).truncate(true).open(&path)?);
+        let (files, before) = (Files::default(), files);
+        let mut log = Self { file, len: 0, number: 0, written: 0, next, files, is_broken: false };
+        log.append(&[Record::Mount(mount.clone())])?;
+        let records: Vec<_> = before.records().collect();
+        log.append(&records)?;
         log.file.sync_data()?;
         fs::rename(path, dir.join("log"))?;
-        Ok(Self { live, ..log })
+        File::open(dir)?.sync_all()?;
+        Ok(log)
     }
 
-    fn append(&mut self, record: &Record) -> io::Result<()> {
-        let frame = record.frame(self.number);
-        if let Err(error) = self.file.write_all(&frame) {
+    fn write_anew(&mut self, dir: &Path, names: &File, mount: &log::Mount) -> io::Result<()> {
+        let anew = Self::create(dir, names, mount, self.next, Files::of_records(self.files.records()))?;
+        *self = Self { written: self.written + 1, ..anew };
+        Ok(())
+    }
+
+    fn append(&mut self, records: &[Record]) -> io::Result<()> {
+        let frames: Vec<u8> =
+            records.iter().zip(self.number..).flat_map(|(record, number)| record.frame(number)).collect();
+        if let Err(error) = self.file.write_all_at(&frames, self.len) {
             // A frame in part would hide all that follow.
             self.file.set_len(self.len)?;
             return Err(error);
         }
-        self.number += 1;
-        self.len += frame.len() as u64;
+        self.number += records.len() as u64;
+        self.written += records.len() as u64;
+        self.len += frames.len() as u64;
+        records.iter().for_each(|record| self.files.add(record));
         Ok(())
     }
 }
 
-fn private() -> OpenOptions {
-    let mut options = OpenOptions::new();
-    options.mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
-    options
-}
-
-/// Moves all files that an earlier mount left to `kept/`, and deletes those to which nothing was written. The number of the next file.
-fn keep_all(dir: &Path, clock: &Clock) -> io::Result<(Vec<Kept>, u64)> {
-    let bytes = match fs::read(dir.join("log")) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(error),
-    };
-    let (mut mount, mut live) = (log::Mount::default(), HashMap::new());
-    for record in log::records(&bytes) {
-        match record {
-            Record::Mount(it) => mount = it,
-            Record::Dirty(dirty) => drop(live.insert(dirty.file, Some(dirty))),
-            Record::Gone { file } => drop(live.insert(file, None)),
-            Record::Sealed { file } => {
-                if let Some(Some(dirty)) = live.get_mut(&file) {
-                    dirty.is_partial = false;
-                }
-            }
-        }
-    }
-    let mut next = 1 + numbers(&dir.join("kept"))?.into_iter().max().unwrap_or(0);
-    let mut left = numbers(&dir.join("files"))?;
-    left.sort_unstable();
-    next = next.max(1 + left.last().copied().unwrap_or(0));
-    let mut kept = Vec::new();
-    for file in left {
-        let path = dir.join("files").join(file.to_string());
-        let (key, is_partial, is_wanted) = match live.remove(&file) {
-            Some(Some(Dirty { key, is_partial, .. })) => (key.clone(), is_partial, key.is_some()),
-            Some(None) => (None, false, false),
-            // The record may have been lost with the power.
-            None => (None, true, fs::symlink_metadata(&path)?.blocks() > 0),
-        };
-        if !is_wanted {
-            fs::remove_file(&path)?;
-            continue;
-        }
-        let why = "the mount ended before it was stored".to_owned();
-        kept.push(keep(dir, clock, file, &mount.bucket, key.as_deref(), why, is_partial)?);
-    }
-    Ok((kept, next))
-}
-
-/// Numbers that names of a folder begin with.
-fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
-    let mut numbers = Vec::new();
-    for entry in fs::read_dir(dir)? {
-        let name = entry?.file_name();
-        let digits = name.to_str().map(|name| name.split('-').next().unwrap_or_default());
-        numbers.extend(digits.and_then(|digits| digits.parse::<u64>().ok()));
-    }
-    Ok(numbers)
-}
-
-fn keep(
-    dir: &Path,
-    clock: &Clock,
-    file: u64,
-    bucket: &str,
-    key: Option<&str>,
-    why: String,
-    is_partial: bool,
-) -> io::Result<Kept> {
-    let path = dir.join("kept").join(format!("{file}-{}", shown(key.unwrap_or("unknown"))));
-    let since = Second::of(clock.wall()).map_or(0, Second::get);
-    let (bucket, key) = (bucket.to_owned(), key.map(str::to_owned));
-    let kept = Kept { file: path.clone(), bucket, key, why, since, is_partial };
-    let mut about = path.clone().into_os_string();
-    about.push(".json");
-    let mut about = private().write(true).create(true).truncate(true).open(about)?;
-    about.write_all(&serde_json::to_vec_pretty(&kept)?)?;
-    fs::rename(dir.join("files").join(file.to_string()), &path)?;
-    Ok(kept)
-}
-
-/// The end of a key as a file name.
-fn shown(key: &str) -> String {
-    let plain = |c: char| if c.is_alphanumeric() || "._- ".contains(c) { c } else { '_' };
-    let name: String =
-        key.rsplit('/').find(|part| !part.is_empty()).unwrap_or("unknown").chars().map(plain).collect();
-    let mut end = name.len().min(NAME_MAX);
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    name[..end].to_owned()
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::FileExt as _;
-
     use super::*;
 
     fn open(dir: &Path) -> anyhow::Result<(Folder, Vec<Kept>)> {
-        Folder::open(
-            dir,
-            log::Mount { bucket: "bucket".into(), ..log::Mount::default() },
-            100,
-            Clock::manual(),
-        )
+        let mount = log::Mount { bucket: "bucket".into(), ..log::Mount::default() };
+        let (folder, kept, pending) = Folder::open(dir, mount, 100, Clock::manual())?;
+        assert_eq!(pending, [], "the mount promised the bucket at close");
+        Ok((folder, kept))
     }
 
     fn dirty(file: u64, key: Option<&str>, is_partial: bool) -> Dirty {
-        Dirty { file, key: key.map(str::to_owned), replaces: None, is_partial }
+        Dirty { file, key: key.map(str::to_owned), is_partial, ..Dirty::default() }
+    }
+
+    fn note(folder: &Folder, dirty: Dirty) {
+        folder.note_dirty(dirty, &Runs::default()).unwrap();
     }
 
     #[test]
@@ -350,11 +328,11 @@ mod tests {
         for (number, file) in &made[..5] {
             file.write_all_at(&number.to_le_bytes(), 0).unwrap();
         }
-        folder.note_dirty(dirty(numbers[0], Some("dir/new\n.txt"), false)).unwrap();
-        folder.note_dirty(dirty(numbers[1], Some("stored"), false)).unwrap();
-        folder.remove(numbers[1]).unwrap();
-        folder.note_dirty(dirty(numbers[2], Some("patched"), true)).unwrap();
-        folder.note_dirty(dirty(numbers[3], None, false)).unwrap();
+        note(&folder, dirty(numbers[0], Some("dir/new\n.txt"), false));
+        note(&folder, dirty(numbers[1], Some("stored"), false));
+        folder.remove(numbers[1], false).unwrap();
+        note(&folder, dirty(numbers[2], Some("patched"), true));
+        note(&folder, dirty(numbers[3], None, false));
         // The last two have no record: one was written to, as far as its disk says.
         assert!(open(dir.path()).unwrap_err().to_string().contains("another mount"));
         drop(folder);
@@ -376,8 +354,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (folder, _) = open(dir.path()).unwrap();
         let (number, _file) = folder.create().unwrap();
-        folder.note_dirty(dirty(number, Some("a"), true)).unwrap();
-        folder.note_sealed(number).unwrap();
+        note(&folder, dirty(number, Some("a"), true));
+        folder.append(&[Record::Sealed { file: number }]).unwrap();
         drop(folder);
         assert!(!open(dir.path()).unwrap().1[0].is_partial);
     }
@@ -388,11 +366,11 @@ mod tests {
         let (folder, _) = open(dir.path()).unwrap();
         let (lives, _file) = folder.create().unwrap();
         let key = "k".repeat(500);
-        folder.note_dirty(dirty(lives, Some("lives"), true)).unwrap();
+        note(&folder, dirty(lives, Some("lives"), true));
         for _ in 0..3_000 {
             let (number, _file) = folder.create().unwrap();
-            folder.note_dirty(dirty(number, Some(&key), false)).unwrap();
-            folder.remove(number).unwrap();
+            note(&folder, dirty(number, Some(&key), false));
+            folder.remove(number, false).unwrap();
         }
         assert!(fs::metadata(dir.path().join("log")).unwrap().len() <= LOG_MAX + 10_000);
         drop(folder);

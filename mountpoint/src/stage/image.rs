@@ -43,6 +43,18 @@ impl Image {
         Self { size, base: size, present, generation: 0, fate }
     }
 
+    /// A file with changes of an earlier mount. `written`: the ranges that are not the object's, if the first `base` bytes are elsewhere.
+    pub(super) fn pending(size: u64, base: u64, written: Option<Runs>) -> Self {
+        let base = if written.is_some() { base.min(size) } else { 0 };
+        let mut present = written.unwrap_or_default();
+        present.truncate(size);
+        if base == 0 {
+            present = Runs::default();
+            present.insert(0..size);
+        }
+        Self { size, base, present, generation: 1, fate: Fate::Stored(None) }
+    }
+
     pub(super) fn size(&self) -> u64 {
         self.size
     }
@@ -76,7 +88,12 @@ impl Image {
 
     /// Whether a part of the base object still shows.
     pub(super) fn needs_base(&self) -> bool {
-        self.base > 0 && !self.missing(0..self.base).is_empty()
+        !self.present.has(0..self.base)
+    }
+
+    /// Bytes of the base object that show, from its start, where nothing is present.
+    pub(super) fn base(&self) -> u64 {
+        self.base
     }
 
     /// The parts of a range that only the base object has.
@@ -187,6 +204,21 @@ mod tests {
             image.wrote(0..1);
             prop_assert!(image.is_dirty(), "a write after a send begins a generation");
         }
+    }
+
+    #[test]
+    fn a_pending_file_has_the_bytes_that_were_written_and_those_of_its_object() {
+        let mut written = Runs::default();
+        written.insert(2..4);
+        written.insert(8..20);
+        let image = Image::pending(10, 6, Some(written.clone()));
+        assert_eq!(sources(&image).iter().collect::<String>(), "bbwwbb00ww");
+        assert!(image.is_dirty() && image.needs_base());
+        let image = Image::pending(4, 100, Some(written));
+        assert_eq!(sources(&image).iter().collect::<String>(), "bbww", "the file was cut since");
+        let image = Image::pending(3, 100, None);
+        assert_eq!(sources(&image).iter().collect::<String>(), "www");
+        assert!(!image.needs_base());
     }
 
     #[test]

@@ -7,14 +7,25 @@
 mod error;
 mod folder;
 mod image;
+mod kept;
+mod live;
 mod log;
+mod queue;
+mod recover;
+mod resolve;
 mod runs;
 mod send;
 mod staged;
+mod sync;
 
 use std::path::PathBuf;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinSet;
 
 pub use error::Error;
+pub use queue::Queue;
 pub use send::Turn;
 pub use staged::Staged;
 
@@ -23,9 +34,32 @@ use crate::clock::Clock;
 use crate::first::First;
 use crate::object::{ObjectId, ObjectKey};
 use crate::prefetch::Prefetcher;
-use crate::sync::Arc;
+use crate::sync::{Arc, Mutex};
 use crate::upload::Uploader;
 use folder::Folder;
+use recover::Pending;
+
+/// Files that are synced at once behind their last close. Doubling it lets a fast disk take more of them together, and keeps more threads waiting.
+const SYNCS_MAX: usize = 8;
+
+/// The place that close and fsync wait for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Commit {
+    /// Both wait for the bucket.
+    #[default]
+    Close,
+    /// close waits for nothing, fsync for the bucket.
+    Fsync,
+    /// close waits for nothing, fsync for the local disk.
+    Disk,
+}
+
+impl Commit {
+    /// Whether files are sent behind their last close.
+    pub fn is_deferred(self) -> bool {
+        self != Self::Close
+    }
+}
 
 /// The settings of a stage.
 #[derive(Clone, Debug)]
@@ -40,6 +74,8 @@ pub struct Config {
     pub prefix: String,
     /// The URL of the store.
     pub endpoint: String,
+    /// The place that close and fsync wait for.
+    pub commit: Commit,
 }
 
 /// The staged files of one mount. Clones are the same stage.
@@ -53,6 +89,17 @@ struct Shared {
     prefetcher: Prefetcher,
     pool: Pool,
     runtime: tokio::runtime::Handle,
+    /// Files that an earlier mount left to this one, until they are taken.
+    pending: Mutex<Vec<Pending>>,
+}
+
+/// A file that an earlier mount left, and that is to be stored by this one.
+#[derive(Debug)]
+pub struct Left {
+    /// The file.
+    pub staged: Arc<Staged>,
+    /// When it was changed last.
+    pub modified: SystemTime,
 }
 
 /// The object of which a staged file begins as a copy.
@@ -67,10 +114,11 @@ pub struct Base {
 }
 
 impl Area {
-    /// Takes the directory. What an earlier mount left there is moved to `kept/`, and the log has a line for each.
+    /// Takes the directory. What an earlier mount left there is to be stored ([`Area::take_left`]), or moved to `kept/`, and the log has a line
+    /// for each that is kept.
     ///
     /// # Errors
-    /// The directory can't be used, or another mount has it.
+    /// The directory can't be used, another mount has it, or it has files that are to be stored elsewhere.
     pub fn open(
         config: Config,
         uploader: Uploader,
@@ -79,10 +127,10 @@ impl Area {
         clock: Clock,
         runtime: tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
-        let Config { dir, size_max, bucket, prefix, endpoint } = config;
+        let Config { dir, size_max, bucket, prefix, endpoint, commit } = config;
         let boot = procfs::sys::kernel::random::boot_id().unwrap_or_default();
-        let mount = log::Mount { bucket, prefix, endpoint, boot };
-        let (folder, left) = Folder::open(&dir, mount, size_max, clock)?;
+        let mount = log::Mount { bucket, prefix, endpoint, boot, commit };
+        let (folder, left, pending) = Folder::open(&dir, mount, size_max, clock)?;
         for kept in left {
             let key = kept
                 .key
@@ -94,7 +142,61 @@ impl Area {
                 kept.file.display()
             );
         }
-        Ok(Self(Arc::new(Shared { folder, uploader, prefetcher, pool, runtime })))
+        let pending = Mutex::new(pending);
+        Ok(Self(Arc::new(Shared { folder, uploader, prefetcher, pool, runtime, pending })))
+    }
+
+    /// The place that close and fsync wait for.
+    pub fn commit(&self) -> Commit {
+        self.0.folder.commit()
+    }
+
+    /// The files that an earlier mount left, for this one to store. Once.
+    pub fn take_left(&self) -> Vec<Left> {
+        let pending = std::mem::take(&mut *self.0.pending.lock());
+        let left = |pending: Pending| {
+            let modified = pending.modified;
+            Left { staged: Arc::new(Staged::pending(Arc::clone(&self.0), pending)), modified }
+        };
+        pending.into_iter().map(left).collect()
+    }
+
+    /// Has these files outlive a loss of power, and deletes those that are wanted no more.
+    ///
+    /// # Errors
+    /// `Disk`. A file that could not be synced is kept, and the log names it.
+    pub async fn sync_all(&self, files: Vec<Arc<Staged>>) -> Result<(), Error> {
+        let mut syncs = JoinSet::new();
+        for staged in files {
+            if syncs.len() >= SYNCS_MAX {
+                syncs.join_next().await;
+            }
+            syncs.spawn_on(
+                async move {
+                    if let Err(error) = staged.sync().await {
+                        tracing::debug!(%error, "a file of the stage could not be synced behind its last close");
+                    }
+                },
+                &self.0.runtime,
+            );
+        }
+        while syncs.join_next().await.is_some() {}
+        let shared = Arc::clone(&self.0);
+        let swept = self.0.runtime.spawn_blocking(move || shared.folder.sweep());
+        Ok(swept.await.map_err(std::io::Error::other)??)
+    }
+
+    /// Returns when the names that programs gave to staged files outlive a loss of power.
+    ///
+    /// # Errors
+    /// `Disk`.
+    pub async fn sync_names(&self) -> Result<(), Error> {
+        let shared = Arc::clone(&self.0);
+        let synced = self.0.runtime.spawn_blocking(move || {
+            shared.folder.sync_names()?;
+            shared.folder.sync_log()
+        });
+        Ok(synced.await.map_err(std::io::Error::other)??)
     }
 
     /// A staged file that is to be stored under `key`: a new one, or one that begins as a copy of `base`.
@@ -107,8 +209,26 @@ impl Area {
         Ok(Arc::new(made.await.map_err(std::io::Error::other)??))
     }
 
+    /// Whether files wait for [`Area::sync_all`] to be deleted.
+    pub fn is_to_sweep(&self) -> bool {
+        self.0.folder.is_to_sweep()
+    }
+
+    /// The runtime of waits.
+    pub fn runtime(&self) -> &tokio::runtime::Handle {
+        &self.0.runtime
+    }
+
+    /// Whether the files in the stage have no room for more bytes.
+    pub fn is_full(&self, more: u64) -> bool {
+        self.0.folder.take(more).map(|()| self.0.folder.give(more)).is_err()
+    }
+
     /// Bytes of the files in the stage.
     pub fn used(&self) -> u64 {
         self.0.folder.used()
     }
 }
+
+#[cfg(test)]
+mod tests;

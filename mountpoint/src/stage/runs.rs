@@ -49,6 +49,12 @@ impl Runs {
         }
     }
 
+    /// Whether all of this is in the ranges.
+    pub(super) fn has(&self, range: Range<u64>) -> bool {
+        range.is_empty()
+            || self.ends.range(..=range.start).next_back().is_some_and(|(_, &end)| end >= range.end)
+    }
+
     /// The parts of a range that no range has.
     pub(super) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut missing = Vec::new();
@@ -96,7 +102,8 @@ mod tests {
             }
             let missing: Vec<_> = runs.missing(from..from + len).into_iter().flatten().collect();
             let expected: Vec<_> = (from..from + len).filter(|at| !model[*at as usize]).collect();
-            prop_assert_eq!(missing, expected);
+            prop_assert_eq!(&missing, &expected);
+            prop_assert_eq!(runs.has(from..from + len), expected.is_empty());
         }
     }
 }

@@ -9,9 +9,11 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
+use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
 use super::image::Fate;
+use super::log::{Digest, Record};
 use super::{Error, Staged};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::{ErrorKind, Replaces};
@@ -22,9 +24,17 @@ use crate::upload::{self, Upload};
 /// for nothing where they write all the time.
 const ATTEMPTS_MAX: u32 = 2;
 
+/// Attempts at most to store a file over what turned out to be an earlier state of it. More take a client that stores the same bytes again and
+/// again: what was written here is kept then.
+const ADOPTED_MAX: u32 = 8;
+
 /// Bytes that are read from the disk and given to the upload at once. Doubling it halves the calls, and doubles the memory that a send takes beside
 /// the budget.
 const PIECE: u64 = 128 << 10;
+
+/// Images of a file that are remembered because the store never answered their requests. Beyond, the oldest is forgotten: if it is the one that
+/// the bucket has, it counts as another client's.
+const SENT_MAX: usize = 8;
 
 /// The right to send a file or to change its name: one holder at a time.
 #[derive(Debug)]
@@ -50,7 +60,7 @@ impl Staged {
     /// `Read`, `Full`, `Disk`.
     pub async fn make_whole(self: &Arc<Self>, _turn: &Turn) -> Result<(), Error> {
         if !self.state.lock().is_noted {
-            self.shared.folder.note_gone(self.number)?;
+            self.shared.folder.append(&[Record::Gone { file: self.number }])?;
         }
         self.hydrate().await
     }
@@ -60,6 +70,9 @@ impl Staged {
     /// # Errors
     /// `Conflict`: the bucket has another version, and what was written here is kept. Others leave the file as it is.
     pub async fn store(self: &Arc<Self>, _turn: &Turn) -> Result<Option<ObjectMeta>, Error> {
+        if let Some(meta) = self.resolve().await? {
+            return Ok(Some(meta));
+        }
         for attempt in 0.. {
             {
                 let state = self.state.lock();
@@ -74,6 +87,14 @@ impl Staged {
                 Ok(Some(meta)) => return Ok(Some(meta)),
                 Ok(None) => {}
                 Err(error) if is_conflict(&error) => {
+                    let before = self.state.lock().replaces.clone();
+                    if let Some(meta) = self.resolve().await? {
+                        return Ok(Some(meta));
+                    }
+                    // The version there is an earlier one of this file.
+                    if self.state.lock().replaces != before && attempt < ADOPTED_MAX {
+                        continue;
+                    }
                     let (key, is_partial) = (self.key(), self.state.lock().image.needs_base());
                     let kept = self.keep("another client changed it in the bucket").await?;
                     let error = Error::Conflict { key, kept };
@@ -93,16 +114,31 @@ impl Staged {
         self.hydrate().await?;
         let (draft, source) = if by_copy { self.copy().await? } else { (self.draft()?, None) };
         let upload = self.shared.uploader.replace(draft.key.clone(), draft.replaces.clone());
-        if let Err(error) = self.pour(&upload, source, draft.size).await {
-            upload.abort().await;
-            return Err(error);
-        }
+        let image = match self.pour(&upload, source, draft.size).await {
+            Ok(image) => image,
+            Err(error) => {
+                upload.abort().await;
+                return Err(error);
+            }
+        };
         if !by_copy && self.state.lock().image.generation() != draft.generation {
             upload.abort().await;
             return Ok(None);
         }
-        let meta = upload.finish().await?;
-        self.is_stored(&draft, &meta)?;
+        if let Err(error) = self.note_sending(image.as_ref()) {
+            upload.abort().await;
+            return Err(error);
+        }
+        let meta = match upload.finish().await {
+            Ok(meta) => meta,
+            Err(error) => {
+                if !leaves_doubt(&error) {
+                    self.note_refused(image.as_ref())?;
+                }
+                return Err(error.into());
+            }
+        };
+        self.is_stored(draft.generation, &meta)?;
         Ok(Some(meta))
     }
 
@@ -112,7 +148,7 @@ impl Staged {
         if !state.is_noted {
             self.note(&mut state)?;
         }
-        self.shared.folder.note_sealed(self.number)?;
+        self.shared.folder.append(&[Record::Sealed { file: self.number }])?;
         Ok(Draft {
             generation: state.image.generation(),
             size: state.image.size(),
@@ -125,6 +161,7 @@ impl Staged {
     async fn copy(self: &Arc<Self>) -> Result<(Draft, Option<Arc<File>>), Error> {
         let this = Arc::clone(self);
         let copied = self.shared.runtime.spawn_blocking(move || {
+            let file = this.file_for_now()?;
             let (number, copy) = this.shared.folder.create()?;
             let path = this.shared.folder.path(number);
             let unlinked = std::fs::remove_file(path);
@@ -137,7 +174,7 @@ impl Staged {
                 }
                 copy.set_len(draft.size)?;
                 for run in state.image.present().iter() {
-                    copy_range(&this.file, &copy, run)?;
+                    copy_range(&file, &copy, run)?;
                 }
                 unlinked?;
                 return Ok((draft, Some(Arc::new(copy))));
@@ -146,42 +183,78 @@ impl Staged {
         copied.await.map_err(io::Error::other)?
     }
 
-    /// Gives all bytes to the upload, a piece at a time.
+    /// Gives all bytes to the upload, a piece at a time. What they were, if a later mount may ask.
     async fn pour(
         self: &Arc<Self>,
         upload: &Arc<Upload>,
         source: Option<Arc<File>>,
         size: u64,
-    ) -> Result<(), Error> {
+    ) -> Result<Option<Digest>, Error> {
+        let source = match source {
+            Some(source) => source,
+            None => self.file_for_now()?,
+        };
+        let mut hash = self.shared.folder.commit().is_deferred().then(Sha256::new);
         let mut at = 0;
         while at < size {
             let length = (size - at).min(PIECE) as usize;
-            let (this, source) = (Arc::clone(self), source.clone());
+            let file = Arc::clone(&source);
             let read = self.shared.runtime.spawn_blocking(move || {
                 let mut bytes = vec![0; length];
-                let file = source.as_deref().unwrap_or(&this.file);
                 // Shorter since a size was set: the draft is thrown away then.
-                super::staged::read_at_most(file, &mut bytes, at).map(|_| bytes)
+                super::staged::read_at_most(&file, &mut bytes, at)?;
+                if let Some(hash) = &mut hash {
+                    hash.update(&bytes);
+                }
+                io::Result::Ok((bytes, hash))
             });
-            let bytes = read.await.map_err(io::Error::other)??;
+            let (bytes, hashed) = read.await.map_err(io::Error::other)??;
+            hash = hashed;
             let (give, given) = tokio::sync::oneshot::channel();
             upload.write(at, &bytes, Box::new(move |result| drop(give.send(result))));
             given.await.unwrap_or(Err(upload::Error::Aborted))?;
             at += length as u64;
         }
+        Ok(hash.map(|hash| digest(size, hash)))
+    }
+
+    /// An object of these bytes is about to be stored.
+    fn note_sending(&self, image: Option<&Digest>) -> Result<(), Error> {
+        let Some(image) = image.cloned() else { return Ok(()) };
+        let mut state = self.state.lock();
+        self.shared.folder.append(&[Record::Sending { file: self.number, image: image.clone() }])?;
+        state.sent.retain(|sent| *sent != image);
+        if state.sent.len() >= SENT_MAX {
+            state.sent.remove(0);
+        }
+        state.sent.push(image);
         Ok(())
     }
 
-    fn is_stored(&self, draft: &Draft, meta: &ObjectMeta) -> Result<(), Error> {
+    /// The store has nothing of it.
+    fn note_refused(&self, image: Option<&Digest>) -> Result<(), Error> {
+        let Some(image) = image else { return Ok(()) };
         let mut state = self.state.lock();
-        state.image.stored(draft.generation);
+        state.sent.retain(|sent| sent != image);
+        // An earlier one may be there still.
+        if state.sent.is_empty() && state.is_noted {
+            self.shared.folder.append(&[Record::Refused { file: self.number }])?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn is_stored(&self, generation: u64, meta: &ObjectMeta) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        state.image.stored(generation);
         state.replaces = Replaces::Version(meta.etag.clone());
-        state.reader = None;
+        (state.reader, state.object) = (None, meta.size);
+        state.sent.clear();
         if state.image.is_dirty() {
-            return self.note(&mut state);
+            let (file, etag) = (self.number, meta.etag.as_str().to_owned());
+            return Ok(self.shared.folder.append(&[Record::Stored { file, etag, size: meta.size }])?);
         }
         state.is_noted = false;
-        Ok(self.shared.folder.note_gone(self.number)?)
+        Ok(self.shared.folder.append(&[Record::Gone { file: self.number }])?)
     }
 
     /// The object that the bucket has of this file, as this mount stored it.
@@ -195,21 +268,38 @@ impl Staged {
     /// The disk: the bytes stay in `files/`, and the next mount names them.
     pub async fn keep(self: &Arc<Self>, why: &str) -> Result<PathBuf, Error> {
         let (this, why) = (Arc::clone(self), why.to_owned());
-        let kept = self.shared.runtime.spawn_blocking(move || {
-            let mut state = this.state.lock();
-            let is_partial = state.image.needs_base();
-            let key = state.key.clone();
-            let kept = this.shared.folder.keep(this.number, Some(key.as_str()), why, is_partial)?;
-            state.image.kept();
-            state.error = Some(Error::Kept { key, kept: kept.clone() });
-            Ok(kept)
-        });
+        let kept = self.shared.runtime.spawn_blocking(move || this.keep_now(&why));
         kept.await.map_err(io::Error::other)?
+    }
+
+    /// The same, on a thread that may wait for the disk.
+    ///
+    /// # Errors
+    /// As above.
+    pub fn keep_now(&self, why: &str) -> Result<PathBuf, Error> {
+        let mut state = self.state.lock();
+        // It is not found under its path any more.
+        let _ = self.file();
+        let is_partial = state.image.needs_base();
+        let key = state.key.clone();
+        let kept = self.shared.folder.keep(self.number, Some(key.as_str()), why.to_owned(), is_partial)?;
+        state.image.kept();
+        state.error = Some(Error::Kept { key, kept: kept.clone() });
+        Ok(kept)
     }
 
     /// Whether the name is gone.
     pub fn is_unlinked(&self) -> bool {
         self.state.lock().image.fate() == Fate::Unlinked
+    }
+}
+
+/// Whether the store may have, or get, an object of a request that failed.
+fn leaves_doubt(error: &upload::Error) -> bool {
+    match error {
+        upload::Error::Corrupt | upload::Error::Panicked => true,
+        upload::Error::Remote(error) => error.may_have_stored(),
+        _ => false,
     }
 }
 
@@ -222,6 +312,11 @@ fn is_conflict(error: &Error) -> bool {
         Error::Read(error) => matches!(error.kind(), ErrorKind::Changed | ErrorKind::NotFound),
         _ => false,
     }
+}
+
+pub(super) fn digest(size: u64, hash: Sha256) -> Digest {
+    let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    Digest { size, sha256 }
 }
 
 fn copy_range(from: &File, to: &File, run: std::ops::Range<u64>) -> io::Result<()> {

@@ -1,4 +1,4 @@
-//! One staged file: reads and writes of it.
+//! One staged file: reads and writes of it, and what the log says of it.
 
 use std::fmt;
 use std::fs::File;
@@ -7,11 +7,13 @@ use std::os::unix::fs::FileExt as _;
 
 use tokio::sync::oneshot;
 
-use super::image::Image;
-use super::log::Dirty;
+use super::image::{Fate, Image};
+use super::live::Live;
+use super::log::{Digest, Dirty, Record};
+use super::recover::Pending;
 use super::{Base, Error, Shared};
 use crate::buffer::{Use, charge};
-use crate::object::{ObjectId, ObjectKey};
+use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::prefetch::{Bytes, Reader};
 use crate::s3::Replaces;
 use crate::sync::{Arc, Mutex};
@@ -26,7 +28,8 @@ const ZEROS: u64 = 1 << 20;
 pub struct Staged {
     pub(super) shared: Arc<Shared>,
     pub(super) number: u64,
-    pub(super) file: File,
+    /// Open while a program has it open, or it is sent.
+    file: Mutex<Option<Arc<File>>>,
     pub(super) state: Mutex<State>,
     /// Held while the file is sent, or its name changes.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
@@ -44,24 +47,143 @@ pub(super) struct State {
     pub(super) error: Option<Error>,
     /// The log says that there are changes.
     pub(super) is_noted: bool,
+    /// Size of the object that a send replaces.
+    pub(super) object: u64,
+    /// Images of which the bucket may have one: their requests were sent, and no answer came.
+    pub(super) sent: Vec<Digest>,
+    /// No program has it open for writing.
+    pub(super) is_closed: bool,
+    was_closed: bool,
+    /// The log said once that its bytes outlive a loss of power.
+    pub(super) was_synced: bool,
+    /// The change up to which they do.
+    pub(super) synced: Option<u64>,
+    /// Whether its name in `files/` does.
+    pub(super) is_named: bool,
+    /// First changes since an open.
+    pub(super) opens: u64,
+    /// An image of this file that the bucket turned out to have, for the tree of names.
+    pub(super) adopted: Option<ObjectMeta>,
+}
+
+impl State {
+    fn new(
+        image: Image,
+        key: ObjectKey,
+        replaces: Replaces,
+        reader: Option<Arc<Reader>>,
+        object: u64,
+    ) -> Self {
+        Self {
+            image,
+            key,
+            replaces,
+            reader,
+            error: None,
+            is_noted: false,
+            object,
+            sent: Vec::new(),
+            is_closed: false,
+            was_closed: false,
+            was_synced: false,
+            synced: None,
+            is_named: false,
+            opens: 0,
+            adopted: None,
+        }
+    }
+
+    pub(super) fn replaced(&self) -> Option<String> {
+        match &self.replaces {
+            Replaces::Version(etag) => Some(etag.as_str().to_owned()),
+            Replaces::Anything | Replaces::Nothing => None,
+        }
+    }
 }
 
 impl Staged {
     /// Makes the file in the stage.
     pub(super) fn create(shared: Arc<Shared>, key: ObjectKey, base: Option<Base>) -> Result<Self, Error> {
         let (number, file) = shared.folder.create()?;
-        let (image, replaces, reader) = match base {
-            None => (Image::new(), Replaces::Nothing, None),
+        let state = match base {
+            None => State::new(Image::new(), key, Replaces::Nothing, None, 0),
             Some(Base { id, size, first }) => {
                 file.set_len(size)?;
                 let replaces = Replaces::Version(id.etag.clone());
                 let reader = shared.prefetcher.open(id, size, first);
-                (Image::of_object(size), replaces, Some(Arc::new(reader)))
+                State::new(Image::of_object(size), key, replaces, Some(Arc::new(reader)), size)
             }
         };
-        let state = State { image, key, replaces, reader, error: None, is_noted: false };
         let (state, turn) = (Mutex::new(state), Arc::default());
-        Ok(Self { shared, number, file, state, turn })
+        Ok(Self { shared, number, file: Mutex::new(Some(Arc::new(file))), state, turn })
+    }
+
+    /// A file that an earlier mount left, which is to be stored.
+    pub(super) fn pending(shared: Arc<Shared>, Pending { live, size, .. }: Pending) -> Self {
+        let Live { dirty, runs, sending, is_synced, .. } = live;
+        let key = ObjectKey::new(dirty.key.unwrap_or_default());
+        let written = dirty.is_partial.then_some(runs);
+        let image = Image::pending(size, dirty.base, written);
+        shared.folder.hold(image.held());
+        let etag = dirty.replaces.map(ETag::new);
+        let reader = etag.clone().filter(|_| image.needs_base()).map(|etag| {
+            let id = ObjectId { key: key.clone(), etag, modified: None };
+            Arc::new(shared.prefetcher.open(id, dirty.object, None))
+        });
+        let replaces = etag.map_or(Replaces::Nothing, Replaces::Version);
+        let state = State {
+            is_noted: true,
+            is_closed: true,
+            was_closed: true,
+            is_named: true,
+            was_synced: is_synced,
+            sent: sending.into_iter().collect(),
+            ..State::new(image, key, replaces, reader, dirty.object)
+        };
+        Self {
+            shared,
+            number: dirty.file,
+            file: Mutex::default(),
+            state: Mutex::new(state),
+            turn: Arc::default(),
+        }
+    }
+
+    /// The file on the disk.
+    pub(super) fn file(&self) -> std::io::Result<Arc<File>> {
+        let mut file = self.file.lock();
+        if let Some(file) = &*file {
+            return Ok(Arc::clone(file));
+        }
+        let opened = Arc::new(self.shared.folder.reopen(self.number)?);
+        *file = Some(Arc::clone(&opened));
+        Ok(opened)
+    }
+
+    /// The same, for work that soon ends: a file that waits takes no descriptor beyond that.
+    pub(super) fn file_for_now(&self) -> std::io::Result<Arc<File>> {
+        match &*self.file.lock() {
+            Some(file) => Ok(Arc::clone(file)),
+            None => Ok(Arc::new(self.shared.folder.reopen(self.number)?)),
+        }
+    }
+
+    /// No program has it open for writing any more.
+    pub fn closed(&self) {
+        let mut state = self.state.lock();
+        (state.is_closed, state.was_closed) = (true, true);
+    }
+
+    /// Whether a program made it and closed it, or an earlier mount left it.
+    pub fn was_closed(&self) -> bool {
+        self.state.lock().was_closed
+    }
+
+    /// Nothing has it open: more files may wait to be stored than may be open.
+    pub fn rest(&self) {
+        if !self.is_kept() {
+            *self.file.lock() = None;
+        }
     }
 
     /// Number of the file, unique in this mount.
@@ -94,6 +216,15 @@ impl Staged {
         self.state.lock().replaces != Replaces::Nothing
     }
 
+    /// ETag and size of the object that it replaces.
+    pub fn replaced_object(&self) -> Option<(ETag, u64)> {
+        let state = self.state.lock();
+        match &state.replaces {
+            Replaces::Version(etag) => Some((etag.clone(), state.object)),
+            Replaces::Anything | Replaces::Nothing => None,
+        }
+    }
+
     /// The error that every change of it ends with.
     pub fn error(&self) -> Option<Error> {
         self.state.lock().error.clone()
@@ -107,8 +238,7 @@ impl Staged {
         let mut state = self.state.lock();
         let range = offset..offset.saturating_add(data.len() as u64);
         self.begin_change(&mut state)?;
-        self.put(&state, range.clone(), data)?;
-        state.image.wrote(range);
+        self.change(&mut state, range, data)?;
         Ok(state.image.size())
     }
 
@@ -119,8 +249,11 @@ impl Staged {
     pub fn set_size(&self, size: u64) -> Result<(), Error> {
         let mut state = self.state.lock();
         self.begin_change(&mut state)?;
-        self.file.set_len(size)?;
+        self.file()?.set_len(size)?;
         let held = state.image.held();
+        if self.logs_ranges(&state) && size < state.image.base() {
+            self.shared.folder.append(&[Record::Cut { file: self.number, base: size }])?;
+        }
         state.image.resized(size);
         self.shared.folder.give(held - state.image.held());
         Ok(())
@@ -138,50 +271,98 @@ impl Staged {
         let end = range.end.min(state.image.size());
         while at < end {
             let run = at..(at + ZEROS).min(end);
-            self.put(&state, run.clone(), &zeros[..(run.end - run.start) as usize])?;
             at = run.end;
-            state.image.wrote(run);
+            let length = (run.end - run.start) as usize;
+            self.change(&mut state, run, &zeros[..length])?;
         }
         Ok(())
     }
 
-    /// Notes the first change of a file in the log, before it is made.
+    /// Notes the first change since an open in the log, before it is made.
     fn begin_change(&self, state: &mut State) -> Result<(), Error> {
         if let Some(error) = &state.error {
             return Err(error.clone());
         }
-        if !state.is_noted {
+        if !state.is_noted || state.is_closed {
             self.note(state)?;
+            // The disk may take the change before it takes the record, and what was synced would be of two moments.
+            if state.was_synced {
+                self.shared.folder.sync_log()?;
+            }
         }
+        state.is_closed = false;
         Ok(())
     }
 
     /// Notes in the log what the file is to become.
     pub(super) fn note(&self, state: &mut State) -> Result<(), Error> {
-        let is_unlinked = state.image.fate() == super::image::Fate::Unlinked;
-        let replaces = match &state.replaces {
-            Replaces::Version(etag) => Some(etag.as_str().to_owned()),
-            Replaces::Anything | Replaces::Nothing => None,
-        };
-        self.shared.folder.note_dirty(Dirty {
+        let is_unlinked = state.image.fate() == Fate::Unlinked;
+        let dirty = Dirty {
             file: self.number,
             key: (!is_unlinked).then(|| state.key.as_str().to_owned()),
-            replaces,
+            replaces: state.replaced(),
             is_partial: state.image.needs_base(),
-        })?;
-        state.is_noted = true;
+            base: state.image.base(),
+            object: state.object,
+        };
+        self.shared.folder.note_dirty(dirty, state.image.present())?;
+        (state.is_noted, state.synced) = (true, None);
+        state.opens += 1;
         Ok(())
     }
 
-    fn put(&self, state: &State, range: Range<u64>, data: &[u8]) -> Result<(), Error> {
-        let added = state.image.added_by(range.clone());
+    /// Notes a new file, which is to be stored even if nothing is written to it.
+    ///
+    /// # Errors
+    /// `Disk`.
+    pub fn note_new(&self) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        if state.is_noted { Ok(()) } else { self.note(&mut state) }
+    }
+
+    /// Notes its key, and what it replaces there.
+    fn note_moved(&self, state: &mut State) -> Result<(), Error> {
+        if !state.is_noted {
+            return Ok(());
+        }
+        let is_unlinked = state.image.fate() == Fate::Unlinked;
+        let key = (!is_unlinked).then(|| state.key.as_str().to_owned());
+        let moved = Record::Moved { file: self.number, key, replaces: state.replaced() };
+        Ok(self.shared.folder.append(&[moved])?)
+    }
+
+    /// Whether the log is to have each range that is written: the rest is the object's.
+    fn logs_ranges(&self, state: &State) -> bool {
+        self.shared.folder.commit().is_deferred() && state.image.needs_base()
+    }
+
+    /// Writes a range, as programs want it.
+    fn change(&self, state: &mut State, range: Range<u64>, data: &[u8]) -> Result<(), Error> {
+        let is_logged = self.logs_ranges(state) && !state.image.present().has(range.clone());
+        let added = self.put(state, range.clone(), data)?;
+        if is_logged {
+            let wrote = Record::Wrote { file: self.number, runs: vec![(range.start, range.end)] };
+            let noted = self.shared.folder.append(&[wrote]);
+            if let Err(error) = noted {
+                self.shared.folder.give(added);
+                let _ = self.file()?.set_len(state.image.size());
+                return Err(error.into());
+            }
+        }
+        state.image.wrote(range);
+        Ok(())
+    }
+
+    /// The room that it took.
+    fn put(&self, state: &State, range: Range<u64>, data: &[u8]) -> Result<u64, Error> {
+        let (file, added) = (self.file()?, state.image.added_by(range.clone()));
         self.shared.folder.take(added)?;
-        self.file.write_all_at(data, range.start).inspect_err(|_| {
+        file.write_all_at(data, range.start).inspect_err(|_| {
             self.shared.folder.give(added);
             // A part of it may lie behind the end, where a longer file would show it.
-            let _ = self.file.set_len(state.image.size());
+            let _ = file.set_len(state.image.size());
         })?;
-        Ok(())
+        Ok(added)
     }
 
     /// Bytes of the object take their place in the file, where nothing was written meanwhile.
@@ -237,7 +418,7 @@ impl Staged {
     /// Reads what the local disk has, into this block.
     fn read_here(&self, range: Range<u64>, mut block: crate::buffer::BlockMut) -> Result<Bytes, Error> {
         let length = (range.end - range.start) as usize;
-        let got = read_at_most(&self.file, &mut block.spare()[..length], range.start)?;
+        let got = read_at_most(&*self.file()?, &mut block.spare()[..length], range.start)?;
         // Cut off since the size was looked at.
         block.spare()[got..length].fill(0);
         block.advance(length);
@@ -266,7 +447,7 @@ impl Staged {
         let mut memory = self.shared.pool.reserve(Use::Demand, charge(length)).await;
         let out_of_memory = || std::io::Error::from(std::io::ErrorKind::OutOfMemory);
         let mut block = memory.block(length).ok_or_else(out_of_memory)?;
-        let got = read_at_most(&self.file, &mut block.spare()[..length], range.start)?;
+        let got = read_at_most(&*self.file()?, &mut block.spare()[..length], range.start)?;
         // Cut off since the size was looked at.
         block.spare()[got..length].fill(0);
         for (start, bytes) in fetched {
@@ -315,27 +496,28 @@ impl Staged {
         let mut state = self.state.lock();
         state.key = id.key.clone();
         state.replaces = Replaces::Version(id.etag.clone());
+        state.sent.clear();
         state.reader = match state.image.needs_base() {
             true => Some(Arc::new(self.shared.prefetcher.open(id, size, None))),
             false => None,
         };
-        if state.is_noted { self.note(&mut state) } else { Ok(()) }
+        state.object = size;
+        self.note_moved(&mut state)
     }
 
     /// A file that the bucket does not have gets another key, and replaces that version there.
     pub fn renamed(&self, key: ObjectKey, replaces: Replaces) -> Result<(), Error> {
         let mut state = self.state.lock();
         (state.key, state.replaces) = (key, replaces);
-        self.note(&mut state)
+        state.sent.clear();
+        if state.is_noted { self.note_moved(&mut state) } else { self.note(&mut state) }
     }
 
     /// The name is gone. The bytes last until the last handle is closed.
     pub fn unlinked(&self) {
         let mut state = self.state.lock();
         state.image.unlinked();
-        if state.is_noted
-            && let Err(error) = self.note(&mut state)
-        {
+        if let Err(error) = self.note_moved(&mut state) {
             tracing::debug!(%error, "a removed file of the stage could not be noted: a crash now keeps its bytes");
         }
     }
@@ -371,7 +553,7 @@ impl Drop for Staged {
             // The next mount finds and names it.
             return;
         }
-        if let Err(error) = self.shared.folder.remove(self.number) {
+        if let Err(error) = self.shared.folder.remove(self.number, state.was_synced) {
             tracing::debug!(%error, "a file of the stage that was stored could not be removed");
         }
     }

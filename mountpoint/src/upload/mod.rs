@@ -41,7 +41,7 @@ use crate::buffer::{Block, Pool};
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::clock::Clock;
 use crate::metrics::Metrics;
-use crate::object::{ObjectId, ObjectKey};
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{ErrorKind, NewObject, ObjectClient, PartLimits, Properties, Replaces, UploadId};
 use crate::supervise::Supervisor;
 use crate::sync::{Arc, Mutex, Weak};
@@ -192,6 +192,18 @@ impl Uploader {
         let upload = Arc::new(Upload::new(Arc::clone(&self.0), object, None));
         self.0.open.lock().push(Arc::downgrade(&upload));
         upload
+    }
+
+    /// The object that the bucket has under a key; `None`: it has none.
+    ///
+    /// # Errors
+    /// `Remote`: what the store says.
+    pub async fn look(&self, key: &ObjectKey) -> Result<Option<ObjectMeta>, Error> {
+        match self.0.client.head_object(key).await {
+            Ok(meta) => Ok(Some(meta)),
+            Err(error) if *error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// An upload that goes on behind this version of an object, and what it goes on behind. See [`Behind::is_fetched`].

@@ -342,12 +342,18 @@ impl Store {
 
     /// All keys, in order.
     pub(crate) fn keys(&self) -> Vec<String> {
+        self.sizes().into_iter().map(|(key, _)| key).collect()
+    }
+
+    /// All keys, in order, and the bytes of each object: as of one moment, while objects are replaced.
+    pub(crate) fn sizes(&self) -> Vec<(String, u64)> {
         let mut request = ListObjects { max_keys: 1000, ..ListObjects::default() };
         let mut keys = Vec::new();
         loop {
             let page = RUNTIME.block_on(self.client.list_objects(&request));
             let page = page.unwrap_or_else(|error| panic!("{error}"));
-            keys.extend(page.objects.into_iter().map(|object| object.key.as_str().to_owned()));
+            let about = |object: s3::ListedObject| (object.key.as_str().to_owned(), object.meta.size);
+            keys.extend(page.objects.into_iter().map(about));
             if page.next_token.is_none() {
                 return keys;
             }

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::fs::{Mode, OFlags};
@@ -14,10 +14,13 @@ use crate::common::{Pattern, Setup, Store, command, is_mounted, need, until, wit
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(200);
 
+/// The directory argument of an engine that is given its device.
+pub(super) const DEVICE: &str = "/dev/fd/3";
+
 /// Our mount and the process that serves it. Whatever happens, neither outlives the test.
-struct Adopted {
+pub(super) struct Adopted {
     dir: PathBuf,
-    engine: Child,
+    pub(super) engine: Child,
 }
 
 impl Drop for Adopted {
@@ -34,15 +37,19 @@ fn start(store: &Store, dir: &Path) -> Adopted {
 }
 
 fn start_with(store: &Store, dir: &Path, options: &[&str]) -> Adopted {
+    start_so(dir, &command(store, DEVICE.as_ref(), &Setup::new(options)), Stdio::null())
+}
+
+/// The same by this command, whose directory is [`DEVICE`].
+pub(super) fn start_so(dir: &Path, plain: &Command, output: Stdio) -> Adopted {
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let number = std::os::fd::AsRawFd::as_raw_fd(&device);
     let data = format!("fd={number},rootmode=40000,user_id=0,group_id=0,default_permissions");
     let data = std::ffi::CString::new(data).unwrap();
     mount("bucket", dir, "fuse.mount-s3", MountFlags::NOSUID | MountFlags::NODEV, data.as_c_str()).unwrap();
 
-    let plain = command(store, Path::new("/dev/fd/3"), &Setup::new(options));
-    let mut shell = with_descriptor_3(&plain, device);
-    shell.stdout(Stdio::null());
+    let mut shell = with_descriptor_3(plain, device);
+    shell.stdout(output);
     // The command, and our copy of the device with it, goes here: when the engine ends, its waiters hear so.
     Adopted { dir: dir.to_owned(), engine: shell.spawn().unwrap() }
 }

@@ -34,6 +34,24 @@ fn says(answer: &'static str) -> SocketAddr {
     })
 }
 
+/// A server that answers the first bytes of TLS with these.
+fn greets(answer: &'static [u8]) -> SocketAddr {
+    serve(move |mut stream| {
+        let _ = stream.read(&mut [0; 4096]);
+        let _ = stream.write_all(answer);
+        // Closed with bytes unread, it would be reset before the answer is read.
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        while matches!(stream.read(&mut [0; 4096]), Ok(1..)) {}
+    })
+}
+
+/// OpenSSL's server of TLS 1.1 to a client of 1.2: an alert, protocol_version.
+const OF_TLS_1_1: &[u8] = b"\x15\x03\x03\x00\x02\x02\x46";
+
+/// A store that goes on by TLS 1.1, as if the client had offered it: a server's hello of that version.
+const BY_TLS_1_1: &[u8] =
+    b"\x16\x03\x02\x00\x2a\x02\x00\x00\x26\x03\x020123456789abcdef0123456789abcdef\x00\x00\x2f\x00";
+
 /// A server that shakes hands, and no more.
 fn shakes_hands(config: Arc<ServerConfig>) -> SocketAddr {
     serve(move |stream| {
@@ -190,6 +208,12 @@ fn by_server(folder: &Path, store: &Store, dead: &DeadPort, other: &Certificates
             "a certificate that has ended",
             trusting(shakes_hands(expired), &expired_file),
             &["renew the certificate", "timedatectl"],
+        ),
+        case("TLS 1.1", at(format!("https://{}", greets(OF_TLS_1_1))), &["TLS 1.2", "--endpoint-url"]),
+        case(
+            "TLS 1.1 whatever was asked",
+            at(format!("https://{}", greets(BY_TLS_1_1))),
+            &["TLS 1.2", "--endpoint-url"],
         ),
         case("a dead port", at(format!("http://{}", dead.address())), &["refused", "check --endpoint-url"]),
         case("a console", at(format!("http://{}", says(page))), &["no S3 store answers", "--endpoint-url"]),

@@ -47,7 +47,7 @@ impl FullMount {
     }
 }
 
-fn kept(stage: &TempDir) -> Vec<Vec<u8>> {
+pub(super) fn kept(stage: &TempDir) -> Vec<Vec<u8>> {
     let files = fs::read_dir(stage.path().join("kept")).unwrap().map(|entry| entry.unwrap().path());
     files
         .filter(|path| path.extension().is_none_or(|end| end != "json"))

@@ -142,17 +142,21 @@ impl Model {
     }
 }
 
-#[test]
-fn random_operations_have_the_outcome_of_a_local_disk_and_are_stored() {
+fn seed() -> u64 {
     let seed = std::env::var("MOUNT_S3_MODEL_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) * 2_654_435_761 + 1);
     eprintln!("MOUNT_S3_MODEL_SEED={seed}");
+    seed
+}
+
+#[test]
+fn random_operations_have_the_outcome_of_a_local_disk_and_are_stored() {
     let store = Store::new();
     let local = tempfile::tempdir().unwrap();
     let Some(full) = FullMount::of(&store, &[]) else { return };
     let sides = [full.mount.dir().to_owned(), local.path().to_owned()];
     sides.iter().for_each(|side| fs::create_dir(side.join("dir")).unwrap());
-    let mut model = Model { random: Random(seed), sides, open: Vec::new() };
+    let mut model = Model { random: Random(seed()), sides, open: Vec::new() };
     for step in 0..STEPS {
         model.step(step);
         if step % 100 == 99 {
@@ -161,13 +165,46 @@ fn random_operations_have_the_outcome_of_a_local_disk_and_are_stored() {
     }
     model.open.clear();
     model.names_agree();
-    let stored = || NAMES.map(|name| store.get(name));
-    let expected = NAMES.map(|name| fs::read(local.path().join(name)).ok());
-    until("all is stored", || stored() == expected);
+    all_is_stored(&store, local.path());
     let FullMount { mount, stage } = full;
     drop(mount);
     assert_eq!(fs::read_dir(stage.path().join("kept")).unwrap().count(), 0, "nothing had to be kept");
     let again = TestMount::of(&store, &setup(&stage, &[])).unwrap();
     assert_eq!(again.complaints(), [""; 0]);
+    let expected = NAMES.map(|name| fs::read(local.path().join(name)).ok());
     assert!(NAMES.map(|name| fs::read(again.path(name)).ok()) == expected, "a new mount shows the same");
+}
+
+fn all_is_stored(store: &Store, local: &Path) {
+    let stored = || NAMES.map(|name| store.get(name));
+    let expected = NAMES.map(|name| fs::read(local.join(name)).ok());
+    until("all is stored", || stored() == expected);
+}
+
+#[test]
+fn random_operations_outlive_killed_engines_and_are_stored_at_last() {
+    const OPTIONS: [&str; 2] = ["--commit", "disk"];
+    let store = Store::new();
+    let local = tempfile::tempdir().unwrap();
+    let Some(FullMount { mut mount, stage }) = FullMount::of(&store, &OPTIONS) else { return };
+    let sides = [mount.dir().to_owned(), local.path().to_owned()];
+    sides.iter().for_each(|side| fs::create_dir(side.join("dir")).unwrap());
+    let mut model = Model { random: Random(seed()), sides, open: Vec::new() };
+    for step in 0..STEPS {
+        model.step(step);
+        if step % 100 == 99 {
+            model.names_agree();
+            mount.kill_9();
+            model.open.clear();
+            mount = mount.remount(&setup(&stage, &OPTIONS));
+            model.names_agree();
+        }
+    }
+    model.open.clear();
+    model.names_agree();
+    let waiting = || fs::read_dir(stage.path().join("files")).unwrap().count();
+    until("nothing stays in the stage", || waiting() == 0);
+    all_is_stored(&store, local.path());
+    drop(mount);
+    assert_eq!(fs::read_dir(stage.path().join("kept")).unwrap().count(), 0, "nothing had to be kept");
 }

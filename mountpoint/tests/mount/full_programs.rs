@@ -19,11 +19,20 @@ fn tool(name: &str, home: &Path) -> Command {
 
 #[test]
 fn git_makes_commits_clones_packs_and_checks_a_repository() {
+    git_works(&[]);
+}
+
+#[test]
+fn git_works_where_close_waits_for_nothing() {
+    git_works(&["--commit", "disk"]);
+}
+
+fn git_works(options: &[&str]) {
     if !need_tool("git") {
         return;
     }
     let store = Store::new();
-    let Some(full) = FullMount::of(&store, &[]) else { return };
+    let Some(full) = FullMount::of(&store, options) else { return };
     let home = tempfile::tempdir().unwrap();
     let git = |dir: &Path, arguments: &[&str]| {
         let output = run(tool("git", home.path()).arg("-C").arg(dir).args(arguments));

@@ -67,7 +67,7 @@ impl Applier {
                 {
                     let note = format!(
                         "no room is reserved for the Mountpoint Pod of PersistentVolume {}, and the pod is not scheduled: the API \
-                         server refused the headroom pod: {}",
+                         server refused the headroom pod, as a quota or an admission policy of its namespace may do: {}",
                         request.volume, status.message
                     );
                     let workload = request.workload.clone();

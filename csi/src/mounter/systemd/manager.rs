@@ -192,7 +192,9 @@ impl Manager {
                 self.ended(unit, deadline).await;
             }
             Err(error) if is(&error, "NoSuchUnit") => {}
-            Err(error) => tracing::warn!("stopping {unit}: {error}"),
+            Err(error) => tracing::warn!(
+                "stopping {unit}: {error}; its engine may still run: look at 'systemctl status {unit}'"
+            ),
         }
         self.reset(unit).await;
     }

@@ -138,7 +138,7 @@ struct Bench {
     pool: Pool,
     clock: Clock,
     metrics: Arc<Metrics>,
-    _dir: tempfile::TempDir,
+    dir: tempfile::TempDir,
 }
 
 struct LetGo(Arc<Gate>);
@@ -161,7 +161,7 @@ impl Bench {
         let config = Config { ring: false, ..config(dir.path(), Some(64 * MIB)) };
         let cache = DiskCache::start(io, lock, &config, clock.clone(), Arc::clone(&metrics)).unwrap();
         let pool = Pool::new(&buffer::Config { target: 512 << 20, network: 0 });
-        let bench = Self { _gate: LetGo(Arc::clone(&gate)), cache, gate, pool, clock, metrics, _dir: dir };
+        let bench = Self { _gate: LetGo(Arc::clone(&gate)), cache, gate, pool, clock, metrics, dir };
         bench.keep(&id("a", "1"));
         bench.cache.settle();
         bench
@@ -288,4 +288,50 @@ fn a_cache_whose_disk_hangs_closes_all_the_same() {
     drop(cache);
     assert!(matches!(given(&asked), Given::Late));
     drop(let_go);
+}
+
+/// Reads of one block come side by side. The first finds the rot, and the disk takes its time to drop the block; meanwhile the second has fetched it
+/// anew. In a version of one block, all of it leaves.
+#[test]
+fn a_block_that_comes_anew_while_its_rotten_bytes_are_dropped_is_kept() {
+    for (size, call) in [(SIZE, Call::Punch), (1000, Call::Unlink)] {
+        let b = Bench::new();
+        let small = id("small", "1");
+        let (id, block) = if size == SIZE { (id("a", "1"), 1) } else { (small, 0) };
+        let range = block_range(size, block);
+        let put = || {
+            let mut into = b.pool.try_take(Use::Ahead, (range.end - range.start) as usize).unwrap();
+            into.put(&content(&id, range.clone()));
+            b.cache.put(&id, size, range.start, into.freeze());
+        };
+        let ask = || {
+            let (send, answer) = mpsc::channel();
+            let into = b.pool.try_take(Use::Demand, 1000).unwrap();
+            let done: Later = Box::new(move |given| _ = send.send(given));
+            let (id, at) = (id.clone(), range.start);
+            b.cache.read_later(&id, size, at..at + 1000, into, done);
+            answer
+        };
+        put();
+        b.cache.settle();
+        for file in files(b.dir.path()).iter().filter(|file| file.extension().unwrap() == "data") {
+            let mut bytes = std::fs::read(file).unwrap();
+            if bytes.len() as u64 == size {
+                bytes[range.start as usize + 5] ^= 1;
+                std::fs::write(file, bytes).unwrap();
+            }
+        }
+        b.gate.set(Some(call));
+        let first = ask();
+        until("the disk is asked to drop it", || b.gate.hung() == 1);
+        put();
+        // The writers take what waits in turn: this one comes behind that put.
+        let other = super::id("other", "1");
+        b.keep(&other);
+        until("the other one is kept", || b.cache.contains(&other, 0));
+        b.gate.set(None);
+        assert!(matches!(given(&first), Given::Absent(_)), "{call:?}");
+        b.cache.settle();
+        assert!(matches!(given(&ask()), Given::Here(_)), "{call:?}");
+    }
 }

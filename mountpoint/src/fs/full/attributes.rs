@@ -130,7 +130,11 @@ impl FileSystem {
         // By its path: no close follows that would store it.
         let (staged, _) = self.enter_stage(ino).await?;
         let mut done = self.resize_staged(ino, &staged, size);
-        if done.is_ok() && self.full()?.users(ino) == 1 {
+        let full = self.full()?;
+        if full.is_deferred() {
+            full.writer_comes(ino, self.clock.now());
+            full.writer_goes(ino, &staged, self.clock.now());
+        } else if done.is_ok() && full.users(ino) == 1 {
             done = self.sync_staged(ino, &staged).await;
         }
         self.leave_stage(ino, &staged).await;

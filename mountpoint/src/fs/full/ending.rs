@@ -1,7 +1,12 @@
-//! The end of a mount with a stage: what is closed is stored, what is not stored is kept and named.
+//! The end of a mount with a stage: what is closed is stored. What is not stored then is kept and named or, with `--commit fsync` and `disk`, left to
+//! the next mount.
 
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::sending::SENDS_MAX;
 use crate::fs::{FileSystem, MountEnd};
 use crate::inode::InodeNo;
 use crate::stage::Staged;
@@ -11,6 +16,9 @@ impl FileSystem {
     /// Stores what the bucket lacks, as long as bytes move; keeps the rest. All at once.
     pub(in crate::fs) async fn end_staged(self: &Arc<Self>, limit: Duration, how: MountEnd) {
         let Some(full) = &self.full else { return };
+        if full.is_deferred() {
+            return self.end_pending(limit, how).await;
+        }
         let end = |(ino, staged)| {
             let fs = Arc::clone(self);
             tokio::spawn(async move { fs.end_one(ino, &staged, limit, how).await })
@@ -18,6 +26,44 @@ impl FileSystem {
         let ends: Vec<_> = full.all().into_iter().map(end).collect();
         for end in ends {
             let _ = end.await;
+        }
+    }
+
+    /// Sends what waits, as long as bytes move, and leaves the rest to the next mount.
+    async fn end_pending(self: &Arc<Self>, limit: Duration, how: MountEnd) {
+        let Some(full) = &self.full else { return };
+        full.sending.end();
+        let mut files = full.all();
+        files.retain(|(_, staged)| staged.is_dirty());
+        // First of all, nothing is lost with the power.
+        let synced = full.area.sync_all(files.iter().map(|(_, staged)| Arc::clone(staged)).collect()).await;
+        if let Err(error) = synced {
+            tracing::error!("what is not stored yet is not safe from a loss of power: {error}");
+        }
+        files.retain(|(ino, _)| how == MountEnd::Unmounted || full.users(*ino) == 0);
+        files.sort_unstable_by_key(|(_, staged)| staged.number());
+        let mut sends = JoinSet::new();
+        let turns = Arc::new(Semaphore::new(SENDS_MAX));
+        for (ino, staged) in files {
+            let (fs, turns) = (Arc::clone(self), Arc::clone(&turns));
+            sends.spawn(async move {
+                let _one_of_some = turns.acquire().await;
+                let turn = staged.turn().await;
+                if let Err(error) = fs.store_staged(ino, &staged, &turn).await {
+                    tracing::debug!(%error, "a file of the stage was not stored at the end of the mount");
+                }
+            });
+        }
+        let all = async { while sends.join_next().await.is_some() {} };
+        self.while_bytes_move(limit * 3 / 4, all).await;
+        let left = full.pending();
+        if let Some(first) = left.first() {
+            let bytes: u64 = left.iter().map(|staged| staged.size()).sum();
+            tracing::warn!(
+                "{} files ({bytes} bytes) are not stored yet, \"{}\" is one: they stay in the stage, and the next mount with it goes on",
+                left.len(),
+                first.key()
+            );
         }
     }
 

@@ -4,11 +4,12 @@ use std::sync::atomic::Ordering::Relaxed;
 
 use rustix::io::Errno;
 
+use super::Full;
 use crate::fs::handle::{Closing, FileHandle, LastWriter, Mapping, Mode, StagedHandle};
 use crate::fs::process::thread_group;
 use crate::fs::{Error, Fallocate, FileSystem, HandleNo, OpenFlags, Opened, Result};
 use crate::inode::InodeNo;
-use crate::stage::Staged;
+use crate::stage::{Commit, Staged};
 use crate::sync::Arc;
 use crate::sync::atomic::AtomicBool;
 
@@ -33,9 +34,13 @@ impl FileSystem {
             return Err(error);
         }
         let opener = thread_group(pid).unwrap_or(pid);
+        let writes = flags.write || flags.truncate;
+        if writes {
+            self.full()?.writer_comes(ino, self.clock.now());
+        }
         let handle = StagedHandle {
             staged,
-            writes: flags.write || flags.truncate,
+            writes,
             last: LastWriter::new((pid, opener)),
             opener_left: AtomicBool::new(false),
         };
@@ -89,7 +94,7 @@ impl FileSystem {
         if let Some(error) = staged.staged.error() {
             return Some(Err(error.into()));
         }
-        if !staged.staged.is_dirty() {
+        if !staged.staged.is_dirty() || self.full.as_ref().is_some_and(Full::is_deferred) {
             return Some(Ok(()));
         }
         let closer = self.closer(open, &staged.last, &staged.opener_left, tid);
@@ -101,12 +106,18 @@ impl FileSystem {
         (!completes).then_some(Ok(()))
     }
 
-    /// Stores the file as it is now.
+    /// Stores the file as it is now: in the bucket or, if that is the promise, on the local disk.
     pub(in crate::fs) async fn sync_staged(&self, ino: InodeNo, staged: &Arc<Staged>) -> Result<()> {
         if let Some(error) = staged.error() {
             return Err(error.into());
         }
         if !staged.is_dirty() {
+            return Ok(());
+        }
+        let full = self.full()?;
+        if full.area.commit() == Commit::Disk {
+            staged.sync().await?;
+            full.synced(ino, staged, self.clock.now());
             return Ok(());
         }
         let turn = staged.turn().await;
@@ -153,7 +164,7 @@ impl FileSystem {
     /// An open whose caller was killed: a file that it made, and that nobody else has, is none.
     pub(in crate::fs) fn take_back_staged(&self, ino: InodeNo, staged: &Staged) {
         let is_alone = self.full.as_ref().is_some_and(|full| full.users(ino) == 1);
-        if is_alone && !staged.is_in_bucket() && staged.size() == 0 {
+        if is_alone && !staged.is_in_bucket() && !staged.was_closed() && staged.size() == 0 {
             staged.unlinked();
         }
     }
@@ -162,6 +173,11 @@ impl FileSystem {
     pub(in crate::fs) async fn release_staged(&self, handle: HandleNo) {
         let Some(open) = self.files.remove(handle) else { return };
         if let Mode::Staged(staged) = &open.mode {
+            if staged.writes
+                && let Some(full) = &self.full
+            {
+                full.writer_goes(open.ino, &staged.staged, self.clock.now());
+            }
             self.leave_stage(open.ino, &staged.staged).await;
         }
     }

@@ -7,15 +7,20 @@
 //! |---|---|
 //! | `io.rs` | open, read, write, flush, fsync, fallocate, release |
 //! | `names.rs` | unlink, rename |
+//! | `sending.rs` | files that are sent behind their last close, with `--commit fsync` and `disk` |
+//! | `left.rs` | files that an earlier mount left |
 //! | `attributes.rs` | setattr, and the attributes that programs set |
 //! | `ending.rs` | the end of the mount |
 
 mod attributes;
 mod ending;
 mod io;
+mod left;
 mod names;
+mod sending;
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -24,6 +29,8 @@ use crate::inode::{InodeNo, KnownSize, OpenRead};
 use crate::stage::{self, Area, Base, Staged, Turn};
 use crate::sync::{Arc, Mutex};
 use attributes::Shown;
+pub(super) use names::Unstored;
+use sending::Sending;
 
 /// Times that an operation looks again at a file that other programs open, remove and rename meanwhile. Only a file that changes without end
 /// reaches it; the error is `STALE` then.
@@ -35,6 +42,20 @@ pub(super) struct Full {
     area: Area,
     files: Mutex<HashMap<InodeNo, InStage>>,
     shown: Shown,
+    sending: Sending,
+}
+
+/// The use of the stage.
+#[derive(Clone, Copy, Debug)]
+pub struct InUse {
+    /// Bytes of all files there.
+    pub bytes: u64,
+    /// Files of which the bucket lacks a change.
+    pub pending: u64,
+    /// Bytes of those files.
+    pub pending_bytes: u64,
+    /// How long the oldest change waits to be sent.
+    pub oldest: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -42,11 +63,18 @@ struct InStage {
     staged: Arc<Staged>,
     /// Handles and operations that hold it.
     users: usize,
+    /// Handles for writing.
+    writers: usize,
 }
 
 impl Full {
     pub(super) fn new(area: Area) -> Self {
-        Self { area, files: Mutex::default(), shown: Shown::default() }
+        Self { area, files: Mutex::default(), shown: Shown::default(), sending: Sending::default() }
+    }
+
+    /// Whether files are sent behind their last close.
+    fn is_deferred(&self) -> bool {
+        self.area.commit().is_deferred()
     }
 
     /// The staged file of an inode, if there is one.
@@ -80,7 +108,9 @@ impl Full {
 
     /// The inode of a staged file by its number.
     fn by_number(&self, number: u64) -> Option<(InodeNo, Arc<Staged>)> {
-        self.all().into_iter().find(|(_, staged)| staged.number() == number)
+        let files = self.files.lock();
+        let found = files.iter().find(|(_, file)| file.staged.number() == number);
+        found.map(|(ino, file)| (*ino, Arc::clone(&file.staged)))
     }
 
     /// Files of which the bucket lacks a change, and their bytes.
@@ -90,15 +120,24 @@ impl Full {
 }
 
 impl FileSystem {
-    /// Programs may write files at any place, by way of this stage.
+    /// Programs may write files at any place, by way of this stage. What an earlier mount left there has its names from now on.
     #[must_use]
     pub fn in_full(self, area: Area) -> Self {
-        Self { full: Some(Full::new(area)), ..self }
+        let full = Full::new(area);
+        full.take_over(&self.inodes, self.clock.now());
+        Self { full: Some(full), ..self }
     }
 
-    /// Bytes in the stage; `None` without one.
-    pub fn staged_bytes(&self) -> Option<u64> {
-        self.full.as_ref().map(|full| full.area.used())
+    /// The use of the stage; `None` without one.
+    pub fn stage(&self) -> Option<InUse> {
+        let full = self.full.as_ref()?;
+        let pending = full.pending();
+        Some(InUse {
+            bytes: full.area.used(),
+            pending: pending.len() as u64,
+            pending_bytes: pending.iter().map(|staged| staged.size()).sum(),
+            oldest: full.sending.oldest().map(|since| self.clock.now().saturating_duration_since(since)),
+        })
     }
 
     fn full(&self) -> Result<&Full> {
@@ -170,16 +209,28 @@ impl FileSystem {
                 None => staged.renamed(key, crate::s3::Replaces::Nothing)?,
             }
         }
-        files.insert(ino, InStage { staged: Arc::clone(&staged), users: 1 });
+        files.insert(ino, InStage { staged: Arc::clone(&staged), users: 1, writers: 0 });
+        // It is to be stored even if nothing is written to it, and the engine is killed.
+        if id.is_none()
+            && full.is_deferred()
+            && let Err(error) = staged.note_new()
+        {
+            files.remove(&ino);
+            self.inodes.abandon_write(ino);
+            return Err(error.into());
+        }
         Ok(Some(staged))
     }
 
     /// Stores a staged file, if the bucket lacks a change of it, and tells the tree of names.
     async fn store_staged(&self, ino: InodeNo, staged: &Arc<Staged>, turn: &Turn) -> Result<()> {
-        if let Some(meta) = staged.store(turn).await? {
-            self.inodes.stored_from_stage(ino, &meta);
+        let stored = staged.store(turn).await;
+        // An earlier request that was not answered may have made one.
+        let known = staged.take_adopted();
+        if let Some(meta) = stored.as_ref().ok().and_then(Option::as_ref).or(known.as_ref()) {
+            self.inodes.stored_from_stage(ino, meta);
         }
-        Ok(())
+        Ok(stored.map(drop)?)
     }
 
     /// A user of a staged file is gone. The last one stores it; if that fails, its bytes are kept, and the log names them.
@@ -190,12 +241,18 @@ impl FileSystem {
         }
     }
 
-    /// A file without users is stored, and leaves the stage once no program reads it.
+    /// A file without users is stored, or waits for that, and leaves the stage once no program reads it.
     pub(super) async fn settle_staged(&self, ino: InodeNo, staged: &Arc<Staged>) {
         let Ok(full) = self.full() else { return };
+        if full.is_deferred() && staged.is_dirty() {
+            return full.rests(ino, staged, self.clock.now());
+        }
         let turn = staged.turn().await;
         if full.users(ino) > 0 {
             return;
+        }
+        if full.is_deferred() && staged.is_dirty() {
+            return full.rests(ino, staged, self.clock.now());
         }
         if staged.is_dirty()
             && let Err(error) = self.store_staged(ino, staged, &turn).await

@@ -24,6 +24,14 @@ pub(in crate::fs) struct HeldFile {
     turn: Turn,
 }
 
+/// A file that is held, and that a rename may replace before it is stored.
+#[derive(Clone, Debug)]
+pub(in crate::fs) struct Unstored {
+    pub(in crate::fs) ino: InodeNo,
+    /// The object that is under its name meanwhile.
+    pub(in crate::fs) over: Option<ETag>,
+}
+
 impl FileSystem {
     /// Deletes a file. Programs that have it open go on with it.
     pub(in crate::fs) async fn unlink_in_full(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
@@ -50,9 +58,19 @@ impl FileSystem {
     }
 
     async fn unlink_held(&self, held: &HeldFile) -> Result<()> {
+        self.settle_sent(held).await?;
         self.make_whole_for_others(held).await?;
         self.inodes.unlink_staged(held.ino, held.staged.is_in_bucket()).await?;
         held.staged.unlinked();
+        Ok(())
+    }
+
+    /// Finds out whether the bucket has a version of a file whose requests were not answered: under the name that is to go.
+    async fn settle_sent(&self, held: &HeldFile) -> Result<()> {
+        held.staged.settle_sent(&held.turn).await?;
+        if let Some(meta) = held.staged.take_adopted() {
+            self.inodes.stored_from_stage(held.ino, &meta);
+        }
         Ok(())
     }
 
@@ -148,16 +166,22 @@ impl FileSystem {
         flags: u32,
         held: &[HeldFile],
     ) -> Result<()> {
+        let (is_deferred, mut pending) = (self.full()?.is_deferred(), None);
         for file in held {
+            self.settle_sent(file).await?;
             let is_source = self.inodes.is_at(file.ino, from.0, from.1);
-            if !is_source || file.staged.is_in_bucket() {
+            // A replaced file needs no store: nobody sees it there any more.
+            if !is_source && is_deferred {
+                let over = file.staged.replaced_object().map(|(etag, _)| etag);
+                pending = Some(Unstored { ino: file.ino, over });
+            } else if !is_source || file.staged.is_in_bucket() {
                 self.store_staged(file.ino, &file.staged, &file.turn).await?;
             }
             if !is_source {
                 self.make_whole_for_others(file).await?;
             }
         }
-        self.rename_as_object(from, to, flags).await?;
+        self.rename_as_object(from, to, flags, pending).await?;
         for file in held {
             if self.inodes.is_at(file.ino, to.0, to.1) {
                 self.follow_object(file.ino, &file.staged)?;
@@ -209,9 +233,13 @@ impl FileSystem {
             .collect();
         inodes.sort_unstable();
         let held = self.hold_all(inodes).await?;
-        let mut stored = Ok(());
+        let (is_deferred, mut stored) = (self.full()?.is_deferred(), Ok(()));
         for file in &held {
             if stored.is_ok() {
+                stored = self.settle_sent(file).await;
+            }
+            // A file that the bucket does not have only gets another key.
+            if stored.is_ok() && (!is_deferred || file.staged.is_in_bucket()) {
                 stored = self.store_staged(file.ino, &file.staged, &file.turn).await;
             }
         }

@@ -54,6 +54,10 @@ impl Tree {
             return Ok(self.or_page(parent, name, now, recall));
         }
         if let Some(ino) = local {
+            // A file that waits to be stored shows, whether the store answers or not.
+            if matches!(&self.inodes[ino].node, Node::File(file) if file.is_staged()) {
+                return Ok(Recall::Found(ino));
+            }
             return Ok(self.recall_one(ino, now, Ask::DirectoryOnly));
         }
         if let Some(ino) = child {

@@ -1,0 +1,39 @@
+//! Files that an earlier mount left in the stage, to be stored by this one.
+
+use std::time::Instant;
+
+use super::{Full, InStage};
+use crate::inode::{InodeTable, Pending};
+use crate::stage::Left;
+
+impl Full {
+    /// Gives them their names, before the mount serves, and has them sent. One that can't have its name is kept, and the log names it.
+    pub(super) fn take_over(&self, inodes: &InodeTable, now: Instant) {
+        let left = self.area.take_left();
+        let count = left.len();
+        for Left { staged, modified } in left {
+            let (number, size, key) = (staged.number(), staged.size(), staged.key());
+            let pending = Pending { number, size, modified, replaces: staged.replaced_object() };
+            match inodes.plant(&key, pending) {
+                Ok(ino) => {
+                    self.files.lock().insert(ino, InStage { staged, users: 0, writers: 0 });
+                    self.sending.left(ino, now);
+                }
+                Err(error) => match staged.keep_now(&error.to_string()) {
+                    Ok(kept) => {
+                        let kept = kept.display();
+                        tracing::error!(
+                            "\"{key}\" of an earlier mount is not stored: {error}; what was written is in {kept}"
+                        );
+                    }
+                    Err(disk) => tracing::error!(
+                        "\"{key}\" of an earlier mount is not stored: {error}; it stays in the stage: {disk}"
+                    ),
+                },
+            }
+        }
+        if count > 0 {
+            tracing::info!("{count} files that an earlier mount left in the stage are going to be stored");
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Files that are sent behind their last close (`--commit fsync` and `disk`): when, how many at once, and what a failure means.
+//!
+//! Nothing that waits is given up: it is tried again until it is stored, another client's version wins, or the mount ends; then the next mount goes
+//! on with it.
+
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use tokio::sync::{Notify, Semaphore};
+
+use super::Full;
+use crate::fs::handle::{HandleNo, Mode};
+use crate::fs::{FileSystem, Result};
+use crate::inode::InodeNo;
+use crate::stage::{Queue, Staged};
+use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use crate::sync::{Arc, Mutex};
+
+/// Files that are sent at once. Doubling it sends many small files sooner, and takes twice the connections from programs that read.
+pub(super) const SENDS_MAX: usize = 64;
+/// How long a write to a full stage waits for files to leave it; then ENOSPC. Doubling it lets a program outlast a store that is away for longer, and
+/// keeps one that could do without the bytes waiting.
+const ROOM_WITHIN: Duration = Duration::from_secs(60);
+/// How long closed files wait for the local disk to have them. Doubling it syncs fewer files that are soon gone, and a loss of power costs what was
+/// closed in twice the time.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+
+/// The files that wait to be sent.
+#[derive(Debug)]
+pub(super) struct Sending {
+    queue: Mutex<Queue>,
+    /// Rung when the queue changes, or a send ends.
+    bell: Notify,
+    /// Rung when a changed file is closed.
+    to_sync: Notify,
+    /// Told of each send that ends: there may be room.
+    room: Notify,
+    turns: Arc<Semaphore>,
+    /// The last send failed, and the log says so.
+    is_failing: AtomicBool,
+    /// The mount ends.
+    is_over: AtomicBool,
+}
+
+impl Default for Sending {
+    fn default() -> Self {
+        Self {
+            queue: Mutex::default(),
+            bell: Notify::new(),
+            to_sync: Notify::new(),
+            room: Notify::new(),
+            turns: Arc::new(Semaphore::new(SENDS_MAX)),
+            is_failing: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
+        }
+    }
+}
+
+impl Sending {
+    /// A file of an earlier mount.
+    pub(super) fn left(&self, ino: InodeNo, now: Instant) {
+        self.queue.lock().hurry(ino.0, now);
+        self.to_sync.notify_one();
+    }
+
+    /// Since when the oldest change waits.
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.queue.lock().oldest()
+    }
+
+    /// Nothing is sent any more but what is on its way.
+    pub(super) fn end(&self) {
+        self.is_over.store(true, Relaxed);
+        self.bell.notify_one();
+        self.to_sync.notify_one();
+    }
+}
+
+impl Full {
+    /// A program opens the file for writing.
+    pub(super) fn writer_comes(&self, ino: InodeNo, now: Instant) {
+        if let Some(file) = self.files.lock().get_mut(&ino) {
+            file.writers += 1;
+        }
+        if self.is_deferred() {
+            self.sending.queue.lock().opened(ino.0, now);
+        }
+    }
+
+    /// A program closed it.
+    pub(super) fn writer_goes(&self, ino: InodeNo, staged: &Staged, now: Instant) {
+        let is_last = {
+            let mut files = self.files.lock();
+            let file = files.get_mut(&ino);
+            file.is_none_or(|file| {
+                file.writers = file.writers.saturating_sub(1);
+                file.writers == 0
+            })
+        };
+        if is_last && self.is_deferred() {
+            staged.closed();
+            self.waits(ino, staged, now);
+        }
+    }
+
+    /// A changed file that no program writes waits to be sent.
+    fn waits(&self, ino: InodeNo, staged: &Staged, now: Instant) {
+        if staged.is_dirty() {
+            self.sending.queue.lock().closed(ino.0, now);
+            self.sending.bell.notify_one();
+            self.sending.to_sync.notify_one();
+        }
+    }
+
+    /// A changed file that no program has open. It takes no descriptor meanwhile.
+    pub(super) fn rests(&self, ino: InodeNo, staged: &Staged, now: Instant) {
+        if self.writers(ino) == 0 {
+            self.waits(ino, staged, now);
+        }
+        if self.users(ino) == 0 {
+            staged.rest();
+        }
+    }
+
+    /// A program synced a file, and has it open.
+    pub(super) fn synced(&self, ino: InodeNo, staged: &Staged, now: Instant) {
+        if staged.is_dirty() {
+            self.sending.queue.lock().synced(ino.0, now);
+            self.sending.bell.notify_one();
+        }
+    }
+
+    pub(super) fn writers(&self, ino: InodeNo) -> usize {
+        self.files.lock().get(&ino).map_or(0, |file| file.writers)
+    }
+
+    fn lacks_room(&self, written: &Result<()>, bytes: u64) -> bool {
+        written.as_ref().is_err_and(|error| error.errno() == Errno::NOSPC) && self.area.is_full(bytes)
+    }
+
+    /// Changed files that no program writes, and that a loss of power would take.
+    fn unsynced(&self) -> Vec<Arc<Staged>> {
+        let files = self.files.lock();
+        let unsynced = files.values().filter(|file| file.writers == 0 && !file.staged.is_synced());
+        unsynced.map(|file| Arc::clone(&file.staged)).collect()
+    }
+}
+
+impl FileSystem {
+    /// The runtime for a write of this length that failed because the stage is full of files that may leave it.
+    pub(in crate::fs) fn room_may_come(
+        &self,
+        written: &Result<()>,
+        bytes: u64,
+    ) -> Option<&tokio::runtime::Handle> {
+        let full = self.full.as_ref().filter(|full| full.is_deferred())?;
+        full.lacks_room(written, bytes).then(|| full.area.runtime())
+    }
+
+    /// A write that found the stage full: it is tried again as files are stored and leave.
+    ///
+    /// # Errors
+    /// `NOSPC`: none left in time, or none waits.
+    pub(in crate::fs) async fn write_once_there_is_room(
+        &self,
+        handle: HandleNo,
+        (offset, data): (u64, Vec<u8>),
+        tid: u32,
+    ) -> Result<()> {
+        let (full, until) = (self.full()?, self.clock.now() + ROOM_WITHIN);
+        loop {
+            let mut room = std::pin::pin!(full.sending.room.notified());
+            room.as_mut().enable();
+            let open = self.files.get(handle)?;
+            let Mode::Staged(staged) = &open.mode else { return Ok(()) };
+            let written = self.write_staged(&open, staged, (offset, &data), tid);
+            let now = self.clock.now();
+            let is_hopeless = || !full.sending.queue.lock().hurry_all(now) || now >= until;
+            if !full.lacks_room(&written, data.len() as u64) || is_hopeless() {
+                return written;
+            }
+            full.sending.bell.notify_one();
+            if self.clock.timeout(until - now, room).await.is_none() {
+                return written;
+            }
+        }
+    }
+
+    /// Whether files are sent behind their last close: by [`FileSystem::keep_sending`] and [`FileSystem::keep_syncing`].
+    pub fn sends_later(&self) -> bool {
+        self.full.as_ref().is_some_and(Full::is_deferred)
+    }
+
+    /// Sends files as they become due, until the mount ends.
+    pub async fn keep_sending(self: Arc<Self>) {
+        let Some(full) = &self.full else { return };
+        let sending = &full.sending;
+        while !sending.is_over.load(Relaxed) {
+            let mut next = None;
+            // A send that ends rings.
+            while let Ok(turn) = Arc::clone(&sending.turns).try_acquire_owned() {
+                let now = self.clock.now();
+                let mut queue = sending.queue.lock();
+                let Some(ino) = queue.take(now) else {
+                    next = queue.next().map(|due| due.saturating_duration_since(now));
+                    break;
+                };
+                let fs = Arc::clone(&self);
+                tokio::spawn(async move {
+                    fs.send_one(InodeNo(ino)).await;
+                    drop(turn);
+                    if let Some(full) = &fs.full {
+                        full.sending.bell.notify_one();
+                        full.sending.room.notify_waiters();
+                        if full.area.is_to_sweep() {
+                            full.sending.to_sync.notify_one();
+                        }
+                    }
+                });
+            }
+            let rung = sending.bell.notified();
+            match next {
+                Some(wait) => drop(self.clock.timeout(wait, rung).await),
+                None => rung.await,
+            }
+        }
+    }
+
+    async fn send_one(&self, ino: InodeNo) {
+        let Some(full) = &self.full else { return };
+        let queue = &full.sending.queue;
+        let Some(staged) = full.find(ino) else { return queue.lock().done(ino.0) };
+        let sent = {
+            let turn = staged.turn().await;
+            match staged.is_dirty() {
+                true => self.store_staged(ino, &staged, &turn).await,
+                false => Ok(()),
+            }
+        };
+        match sent {
+            Ok(()) => {
+                queue.lock().done(ino.0);
+                if full.sending.is_failing.swap(false, Relaxed) {
+                    tracing::info!("files of the stage are stored again");
+                }
+                match full.writers(ino) {
+                    0 => full.waits(ino, &staged, self.clock.now()),
+                    _ => full.synced(ino, &staged, self.clock.now()),
+                }
+            }
+            Err(_) if staged.is_kept() => queue.lock().done(ino.0),
+            Err(error) => {
+                queue.lock().failed(ino.0, self.clock.now());
+                if !full.sending.is_failing.swap(true, Relaxed) {
+                    tracing::warn!(
+                        "\"{}\" waits in the stage: {error}; it is tried again until it is stored, and so are others",
+                        staged.key()
+                    );
+                }
+                if full.users(ino) == 0 {
+                    staged.rest();
+                }
+                return;
+            }
+        }
+        if full.users(ino) == 0 {
+            self.settle_staged(ino, &staged).await;
+        }
+    }
+
+    /// Has closed files outlive a loss of power soon behind their last close, until the mount ends.
+    pub async fn keep_syncing(self: Arc<Self>) {
+        let Some(full) = &self.full else { return };
+        while !full.sending.is_over.load(Relaxed) {
+            full.sending.to_sync.notified().await;
+            self.clock.sleep(SYNC_EVERY).await;
+            if let Err(error) = full.area.sync_all(full.unsynced()).await {
+                tracing::error!("what was closed is not safe from a loss of power: {error}");
+            }
+        }
+    }
+
+    /// Whether fsync of a directory waits for the local disk.
+    pub fn syncs_names(&self) -> bool {
+        self.sends_later()
+    }
+
+    /// fsync of a directory.
+    ///
+    /// # Errors
+    /// The disk of the stage.
+    pub async fn sync_names(&self) -> Result<()> {
+        Ok(self.full()?.area.sync_names().await?)
+    }
+}

@@ -1,0 +1,81 @@
+//! Files that could not be stored, in `kept/`: each with a `.json` beside it that names it. Nothing here is ever deleted.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::clock::Clock;
+use crate::object::Second;
+
+/// Bytes of a key in the name of a kept file: a file name has 255.
+const NAME_MAX: usize = 120;
+
+/// A file that is kept, and why, as `kept/*.json` has it.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct Kept {
+    /// The file with the bytes.
+    pub(super) file: PathBuf,
+    pub(super) bucket: String,
+    /// The key that it was to have.
+    pub(super) key: Option<String>,
+    pub(super) why: String,
+    /// Seconds since 1970.
+    pub(super) since: i64,
+    /// Whether bytes that were not written here are missing, and are holes in the file.
+    pub(super) is_partial: bool,
+}
+
+/// Numbers that names of a folder begin with.
+pub(super) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
+    let mut numbers = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let name = entry?.file_name();
+        let digits = name.to_str().map(|name| name.split('-').next().unwrap_or_default());
+        numbers.extend(digits.and_then(|digits| digits.parse::<u64>().ok()));
+    }
+    Ok(numbers)
+}
+
+/// Moves a file of the stage to `kept/`.
+pub(super) fn keep(
+    dir: &Path,
+    clock: &Clock,
+    file: u64,
+    bucket: &str,
+    key: Option<&str>,
+    why: String,
+    is_partial: bool,
+) -> io::Result<Kept> {
+    let path = dir.join("kept").join(format!("{file}-{}", shown(key.unwrap_or("unknown"))));
+    let since = Second::of(clock.wall()).map_or(0, Second::get);
+    let (bucket, key) = (bucket.to_owned(), key.map(str::to_owned));
+    let kept = Kept { file: path.clone(), bucket, key, why, since, is_partial };
+    let mut about = path.clone().into_os_string();
+    about.push(".json");
+    let mut about = private().write(true).create(true).truncate(true).open(about)?;
+    about.write_all(&serde_json::to_vec_pretty(&kept)?)?;
+    fs::rename(dir.join("files").join(file.to_string()), &path)?;
+    Ok(kept)
+}
+
+/// The end of a key as a file name.
+fn shown(key: &str) -> String {
+    let plain = |c: char| if c.is_alphanumeric() || "._- ".contains(c) { c } else { '_' };
+    let name: String =
+        key.rsplit('/').find(|part| !part.is_empty()).unwrap_or("unknown").chars().map(plain).collect();
+    let mut end = name.len().min(NAME_MAX);
+    while !name.is_char_boundary(end) {
+        end -= 1;
+    }
+    name[..end].to_owned()
+}
+
+/// Options for files that only this user can read, not through a link.
+pub(super) fn private() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.mode(0o600).custom_flags(rustix::fs::OFlags::NOFOLLOW.bits() as i32);
+    options
+}

@@ -1,0 +1,215 @@
+//! Files that a mount before this one left in the stage: the fate of each is decided, and then carried out.
+//!
+//! A mount that promised the bucket at `close` left nothing that programs count on: it is kept. With the other promises what was written before
+//! the process ended is to be stored; after a loss of power only what the log says was on the disk, since the rest may be of two moments.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::SystemTime;
+
+use anyhow::bail;
+
+use super::kept::{Kept, keep, numbers};
+use super::live::{Files, Live};
+use super::log::{self, Record};
+use crate::clock::Clock;
+
+/// The files of an earlier mount.
+#[derive(Debug)]
+pub(super) struct Left {
+    /// Moved to `kept/`.
+    pub(super) kept: Vec<Kept>,
+    /// Files for this mount to store.
+    pub(super) pending: Vec<Pending>,
+    /// The number of the next file.
+    pub(super) next: u64,
+}
+
+/// A file that an earlier mount left, and that is to be stored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Pending {
+    pub(super) live: Live,
+    /// Bytes of the file.
+    pub(super) size: u64,
+    /// When it was changed last.
+    pub(super) modified: SystemTime,
+}
+
+/// The fate of a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fate {
+    /// It is stored.
+    Pending(Live),
+    /// It is kept.
+    Kept { key: Option<String>, why: &'static str, is_partial: bool },
+    /// It is kept if there are bytes in it: its record was lost.
+    Unknown,
+    /// Nothing of it is wanted.
+    Gone,
+}
+
+/// Decides about a file by what the log says of it.
+fn fate(live: Option<Option<Live>>, commit_is_deferred: bool, is_same_boot: bool, is_doubtful: bool) -> Fate {
+    let mut live = match live {
+        None => return Fate::Unknown,
+        Some(None) => return if is_doubtful { Fate::Unknown } else { Fate::Gone },
+        Some(Some(live)) => live,
+    };
+    live.dirty.is_partial &= !(live.is_sealed && (is_same_boot || !commit_is_deferred));
+    if live.dirty.key.is_none() && !is_doubtful {
+        return Fate::Gone;
+    }
+    let why = match () {
+        () if is_doubtful => "the log of the stage is damaged",
+        () if !commit_is_deferred => "the mount ended before it was stored",
+        () if is_same_boot || live.is_synced => return Fate::Pending(live),
+        () => "the machine stopped before all of it was on the disk",
+    };
+    Fate::Kept { key: live.dirty.key, why, is_partial: live.dirty.is_partial }
+}
+
+/// A rename over a file that was not stored either is two records: if the process ended in between, both files have the name, and the one that got
+/// it last is the file.
+fn without_replaced(mut fates: Vec<(u64, Fate)>) -> Vec<(u64, Fate)> {
+    let mut last: HashMap<String, u64> = HashMap::new();
+    for (_, fate) in &fates {
+        if let Fate::Pending(live) = fate {
+            let named = last.entry(live.dirty.key.clone().unwrap_or_default()).or_default();
+            *named = live.named.max(*named);
+        }
+    }
+    for (_, fate) in &mut fates {
+        if let Fate::Pending(live) = fate
+            && last.get(live.dirty.key.as_deref().unwrap_or_default()) != Some(&live.named)
+        {
+            let (key, is_partial) = (live.dirty.key.take(), live.dirty.is_partial);
+            *fate = Fate::Kept { key, why: "another file took its name", is_partial };
+        }
+    }
+    fates
+}
+
+/// Takes in what is in `dir`.
+///
+/// # Errors
+/// Files in it are to be stored elsewhere; nothing was changed then. Those of the disk.
+pub(super) fn recover(dir: &Path, mount: &log::Mount, clock: &Clock) -> anyhow::Result<Left> {
+    let bytes = match fs::read(dir.join("log")) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error.into()),
+    };
+    let log::Read { records, doubtful } = log::read(&bytes);
+    let (mut before, mut files) = (log::Mount::default(), Files::default());
+    for record in &records {
+        match record {
+            Record::Mount(mount) => before = mount.clone(),
+            record => files.add(record),
+        }
+    }
+    let mut next = 1 + numbers(&dir.join("kept"))?.into_iter().max().unwrap_or(0);
+    let mut left = numbers(&dir.join("files"))?;
+    left.sort_unstable();
+    next = next.max(1 + left.last().copied().unwrap_or(0));
+    let is_same_boot = !before.boot.is_empty() && before.boot == mount.boot;
+    let fates: Vec<_> = left
+        .into_iter()
+        .map(|file| {
+            let is_doubtful = doubtful.contains(&file);
+            (file, fate(files.remove(file), before.commit.is_deferred(), is_same_boot, is_doubtful))
+        })
+        .collect();
+    let fates = without_replaced(fates);
+    let pending = fates.iter().filter(|(_, fate)| matches!(fate, Fate::Pending(_))).count();
+    let place = |of: &log::Mount| (of.bucket.clone(), of.prefix.clone(), of.endpoint.clone());
+    if pending > 0 && place(&before) != place(mount) {
+        bail!(
+            "{pending} files in it are still to be stored in bucket {:?}, prefix {:?}, at {}: mount that with this stage, \
+             or give this mount another directory",
+            before.bucket,
+            before.prefix,
+            before.endpoint
+        );
+    }
+    if pending > 0 && !mount.commit.is_deferred() {
+        bail!(
+            "{pending} files in it are still to be stored: mount with --commit disk or fsync, as before, until they are"
+        );
+    }
+    let mut left = Left { kept: Vec::new(), pending: Vec::new(), next };
+    for (file, fate) in fates {
+        let path = dir.join("files").join(file.to_string());
+        let to_kept = |key: Option<&str>, why: &str, is_partial| {
+            keep(dir, clock, file, &before.bucket, key, why.to_owned(), is_partial)
+        };
+        match fate {
+            Fate::Pending(live) => {
+                let about = fs::symlink_metadata(&path)?;
+                left.pending.push(Pending { live, size: about.len(), modified: about.modified()? });
+            }
+            Fate::Kept { key, why, is_partial } => {
+                left.kept.push(to_kept(key.as_deref(), why, is_partial)?);
+            }
+            Fate::Unknown if fs::symlink_metadata(&path)?.blocks() > 0 => {
+                left.kept.push(to_kept(None, "the mount ended before it was stored", true)?);
+            }
+            Fate::Unknown | Fate::Gone => fs::remove_file(&path)?,
+        }
+    }
+    Ok(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::log::Dirty;
+    use super::*;
+
+    #[test]
+    fn after_a_power_cut_only_what_was_synced_since_its_last_open_is_stored() {
+        let live = |is_synced| {
+            let dirty = Dirty { key: Some("a".into()), ..Dirty::default() };
+            Some(Some(Live { dirty, is_synced, ..Live::default() }))
+        };
+        let is_pending = |fate| matches!(fate, Fate::Pending(_));
+        for (is_synced, is_same_boot) in [(false, true), (true, true), (true, false)] {
+            assert!(is_pending(fate(live(is_synced), true, is_same_boot, false)));
+            assert!(
+                !is_pending(fate(live(is_synced), false, is_same_boot, false)),
+                "close promised the bucket"
+            );
+            assert!(
+                !is_pending(fate(live(is_synced), true, is_same_boot, true)),
+                "a damaged log proves nothing"
+            );
+        }
+        let kept = fate(live(false), true, false, false);
+        assert!(matches!(&kept, Fate::Kept { key: Some(key), .. } if key == "a"), "{kept:?}");
+    }
+
+    #[test]
+    fn of_two_files_with_one_name_the_one_that_was_renamed_last_is_stored() {
+        let mut files = Files::default();
+        let dirty =
+            |file, key: &str| Record::Dirty(Dirty { file, key: Some(key.into()), ..Dirty::default() });
+        for record in [dirty(1, "target"), dirty(2, "tmp"), dirty(1, "target")] {
+            files.add(&record);
+        }
+        files.add(&Record::Moved { file: 2, key: Some("target".into()), replaces: None });
+        let mut fates = || [1, 2].map(|file| (file, fate(files.remove(file), true, true, false))).to_vec();
+        let fates = without_replaced(fates());
+        assert!(matches!(fates[0].1, Fate::Kept { .. }), "{fates:?}");
+        assert!(matches!(fates[1].1, Fate::Pending(_)), "{fates:?}");
+    }
+
+    #[test]
+    fn what_has_no_name_any_more_is_gone_and_what_has_no_record_is_kept() {
+        let unlinked = Some(Some(Live::default()));
+        assert_eq!(fate(unlinked, true, true, false), Fate::Gone);
+        assert_eq!(fate(Some(None), true, true, false), Fate::Gone);
+        assert_eq!(fate(None, true, true, false), Fate::Unknown);
+        assert_eq!(fate(Some(None), true, true, true), Fate::Unknown, "a later record was lost");
+    }
+}

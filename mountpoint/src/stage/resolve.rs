@@ -1,0 +1,119 @@
+//! Whether the version in the bucket is of this file: a request that stored it may have had no answer, or a process that has ended since.
+
+use sha2::{Digest as _, Sha256};
+
+use super::log::{Digest, Record};
+use super::send::digest;
+use super::{Error, Staged, Turn};
+use crate::buffer::BLOCK;
+use crate::object::{ObjectId, ObjectMeta};
+use crate::s3::Replaces;
+use crate::sync::Arc;
+
+impl Staged {
+    /// Finds out what became of requests without an answer, before the name changes. One that is still on its way could make an object of that
+    /// name later, and not once there is a version that it does not know: so the file is stored.
+    ///
+    /// # Errors
+    /// The errors of `store`.
+    pub async fn settle_sent(self: &Arc<Self>, turn: &Turn) -> Result<(), Error> {
+        if self.resolve().await?.is_none() && !self.state.lock().sent.is_empty() {
+            let stored = self.store(turn).await?;
+            let mut state = self.state.lock();
+            state.adopted = stored.or(state.adopted.take());
+        }
+        Ok(())
+    }
+
+    /// An image of this file that the bucket turned out to have. Once.
+    pub fn take_adopted(&self) -> Option<ObjectMeta> {
+        self.state.lock().adopted.take()
+    }
+
+    /// Looks at the bucket if it may have an image of this file that this mount does not know of. That image is then the version that the next
+    /// one replaces; if it is the file as it is now, the answer has it, and nothing is left to send.
+    pub(super) async fn resolve(self: &Arc<Self>) -> Result<Option<ObjectMeta>, Error> {
+        let (key, replaces, sent) = {
+            let state = self.state.lock();
+            (state.key.clone(), state.replaces.clone(), state.sent.clone())
+        };
+        if sent.is_empty() {
+            return Ok(None);
+        }
+        let Some(meta) = self.shared.uploader.look(&key).await? else { return Ok(None) };
+        let is_possible = replaces != Replaces::Version(meta.etag.clone())
+            && sent.iter().any(|image| image.size == meta.size);
+        if !is_possible {
+            return Ok(None);
+        }
+        let there = self.digest_of(ObjectId::of(key, &meta), meta.size).await?;
+        if !sent.contains(&there) {
+            return Ok(None);
+        }
+        self.adopt(&meta)?;
+        let (generation, is_whole) = {
+            let state = self.state.lock();
+            (state.image.generation(), state.image.is_dirty() && !state.image.needs_base())
+        };
+        if is_whole && self.size() == there.size && self.digest_here(there.size).await? == there {
+            self.is_stored(generation, &meta)?;
+            if !self.is_dirty() {
+                return Ok(Some(meta));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The version in the bucket is an earlier state of this file. What is not here is there, at the same place.
+    fn adopt(&self, meta: &ObjectMeta) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        let (file, etag) = (self.number, meta.etag.as_str().to_owned());
+        if state.is_noted {
+            self.shared.folder.append(&[Record::Stored { file, etag, size: meta.size }])?;
+        }
+        state.replaces = Replaces::Version(meta.etag.clone());
+        state.object = meta.size;
+        if state.image.needs_base() {
+            let id = ObjectId::of(state.key.clone(), meta);
+            state.reader = Some(Arc::new(self.shared.prefetcher.open(id, meta.size, None)));
+        }
+        state.adopted = Some(meta.clone());
+        state.sent.clear();
+        Ok(())
+    }
+
+    async fn digest_of(&self, id: ObjectId, size: u64) -> Result<Digest, Error> {
+        let reader = self.shared.prefetcher.open(id, size, None);
+        let (mut hash, mut at) = (Sha256::new(), 0);
+        while at < size {
+            let length = (size - at).min(BLOCK as u64) as usize;
+            let (give, given) = tokio::sync::oneshot::channel();
+            reader.read(at, length, move |result| drop(give.send(result)));
+            let gone = || std::io::Error::from(std::io::ErrorKind::UnexpectedEof);
+            let bytes = given.await.map_err(|_| gone())??;
+            if bytes.len() != length {
+                return Err(gone().into());
+            }
+            hash.update(bytes.to_vec());
+            at += length as u64;
+        }
+        Ok(digest(size, hash))
+    }
+
+    async fn digest_here(self: &Arc<Self>, size: u64) -> Result<Digest, Error> {
+        let this = Arc::clone(self);
+        let hashed = self.shared.runtime.spawn_blocking(move || {
+            let (file, mut hash, mut at) = (this.file_for_now()?, Sha256::new(), 0);
+            let mut bytes = vec![0; BLOCK];
+            while at < size {
+                let length = (size - at).min(BLOCK as u64) as usize;
+                let got = super::staged::read_at_most(&file, &mut bytes[..length], at)?;
+                bytes[got..length].fill(0);
+                hash.update(&bytes[..length]);
+                at += length as u64;
+            }
+            std::io::Result::Ok(digest(size, hash))
+        });
+        Ok(hashed.await.map_err(std::io::Error::other)??)
+    }
+}

@@ -1,0 +1,81 @@
+//! Makes staged files outlive a loss of power: first the bytes, then the record that says so.
+
+use super::log::Record;
+use super::{Error, Staged};
+use crate::sync::Arc;
+
+impl Staged {
+    /// Returns when all that was written before outlives a loss of power of this machine.
+    ///
+    /// # Errors
+    /// `Disk`: the bytes are kept, since the kernel may have lost some of them, and each later change fails.
+    pub async fn sync(self: &Arc<Self>) -> Result<(), Error> {
+        let this = Arc::clone(self);
+        let synced = self.shared.runtime.spawn_blocking(move || this.sync_now());
+        synced.await.map_err(std::io::Error::other)?
+    }
+
+    /// The same, on a thread that may wait for the disk.
+    pub(super) fn sync_now(&self) -> Result<(), Error> {
+        let before = {
+            let state = self.state.lock();
+            if let Some(error) = &state.error {
+                return Err(error.clone());
+            }
+            if !state.image.is_dirty() {
+                return Ok(());
+            }
+            Before {
+                generation: state.image.generation(),
+                opens: state.opens,
+                is_whole: !state.image.needs_base(),
+                is_named: state.is_named,
+            }
+        };
+        if !self.is_synced() {
+            if let Err(error) = self.file_for_now().and_then(|file| file.sync_data()) {
+                let kept = self.keep_now(&format!("the disk of the stage failed: {error}"))?;
+                tracing::error!(
+                    "\"{}\" could not be synced to the disk of the stage: {error}; what can be read of it is in {}",
+                    self.key(),
+                    kept.display()
+                );
+                return Err(error.into());
+            }
+            if !before.is_named {
+                self.shared.folder.sync_names()?;
+            }
+            self.note_synced(&before)?;
+        }
+        Ok(self.shared.folder.sync_log()?)
+    }
+
+    /// Whether all that was written outlives a loss of power, once the log does.
+    pub fn is_synced(&self) -> bool {
+        let state = self.state.lock();
+        !state.image.is_dirty() || state.synced == Some(state.image.generation())
+    }
+
+    /// The bytes of that moment are on the disk.
+    fn note_synced(&self, before: &Before) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        // Opened since and changed: the disk may have a part of that.
+        if state.opens != before.opens || !state.image.is_dirty() {
+            return Ok(());
+        }
+        let file = self.number;
+        let sealed = (before.is_whole && state.object > 0).then_some(Record::Sealed { file });
+        let records: Vec<_> = sealed.into_iter().chain([Record::Synced { file }]).collect();
+        self.shared.folder.append(&records)?;
+        (state.was_synced, state.is_named, state.synced) = (true, true, Some(before.generation));
+        Ok(())
+    }
+}
+
+/// The state of a file before its bytes go to the disk.
+struct Before {
+    generation: u64,
+    opens: u64,
+    is_whole: bool,
+    is_named: bool,
+}

@@ -1,0 +1,205 @@
+//! Engines that are killed, and machines that lose power, after each step of programs: what the next mount finds.
+//!
+//! A killed engine leaves the directory as it is. After a loss of power the same directory is found by another boot: what its log does not
+//! vouch for is kept.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+
+use super::kept::Kept;
+use super::log::Mount;
+use super::*;
+use crate::buffer;
+use crate::metrics::Metrics;
+use crate::prefetch;
+use crate::testing::MemoryClient;
+use crate::upload;
+
+struct Engine {
+    shared: Arc<Shared>,
+    kept: Vec<Kept>,
+    pending: Vec<Pending>,
+}
+
+/// An engine that takes this directory, on a machine of this boot.
+fn engine(dir: &Path, boot: &str, client: &MemoryClient) -> Engine {
+    let (runtime, clock) = (tokio::runtime::Handle::current(), Clock::machine());
+    let pool = Pool::new(&buffer::Config { target: 64 << 20, network: 8 << 20 });
+    let metrics = Arc::new(Metrics::default());
+    let uploader = Uploader::new(
+        client.arc(),
+        pool.clone(),
+        upload::Config::default(),
+        clock.clone(),
+        Arc::clone(&metrics),
+        runtime.clone(),
+    );
+    let prefetcher = Prefetcher::new(
+        client.arc(),
+        None,
+        pool.clone(),
+        prefetch::Config::default(),
+        clock.clone(),
+        metrics,
+        runtime.clone(),
+    );
+    let mount = Mount { boot: boot.into(), commit: Commit::Disk, ..Mount::default() };
+    let (folder, kept, pending) = Folder::open(dir, mount, 1 << 30, clock).unwrap();
+    let shared = Shared { folder, uploader, prefetcher, pool, runtime, pending: Mutex::default() };
+    Engine { shared: Arc::new(shared), kept, pending }
+}
+
+impl Engine {
+    fn new_file(&self, key: &str) -> Arc<Staged> {
+        let staged = Staged::create(Arc::clone(&self.shared), key.into(), None).unwrap();
+        staged.note_new().unwrap();
+        Arc::new(staged)
+    }
+
+    /// The files that are to be stored, by their keys.
+    async fn files(&self) -> BTreeMap<String, Vec<u8>> {
+        let mut files = BTreeMap::new();
+        for pending in self.pending.clone() {
+            let staged = Arc::new(Staged::pending(Arc::clone(&self.shared), pending));
+            let (give, given) = tokio::sync::oneshot::channel();
+            staged.read(0, 1 << 20, move |bytes| drop(give.send(bytes.map(|bytes| bytes.to_vec()))));
+            files.insert(staged.key().as_str().to_owned(), given.await.unwrap().unwrap());
+        }
+        files
+    }
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to.join("files")).unwrap();
+    fs::copy(from.join("log"), to.join("log")).unwrap();
+    for entry in fs::read_dir(from.join("files")).unwrap() {
+        let entry = entry.unwrap();
+        let bytes = fs::read(entry.path()).unwrap();
+        let copy = fs::File::create(to.join("files").join(entry.file_name())).unwrap();
+        copy.set_len(bytes.len() as u64).unwrap();
+        // A hole stays one.
+        if bytes.iter().any(|byte| *byte != 0) {
+            copy.write_all_at(&bytes, 0).unwrap();
+        }
+    }
+}
+
+/// The files that a mount after a kill of this moment stores; and those that one after a loss of power does, and how many it keeps.
+async fn left(
+    dir: &Path,
+    client: &MemoryClient,
+) -> (BTreeMap<String, Vec<u8>>, BTreeMap<String, Vec<u8>>, usize) {
+    let (killed, dark) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    copy(dir, killed.path());
+    copy(dir, dark.path());
+    let after_kill = engine(killed.path(), "one", client);
+    assert_eq!(after_kill.kept.len(), 0, "what was acknowledged is to be stored");
+    let after_dark = engine(dark.path(), "two", client);
+    (after_kill.files().await, after_dark.files().await, after_dark.kept.len())
+}
+
+fn files<const N: usize>(files: [(&str, &[u8]); N]) -> BTreeMap<String, Vec<u8>> {
+    files.into_iter().map(|(key, bytes)| (key.to_owned(), bytes.to_vec())).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_step_outlives_a_kill_and_what_was_synced_a_loss_of_power() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let etag = client.insert("patched", b"0123456789".to_vec());
+    let engine = engine(dir.path(), "one", &client);
+    let left = || left(dir.path(), &client);
+
+    let new = engine.new_file("new");
+    assert_eq!(left().await, (files([("new", b"")]), files([]), 1), "it was closed, not synced");
+    new.write(0, b"abc").unwrap();
+    assert_eq!(left().await, (files([("new", b"abc")]), files([]), 1));
+    new.sync().await.unwrap();
+    assert_eq!(left().await, (files([("new", b"abc")]), files([("new", b"abc")]), 0));
+    new.renamed("renamed".into(), crate::s3::Replaces::Nothing).unwrap();
+    let renamed = files([("renamed", b"abc")]);
+    assert_eq!(left().await, (renamed.clone(), renamed, 0), "a rename needs no sync of the bytes");
+
+    // Opened again: what comes then may be on the disk in part.
+    new.closed();
+    new.write(1, b"X").unwrap();
+    assert_eq!(left().await, (files([("renamed", b"aXc")]), files([]), 1));
+    new.sync().await.unwrap();
+    assert_eq!(left().await.1, files([("renamed", b"aXc")]));
+
+    // Bytes of the object, and those that were written here.
+    let id = ObjectId::by_etag("patched".into(), etag);
+    let base = Base { id, size: 10, first: None };
+    let patched = Arc::new(Staged::create(Arc::clone(&engine.shared), "patched".into(), Some(base)).unwrap());
+    assert_eq!(left().await.0.len(), 1, "a file without a change is the bucket's");
+    patched.write(8, b"ABC").unwrap();
+    patched.sync().await.unwrap();
+    patched.write(2, b"--").unwrap();
+    let (after_kill, after_dark, kept) = left().await;
+    assert_eq!((after_kill["patched"].as_slice(), kept), (&b"01--4567ABC"[..], 0));
+    assert!(after_dark["patched"].ends_with(b"4567ABC"), "{after_dark:?}");
+    patched.set_size(4).unwrap();
+    patched.set_size(6).unwrap();
+    assert_eq!(left().await.0["patched"], b"01--\0\0");
+
+    // A send stores the file: from then on it is the bucket's.
+    let turn = patched.turn().await;
+    let meta = patched.store(&turn).await.unwrap().expect("there was a change");
+    drop(turn);
+    assert_eq!(meta.size, 6);
+    assert_eq!(stored(&client, "patched"), b"01--\0\0");
+    assert!(!left().await.0.contains_key("patched"));
+    patched.write(0, b"2").unwrap();
+    assert_eq!(left().await.0["patched"], b"21--\0\0");
+
+    // A removed file is gone for both.
+    patched.unlinked();
+    new.unlinked();
+    assert_eq!(left().await, (files([]), files([]), 0));
+    drop((patched, new));
+    engine.shared.folder.sweep().unwrap();
+    assert_eq!(fs::read_dir(dir.path().join("files")).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stored_image_is_known_again_though_its_answer_was_lost() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let etag = client.insert("file", b"0123456789".to_vec());
+    let before = {
+        let engine = engine(dir.path(), "one", &client);
+        let base = Base { id: ObjectId::by_etag("file".into(), etag), size: 10, first: None };
+        let staged = Arc::new(Staged::create(Arc::clone(&engine.shared), "file".into(), Some(base)).unwrap());
+        staged.write(3, b"abc").unwrap();
+        staged.sync().await.unwrap();
+        // The state just before the request is sent; that of the bucket after it is made by hand.
+        let copied = tempfile::tempdir().unwrap();
+        let image = super::log::Digest { size: 10, sha256: sha256(b"012abc6789") };
+        let sending = super::log::Record::Sending { file: staged.number(), image };
+        engine.shared.folder.append(&[sending]).unwrap();
+        copy(dir.path(), copied.path());
+        copied
+    };
+    client.insert("file", b"012abc6789".to_vec());
+    let ours = engine(before.path(), "two", &client);
+    let staged = Arc::new(Staged::pending(Arc::clone(&ours.shared), ours.pending[0].clone()));
+    staged.write(9, b"!").unwrap();
+    let turn = staged.turn().await;
+    staged.store(&turn).await.unwrap().expect("its own version does not conflict");
+    assert_eq!(stored(&client, "file"), b"012abc678!");
+
+    // Another client's version is one, whatever was sent before.
+    client.insert("file", b"012abc678?".to_vec());
+    staged.write(0, b"?").unwrap();
+    assert!(matches!(staged.store(&turn).await, Err(Error::Conflict { .. })));
+    assert_eq!(stored(&client, "file"), b"012abc678?");
+}
+
+fn stored(client: &MemoryClient, key: &str) -> Vec<u8> {
+    client.object(key).expect("the bucket has it").to_vec()
+}
+
+fn sha256(bytes: &[u8]) -> String {
+    use sha2::Digest as _;
+    sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}

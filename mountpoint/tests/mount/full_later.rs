@@ -1,0 +1,336 @@
+//! `--commit disk` and `fsync`: close waits for nothing, files are sent behind it, and what waits outlives the engine.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use s3server::{Effect, Fault};
+use tempfile::TempDir;
+
+use super::full::{FullMount, kept, setup};
+use super::semantics::assert_errno;
+use crate::common::{Pattern, Store, TestMount, until};
+
+const DISK: &[&str] = &["--commit", "disk", "--operation-timeout", "2"];
+
+/// A store that refuses to store anything until its faults are cleared.
+fn shut(store: &Arc<Store>) {
+    for operation in ["PutObject", "CreateMultipartUpload"] {
+        let refused = Effect::Error { status: 403, code: "AccessDenied".to_owned() };
+        store.faults().add(Fault::on(operation, refused).times(u64::MAX));
+    }
+}
+
+/// Unmounts. A program of the machine that looks at all mounts may have this one open for a moment.
+fn unmount(mount: &TestMount) {
+    let unmounts = || Command::new("umount").arg(mount.dir()).status().unwrap().success();
+    until("it is unmounted", unmounts);
+}
+
+fn files_of(stage: &TempDir) -> usize {
+    fs::read_dir(stage.path().join("files")).unwrap().count()
+}
+
+#[test]
+fn close_waits_for_nothing_and_the_bucket_gets_the_file_soon() {
+    let store = Store::new();
+    store.plant("patched", &Pattern(1).bytes(0, 9_000_000));
+    for commit in ["disk", "fsync"] {
+        let Some(full) = FullMount::of(&store, &["--commit", commit, "--operation-timeout", "2"]) else {
+            return;
+        };
+        shut(&store);
+        fs::write(full.path("new"), commit).unwrap();
+        fs::write(full.path("empty"), b"").unwrap();
+        let patched = File::options().read(true).write(true).open(full.path("patched")).unwrap();
+        patched.write_all_at(commit.as_bytes(), 5_000_000).unwrap();
+        drop(patched);
+        for round in 0..2 {
+            assert_eq!(fs::read(full.path("new")).unwrap(), commit.as_bytes(), "{round}");
+            assert_eq!(fs::metadata(full.path("empty")).unwrap().len(), 0);
+            let mut names: Vec<_> =
+                fs::read_dir(full.mount.dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+            names.sort();
+            assert_eq!(names, ["empty", "new", "patched"]);
+            assert!(fs::read(full.path("patched")).unwrap()[5_000_000..].starts_with(commit.as_bytes()));
+            until("a send was refused", || full.mount.log().contains("waits in the stage"));
+        }
+        assert!(store.get("patched").unwrap()[5_000_000..] != *commit.as_bytes());
+        store.faults().clear();
+        until("nothing stays in the stage", || files_of(&full.stage) == 0);
+        let patched = store.get("patched").unwrap();
+        assert!(patched.len() == 9_000_000 && patched[5_000_000..].starts_with(commit.as_bytes()));
+        assert_eq!(store.get("new").unwrap(), commit.as_bytes());
+        assert_eq!(store.get("empty").unwrap(), b"");
+        assert!(kept(&full.stage).is_empty());
+        for name in ["new", "empty"] {
+            fs::remove_file(full.path(name)).unwrap();
+            assert_eq!(store.get(name), None);
+        }
+    }
+}
+
+#[test]
+fn what_waits_when_the_engine_is_killed_is_stored_by_the_next_mount() {
+    let store = Store::new();
+    store.plant("patched", &Pattern(1).bytes(0, 9_000_000));
+    store.plant("cut", &Pattern(2).bytes(0, 100_000));
+    store.plant("replaced", b"before");
+    let Some(mut full) = FullMount::of(&store, DISK) else { return };
+    shut(&store);
+    let open = |name| File::options().read(true).write(true).open(full.path(name)).unwrap();
+    for name in ["new", "gone", "old name", "empty"] {
+        fs::write(full.path(name), if name == "empty" { "" } else { name }).unwrap();
+    }
+    fs::remove_file(full.path("gone")).unwrap();
+    fs::rename(full.path("old name"), full.path("new name")).unwrap();
+    fs::write(full.path("tmp"), b"after").unwrap();
+    fs::rename(full.path("tmp"), full.path("replaced")).unwrap();
+    let (patched, cut) = (open("patched"), open("cut"));
+    patched.write_all_at(b"first", 1_000_000).unwrap();
+    patched.write_all_at(b"second", 8_999_997).unwrap();
+    patched.sync_all().unwrap();
+    patched.write_all_at(b"third", 3).unwrap();
+    cut.set_len(1_000).unwrap();
+    cut.set_len(2_000).unwrap();
+    let half = File::create_new(full.path("open and not closed")).unwrap();
+    half.write_all_at(b"half", 0).unwrap();
+    full.mount.kill_9();
+    drop((patched, cut, half));
+    assert_eq!(store.keys(), ["cut", "patched", "replaced"], "nothing was sent");
+
+    let mut expected = Pattern(1).bytes(0, 9_000_000);
+    for (at, bytes) in [(3, &b"third"[..]), (1_000_000, b"first"), (8_999_997, b"second")] {
+        expected.resize(expected.len().max(at + bytes.len()), 0);
+        expected[at..at + bytes.len()].copy_from_slice(bytes);
+    }
+    let mut short = Pattern(2).bytes(0, 1_000);
+    short.resize(2_000, 0);
+    let files: [(&str, &[u8]); 7] = [
+        ("cut", &short),
+        ("empty", b""),
+        ("new", b"new"),
+        ("new name", b"old name"),
+        ("open and not closed", b"half"),
+        ("patched", &expected),
+        ("replaced", b"after"),
+    ];
+    // Once more with the store shut: what is left is left again.
+    let mount = full.mount.remount(&setup(&full.stage, DISK));
+    let mut names: Vec<_> =
+        fs::read_dir(mount.dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!(names, files.map(|(name, _)| name));
+    for (name, bytes) in files {
+        assert!(fs::read(mount.path(name)).unwrap() == bytes, "{name}");
+    }
+    store.faults().clear();
+    until("nothing stays in the stage", || files_of(&full.stage) == 0);
+    for (name, bytes) in files {
+        assert!(store.get(name).is_some_and(|stored| stored == bytes), "{name}");
+    }
+    assert_eq!(store.keys(), files.map(|(name, _)| name));
+    assert!(kept(&full.stage).is_empty(), "{:?}", mount.complaints());
+}
+
+#[test]
+fn what_is_not_sent_at_the_unmount_is_left_to_the_next_mount() {
+    let store = Store::new();
+    let Some(full) = FullMount::of(&store, DISK) else { return };
+    fs::write(full.path("sent"), b"sent").unwrap();
+    let FullMount { mut mount, stage } = full;
+    unmount(&mount);
+    assert!(mount.end().success());
+    assert_eq!(store.get("sent").unwrap(), b"sent", "the end of the mount waits for what can be sent");
+    drop(mount);
+    let mut mount = TestMount::of(&store, &setup(&stage, DISK)).unwrap();
+    shut(&store);
+    fs::create_dir(mount.path("dir")).unwrap_err();
+    fs::write(mount.path("left"), b"left").unwrap();
+    unmount(&mount);
+    assert!(mount.end().success());
+    let line = "they stay in the stage, and the next mount";
+    assert!(mount.complaints().iter().any(|said| said.contains(line)), "{:?}", mount.complaints());
+    drop(mount);
+    assert!(kept(&stage).is_empty() && files_of(&stage) == 1);
+    store.faults().clear();
+    // The promise of the next mount is its own.
+    let mount = TestMount::of(&store, &setup(&stage, DISK)).unwrap();
+    assert_eq!(fs::read(mount.path("left")).unwrap(), b"left");
+    until("it is stored", || store.get("left").is_some_and(|bytes| bytes == b"left"));
+}
+
+#[test]
+fn a_version_of_another_client_wins_over_what_waits_and_that_is_kept() {
+    let store = Store::new();
+    store.plant("held", b"before");
+    let Some(full) = FullMount::of(&store, DISK) else { return };
+    shut(&store);
+    let held = File::options().read(true).write(true).open(full.path("held")).unwrap();
+    held.write_all_at(b"ours", 0).unwrap();
+    held.sync_all().unwrap();
+    fs::write(full.path("new"), b"ours").unwrap();
+    store.faults().clear();
+    store.put("new", "theirs");
+    store.put("held", "theirs");
+    until("what waited is kept", || kept(&full.stage).contains(&b"ours".to_vec()));
+    until("the name is the bucket's", || fs::read(full.path("new")).ok() == Some(b"theirs".to_vec()));
+    // A program that has the file open hears of it at the next call that is sent.
+    fs::rename(full.path("held"), full.path("moved")).unwrap_err();
+    assert_errno(held.write_all_at(b"more", 0), Errno::STALE);
+    assert_errno(held.sync_all(), Errno::STALE);
+    drop(held);
+    until("both are kept", || kept(&full.stage).len() == 2);
+    let lines = full.mount.complaints();
+    assert_eq!(lines.iter().filter(|line| line.contains("/kept/")).count(), 2, "{lines:?}");
+    assert_eq!(
+        (store.get("new").unwrap(), store.get("held").unwrap()),
+        (b"theirs".to_vec(), b"theirs".to_vec())
+    );
+}
+
+#[test]
+fn files_that_are_soon_gone_or_replaced_cost_no_request() {
+    let store = Store::new();
+    let Some(full) = FullMount::of(&store, DISK) else { return };
+    // Whatever is sent before a name goes, waits for the answer.
+    shut(&store);
+    store.requests().reset();
+    for n in 0..20 {
+        fs::write(full.path("index.lock"), format!("{n}")).unwrap();
+        fs::rename(full.path("index.lock"), full.path("index")).unwrap();
+        fs::write(full.path("gone"), b"gone").unwrap();
+        fs::remove_file(full.path("gone")).unwrap();
+    }
+    assert_eq!(fs::read(full.path("index")).unwrap(), b"19");
+    assert_eq!(store.requests().count("DeleteObject"), 0);
+    assert_eq!(store.requests().count("CopyObject"), 0);
+    store.faults().clear();
+    until("the last one is stored", || files_of(&full.stage) == 0);
+    assert_eq!((store.get("index").unwrap(), store.keys()), (b"19".to_vec(), vec!["index".to_owned()]));
+}
+
+#[test]
+fn a_rename_over_a_waiting_file_replaces_what_that_one_was_to_replace() {
+    let store = Store::new();
+    store.plant("file", b"of the bucket");
+    let Some(full) = FullMount::of(&store, DISK) else { return };
+    shut(&store);
+    for text in ["first", "second", "third"] {
+        fs::write(full.path("tmp"), text).unwrap();
+        fs::rename(full.path("tmp"), full.path("file")).unwrap();
+    }
+    store.faults().clear();
+    until("the last one is stored", || files_of(&full.stage) == 0);
+    assert_eq!(store.get("file").unwrap(), b"third");
+    assert!(kept(&full.stage).is_empty(), "{:?}", full.mount.complaints());
+    shut(&store);
+    for text in ["fourth", "fifth"] {
+        fs::write(full.path("tmp"), text).unwrap();
+        fs::rename(full.path("tmp"), full.path("file")).unwrap();
+    }
+    fs::remove_file(full.path("file")).unwrap();
+    assert_eq!(store.keys(), [""; 0], "nothing of before shows again");
+}
+
+#[test]
+fn a_request_whose_answer_is_lost_with_the_engine_is_no_conflict() {
+    let store = Store::new();
+    store.plant("replaced", b"before");
+    let Some(mut full) = FullMount::of(&store, DISK) else { return };
+    store.faults().add(Fault::on("PutObject", Effect::Hold).times(2));
+    let file = File::options().write(true).open(full.path("replaced")).unwrap();
+    file.set_len(0).unwrap();
+    (&file).write_all(b"first").unwrap();
+    drop(file);
+    fs::write(full.path("new"), b"first").unwrap();
+    until("the store has both", || store.sizes() == [("new".to_owned(), 5), ("replaced".to_owned(), 5)]);
+    // One has a change that no request has.
+    let mut more = File::options().append(true).open(full.path("new")).unwrap();
+    more.write_all(b" second").unwrap();
+    full.mount.kill_9();
+    drop(more);
+    store.faults().clear();
+    let mount = full.mount.remount(&setup(&full.stage, DISK));
+    until("nothing waits", || files_of(&full.stage) == 0);
+    assert_eq!(store.get("new").unwrap(), b"first second");
+    assert_eq!(store.get("replaced").unwrap(), b"first");
+    assert!(kept(&full.stage).is_empty(), "{:?}", mount.complaints());
+}
+
+#[test]
+fn directories_with_waiting_files_are_renamed_and_listed() {
+    let store = Store::new();
+    let Some(mut full) = FullMount::of(&store, DISK) else { return };
+    fs::create_dir_all(full.path("dir/below")).unwrap();
+    shut(&store);
+    for name in ["dir/a", "dir/below/b"] {
+        fs::write(full.path(name), name).unwrap();
+    }
+    assert_errno(fs::remove_dir(full.path("dir/below")), Errno::NOTEMPTY);
+    full.mount.kill_9();
+    let mount = full.mount.remount(&setup(&full.stage, DISK));
+    let list = |path: &Path| {
+        let mut names: Vec<_> = fs::read_dir(path)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(list(&mount.path("dir")), ["a", "below"]);
+    store.faults().clear();
+    fs::rename(mount.path("dir"), mount.path("moved")).unwrap();
+    let mut bytes = String::new();
+    File::open(mount.path("moved/below/b")).unwrap().read_to_string(&mut bytes).unwrap();
+    assert_eq!(bytes, "dir/below/b");
+    until("both are stored under the new name", || {
+        store.get("moved/a").is_some_and(|bytes| bytes == b"dir/a")
+            && store.get("moved/below/b").is_some_and(|bytes| bytes == b"dir/below/b")
+    });
+    until("nothing waits", || files_of(&full.stage) == 0);
+    assert!(!store.keys().iter().any(|key| key.starts_with("dir/")), "{:?}", store.keys());
+}
+
+#[test]
+fn a_stage_with_waiting_files_of_another_bucket_is_refused_and_unchanged() {
+    let store = Store::new();
+    let Some(mut full) = FullMount::of(&store, DISK) else { return };
+    shut(&store);
+    fs::write(full.path("new"), b"bytes").unwrap();
+    full.mount.kill_9();
+    let dir = full.mount.scratch("another");
+    fs::create_dir(&dir).unwrap();
+    let elsewhere = setup(&full.stage, &[DISK, &["--prefix", "other/"]].concat());
+    let output = crate::common::command(&store, &dir, &elsewhere).output().unwrap();
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(!output.status.success() && said.contains("still to be stored in bucket"), "{said}");
+    store.faults().clear();
+    let mount = full.mount.remount(&setup(&full.stage, DISK));
+    until("it is stored", || store.get("new").is_some_and(|bytes| bytes == b"bytes"));
+    drop(mount);
+    assert!(kept(&full.stage).is_empty());
+}
+
+#[test]
+fn writers_wait_for_room_while_files_leave_the_stage() {
+    let store = Store::new();
+    let Some(full) = FullMount::of(&store, &["--commit", "disk", "--stage-size", "2"]) else { return };
+    // Three times as much as the stage holds.
+    for n in 0..6_u8 {
+        fs::write(full.path(&n.to_string()), vec![n; 1 << 20]).unwrap();
+    }
+    let files = 0..6_u8;
+    until("all is stored", || {
+        files.clone().all(|n| store.get(&n.to_string()).is_some_and(|bytes| bytes == vec![n; 1 << 20]))
+    });
+    // Nothing that waits could make room for this one.
+    until("nothing stays in the stage", || files_of(&full.stage) == 0);
+    let file = File::create_new(full.path("long")).unwrap();
+    let error = (&file).write_all(&vec![1; 3 << 20]).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+}
