@@ -111,7 +111,7 @@ impl Read {
             drop(pieces);
             return done(Ok(bytes));
         }
-        let (demand, keep) = (&plan.demand, plan.sequential);
+        let (demand, keep) = (&plan.demand, plan.keep);
         let fetches = object.plan_fetches(&mut pieces, demand, cause, plan.request, keep, false);
         pieces.wait(reader, range, done);
         drop(pieces);

@@ -8,7 +8,7 @@ use std::time::Instant;
 use super::pieces::{FetchNo, Pieces};
 use super::proof::{Proof, Verdict};
 use super::{Error, Shared};
-use crate::buffer::Block;
+use crate::buffer::{Block, Use};
 use crate::cache::{CACHE_BLOCK, Sectors};
 use crate::checksum::Checksum;
 use crate::object::ObjectId;
@@ -74,14 +74,28 @@ impl Object {
         }
     }
 
-    /// The first bytes, which came with the object's attributes.
-    pub(super) fn put_first(&self, block: Block) {
-        if !self.compare(0, &block) {
+    /// The bytes that came with the object's attributes.
+    pub(super) fn put_first(&self, start: u64, block: Block) {
+        if !self.compare(start, &block) {
             return;
         }
-        self.keep(0, &block);
-        self.pieces.lock().put(0, block);
+        self.keep_first(start, &block);
+        self.pieces.lock().put(start, block);
         self.shared.read.ring();
+    }
+
+    /// Offers the cache bytes that may lie in two of its blocks: it takes pieces of one block alone. Without memory it does without.
+    fn keep_first(&self, start: u64, block: &Block) {
+        let border = CACHE_BLOCK - start % CACHE_BLOCK;
+        if block.len() as u64 <= border || self.shared.cache.is_none() {
+            return self.keep(start, block);
+        }
+        let (before, behind) = block.split_at(border as usize);
+        for (start, bytes) in [(start, before), (start + border, behind)] {
+            let Some(mut part) = self.shared.pool.try_take(Use::Ahead, bytes.len()) else { return };
+            part.put(bytes); // copy: into a block of its own, at most 128 KiB
+            self.keep(start, &part.freeze());
+        }
     }
 
     /// A piece came from the store: the cache and the reads that wait for it get it, unless it completes a version that is wrong.
@@ -191,12 +205,14 @@ impl Object {
         running.push((no, task.abort_handle()));
     }
 
-    /// Whether all of a part of one block is thought to be in the cache.
+    /// Whether all of a part is thought to be in the cache.
     pub(super) fn is_cached(&self, part: &Range<u64>) -> bool {
         let Some(cache) = self.shared.cache.as_deref() else { return false };
-        let start = part.start / CACHE_BLOCK * CACHE_BLOCK;
-        let wanted = Sectors::touching(&(part.start - start..part.end - start));
-        cache.present(&self.id, part.start / CACHE_BLOCK).contains(wanted)
+        (part.start / CACHE_BLOCK..part.end.div_ceil(CACHE_BLOCK)).all(|index| {
+            let start = index * CACHE_BLOCK;
+            let within = part.start.max(start) - start..part.end.min(start + CACHE_BLOCK) - start;
+            cache.present(&self.id, index).contains(Sectors::touching(&within))
+        })
     }
 }
 

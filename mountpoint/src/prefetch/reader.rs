@@ -9,7 +9,7 @@ use super::object::Object;
 use super::pieces::ReaderNo;
 use super::window::{Plan, Window};
 use super::{Bytes, Error, ReadDone};
-use crate::first::{self, First};
+use crate::first::First;
 use crate::object::ObjectId;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
@@ -49,12 +49,13 @@ impl fmt::Debug for Reader {
 impl Reader {
     pub(super) fn new(object: Arc<Object>, window: Window, first: Option<First>) -> Self {
         // Bytes that the cache has were not worth asking for.
-        let is_needed = || !object.is_cached(&(0..object.size.min(first::LEN as u64)));
-        let mut first = first.filter(|first| first.is_of(&object.id, object.size) && is_needed());
-        if let Some(block) = first.as_mut().and_then(First::take_bytes) {
-            object.put_first(block);
+        let is_needed = |first: &First| !object.is_cached(&first.part());
+        let mut first = first.filter(|first| first.is_of(&object.id, object.size) && is_needed(first));
+        if let Some(first) = &mut first
+            && let Some(block) = first.take_bytes()
+        {
+            object.put_first(first.part().start, block);
         }
-
         object.readers.fetch_add(1, Relaxed);
         let no = object.next_reader.fetch_add(1, Relaxed);
         object.pieces.lock().enter(no);
@@ -95,8 +96,8 @@ impl Reader {
             let plan = progress.window.on_read(&range, object.shared.pool.pressure(), limit);
             (plan, progress.first.take())
         };
-        if let Some(first) = first.filter(|_| range.start < first::LEN as u64) {
-            first.was_read();
+        if let Some(first) = first {
+            first.began(&range);
         }
         self.count_stream(plan.sequential && !plan.ahead.is_empty());
         let metrics = &object.shared.metrics;
@@ -185,7 +186,7 @@ impl Reader {
                 &plan.demand,
                 Cause::Demand,
                 plan.request,
-                plan.sequential,
+                plan.keep,
                 false,
             ));
             pieces.wait(self.no, range.clone(), done);

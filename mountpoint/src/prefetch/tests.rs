@@ -5,6 +5,7 @@ mod cached;
 mod copies;
 #[cfg(feature = "shuttle")]
 mod model;
+mod tails;
 mod wrong;
 
 use std::sync::mpsc;

@@ -7,9 +7,9 @@
 //! fetched for a run and lies behind it, or is left of a run that ended, is forgotten: else a handle that skips or jumps would fill the memory
 //! of all.
 //!
-//! Two patterns differ from random reads. A copy out of a mapped file (`memcpy` in the C library) touches its last bytes first, or its
-//! first ones if it goes downwards: two random reads, then one beside either. All between is fetched, and nothing beyond. Reads of one
-//! length at one distance are a *stride*, and the next of them are fetched.
+//! A short first read of the object's last bytes gets its tail. Two more patterns differ from random reads. A copy out of a mapped file (`memcpy` in
+//! the C library) touches its last bytes first, or its first ones if it goes downwards: two random reads, then one beside either. All between
+//! is fetched, and nothing beyond. Reads of one length at one distance are a *stride*, and the next of them are fetched.
 
 mod lengths;
 mod run;
@@ -19,6 +19,7 @@ use std::ops::Range;
 
 use super::fetch::KEPT;
 use crate::buffer::Pressure;
+use crate::first::TRAILER;
 use lengths::Lengths;
 use run::{Direction, PAGE, Run, Step, Terms};
 use stride::Stride;
@@ -29,6 +30,12 @@ pub struct WindowConfig {
     /// The first request of a run that begins at offset 0: small, so that the first byte comes soon. Doubling it saves a
     /// request per file of that size and makes the first byte of larger files later on slow connections.
     pub first: u64,
+    /// The size up to which a file is fetched whole, when its first read is a long one from the beginning. Doubling it doubles what is fetched
+    /// in vain of files whose beginning alone is read so.
+    pub whole: u64,
+    /// Bytes of a handle whose first read is a short one of the object's last bytes: most likely they say where a table of contents before them
+    /// begins. Doubling it saves a round trip where the table is longer, and doubles what a wrong guess costs.
+    pub tail: u64,
     /// How far a window may grow whatever the link asks for: at the 2 GB/s that are aimed for, 134 ms from asking for a part
     /// to its last byte. Doubling it helps only where that takes longer.
     pub max: u64,
@@ -38,14 +45,14 @@ pub struct WindowConfig {
 
 impl Default for WindowConfig {
     fn default() -> Self {
-        Self { first: 512 << 10, max: 256 << 20, part: 8 << 20 }
+        Self { first: 512 << 10, whole: 8 << 20, tail: 128 << 10, max: 256 << 20, part: 8 << 20 }
     }
 }
 
 /// The plan for one read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// The range that the read itself needs, in whole pages, within the object.
+    /// The range that the read itself needs, in whole pages, within the object; with the object's tail for a first read of its last bytes.
     pub demand: Range<u64>,
     /// The range to fetch beyond it; empty for a random read and while enough is on its way. Begins where the run's earlier
     /// requests ended, which may be before, inside or behind `demand`. It ends there in a run that goes downwards.
@@ -54,8 +61,10 @@ pub struct Plan {
     pub stride: Vec<Range<u64>>,
     /// Bytes of one request for what is ahead, at most.
     pub request: u64,
-    /// Whether the read continues a run (its block is worth keeping until it was read to the end).
+    /// Whether the read continues a run.
     pub sequential: bool,
+    /// Whether what is fetched is worth keeping until it was read to the end.
+    pub keep: bool,
     /// Whether its run goes downwards: the end of `ahead` is read first.
     pub descending: bool,
     /// A region that a run left behind: pieces that end in it will not be asked for.
@@ -80,6 +89,9 @@ const WRONG_MAX: u32 = 3;
 /// Reads that may come between the ends of a copy and the one that continues its first bytes: several threads take them from the kernel.
 /// Doubling it takes more random reads for ends of copies.
 const EARLY_MAX: u64 = 4;
+
+/// The length of a first read that tells of a program that reads whole files: the most that a kernel asks for at once.
+const LONG: u64 = 1 << 20;
 
 /// Follows the reads of one handle.
 #[derive(Debug)]
@@ -119,11 +131,22 @@ impl Window {
     /// A read of `range` (not empty, within the object). `limit`: bytes that are worth having ahead on this link.
     pub fn on_read(&mut self, range: &Range<u64>, pressure: Pressure, limit: u64) -> Plan {
         self.reads += 1;
-        let demand = range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE).min(self.size);
+        let mut demand = range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE).min(self.size);
+        let is_trailer = self.reads == 1
+            && range.end == self.size
+            && range.end - range.start <= TRAILER
+            && range.start > 0;
+        if is_trailer && pressure < Pressure::High {
+            let tail = self.size.saturating_sub(self.config.tail).next_multiple_of(PAGE);
+            demand.start = demand.start.min(tail);
+        }
+        // The tail is the run's: a read within it is not the second one of a run downwards.
+        let begun = if demand.start / PAGE == range.start / PAGE { range.start } else { demand.start };
         let Some(at) = self.continued(range) else {
             let is_late =
                 self.runs.iter().any(|run| self.reads - run.last_used <= 2 && run.has_just_read(range));
-            let (ahead, forget) = if is_late { (0..0, 0..0) } else { self.begin(range, pressure) };
+            let (ahead, forget) =
+                if is_late { (0..0, 0..0) } else { self.begin(&(begun..range.end), pressure) };
             let stride =
                 if pressure == Pressure::Low { self.stride.on_read(range, self.size) } else { Vec::new() };
             return Plan {
@@ -132,6 +155,7 @@ impl Window {
                 stride,
                 request: self.config.part,
                 sequential: range.start == 0,
+                keep: range.start == 0 || begun < range.start,
                 descending: false,
                 forget,
                 jumped: self.reads > 1 && !is_late,
@@ -168,6 +192,7 @@ impl Window {
             stride: Vec::new(),
             request,
             sequential: true,
+            keep: true,
             descending,
             forget,
             jumped: false,
@@ -249,7 +274,9 @@ impl Window {
         let mut ahead = 0..0;
         if range.start == 0 && pressure < Pressure::High {
             run.window = self.config.first;
-            ahead = run.planned_to..self.config.first.clamp(run.planned_to, self.size.max(run.planned_to));
+            let is_whole = pressure == Pressure::Low && self.size <= self.config.whole && range.end >= LONG;
+            let wish = if is_whole { self.size } else { self.config.first };
+            ahead = run.planned_to..wish.clamp(run.planned_to, self.size.max(run.planned_to));
             run.planned_to = ahead.end;
             run.held.end = ahead.end;
         }

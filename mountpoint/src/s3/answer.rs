@@ -251,12 +251,12 @@ pub(crate) fn check_get(
     }
 }
 
-/// The head of the answer to a GET of the first `limit` bytes, of this version or of whichever there is: the object's metadata, and how
-/// many bytes the body has.
+/// The head of the answer to a GET of the `asked` bytes, of this version or of whichever there is: the object's metadata, and how many bytes
+/// the body has. A whole object does not answer for bytes from its middle.
 pub(crate) fn first_of(
     status: StatusCode,
     headers: &HeaderMap,
-    limit: u64,
+    asked: &Range<u64>,
     known: Option<&ETag>,
 ) -> Result<(ObjectMeta, u64), (ErrorKind, String)> {
     let size = match status {
@@ -268,11 +268,14 @@ pub(crate) fn first_of(
     let size =
         size.ok_or_else(|| (ErrorKind::BadAnswer, "the answer does not say how long the object is".into()))?;
     let meta = meta_of(headers, size);
-    let len = size.min(limit);
+    let there = asked.start..size.min(asked.end).max(asked.start);
+    if status == StatusCode::OK && asked.start > 0 {
+        return Err((ErrorKind::BadAnswer, "the answer is the whole object, and not its tail".into()));
+    }
     let etag = known.unwrap_or(&meta.etag).clone();
     let id = ObjectId { key: ObjectKey::new(""), etag, modified: None };
-    check_get(status, headers, &id, &(0..len), size)?;
-    Ok((meta, len))
+    check_get(status, headers, &id, &there, size)?;
+    Ok((meta, there.end - there.start))
 }
 
 #[cfg(test)]
@@ -368,7 +371,7 @@ mod tests {
         let (v1, v2) = (("etag", "\"v1\""), ETag::new("\"v2\""));
         let first = |status: u16, h: &[(&'static str, &str)], known: Option<&ETag>| {
             let headers = headers(&[h, &[date]].concat());
-            first_of(StatusCode::from_u16(status).unwrap(), &headers, 100, known)
+            first_of(StatusCode::from_u16(status).unwrap(), &headers, &(0..100), known)
                 .map(|(meta, len)| (meta.size, len))
                 .map_err(|(kind, _)| kind)
         };

@@ -212,6 +212,8 @@ pub struct GetFirst {
     pub key: ObjectKey,
     /// The version to read, `None` for any: sent as If-Match and compared with the answer's ETag.
     pub etag: Option<ETag>,
+    /// The offset of the first byte to read.
+    pub from: u64,
     /// The object has as many bytes as there is room for, as far as is known: no range is named, because most stores say no checksum of one.
     pub is_whole: bool,
 }
@@ -221,7 +223,7 @@ pub struct GetFirst {
 pub struct First {
     /// The object's metadata.
     pub meta: ObjectMeta,
-    /// The object's bytes, from its beginning on.
+    /// The object's bytes from the asked offset on.
     pub bytes: Option<Block>,
 }
 

@@ -292,7 +292,10 @@ impl ObjectClient for MemoryClient {
 
     fn get_first<'a>(&'a self, request: &'a GetFirst, mut room: BlockMut) -> BoxFuture<'a, Result<First>> {
         let key = &request.key;
-        let first = Call { range: Some(0..room.limit() as u64), ..call(Op::GetObject, key.as_str()) };
+        let first = Call {
+            range: Some(request.from..request.from + room.limit() as u64),
+            ..call(Op::GetObject, key.as_str())
+        };
         Box::pin(async move {
             let ask = |store: &mut Store, struck: &Struck| Ok((store.first(request)?, struck.broken()));
             match self.call(first.clone(), ask).await {

@@ -95,10 +95,10 @@ impl Store {
         if !meta.readable {
             return Err(error(ErrorKind::Archived, 403));
         }
-        if meta.size == 0 {
+        if meta.size <= request.from {
             return Err(error(ErrorKind::Changed, 416));
         }
-        Ok((meta, object.bytes.clone()))
+        Ok((meta, object.bytes.slice(request.from as usize..)))
     }
 
     pub(super) fn put(&mut self, request: &PutObject, now: SystemTime) -> Result<Stored> {

@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use s3server::{Effect, Fault};
@@ -13,9 +14,14 @@ use tempfile::TempDir;
 
 use super::full::{FullMount, kept, setup};
 use super::semantics::assert_errno;
-use crate::common::{Pattern, Store, TestMount, until};
+use crate::common::{Pattern, Store, TestMount};
 
-const DISK: &[&str] = &["--commit", "disk", "--operation-timeout", "2"];
+/// A file that was refused again and again waits up to 64 s for its next turn.
+fn until(what: &str, so: impl FnMut() -> bool) {
+    testkit::until_within(Duration::from_secs(200), what, so);
+}
+
+const DISK: &[&str] = &["--commit", "disk"];
 
 /// A store that refuses to store anything until its faults are cleared.
 fn shut(store: &Arc<Store>) {
@@ -40,9 +46,7 @@ fn close_waits_for_nothing_and_the_bucket_gets_the_file_soon() {
     let store = Store::new();
     store.plant("patched", &Pattern(1).bytes(0, 9_000_000));
     for commit in ["disk", "fsync"] {
-        let Some(full) = FullMount::of(&store, &["--commit", commit, "--operation-timeout", "2"]) else {
-            return;
-        };
+        let Some(full) = FullMount::of(&store, &["--commit", commit]) else { return };
         shut(&store);
         fs::write(full.path("new"), commit).unwrap();
         fs::write(full.path("empty"), b"").unwrap();

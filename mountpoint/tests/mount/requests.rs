@@ -68,6 +68,69 @@ fn cold_files_that_are_read_one_after_another_take_one_round_trip_each() {
 }
 
 #[test]
+fn tables_of_a_listing_read_from_their_footers_take_one_request_each() {
+    use std::io::{Read as _, Seek as _, SeekFrom};
+    const TABLES: u64 = 20;
+    const LONG: usize = 3 << 20;
+    let store = Store::new();
+    let table = |i: u64| Pattern(i).bytes(0, LONG);
+    (0..TABLES).for_each(|i| store.plant(&format!("tables/{i}.parquet"), &table(i)));
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };
+    assert_eq!(fs::read_dir(mount.path("tables")).unwrap().count() as u64, TABLES);
+    let footer = |i: u64, table: &[u8]| {
+        let mut file = File::open(mount.path(&format!("tables/{i}.parquet"))).unwrap();
+        for back in [8, 40_000] {
+            file.seek(SeekFrom::End(-back)).unwrap();
+            let mut bytes = vec![0; back as usize];
+            file.read_exact(&mut bytes).unwrap();
+            assert!(bytes == table[LONG - back as usize..], "{i}");
+        }
+    };
+    store.requests().reset();
+    (0..TABLES).for_each(|i| footer(i, &table(i)));
+    assert_eq!(store.requests().total(), TABLES, "{:?}", store.requests().all());
+    let sent = store.requests().bytes_sent();
+    assert!(sent <= TABLES * (160 << 10), "{} KiB for {TABLES} footers", sent >> 10);
+}
+
+#[test]
+fn an_open_shows_the_tail_that_another_client_has_stored_since() {
+    use std::os::unix::fs::FileExt as _;
+    const LONG: usize = 3 << 20;
+    let store = Store::new();
+    store.plant("tables/a.parquet", &Pattern(1).bytes(0, LONG));
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    // Versions of the same length, shorter and longer ones, and one that is shorter than the tail.
+    for (n, long) in [LONG, LONG, LONG + 5000, LONG - 5000, 100 << 10, 10, LONG].into_iter().enumerate() {
+        let bytes = Pattern(n as u64 + 2).bytes(0, long);
+        store.plant("tables/a.parquet", &bytes);
+        fs::read_dir(mount.path("tables")).unwrap().count();
+        // The second open brings no tail: the kernel has it.
+        for open in 0..2 {
+            let file = File::open(mount.path("tables/a.parquet")).unwrap();
+            let mut end = vec![0; 8];
+            file.read_exact_at(&mut end, long as u64 - 8).unwrap();
+            assert!(end == bytes[long - 8..], "{n}, open {open}");
+        }
+        assert!(fs::read(mount.path("tables/a.parquet")).unwrap() == bytes, "{n}: all of it");
+    }
+}
+
+#[test]
+fn a_file_of_a_few_mib_that_is_read_at_once_takes_two_requests_for_bytes() {
+    const LONG: usize = 5 << 20;
+    let store = Store::new();
+    store.plant("file", &Pattern(1).bytes(0, LONG));
+    let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };
+    fs::metadata(mount.path("file")).unwrap();
+    store.requests().reset();
+    assert!(fs::read(mount.path("file")).unwrap() == Pattern(1).bytes(0, LONG));
+    // One at the open or for the first bytes that are not there, and one for all the rest.
+    let all = store.requests().all();
+    assert!(store.requests().count("GetObject") <= 2, "{all:?}");
+}
+
+#[test]
 fn a_small_file_of_a_listing_takes_one_request_while_names_are_trusted() {
     let store = store();
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };

@@ -17,7 +17,7 @@ fn room() -> BlockMut {
 }
 
 async fn first(bench: &Bench, known: Option<&str>) -> Result<First> {
-    let request = GetFirst { key: ObjectKey::new("k"), etag: known.map(ETag::new), is_whole: false };
+    let request = GetFirst { key: ObjectKey::new("k"), etag: known.map(ETag::new), from: 0, is_whole: false };
     bench.client.get_first(&request, room()).await
 }
 
@@ -26,6 +26,13 @@ fn part(size: usize) -> Step {
     let len = size.min(ROOM);
     let range = format!("bytes 0-{}/{size}", len - 1);
     Step::answer(206, &[V1, DATE, ("content-range", &range)], &pattern(len))
+}
+
+/// The tail of an object of 1000 bytes: the bytes from 950 on.
+async fn tail(bench: &Bench) -> Result<First> {
+    let etag = Some(ETag::new("\"v1\""));
+    let request = GetFirst { key: ObjectKey::new("k"), etag, from: 950, is_whole: false };
+    bench.client.get_first(&request, room()).await
 }
 
 fn head(size: usize) -> Step {
@@ -74,6 +81,36 @@ async fn a_head_decides_where_a_get_is_refused_or_says_too_little() {
     }
     assert_eq!(lines(&bench), ["GET", "HEAD"].repeat(cases), "never more than these two");
     assert_eq!(bench.metrics.s3_errors.get(), 0, "none of these failed");
+}
+
+#[tokio::test]
+async fn a_tail_is_taken_as_it_was_asked_for_and_else_a_head_decides() {
+    let answer = |range: &str, len: usize| {
+        Step::answer(206, &[V1, DATE, ("content-range", range)], &pattern(1000)[1000 - len..])
+    };
+    let odd = [
+        // It ignores ranges: not a byte of it is the tail.
+        Step::answer(200, &[V1, DATE], &pattern(1000)),
+        // The object became shorter than that.
+        Step::error(416, "InvalidRange"),
+        answer("bytes 940-999/1000", 60),
+        answer("bytes 950-998/1000", 49),
+        answer("bytes 950-999/*", 50),
+    ];
+    let cases = odd.len();
+    let mut steps = vec![answer("bytes 950-999/1000", 50)];
+    steps.extend(odd.into_iter().flat_map(|step| [step, head(1000)]));
+    let bench = bench(steps).await;
+    let found = tail(&bench).await.unwrap();
+    assert_eq!((found.meta.size, found.bytes.as_deref()), (1000, Some(&pattern(1000)[950..])));
+    let asked = bench.asked();
+    assert_eq!(asked[0].header("range"), Some("bytes=950-1049"));
+    assert_eq!(asked[0].header("if-match"), Some("\"v1\""), "never of two versions");
+    for case in 0..cases {
+        let found = tail(&bench).await.unwrap();
+        assert_eq!((found.meta.size, found.bytes.is_none()), (1000, true), "{case}");
+    }
+    assert_eq!(lines(&bench)[1..], ["GET", "HEAD"].repeat(cases));
 }
 
 #[tokio::test]

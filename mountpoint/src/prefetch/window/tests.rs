@@ -68,6 +68,16 @@ fn a_small_file_is_one_request() {
 }
 
 #[test]
+fn a_long_first_read_brings_the_rest_of_a_file_of_up_to_8_mib() {
+    let ahead = |size: u64, first: u64, pressure| window(size).on_read(&(0..first), pressure, CALM).ahead;
+    assert_eq!(ahead(2 * MIB, MIB, Pressure::Low), MIB..2 * MIB);
+    assert_eq!(ahead(8 * MIB, MIB, Pressure::Low), MIB..8 * MIB);
+    assert!(ahead(8 * MIB + 1, MIB, Pressure::Low).is_empty());
+    assert_eq!(ahead(2 * MIB, 128 << 10, Pressure::Low), 128 << 10..512 << 10);
+    assert!(ahead(2 * MIB, MIB, Pressure::Some).is_empty());
+}
+
+#[test]
 fn the_first_request_is_small_and_the_window_grows_to_whole_parts() {
     let mut window = window(1 << 30);
     let mut planned = 0;
@@ -110,6 +120,36 @@ fn random_reads_fetch_their_pages_and_nothing_more() {
         assert_eq!(plan.demand, offset..offset + 4096);
         assert!(plan.ahead.is_empty());
     }
+}
+
+#[test]
+fn a_first_read_of_the_end_gets_the_tail_and_a_later_one_its_pages() {
+    let size = 100 * MIB + 777;
+    let tail = (size - (128 << 10)).next_multiple_of(PAGE);
+    let first = |range: Range<u64>, pressure| window(size).on_read(&range, pressure, CALM);
+    for back in [8, PAGE, 2 * PAGE] {
+        let mut window = window(size);
+        let plan = window.on_read(&(size - back..size), Pressure::Low, CALM);
+        assert_eq!(plan.demand, tail..size);
+        assert!(plan.keep && !plan.sequential && plan.ahead.is_empty(), "{plan:?}");
+        let later = window.on_read(&(size - back..size), Pressure::Low, CALM);
+        assert!(later.demand.start > size - back - PAGE && !later.keep, "{later:?}");
+    }
+    // A longer read knows what it wants, one elsewhere is of no trailer, and memory is short.
+    let own = |plan: &Plan, at: u64| plan.demand.start == at / PAGE * PAGE && !plan.keep;
+    for back in [64 << 10, MIB] {
+        assert!(own(&first(size - back..size, Pressure::Low), size - back), "{back}");
+    }
+    assert!(own(&first(size - 9000..size - 5000, Pressure::Low), size - 9000));
+    assert!(own(&first(size - 8..size, Pressure::High), size - 8));
+    // A read before the last bytes, within the tail, is not the second one of a run downwards.
+    let mut table = window(3 * MIB);
+    table.on_read(&(3 * MIB - PAGE..3 * MIB), Pressure::Low, CALM);
+    let second = table.on_read(&(3 * MIB - 10 * PAGE..3 * MIB - PAGE), Pressure::Low, CALM);
+    assert!(second.ahead.is_empty() && !second.sequential, "{second:?}");
+    // All of a small file, whose beginning is in the tail.
+    let small = window(10_000).on_read(&(9_000..10_000), Pressure::Low, CALM);
+    assert_eq!(small.demand, 0..10_000);
 }
 
 #[test]
@@ -435,6 +475,7 @@ proptest! {
     ) {
         let mut window = window(size);
         let mut next = 0;
+        let mut tail = 128 << 10;
         for (at, len, follow, pressure) in reads {
             let start = if follow && next < size { next } else { at % size };
             let range = start..(start + len).min(size);
@@ -443,7 +484,8 @@ proptest! {
             let plan = window.on_read(&range, pressure, CALM * 16);
             prop_assert!(plan.demand.start <= range.start && plan.demand.end >= range.end);
             prop_assert!(plan.demand.end <= size && plan.ahead.end <= size);
-            prop_assert!(plan.demand.end - plan.demand.start < len + 2 * PAGE);
+            prop_assert!(plan.demand.end - plan.demand.start < len + 2 * PAGE + tail);
+            tail = 0;
             prop_assert!(plan.ahead.start <= plan.ahead.end);
             prop_assert!(plan.ahead.end.saturating_sub(range.end) <= 256 * MIB + 8 * MIB);
             prop_assert!(range.start.saturating_sub(plan.ahead.start) <= 256 * MIB + 8 * MIB || !plan.descending);

@@ -85,7 +85,8 @@ async fn once(
     };
     let mut headers: Vec<_> = attempts.checksum_mode().into_iter().collect();
     if !request.is_whole {
-        headers.push((header::RANGE, value(&format!("bytes=0-{}", limit.saturating_sub(1)))?));
+        let last = (request.from + limit).saturating_sub(1);
+        headers.push((header::RANGE, value(&format!("bytes={}-{last}", request.from))?));
     }
     headers.extend(request.etag.as_ref().and_then(|etag| if_match(wire, etag)));
     let target = wire.endpoint.key_path(request.key.as_str());
@@ -93,7 +94,8 @@ async fn once(
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
         return Err(answer.failed(wire.clock.wall()).await);
     }
-    let (meta, len) = match first_of(answer.status, &answer.headers, limit, request.etag.as_ref()) {
+    let asked = request.from..request.from + limit;
+    let (meta, len) = match first_of(answer.status, &answer.headers, &asked, request.etag.as_ref()) {
         Ok(found) => found,
         Err((kind, why)) => return Err(answer.error(kind, why).into()),
     };

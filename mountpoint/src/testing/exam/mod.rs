@@ -247,7 +247,7 @@ impl Exam {
     /// The first bytes, as many as there is `room` for.
     async fn first(&self, key: &ObjectKey, etag: Option<ETag>, room: usize) -> Result<First> {
         let room = self.pool.try_take(Use::Ahead, room).expect("the exam's pool is large enough");
-        self.client.get_first(&GetFirst { key: key.clone(), etag, is_whole: false }, room).await
+        self.client.get_first(&GetFirst { key: key.clone(), etag, from: 0, is_whole: false }, room).await
     }
 
     /// The whole object must be `bytes`.
