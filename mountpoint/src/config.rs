@@ -2,6 +2,7 @@
 
 mod memory;
 mod mount_point;
+pub mod sandboxed;
 
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -56,6 +57,8 @@ pub struct Config {
     pub telemetry: telemetry::Config,
     /// Descriptors that a service manager keeps of a mount that outlives its engine.
     pub supervised: Option<Supervised>,
+    /// Confinement of the process once it has mounted.
+    pub sandbox: Option<sandboxed::Sandbox>,
 }
 
 /// The attributes of objects that a mount keeps or shows.
@@ -173,7 +176,10 @@ impl Config {
                 version: cli::VERSION.to_owned(),
             },
         };
+        let stage_dir = absolute("--stage", args.staging.stage.as_deref())?.filter(|_| is_full);
+        let written = [&cache_dir, &spill_dir, &stage_dir, &s3.state_dir].map(Clone::clone);
         Ok(Self {
+            sandbox: sandboxed::wished(args, written, telemetry.folders()),
             name: args.bucket.clone(),
             missing_key: missing_key(),
             supervised,
@@ -246,15 +252,13 @@ impl Config {
                 false => None,
             },
             prefetch,
-            stage: absolute("--stage", args.staging.stage.as_deref())?.filter(|_| is_full).map(|dir| {
-                stage::Config {
-                    dir,
-                    size_max: args.staging.stage_size << 20,
-                    bucket: bucket.clone(),
-                    prefix: prefix.clone(),
-                    endpoint: String::new(),
-                    commit: args.staging.promise(),
-                }
+            stage: stage_dir.map(|dir| stage::Config {
+                dir,
+                size_max: args.staging.stage_size << 20,
+                bucket: bucket.clone(),
+                prefix: prefix.clone(),
+                endpoint: String::new(),
+                commit: args.staging.promise(),
             }),
             upload: upload::Config {
                 part_size: args.client.write_part_size.unwrap_or(args.client.part_size),

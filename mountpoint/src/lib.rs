@@ -12,6 +12,7 @@
 //!          outlive/ (what the next engine of a mount must know) under fs, inode
 //! ```
 
+pub mod broker;
 pub mod buffer;
 pub mod cache;
 pub mod checksum;
@@ -40,6 +41,7 @@ pub mod outlive;
 mod owner;
 pub mod prefetch;
 pub mod s3;
+pub mod sandbox;
 pub mod stage;
 pub mod supervise;
 pub mod sync;

@@ -38,6 +38,12 @@ fn main() -> ExitCode {
             Err(_) => ExitCode::FAILURE, // no one reads its output
         };
     }
+    if let Some(desk) = mount::Desk::asked(std::env::args_os()) {
+        return match desk.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => ExitCode::FAILURE, // no one reads its output
+        };
+    }
     if let Some(guard) = Guard::asked(std::env::args_os()) {
         let manager = std::env::var_os(daemon::NOTIFY_ENV).and_then(|socket| ServiceManager::at(&socket));
         return match guard.run(manager.as_ref()) {

@@ -1,7 +1,11 @@
 //! The wiring: turns a configuration into connected rooms and a session with the kernel. Only this file knows all rooms.
 
+mod confined;
+mod desk;
 mod leaving;
+mod observed;
 mod outliving;
+mod program;
 mod remedy;
 mod upgrade;
 
@@ -13,18 +17,16 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures_util::future::{BoxFuture, OptionFuture};
 
-use crate::buffer::{Pool, Use};
+use crate::buffer::Pool;
 use crate::cache::{BlockCache, DiskCache};
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::daemon;
 use crate::doorbell::Next;
 use crate::first::Asker;
 use crate::fs::{FileSystem, Keeping, MountEnd};
 use crate::fuse::{Device, MountOptions, Session, Unmounter};
 use crate::inode::InodeTable;
 use crate::kept::{self, Keeper};
-use crate::logging;
 use crate::metrics::Metrics;
 use crate::moves::{self, Mover};
 use crate::outlive::Refused;
@@ -34,9 +36,12 @@ use crate::stage::{self, Area};
 use crate::supervise::{Supervisor, no_thread, try_threads};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
-use crate::telemetry::{self, ErrorLine, Told};
-use crate::upload::{Reclaim, Stage, Uploader};
+use crate::telemetry::{self, Told};
+use crate::upload::{Reclaim, Uploader};
+use confined::Confinement;
+pub use desk::Desk;
 use leaving::{Leaver, Words};
+use observed::Observed;
 use outliving::{Ending, Kept, Outlived};
 use remedy::Start;
 use upgrade::Upgrade;
@@ -71,6 +76,8 @@ pub struct Mounted {
     clock: Clock,
     /// The end of a mount that outlives its engine.
     ending: Option<Ending>,
+    /// The sandbox, and with it its helper.
+    _confinement: Option<Confinement>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -87,17 +94,8 @@ pub struct Connected {
     courier: Courier,
     observed: Observed,
     outlived: Option<Outlived>,
+    confinement: Option<Confinement>,
     runtime: tokio::runtime::Runtime,
-}
-
-/// The parts that a mount measures when it is asked for its state.
-struct Observed {
-    fs: Arc<FileSystem>,
-    pool: Pool,
-    cache: Option<Arc<DiskCache>>,
-    memory_target: u64,
-    threads: u64,
-    upgrade: Option<Arc<Upgrade>>,
 }
 
 /// Asks the store whether the bucket is there, opens the cache, and joins the rooms. Nothing is mounted yet.
@@ -111,6 +109,8 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
     let of_cache = config.cache.as_ref().map_or(0, |cache| cache.writers + OF_CACHE);
     let others = config.mount.threads + of_cache + BESIDE;
+    // Before anything is asked of the network: names are resolved by its helper.
+    let confinement = Confinement::begin(config.sandbox, &config.device, config.mount.transport)?;
     let runtime = runtime(Arc::clone(&rounds), collect, others, &clock)?;
     let kept = config.supervised.map(Kept::take).transpose().context("the mount's journal")?;
     let (bucket, prefix) = (config.s3.bucket.clone(), config.s3.prefix.clone());
@@ -225,6 +225,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         memory_target: config.buffer.target,
         threads: config.mount.threads as u64,
         upgrade: None,
+        no_upgrade: if confinement.is_some() { upgrade::CONFINED } else { upgrade::UNSUPERVISED },
     };
     if fs.sends_later() {
         let (sends, syncs) = (Arc::clone(&fs), Arc::clone(&fs));
@@ -250,6 +251,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
         courier,
         observed,
         outlived,
+        confinement,
         runtime,
     })
 }
@@ -333,6 +335,7 @@ impl Connected {
             courier,
             mut observed,
             outlived,
+            confinement,
             runtime,
         } = self;
         // Another process has it, and hears of no upgrade.
@@ -345,7 +348,13 @@ impl Connected {
             None => (device, None),
         };
         let (handle, metrics) = (runtime.handle().clone(), Arc::clone(&supervisor.metrics));
-        let session = Session::start(device, Arc::clone(&fs), &options, Arc::clone(&metrics), handle)
+        let tell = |observed| {
+            let post =
+                Arc::new(move |request| Box::pin(courier.clone().post(request)) as BoxFuture<'static, _>);
+            telemetry.start(observed, post, &supervisor, runtime.handle())
+        };
+        let start = || {
+            Session::start(device, Arc::clone(&fs), &options, Arc::clone(&metrics), handle)
             .inspect_err(|error| {
                 // The device is closed: the next start mounts anew.
                 if let Some(ending) = &ending
@@ -354,22 +363,33 @@ impl Connected {
                     ending.say();
                 }
             })
-            .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")?;
-        let journal = ending.as_ref().map(Ending::journal);
-        observed.upgrade =
-            session.requests().filter(|_| !is_passed).zip(journal).map(|(requests, journal)| {
-                Arc::new(Upgrade::new(Arc::clone(&fs), requests, journal, supervisor.clock.clone()))
-            });
-        let told = match telemetry.start(
-            observed,
-            Arc::new(move |request| Box::pin(courier.clone().post(request))),
-            &supervisor,
-            runtime.handle(),
-        ) {
-            Ok(told) => told,
-            Err(error) => {
-                let _ = session.unmounter().unmount();
-                return Err(error);
+            .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")
+        };
+        let (session, told) = match &confinement {
+            // A device that was handed over is served behind the sandbox, and the sandbox makes no sockets.
+            Some(confinement) if is_passed => {
+                let told = tell(observed)?;
+                confinement.enter()?;
+                (start()?, told)
+            }
+            _ => {
+                let session = start()?;
+                let journal =
+                    ending.as_ref().map(Ending::journal).filter(|_| !is_passed && confinement.is_none());
+                observed.upgrade = session.requests().zip(journal).map(|(requests, journal)| {
+                    Arc::new(Upgrade::new(Arc::clone(&fs), requests, journal, supervisor.clock.clone()))
+                });
+                let confine =
+                    |confinement: &Confinement| confinement.enter_mounted(session.unmounter().device());
+                let told = tell(observed);
+                let confined = confinement.as_ref().map_or(Ok(()), confine);
+                match told.and_then(|told| confined.map(|()| told)) {
+                    Ok(told) => (session, told),
+                    Err(error) => {
+                        let _ = session.unmounter().unmount();
+                        return Err(error);
+                    }
+                }
             }
         };
         // The start does not wait for it: the store is asked once the mount serves.
@@ -378,7 +398,8 @@ impl Connected {
             runtime.spawn(async move { renames.go_on().await });
         }
         let told = Arc::new(Mutex::new(Some(told)));
-        Ok(Mounted { session, fs, metrics, told, clock: supervisor.clock, ending, runtime })
+        let clock = supervisor.clock;
+        Ok(Mounted { session, fs, metrics, told, clock, ending, _confinement: confinement, runtime })
     }
 }
 
@@ -466,67 +487,6 @@ fn is_soon_gone(unmounter: &Unmounter, clock: &Clock) -> bool {
         std::thread::sleep(Duration::from_millis(5));
     }
     true
-}
-
-impl std::fmt::Debug for Observed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Observed").finish_non_exhaustive()
-    }
-}
-
-impl telemetry::Mount for Observed {
-    fn measure(&self, metrics: &Metrics) {
-        let open = self.fs.open_files();
-        metrics.open_files.of("read").set(open.reading);
-        metrics.open_files.of("write").set(open.writing.len() as u64);
-        for (name, purpose) in [("demand", Use::Demand), ("write", Use::Write), ("ahead", Use::Ahead)] {
-            metrics.memory_used.of(name).set(self.pool.used(purpose));
-        }
-        metrics.memory_target.set(self.memory_target);
-        metrics.fuse_threads.set(self.threads);
-        metrics.cache_used.set(self.cache.as_ref().map_or(0, |cache| cache.used_bytes()));
-        if let Some(stage) = self.fs.stage() {
-            metrics.stage_used.set(stage.bytes);
-            metrics.stage_pending.set(stage.pending);
-            metrics.stage_pending_bytes.set(stage.pending_bytes);
-            metrics.stage_oldest.set(stage.oldest.map_or(0, |age| age.as_secs()));
-        }
-        let process = procfs::process::Process::myself().and_then(|process| process.stat());
-        if let Ok(stat) = process {
-            metrics.process_memory.set(stat.rss * rustix::param::page_size() as u64);
-            let ticks = u128::from(stat.utime + stat.stime);
-            let micros = ticks * 1_000_000 / u128::from(procfs::ticks_per_second());
-            metrics.process_cpu.reach(u64::try_from(micros).unwrap_or(u64::MAX));
-        }
-    }
-
-    fn uploads(&self) -> Vec<telemetry::Upload> {
-        let writing = self.fs.open_files().writing.into_iter();
-        writing
-            .map(|file| telemetry::Upload {
-                key: file.key.as_str().to_owned(),
-                bytes: file.bytes,
-                state: match file.stage {
-                    Stage::Open { .. } => "writing",
-                    Stage::Finishing { .. } | Stage::Committing { .. } => "storing",
-                    Stage::Stored { .. } => "stored",
-                    Stage::Failed { .. } => "failed",
-                }
-                .to_owned(),
-            })
-            .collect()
-    }
-
-    fn errors(&self) -> Vec<ErrorLine> {
-        logging::recent()
-    }
-
-    fn hand_over(&self, within: Duration) -> BoxFuture<'static, String> {
-        match self.upgrade.clone() {
-            Some(upgrade) => Box::pin(async move { daemon::one_line(&upgrade.run(within).await) }),
-            None => Box::pin(async { upgrade::UNSUPERVISED.to_owned() }),
-        }
-    }
 }
 
 /// See [`Mounted::farewell`].

@@ -69,6 +69,7 @@ mod mount {
     mod requests;
     mod resolver;
     mod ring;
+    mod sandbox;
     mod semantics;
     mod shared;
     mod sources;

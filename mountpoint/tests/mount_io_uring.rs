@@ -54,6 +54,7 @@ mod by_io_uring {
     mod renaming;
     // requests: how many S3 sees is decided behind the transport.
     mod ring;
+    mod sandbox;
     mod semantics;
     mod shared;
     // sources: as credentials.

@@ -116,6 +116,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("rename-errno", Pass),
     ("rename-limit", Pass),
     ("requester-pays", Pass),
+    ("sandbox", Own),
     ("sign-payload", Pass),
     (
         "spill-dir",

@@ -42,6 +42,19 @@ pub(super) fn credential_files() -> Vec<PathBuf> {
 /// Variables with the name of a file, which the SDK reads by itself.
 const FILES: [&str; 3] = ["AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"];
 
+/// A supervisor's wish for a sandbox, where the command line has none.
+pub(crate) fn wishes_sandbox() -> bool {
+    std::env::var_os("MOUNT_S3_SANDBOX").is_some_and(|value| value == "1")
+}
+
+/// Files that the chain of credentials reads whenever it is asked.
+pub(crate) fn key_files() -> Vec<PathBuf> {
+    let named = ["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"];
+    let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let of_home = std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".aws/config"));
+    credential_files().into_iter().chain(named.into_iter().filter_map(set)).chain(of_home).collect()
+}
+
 /// The variables that lead elsewhere for a process that leaves this directory, and what leads it to the same files.
 pub(crate) fn absolute_files() -> Vec<(&'static str, PathBuf)> {
     absolute_of(|name| std::env::var_os(name))

@@ -62,6 +62,9 @@ pub(crate) struct MountOptions {
     /// Permissions of directories, octal
     #[arg(long, default_value = "0755", value_parser = parse_mode)]
     pub(crate) dir_mode: u16,
+    /// Confine this process once it has mounted: it starts no program, has no privilege, and opens no file but those of its mount
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    pub(crate) sandbox: SandboxArg,
     /// Refused: appends to objects of directory buckets
     #[arg(long, hide = true)]
     pub(crate) incremental_upload: bool,
@@ -81,6 +84,18 @@ pub(crate) enum RenameErrnoArg {
     Enosys,
     /// EXDEV, "Invalid cross-device link"
     Exdev,
+}
+
+/// The values of `--sandbox`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SandboxArg {
+    /// If the environment asks for it (MOUNT_S3_SANDBOX=1), as far as the kernel can
+    #[default]
+    Auto,
+    /// Always; without a part that the kernel lacks, there is no mount
+    On,
+    /// Never
+    Off,
 }
 
 impl From<RenameErrnoArg> for RenameErrno {

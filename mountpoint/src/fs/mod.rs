@@ -54,7 +54,7 @@ use crate::upload::{Stage, Uploader};
 use handle::{DirHandle, FileHandle, HandleTable};
 pub use io_mode::Backings;
 use io_mode::IoModes;
-pub use process::DeviceNo;
+pub use process::{DeviceNo, holds_for};
 pub use read_mode::ReadMode;
 use read_mode::ReadModes;
 pub use rename::RenameErrno;

@@ -11,6 +11,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 
+use crate::broker::{self, Question};
 use crate::inode::InodeNo;
 use crate::mountinfo;
 
@@ -100,7 +101,28 @@ pub(super) fn threads(process: u32) -> impl Iterator<Item = u32> {
 ///
 /// The main thread of a process can end before other threads, so this reads the table of the thread. A thread that exits has no table any
 /// more: the kernel closes all its descriptors.
+///
+/// A sandboxed engine sees no descriptors of others: its helper looks.
 pub(super) fn holds(tid: u32, mount: OwnMount, ino: InodeNo, which: Which) -> Option<bool> {
+    let Some(broker) = broker::of_this_process() else { return holds_here(tid, mount, ino, which) };
+    let OwnMount { device, id } = mount;
+    broker.holds(&Question::Holds {
+        tid,
+        device: (device.major, device.minor),
+        mount: id,
+        ino: ino.0,
+        writing: which == Which::Writing,
+    })
+}
+
+/// The same for a sandboxed engine, by its helper. `device`: major and minor number of the mount, `mount`: its own number.
+pub fn holds_for(tid: u32, device: (u32, u32), mount: Option<u32>, ino: u64, writing: bool) -> Option<bool> {
+    let which = if writing { Which::Writing } else { Which::All };
+    let device = DeviceNo { major: device.0, minor: device.1 };
+    holds_here(tid, OwnMount { device, id: mount }, InodeNo(ino), which)
+}
+
+fn holds_here(tid: u32, mount: OwnMount, ino: InodeNo, which: Which) -> Option<bool> {
     let process = Path::new("/proc").join(tid.to_string());
     let (mut mounts, mut is_sure) = (None, true);
     for (n, entry) in fs::read_dir(process.join("fdinfo")).ok()?.enumerate() {

@@ -8,6 +8,8 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 
 use rustix::ioctl::{Ioctl, IoctlOutput, Opcode, Setter, ioctl, opcode};
 
+use crate::broker::{self, Broker};
+
 /// `FUSE_DEV_IOC_MAGIC`.
 const MAGIC: u8 = 229;
 
@@ -38,8 +40,13 @@ unsafe impl Ioctl for BackingMap {
     }
 }
 
-/// Whether this process may register files, as far as it can know.
+/// Whether this process, or its helper, may register files, as far as it can know.
 pub(super) fn is_allowed() -> bool {
+    broker::of_this_process().map_or_else(is_privileged, Broker::registers)
+}
+
+/// Whether this process has the privilege of passthrough.
+pub fn is_privileged() -> bool {
     rustix::thread::capabilities(None)
         .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
 }
@@ -50,6 +57,17 @@ pub(super) fn is_allowed() -> bool {
 /// `PERM` without CAP_SYS_ADMIN in the initial user namespace; `LOOP`: the file lies on a file system that is stacked on another, as
 /// overlayfs is.
 pub(super) fn register(device: impl AsFd, file: BorrowedFd<'_>) -> io::Result<u32> {
+    match broker::of_this_process() {
+        Some(broker) => broker.register(device.as_fd(), file),
+        None => register_here(device, file),
+    }
+}
+
+/// The same by this process itself.
+///
+/// # Errors
+/// The same.
+pub fn register_here(device: impl AsFd, file: BorrowedFd<'_>) -> io::Result<u32> {
     let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
     // SAFETY: `BackingMap` is what this ioctl of /dev/fuse takes.
     Ok(unsafe { ioctl(device, map) }?)
@@ -57,6 +75,17 @@ pub(super) fn register(device: impl AsFd, file: BorrowedFd<'_>) -> io::Result<u3
 
 /// Takes a number back. Open files that have it keep it.
 pub(super) fn forget(device: impl AsFd, id: u32) -> io::Result<()> {
+    match broker::of_this_process() {
+        Some(broker) => broker.forget(device.as_fd(), id),
+        None => forget_here(device, id),
+    }
+}
+
+/// The same by this process itself.
+///
+/// # Errors
+/// The kernel does not know the number.
+pub fn forget_here(device: impl AsFd, id: u32) -> io::Result<()> {
     // SAFETY: this ioctl of /dev/fuse takes a number of 32 bits.
     Ok(unsafe { ioctl(device, Setter::<{ opcode::write::<u32>(MAGIC, 2) }, u32>::new(id)) }?)
 }

@@ -6,6 +6,8 @@
 
 use std::fs::read_to_string;
 
+use crate::broker;
+
 /// Whether this thread ends, whatever its request answers: a signal that kills it is pending, or it is on its way out by one. False
 /// for a thread that we can't see (another process namespace): its request runs to its end.
 pub(super) fn is_dying(tid: u32) -> bool {
@@ -22,10 +24,19 @@ fn status_of(tid: u32) -> Option<String> {
     read_to_string(format!("/proc/{tid}/status")).ok()
 }
 
+/// A sandboxed engine does not see the exit code of others: its helper looks.
+///
 /// Reading `stat` of a thread that is inside execve(2) would wait for the end of execve, which may wait for our reply (see
 /// `fs/process.rs`). A thread that exits gives its memory back first, and only then closes its files: one without memory is not there.
 fn has_ended_by_signal(tid: u32, status: &str) -> bool {
-    !has_memory(status) && read_to_string(format!("/proc/{tid}/stat")).is_ok_and(|stat| ends_by_signal(&stat))
+    !has_memory(status)
+        && broker::of_this_process()
+            .map_or_else(|| is_ended_by_signal(tid), |broker| broker.has_ended_by_signal(tid))
+}
+
+/// Whether a thread without memory is on its way out by a signal.
+pub fn is_ended_by_signal(tid: u32) -> bool {
+    read_to_string(format!("/proc/{tid}/stat")).is_ok_and(|stat| ends_by_signal(&stat))
 }
 
 /// `status`: the thread has an address space.

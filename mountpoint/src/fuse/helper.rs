@@ -1,4 +1,4 @@
-//! Processes that the engine starts beside itself: `fusermount3`, and the watcher of `--auto-unmount`. They need no secret, so they get none:
+//! Processes that the engine starts beside itself: `fusermount3`, and the watcher of `--auto-unmount`, the helper of a sandbox. They need no secret, so they get none:
 //! a process's environment outlives the need for it, and is read by other tools.
 
 use std::ffi::OsStr;
@@ -21,7 +21,8 @@ const SECRETS: [&str; 12] = [
 ];
 
 /// A command without the secrets of this process's environment.
-pub(super) fn helper(program: impl AsRef<OsStr>) -> Command {
+#[must_use]
+pub fn helper(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new(program);
     for name in SECRETS {
         command.env_remove(name);

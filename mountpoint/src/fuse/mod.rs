@@ -30,7 +30,11 @@ mod serve;
 mod session;
 
 pub use auto_unmount::Watcher;
+pub use backing::{forget_here, is_privileged, register_here};
+pub use caller::is_ended_by_signal;
 pub use gate::Requests;
+pub use helper::helper;
+pub use mounted::unmount_here;
 pub use operations::Operations;
 pub use options::{Device, MountOptions, Outliving, Transport};
 pub use pending::UnderWay;

@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
 use super::helper::helper;
+use crate::broker;
 use crate::clock::Clock;
 use crate::fs::DeviceNo;
 use crate::mountinfo;
@@ -85,6 +86,17 @@ pub(super) fn unmount_directory(
     device: Option<DeviceNo>,
     is_connected: bool,
 ) -> anyhow::Result<()> {
+    match broker::of_this_process().filter(|broker| broker.knows_mount()) {
+        Some(broker) => broker.unmount(is_connected).map_err(anyhow::Error::new),
+        None => unmount_here(dir, device, is_connected),
+    }
+}
+
+/// The same by this process itself, which a sandboxed engine may not.
+///
+/// # Errors
+/// The same.
+pub fn unmount_here(dir: &Path, device: Option<DeviceNo>, is_connected: bool) -> anyhow::Result<()> {
     let Some(dir) = topmost(dir, device, is_connected)? else { return Ok(()) };
     let dir = dir.as_path();
     match unmount(dir, UnmountFlags::empty()) {

@@ -254,6 +254,11 @@ impl Unmounter {
         Ok(true)
     }
 
+    /// The number of the mount's file system, where it is known.
+    pub fn device(&self) -> Option<fs::DeviceNo> {
+        self.device
+    }
+
     /// Whether our table of mounts still has it. `false` also where that can't be known. A connection that was aborted ends under its mount;
     /// after an unmount the mount is gone first.
     pub fn is_still_mounted(&self) -> bool {

@@ -16,6 +16,10 @@ use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 /// The answer of a mount that ends with its process.
 pub(super) const UNSUPERVISED: &str = "this mount ends with its process: only one with --supervised, whose device systemd keeps, can be handed to another program";
 
+/// The answer of an engine in a sandbox.
+pub(super) const CONFINED: &str =
+    "this engine is in a sandbox (--sandbox), which starts no program: unmount, and mount with the new one";
+
 /// How long requests may take that were taken before the gate closed. Doubling it lets slower stores answer them, and doubles the longest pause;
 /// the kernel sends the others to the next engine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);

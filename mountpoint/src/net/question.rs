@@ -8,6 +8,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 
 use tokio::sync::watch;
 
+use crate::broker;
 use crate::supervise::no_thread;
 use crate::sync::{Arc, Mutex};
 
@@ -27,7 +28,12 @@ impl Question {
     /// The errors of the resolver, or the system has no thread for the question.
     pub(crate) async fn ask(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let host = host.to_owned();
-        self.ask_with(move || Ok((host.as_str(), port).to_socket_addrs()?.collect())).await
+        self.ask_with(move || match broker::of_this_process() {
+            // A sandboxed engine reads neither the resolver's files nor its libraries.
+            Some(broker) => broker.resolve(&host, port),
+            None => Ok((host.as_str(), port).to_socket_addrs()?.collect()),
+        })
+        .await
     }
 
     async fn ask_with(

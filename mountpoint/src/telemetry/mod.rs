@@ -89,6 +89,15 @@ pub struct Told {
 }
 
 impl Config {
+    /// Folders in which the mount has files of its own, which it removes at its end.
+    pub fn folders(&self) -> Vec<std::path::PathBuf> {
+        let page = match &self.listen {
+            Some(Listen::Unix(path)) => path.parent().map(std::path::Path::to_owned),
+            _ => None,
+        };
+        self.control.iter().map(|place| place.folder.clone()).chain(page).collect()
+    }
+
     /// Binds what `--metrics-listen` names, before anything is mounted.
     ///
     /// # Errors

@@ -47,6 +47,7 @@ const TAKEN: &[&[&str]] = &[
     &["--mode", "full", "--stage", "/stage", "--stage-size", "100", "--commit", "close"],
     &["--allow-rename"],
     &["--rename-errno", "exdev"],
+    &["--sandbox", "on"],
     &["--allow-rename", "--rename-limit", "10"],
     &["--directory-markers"],
     &["--ignore-attributes"],

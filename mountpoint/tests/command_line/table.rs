@@ -63,6 +63,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--rename-errno", "enosys", ""),
     ("--rename-limit", "100000", ""),
     ("--requester-pays", "", ""),
+    ("--sandbox", "auto", ""),
     ("--sign-payload", "", ""),
     ("--spill-dir", "the cache directory", ""),
     ("--sse", "", ""),

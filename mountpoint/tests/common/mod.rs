@@ -14,7 +14,7 @@ mod tap;
 
 pub(crate) use bytes::{Pattern, hash_file};
 pub(crate) use catalogue::Catalogue;
-pub(crate) use mount::{START_AND_END, Setup, TestMount, command, is_mounted, with_descriptor_3};
+pub(crate) use mount::{START_AND_END, Setup, TestMount, command, is_mounted, refused, with_descriptor_3};
 pub(crate) use store::{BUCKET, Kind, Store};
 pub(crate) use tap::Tap;
 

@@ -98,6 +98,8 @@ pub(crate) fn command(store: &Store, dir: &Path, setup: &Setup) -> Command {
         command.args(["--read-mode", crate::READ_MODE]);
     }
     command.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
+    // A wish for the whole run: `MOUNT_S3_SANDBOX=1 cargo test -p mountpoint --test mount` confines every engine.
+    command.envs(std::env::var_os("MOUNT_S3_SANDBOX").map(|value| ("MOUNT_S3_SANDBOX", value)));
     command.env("XDG_STATE_HOME", store.home().join("state"));
     command.env("HOME", store.home()).env("RUST_BACKTRACE", "1").env("AWS_EC2_METADATA_DISABLED", "true");
     if setup.has_keys {
@@ -136,7 +138,7 @@ fn apart(plain: &Command) -> Command {
 }
 
 /// A command for which a seccomp filter refuses this system call.
-fn refused(call: u32, plain: &Command) -> Command {
+pub(crate) fn refused(call: u32, plain: &Command) -> Command {
     // Four instructions: load the number of the call, compare, refuse with EPERM, allow.
     const FILTER: &str = "
 import ctypes, os, struct, sys

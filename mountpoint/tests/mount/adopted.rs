@@ -61,6 +61,15 @@ fn wait_for_end(adopted: &mut Adopted) -> ExitStatus {
 
 #[test]
 fn a_device_that_somebody_else_mounted_is_served_and_left_to_its_owner() {
+    is_served_and_left_to_its_owner(&[]);
+}
+
+#[test]
+fn a_confined_engine_serves_a_device_that_somebody_else_mounted() {
+    is_served_and_left_to_its_owner(&["--sandbox", "on"]);
+}
+
+fn is_served_and_left_to_its_owner(options: &[&str]) {
     let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
     if !need("/dev/fuse", fuse.is_ok()) || !need("root", rustix::process::geteuid().is_root()) {
         return;
@@ -68,7 +77,7 @@ fn a_device_that_somebody_else_mounted_is_served_and_left_to_its_owner() {
     let (store, folder) = (Store::new(), tempfile::tempdir().unwrap());
     let len = 3_000_000;
     store.plant("old", &Pattern(1).bytes(0, len));
-    let mut adopted = start(&store, folder.path());
+    let mut adopted = start_with(&store, folder.path(), options);
     let pid = Pid::from_child(&adopted.engine);
     let (alive, ended) = std::sync::mpsc::channel::<()>();
     std::thread::spawn(move || {
@@ -81,6 +90,8 @@ fn a_device_that_somebody_else_mounted_is_served_and_left_to_its_owner() {
     let bytes = fs::read(folder.path().join("old")).unwrap();
     assert!(bytes.len() == len && Pattern(1).is(0, &bytes), "what is read is what is stored");
     fs::write(folder.path().join("new"), Pattern(2).bytes(0, len)).unwrap();
+    let status = fs::read_to_string(format!("/proc/{}/status", adopted.engine.id())).unwrap();
+    assert_eq!(status.contains("Seccomp:\t2"), options.contains(&"on"), "{status}");
 
     kill_process(pid, Signal::TERM).unwrap();
     let status = wait_for_end(&mut adopted);

@@ -198,6 +198,14 @@ fn with_cache_passthrough_off_the_engine_reads() {
     assert!(!kernel_reads(cache.path(), &file));
 }
 
+/// A mount with these options whose cached file the kernel reads by itself.
+pub(super) fn is_the_kernel_s(options: &[&str]) {
+    let cache = tempfile::tempdir().unwrap();
+    let Some((_store, mount)) = cached(cache.path(), options) else { return };
+    let file = open_whole(cache.path(), &mount.path("file"));
+    assert!(is_right(&all_of(&file)));
+}
+
 #[test]
 fn what_an_earlier_mount_kept_is_compared_before_the_kernel_reads_it() {
     let cache = tempfile::tempdir().unwrap();

@@ -95,6 +95,34 @@ soon as 65534 bash -c '! pgrep -x mount-s3 >/dev/null'
 }
 
 #[test]
+fn a_user_s_confined_engine_is_unmounted_by_a_signal_and_keeps_its_memory() {
+    let script = r#"
+mkdir own/cache
+chown 65534:65534 own/cache
+for end in "pkill -TERM -x mount-s3" "fusermount3 -u mnt"; do
+    mount_s3 --sandbox on --cache own/cache --max-cache-size 256 --allow-delete --auto-unmount
+    engine=$(pgrep -x mount-s3)
+    grep -q "^NoNewPrivs:.1$" "/proc/$engine/status"
+    grep -q "^Seccomp:.2$" "/proc/$engine/status"
+    as 65534 cmp mnt/planted original
+    as 65534 bash -ec 'echo hello >mnt/f; [ "$(cat mnt/f)" = hello ]; rm mnt/f'
+    # The same user, who sees environment and memory of a plain one.
+    refused as 65534 cat "/proc/$engine/environ" 2>/dev/null >&2
+    refused as 65534 head -c 1 "/proc/$engine/mem" 2>/dev/null >&2
+    refused as 65534 ls "/proc/$engine/fd" 2>/dev/null >&2
+    as 65534 $end
+    soon bash -c '! grep -q " $PWD/mnt " /proc/self/mountinfo'
+    soon bash -c '! pgrep -x mount-s3 >/dev/null'
+    soon bash -c '! pgrep -x s3-helper >/dev/null'
+done
+mount_s3 --sandbox off
+as 65534 cat "/proc/$(pgrep -x mount-s3)/environ" >/dev/null
+as 65534 fusermount3 -u mnt
+"#;
+    as_a_user("", script);
+}
+
+#[test]
 fn only_user_allow_other_lets_a_user_share_the_mount() {
     let refused = r#"
 for flag in --allow-other --allow-root; do

@@ -19,6 +19,7 @@ use aws_types::region::Region;
 use crate::clock::Clock;
 use crate::net::pool::NoConnection;
 use crate::s3::auth::aside::Aside;
+use crate::s3::auth::printed;
 use crate::s3::auth::sign::Skew;
 use crate::s3::{Config, Error, ErrorKind, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -326,6 +327,9 @@ impl Source {
 
     /// A chain is made for each question: it keeps what it once read from files.
     async fn ask_chain(&self) -> Answer {
+        if let Some(answer) = printed::ask(self.profile.as_deref()).await {
+            return answer;
+        }
         let region = Region::new(self.region.clone());
         let config =
             ProviderConfig::default().with_http_client(self.http.clone()).with_region(Some(region.clone()));

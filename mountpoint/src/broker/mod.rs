@@ -1,0 +1,276 @@
+//! The helper of a sandboxed engine: a process that started before the sandbox, and does by request what the sandbox refuses.
+//!
+//! Enters: one of a few typed questions, over a socket that both have from the start. Leaves: its answer. A question names no program, no path
+//! and no address of memory: an engine in wrong hands can have its own mount unmounted, and learn what an engine learns. The helper ends with
+//! the engine.
+
+mod messages;
+mod serve;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+pub use messages::{Answer, Question};
+pub use serve::serve;
+
+/// How long an answer may take that waits for nothing: about a process, or of an ioctl. Doubling it doubles how long a FUSE thread waits for a
+/// helper that was stopped.
+const AT_ONCE: Duration = Duration::from_secs(5);
+/// How long the system's resolver may take. The caller has a limit of its own.
+const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
+/// How long an unmount may take.
+const UNMOUNTED_WITHIN: Duration = Duration::from_secs(30);
+/// How long a program that prints credentials may take: a little longer than the helper gives it.
+const PRINTED_WITHIN: Duration = Duration::from_secs(12);
+
+/// The engine's end.
+#[derive(Debug)]
+pub struct Broker {
+    socket: OwnedFd,
+    /// Whether the helper may register files for passthrough.
+    registers: bool,
+    /// Set once the helper knows of the mount.
+    mounted: OnceLock<()>,
+}
+
+/// A sandbox is a process's, and so is its helper.
+static OF_THIS_PROCESS: OnceLock<Broker> = OnceLock::new();
+
+/// The helper of this process. `None`: the process does for itself what it needs.
+pub fn of_this_process() -> Option<&'static Broker> {
+    OF_THIS_PROCESS.get()
+}
+
+/// A socket to a helper that is to start with the other end.
+///
+/// # Errors
+/// The system has no sockets.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    messages::pair()
+}
+
+impl Broker {
+    /// Makes a started helper the one of this process. `registers`: it has the privilege of passthrough.
+    ///
+    /// # Errors
+    /// There is one already.
+    pub fn begin(socket: OwnedFd, registers: bool) -> io::Result<&'static Self> {
+        let broker = Self { socket, registers, mounted: OnceLock::new() };
+        OF_THIS_PROCESS.set(broker).map_err(|_| io::Error::other("this process has a helper already"))?;
+        of_this_process().ok_or_else(|| io::Error::other("this process has no helper"))
+    }
+
+    /// Whether it may register files for passthrough.
+    pub fn registers(&self) -> bool {
+        self.registers
+    }
+
+    /// Tells of the mount, which it is to unmount. Only the first call counts.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn mounted(&self, device: Option<(u32, u32)>) -> io::Result<()> {
+        self.done(&Question::Mounted { device }, &[], AT_ONCE)?;
+        let _ = self.mounted.set(());
+        Ok(())
+    }
+
+    /// Tells that the engine is about to be confined.
+    ///
+    /// # Errors
+    /// It does not answer.
+    pub fn confined(&self) -> io::Result<()> {
+        self.done(&Question::Confined, &[], AT_ONCE)
+    }
+
+    /// Whether it knows of the mount.
+    pub fn knows_mount(&self) -> bool {
+        self.mounted.get().is_some()
+    }
+
+    /// Has the mount unmounted. `is_connected`: the kernel has the other end of its device.
+    ///
+    /// # Errors
+    /// Those of the unmount.
+    pub fn unmount(&self, is_connected: bool) -> io::Result<()> {
+        self.done(&Question::Unmount { is_connected }, &[], UNMOUNTED_WITHIN)
+    }
+
+    /// Whether a thread holds a file; see `fs/process.rs`. `None`: not known.
+    pub fn holds(&self, question: &Question) -> Option<bool> {
+        match self.ask(question, &[], AT_ONCE) {
+            Ok(Answer::Holds(holds)) => holds,
+            other => unknown(other),
+        }
+    }
+
+    /// Whether a thread is on its way out by a signal.
+    pub fn has_ended_by_signal(&self, tid: u32) -> bool {
+        match self.ask(&Question::HasEndedBySignal { tid }, &[], AT_ONCE) {
+            Ok(Answer::Holds(holds)) => holds == Some(true),
+            other => unknown(other).unwrap_or(false),
+        }
+    }
+
+    /// Registers a file with a FUSE device; its number.
+    ///
+    /// # Errors
+    /// Those of the ioctl.
+    pub fn register(&self, device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<u32> {
+        match self.ask(&Question::Register, &[device, file], AT_ONCE)? {
+            Answer::Number(number) => Ok(number),
+            other => Err(refused(other)),
+        }
+    }
+
+    /// Takes a registered file back.
+    ///
+    /// # Errors
+    /// Those of the ioctl.
+    pub fn forget(&self, device: BorrowedFd<'_>, id: u32) -> io::Result<()> {
+        self.done(&Question::Forget { id }, &[device], AT_ONCE)
+    }
+
+    /// The addresses of a host, by the system's resolver. Blocks.
+    ///
+    /// # Errors
+    /// The resolver's.
+    pub fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
+        match self.ask(&Question::Resolve { host: host.to_owned(), port }, &[], RESOLVED_WITHIN)? {
+            Answer::Addresses(addresses) => Ok(addresses),
+            other => Err(refused(other)),
+        }
+    }
+
+    /// The output of the program that prints credentials. Blocks.
+    ///
+    /// # Errors
+    /// It failed, or it is another program than that of the start.
+    pub fn credentials(&self, command: String) -> io::Result<String> {
+        match self.ask(&Question::Credentials { command }, &[], PRINTED_WITHIN)? {
+            Answer::Text(text) => Ok(text),
+            other => Err(refused(other)),
+        }
+    }
+
+    fn done(&self, question: &Question, files: &[BorrowedFd<'_>], within: Duration) -> io::Result<()> {
+        match self.ask(question, files, within)? {
+            Answer::Done => Ok(()),
+            other => Err(refused(other)),
+        }
+    }
+
+    /// Each question has a socket of its own for its answer, so that a slow one delays no other.
+    fn ask(&self, question: &Question, files: &[BorrowedFd<'_>], within: Duration) -> io::Result<Answer> {
+        let (ours, theirs) = messages::pair()?;
+        let all: Vec<_> = std::iter::once(theirs.as_fd()).chain(files.iter().copied()).collect();
+        messages::send(self.socket.as_fd(), question, &all)?;
+        drop(theirs);
+        let limit = Timespec { tv_sec: within.as_secs().cast_signed(), tv_nsec: 0 };
+        let mut polled = [PollFd::new(&ours, PollFlags::IN)];
+        if rustix::io::retry_on_intr(|| poll(&mut polled, Some(&limit)))? == 0 {
+            let late = format!("the helper of the sandbox did not answer within {} s", within.as_secs());
+            return Err(io::Error::new(io::ErrorKind::TimedOut, late));
+        }
+        match messages::receive::<Answer>(ours.as_fd())? {
+            Some((answer, _)) => Ok(answer),
+            None => Err(io::Error::other("the helper of the sandbox has ended: unmount, and mount anew")),
+        }
+    }
+}
+
+fn refused(answer: Answer) -> io::Error {
+    match answer {
+        Answer::Refused { errno: Some(errno), .. } => io::Error::from_raw_os_error(errno),
+        Answer::Refused { errno: None, why } => io::Error::other(why),
+        // Not with its words, which may be credentials.
+        _ => io::Error::other("the helper of the sandbox answered another question"),
+    }
+}
+
+/// A question about a process that has no answer: as for a process that can't be seen.
+fn unknown(answer: io::Result<Answer>) -> Option<bool> {
+    let error = answer.map_or_else(|error| error, refused);
+    tracing::debug!("asking about a process: {error}");
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sync::Arc;
+    use crate::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    /// An engine's end, whose helper answers on a thread of this process.
+    fn broker(desk: impl Fn(Question, Vec<OwnedFd>) -> Answer + Send + Sync + 'static) -> Broker {
+        let (ours, theirs) = pair().unwrap();
+        std::thread::spawn(move || serve(theirs, desk));
+        Broker { socket: ours, registers: false, mounted: OnceLock::new() }
+    }
+
+    #[test]
+    fn a_slow_question_delays_no_other_and_each_gets_its_own_answer() {
+        let (go, gate) = std::sync::mpsc::channel::<()>();
+        let gate = crate::sync::Mutex::new(gate);
+        let broker = Arc::new(broker(move |question, _| match question {
+            Question::Resolve { port, .. } => {
+                gate.lock().recv().unwrap();
+                Answer::Addresses(vec![([10, 0, 0, 1], port).into()])
+            }
+            Question::HasEndedBySignal { tid } => Answer::Holds(Some(tid == 7)),
+            _ => Answer::Done,
+        }));
+        let asks = Arc::clone(&broker);
+        let waits = std::thread::spawn(move || asks.resolve("store", 443));
+        for _ in 0..100 {
+            assert!(broker.has_ended_by_signal(7));
+            assert!(!broker.has_ended_by_signal(8));
+        }
+        go.send(()).unwrap();
+        assert_eq!(waits.join().unwrap().unwrap(), [([10, 0, 0, 1], 443).into()]);
+    }
+
+    #[test]
+    fn files_arrive_with_their_question_and_an_errno_comes_back() {
+        let seen = Arc::new(AtomicU32::new(0));
+        let of_desk = Arc::clone(&seen);
+        let broker = broker(move |question, files| match question {
+            Question::Register => {
+                of_desk.store(u32::try_from(files.len()).unwrap(), SeqCst);
+                let ino = rustix::fs::fstat(&files[1]).unwrap().st_ino;
+                Answer::Number(u32::try_from(ino % 1_000_000).unwrap())
+            }
+            _ => Answer::Refused { errno: Some(libc::ELOOP), why: String::new() },
+        });
+        let (one, two) = (tempfile::tempfile().unwrap(), tempfile::tempfile().unwrap());
+        let ino = rustix::fs::fstat(&two).unwrap().st_ino;
+        let number = broker.register(one.as_fd(), two.as_fd()).unwrap();
+        assert_eq!((u64::from(number), seen.load(SeqCst)), (ino % 1_000_000, 2));
+        assert_eq!(broker.forget(one.as_fd(), 1).unwrap_err().raw_os_error(), Some(libc::ELOOP));
+    }
+
+    #[test]
+    fn a_helper_that_is_gone_is_an_error_and_answers_about_processes_unknown() {
+        let (ours, theirs) = pair().unwrap();
+        drop(theirs);
+        let broker = Broker { socket: ours, registers: false, mounted: OnceLock::new() };
+        assert!(broker.resolve("store", 443).is_err());
+        assert!(!broker.has_ended_by_signal(7));
+        assert!(broker.unmount(true).is_err());
+    }
+
+    #[test]
+    fn a_helper_whose_work_panics_answers_that_question_alone_with_an_error() {
+        let broker = broker(|question, _| match question {
+            Question::Resolve { .. } => panic!("in the resolver"),
+            _ => Answer::Done,
+        });
+        assert!(broker.resolve("store", 443).is_err());
+        broker.unmount(true).unwrap();
+    }
+}

@@ -1,0 +1,91 @@
+//! The sandbox of a mount: whether it is wished for, and the folders that it leaves open.
+
+use std::path::{Path, PathBuf};
+
+use crate::cli::{self, Args, SandboxArg};
+use crate::sandbox::Folders;
+
+/// A sandbox that is wished for.
+#[derive(Clone, Debug)]
+pub struct Sandbox {
+    /// There is no mount if a part of it is missing.
+    pub is_required: bool,
+    /// The folders of the mount.
+    pub folders: Folders,
+}
+
+/// The sandbox of a mount that writes to these folders, and to those of its sockets.
+pub(super) fn wished(
+    args: &Args,
+    written: impl IntoIterator<Item = Option<PathBuf>>,
+    sockets: Vec<PathBuf>,
+) -> Option<Sandbox> {
+    let is_required = match args.mount.sandbox {
+        SandboxArg::Off => return None,
+        SandboxArg::On => true,
+        SandboxArg::Auto if cli::wishes_sandbox() => false,
+        SandboxArg::Auto => return None,
+    };
+    let log = args.logging.log_directory.as_ref();
+    // A mount that is read-only has notes of attributes all the same.
+    let state = args.client.state_dir.as_ref().or(args.state_dir_default.as_ref());
+    let state = state.filter(|_| args.mount.keep_metadata);
+    let absolute = |path: &PathBuf| std::path::absolute(path).ok();
+    let named = log.into_iter().chain(state).filter_map(absolute);
+    let written = written.into_iter().flatten().chain(named).chain(sockets).collect();
+    let read = cli::key_files().iter().flat_map(|file| folders_of(file)).collect();
+    Some(Sandbox { is_required, folders: Folders { written, read } })
+}
+
+/// The folders in which a file is looked for again: another one comes to its name by a rename, or by a link that is replaced, as the kubelet
+/// does. A file of the root directory stands for itself.
+fn folders_of(file: &Path) -> Vec<PathBuf> {
+    let Ok(file) = std::path::absolute(file) else { return Vec::new() };
+    let target = std::fs::canonicalize(&file).ok();
+    let folder = |file: &Path| match file.parent() {
+        Some(parent) if parent.parent().is_some() => parent.to_owned(),
+        _ => file.to_owned(),
+    };
+    std::iter::once(folder(&file)).chain(target.as_deref().map(folder)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_of_keys_stands_for_its_folder_and_for_that_of_its_target() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().canonicalize().unwrap();
+        std::fs::create_dir(top.join("target")).unwrap();
+        std::fs::create_dir(top.join("keys")).unwrap();
+        std::fs::write(top.join("target/file"), "").unwrap();
+        std::os::unix::fs::symlink(top.join("target/file"), top.join("keys/link")).unwrap();
+        assert_eq!(folders_of(&top.join("keys/link")), [top.join("keys"), top.join("target")]);
+        assert_eq!(folders_of(&top.join("keys/missing")), [top.join("keys")], "it may come later");
+        assert_eq!(
+            folders_of("/keys-of-nobody".as_ref()),
+            [PathBuf::from("/keys-of-nobody")],
+            "never all files"
+        );
+    }
+
+    #[test]
+    fn a_sandbox_that_is_off_is_none_and_one_that_is_on_knows_each_folder() {
+        let args = |words: &[&str]| {
+            let line = ["mount-s3", "bucket", "/mnt", "--log-directory", "/log"].iter().chain(words);
+            match cli::asked(line.map(std::ffi::OsString::from)) {
+                Ok(cli::Asked::Mount(args)) => *args,
+                other => panic!("{other:?}"),
+            }
+        };
+        let wished =
+            |words: &[&str]| wished(&args(words), [Some("/cache".into()), None], vec!["/run".into()]);
+        assert!(wished(&["--sandbox", "off"]).is_none());
+        let on = wished(&["--sandbox", "on"]).unwrap();
+        assert!(on.is_required);
+        assert_eq!(on.folders.written, ["/cache", "/log", "/run"].map(PathBuf::from));
+        let keeps = wished(&["--sandbox", "on", "--keep-metadata", "--state-dir", "/state"]).unwrap();
+        assert!(keeps.folders.written.contains(&"/state".into()));
+    }
+}

@@ -1,0 +1,100 @@
+//! The sandbox of a mount, put together: the helper that starts before it, and the moment from which it holds.
+//!
+//! A device that was handed over is served behind it. A mount of this process's own needs privileges until it is there, so it is served for the
+//! moment between.
+
+use std::process::Child;
+
+use anyhow::bail;
+
+use super::desk;
+use crate::broker;
+use crate::config::sandboxed::Sandbox;
+use crate::fs::DeviceNo;
+use crate::fuse::{Device, Transport};
+use crate::sandbox::{self, Folders, Lacking, Rings};
+
+/// A sandbox that holds, or is about to.
+#[derive(Debug)]
+pub(super) struct Confinement {
+    is_required: bool,
+    folders: Folders,
+    rings: Rings,
+    _helper: Child,
+}
+
+impl Confinement {
+    /// Starts the helper. `None`: there is no sandbox, as nobody wishes it, or as the helper can't start.
+    ///
+    /// # Errors
+    /// The sandbox is required, and the helper can't start.
+    pub(super) fn begin(
+        wish: Option<Sandbox>,
+        device: &Device,
+        transport: Transport,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(Sandbox { is_required, folders }) = wish else { return Ok(None) };
+        let dir = match device {
+            Device::Mount(dir) => Some(dir.as_path()),
+            Device::Adopted(_) | Device::Outliving(_) => None,
+        };
+        let is_adopted = matches!(device, Device::Adopted(_));
+        let rings = if is_adopted && transport == Transport::IoUring { Rings::Made } else { Rings::Open };
+        match desk::start(dir) {
+            Ok(helper) => Ok(Some(Self { is_required, folders, rings, _helper: helper })),
+            Err(error) if is_required => Err(error.context("--sandbox on")),
+            Err(error) => {
+                tracing::warn!("no sandbox, as its helper can't start: {error:#}");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Confines this process.
+    ///
+    /// # Errors
+    /// The sandbox is required, and this system lacks a part of it.
+    pub(super) fn enter(&self) -> anyhow::Result<()> {
+        make_missing(&self.folders);
+        if let Some(broker) = broker::of_this_process() {
+            broker.confined()?;
+        }
+        let lacking = sandbox::enter(&self.folders, self.rings);
+        if lacking.is_empty() {
+            tracing::info!("this process is confined to its mount: docs/hosts.md says what it may still do");
+            return Ok(());
+        }
+        let lacking = named(&lacking);
+        if self.is_required {
+            bail!(
+                "--sandbox on: this system can't confine everything: {lacking}; --sandbox auto mounts without it"
+            );
+        }
+        tracing::warn!("the sandbox lacks a part, and the mount works without it: {lacking}");
+        Ok(())
+    }
+
+    /// The same for a mount of this process's own, which the helper is to unmount from here on.
+    ///
+    /// # Errors
+    /// The same, or the helper does not answer.
+    pub(super) fn enter_mounted(&self, device: Option<DeviceNo>) -> anyhow::Result<()> {
+        if let Some(broker) = broker::of_this_process() {
+            broker.mounted(device.map(|device| (device.major, device.minor)))?;
+        }
+        self.enter()
+    }
+}
+
+/// The parts in one line.
+fn named(lacking: &[Lacking]) -> String {
+    lacking.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Makes the folders that are made when they are needed: a rule needs a folder that is there. One that can't be made is an error later, as ever.
+fn make_missing(folders: &Folders) {
+    use std::os::unix::fs::DirBuilderExt as _;
+    for folder in &folders.written {
+        let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    }
+}

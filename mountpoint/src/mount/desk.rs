@@ -1,0 +1,188 @@
+//! The helper of a sandboxed engine, put together: what it does by each question (`broker/`), and its start.
+//!
+//! It is this program once more, by a hidden flag, and started before anything is asked of the store. Its standard input is the socket.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::ToSocketAddrs as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
+use std::sync::OnceLock;
+
+use anyhow::Context as _;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::program;
+use crate::broker::{self, Answer, Broker, Question};
+use crate::{fs, fuse, sandbox};
+
+/// The hidden flag. Behind it comes the directory of the mount, if it is this engine's own.
+const FLAG: &str = "--help-sandboxed-engine";
+/// The name of the process. A `pkill mount-s3` is meant for engines.
+const NAME: &str = "s3-helper";
+
+/// Starts the helper of this process. `dir`: where it is to unmount.
+///
+/// # Errors
+/// This program can't be started once more.
+pub(super) fn start(dir: Option<&Path>) -> anyhow::Result<Child> {
+    let (ours, theirs) = broker::pair().context("a socket for the helper")?;
+    let mut helper = fuse::helper("/proc/self/exe");
+    helper.arg0(NAME).arg(FLAG).args(dir).stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+    // Signals of the terminal are for the engine.
+    helper.process_group(0);
+    let child = helper.spawn().context("starting the helper")?;
+    Broker::begin(ours, fuse::is_privileged())?;
+    Ok(child)
+}
+
+/// The helper of an engine.
+#[derive(Debug)]
+pub struct Desk {
+    dir: Option<PathBuf>,
+    device: OnceLock<Option<fs::DeviceNo>>,
+    /// The command line of the program that prints credentials. `None`: the engine was confined before it named one.
+    program: OnceLock<Option<String>>,
+}
+
+impl Desk {
+    fn new(dir: Option<PathBuf>) -> Self {
+        Self { dir, device: OnceLock::new(), program: OnceLock::new() }
+    }
+
+    /// The helper that this command line asks for.
+    pub fn asked(line: impl IntoIterator<Item = OsString>) -> Option<Self> {
+        let mut words = line.into_iter().skip(1);
+        words.next().filter(|word| word == FLAG)?;
+        Some(Self::new(words.next().map(PathBuf::from)))
+    }
+
+    /// Helps until the engine is gone.
+    ///
+    /// # Errors
+    /// Standard input is not the engine's socket.
+    pub fn run(self) -> anyhow::Result<()> {
+        // An end of the whole unit signals all its processes: the helper outlives the engine.
+        let _heard = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("taking signals")?;
+        let name = std::ffi::CString::new(NAME)?;
+        let _ = rustix::thread::set_name(&name);
+        sandbox::no_dumps().context("keeping memory from others")?;
+        // A daemon must not keep a directory busy.
+        std::env::set_current_dir("/")?;
+        let socket = io::stdin().as_fd().try_clone_to_owned().context("the engine's socket")?;
+        broker::serve(socket, move |question, files| self.answer(question, &files))
+            .context("serving the engine")
+    }
+
+    fn answer(&self, question: Question, files: &[OwnedFd]) -> Answer {
+        let of = |outcome: io::Result<Answer>| outcome.unwrap_or_else(|error| Answer::refused(&error));
+        match question {
+            Question::Mounted { device } => {
+                let device = device.map(|(major, minor)| fs::DeviceNo { major, minor });
+                match self.device.set(device) {
+                    Ok(()) => Answer::Done,
+                    Err(_) => of(Err(io::Error::other("the mount is known already"))),
+                }
+            }
+            Question::Unmount { is_connected } => match (&self.dir, self.device.get()) {
+                (Some(dir), Some(device)) => match fuse::unmount_here(dir, *device, is_connected) {
+                    Ok(()) => Answer::Done,
+                    Err(error) => Answer::Refused { errno: None, why: crate::daemon::one_line(&error) },
+                },
+                _ => of(Err(io::Error::other("there is no mount of this engine"))),
+            },
+            Question::Holds { tid, device, mount, ino, writing } => {
+                Answer::Holds(fs::holds_for(tid, device, mount, ino, writing))
+            }
+            Question::HasEndedBySignal { tid } => Answer::Holds(Some(fuse::is_ended_by_signal(tid))),
+            Question::Register => of(match files {
+                [device, file] => fuse::register_here(device, file.as_fd()).map(Answer::Number),
+                _ => Err(io::ErrorKind::InvalidInput.into()),
+            }),
+            Question::Forget { id } => of(match files {
+                [device] => fuse::forget_here(device, id).map(|()| Answer::Done),
+                _ => Err(io::ErrorKind::InvalidInput.into()),
+            }),
+            Question::Resolve { host, port } => {
+                of((host.as_str(), port).to_socket_addrs().map(|found| Answer::Addresses(found.collect())))
+            }
+            Question::Credentials { command } => {
+                let known = self.program.get_or_init(|| Some(command.clone()));
+                of(match known {
+                    Some(known) if *known == command => program::output(&command).map(Answer::Text),
+                    _ => Err(io::Error::other(
+                        "the credential_process is not that of the start, which a confined engine keeps: mount anew",
+                    )),
+                })
+            }
+            Question::Confined => {
+                // A program that is named from here on does not count.
+                let _ = self.program.set(None);
+                Answer::Done
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hidden_flag_makes_this_program_the_helper_of_an_engine() {
+        let asked = |line: &[&str]| Desk::asked(line.iter().map(OsString::from)).map(|desk| desk.dir);
+        assert_eq!(asked(&[NAME, FLAG, "/a b"]), Some(Some("/a b".into())));
+        assert_eq!(asked(&[NAME, FLAG]), Some(None));
+        assert_eq!(asked(&["mount-s3", "bucket", FLAG]), None);
+        assert_eq!(asked(&["mount-s3"]), None);
+    }
+
+    #[test]
+    fn an_engine_without_a_mount_of_its_own_has_nothing_unmounted() {
+        let desk = |dir: Option<&str>| Desk::new(dir.map(PathBuf::from));
+        let unmount = Question::Unmount { is_connected: true };
+        for desk in [desk(None), desk(Some("/nowhere"))] {
+            assert!(matches!(desk.answer(unmount.clone(), &[]), Answer::Refused { .. }));
+        }
+        let desk = desk(Some("/nowhere"));
+        assert_eq!(desk.answer(Question::Mounted { device: Some((0, 7)) }, &[]), Answer::Done);
+        let again = desk.answer(Question::Mounted { device: Some((0, 8)) }, &[]);
+        assert!(matches!(again, Answer::Refused { .. }), "another mount of the machine: {again:?}");
+    }
+
+    #[test]
+    fn names_are_resolved_and_files_that_did_not_come_are_refused() {
+        let desk = Desk::new(None);
+        let Answer::Addresses(found) =
+            desk.answer(Question::Resolve { host: "localhost".into(), port: 80 }, &[])
+        else {
+            panic!("localhost has an address")
+        };
+        assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 80));
+        assert!(!found.is_empty());
+        for question in [Question::Register, Question::Forget { id: 1 }] {
+            assert!(matches!(desk.answer(question, &[]), Answer::Refused { .. }));
+        }
+    }
+
+    #[test]
+    fn a_confined_engine_has_the_program_of_its_start_run_and_no_other() {
+        let ask = |desk: &Desk, command: &str| {
+            desk.answer(Question::Credentials { command: command.to_owned() }, &[])
+        };
+        let desk = Desk::new(None);
+        assert_eq!(ask(&desk, "echo 1"), Answer::Text("1\n".to_owned()));
+        assert!(matches!(ask(&desk, "echo 2"), Answer::Refused { .. }));
+        assert_eq!(desk.answer(Question::Confined, &[]), Answer::Done);
+        assert_eq!(ask(&desk, "echo 1"), Answer::Text("1\n".to_owned()));
+        let desk = Desk::new(None);
+        assert_eq!(desk.answer(Question::Confined, &[]), Answer::Done);
+        assert!(
+            matches!(ask(&desk, "echo 1"), Answer::Refused { .. }),
+            "the first word of a confined engine"
+        );
+    }
+}

@@ -1,0 +1,92 @@
+//! The state of a mount, as it is measured when somebody asks for it.
+
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+
+use super::upgrade::Upgrade;
+use crate::buffer::{Pool, Use};
+use crate::cache::DiskCache;
+use crate::daemon;
+use crate::fs::FileSystem;
+use crate::logging;
+use crate::metrics::Metrics;
+use crate::sync::Arc;
+use crate::telemetry::{self, ErrorLine};
+use crate::upload::Stage;
+
+/// The parts that a mount measures when it is asked for its state.
+pub(super) struct Observed {
+    pub(super) fs: Arc<FileSystem>,
+    pub(super) pool: Pool,
+    pub(super) cache: Option<Arc<DiskCache>>,
+    pub(super) memory_target: u64,
+    pub(super) threads: u64,
+    pub(super) upgrade: Option<Arc<Upgrade>>,
+    /// The answer to an upgrade, where there is none.
+    pub(super) no_upgrade: &'static str,
+}
+
+impl std::fmt::Debug for Observed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Observed").finish_non_exhaustive()
+    }
+}
+
+impl telemetry::Mount for Observed {
+    fn measure(&self, metrics: &Metrics) {
+        let open = self.fs.open_files();
+        metrics.open_files.of("read").set(open.reading);
+        metrics.open_files.of("write").set(open.writing.len() as u64);
+        for (name, purpose) in [("demand", Use::Demand), ("write", Use::Write), ("ahead", Use::Ahead)] {
+            metrics.memory_used.of(name).set(self.pool.used(purpose));
+        }
+        metrics.memory_target.set(self.memory_target);
+        metrics.fuse_threads.set(self.threads);
+        metrics.cache_used.set(self.cache.as_ref().map_or(0, |cache| cache.used_bytes()));
+        if let Some(stage) = self.fs.stage() {
+            metrics.stage_used.set(stage.bytes);
+            metrics.stage_pending.set(stage.pending);
+            metrics.stage_pending_bytes.set(stage.pending_bytes);
+            metrics.stage_oldest.set(stage.oldest.map_or(0, |age| age.as_secs()));
+        }
+        let process = procfs::process::Process::myself().and_then(|process| process.stat());
+        if let Ok(stat) = process {
+            metrics.process_memory.set(stat.rss * rustix::param::page_size() as u64);
+            let ticks = u128::from(stat.utime + stat.stime);
+            let micros = ticks * 1_000_000 / u128::from(procfs::ticks_per_second());
+            metrics.process_cpu.reach(u64::try_from(micros).unwrap_or(u64::MAX));
+        }
+    }
+
+    fn uploads(&self) -> Vec<telemetry::Upload> {
+        let writing = self.fs.open_files().writing.into_iter();
+        writing
+            .map(|file| telemetry::Upload {
+                key: file.key.as_str().to_owned(),
+                bytes: file.bytes,
+                state: match file.stage {
+                    Stage::Open { .. } => "writing",
+                    Stage::Finishing { .. } | Stage::Committing { .. } => "storing",
+                    Stage::Stored { .. } => "stored",
+                    Stage::Failed { .. } => "failed",
+                }
+                .to_owned(),
+            })
+            .collect()
+    }
+
+    fn errors(&self) -> Vec<ErrorLine> {
+        logging::recent()
+    }
+
+    fn hand_over(&self, within: Duration) -> BoxFuture<'static, String> {
+        match self.upgrade.clone() {
+            Some(upgrade) => Box::pin(async move { daemon::one_line(&upgrade.run(within).await) }),
+            None => {
+                let why = self.no_upgrade.to_owned();
+                Box::pin(async { why })
+            }
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Credentials that a program prints (`credential_process` of a profile), for a sandboxed engine, which starts none: its helper runs the program
+//! that the profile named before the sandbox. Without a helper the chain of `aws-config` runs it.
+
+use std::borrow::Cow;
+use std::io;
+
+use aws_config::profile::{ProfileSet, load};
+use aws_credential_types::Credentials;
+use aws_credential_types::provider::error::CredentialsError;
+use aws_runtime::env_config::file::EnvConfigFiles;
+use aws_smithy_types::DateTime;
+use aws_smithy_types::date_time::Format;
+use aws_types::os_shim_internal::{Env, Fs};
+use serde::Deserialize;
+
+use crate::broker;
+
+/// Keys of a profile that the chain heeds before `credential_process`.
+const BEFORE: [&str; 6] = [
+    "role_arn",
+    "credential_source",
+    "web_identity_token_file",
+    "sso_session",
+    "sso_start_url",
+    "aws_access_key_id",
+];
+/// Variables that the chain heeds before a profile that no flag names.
+const KEYS: [&str; 2] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
+
+/// The output of such a program.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Printed {
+    version: u32,
+    access_key_id: String,
+    secret_access_key: String,
+    session_token: Option<String>,
+    expiration: Option<String>,
+}
+
+/// Asks the helper, where there is one and the profile's credentials come from a program. `None`: the chain is asked.
+pub(super) async fn ask(profile: Option<&str>) -> Option<Result<Credentials, CredentialsError>> {
+    let broker = broker::of_this_process()?;
+    let env = Env::real();
+    if profile.is_none() && KEYS.iter().all(|name| env.get(name).is_ok_and(|value| !value.is_empty())) {
+        return None;
+    }
+    let named = profile.map(|name| Cow::Owned(name.to_owned()));
+    let profiles = load(&Fs::real(), &env, &EnvConfigFiles::default(), named).await.ok()?;
+    let command = program(&profiles)?.to_owned();
+    let printed = broker.credentials(command).and_then(|text| credentials(&text));
+    Some(printed.map_err(CredentialsError::provider_error))
+}
+
+/// The program of the profile that counts.
+fn program(profiles: &ProfileSet) -> Option<&str> {
+    let is_first = BEFORE.iter().all(|key| profiles.get(key).is_none());
+    profiles.get("credential_process").filter(|_| is_first)
+}
+
+/// Parses the output. An error says nothing of it, since it may have a secret.
+fn credentials(text: &str) -> io::Result<Credentials> {
+    let wrong = |what: &str| io::Error::other(format!("the credential_process printed {what}"));
+    let printed: Printed = serde_json::from_str(text).map_err(|_| wrong("no credentials in JSON"))?;
+    if printed.version != 1 {
+        return Err(wrong(&format!("version {} of the format: 1 is known", printed.version)));
+    }
+    let end = |text: String| DateTime::from_str(&text, Format::DateTimeWithOffset).ok()?.try_into().ok();
+    let expiry = match printed.expiration {
+        Some(text) => Some(end(text).ok_or_else(|| wrong("an Expiration that can't be read"))?),
+        None => None,
+    };
+    let Printed { access_key_id, secret_access_key, session_token, .. } = printed;
+    Ok(Credentials::new(access_key_id, secret_access_key, session_token, expiry, "credential_process"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn printed_credentials_are_read_and_an_error_has_no_word_of_others() {
+        let whole = r#"{"Version": 1, "AccessKeyId": "AK", "SecretAccessKey": "SECRET", "SessionToken": "T",
+            "Expiration": "1970-01-01T01:00:10+01:00"}"#;
+        let read = credentials(whole).unwrap();
+        let parts = (read.access_key_id(), read.secret_access_key(), read.session_token());
+        assert_eq!(parts, ("AK", "SECRET", Some("T")));
+        assert_eq!(read.expiry(), Some(SystemTime::UNIX_EPOCH + Duration::from_secs(10)));
+        let lasting = r#"{"Version": 1, "AccessKeyId": "AK", "SecretAccessKey": "SECRET"}"#;
+        assert_eq!(credentials(lasting).unwrap().expiry(), None);
+        for wrong in [
+            "",
+            "SECRET",
+            r#"{"Version": 2, "AccessKeyId": "AK", "SecretAccessKey": "SECRET"}"#,
+            r#"{"Version": 1, "SecretAccessKey": "SECRET"}"#,
+            r#"{"Version": 1, "AccessKeyId": "AK", "SecretAccessKey": "SECRET", "Expiration": "soon"}"#,
+        ] {
+            let error = credentials(wrong).unwrap_err().to_string();
+            assert!(!error.contains("SECRET"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_program_counts_where_the_profile_has_no_other_source() {
+        let of = async |text: &str| {
+            let fs = Fs::from_slice(&[("/config", text)]);
+            let env = Env::from_slice(&[("AWS_CONFIG_FILE", "/config"), ("AWS_PROFILE", "p")]);
+            let profiles = load(&fs, &env, &EnvConfigFiles::default(), None).await.unwrap();
+            program(&profiles).map(str::to_owned)
+        };
+        assert_eq!(of("[profile p]\ncredential_process = cat x\n").await.as_deref(), Some("cat x"));
+        assert_eq!(of("[profile p]\nrole_arn = r\ncredential_process = cat x\n").await, None);
+        assert_eq!(of("[profile p]\naws_access_key_id = k\ncredential_process = cat x\n").await, None);
+        assert_eq!(of("[profile other]\ncredential_process = cat x\n").await, None);
+    }
+}

@@ -1,0 +1,146 @@
+//! Landlock, capabilities and no_new_privs belong to a thread, and a mount has dozens when it is confined: each confines itself, in the handler
+//! of a signal. Threads that start meanwhile are those of others, so they are looked for until none is left.
+#![expect(unsafe_code, reason = "a signal to one thread and landlock's call have no safe wrapper")]
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::thread::{
+    CapabilitySet, CapabilitySets, clear_ambient_capability_set, gettid, set_capabilities, set_no_new_privs,
+};
+
+use crate::clock::Clock;
+use crate::sync::Arc;
+
+/// Threads that can be confined. An engine has dozens; with more, it is not confined. Doubling it doubles 16 KiB for the time of the start.
+const THREADS_MAX: usize = 4096;
+/// How long a thread may take. One that waits for a disk that hangs hears no signal. Doubling it delays a mount on such a disk by as much.
+const WITHIN: Duration = Duration::from_secs(5);
+/// How often the threads are looked at.
+const LOOK_AGAIN: Duration = Duration::from_micros(200);
+/// The name of threads of the kernel's own, for rings. They act with the rights of the thread that asked, and hear no signal.
+const OF_KERNEL: &str = "iou-";
+
+/// The threads that are confined, as their handlers note it.
+struct Done {
+    threads: Vec<AtomicI32>,
+    count: AtomicUsize,
+    errno: AtomicI32,
+}
+
+impl Done {
+    fn has(&self, thread: i32) -> bool {
+        let count = self.count.load(SeqCst).min(self.threads.len());
+        self.threads[..count].iter().any(|done| done.load(SeqCst) == thread)
+    }
+
+    /// Called by a handler of signals: it stores numbers, and no more.
+    fn note(&self, thread: i32, outcome: Result<(), Errno>) {
+        if let Err(error) = outcome {
+            self.errno.store(error.raw_os_error(), SeqCst);
+        }
+        if let Some(place) = self.threads.get(self.count.fetch_add(1, SeqCst)) {
+            place.store(thread, SeqCst);
+        }
+    }
+
+    fn outcome(&self) -> io::Result<()> {
+        match self.errno.load(SeqCst) {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+/// Confines every thread of this process.
+///
+/// # Errors
+/// The kernel refuses, or a thread does not hear its signal: it is not confined then, and others are.
+pub(super) fn confine_all(ruleset: Option<&OwnedFd>) -> io::Result<()> {
+    if ruleset.is_some() && !sees_root() {
+        return Err(io::Error::other(
+            "the root directory can't be listed, by which a confined thread is known",
+        ));
+    }
+    let threads = std::iter::repeat_with(|| AtomicI32::new(0)).take(THREADS_MAX).collect();
+    let done = Arc::new(Done { threads, count: AtomicUsize::new(0), errno: AtomicI32::new(0) });
+    let (of_handler, rules) = (Arc::clone(&done), ruleset.map(|ruleset| ruleset.as_raw_fd()));
+    let signal = libc::SIGRTMIN() + 5;
+    // SAFETY: the handler makes system calls, which go by no lock and no allocation, and stores numbers in memory that it holds. The
+    // crate keeps errno. `ruleset` is open for as long as this function runs, and the handler is taken back before its end.
+    let handler = unsafe {
+        signal_hook::low_level::register(signal, move || {
+            let thread = gettid().as_raw_nonzero().get();
+            of_handler.note(thread, confine(rules));
+        })?
+    };
+    let outcome = signal_all(signal, &done, rules);
+    signal_hook::low_level::unregister(handler);
+    outcome.and(done.outcome())
+}
+
+fn signal_all(signal: i32, done: &Done, rules: Option<i32>) -> io::Result<()> {
+    let own = gettid().as_raw_nonzero().get();
+    done.note(own, confine(rules));
+    let clock = Clock::machine();
+    let until = clock.now() + WITHIN;
+    loop {
+        let left: Vec<i32> = threads()?.into_iter().filter(|&thread| !done.has(thread)).collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        for &thread in &left {
+            signal_one(thread, signal);
+        }
+        while threads()?.into_iter().any(|thread| left.contains(&thread) && !done.has(thread)) {
+            if clock.now() > until {
+                return Err(io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("a thread did not answer within {} s: does a disk hang?", WITHIN.as_secs()),
+                ));
+            }
+            std::thread::sleep(LOOK_AGAIN);
+        }
+    }
+}
+
+/// The threads of this process that run its code.
+fn threads() -> io::Result<Vec<i32>> {
+    let is_ours = |entry: &std::fs::DirEntry| {
+        // One that is gone meanwhile is not there.
+        std::fs::read_to_string(entry.path().join("comm")).is_ok_and(|name| !name.starts_with(OF_KERNEL))
+    };
+    let entries = std::fs::read_dir("/proc/self/task")?.flatten().filter(is_ours);
+    Ok(entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect())
+}
+
+fn signal_one(thread: i32, signal: i32) {
+    // SAFETY: the call takes three numbers, and a thread that is gone is an error that nothing follows from.
+    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, signal) };
+}
+
+/// Whether the calling thread may list the root directory, which no engine needs and landlock's rules refuse. One that descends from a confined
+/// thread may not: landlock stacks rules, and refuses more than 16 layers.
+fn sees_root() -> bool {
+    use rustix::fs::{Mode, OFlags, open};
+    open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).is_ok()
+}
+
+/// Confines the calling thread, and those that it starts. Called by a handler of signals.
+fn confine(rules: Option<i32>) -> Result<(), Errno> {
+    set_no_new_privs(true)?;
+    if let Some(rules) = rules.filter(|_| sees_root()) {
+        // SAFETY: the call takes a descriptor, which the caller of `confine_all` holds, and flags.
+        if unsafe { libc::syscall(libc::SYS_landlock_restrict_self, rules, 0) } != 0 {
+            return Err(Errno::from_raw_os_error(
+                io::Error::last_os_error().raw_os_error().unwrap_or(libc::EPERM),
+            ));
+        }
+    }
+    clear_ambient_capability_set()?;
+    let none = CapabilitySet::empty();
+    set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+}
