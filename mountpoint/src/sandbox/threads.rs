@@ -79,7 +79,7 @@ pub(super) fn confine_all(ruleset: Option<&OwnedFd>) -> io::Result<()> {
     };
     let outcome = signal_all(signal, &done, rules);
     signal_hook::low_level::unregister(handler);
-    outcome.and(done.outcome())
+    outcome.and_then(|()| done.outcome())
 }
 
 fn signal_all(signal: i32, done: &Done, rules: Option<i32>) -> io::Result<()> {

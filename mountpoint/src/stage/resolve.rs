@@ -20,7 +20,9 @@ impl Staged {
         if self.resolve().await?.is_none() && !self.state.lock().sent.is_empty() {
             let stored = self.store(turn).await?;
             let mut state = self.state.lock();
-            state.adopted = stored.or(state.adopted.take());
+            if stored.is_some() {
+                state.adopted = stored;
+            }
         }
         Ok(())
     }

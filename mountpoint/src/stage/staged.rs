@@ -321,7 +321,7 @@ impl Staged {
     }
 
     /// Notes its key, and what it replaces there.
-    fn note_moved(&self, state: &mut State) -> Result<(), Error> {
+    fn note_moved(&self, state: &State) -> Result<(), Error> {
         if !state.is_noted {
             return Ok(());
         }
@@ -502,7 +502,7 @@ impl Staged {
             false => None,
         };
         state.object = size;
-        self.note_moved(&mut state)
+        self.note_moved(&state)
     }
 
     /// A file that the bucket does not have gets another key, and replaces that version there.
@@ -510,14 +510,14 @@ impl Staged {
         let mut state = self.state.lock();
         (state.key, state.replaces) = (key, replaces);
         state.sent.clear();
-        if state.is_noted { self.note_moved(&mut state) } else { self.note(&mut state) }
+        if state.is_noted { self.note_moved(&state) } else { self.note(&mut state) }
     }
 
     /// The name is gone. The bytes last until the last handle is closed.
     pub fn unlinked(&self) {
         let mut state = self.state.lock();
         state.image.unlinked();
-        if let Err(error) = self.note_moved(&mut state) {
+        if let Err(error) = self.note_moved(&state) {
             tracing::debug!(%error, "a removed file of the stage could not be noted: a crash now keeps its bytes");
         }
     }
