@@ -200,9 +200,9 @@ fn a_confined_engine_has_its_credential_process_run_again() {
     assert_eq!(after.get("out").unwrap(), b"2");
 }
 
-/// The process that closes a file, and whether it was killed, is looked for in `/proc`, which shows a confined engine nothing of others.
+/// The engine looks in `/proc` for the process that closes a file. `/proc` shows a confined engine nothing of others: its helper looks.
 #[test]
-fn a_confined_engine_knows_programs_that_share_a_file_or_were_killed() {
+fn a_confined_engine_knows_programs_that_share_a_file() {
     if !need_tool("python3") {
         return;
     }
