@@ -132,20 +132,7 @@ impl Mover {
 
     /// All objects below a directory, in order.
     pub(super) async fn below(&self, directory: &ObjectKey, max: usize) -> Result<Vec<ListedObject>> {
-        self.between(directory, None, None, max).await
-    }
-
-    /// The objects below a directory behind the key `after`, in order, with the page that reaches the key `to`.
-    async fn between(
-        &self,
-        directory: &ObjectKey,
-        after: Option<ObjectKey>,
-        to: Option<ObjectKey>,
-        max: usize,
-    ) -> Result<Vec<ListedObject>> {
-        let prefix = directory.as_str().to_owned();
-        let start_after = after.map(|after| after.as_str().to_owned());
-        let mut request = ListObjects { prefix, max_keys: PAGE, start_after, ..ListObjects::default() };
+        let mut request = all_below(directory);
         let mut objects = Vec::new();
         loop {
             let page = self.client.list_objects(&request).await?;
@@ -155,12 +142,37 @@ impl Mover {
             if objects.len() > max {
                 return Err(Error::TooMany(max));
             }
-            let is_reached =
-                |to: &ObjectKey| objects.last().is_some_and(|last| last.key.as_str() >= to.as_str());
-            let reached = to.as_ref().is_some_and(is_reached);
             match page.next_token {
-                Some(token) if !reached => request.continuation_token = Some(token),
-                _ => return Ok(objects),
+                Some(token) => request.continuation_token = Some(token),
+                None => return Ok(objects),
+            }
+        }
+    }
+
+    /// The objects below a directory behind the key `after`, with the page that reaches the key `to`. `None`: the store ignores where a
+    /// listing is to begin, or sends keys out of order, so that a page does not tell what is behind it.
+    async fn between(
+        &self,
+        directory: &ObjectKey,
+        after: Option<ObjectKey>,
+        to: ObjectKey,
+    ) -> Result<Option<Vec<ListedObject>>> {
+        let mut last = after.map(|after| after.as_str().to_owned()).unwrap_or_default();
+        let start_after = Some(last.clone()).filter(|after| !after.is_empty());
+        let mut request = ListObjects { start_after, ..all_below(directory) };
+        let mut objects = Vec::new();
+        loop {
+            let page = self.client.list_objects(&request).await?;
+            for object in page.objects {
+                if object.key.as_str() <= last.as_str() {
+                    return Ok(None);
+                }
+                object.key.as_str().clone_into(&mut last);
+                objects.push(object);
+            }
+            match page.next_token {
+                Some(token) if last.as_str() < to.as_str() => request.continuation_token = Some(token),
+                _ => return Ok(Some(objects)),
             }
         }
     }
@@ -264,13 +276,15 @@ impl Mover {
         let lasts: Vec<_> = chunks.map(|copied| copied.id.key.clone()).collect();
         let afters = std::iter::once(None).chain(lasts.clone().into_iter().map(Some));
         // Boxed: else the compiler finds the futures of a closure with borrows not `Send`.
-        let pages: Vec<_> = afters
-            .zip(lasts)
-            .map(|(after, last)| self.between(to, after, Some(last), usize::MAX).boxed())
-            .collect();
+        let pages: Vec<_> =
+            afters.zip(lasts).map(|(after, last)| self.between(to, after, last).boxed()).collect();
         let pages: Vec<_> = stream::iter(pages).buffered(self.config.at_once.max(1)).try_collect().await?;
+        let listed = match pages.into_iter().collect::<Option<Vec<_>>>() {
+            Some(pages) => pages.into_iter().flatten().collect(),
+            None => self.below(to, usize::MAX).await?,
+        };
         let listed: HashMap<_, _> =
-            pages.into_iter().flatten().map(|object| (object.key.as_str().to_owned(), object.meta)).collect();
+            listed.into_iter().map(|object| (object.key.as_str().to_owned(), object.meta)).collect();
         for copied in &mut copies {
             let there = match listed.get(copied.id.key.as_str()) {
                 Some(meta) if meta.etag.matches(copied.id.etag.as_str()) => meta.clone(),
@@ -332,6 +346,11 @@ pub(super) async fn add(note: &Arc<Note>, lines: Vec<Line>, sync: bool) -> std::
     let note = Arc::clone(note);
     let added = tokio::task::spawn_blocking(move || note.add(&lines, sync)).await;
     added.unwrap_or_else(|error| Err(std::io::Error::other(error)))
+}
+
+/// The first page of a listing of all keys below a directory.
+fn all_below(directory: &ObjectKey) -> ListObjects {
+    ListObjects { prefix: directory.as_str().to_owned(), max_keys: PAGE, ..ListObjects::default() }
 }
 
 /// The part of a key behind the directory's.

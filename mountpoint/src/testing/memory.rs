@@ -24,6 +24,8 @@ pub struct Settings {
     pub part_size_min: u64,
     /// Entries of a listing page at most; S3 says 1000. Small values make a short listing many pages.
     pub page_max: u16,
+    /// A listing begins with the first key wherever a request lets it begin, as on some gateways.
+    pub ignores_start_after: bool,
     /// The parts that it takes, and says that it takes.
     pub parts: PartLimits,
     /// Tells the time of objects and of delays.
@@ -32,7 +34,13 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { part_size_min: 5 << 20, page_max: 1000, parts: PartLimits::default(), clock: Clock::machine() }
+        Self {
+            part_size_min: 5 << 20,
+            page_max: 1000,
+            ignores_start_after: false,
+            parts: PartLimits::default(),
+            clock: Clock::machine(),
+        }
     }
 }
 
@@ -77,7 +85,8 @@ impl MemoryClient {
 
     /// An empty bucket with these rules.
     pub fn with(settings: Settings) -> Self {
-        let store = Store::new(settings.part_size_min, settings.page_max, settings.parts);
+        let Settings { part_size_min, page_max, ignores_start_after, parts, .. } = settings;
+        let store = Store::new(part_size_min, page_max, ignores_start_after, parts);
         let state = Mutex::new(State { store, plans: Vec::new(), log: Vec::new(), sums: None });
         Self(Arc::new(Inner { clock: settings.clock, parts: settings.parts, state }))
     }

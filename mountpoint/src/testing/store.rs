@@ -23,6 +23,7 @@ pub(super) struct Store {
     versions: u64,
     part_size_min: u64,
     page_max: u16,
+    ignores_start_after: bool,
     limits: PartLimits,
 }
 
@@ -46,9 +47,14 @@ struct Upload {
 const COPY_MAX: u64 = 5 << 30;
 
 impl Store {
-    pub(super) fn new(part_size_min: u64, page_max: u16, limits: PartLimits) -> Self {
+    pub(super) fn new(
+        part_size_min: u64,
+        page_max: u16,
+        ignores_start_after: bool,
+        limits: PartLimits,
+    ) -> Self {
         let (objects, uploads) = (BTreeMap::new(), BTreeMap::new());
-        Self { objects, uploads, versions: 0, part_size_min, page_max, limits }
+        Self { objects, uploads, versions: 0, part_size_min, page_max, ignores_start_after, limits }
     }
 
     /// Keys in order, with their objects.
@@ -315,7 +321,8 @@ impl Store {
         }
         let max = usize::from(request.max_keys.min(self.page_max));
         // A token is the last entry of the page before: a key, or a prefix that stands for all keys under it.
-        let (mut after, mut skip) = (request.start_after.clone().unwrap_or_default(), None);
+        let start_after = request.start_after.clone().filter(|_| !self.ignores_start_after);
+        let (mut after, mut skip) = (start_after.unwrap_or_default(), None);
         if let Some(token) = &request.continuation_token {
             match token.split_at_checked(1) {
                 Some(("k", key)) => after = key.to_owned(),

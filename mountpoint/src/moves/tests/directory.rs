@@ -92,6 +92,20 @@ async fn the_pages_that_prove_a_directory_are_asked_for_at_once() {
 }
 
 #[tokio::test]
+async fn a_store_that_ignores_where_a_listing_begins_proves_by_one_listing() {
+    let client = MemoryClient::with(Settings { ignores_start_after: true, ..Settings::default() });
+    let mover = Mover::new(client.arc(), Config::default());
+    for number in 0..3500 {
+        client.insert(format!("from/{number}"), "1");
+    }
+    client.reset_log();
+    assert!(renamed(&mover).await.unwrap().is_empty());
+    assert_eq!((are_below(&client, "from/"), are_below(&client, "to/")), (0, 3500));
+    // The old name, whether the new one is free, a page for each bound, of which the first leads to its own end, and the one listing.
+    assert_eq!((client.calls(Op::ListObjects), client.calls(Op::HeadObject)), (4 + 1 + 4 + 4, 0));
+}
+
+#[tokio::test]
 async fn whichever_request_of_a_directory_fails_each_object_has_a_name() {
     let ops = [
         Op::ListObjects,
