@@ -22,7 +22,7 @@ for pod in plain following below; do
     readers+=($!)
 done
 in_pod plain sh -c '(echo half; while ! test -e /tmp/killed; do sleep 0.1; done; echo more) >/data/written && echo stored || echo failed' \
-    >"$scratch/writer" 2>&1 &
+    >"$scratch/writer" 2>"$scratch/writer.error" &
 writer=$!
 has_begun() { in_pod plain test -e /data/written; }
 until_ok "a file is being written" has_begun
@@ -35,6 +35,7 @@ for death in 1 2 3 4; do
 done
 in_pod plain touch /tmp/killed
 wait "$writer" || true
+# Output and errors are two streams, which come in any order.
 equal "the file that was being written" failed "$(tail -n 1 "$scratch/writer")"
 for pod in plain following below; do in_pod $pod touch /tmp/stop; done
 for reader in "${readers[@]}"; do wait "$reader" || fail "a reader ended with an error"; done
