@@ -96,7 +96,7 @@ impl Broker {
     /// Has the mount unmounted. `is_connected`: the kernel has the other end of its device.
     ///
     /// # Errors
-    /// Those of the unmount.
+    /// The unmount fails, or the helper does not answer in time.
     pub fn unmount(&self, is_connected: bool) -> io::Result<()> {
         self.done(&Question::Unmount { is_connected }, &[], UNMOUNTED_WITHIN)
     }
@@ -120,7 +120,7 @@ impl Broker {
     /// Registers a file with a FUSE device; its number.
     ///
     /// # Errors
-    /// Those of the ioctl.
+    /// The kernel refuses the ioctl, or the helper does not answer in time.
     pub fn register(&self, device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<u32> {
         match self.ask(&Question::Register, &[device, file], AT_ONCE)? {
             Answer::Number(number) => Ok(number),
@@ -131,7 +131,7 @@ impl Broker {
     /// Takes a registered file back.
     ///
     /// # Errors
-    /// Those of the ioctl.
+    /// The kernel refuses the ioctl, or the helper does not answer in time.
     pub fn forget(&self, device: BorrowedFd<'_>, id: u32) -> io::Result<()> {
         self.done(&Question::Forget { id }, &[device], AT_ONCE)
     }

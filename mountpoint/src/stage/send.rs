@@ -275,7 +275,7 @@ impl Staged {
     /// The same, on a thread that may wait for the disk.
     ///
     /// # Errors
-    /// As above.
+    /// `Disk`: the file can't be moved to `kept/`, or that can't be noted.
     pub fn keep_now(&self, why: &str) -> Result<PathBuf, Error> {
         let mut state = self.state.lock();
         // It is not found under its path any more.
