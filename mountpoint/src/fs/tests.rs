@@ -29,7 +29,11 @@ fn allowing(client: &MemoryClient, allow_overwrite: bool) -> Arc<FileSystem> {
 }
 
 fn made(client: &MemoryClient, allow_overwrite: bool) -> FileSystem {
-    let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
+    by_clock(client, allow_overwrite, Clock::machine())
+}
+
+fn by_clock(client: &MemoryClient, allow_overwrite: bool, clock: Clock) -> FileSystem {
+    let metrics = Arc::new(Metrics::default());
     let runtime = tokio::runtime::Handle::current();
     let pool = Pool::new(&buffer::Config { target: 128 << 20, network: 16 << 20 });
     let inodes = InodeTable::new(
@@ -157,6 +161,34 @@ async fn a_newcomer_that_writes_waits_for_the_release_of_closed_readers() {
         fs.release(reader.handle).unwrap();
     }
     newcomer.await.expect("nobody reads any more");
+}
+
+/// On a machine with too much to do, RELEASE can be behind many other requests.
+#[tokio::test]
+async fn a_newcomer_waits_for_a_late_release_while_no_process_has_a_descriptor() {
+    let (client, me, clock) = (MemoryClient::new(), std::process::id(), Clock::manual());
+    client.insert("file", b"old".to_vec());
+    let fs = Arc::new(by_clock(&client, true, clock.clone()));
+    let ino = fs.lookup(ROOT, OsStr::new("file")).await.unwrap().attr.ino;
+    let to_read = OpenFlags::default();
+    let to_replace = OpenFlags { write: true, truncate: true, ..to_read };
+    for is_released in [false, true] {
+        let reader = fs.open(ino, to_read, me).await.unwrap();
+        fs.try_flush(reader.handle, me).unwrap().unwrap();
+        let mut newcomer = std::pin::pin!(fs.open(ino, to_replace, me));
+        for seconds in [0, 2, 7] {
+            clock.advance(Duration::from_secs(seconds));
+            assert!(futures_util::poll!(newcomer.as_mut()).is_pending(), "RELEASE may come yet");
+        }
+        if is_released {
+            fs.release(reader.handle).unwrap();
+            newcomer.await.expect("nobody reads any more");
+        } else {
+            clock.advance(Duration::from_secs(20));
+            assert_eq!(newcomer.await.unwrap_err().errno(), Errno::PERM, "it is mapped, perhaps");
+            fs.release(reader.handle).unwrap();
+        }
+    }
 }
 
 #[tokio::test]
