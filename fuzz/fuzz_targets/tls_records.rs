@@ -19,6 +19,8 @@ const CONTENT_MAX: usize = 16 << 10;
 const SILENT_MAX: usize = 30;
 /// Bytes of such records; the client bears 256 KiB.
 const SILENT_BYTES_MAX: usize = 250 << 10;
+/// Bytes of the type and the version in front of a record.
+const OUTER: usize = 3;
 /// Far more than a connection holds.
 const MEMORY_MAX: usize = 512 << 10;
 
@@ -217,6 +219,13 @@ impl Game {
             Spoil::Flipped { at, bit } => {
                 let at = usize::from(at) % record.len();
                 record[at] ^= 1 << (bit % 8);
+                // TLS 1.3 protects neither type nor version of the outer header (RFC 8446, 5.1 and 5.2): a client that opens the record has
+                // the content that was sealed.
+                if self.is_tls13 && at < OUTER {
+                    self.may_come(bytes);
+                    self.is_sound = false;
+                    return self.talk.say(&record);
+                }
             }
             Spoil::Shortened(by) => record.truncate(record.len() - 1 - usize::from(by) % record.len()),
             Spoil::Repeated => {
