@@ -71,7 +71,8 @@ impl Staged {
         let mut state = self.state.lock();
         let (file, etag) = (self.number, meta.etag.as_str().to_owned());
         if state.is_noted {
-            self.shared.folder.append(&[Record::Stored { file, etag, size: meta.size }])?;
+            let stored = Record::Stored { file, etag, size: meta.size, is_synced: true };
+            self.shared.folder.append(&[stored])?;
         }
         state.replaces = Replaces::Version(meta.etag.clone());
         state.object = meta.size;

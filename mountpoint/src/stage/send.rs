@@ -13,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
 use super::image::Fate;
+use super::live::remember;
 use super::log::{Digest, Record};
 use super::{Error, Staged};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
@@ -31,10 +32,6 @@ const ADOPTED_MAX: u32 = 8;
 /// Bytes that are read from the disk and given to the upload at once. Doubling it halves the calls, and doubles the memory that a send takes beside
 /// the budget.
 const PIECE: u64 = 128 << 10;
-
-/// Images of a file that are remembered because the store never answered their requests. Beyond, the oldest is forgotten: if it is the one that
-/// the bucket has, it counts as another client's.
-const SENT_MAX: usize = 8;
 
 /// The right to send a file or to change its name: one holder at a time.
 #[derive(Debug)]
@@ -223,11 +220,7 @@ impl Staged {
         let Some(image) = image.cloned() else { return Ok(()) };
         let mut state = self.state.lock();
         self.shared.folder.append(&[Record::Sending { file: self.number, image: image.clone() }])?;
-        state.sent.retain(|sent| *sent != image);
-        if state.sent.len() >= SENT_MAX {
-            state.sent.remove(0);
-        }
-        state.sent.push(image);
+        remember(&mut state.sent, image);
         Ok(())
     }
 
@@ -250,8 +243,10 @@ impl Staged {
         (state.reader, state.object) = (None, meta.size);
         state.sent.clear();
         if state.image.is_dirty() {
-            let (file, etag) = (self.number, meta.etag.as_str().to_owned());
-            return Ok(self.shared.folder.append(&[Record::Stored { file, etag, size: meta.size }])?);
+            let (file, etag, size) = (self.number, meta.etag.as_str().to_owned(), meta.size);
+            // A sync before it vouches for an older state than the bucket has.
+            let is_synced = state.synced.is_some_and(|synced| synced > generation);
+            return Ok(self.shared.folder.append(&[Record::Stored { file, etag, size, is_synced }])?);
         }
         state.is_noted = false;
         Ok(self.shared.folder.append(&[Record::Gone { file: self.number }])?)

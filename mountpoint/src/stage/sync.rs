@@ -17,6 +17,7 @@ impl Staged {
 
     /// The same, on a thread that may wait for the disk.
     pub(super) fn sync_now(&self) -> Result<(), Error> {
+        let _one_at_a_time = self.syncing.lock();
         let before = {
             let state = self.state.lock();
             if let Some(error) = &state.error {
@@ -25,10 +26,14 @@ impl Staged {
             if !state.image.is_dirty() {
                 return Ok(());
             }
+            let (file, is_whole) = (self.number, !state.image.needs_base());
+            if !is_whole && state.synced != Some(state.image.generation()) {
+                self.shared.folder.append(&[Record::Syncing { file }])?;
+            }
             Before {
                 generation: state.image.generation(),
                 opens: state.opens,
-                is_whole: !state.image.needs_base(),
+                is_whole,
                 is_named: state.is_named,
             }
         };
@@ -63,10 +68,12 @@ impl Staged {
         if state.opens != before.opens || !state.image.is_dirty() {
             return Ok(());
         }
-        let file = self.number;
-        let sealed = (before.is_whole && state.object > 0).then_some(Record::Sealed { file });
-        let records: Vec<_> = sealed.into_iter().chain([Record::Synced { file }]).collect();
-        self.shared.folder.append(&records)?;
+        // The bucket has it by now. With the log's word for it, a later mount would put an older state over that.
+        if state.image.has_stored(before.generation) {
+            return Ok(());
+        }
+        let (file, is_whole) = (self.number, before.is_whole);
+        self.shared.folder.append(&[Record::Synced { file, is_whole }])?;
         (state.was_synced, state.is_named, state.synced) = (true, true, Some(before.generation));
         Ok(())
     }
