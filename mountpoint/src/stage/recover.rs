@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use anyhow::bail;
 
-use super::kept::{Kept, keep, numbers};
+use super::kept::{Kept, keep, numbers, sync_many};
 use super::live::{Files, Live};
 use super::log::{self, Record};
 use crate::clock::Clock;
@@ -162,6 +162,9 @@ pub(super) fn recover(dir: &Path, mount: &log::Mount, clock: &Clock) -> anyhow::
             }
             Fate::Unknown | Fate::Gone => fs::remove_file(&path)?,
         }
+    }
+    if !left.kept.is_empty() {
+        sync_many(dir)?;
     }
     Ok(left)
 }

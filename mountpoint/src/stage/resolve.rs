@@ -58,7 +58,7 @@ impl Staged {
             (state.image.generation(), state.image.is_dirty() && !state.image.needs_base())
         };
         if is_whole && self.size() == there.size && self.digest_here(there.size).await? == there {
-            self.is_stored(generation, &meta)?;
+            self.is_stored(generation, &meta);
             if !self.is_dirty() {
                 return Ok(Some(meta));
             }

@@ -71,14 +71,16 @@ impl Staged {
             return Ok(Some(meta));
         }
         for attempt in 0.. {
-            {
-                let state = self.state.lock();
-                if let Some(error) = &state.error {
-                    return Err(error.clone());
+            if let Some(error) = self.error() {
+                if matches!(error, Error::Disk(_)) && !self.is_kept() {
+                    let (this, failure) = (Arc::clone(self), error.clone());
+                    let kept = self.shared.runtime.spawn_blocking(move || this.keep_failed(&failure));
+                    kept.await.map_err(io::Error::other)?;
                 }
-                if !state.image.is_dirty() {
-                    return Ok(None);
-                }
+                return Err(error);
+            }
+            if !self.is_dirty() {
+                return Ok(None);
             }
             match self.send(attempt >= ATTEMPTS_MAX).await {
                 Ok(Some(meta)) => return Ok(Some(meta)),
@@ -118,9 +120,11 @@ impl Staged {
                 return Err(error);
             }
         };
-        if !by_copy && self.state.lock().image.generation() != draft.generation {
+        // A sync failed meanwhile: what was read may not be what was written.
+        let error = self.error();
+        if error.is_some() || !by_copy && self.state.lock().image.generation() != draft.generation {
             upload.abort().await;
-            return Ok(None);
+            return error.map_or(Ok(None), Err);
         }
         if let Err(error) = self.note_sending(image.as_ref()) {
             upload.abort().await;
@@ -135,7 +139,7 @@ impl Staged {
                 return Err(error.into());
             }
         };
-        self.is_stored(draft.generation, &meta)?;
+        self.is_stored(draft.generation, &meta);
         Ok(Some(meta))
     }
 
@@ -236,20 +240,26 @@ impl Staged {
         Ok(())
     }
 
-    pub(super) fn is_stored(&self, generation: u64, meta: &ObjectMeta) -> Result<(), Error> {
+    /// The bucket has the file as it was at `generation`. Should the log not take that, the record of the request's image tells a later mount.
+    pub(super) fn is_stored(&self, generation: u64, meta: &ObjectMeta) {
         let mut state = self.state.lock();
         state.image.stored(generation);
         state.replaces = Replaces::Version(meta.etag.clone());
         (state.reader, state.object) = (None, meta.size);
         state.sent.clear();
-        if state.image.is_dirty() {
-            let (file, etag, size) = (self.number, meta.etag.as_str().to_owned(), meta.size);
+        let file = self.number;
+        let record = if state.image.is_dirty() {
+            let (etag, size) = (meta.etag.as_str().to_owned(), meta.size);
             // A sync before it vouches for an older state than the bucket has.
             let is_synced = state.synced.is_some_and(|synced| synced > generation);
-            return Ok(self.shared.folder.append(&[Record::Stored { file, etag, size, is_synced }])?);
+            Record::Stored { file, etag, size, is_synced }
+        } else {
+            state.is_noted = false;
+            Record::Gone { file }
+        };
+        if let Err(error) = self.shared.folder.append(&[record]) {
+            tracing::debug!(%error, "a file that was stored could not be noted in the log of the stage");
         }
-        state.is_noted = false;
-        Ok(self.shared.folder.append(&[Record::Gone { file: self.number }])?)
     }
 
     /// The object that the bucket has of this file, as this mount stored it.

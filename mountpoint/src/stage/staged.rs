@@ -255,11 +255,17 @@ impl Staged {
         self.begin_change(&mut state)?;
         self.file()?.set_len(size)?;
         let held = state.image.held();
-        if self.logs_ranges(&state) && size < state.image.base() {
-            self.shared.folder.append(&[Record::Cut { file: self.number, base: size }])?;
-        }
+        let is_cut = self.logs_ranges(&state) && size < state.image.base();
         state.image.resized(size);
         self.shared.folder.give(held - state.image.held());
+        if is_cut {
+            let noted = self.shared.folder.append(&[Record::Cut { file: self.number, base: size }]);
+            // The file is shorter all the same: the next change notes all of it anew, or fails.
+            if let Err(error) = noted {
+                state.is_closed = true;
+                return Err(error.into());
+            }
+        }
         Ok(())
     }
 
@@ -518,12 +524,13 @@ impl Staged {
     }
 
     /// The name is gone. The bytes last until the last handle is closed.
-    pub fn unlinked(&self) {
+    ///
+    /// # Errors
+    /// `Disk`: the log does not take it, and the next mount may bring the file back if this process ends now.
+    pub fn unlinked(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.image.unlinked();
-        if let Err(error) = self.note_moved(&state) {
-            tracing::debug!(%error, "a removed file of the stage could not be noted: a crash now keeps its bytes");
-        }
+        self.note_moved(&state)
     }
 }
 

@@ -1,5 +1,7 @@
 //! Makes staged files outlive a loss of power: first the bytes, then the record that says so.
 
+use std::io;
+
 use super::log::Record;
 use super::{Error, Staged};
 use crate::sync::Arc;
@@ -39,13 +41,7 @@ impl Staged {
         };
         if !self.is_synced() {
             if let Err(error) = self.file_for_now().and_then(|file| file.sync_data()) {
-                let kept = self.keep_now(&format!("the disk of the stage failed: {error}"))?;
-                tracing::error!(
-                    "\"{}\" could not be synced to the disk of the stage: {error}; what can be read of it is in {}",
-                    self.key(),
-                    kept.display()
-                );
-                return Err(error.into());
+                return Err(self.fail(error));
             }
             if !before.is_named {
                 self.shared.folder.sync_names()?;
@@ -53,6 +49,38 @@ impl Staged {
             self.note_synced(&before)?;
         }
         Ok(self.shared.folder.sync_log()?)
+    }
+
+    /// The disk failed a sync. The kernel forgets that, and may have forgotten the bytes: so the file takes no change and is not sent any more,
+    /// whether it can be kept or not.
+    fn fail(&self, error: io::Error) -> Error {
+        let error = Error::from(error);
+        {
+            let mut state = self.state.lock();
+            state.error = Some(error.clone());
+            if let Err(error) = self.shared.folder.append(&[Record::Failed { file: self.number }]) {
+                tracing::debug!(%error, "a failed sync could not be noted in the log of the stage");
+            }
+        }
+        self.keep_failed(&error);
+        error
+    }
+
+    /// Moves a file of which a sync failed to `kept/`, and says so. Tried again with each attempt to send it.
+    pub(super) fn keep_failed(&self, error: &Error) {
+        match self.keep_now(&format!("the disk of the stage failed: {error}")) {
+            Ok(kept) => tracing::error!(
+                "\"{}\" could not be synced to the disk of the stage: {error}; what can be read of it is in {}",
+                self.key(),
+                kept.display()
+            ),
+            Err(second) => tracing::error!(
+                "\"{}\" could not be synced to the disk of the stage: {error}; it can't be moved to kept/ either: {second}; \
+                 it is not stored, and stays in {}",
+                self.key(),
+                self.shared.folder.path(self.number).display()
+            ),
+        }
     }
 
     /// Whether all that was written outlives a loss of power, once the log does.

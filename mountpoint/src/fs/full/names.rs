@@ -61,8 +61,7 @@ impl FileSystem {
         self.settle_sent(held).await?;
         self.make_whole_for_others(held).await?;
         self.inodes.unlink_staged(held.ino, held.staged.is_in_bucket()).await?;
-        held.staged.unlinked();
-        Ok(())
+        Ok(held.staged.unlinked()?)
     }
 
     /// Finds out whether the bucket has a version of a file whose requests were not answered: under the name that is to go.
@@ -182,16 +181,18 @@ impl FileSystem {
             }
         }
         self.rename_as_object(from, to, flags, pending).await?;
+        let mut noted = Ok(());
         for file in held {
-            if self.inodes.is_at(file.ino, to.0, to.1) {
-                self.follow_object(file.ino, &file.staged)?;
+            let told = if self.inodes.is_at(file.ino, to.0, to.1) {
+                self.follow_object(file.ino, &file.staged)
             } else {
                 // It was replaced: programs that have it open go on with what it was.
                 self.inodes.replaced_by_rename(file.ino);
-                file.staged.unlinked();
-            }
+                file.staged.unlinked().map_err(Error::from)
+            };
+            noted = noted.and(told);
         }
-        Ok(())
+        noted
     }
 
     /// Tells a staged file where its object is now, if the bucket has one.
