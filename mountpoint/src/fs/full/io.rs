@@ -120,7 +120,13 @@ impl FileSystem {
             full.synced(ino, staged, self.clock.now());
             return Ok(());
         }
-        let turn = staged.turn().await;
+        let turn = loop {
+            full.pauses.ended(&staged.key()).await;
+            let turn = staged.turn().await;
+            if !full.pauses.has(&staged.key()) {
+                break turn;
+            }
+        };
         self.store_staged(ino, staged, &turn).await
     }
 
