@@ -198,6 +198,30 @@ fn a_version_of_another_client_wins_over_what_waits_and_that_is_kept() {
 }
 
 #[test]
+fn a_kept_file_is_listed_with_its_reason_and_restored_into_the_mount() {
+    let store = Store::new();
+    store.plant("file", b"before");
+    let Some(full) = FullMount::of(&store, DISK) else { return };
+    let ours = File::options().write(true).truncate(true).open(full.path("file")).unwrap();
+    ours.write_all_at(b"ours", 0).unwrap();
+    store.put("file", "theirs");
+    drop(ours);
+    until("it is kept", || kept(&full.stage) == [b"ours"]);
+    let ctl = |words: &[&Path]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_mount-s3-ctl")).args(words).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (is_fine, list) = ctl(&["kept".as_ref(), full.stage.path()]);
+    assert!(is_fine && list.contains("/file\n") && list.contains("another client changed it"), "{list}");
+    let file = list.split("  file        ").nth(1).unwrap().split(';').next().unwrap().to_owned();
+    assert!(!ctl(&["restore".as_ref(), file.as_ref(), &full.path("file")]).0, "theirs is there");
+    assert!(ctl(&["restore".as_ref(), file.as_ref(), &full.path("ours")]).0);
+    until("it is stored", || store.get("ours").is_some_and(|bytes| bytes == b"ours"));
+    assert_eq!(store.get("file").unwrap(), b"theirs");
+    assert_eq!(ctl(&["kept".as_ref(), full.stage.path()]).1, "nothing is kept\n");
+}
+
+#[test]
 fn files_that_are_soon_gone_or_replaced_cost_no_request() {
     let store = Store::new();
     let Some(full) = FullMount::of(&store, DISK) else { return };
