@@ -1,6 +1,6 @@
 //! Files that could not be stored, in `kept/`: each with a `.json` beside it that names it. Nothing here is ever deleted.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -39,7 +39,7 @@ pub(super) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Moves a file of the stage to `kept/`.
+/// Moves a file of the stage to `kept/`. The caller makes that outlive a loss of power before the log forgets the file.
 pub(super) fn keep(
     dir: &Path,
     clock: &Clock,
@@ -53,12 +53,31 @@ pub(super) fn keep(
     let since = Second::of(clock.wall()).map_or(0, Second::get);
     let (bucket, key) = (bucket.to_owned(), key.map(str::to_owned));
     let kept = Kept { file: path.clone(), bucket, key, why, since, is_partial };
-    let mut about = path.clone().into_os_string();
-    about.push(".json");
-    let mut about = private().write(true).create(true).truncate(true).open(about)?;
+    let mut about = private().write(true).create(true).truncate(true).open(about(&path))?;
     about.write_all(&serde_json::to_vec_pretty(&kept)?)?;
     fs::rename(dir.join("files").join(file.to_string()), &path)?;
     Ok(kept)
+}
+
+/// Returns when this kept file outlives a loss of power: bytes, description and names.
+pub(super) fn sync_one(dir: &Path, kept: &Kept) -> io::Result<()> {
+    File::open(&kept.file)?.sync_all()?;
+    File::open(about(&kept.file))?.sync_all()?;
+    // The new name before the loss of the old one.
+    File::open(dir.join("kept"))?.sync_all()?;
+    File::open(dir.join("files"))?.sync_all()
+}
+
+/// Returns when all files that were kept outlive a loss of power.
+pub(super) fn sync_many(dir: &Path) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(File::open(dir)?)?)
+}
+
+/// The description of a kept file.
+fn about(kept: &Path) -> PathBuf {
+    let mut about = kept.to_owned().into_os_string();
+    about.push(".json");
+    about.into()
 }
 
 /// The end of a key as a file name.

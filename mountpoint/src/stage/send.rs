@@ -13,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
 use super::image::Fate;
+use super::live::remember;
 use super::log::{Digest, Record};
 use super::{Error, Staged};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
@@ -31,10 +32,6 @@ const ADOPTED_MAX: u32 = 8;
 /// Bytes that are read from the disk and given to the upload at once. Doubling it halves the calls, and doubles the memory that a send takes beside
 /// the budget.
 const PIECE: u64 = 128 << 10;
-
-/// Images of a file that are remembered because the store never answered their requests. Beyond, the oldest is forgotten: if it is the one that
-/// the bucket has, it counts as another client's.
-const SENT_MAX: usize = 8;
 
 /// The right to send a file or to change its name: one holder at a time.
 #[derive(Debug)]
@@ -74,14 +71,16 @@ impl Staged {
             return Ok(Some(meta));
         }
         for attempt in 0.. {
-            {
-                let state = self.state.lock();
-                if let Some(error) = &state.error {
-                    return Err(error.clone());
+            if let Some(error) = self.error() {
+                if matches!(error, Error::Disk(_)) && !self.is_kept() {
+                    let (this, failure) = (Arc::clone(self), error.clone());
+                    let kept = self.shared.runtime.spawn_blocking(move || this.keep_failed(&failure));
+                    kept.await.map_err(io::Error::other)?;
                 }
-                if !state.image.is_dirty() {
-                    return Ok(None);
-                }
+                return Err(error);
+            }
+            if !self.is_dirty() {
+                return Ok(None);
             }
             match self.send(attempt >= ATTEMPTS_MAX).await {
                 Ok(Some(meta)) => return Ok(Some(meta)),
@@ -121,9 +120,11 @@ impl Staged {
                 return Err(error);
             }
         };
-        if !by_copy && self.state.lock().image.generation() != draft.generation {
+        // A sync failed meanwhile: what was read may not be what was written.
+        let error = self.error();
+        if error.is_some() || !by_copy && self.state.lock().image.generation() != draft.generation {
             upload.abort().await;
-            return Ok(None);
+            return error.map_or(Ok(None), Err);
         }
         if let Err(error) = self.note_sending(image.as_ref()) {
             upload.abort().await;
@@ -138,7 +139,7 @@ impl Staged {
                 return Err(error.into());
             }
         };
-        self.is_stored(draft.generation, &meta)?;
+        self.is_stored(draft.generation, &meta);
         Ok(Some(meta))
     }
 
@@ -223,11 +224,7 @@ impl Staged {
         let Some(image) = image.cloned() else { return Ok(()) };
         let mut state = self.state.lock();
         self.shared.folder.append(&[Record::Sending { file: self.number, image: image.clone() }])?;
-        state.sent.retain(|sent| *sent != image);
-        if state.sent.len() >= SENT_MAX {
-            state.sent.remove(0);
-        }
-        state.sent.push(image);
+        remember(&mut state.sent, image);
         Ok(())
     }
 
@@ -243,18 +240,26 @@ impl Staged {
         Ok(())
     }
 
-    pub(super) fn is_stored(&self, generation: u64, meta: &ObjectMeta) -> Result<(), Error> {
+    /// The bucket has the file as it was at `generation`. Should the log not take that, the record of the request's image tells a later mount.
+    pub(super) fn is_stored(&self, generation: u64, meta: &ObjectMeta) {
         let mut state = self.state.lock();
         state.image.stored(generation);
         state.replaces = Replaces::Version(meta.etag.clone());
         (state.reader, state.object) = (None, meta.size);
         state.sent.clear();
-        if state.image.is_dirty() {
-            let (file, etag) = (self.number, meta.etag.as_str().to_owned());
-            return Ok(self.shared.folder.append(&[Record::Stored { file, etag, size: meta.size }])?);
+        let file = self.number;
+        let record = if state.image.is_dirty() {
+            let (etag, size) = (meta.etag.as_str().to_owned(), meta.size);
+            // A sync before it vouches for an older state than the bucket has.
+            let is_synced = state.synced.is_some_and(|synced| synced > generation);
+            Record::Stored { file, etag, size, is_synced }
+        } else {
+            state.is_noted = false;
+            Record::Gone { file }
+        };
+        if let Err(error) = self.shared.folder.append(&[record]) {
+            tracing::debug!(%error, "a file that was stored could not be noted in the log of the stage");
         }
-        state.is_noted = false;
-        Ok(self.shared.folder.append(&[Record::Gone { file: self.number }])?)
     }
 
     /// The object that the bucket has of this file, as this mount stored it.

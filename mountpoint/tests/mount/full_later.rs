@@ -267,6 +267,43 @@ fn a_request_whose_answer_is_lost_with_the_engine_is_no_conflict() {
 }
 
 #[test]
+fn files_made_during_a_rename_of_their_directory_get_its_new_name() {
+    let store = Store::new();
+    store.plant("d/a", b"0123456789");
+    for (commit, from, to) in [("disk", "d", "e"), ("fsync", "e", "f")] {
+        let Some(full) = FullMount::of(&store, &["--commit", commit]) else { return };
+        // The kernel knows the directory by its descriptor, whatever a rename locks.
+        let inside = File::open(full.path(from)).unwrap();
+        let open = |name: &str, flags| {
+            let mode = rustix::fs::Mode::from_raw_mode(0o644);
+            File::from(rustix::fs::openat(&inside, name, flags, mode).unwrap())
+        };
+        let (write, create) = (rustix::fs::OFlags::WRONLY, rustix::fs::OFlags::CREATE);
+        store.faults().add(Fault::on("CopyObject", Effect::Hold));
+        let copies = store.requests().count("CopyObject");
+        let (source, target) = (full.path(from), full.path(to));
+        let rename = std::thread::spawn(move || fs::rename(source, target));
+        until("the copies are held", || store.requests().count("CopyObject") > copies);
+        let mut new = open(commit, write | create);
+        new.write_all(commit.as_bytes()).unwrap();
+        let synced = std::thread::spawn(move || new.sync_all());
+        open("a", write).write_all_at(b"X", 9).unwrap();
+        // Long enough for a send of what was closed: it is to wait.
+        std::thread::sleep(Duration::from_secs(3));
+        store.faults().clear();
+        rename.join().unwrap().unwrap();
+        synced.join().unwrap().unwrap();
+        assert_eq!(fs::read(full.path(to).join(commit)).unwrap(), commit.as_bytes());
+        assert_eq!(fs::read(full.path(to).join("a")).unwrap(), b"012345678X");
+        until("nothing stays in the stage", || files_of(&full.stage) == 0);
+        assert_eq!(store.get(&format!("{to}/{commit}")).unwrap(), commit.as_bytes());
+        assert_eq!(store.get(&format!("{to}/a")).unwrap(), b"012345678X");
+        assert_eq!((store.get(&format!("{from}/{commit}")), store.get(&format!("{from}/a"))), (None, None));
+        assert!(kept(&full.stage).is_empty());
+    }
+}
+
+#[test]
 fn directories_with_waiting_files_are_renamed_and_listed() {
     let store = Store::new();
     let Some(mut full) = FullMount::of(&store, DISK) else { return };

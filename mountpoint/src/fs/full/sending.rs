@@ -232,6 +232,9 @@ impl FileSystem {
         let Some(staged) = full.find(ino) else { return queue.lock().done(ino.0) };
         let sent = {
             let turn = staged.turn().await;
+            if full.pauses.has(&staged.key()) {
+                return queue.lock().postponed(ino.0, self.clock.now());
+            }
             match staged.is_dirty() {
                 true => self.store_staged(ino, &staged, &turn).await,
                 false => Ok(()),
