@@ -265,6 +265,13 @@ impl Folder {
         Ok(())
     }
 
+    /// How many records a loss of power would take.
+    #[cfg(test)]
+    pub(super) fn undurable(&self) -> u64 {
+        let durable = *self.durable.lock();
+        self.log.lock().written - durable
+    }
+
     /// Has the log refuse records from now on, or take them again.
     #[cfg(test)]
     pub(super) fn refuse_records(&self, refuses: bool) {

@@ -112,6 +112,11 @@ impl Queue {
         self.order.insert((due, file));
     }
 
+    /// Whether the file is to go at some time, apart from a send that is under way.
+    pub fn is_waiting(&self, file: u64) -> bool {
+        self.files.get(&file).is_some_and(|waiting| self.order.contains(&(waiting.due, file)))
+    }
+
     /// The file can't go now, and nothing failed.
     pub fn postponed(&mut self, file: u64, now: Instant) {
         let Some(waiting) = self.files.get_mut(&file) else { return };
@@ -156,7 +161,9 @@ mod tests {
         queue.closed(1, now);
         let later = now + seconds(100);
         assert_eq!(queue.take(later), Some(1));
+        assert!(!queue.is_waiting(1));
         queue.postponed(1, later);
+        assert!(queue.is_waiting(1));
         assert_eq!((queue.take(later), queue.next()), (None, Some(later + REST)));
         assert_eq!(queue.oldest(), Some(now));
         queue.done(1);

@@ -66,7 +66,19 @@ impl Staged {
     ///
     /// # Errors
     /// `Conflict`: the bucket has another version, and what was written here is kept. Others leave the file as it is.
-    pub async fn store(self: &Arc<Self>, _turn: &Turn) -> Result<Option<ObjectMeta>, Error> {
+    pub async fn store(self: &Arc<Self>, turn: &Turn) -> Result<Option<ObjectMeta>, Error> {
+        self.store_while(turn, &|| true).await
+    }
+
+    /// The same, given up where `is_wanted` says so before the request that makes the object: `None` then, with a change that the bucket lacks.
+    ///
+    /// # Errors
+    /// Those of `store`.
+    pub async fn store_while(
+        self: &Arc<Self>,
+        _turn: &Turn,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<ObjectMeta>, Error> {
         if let Some(meta) = self.resolve().await? {
             return Ok(Some(meta));
         }
@@ -82,8 +94,9 @@ impl Staged {
             if !self.is_dirty() {
                 return Ok(None);
             }
-            match self.send(attempt >= ATTEMPTS_MAX).await {
+            match self.send(attempt >= ATTEMPTS_MAX, is_wanted).await {
                 Ok(Some(meta)) => return Ok(Some(meta)),
+                Ok(None) if !is_wanted() => return Ok(None),
                 Ok(None) => {}
                 Err(error) if is_conflict(&error) => {
                     let before = self.state.lock().replaces.clone();
@@ -108,8 +121,12 @@ impl Staged {
         unreachable!("a copy is sent whatever programs write")
     }
 
-    /// Sends the file once. `None`: it changed meanwhile.
-    async fn send(self: &Arc<Self>, by_copy: bool) -> Result<Option<ObjectMeta>, Error> {
+    /// Sends the file once. `None`: it changed meanwhile, or is not wanted.
+    async fn send(
+        self: &Arc<Self>,
+        by_copy: bool,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<ObjectMeta>, Error> {
         self.hydrate().await?;
         let (draft, source) = if by_copy { self.copy().await? } else { (self.draft()?, None) };
         let upload = self.shared.uploader.replace(draft.key.clone(), draft.replaces.clone());
@@ -122,11 +139,12 @@ impl Staged {
         };
         // A sync failed meanwhile: what was read may not be what was written.
         let error = self.error();
-        if error.is_some() || !by_copy && self.state.lock().image.generation() != draft.generation {
+        let has_changed = || !by_copy && self.state.lock().image.generation() != draft.generation;
+        if error.is_some() || has_changed() || !is_wanted() {
             upload.abort().await;
             return error.map_or(Ok(None), Err);
         }
-        if let Err(error) = self.note_sending(image.as_ref()) {
+        if let Err(error) = self.note_sending(image.as_ref()).await {
             upload.abort().await;
             return Err(error);
         }
@@ -219,12 +237,20 @@ impl Staged {
         Ok(hash.map(|hash| digest(size, hash)))
     }
 
-    /// An object of these bytes is about to be stored.
-    fn note_sending(&self, image: Option<&Digest>) -> Result<(), Error> {
+    /// An object of these bytes is about to be stored. If a mount after a loss of power could send the file again, that one is to know.
+    async fn note_sending(self: &Arc<Self>, image: Option<&Digest>) -> Result<(), Error> {
         let Some(image) = image.cloned() else { return Ok(()) };
-        let mut state = self.state.lock();
-        self.shared.folder.append(&[Record::Sending { file: self.number, image: image.clone() }])?;
-        remember(&mut state.sent, image);
+        let was_synced = {
+            let mut state = self.state.lock();
+            self.shared.folder.append(&[Record::Sending { file: self.number, image: image.clone() }])?;
+            remember(&mut state.sent, image);
+            state.was_synced
+        };
+        if was_synced {
+            let this = Arc::clone(self);
+            let synced = self.shared.runtime.spawn_blocking(move || this.shared.folder.sync_log());
+            synced.await.map_err(io::Error::other)??;
+        }
         Ok(())
     }
 

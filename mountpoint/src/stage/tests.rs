@@ -231,6 +231,21 @@ async fn a_log_that_takes_no_record_fails_what_needs_one_and_nothing_else() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_send_of_a_synced_file_is_noted_durably_before_its_request() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let first = engine(dir.path(), "one", &client);
+    let staged = first.new_file("file");
+    staged.write(0, b"abc").unwrap();
+    staged.sync().await.unwrap();
+    let turn = staged.turn().await;
+    // Given up before the request: the file waits on.
+    assert!(staged.store_while(&turn, &|| false).await.unwrap().is_none());
+    assert!(staged.is_dirty() && client.object("file").is_none());
+    staged.store(&turn).await.unwrap().expect("there was a change");
+    assert_eq!(first.shared.folder.undurable(), 1, "the record behind the answer alone");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stored_image_is_known_again_though_its_answer_was_lost() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let etag = client.insert("file", b"0123456789".to_vec());

@@ -267,6 +267,31 @@ fn a_request_whose_answer_is_lost_with_the_engine_is_no_conflict() {
 }
 
 #[test]
+fn a_file_that_is_written_anew_while_it_is_sent_is_sent_once_and_whole() {
+    let store = Store::new();
+    store.plant("file", &Pattern(1).bytes(0, 9_000_000));
+    let Some(full) = FullMount::of(&store, DISK) else { return };
+    let patched = File::options().write(true).open(full.path("file")).unwrap();
+    patched.write_all_at(b"X", 5_000_000).unwrap();
+    // The send fetches the rest first.
+    store.faults().add(Fault::on("GetObject", Effect::Hold));
+    let fetched = store.requests().count("GetObject");
+    drop(patched);
+    until("a send began", || store.requests().count("GetObject") > fetched);
+    let mut anew = File::options().write(true).truncate(true).open(full.path("file")).unwrap();
+    anew.write_all(b"the first half, ").unwrap();
+    store.faults().clear();
+    // Long enough for that send to go on: it is to end without a request.
+    std::thread::sleep(Duration::from_secs(1));
+    anew.write_all(b"and the second").unwrap();
+    drop(anew);
+    until("nothing stays in the stage", || files_of(&full.stage) == 0);
+    assert_eq!(store.get("file").unwrap(), b"the first half, and the second");
+    assert_eq!(store.requests().count("PutObject"), 1, "no half of it was sent");
+    assert!(kept(&full.stage).is_empty());
+}
+
+#[test]
 fn files_made_during_a_rename_of_their_directory_get_its_new_name() {
     let store = Store::new();
     store.plant("d/a", b"0123456789");

@@ -27,16 +27,18 @@ impl FileSystem {
         pid: u32,
     ) -> Result<Opened> {
         let (staged, keep_cache) = self.enter_stage(ino).await?;
+        let opener = thread_group(pid).unwrap_or(pid);
+        let writes = flags.write || flags.truncate;
+        // Before its first change: what waits is not sent half-written.
+        if writes {
+            self.full()?.writer_comes(ino, self.clock.now());
+        }
         if flags.truncate
             && let Err(error) = self.resize_staged(ino, &staged, 0)
         {
+            self.full()?.writer_goes(ino, &staged, self.clock.now());
             self.leave_stage(ino, &staged).await;
             return Err(error);
-        }
-        let opener = thread_group(pid).unwrap_or(pid);
-        let writes = flags.write || flags.truncate;
-        if writes {
-            self.full()?.writer_comes(ino, self.clock.now());
         }
         let handle = StagedHandle {
             staged,

@@ -229,7 +229,18 @@ impl FileSystem {
 
     /// Stores a staged file, if the bucket lacks a change of it, and tells the tree of names.
     async fn store_staged(&self, ino: InodeNo, staged: &Arc<Staged>, turn: &Turn) -> Result<()> {
-        let stored = staged.store(turn).await;
+        self.store_staged_while(ino, staged, turn, &|| true).await
+    }
+
+    /// The same, given up where it is not wanted any more.
+    async fn store_staged_while(
+        &self,
+        ino: InodeNo,
+        staged: &Arc<Staged>,
+        turn: &Turn,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<()> {
+        let stored = staged.store_while(turn, is_wanted).await;
         // An earlier request that was not answered may have made one.
         let known = staged.take_adopted();
         if let Some(meta) = stored.as_ref().ok().and_then(Option::as_ref).or(known.as_ref()) {

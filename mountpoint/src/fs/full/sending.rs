@@ -235,10 +235,16 @@ impl FileSystem {
             if full.pauses.has(&staged.key()) {
                 return queue.lock().postponed(ino.0, self.clock.now());
             }
-            match staged.is_dirty() {
-                true => self.store_staged(ino, &staged, &turn).await,
+            // A program that opened it since may be in the middle of writing it anew. It goes in its new turn, then.
+            let is_wanted = || full.writers(ino) == 0 || !queue.lock().is_waiting(ino.0);
+            let sent = match staged.is_dirty() && is_wanted() {
+                true => self.store_staged_while(ino, &staged, &turn, &is_wanted).await,
                 false => Ok(()),
+            };
+            if sent.is_ok() && staged.is_dirty() && !is_wanted() {
+                return;
             }
+            sent
         };
         match sent {
             Ok(()) => {
