@@ -1,5 +1,5 @@
 //! Measures what mount-s3 costs, beside other file systems: an S3 server that costs almost nothing, workloads, a table.
-//! `docs/measuring.md` says how to run it and what each figure means.
+//! `bench/README.md` says how to run it and what each figure means.
 #![expect(clippy::print_stdout, reason = "a command line speaks on its standard output")]
 
 mod cli;

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# The results of the scenarios: docs/e2e-results.tsv, and docs/e2e.md, whose table is made from it. `ci/e2e --record` writes both, ci/release and
+# The results of the scenarios: results.tsv beside this file, and results.md, whose table is made from it. `ci/e2e --record` writes both, ci/release and
 # ci/check read the first, and ci/tidy compares the two.
 #
 # A row has the scenario, the commit, the date, the seconds and the verdict (passed, failed, or "not run" with "-" before it), with tabs between
 # them. Rows are in the order of the scenarios' names.
 # shellcheck disable=SC2154 # common.bash gives it
-results=$top/docs/e2e-results.tsv
-results_page=$top/docs/e2e.md
+results=$top/ci/kubernetes/results.tsv
+results_page=$top/ci/kubernetes/results.md
 # Paths that a result is about.
 results_of=(csi reconciler helm ci/e2e.d)
 # Days after which ci/check warns.

@@ -1,5 +1,5 @@
-//! Compares lists in the docs with lists in the code: metrics, flags, claims and rows of the seeds and of other drivers' scenarios with their tests; paths of
-//! the page about the code; reasons of dependencies.
+//! Compares lists in the docs with lists in the code: metrics, flags, claims of semantics.md with their tests, rows of the seeds
+//! and of other drivers' scenarios with theirs; paths of the page about the code; reasons of dependencies.
 
 use crate::law::rows;
 use crate::rust::Source;
@@ -8,6 +8,8 @@ use crate::{Finding, Tree};
 const METRICS: &str = "mountpoint/src/metrics.rs";
 const METRICS_PAGE: &str = "docs/metrics.md";
 const CLAIMS_PAGE: &str = "docs/semantics.md";
+/// The page of tests that show the claims.
+const CLAIM_TESTS_PAGE: &str = "ci/tidy/claims.md";
 const SEEDS_PAGE: &str = "csi/seeds.md";
 const ACCEPTANCE_PAGE: &str = "csi/acceptance.md";
 const CODE_PAGE: &str = "ARCHITECTURE.md";
@@ -87,32 +89,63 @@ fn long_flags(cli: &str) -> Vec<String> {
     found
 }
 
-/// Every claim about semantics names a test in its last cell, and that test exists.
+/// Every claim about semantics has one row in the page of their tests; a row begins a claim, and names tests that exist.
 fn claims(tree: &Tree) -> Vec<Finding> {
-    let page = tree.text(CLAIMS_PAGE).unwrap_or_default();
-    let mut inside = false;
+    let claims = items(tree.text(CLAIMS_PAGE).unwrap_or_default());
+    let rows: Vec<_> = shown(tree.text(CLAIM_TESTS_PAGE).unwrap_or_default()).collect();
     let mut findings = Vec::new();
-    for (i, line) in page.lines().enumerate() {
-        let cells = line.strip_prefix('|').and_then(|l| l.trim_end().strip_suffix('|'));
-        let Some(last) = cells.and_then(|c| c.rsplit('|').next()).map(str::trim) else {
-            inside = false;
-            continue;
-        };
-        if last == "shown by" {
-            inside = true;
-            continue;
+    for (line, claim) in &claims {
+        let found = rows.iter().filter(|(_, start, _)| claim.starts_with(start)).count();
+        if found != 1 {
+            let message = format!("{CLAIM_TESTS_PAGE} has {found} rows for this claim, not one");
+            findings.push(Finding::new(CLAIMS_PAGE, *line, message));
         }
-        if !inside || last.trim_matches('-').is_empty() && last.contains('-') {
-            continue;
+    }
+    for (line, start, tests) in &rows {
+        let found = claims.iter().filter(|(_, claim)| claim.starts_with(start)).count();
+        if found != 1 {
+            let message = format!("{found} claims of {CLAIMS_PAGE} begin so, not one: {start}");
+            findings.push(Finding::new(CLAIM_TESTS_PAGE, *line, message));
         }
-        let tests: Vec<&str> = last.split('`').skip(1).step_by(2).collect();
         if tests.is_empty() {
-            findings.push(Finding::new(CLAIMS_PAGE, i + 1, "a claim that no test shows"));
+            findings.push(Finding::new(CLAIM_TESTS_PAGE, *line, "a claim that no test shows"));
         }
-        let gone = tests.iter().filter(|t| !is_test(tree, t));
-        findings.extend(gone.map(|t| Finding::new(CLAIMS_PAGE, i + 1, format!("there is no test `{t}`"))));
+        let gone = tests.iter().filter(|test| !is_test(tree, test));
+        let finding = |test| Finding::new(CLAIM_TESTS_PAGE, *line, format!("there is no test `{test}`"));
+        findings.extend(gone.map(finding));
     }
     findings
+}
+
+/// The items of a page's lists, each with its first line's number; what is indented below an item belongs to it.
+fn items(page: &str) -> Vec<(usize, String)> {
+    let mut items: Vec<(usize, String)> = Vec::new();
+    let mut inside = false;
+    for (at, line) in page.lines().enumerate() {
+        if let Some(text) = line.strip_prefix("- ") {
+            items.push((at + 1, text.to_owned()));
+            inside = true;
+        } else if let Some((_, item)) = items.last_mut()
+            && inside
+            && line.starts_with("  ")
+        {
+            item.push(' ');
+            item.push_str(line.trim());
+        } else {
+            inside = false;
+        }
+    }
+    items
+}
+
+/// Rows of the page of claims and tests: line number, the words that begin the claim, without the dots behind them, and the tests.
+fn shown(page: &str) -> impl Iterator<Item = (usize, &str, Vec<&str>)> {
+    let is_head = |cell: &str| cell == "claim" || cell.trim_matches('-').is_empty() && cell.contains('-');
+    page.lines().enumerate().filter_map(move |(at, line)| {
+        let (claim, tests) = line.strip_prefix('|')?.trim_end().strip_suffix('|')?.rsplit_once('|')?;
+        let start = claim.trim().trim_end_matches("...").trim_end();
+        (!is_head(start)).then(|| (at + 1, start, tests.split('`').skip(1).step_by(2).collect()))
+    })
 }
 
 /// Checks that the last cells of a page of rows name things that exist: tests, scenarios, files, facts of the chart.
@@ -180,6 +213,9 @@ fn is_test(tree: &Tree, name: &str) -> bool {
 /// Whether a source has a test of this name: a function with the attribute of one above it.
 fn has_test(text: &str, name: &str) -> bool {
     let function = format!("fn {name}(");
+    if !text.contains(&function) {
+        return false;
+    }
     let lines: Vec<&str> = text.lines().map(str::trim).collect();
     let of_function = |at: usize| {
         let above = lines[..at].iter().rev();
@@ -281,15 +317,41 @@ mod tests {
         assert_eq!(messages(&[(FLAGS_PAGE, page)]).len(), 2);
     }
 
+    /// The findings about a page with one claim of two lines, and another page with these rows.
+    fn about_claims(rows: &str) -> Vec<String> {
+        let code = "#[test]\n/// Why.\nfn closing_twice_is_once() {}\n\nfn closing_twice_is_no_test() {}";
+        let page = "# Closing\nText.\n- `close` may be called\n  twice.\n\nText.\n";
+        let tests = format!("| claim | shown by |\n|---|---|\n{rows}");
+        messages(&[("m/src/lib.rs", code), (CLAIMS_PAGE, page), (CLAIM_TESTS_PAGE, &tests)])
+    }
+
     #[test]
     fn a_claim_without_a_test_and_a_test_that_is_gone_are_found() {
-        let code = "#[test]\n/// Why.\nfn closing_twice_is_once() {}\n\nfn closing_twice_is_no_test() {}";
-        let page = |cell| format!("| claim | shown by |\n|---|---|\n| `close` is idempotent | {cell} |\n");
-        let found = |cell| messages(&[("m/src/lib.rs", code), (CLAIMS_PAGE, &page(cell))]);
+        let found = |cell| about_claims(&format!("| `close` may be called twice. | {cell} |\n"));
+        let says = |what: &str| vec![format!("ci/tidy/claims.md:3: {what}")];
         assert!(found("`closing_twice_is_once`").is_empty());
-        assert_eq!(found(""), ["docs/semantics.md:3: a claim that no test shows"]);
-        assert_eq!(found("`closing_twice`"), ["docs/semantics.md:3: there is no test `closing_twice`"]);
+        assert_eq!(found(""), says("a claim that no test shows"));
+        assert_eq!(found("`closing_twice`"), says("there is no test `closing_twice`"));
         assert_eq!(found("`closing_twice_is_no_test`").len(), 1);
+    }
+
+    #[test]
+    fn a_claim_without_a_row_and_a_row_without_a_claim_are_found() {
+        let without = "docs/semantics.md:3: ci/tidy/claims.md has 0 rows for this claim, not one";
+        let row = |claim| format!("| {claim} | `closing_twice_is_once` |\n");
+        assert!(about_claims(&row("`close` may be called tw ...")).is_empty());
+        assert_eq!(about_claims(""), [without]);
+        let stray = "ci/tidy/claims.md:3: 0 claims of docs/semantics.md begin so, not one: `open` may";
+        assert_eq!(about_claims(&row("`open` may ...")), [without, stray]);
+        let twice = [row("`close` may ..."), row("`close` may be ...")].concat();
+        let two = "docs/semantics.md:3: ci/tidy/claims.md has 2 rows for this claim, not one";
+        assert_eq!(about_claims(&twice), [two]);
+    }
+
+    #[test]
+    fn what_is_indented_belongs_to_its_item_and_text_behind_it_does_not() {
+        let page = "- a\n  - b\n  c\ntext\n  d\n- e\n";
+        assert_eq!(items(page), [(1, "a - b c".to_owned()), (6, "e".to_owned())]);
     }
 
     #[test]

@@ -1,12 +1,13 @@
-//! The recorded results of the scenarios on Kubernetes. Enters: the scenarios in `ci/e2e.d`, `docs/e2e-results.tsv`, the table of `docs/e2e.md`.
+//! The recorded results of the scenarios on Kubernetes. Enters: the scenarios in `ci/e2e.d`, and `results.tsv` and the table of
+//! `results.md` in `ci/kubernetes`.
 //! Leaves: scenarios without a row, rows without a scenario, rows that say nothing, and a page that says something else.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{Finding, Tree};
 
-const RESULTS: &str = "docs/e2e-results.tsv";
-const PAGE: &str = "docs/e2e.md";
+const RESULTS: &str = "ci/kubernetes/results.tsv";
+const PAGE: &str = "ci/kubernetes/results.md";
 const REMEDY: &str = "run it by `ci/e2e --record SCENARIO`, or give it a row by `ci/e2e --table`";
 
 /// One row.

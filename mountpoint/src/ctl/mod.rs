@@ -6,6 +6,7 @@
 mod ask;
 mod doctor;
 mod find;
+mod kept;
 mod show;
 mod status;
 mod table;
@@ -79,6 +80,22 @@ enum Command {
         #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u32).range(0..=86_400))]
         within: u32,
     },
+    /// List the files that a stage of --mode full keeps because they could not be stored, with the reason
+    Kept {
+        /// Directory of --stage
+        stage: PathBuf,
+    },
+    /// Copy a kept file to where it is wanted, and keep it no more
+    #[command(after_help = RESTORE_AFTER)]
+    Restore {
+        /// File in kept/ of a stage, as 'mount-s3-ctl kept' names it
+        file: PathBuf,
+        /// New file, in a mount or elsewhere
+        to: PathBuf,
+        /// Take a file that has zeros where bytes of the object were never fetched
+        #[arg(long)]
+        partial: bool,
+    },
     /// Ask the kernel about the file system at DIR; the exit code has the answer
     #[command(name = ask::LOOK, hide = true)]
     Look { dir: PathBuf },
@@ -107,6 +124,11 @@ waited for, and named if they are still open at the end of that time: nothing ha
 seconds, the program of before serves again.
 
 Exit code 0: the new program serves; 1: the program of before serves, or the mount could not be asked; 2: bad usage.";
+
+const RESTORE_AFTER: &str = "\
+The file is removed from the stage once all of it is written and synced under the new name. It replaces no file there.
+
+Exit code 0: it is restored; 1: it is kept as before, and the error says why; 2: bad usage.";
 
 const DOCTOR_AFTER: &str = "\
 It takes the flags of mount-s3 that name the store, and sends the requests of a mount. Without --write-probes it writes nothing.
@@ -164,6 +186,8 @@ fn run(line: Line) -> anyhow::Result<ExitCode> {
     let outcome = match line.command {
         Command::Status { dir, json } => runtime.block_on(status::run(&places, dir.as_deref(), json)),
         Command::Look { dir } => Ok(ask::look(&dir)),
+        Command::Kept { stage } => kept::list(&stage),
+        Command::Restore { file, to, partial } => kept::restore(&file, &to, partial),
         Command::Top { dir, every } => {
             runtime.block_on(top::run(&places, &dir, std::time::Duration::from_secs(every)))
         }

@@ -5,8 +5,9 @@ use std::io::ErrorKind;
 
 use rustix::io::Errno;
 
+use crate::object::ObjectKey;
 use crate::s3::ErrorKind as S3;
-use crate::{inode, prefetch, s3, stage, upload};
+use crate::{inode, moves, prefetch, s3, stage, upload};
 
 /// An errno and the sentence for the log.
 #[derive(Clone, Debug)]
@@ -145,6 +146,26 @@ impl From<inode::Error> for Error {
 }
 
 impl Error {
+    /// An object that could not be moved.
+    pub(super) fn of_move(error: &moves::Error, from: &ObjectKey, to: &ObjectKey) -> Self {
+        use moves::Error as Move;
+        let why = format!("rename of \"{from}\" to \"{to}\": {error}");
+        match error {
+            Move::Gone => Self::new(Errno::NOENT, why),
+            Move::Changing | Move::Taken => Self::new(Errno::STALE, why),
+            Move::TooMany(_) => Self::new(Errno::XDEV, why),
+            Move::NotEmpty => Self::new(Errno::NOTEMPTY, why),
+            Move::NameTooLong(_) => Self::new(Errno::NAMETOOLONG, why),
+            Move::Note(error)
+                if matches!(error.kind(), ErrorKind::StorageFull | ErrorKind::QuotaExceeded) =>
+            {
+                Self::new(Errno::NOSPC, why)
+            }
+            Move::Different(_) | Move::Partial { .. } | Move::Note(_) => Self::new(Errno::IO, why),
+            Move::Remote(remote) => Self::of_rename(remote, why),
+        }
+    }
+
     /// A failure of a staged file.
     pub(super) fn of_stage(error: stage::Error) -> Self {
         use stage::Error as Stage;

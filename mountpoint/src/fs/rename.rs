@@ -7,11 +7,11 @@ use std::ffi::OsStr;
 
 use rustix::io::Errno;
 
-use super::full::Unstored;
+use super::full::{HeldFile, Unstored};
 use super::handle::{HandleNo, Writer};
 use super::{Error, FileSystem, Result};
 use crate::inode::{Follower, InodeNo, Names, Rename, RenameWish};
-use crate::moves::{self, Mover, Replaces, Source};
+use crate::moves::{self, Copied, Mover, Replaces, Source};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 use crate::upload;
 
@@ -133,7 +133,7 @@ impl FileSystem {
                 self.inodes.doubt_names(names);
                 return match error {
                     moves::Error::Taken => Ok(false),
-                    error => Err(failed(error, from, to)),
+                    error => Err(Error::of_move(&error, from, to)),
                 };
             }
         };
@@ -148,7 +148,7 @@ impl FileSystem {
                     mover.take_back(&copied).await;
                 }
                 self.inodes.doubt_names(names);
-                return Err(failed(error, from, to));
+                return Err(Error::of_move(&error, from, to));
             }
         };
         self.prefetcher.carry(&copied.source, &copied.id, copied.meta.size);
@@ -159,10 +159,12 @@ impl FileSystem {
 
     async fn move_directory(&self, mover: &Mover, names: &Names, [from, to]: [&ObjectKey; 2]) -> Result<()> {
         if self.full.is_none() {
-            return self.move_directory_of_objects(mover, names, [from, to]).await;
+            return self.move_directory_of_objects(mover, names, [from, to], &[]).await;
         }
+        let pause = self.pause_below([from, to])?;
         let held = self.hold_below(from).await?;
-        let moved = self.move_directory_of_objects(mover, names, [from, to]).await;
+        let moved = self.move_directory_of_objects(mover, names, [from, to], &held).await;
+        drop(pause);
         moved.and(self.let_go_below(held).await)
     }
 
@@ -171,12 +173,13 @@ impl FileSystem {
         mover: &Mover,
         names: &Names,
         [from, to]: [&ObjectKey; 2],
+        held: &[HeldFile],
     ) -> Result<()> {
         let copied = match mover.copy_directory(from, to).await {
             Ok(copied) => copied,
             Err(error) => {
                 self.inodes.doubt_names(names);
-                return Err(failed(error, from, to));
+                return Err(Error::of_move(&error, from, to));
             }
         };
         let copies = copied.copies.clone();
@@ -189,36 +192,43 @@ impl FileSystem {
             Ok(stay) => stay,
             Err(error @ moves::Error::Partial { .. }) => {
                 self.inodes.forget_directory(names);
-                return Err(failed(error, from, to));
+                return Err(Error::of_move(&error, from, to));
             }
             Err(error) => {
                 copies.iter().for_each(|copied| self.prefetcher.moved(&copied.id, &copied.source));
                 self.inodes.doubt_names(names);
-                return Err(failed(error, from, to));
+                return Err(Error::of_move(&error, from, to));
             }
         };
         for copied in &copies {
             self.prefetcher.carry(&copied.source, &copied.id, copied.meta.size);
         }
-        let below = copies.into_iter().filter_map(|copied| {
+        let below = copies.iter().filter_map(|copied| {
             let path = copied.id.key.as_str().strip_prefix(to.as_str())?.to_owned();
-            Some((path, copied.meta))
+            Some((path, copied.meta.clone()))
         });
         let followers = self.inodes.renamed_directory(names, &below.collect(), !stay.is_empty());
         for follower in followers {
-            self.follow_directory(mover, follower).await;
+            self.follow_directory(mover, follower, &copies, held).await;
         }
         Ok(())
     }
 
     /// A file of a renamed directory that is being written: as one that is renamed itself. One that takes no more bytes is moved now.
-    async fn follow_directory(&self, mover: &Mover, Follower { writer, to, over }: Follower) {
+    async fn follow_directory(
+        &self,
+        mover: &Mover,
+        follower: Follower,
+        copies: &[Copied],
+        held: &[HeldFile],
+    ) {
         if self.full.is_some() {
-            if let Err(error) = self.follow_directory_in_full(writer, to) {
+            if let Err(error) = self.follow_directory_in_full(mover, follower, copies, held).await {
                 tracing::error!("a file of a renamed directory: {error}");
             }
             return;
         }
+        let Follower { writer, to, over } = follower;
         let Some(open) = self.files.find(HandleNo(writer)) else { return };
         let Ok(writer) = open.writer() else { return };
         let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
@@ -310,23 +320,4 @@ impl FileSystem {
         };
         writer.moved.get_or_init(follow).await.clone()
     }
-}
-
-fn failed(error: moves::Error, from: &ObjectKey, to: &ObjectKey) -> Error {
-    let why = format!("rename of \"{from}\" to \"{to}\": {error}");
-    match &error {
-        moves::Error::Gone => Error::new(Errno::NOENT, why),
-        moves::Error::Changing | moves::Error::Taken => Error::new(Errno::STALE, why),
-        moves::Error::Different(_) | moves::Error::Partial { .. } => Error::new(Errno::IO, why),
-        moves::Error::TooMany(_) => Error::new(Errno::XDEV, why),
-        moves::Error::NotEmpty => Error::new(Errno::NOTEMPTY, why),
-        moves::Error::NameTooLong(_) => Error::new(Errno::NAMETOOLONG, why),
-        moves::Error::Note(error) if is_full(error.kind()) => Error::new(Errno::NOSPC, why),
-        moves::Error::Note(_) => Error::new(Errno::IO, why),
-        moves::Error::Remote(remote) => Error::of_rename(remote, why),
-    }
-}
-
-fn is_full(kind: std::io::ErrorKind) -> bool {
-    matches!(kind, std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded)
 }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-use super::kept::{Kept, keep, private};
+use super::kept::{Kept, keep, private, sync_one};
 use super::live::{Files, wrote};
 use super::log::{self, Dirty, Record};
 use super::recover::{Left, Pending, recover};
@@ -24,6 +24,10 @@ use crate::sync::{Arc, Mutex};
 /// Bytes of the log beyond which it is written anew, if most of it is about files that are gone. Doubling it halves how often that happens,
 /// and doubles what a start reads.
 const LOG_MAX: u64 = 1 << 20;
+
+/// Bytes of disk that the log has ahead: on a full disk, files go on to be sent, and leave it. Doubling it takes that much more of the disk, and has
+/// twice the sends outlast a disk that others fill.
+const LOG_AHEAD: u64 = 256 << 10;
 
 /// See the module.
 #[derive(Debug)]
@@ -57,6 +61,10 @@ struct Log {
     files: Files,
     /// It could not be made durable: what it says is to be written anew.
     is_broken: bool,
+    /// Bytes beyond which it is written anew, if most of it is about files that are gone.
+    anew_at: u64,
+    /// Bytes for which the disk has room.
+    reserved: u64,
 }
 
 impl Folder {
@@ -166,8 +174,13 @@ impl Folder {
     pub(super) fn append(&self, records: &[Record]) -> io::Result<()> {
         let mut log = self.log.lock();
         log.append(records)?;
-        if log.len > LOG_MAX && log.number > 4 * log.files.len() as u64 + 1_000 {
-            log.write_anew(&self.dir, &self.names, &self.mount)?;
+        if log.len > log.anew_at
+            && log.number > 4 * log.files.len() as u64 + 1_000
+            && let Err(error) = log.write_anew(&self.dir, &self.names, &self.mount)
+        {
+            // The records stand in the log that is there: a full disk has no room for two.
+            tracing::debug!(%error, "the log of the stage could not be written anew, and grows on");
+            log.anew_at = log.len + LOG_MAX;
         }
         Ok(())
     }
@@ -205,9 +218,10 @@ impl Folder {
     /// [`Folder::sweep`].
     pub(super) fn remove(&self, file: u64, was_synced: bool) -> io::Result<()> {
         if was_synced {
-            self.append(&[Record::Gone { file }])?;
+            let noted = self.append(&[Record::Gone { file }]);
+            // Without the record it goes all the same: on a full disk, that is what makes room.
             self.leaving.lock().push(file);
-            return Ok(());
+            return noted;
         }
         fs::remove_file(self.path(file))?;
         self.is_away(file)
@@ -228,11 +242,17 @@ impl Folder {
             self.leaving.lock().extend(leaving);
             return Err(error);
         }
+        let mut swept = Ok(());
         for file in leaving {
-            fs::remove_file(self.path(file))?;
-            self.log.lock().files.remove(file);
+            match fs::remove_file(self.path(file)) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    self.leaving.lock().push(file);
+                    swept = Err(error);
+                }
+                _ => drop(self.log.lock().files.remove(file)),
+            }
         }
-        Ok(())
+        swept
     }
 
     /// The file is not in `files/` any more.
@@ -245,6 +265,20 @@ impl Folder {
         Ok(())
     }
 
+    /// How many records a loss of power would take.
+    #[cfg(test)]
+    pub(super) fn undurable(&self) -> u64 {
+        let durable = *self.durable.lock();
+        self.log.lock().written - durable
+    }
+
+    /// Has the log refuse records from now on, or take them again.
+    #[cfg(test)]
+    pub(super) fn refuse_records(&self, refuses: bool) {
+        let file = private().read(true).write(!refuses).open(self.dir.join("log")).unwrap();
+        self.log.lock().file = Arc::new(file);
+    }
+
     /// Moves a file to `kept/`. The path there.
     pub(super) fn keep(
         &self,
@@ -254,7 +288,14 @@ impl Folder {
         is_partial: bool,
     ) -> io::Result<PathBuf> {
         let kept = keep(&self.dir, &self.clock, file, &self.mount.bucket, key, why, is_partial)?;
-        self.is_away(file)?;
+        // It is there, whatever comes now. While a loss of power could undo that, the log goes on to speak of it.
+        let forgotten = sync_one(&self.dir, &kept).and_then(|()| self.is_away(file));
+        if let Err(error) = forgotten {
+            tracing::warn!(
+                "{}: the disk of the stage failed a sync: {error}; a loss of power could move the file back to files/",
+                kept.file.display()
+            );
+        }
         Ok(kept.file)
     }
 }
@@ -265,16 +306,46 @@ impl Log {
         // No name that is gone comes back without a record.
         names.sync_all()?;
         let path = dir.join("log.new");
-        let file = Arc::new(private().write(true).create(true).truncate(true).open(&path)?);
-        let (files, before) = (Files::default(), files);
-        let mut log = Self { file, len: 0, number: 0, written: 0, next, files, is_broken: false };
+        let made = Self::write(&path, mount, next, files).and_then(|log| {
+            fs::rename(&path, dir.join("log"))?;
+            File::open(dir)?.sync_all()?;
+            Ok(log)
+        });
+        if made.is_err() {
+            // A half of it takes room of a full disk.
+            let _ = fs::remove_file(path);
+        }
+        made
+    }
+
+    fn write(path: &Path, mount: &log::Mount, next: u64, before: Files) -> io::Result<Self> {
+        let file = Arc::new(private().write(true).create(true).truncate(true).open(path)?);
+        let mut log = Self {
+            file,
+            len: 0,
+            number: 0,
+            written: 0,
+            next,
+            files: Files::default(),
+            is_broken: false,
+            anew_at: LOG_MAX,
+            reserved: 0,
+        };
         log.append(&[Record::Mount(mount.clone())])?;
         let records: Vec<_> = before.records().collect();
         log.append(&records)?;
         log.file.sync_data()?;
-        fs::rename(path, dir.join("log"))?;
-        File::open(dir)?.sync_all()?;
         Ok(log)
+    }
+
+    /// Takes room on the disk for later records, if there is some: they take what is left of it otherwise.
+    fn reserve(&mut self) {
+        if self.len + LOG_AHEAD / 2 > self.reserved {
+            let keeps_size = rustix::fs::FallocateFlags::KEEP_SIZE;
+            if rustix::fs::fallocate(&self.file, keeps_size, self.len, LOG_AHEAD).is_ok() {
+                self.reserved = self.len + LOG_AHEAD;
+            }
+        }
     }
 
     fn write_anew(&mut self, dir: &Path, names: &File, mount: &log::Mount) -> io::Result<()> {
@@ -294,6 +365,7 @@ impl Log {
         self.number += records.len() as u64;
         self.written += records.len() as u64;
         self.len += frames.len() as u64;
+        self.reserve();
         records.iter().for_each(|record| self.files.add(record));
         Ok(())
     }
@@ -376,6 +448,43 @@ mod tests {
         drop(folder);
         let left = open(dir.path()).unwrap().1;
         assert_eq!(left.iter().map(|kept| kept.key.as_deref()).collect::<Vec<_>>(), [Some("lives")]);
+    }
+
+    #[test]
+    fn removed_files_leave_the_disk_though_one_of_them_can_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, _) = open(dir.path()).unwrap();
+        let numbers: Vec<_> = (0..3).map(|_| folder.create().unwrap().0).collect();
+        for number in &numbers {
+            note(&folder, dirty(*number, Some("a"), false));
+            folder.remove(*number, true).unwrap();
+        }
+        fs::remove_file(folder.path(numbers[0])).unwrap();
+        fs::create_dir(folder.path(numbers[0])).unwrap();
+        folder.sweep().unwrap_err();
+        assert!(!folder.path(numbers[1]).exists() && !folder.path(numbers[2]).exists());
+        fs::remove_dir(folder.path(numbers[0])).unwrap();
+        assert!(folder.is_to_sweep());
+        folder.sweep().unwrap();
+        assert!(!folder.is_to_sweep());
+    }
+
+    #[test]
+    fn the_log_has_room_on_the_disk_ahead_of_its_records() {
+        use std::os::unix::fs::MetadataExt as _;
+
+        let dir = tempfile::tempdir().unwrap();
+        let (folder, _) = open(dir.path()).unwrap();
+        // File systems without fallocate have none.
+        let probe = fs::File::create(dir.path().join("probe")).unwrap();
+        if rustix::fs::fallocate(&probe, rustix::fs::FallocateFlags::KEEP_SIZE, 0, LOG_AHEAD).is_err() {
+            return;
+        }
+        for number in 0..5_000 {
+            note(&folder, dirty(number, Some("some/key"), false));
+            let log = fs::metadata(dir.path().join("log")).unwrap();
+            assert!(log.blocks() * 512 >= log.len() + LOG_AHEAD / 4, "{number}: {}", log.blocks());
+        }
     }
 
     #[test]

@@ -137,6 +137,11 @@ impl Image {
         }
     }
 
+    /// Whether the bucket has that change.
+    pub(super) fn has_stored(&self, generation: u64) -> bool {
+        matches!(self.fate, Fate::Stored(Some(stored)) if stored >= generation)
+    }
+
     /// The name is gone.
     pub(super) fn unlinked(&mut self) {
         if self.fate != Fate::Kept {

@@ -1,11 +1,11 @@
 //! Files that could not be stored, in `kept/`: each with a `.json` beside it that names it. Nothing here is ever deleted.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::clock::Clock;
 use crate::object::Second;
@@ -14,18 +14,62 @@ use crate::object::Second;
 const NAME_MAX: usize = 120;
 
 /// A file that is kept, and why, as `kept/*.json` has it.
-#[derive(Clone, Debug, Serialize)]
-pub(super) struct Kept {
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Kept {
     /// The file with the bytes.
-    pub(super) file: PathBuf,
-    pub(super) bucket: String,
+    pub file: PathBuf,
+    /// The bucket that it was for.
+    pub bucket: String,
     /// The key that it was to have.
-    pub(super) key: Option<String>,
-    pub(super) why: String,
+    pub key: Option<String>,
+    /// The reason.
+    pub why: String,
     /// Seconds since 1970.
-    pub(super) since: i64,
+    pub since: i64,
     /// Whether bytes that were not written here are missing, and are holes in the file.
-    pub(super) is_partial: bool,
+    pub is_partial: bool,
+}
+
+impl Kept {
+    /// Opens the file for reading; a link in its place is refused.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn open(&self) -> io::Result<File> {
+        private().read(true).open(&self.file)
+    }
+
+    /// Removes the file and its description, once the user has it elsewhere.
+    ///
+    /// # Errors
+    /// Those of the disk.
+    pub fn remove(&self) -> io::Result<()> {
+        fs::remove_file(&self.file)?;
+        fs::remove_file(about(&self.file))
+    }
+}
+
+/// The files that the stage at `dir` keeps, the oldest first. A description without a file, which a loss of power may leave, is passed over.
+///
+/// # Errors
+/// The folder, or a description in it, can't be read.
+pub fn kept_in(dir: &Path) -> io::Result<Vec<Kept>> {
+    let mut all = Vec::new();
+    for entry in fs::read_dir(dir.join("kept"))? {
+        let path = entry?.path();
+        let file = path.with_extension("");
+        if path.extension().is_some_and(|extension| extension == "json") && file.symlink_metadata().is_ok() {
+            let kept: Kept = serde_json::from_slice(&fs::read(&path)?)?;
+            // The directory may have another path by now.
+            all.push(Kept { file, ..kept });
+        }
+    }
+    let number = |kept: &Kept| {
+        let name = kept.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        name.split('-').next().and_then(|digits| digits.parse::<u64>().ok())
+    };
+    all.sort_by_key(|kept| (number(kept), kept.file.clone()));
+    Ok(all)
 }
 
 /// Numbers that names of a folder begin with.
@@ -39,7 +83,7 @@ pub(super) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Moves a file of the stage to `kept/`.
+/// Moves a file of the stage to `kept/`. The caller makes that outlive a loss of power before the log forgets the file.
 pub(super) fn keep(
     dir: &Path,
     clock: &Clock,
@@ -53,12 +97,31 @@ pub(super) fn keep(
     let since = Second::of(clock.wall()).map_or(0, Second::get);
     let (bucket, key) = (bucket.to_owned(), key.map(str::to_owned));
     let kept = Kept { file: path.clone(), bucket, key, why, since, is_partial };
-    let mut about = path.clone().into_os_string();
-    about.push(".json");
-    let mut about = private().write(true).create(true).truncate(true).open(about)?;
+    let mut about = private().write(true).create(true).truncate(true).open(about(&path))?;
     about.write_all(&serde_json::to_vec_pretty(&kept)?)?;
     fs::rename(dir.join("files").join(file.to_string()), &path)?;
     Ok(kept)
+}
+
+/// Returns when this kept file outlives a loss of power: bytes, description and names.
+pub(super) fn sync_one(dir: &Path, kept: &Kept) -> io::Result<()> {
+    File::open(&kept.file)?.sync_all()?;
+    File::open(about(&kept.file))?.sync_all()?;
+    // The new name before the loss of the old one.
+    File::open(dir.join("kept"))?.sync_all()?;
+    File::open(dir.join("files"))?.sync_all()
+}
+
+/// Returns when all files that were kept outlive a loss of power.
+pub(super) fn sync_many(dir: &Path) -> io::Result<()> {
+    Ok(rustix::fs::syncfs(File::open(dir)?)?)
+}
+
+/// The description of a kept file.
+fn about(kept: &Path) -> PathBuf {
+    let mut about = kept.to_owned().into_os_string();
+    about.push(".json");
+    about.into()
 }
 
 /// The end of a key as a file name.

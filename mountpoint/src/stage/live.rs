@@ -8,6 +8,10 @@ use super::runs::Runs;
 /// Ranges in one record. Doubling it halves the records of a file that was changed in many places, and doubles the longest record.
 const RUNS_MAX: usize = 256;
 
+/// Images of a file that are remembered because the store never answered their requests. Beyond, the oldest is forgotten: if it is the one that
+/// the bucket has, it counts as another client's.
+const SENT_MAX: usize = 8;
+
 /// The files of a log by their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Files {
@@ -22,14 +26,50 @@ pub(super) struct Live {
     pub(super) dirty: Dirty,
     /// Number of its name, in the order in which names were given: of two files with one name, the later one has it.
     pub(super) named: u64,
-    /// The ranges that were written here, if others are only in the object.
-    pub(super) runs: Runs,
     /// All bytes were in the file once, if the machine has not stopped since.
-    pub(super) is_sealed: bool,
-    /// The image that is on its way to the bucket, or may be there.
-    pub(super) sending: Option<Digest>,
+    is_sealed: bool,
+    /// The images that may be in the bucket, the oldest first.
+    pub(super) sending: Vec<Digest>,
     /// All that was written before some moment since the last open is on the disk.
     pub(super) is_synced: bool,
+    /// Changes before that moment.
+    synced: Changes,
+    /// Changes since then, before the sync that is under way began.
+    marked: Changes,
+    is_marked: bool,
+    /// Changes since that.
+    fresh: Changes,
+    /// The disk failed a sync of it.
+    pub(super) has_failed: bool,
+}
+
+/// Changes of a file that shows an object's bytes elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Changes {
+    /// The object's bytes show up to here at most.
+    cut: Option<u64>,
+    /// The ranges that were written, and not cut off behind that.
+    runs: Runs,
+}
+
+impl Changes {
+    fn cut(&mut self, base: u64) {
+        self.cut = Some(self.cut.map_or(base, |cut| cut.min(base)));
+        self.runs.truncate(base);
+    }
+
+    /// Later changes come on top.
+    fn add(&mut self, later: Self) {
+        if let Some(base) = later.cut {
+            self.cut(base);
+        }
+        later.runs.iter().for_each(|run| self.runs.insert(run));
+    }
+
+    fn records(&self, file: u64) -> Vec<Record> {
+        let cut = self.cut.map(|base| Record::Cut { file, base });
+        cut.into_iter().chain(wrote(file, &self.runs)).collect()
+    }
 }
 
 impl Files {
@@ -52,7 +92,8 @@ impl Files {
         match record {
             Record::Mount(_) => {}
             Record::Dirty(dirty) => {
-                let sending = self.live(dirty.file).and_then(|live| live.sending.take());
+                let sending = self.live(dirty.file).map(|live| std::mem::take(&mut live.sending));
+                let sending = sending.unwrap_or_default();
                 self.named += 1;
                 let live = Live { dirty: dirty.clone(), named: self.named, sending, ..Live::default() };
                 self.files.insert(dirty.file, Some(live));
@@ -96,48 +137,108 @@ impl Live {
     fn add(&mut self, record: &Record, named: u64) {
         let dirty = &mut self.dirty;
         match record {
-            Record::Wrote { runs, .. } => runs.iter().for_each(|&(start, end)| {
-                if start < end {
-                    self.runs.insert(start..end);
-                }
-            }),
-            Record::Cut { base, .. } => {
-                dirty.base = dirty.base.min(*base);
-                self.runs.truncate(*base);
+            Record::Wrote { runs, .. } if dirty.is_partial => {
+                runs.iter().for_each(|&(start, end)| self.fresh.runs.insert(start..end.max(start)));
             }
+            Record::Cut { base, .. } if dirty.is_partial => self.fresh.cut(*base),
+            Record::Wrote { .. } | Record::Cut { .. } => {}
             Record::Sealed { .. } => self.is_sealed = true,
-            Record::Sending { image, .. } => self.sending = Some(image.clone()),
-            Record::Refused { .. } => self.sending = None,
+            Record::Sending { image, .. } => remember(&mut self.sending, image.clone()),
+            Record::Refused { .. } => self.sending.clear(),
             // Bytes that are not here are there, at the same place.
-            Record::Stored { etag, size, .. } => {
-                (dirty.replaces, dirty.object, self.sending) = (Some(etag.clone()), *size, None);
+            Record::Stored { etag, size, is_synced, .. } => {
+                (dirty.replaces, dirty.object) = (Some(etag.clone()), *size);
+                self.sending.clear();
                 dirty.base = dirty.base.min(*size);
+                if !is_synced {
+                    self.forget_sync();
+                }
             }
             Record::Moved { key, replaces, .. } => {
                 (dirty.key, dirty.replaces, self.named) = (key.clone(), replaces.clone(), named);
             }
-            Record::Synced { .. } => {
-                self.is_synced = true;
-                if self.is_sealed {
-                    (dirty.is_partial, self.runs) = (false, Runs::default());
-                }
+            Record::Syncing { .. } if dirty.is_partial => {
+                self.marked.add(std::mem::take(&mut self.fresh));
+                self.is_marked = true;
             }
+            Record::Syncing { .. } => {}
+            Record::Synced { is_whole, .. } => self.sync(*is_whole),
+            Record::Failed { .. } => self.has_failed = true,
             Record::Mount(_) | Record::Dirty(_) | Record::Gone { .. } => {}
         }
+    }
+
+    /// The bytes of the moment of the last mark are on the disk.
+    fn sync(&mut self, is_whole: bool) {
+        if is_whole {
+            self.dirty.is_partial = false;
+            (self.synced, self.marked, self.fresh) = Default::default();
+        }
+        if self.is_marked && self.dirty.is_partial {
+            self.synced.add(std::mem::take(&mut self.marked));
+        }
+        self.is_synced |= self.is_marked || !self.dirty.is_partial;
+        self.is_marked = false;
+    }
+
+    /// The last sync is older than what the bucket has.
+    fn forget_sync(&mut self) {
+        let later = if self.is_marked { &mut self.marked } else { &mut self.fresh };
+        let later_ones = std::mem::replace(later, std::mem::take(&mut self.synced));
+        later.add(later_ones);
+        self.is_synced = false;
+    }
+
+    /// The same file on a machine that stopped since: changes that no sync vouches for do not count.
+    #[must_use]
+    pub(super) fn after_power_loss(self) -> Self {
+        let (marked, fresh) = (Changes::default(), Changes::default());
+        Self { is_sealed: false, marked, is_marked: false, fresh, ..self }
+    }
+
+    /// Bytes of the object that show, and the ranges that were written over them; `None`: none show.
+    pub(super) fn over_object(&self) -> Option<(u64, Runs)> {
+        if !self.is_partial() {
+            return None;
+        }
+        let mut all = self.synced.clone();
+        all.add(self.marked.clone());
+        all.add(self.fresh.clone());
+        Some((all.cut.map_or(self.dirty.base, |cut| cut.min(self.dirty.base)), all.runs))
+    }
+
+    /// Whether some bytes are only in the object.
+    pub(super) fn is_partial(&self) -> bool {
+        self.dirty.is_partial && !self.is_sealed
     }
 
     fn records(&self) -> Vec<Record> {
         let file = self.dirty.file;
         let mut records = vec![Record::Dirty(self.dirty.clone())];
-        if self.dirty.is_partial {
-            records.extend(wrote(file, &self.runs));
+        // In this order: after a loss of power, what stands behind the sync does not count.
+        let marking = self.dirty.is_partial.then_some(Record::Syncing { file });
+        if self.is_synced {
+            records.extend(self.synced.records(file));
+            records.extend(marking.clone());
+            records.push(Record::Synced { file, is_whole: false });
         }
-        // In this order: a seal counts after a loss of power only if a sync followed it.
-        records.extend(self.is_synced.then_some(Record::Synced { file }));
+        records.extend(self.marked.records(file));
+        records.extend(marking.filter(|_| self.is_marked));
+        records.extend(self.fresh.records(file));
         records.extend(self.is_sealed.then_some(Record::Sealed { file }));
-        records.extend(self.sending.clone().map(|image| Record::Sending { file, image }));
+        records.extend(self.has_failed.then_some(Record::Failed { file }));
+        records.extend(self.sending.iter().map(|image| Record::Sending { file, image: image.clone() }));
         records
     }
+}
+
+/// One more image that may be in the bucket.
+pub(super) fn remember(images: &mut Vec<Digest>, image: Digest) {
+    images.retain(|before| *before != image);
+    if images.len() >= SENT_MAX {
+        images.remove(0);
+    }
+    images.push(image);
 }
 
 /// The records of these ranges.
@@ -148,6 +249,8 @@ pub(super) fn wrote(file: u64, runs: &Runs) -> Vec<Record> {
 
 #[cfg(test)]
 mod tests {
+    use std::ops::Range;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -165,13 +268,20 @@ mod tests {
                 .prop_map(|(file, runs)| Record::Wrote { file, runs }),
             (file(), 0u64..50).prop_map(|(file, base)| Record::Cut { file, base }),
             file().prop_map(|file| Record::Sealed { file }),
-            file().prop_map(|file| Record::Sending { file, image: Digest { size: 1, sha256: "aa".into() } }),
+            (file(), 0u64..12).prop_map(|(file, size)| Record::Sending { file, image: image(size) }),
             file().prop_map(|file| Record::Refused { file }),
-            (file(), "[ab]", 0u64..50).prop_map(|(file, etag, size)| Record::Stored { file, etag, size }),
+            (file(), "[ab]", 0u64..50, any::<bool>())
+                .prop_map(|(file, etag, size, is_synced)| Record::Stored { file, etag, size, is_synced }),
             (file(), text(), text()).prop_map(|(file, key, replaces)| Record::Moved { file, key, replaces }),
-            file().prop_map(|file| Record::Synced { file }),
+            file().prop_map(|file| Record::Syncing { file }),
+            (file(), any::<bool>()).prop_map(|(file, is_whole)| Record::Synced { file, is_whole }),
+            file().prop_map(|file| Record::Failed { file }),
             file().prop_map(|file| Record::Gone { file }),
         ]
+    }
+
+    fn image(size: u64) -> Digest {
+        Digest { size, sha256: "aa".into() }
     }
 
     fn folded<'a>(records: impl IntoIterator<Item = &'a Record>) -> Files {
@@ -180,16 +290,13 @@ mod tests {
         files
     }
 
-    /// Equal but for ranges that no reader looks at, and for the numbers of names, of which only the order counts.
+    /// Equal but for the numbers of names, of which only the order counts.
     fn said(files: &Files) -> HashMap<u64, Option<Live>> {
         let mut said = files.files.clone();
         let mut named: Vec<_> = said.values().flatten().map(|live| live.named).collect();
         named.sort_unstable();
         for live in said.values_mut().flatten() {
             live.named = named.binary_search(&live.named).unwrap() as u64;
-            if !live.dirty.is_partial {
-                live.runs = Runs::default();
-            }
         }
         said
     }
@@ -211,43 +318,100 @@ mod tests {
         }
     }
 
+    fn live(records: &[Record]) -> Live {
+        folded(records).files[&1].clone().unwrap()
+    }
+
+    fn partial() -> Record {
+        Record::Dirty(Dirty { file: 1, is_partial: true, base: 100, object: 100, ..Dirty::default() })
+    }
+
+    fn wrote(start: u64, end: u64) -> Record {
+        Record::Wrote { file: 1, runs: vec![(start, end)] }
+    }
+
+    const SYNCING: Record = Record::Syncing { file: 1 };
+    const SYNCED: Record = Record::Synced { file: 1, is_whole: false };
+
+    /// The bytes of the object that show, and the ranges that were written.
+    fn shown(live: &Live) -> Option<(u64, Vec<Range<u64>>)> {
+        live.over_object().map(|(base, runs)| (base, runs.iter().collect()))
+    }
+
     #[test]
     fn an_open_after_a_sync_needs_another_sync_and_a_rename_needs_none() {
         let dirty = |key: &str| Dirty { file: 1, key: Some(key.into()), ..Dirty::default() };
-        let mut files = folded(&[Record::Dirty(dirty("a")), Record::Synced { file: 1 }]);
+        let mut files = folded(&[Record::Dirty(dirty("a")), SYNCED]);
         let is_synced = |files: &Files| files.files[&1].as_ref().is_some_and(|live| live.is_synced);
         files.add(&Record::Moved { file: 1, key: Some("b".into()), replaces: None });
         assert!(is_synced(&files));
         files.add(&Record::Dirty(dirty("b")));
         assert!(!is_synced(&files));
         files.add(&Record::Gone { file: 1 });
-        files.add(&Record::Synced { file: 1 });
+        files.add(&SYNCED);
         assert!(!is_synced(&files), "what was stored before a sync is not pending again");
     }
 
     #[test]
-    fn a_seal_outlives_a_loss_of_power_only_with_a_sync_behind_it() {
-        let dirty = Dirty { file: 1, is_partial: true, base: 100, object: 100, ..Dirty::default() };
-        let (synced, sealed) = (Record::Synced { file: 1 }, Record::Sealed { file: 1 });
-        let mut files = folded(&[Record::Dirty(dirty), synced.clone(), sealed]);
-        assert!(files.files[&1].as_ref().unwrap().dirty.is_partial);
-        files.add(&Record::Stored { file: 1, etag: "e".into(), size: 60 });
-        let live = files.files[&1].clone().unwrap();
-        assert!(live.dirty.is_partial && live.is_sealed && live.is_synced);
-        assert_eq!((live.dirty.replaces.as_deref(), live.dirty.base), (Some("e"), 60));
-        files.add(&synced);
-        assert!(!files.files[&1].as_ref().unwrap().dirty.is_partial);
+    fn after_a_power_loss_ranges_count_that_were_written_before_a_sync_began() {
+        let records = [partial(), wrote(0, 1), SYNCING, wrote(50, 51), SYNCED, wrote(60, 61)];
+        let all = live(&records);
+        assert_eq!(shown(&all), Some((100, vec![0..1, 50..51, 60..61])));
+        let after = all.clone().after_power_loss();
+        assert_eq!((shown(&after), after.is_synced), (Some((100, vec![0..1])), true));
+        // The next sync vouches for the rest; one that fails, for nothing.
+        let more = |more: &[Record]| live(&[&records, more].concat()).after_power_loss();
+        assert_eq!(shown(&more(&[SYNCING])), Some((100, vec![0..1])));
+        assert_eq!(shown(&more(&[SYNCING, SYNCED])), Some((100, vec![0..1, 50..51, 60..61])));
+        assert!(!live(&[partial(), wrote(0, 1), SYNCED]).is_synced, "no sync without a beginning");
+    }
+
+    #[test]
+    fn after_a_power_loss_a_cut_counts_that_was_made_before_a_sync_began() {
+        let cut = |base| Record::Cut { file: 1, base };
+        let records = [partial(), wrote(10, 70), cut(60), SYNCING, cut(20), wrote(30, 40), SYNCED];
+        assert_eq!(shown(&live(&records)), Some((20, vec![10..20, 30..40])));
+        assert_eq!(shown(&live(&records).after_power_loss()), Some((60, vec![10..60])));
+    }
+
+    #[test]
+    fn a_seal_outlives_a_loss_of_power_only_with_a_sync_of_a_whole_file() {
+        let sealed = Record::Sealed { file: 1 };
+        // The sync began before the file was whole.
+        let records = [partial(), wrote(0, 1), SYNCING, sealed, SYNCED];
+        assert_eq!(shown(&live(&records)), None, "the engine was killed");
+        assert_eq!(shown(&live(&records).after_power_loss()), Some((100, vec![0..1])));
+        let whole = Record::Synced { file: 1, is_whole: true };
+        let live = live(&[&records[..], &[SYNCING, whole]].concat()).after_power_loss();
+        assert_eq!((shown(&live), live.is_synced), (None, true));
+    }
+
+    #[test]
+    fn what_the_bucket_has_since_takes_an_older_sync_back() {
+        let stored = |is_synced| Record::Stored { file: 1, etag: "e".into(), size: 60, is_synced };
+        let records = [partial(), wrote(0, 1), SYNCING, SYNCED, wrote(2, 3)];
+        let after = live(&[&records[..], &[stored(true)]].concat());
+        assert!(after.is_synced);
+        assert_eq!((after.dirty.replaces.as_deref(), after.dirty.object), (Some("e"), 60));
+        assert_eq!(shown(&after.after_power_loss()), Some((60, vec![0..1])));
+        let after = live(&[&records[..], &[stored(false)]].concat());
+        assert!(!after.is_synced, "the disk may have an older state than the bucket");
+        assert_eq!(shown(&after), Some((60, vec![0..1, 2..3])));
     }
 
     #[test]
     fn a_range_that_was_cut_off_is_not_written_any_more() {
-        let dirty = Dirty { file: 1, is_partial: true, base: 100, object: 100, ..Dirty::default() };
-        let files = folded(&[
-            Record::Dirty(dirty),
-            Record::Wrote { file: 1, runs: vec![(0, 10), (40, 60)] },
-            Record::Cut { file: 1, base: 50 },
-        ]);
-        let live = files.files[&1].clone().unwrap();
-        assert_eq!((live.dirty.base, live.runs.iter().collect::<Vec<_>>()), (50, vec![0..10, 40..50]));
+        let runs = vec![(0, 10), (40, 60)];
+        let live = live(&[partial(), Record::Wrote { file: 1, runs }, Record::Cut { file: 1, base: 50 }]);
+        assert_eq!(shown(&live), Some((50, vec![0..10, 40..50])));
+    }
+
+    #[test]
+    fn some_images_are_remembered_and_the_oldest_is_forgotten() {
+        let sending = |size| Record::Sending { file: 1, image: image(size) };
+        let records: Vec<_> = [partial()].into_iter().chain((0..10).map(sending)).collect();
+        let images: Vec<_> = (2..10).map(image).collect();
+        assert_eq!(live(&records).sending, images);
+        assert_eq!(live(&[&records[..], &[Record::Refused { file: 1 }]].concat()).sending, []);
     }
 }

@@ -59,6 +59,9 @@ pub(super) enum Record {
         etag: String,
         /// Bytes of the object.
         size: u64,
+        /// A sync since the last open, if there was one, counts still; false: it is older.
+        #[serde(default)]
+        is_synced: bool,
     },
     /// The file is to have another key, or none.
     Moved {
@@ -69,8 +72,21 @@ pub(super) enum Record {
         /// ETag of the object that it replaces there.
         replaces: Option<String>,
     },
-    /// All that was written before is on the disk, whatever becomes of the machine.
+    /// A sync of a file that shows an object's bytes begins.
+    Syncing {
+        /// Number of the file.
+        file: u64,
+    },
+    /// All that was written before that began is on the disk, whatever becomes of the machine.
     Synced {
+        /// Number of the file.
+        file: u64,
+        /// No byte was only in the object then.
+        #[serde(default)]
+        is_whole: bool,
+    },
+    /// The disk failed a sync: what it has of the file is not known.
+    Failed {
         /// Number of the file.
         file: u64,
     },
@@ -141,7 +157,9 @@ impl Record {
             | Self::Refused { file }
             | Self::Stored { file, .. }
             | Self::Moved { file, .. }
-            | Self::Synced { file }
+            | Self::Syncing { file }
+            | Self::Synced { file, .. }
+            | Self::Failed { file }
             | Self::Gone { file } => Some(*file),
         }
     }
@@ -214,7 +232,7 @@ mod tests {
             Record::Dirty(dirty(2, "dir/b")),
             Record::Wrote { file: 2, runs: vec![(0, 7), (u64::MAX - 1, u64::MAX)] },
             Record::Sealed { file: 1 },
-            Record::Synced { file: 1 },
+            Record::Synced { file: 1, is_whole: true },
             Record::Gone { file: 2 },
         ]
     }

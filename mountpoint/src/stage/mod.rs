@@ -25,6 +25,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 
 pub use error::Error;
+pub use kept::{Kept, kept_in};
 pub use queue::Queue;
 pub use send::Turn;
 pub use staged::Staged;

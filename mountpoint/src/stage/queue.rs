@@ -112,6 +112,19 @@ impl Queue {
         self.order.insert((due, file));
     }
 
+    /// Whether the file is to go at some time, apart from a send that is under way.
+    pub fn is_waiting(&self, file: u64) -> bool {
+        self.files.get(&file).is_some_and(|waiting| self.order.contains(&(waiting.due, file)))
+    }
+
+    /// The file can't go now, and nothing failed.
+    pub fn postponed(&mut self, file: u64, now: Instant) {
+        let Some(waiting) = self.files.get_mut(&file) else { return };
+        self.order.remove(&(waiting.due, file));
+        waiting.due = now + REST;
+        self.order.insert((waiting.due, file));
+    }
+
     /// When the next one is due.
     pub fn next(&self) -> Option<Instant> {
         self.order.first().map(|(due, _)| *due)
@@ -140,6 +153,22 @@ mod tests {
         assert_eq!((queue.take(now + seconds(2)), queue.next()), (None, Some(now + seconds(3))));
         assert_eq!(queue.oldest(), Some(now));
         assert_eq!([0; 3].map(|_| queue.take(now + seconds(4))), [Some(2), Some(1), None]);
+    }
+
+    #[test]
+    fn a_file_that_is_postponed_goes_a_moment_later_and_nothing_is_forgotten() {
+        let (mut queue, now) = (Queue::default(), Instant::now());
+        queue.closed(1, now);
+        let later = now + seconds(100);
+        assert_eq!(queue.take(later), Some(1));
+        assert!(!queue.is_waiting(1));
+        queue.postponed(1, later);
+        assert!(queue.is_waiting(1));
+        assert_eq!((queue.take(later), queue.next()), (None, Some(later + REST)));
+        assert_eq!(queue.oldest(), Some(now));
+        queue.done(1);
+        queue.postponed(1, later);
+        assert_eq!(queue.next(), None, "it was removed meanwhile");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use anyhow::bail;
 
-use super::kept::{Kept, keep, numbers};
+use super::kept::{Kept, keep, numbers, sync_many};
 use super::live::{Files, Live};
 use super::log::{self, Record};
 use crate::clock::Clock;
@@ -58,17 +58,21 @@ fn fate(live: Option<Option<Live>>, commit_is_deferred: bool, is_same_boot: bool
         Some(None) => return if is_doubtful { Fate::Unknown } else { Fate::Gone },
         Some(Some(live)) => live,
     };
-    live.dirty.is_partial &= !(live.is_sealed && (is_same_boot || !commit_is_deferred));
+    if !is_same_boot && commit_is_deferred {
+        live = live.after_power_loss();
+    }
+    let is_partial = live.is_partial();
     if live.dirty.key.is_none() && !is_doubtful {
         return Fate::Gone;
     }
     let why = match () {
         () if is_doubtful => "the log of the stage is damaged",
+        () if live.has_failed => "the disk of the stage failed",
         () if !commit_is_deferred => "the mount ended before it was stored",
         () if is_same_boot || live.is_synced => return Fate::Pending(live),
         () => "the machine stopped before all of it was on the disk",
     };
-    Fate::Kept { key: live.dirty.key, why, is_partial: live.dirty.is_partial }
+    Fate::Kept { key: live.dirty.key, why, is_partial }
 }
 
 /// A rename over a file that was not stored either is two records: if the process ended in between, both files have the name, and the one that got
@@ -85,7 +89,7 @@ fn without_replaced(mut fates: Vec<(u64, Fate)>) -> Vec<(u64, Fate)> {
         if let Fate::Pending(live) = fate
             && last.get(live.dirty.key.as_deref().unwrap_or_default()) != Some(&live.named)
         {
-            let (key, is_partial) = (live.dirty.key.take(), live.dirty.is_partial);
+            let (key, is_partial) = (live.dirty.key.take(), live.is_partial());
             *fate = Fate::Kept { key, why: "another file took its name", is_partial };
         }
     }
@@ -159,6 +163,9 @@ pub(super) fn recover(dir: &Path, mount: &log::Mount, clock: &Clock) -> anyhow::
             Fate::Unknown | Fate::Gone => fs::remove_file(&path)?,
         }
     }
+    if !left.kept.is_empty() {
+        sync_many(dir)?;
+    }
     Ok(left)
 }
 
@@ -169,9 +176,10 @@ mod tests {
 
     #[test]
     fn after_a_power_cut_only_what_was_synced_since_its_last_open_is_stored() {
-        let live = |is_synced| {
-            let dirty = Dirty { key: Some("a".into()), ..Dirty::default() };
-            Some(Some(Live { dirty, is_synced, ..Live::default() }))
+        let live = |is_synced: bool| {
+            let dirty = Dirty { file: 1, key: Some("a".into()), ..Dirty::default() };
+            let synced = is_synced.then_some(Record::Synced { file: 1, is_whole: true });
+            Files::of_records([Record::Dirty(dirty)].into_iter().chain(synced)).remove(1)
         };
         let is_pending = |fate| matches!(fate, Fate::Pending(_));
         for (is_synced, is_same_boot) in [(false, true), (true, true), (true, false)] {
@@ -187,6 +195,36 @@ mod tests {
         }
         let kept = fate(live(false), true, false, false);
         assert!(matches!(&kept, Fate::Kept { key: Some(key), .. } if key == "a"), "{kept:?}");
+    }
+
+    #[test]
+    fn a_file_of_which_a_sync_failed_is_kept_and_never_stored() {
+        let dirty = Dirty { file: 1, key: Some("a".into()), ..Dirty::default() };
+        let records = [Record::Dirty(dirty), Record::Failed { file: 1 }];
+        let fate = fate(Files::of_records(records).remove(1), true, true, false);
+        assert!(matches!(&fate, Fate::Kept { key: Some(key), .. } if key == "a"), "{fate:?}");
+    }
+
+    #[test]
+    fn ranges_that_no_sync_vouches_for_are_the_objects_after_a_power_cut() {
+        let (key, file) = (Some("a".to_owned()), 1);
+        let dirty = Dirty { file, key, is_partial: true, base: 100, object: 100, ..Dirty::default() };
+        let wrote = |at| Record::Wrote { file, runs: vec![(at, at + 1)] };
+        let synced = Record::Synced { file, is_whole: false };
+        let mut files = Files::of_records([
+            Record::Dirty(dirty),
+            wrote(0),
+            Record::Syncing { file },
+            synced,
+            Record::Sealed { file },
+            wrote(50),
+        ]);
+        let live = files.remove(file);
+        let is_whole = |fate| matches!(fate, Fate::Pending(live) if live.over_object().is_none());
+        assert!(is_whole(fate(live.clone(), true, true, false)), "all of it was here");
+        let Fate::Pending(live) = fate(live, true, false, false) else { panic!("it was synced") };
+        let (base, runs) = live.over_object().expect("the seal is not on the disk");
+        assert_eq!((base, runs.iter().collect::<Vec<_>>()), (100, vec![0..1]));
     }
 
     #[test]

@@ -58,7 +58,7 @@ impl Staged {
             (state.image.generation(), state.image.is_dirty() && !state.image.needs_base())
         };
         if is_whole && self.size() == there.size && self.digest_here(there.size).await? == there {
-            self.is_stored(generation, &meta)?;
+            self.is_stored(generation, &meta);
             if !self.is_dirty() {
                 return Ok(Some(meta));
             }
@@ -71,7 +71,8 @@ impl Staged {
         let mut state = self.state.lock();
         let (file, etag) = (self.number, meta.etag.as_str().to_owned());
         if state.is_noted {
-            self.shared.folder.append(&[Record::Stored { file, etag, size: meta.size }])?;
+            let stored = Record::Stored { file, etag, size: meta.size, is_synced: true };
+            self.shared.folder.append(&[stored])?;
         }
         state.replaces = Replaces::Version(meta.etag.clone());
         state.object = meta.size;

@@ -13,6 +13,7 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
 use super::image::Fate;
+use super::live::remember;
 use super::log::{Digest, Record};
 use super::{Error, Staged};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
@@ -31,10 +32,6 @@ const ADOPTED_MAX: u32 = 8;
 /// Bytes that are read from the disk and given to the upload at once. Doubling it halves the calls, and doubles the memory that a send takes beside
 /// the budget.
 const PIECE: u64 = 128 << 10;
-
-/// Images of a file that are remembered because the store never answered their requests. Beyond, the oldest is forgotten: if it is the one that
-/// the bucket has, it counts as another client's.
-const SENT_MAX: usize = 8;
 
 /// The right to send a file or to change its name: one holder at a time.
 #[derive(Debug)]
@@ -69,22 +66,37 @@ impl Staged {
     ///
     /// # Errors
     /// `Conflict`: the bucket has another version, and what was written here is kept. Others leave the file as it is.
-    pub async fn store(self: &Arc<Self>, _turn: &Turn) -> Result<Option<ObjectMeta>, Error> {
+    pub async fn store(self: &Arc<Self>, turn: &Turn) -> Result<Option<ObjectMeta>, Error> {
+        self.store_while(turn, &|| true).await
+    }
+
+    /// The same, given up where `is_wanted` says so before the request that makes the object: `None` then, with a change that the bucket lacks.
+    ///
+    /// # Errors
+    /// Those of `store`.
+    pub async fn store_while(
+        self: &Arc<Self>,
+        _turn: &Turn,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<ObjectMeta>, Error> {
         if let Some(meta) = self.resolve().await? {
             return Ok(Some(meta));
         }
         for attempt in 0.. {
-            {
-                let state = self.state.lock();
-                if let Some(error) = &state.error {
-                    return Err(error.clone());
+            if let Some(error) = self.error() {
+                if matches!(error, Error::Disk(_)) && !self.is_kept() {
+                    let (this, failure) = (Arc::clone(self), error.clone());
+                    let kept = self.shared.runtime.spawn_blocking(move || this.keep_failed(&failure));
+                    kept.await.map_err(io::Error::other)?;
                 }
-                if !state.image.is_dirty() {
-                    return Ok(None);
-                }
+                return Err(error);
             }
-            match self.send(attempt >= ATTEMPTS_MAX).await {
+            if !self.is_dirty() {
+                return Ok(None);
+            }
+            match self.send(attempt >= ATTEMPTS_MAX, is_wanted).await {
                 Ok(Some(meta)) => return Ok(Some(meta)),
+                Ok(None) if !is_wanted() => return Ok(None),
                 Ok(None) => {}
                 Err(error) if is_conflict(&error) => {
                     let before = self.state.lock().replaces.clone();
@@ -109,8 +121,12 @@ impl Staged {
         unreachable!("a copy is sent whatever programs write")
     }
 
-    /// Sends the file once. `None`: it changed meanwhile.
-    async fn send(self: &Arc<Self>, by_copy: bool) -> Result<Option<ObjectMeta>, Error> {
+    /// Sends the file once. `None`: it changed meanwhile, or is not wanted.
+    async fn send(
+        self: &Arc<Self>,
+        by_copy: bool,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<Option<ObjectMeta>, Error> {
         self.hydrate().await?;
         let (draft, source) = if by_copy { self.copy().await? } else { (self.draft()?, None) };
         let upload = self.shared.uploader.replace(draft.key.clone(), draft.replaces.clone());
@@ -121,11 +137,14 @@ impl Staged {
                 return Err(error);
             }
         };
-        if !by_copy && self.state.lock().image.generation() != draft.generation {
+        // A sync failed meanwhile: what was read may not be what was written.
+        let error = self.error();
+        let has_changed = || !by_copy && self.state.lock().image.generation() != draft.generation;
+        if error.is_some() || has_changed() || !is_wanted() {
             upload.abort().await;
-            return Ok(None);
+            return error.map_or(Ok(None), Err);
         }
-        if let Err(error) = self.note_sending(image.as_ref()) {
+        if let Err(error) = self.note_sending(image.as_ref()).await {
             upload.abort().await;
             return Err(error);
         }
@@ -138,7 +157,7 @@ impl Staged {
                 return Err(error.into());
             }
         };
-        self.is_stored(draft.generation, &meta)?;
+        self.is_stored(draft.generation, &meta);
         Ok(Some(meta))
     }
 
@@ -218,16 +237,20 @@ impl Staged {
         Ok(hash.map(|hash| digest(size, hash)))
     }
 
-    /// An object of these bytes is about to be stored.
-    fn note_sending(&self, image: Option<&Digest>) -> Result<(), Error> {
+    /// An object of these bytes is about to be stored. If a mount after a loss of power could send the file again, that one is to know.
+    async fn note_sending(self: &Arc<Self>, image: Option<&Digest>) -> Result<(), Error> {
         let Some(image) = image.cloned() else { return Ok(()) };
-        let mut state = self.state.lock();
-        self.shared.folder.append(&[Record::Sending { file: self.number, image: image.clone() }])?;
-        state.sent.retain(|sent| *sent != image);
-        if state.sent.len() >= SENT_MAX {
-            state.sent.remove(0);
+        let was_synced = {
+            let mut state = self.state.lock();
+            self.shared.folder.append(&[Record::Sending { file: self.number, image: image.clone() }])?;
+            remember(&mut state.sent, image);
+            state.was_synced
+        };
+        if was_synced {
+            let this = Arc::clone(self);
+            let synced = self.shared.runtime.spawn_blocking(move || this.shared.folder.sync_log());
+            synced.await.map_err(io::Error::other)??;
         }
-        state.sent.push(image);
         Ok(())
     }
 
@@ -243,18 +266,26 @@ impl Staged {
         Ok(())
     }
 
-    pub(super) fn is_stored(&self, generation: u64, meta: &ObjectMeta) -> Result<(), Error> {
+    /// The bucket has the file as it was at `generation`. Should the log not take that, the record of the request's image tells a later mount.
+    pub(super) fn is_stored(&self, generation: u64, meta: &ObjectMeta) {
         let mut state = self.state.lock();
         state.image.stored(generation);
         state.replaces = Replaces::Version(meta.etag.clone());
         (state.reader, state.object) = (None, meta.size);
         state.sent.clear();
-        if state.image.is_dirty() {
-            let (file, etag) = (self.number, meta.etag.as_str().to_owned());
-            return Ok(self.shared.folder.append(&[Record::Stored { file, etag, size: meta.size }])?);
+        let file = self.number;
+        let record = if state.image.is_dirty() {
+            let (etag, size) = (meta.etag.as_str().to_owned(), meta.size);
+            // A sync before it vouches for an older state than the bucket has.
+            let is_synced = state.synced.is_some_and(|synced| synced > generation);
+            Record::Stored { file, etag, size, is_synced }
+        } else {
+            state.is_noted = false;
+            Record::Gone { file }
+        };
+        if let Err(error) = self.shared.folder.append(&[record]) {
+            tracing::debug!(%error, "a file that was stored could not be noted in the log of the stage");
         }
-        state.is_noted = false;
-        Ok(self.shared.folder.append(&[Record::Gone { file: self.number }])?)
     }
 
     /// The object that the bucket has of this file, as this mount stored it.

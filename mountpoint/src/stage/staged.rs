@@ -29,10 +29,12 @@ pub struct Staged {
     pub(super) shared: Arc<Shared>,
     pub(super) number: u64,
     /// Open while a program has it open, or it is sent.
-    file: Mutex<Option<Arc<File>>>,
+    pub(super) file: Mutex<Option<Arc<File>>>,
     pub(super) state: Mutex<State>,
     /// Held while the file is sent, or its name changes.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
+    /// Held by the thread that syncs it: the log has one mark for a file.
+    pub(super) syncing: Mutex<()>,
 }
 
 pub(super) struct State {
@@ -114,16 +116,17 @@ impl Staged {
                 State::new(Image::of_object(size), key, replaces, Some(Arc::new(reader)), size)
             }
         };
-        let (state, turn) = (Mutex::new(state), Arc::default());
-        Ok(Self { shared, number, file: Mutex::new(Some(Arc::new(file))), state, turn })
+        let (file, state) = (Mutex::new(Some(Arc::new(file))), Mutex::new(state));
+        Ok(Self { shared, number, file, state, turn: Arc::default(), syncing: Mutex::default() })
     }
 
     /// A file that an earlier mount left, which is to be stored.
     pub(super) fn pending(shared: Arc<Shared>, Pending { live, size, .. }: Pending) -> Self {
-        let Live { dirty, runs, sending, is_synced, .. } = live;
+        let over = live.over_object();
+        let Live { dirty, sending, is_synced, .. } = live;
         let key = ObjectKey::new(dirty.key.unwrap_or_default());
-        let written = dirty.is_partial.then_some(runs);
-        let image = Image::pending(size, dirty.base, written);
+        let base = over.as_ref().map_or(0, |(base, _)| *base);
+        let image = Image::pending(size, base, over.map(|(_, runs)| runs));
         shared.folder.hold(image.held());
         let etag = dirty.replaces.map(ETag::new);
         let reader = etag.clone().filter(|_| image.needs_base()).map(|etag| {
@@ -137,7 +140,7 @@ impl Staged {
             was_closed: true,
             is_named: true,
             was_synced: is_synced,
-            sent: sending.into_iter().collect(),
+            sent: sending,
             ..State::new(image, key, replaces, reader, dirty.object)
         };
         Self {
@@ -146,6 +149,7 @@ impl Staged {
             file: Mutex::default(),
             state: Mutex::new(state),
             turn: Arc::default(),
+            syncing: Mutex::default(),
         }
     }
 
@@ -251,11 +255,17 @@ impl Staged {
         self.begin_change(&mut state)?;
         self.file()?.set_len(size)?;
         let held = state.image.held();
-        if self.logs_ranges(&state) && size < state.image.base() {
-            self.shared.folder.append(&[Record::Cut { file: self.number, base: size }])?;
-        }
+        let is_cut = self.logs_ranges(&state) && size < state.image.base();
         state.image.resized(size);
         self.shared.folder.give(held - state.image.held());
+        if is_cut {
+            let noted = self.shared.folder.append(&[Record::Cut { file: self.number, base: size }]);
+            // The file is shorter all the same: the next change notes all of it anew, or fails.
+            if let Err(error) = noted {
+                state.is_closed = true;
+                return Err(error.into());
+            }
+        }
         Ok(())
     }
 
@@ -514,12 +524,13 @@ impl Staged {
     }
 
     /// The name is gone. The bytes last until the last handle is closed.
-    pub fn unlinked(&self) {
+    ///
+    /// # Errors
+    /// `Disk`: the log does not take it, and the next mount may bring the file back if this process ends now.
+    pub fn unlinked(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.image.unlinked();
-        if let Err(error) = self.note_moved(&state) {
-            tracing::debug!(%error, "a removed file of the stage could not be noted: a crash now keeps its bytes");
-        }
+        self.note_moved(&state)
     }
 }
 

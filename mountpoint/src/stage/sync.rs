@@ -1,5 +1,7 @@
 //! Makes staged files outlive a loss of power: first the bytes, then the record that says so.
 
+use std::io;
+
 use super::log::Record;
 use super::{Error, Staged};
 use crate::sync::Arc;
@@ -17,6 +19,7 @@ impl Staged {
 
     /// The same, on a thread that may wait for the disk.
     pub(super) fn sync_now(&self) -> Result<(), Error> {
+        let _one_at_a_time = self.syncing.lock();
         let before = {
             let state = self.state.lock();
             if let Some(error) = &state.error {
@@ -25,22 +28,20 @@ impl Staged {
             if !state.image.is_dirty() {
                 return Ok(());
             }
+            let (file, is_whole) = (self.number, !state.image.needs_base());
+            if !is_whole && state.synced != Some(state.image.generation()) {
+                self.shared.folder.append(&[Record::Syncing { file }])?;
+            }
             Before {
                 generation: state.image.generation(),
                 opens: state.opens,
-                is_whole: !state.image.needs_base(),
+                is_whole,
                 is_named: state.is_named,
             }
         };
         if !self.is_synced() {
             if let Err(error) = self.file_for_now().and_then(|file| file.sync_data()) {
-                let kept = self.keep_now(&format!("the disk of the stage failed: {error}"))?;
-                tracing::error!(
-                    "\"{}\" could not be synced to the disk of the stage: {error}; what can be read of it is in {}",
-                    self.key(),
-                    kept.display()
-                );
-                return Err(error.into());
+                return Err(self.fail(error));
             }
             if !before.is_named {
                 self.shared.folder.sync_names()?;
@@ -48,6 +49,38 @@ impl Staged {
             self.note_synced(&before)?;
         }
         Ok(self.shared.folder.sync_log()?)
+    }
+
+    /// The disk failed a sync. The kernel forgets that, and may have forgotten the bytes: so the file takes no change and is not sent any more,
+    /// whether it can be kept or not.
+    fn fail(&self, error: io::Error) -> Error {
+        let error = Error::from(error);
+        {
+            let mut state = self.state.lock();
+            state.error = Some(error.clone());
+            if let Err(error) = self.shared.folder.append(&[Record::Failed { file: self.number }]) {
+                tracing::debug!(%error, "a failed sync could not be noted in the log of the stage");
+            }
+        }
+        self.keep_failed(&error);
+        error
+    }
+
+    /// Moves a file of which a sync failed to `kept/`, and says so. Tried again with each attempt to send it.
+    pub(super) fn keep_failed(&self, error: &Error) {
+        match self.keep_now(&format!("the disk of the stage failed: {error}")) {
+            Ok(kept) => tracing::error!(
+                "\"{}\" could not be synced to the disk of the stage: {error}; what can be read of it is in {}",
+                self.key(),
+                kept.display()
+            ),
+            Err(second) => tracing::error!(
+                "\"{}\" could not be synced to the disk of the stage: {error}; it can't be moved to kept/ either: {second}; \
+                 it is not stored, and stays in {}",
+                self.key(),
+                self.shared.folder.path(self.number).display()
+            ),
+        }
     }
 
     /// Whether all that was written outlives a loss of power, once the log does.
@@ -63,10 +96,12 @@ impl Staged {
         if state.opens != before.opens || !state.image.is_dirty() {
             return Ok(());
         }
-        let file = self.number;
-        let sealed = (before.is_whole && state.object > 0).then_some(Record::Sealed { file });
-        let records: Vec<_> = sealed.into_iter().chain([Record::Synced { file }]).collect();
-        self.shared.folder.append(&records)?;
+        // The bucket has it by now. With the log's word for it, a later mount would put an older state over that.
+        if state.image.has_stored(before.generation) {
+            return Ok(());
+        }
+        let (file, is_whole) = (self.number, before.is_whole);
+        self.shared.folder.append(&[Record::Synced { file, is_whole }])?;
         (state.was_synced, state.is_named, state.synced) = (true, true, Some(before.generation));
         Ok(())
     }

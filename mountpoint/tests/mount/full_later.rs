@@ -198,6 +198,30 @@ fn a_version_of_another_client_wins_over_what_waits_and_that_is_kept() {
 }
 
 #[test]
+fn a_kept_file_is_listed_with_its_reason_and_restored_into_the_mount() {
+    let store = Store::new();
+    store.plant("file", b"before");
+    let Some(full) = FullMount::of(&store, DISK) else { return };
+    let ours = File::options().write(true).truncate(true).open(full.path("file")).unwrap();
+    ours.write_all_at(b"ours", 0).unwrap();
+    store.put("file", "theirs");
+    drop(ours);
+    until("it is kept", || kept(&full.stage) == [b"ours"]);
+    let ctl = |words: &[&Path]| {
+        let output = Command::new(env!("CARGO_BIN_EXE_mount-s3-ctl")).args(words).output().unwrap();
+        (output.status.success(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (is_fine, list) = ctl(&["kept".as_ref(), full.stage.path()]);
+    assert!(is_fine && list.contains("/file\n") && list.contains("another client changed it"), "{list}");
+    let file = list.split("  file        ").nth(1).unwrap().split(';').next().unwrap().to_owned();
+    assert!(!ctl(&["restore".as_ref(), file.as_ref(), &full.path("file")]).0, "theirs is there");
+    assert!(ctl(&["restore".as_ref(), file.as_ref(), &full.path("ours")]).0);
+    until("it is stored", || store.get("ours").is_some_and(|bytes| bytes == b"ours"));
+    assert_eq!(store.get("file").unwrap(), b"theirs");
+    assert_eq!(ctl(&["kept".as_ref(), full.stage.path()]).1, "nothing is kept\n");
+}
+
+#[test]
 fn files_that_are_soon_gone_or_replaced_cost_no_request() {
     let store = Store::new();
     let Some(full) = FullMount::of(&store, DISK) else { return };
@@ -264,6 +288,68 @@ fn a_request_whose_answer_is_lost_with_the_engine_is_no_conflict() {
     assert_eq!(store.get("new").unwrap(), b"first second");
     assert_eq!(store.get("replaced").unwrap(), b"first");
     assert!(kept(&full.stage).is_empty(), "{:?}", mount.complaints());
+}
+
+#[test]
+fn a_file_that_is_written_anew_while_it_is_sent_is_sent_once_and_whole() {
+    let store = Store::new();
+    store.plant("file", &Pattern(1).bytes(0, 9_000_000));
+    let Some(full) = FullMount::of(&store, DISK) else { return };
+    let patched = File::options().write(true).open(full.path("file")).unwrap();
+    patched.write_all_at(b"X", 5_000_000).unwrap();
+    // The send fetches the rest first.
+    store.faults().add(Fault::on("GetObject", Effect::Hold));
+    let fetched = store.requests().count("GetObject");
+    drop(patched);
+    until("a send began", || store.requests().count("GetObject") > fetched);
+    let mut anew = File::options().write(true).truncate(true).open(full.path("file")).unwrap();
+    anew.write_all(b"the first half, ").unwrap();
+    store.faults().clear();
+    // Long enough for that send to go on: it is to end without a request.
+    std::thread::sleep(Duration::from_secs(1));
+    anew.write_all(b"and the second").unwrap();
+    drop(anew);
+    until("nothing stays in the stage", || files_of(&full.stage) == 0);
+    assert_eq!(store.get("file").unwrap(), b"the first half, and the second");
+    assert_eq!(store.requests().count("PutObject"), 1, "no half of it was sent");
+    assert!(kept(&full.stage).is_empty());
+}
+
+#[test]
+fn files_made_during_a_rename_of_their_directory_get_its_new_name() {
+    let store = Store::new();
+    store.plant("d/a", b"0123456789");
+    for (commit, from, to) in [("disk", "d", "e"), ("fsync", "e", "f")] {
+        let Some(full) = FullMount::of(&store, &["--commit", commit]) else { return };
+        // The kernel knows the directory by its descriptor, whatever a rename locks.
+        let inside = File::open(full.path(from)).unwrap();
+        let open = |name: &str, flags| {
+            let mode = rustix::fs::Mode::from_raw_mode(0o644);
+            File::from(rustix::fs::openat(&inside, name, flags, mode).unwrap())
+        };
+        let (write, create) = (rustix::fs::OFlags::WRONLY, rustix::fs::OFlags::CREATE);
+        store.faults().add(Fault::on("CopyObject", Effect::Hold));
+        let copies = store.requests().count("CopyObject");
+        let (source, target) = (full.path(from), full.path(to));
+        let rename = std::thread::spawn(move || fs::rename(source, target));
+        until("the copies are held", || store.requests().count("CopyObject") > copies);
+        let mut new = open(commit, write | create);
+        new.write_all(commit.as_bytes()).unwrap();
+        let synced = std::thread::spawn(move || new.sync_all());
+        open("a", write).write_all_at(b"X", 9).unwrap();
+        // Long enough for a send of what was closed: it is to wait.
+        std::thread::sleep(Duration::from_secs(3));
+        store.faults().clear();
+        rename.join().unwrap().unwrap();
+        synced.join().unwrap().unwrap();
+        assert_eq!(fs::read(full.path(to).join(commit)).unwrap(), commit.as_bytes());
+        assert_eq!(fs::read(full.path(to).join("a")).unwrap(), b"012345678X");
+        until("nothing stays in the stage", || files_of(&full.stage) == 0);
+        assert_eq!(store.get(&format!("{to}/{commit}")).unwrap(), commit.as_bytes());
+        assert_eq!(store.get(&format!("{to}/a")).unwrap(), b"012345678X");
+        assert_eq!((store.get(&format!("{from}/{commit}")), store.get(&format!("{from}/a"))), (None, None));
+        assert!(kept(&full.stage).is_empty());
+    }
 }
 
 #[test]

@@ -27,16 +27,18 @@ impl FileSystem {
         pid: u32,
     ) -> Result<Opened> {
         let (staged, keep_cache) = self.enter_stage(ino).await?;
+        let opener = thread_group(pid).unwrap_or(pid);
+        let writes = flags.write || flags.truncate;
+        // Before its first change: what waits is not sent half-written.
+        if writes {
+            self.full()?.writer_comes(ino, self.clock.now());
+        }
         if flags.truncate
             && let Err(error) = self.resize_staged(ino, &staged, 0)
         {
+            self.full()?.writer_goes(ino, &staged, self.clock.now());
             self.leave_stage(ino, &staged).await;
             return Err(error);
-        }
-        let opener = thread_group(pid).unwrap_or(pid);
-        let writes = flags.write || flags.truncate;
-        if writes {
-            self.full()?.writer_comes(ino, self.clock.now());
         }
         let handle = StagedHandle {
             staged,
@@ -120,7 +122,13 @@ impl FileSystem {
             full.synced(ino, staged, self.clock.now());
             return Ok(());
         }
-        let turn = staged.turn().await;
+        let turn = loop {
+            full.pauses.ended(&staged.key()).await;
+            let turn = staged.turn().await;
+            if !full.pauses.has(&staged.key()) {
+                break turn;
+            }
+        };
         self.store_staged(ino, staged, &turn).await
     }
 
@@ -165,7 +173,10 @@ impl FileSystem {
     pub(in crate::fs) fn take_back_staged(&self, ino: InodeNo, staged: &Staged) {
         let is_alone = self.full.as_ref().is_some_and(|full| full.users(ino) == 1);
         if is_alone && !staged.is_in_bucket() && !staged.was_closed() && staged.size() == 0 {
-            staged.unlinked();
+            // The caller is gone: there is nobody to hear of an error.
+            if let Err(error) = staged.unlinked() {
+                tracing::debug!(%error, "a file that was made and not opened could not be noted as removed");
+            }
         }
     }
 

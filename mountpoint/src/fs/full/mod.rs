@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `io.rs` | open, read, write, flush, fsync, fallocate, release |
 //! | `names.rs` | unlink, rename |
+//! | `pause.rs` | sends that wait for a rename of a directory |
 //! | `sending.rs` | files that are sent behind their last close, with `--commit fsync` and `disk` |
 //! | `left.rs` | files that an earlier mount left |
 //! | `attributes.rs` | setattr, and the attributes that programs set |
@@ -17,6 +18,7 @@ mod ending;
 mod io;
 mod left;
 mod names;
+mod pause;
 mod sending;
 
 use std::collections::HashMap;
@@ -29,7 +31,8 @@ use crate::inode::{InodeNo, KnownSize, OpenRead};
 use crate::stage::{self, Area, Base, Staged, Turn};
 use crate::sync::{Arc, Mutex};
 use attributes::Shown;
-pub(super) use names::Unstored;
+pub(super) use names::{HeldFile, Unstored};
+use pause::Pauses;
 use sending::Sending;
 
 /// Times that an operation looks again at a file that other programs open, remove and rename meanwhile. Only a file that changes without end
@@ -43,6 +46,7 @@ pub(super) struct Full {
     files: Mutex<HashMap<InodeNo, InStage>>,
     shown: Shown,
     sending: Sending,
+    pauses: Pauses,
 }
 
 /// The use of the stage.
@@ -69,7 +73,8 @@ struct InStage {
 
 impl Full {
     pub(super) fn new(area: Area) -> Self {
-        Self { area, files: Mutex::default(), shown: Shown::default(), sending: Sending::default() }
+        let (shown, sending, pauses) = Default::default();
+        Self { area, files: Mutex::default(), shown, sending, pauses }
     }
 
     /// Whether files are sent behind their last close.
@@ -224,7 +229,18 @@ impl FileSystem {
 
     /// Stores a staged file, if the bucket lacks a change of it, and tells the tree of names.
     async fn store_staged(&self, ino: InodeNo, staged: &Arc<Staged>, turn: &Turn) -> Result<()> {
-        let stored = staged.store(turn).await;
+        self.store_staged_while(ino, staged, turn, &|| true).await
+    }
+
+    /// The same, given up where it is not wanted any more.
+    async fn store_staged_while(
+        &self,
+        ino: InodeNo,
+        staged: &Arc<Staged>,
+        turn: &Turn,
+        is_wanted: &(dyn Fn() -> bool + Sync),
+    ) -> Result<()> {
+        let stored = staged.store_while(turn, is_wanted).await;
         // An earlier request that was not answered may have made one.
         let known = staged.take_adopted();
         if let Some(meta) = stored.as_ref().ok().and_then(Option::as_ref).or(known.as_ref()) {

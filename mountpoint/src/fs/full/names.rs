@@ -5,8 +5,10 @@ use std::ffi::OsStr;
 use rustix::io::Errno;
 
 use super::ATTEMPTS_MAX;
+use super::pause::Pause;
 use crate::fs::{Error, FileSystem, Result};
-use crate::inode::{InodeNo, Names, Unlinked};
+use crate::inode::{Follower, InodeNo, Names, Unlinked};
+use crate::moves::{self, Copied, Mover};
 use crate::object::{ETag, ObjectKey};
 use crate::s3::Replaces;
 use crate::stage::{Staged, Turn};
@@ -61,8 +63,7 @@ impl FileSystem {
         self.settle_sent(held).await?;
         self.make_whole_for_others(held).await?;
         self.inodes.unlink_staged(held.ino, held.staged.is_in_bucket()).await?;
-        held.staged.unlinked();
-        Ok(())
+        Ok(held.staged.unlinked()?)
     }
 
     /// Finds out whether the bucket has a version of a file whose requests were not answered: under the name that is to go.
@@ -182,16 +183,18 @@ impl FileSystem {
             }
         }
         self.rename_as_object(from, to, flags, pending).await?;
+        let mut noted = Ok(());
         for file in held {
-            if self.inodes.is_at(file.ino, to.0, to.1) {
-                self.follow_object(file.ino, &file.staged)?;
+            let told = if self.inodes.is_at(file.ino, to.0, to.1) {
+                self.follow_object(file.ino, &file.staged)
             } else {
                 // It was replaced: programs that have it open go on with what it was.
                 self.inodes.replaced_by_rename(file.ino);
-                file.staged.unlinked();
-            }
+                file.staged.unlinked().map_err(Error::from)
+            };
+            noted = noted.and(told);
         }
-        Ok(())
+        noted
     }
 
     /// Tells a staged file where its object is now, if the bucket has one.
@@ -264,13 +267,45 @@ impl FileSystem {
         followed
     }
 
-    /// A file that came into the stage while its directory was renamed.
-    pub(in crate::fs) fn follow_directory_in_full(&self, number: u64, to: ObjectKey) -> Result<()> {
-        match self.full()?.by_number(number) {
-            Some((ino, staged)) if staged.is_in_bucket() => self.follow_object(ino, &staged),
-            Some((_, staged)) => Ok(staged.renamed(to, Replaces::Nothing)?),
-            None => Ok(()),
+    /// Has sends of files below these directories wait.
+    pub(in crate::fs) fn pause_below(&self, [from, to]: [&ObjectKey; 2]) -> Result<Pause> {
+        Ok(self.full()?.pauses.begin([from.clone(), to.clone()]))
+    }
+
+    /// A file in the stage whose directory was renamed. One that came there meanwhile may be on its way to the bucket, under the old name.
+    /// `copies`: what the rename moved.
+    pub(in crate::fs) async fn follow_directory_in_full(
+        &self,
+        mover: &Mover,
+        Follower { writer, to, over }: Follower,
+        copies: &[Copied],
+        held: &[HeldFile],
+    ) -> Result<()> {
+        let Some((ino, staged)) = self.full()?.by_number(writer) else { return Ok(()) };
+        let is_held = held.iter().any(|held| held.ino == ino);
+        let _turn = if is_held { None } else { Some(staged.turn().await) };
+        let Some((etag, _)) = staged.replaced_object() else {
+            return Ok(staged.renamed(to, Replaces::Nothing)?);
+        };
+        let from = staged.key();
+        let is_it = |copied: &Copied| copied.source.key == from && copied.source.etag == etag;
+        if is_held || copies.iter().any(is_it) {
+            return self.follow_object(ino, &staged);
         }
+        // Stored under the old name behind the copies: it is moved alone.
+        let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
+        let failed = |error: moves::Error| Error::of_move(&error, &from, &to);
+        let copied = mover.copy(&from, &to, &replaces).await.map_err(failed)?;
+        mover.delete_source(&copied).await.map_err(failed)?;
+        self.prefetcher.moved(&copied.source, &copied.id);
+        self.inodes.stored_from_stage(ino, &copied.meta);
+        if copied.source.etag == etag {
+            staged.moved(copied.id, copied.meta.size)?;
+        } else {
+            // Another client's version: the next send finds it, and that wins.
+            staged.renamed(to, Replaces::Version(etag))?;
+        }
+        Ok(())
     }
 }
 

@@ -232,10 +232,19 @@ impl FileSystem {
         let Some(staged) = full.find(ino) else { return queue.lock().done(ino.0) };
         let sent = {
             let turn = staged.turn().await;
-            match staged.is_dirty() {
-                true => self.store_staged(ino, &staged, &turn).await,
-                false => Ok(()),
+            if full.pauses.has(&staged.key()) {
+                return queue.lock().postponed(ino.0, self.clock.now());
             }
+            // A program that opened it since may be in the middle of writing it anew. It goes in its new turn, then.
+            let is_wanted = || full.writers(ino) == 0 || !queue.lock().is_waiting(ino.0);
+            let sent = match staged.is_dirty() && is_wanted() {
+                true => self.store_staged_while(ino, &staged, &turn, &is_wanted).await,
+                false => Ok(()),
+            };
+            if sent.is_ok() && staged.is_dirty() && !is_wanted() {
+                return;
+            }
+            sent
         };
         match sent {
             Ok(()) => {
