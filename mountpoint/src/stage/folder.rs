@@ -18,7 +18,7 @@ use super::runs::Runs;
 use super::{Commit, Error};
 use crate::clock::Clock;
 use crate::owner::Locked;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
 /// Bytes of the log beyond which it is written anew, if most of it is about files that are gone. Doubling it halves how often that happens,
@@ -42,8 +42,7 @@ pub(super) struct Folder {
     durable: Mutex<u64>,
     /// Files that are wanted no more, and that a log of an earlier moment still speaks of: they go once the log is durable.
     leaving: Mutex<Vec<u64>>,
-    /// The directory `files`.
-    names: File,
+    names: Names,
     _lock: Locked,
 }
 
@@ -65,6 +64,25 @@ struct Log {
     anew_at: u64,
     /// Bytes for which the disk has room.
     reserved: u64,
+}
+
+/// The directory `files`.
+#[derive(Debug)]
+struct Names {
+    dir: File,
+    /// A sync of it failed. The kernel says so once, and the disk may lack names that were given before.
+    has_failed: AtomicBool,
+}
+
+impl Names {
+    /// Returns when the names in it outlive a loss of power; never again once that failed.
+    fn sync(&self) -> io::Result<()> {
+        if self.has_failed.load(Relaxed) {
+            let why = "an earlier sync of files/ in the stage failed: look at its disk, and mount again";
+            return Err(io::Error::other(why));
+        }
+        self.dir.sync_all().inspect_err(|_| self.has_failed.store(true, Relaxed))
+    }
 }
 
 impl Folder {
@@ -101,6 +119,7 @@ impl Folder {
             recover(dir, &mount, &clock).with_context(|| format!("{shown}: what an earlier mount left"))?;
         let files = Files::of(pending.iter().map(|pending| pending.live.clone()));
         let names = File::open(dir.join("files")).with_context(|| format!("opening {shown}/files"))?;
+        let names = Names { dir: names, has_failed: AtomicBool::new(false) };
         let log = Log::create(dir, &names, &mount, next, files).with_context(|| format!("{shown}/log"))?;
         let (durable, log) = (Mutex::new(log.written), Mutex::new(log));
         let (used, leaving) = (AtomicU64::new(0), Mutex::default());
@@ -211,7 +230,7 @@ impl Folder {
 
     /// Returns when the names in `files/` outlive a loss of power.
     pub(super) fn sync_names(&self) -> io::Result<()> {
-        self.names.sync_all()
+        self.names.sync()
     }
 
     /// Deletes a file that is wanted no more. One that an earlier state of the log would have stored goes when that is the state no longer:
@@ -302,9 +321,9 @@ impl Folder {
 
 impl Log {
     /// A log that says what these files are, in place of the one that is there. It is durable.
-    fn create(dir: &Path, names: &File, mount: &log::Mount, next: u64, files: Files) -> io::Result<Self> {
+    fn create(dir: &Path, names: &Names, mount: &log::Mount, next: u64, files: Files) -> io::Result<Self> {
         // No name that is gone comes back without a record.
-        names.sync_all()?;
+        names.sync()?;
         let path = dir.join("log.new");
         let made = Self::write(&path, mount, next, files).and_then(|log| {
             fs::rename(&path, dir.join("log"))?;
@@ -348,7 +367,7 @@ impl Log {
         }
     }
 
-    fn write_anew(&mut self, dir: &Path, names: &File, mount: &log::Mount) -> io::Result<()> {
+    fn write_anew(&mut self, dir: &Path, names: &Names, mount: &log::Mount) -> io::Result<()> {
         let anew = Self::create(dir, names, mount, self.next, Files::of_records(self.files.records()))?;
         *self = Self { written: self.written + 1, ..anew };
         Ok(())
@@ -467,6 +486,19 @@ mod tests {
         assert!(folder.is_to_sweep());
         folder.sweep().unwrap();
         assert!(!folder.is_to_sweep());
+    }
+
+    #[test]
+    fn names_that_could_not_be_synced_once_are_never_said_to_be_safe() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mut folder, _) = open(dir.path()).unwrap();
+        folder.sync_names().unwrap();
+        // A pipe can't be synced.
+        let pipe = File::from(rustix::pipe::pipe().unwrap().0);
+        let names = std::mem::replace(&mut folder.names.dir, pipe);
+        folder.sync_names().unwrap_err();
+        folder.names.dir = names;
+        assert!(folder.sync_names().unwrap_err().to_string().contains("an earlier sync"));
     }
 
     #[test]
