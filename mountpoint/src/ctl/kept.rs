@@ -43,7 +43,7 @@ fn about(kept: &Kept) -> String {
 /// Copies a kept file to `to`, which may be in a mount, and removes it from the stage once all of it is there.
 pub(super) fn restore(file: &Path, to: &Path, takes_parts: bool) -> anyhow::Result<ExitCode> {
     let (shown, target) = (printable(file.display()), printable(to.display()));
-    let dir = file.parent().and_then(Path::parent).unwrap_or(Path::new(""));
+    let dir = file.parent().and_then(Path::parent).unwrap_or_else(|| Path::new(""));
     let all = kept_in(dir).with_context(|| {
         format!("{shown}: reading its folder: is it a file that 'mount-s3-ctl kept' names?")
     })?;

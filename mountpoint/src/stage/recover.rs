@@ -42,7 +42,7 @@ pub(super) struct Pending {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
     /// It is stored.
-    Pending(Live),
+    Pending(Box<Live>),
     /// It is kept.
     Kept { key: Option<String>, why: &'static str, is_partial: bool },
     /// It is kept if there are bytes in it: its record was lost.
@@ -69,7 +69,7 @@ fn fate(live: Option<Option<Live>>, commit_is_deferred: bool, is_same_boot: bool
         () if is_doubtful => "the log of the stage is damaged",
         () if live.has_failed => "the disk of the stage failed",
         () if !commit_is_deferred => "the mount ended before it was stored",
-        () if is_same_boot || live.is_synced => return Fate::Pending(live),
+        () if is_same_boot || live.is_synced => return Fate::Pending(Box::new(live)),
         () => "the machine stopped before all of it was on the disk",
     };
     Fate::Kept { key: live.dirty.key, why, is_partial }
@@ -152,7 +152,7 @@ pub(super) fn recover(dir: &Path, mount: &log::Mount, clock: &Clock) -> anyhow::
         match fate {
             Fate::Pending(live) => {
                 let about = fs::symlink_metadata(&path)?;
-                left.pending.push(Pending { live, size: about.len(), modified: about.modified()? });
+                left.pending.push(Pending { live: *live, size: about.len(), modified: about.modified()? });
             }
             Fate::Kept { key, why, is_partial } => {
                 left.kept.push(to_kept(key.as_deref(), why, is_partial)?);
