@@ -248,6 +248,7 @@ pub(super) fn wrote(file: u64, runs: &Runs) -> Vec<Record> {
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "lists of ranges that happen to have one element")]
 mod tests {
     use std::ops::Range;
 
@@ -357,7 +358,7 @@ mod tests {
         let records = [partial(), wrote(0, 1), SYNCING, wrote(50, 51), SYNCED, wrote(60, 61)];
         let all = live(&records);
         assert_eq!(shown(&all), Some((100, vec![0..1, 50..51, 60..61])));
-        let after = all.clone().after_power_loss();
+        let after = all.after_power_loss();
         assert_eq!((shown(&after), after.is_synced), (Some((100, vec![0..1])), true));
         // The next sync vouches for the rest; one that fails, for nothing.
         let more = |more: &[Record]| live(&[&records, more].concat()).after_power_loss();

@@ -170,6 +170,7 @@ pub(super) fn recover(dir: &Path, mount: &log::Mount, clock: &Clock) -> anyhow::
 }
 
 #[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "lists of ranges that happen to have one element")]
 mod tests {
     use super::super::log::Dirty;
     use super::*;
