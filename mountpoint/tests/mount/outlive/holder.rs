@@ -9,7 +9,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, unmount};
@@ -36,7 +36,7 @@ pub(super) struct Holder {
     pub(super) silent: Arc<Mutex<bool>>,
     pub(super) engine: Option<Child>,
     /// The process that was named as the main one by the one before it.
-    pub(super) named: Arc<Mutex<Option<Pid>>>,
+    named: Arc<Mutex<Option<Pid>>>,
     /// The program that is started; the engine of this build if there is none.
     pub(super) program: Option<PathBuf>,
 }
@@ -47,11 +47,11 @@ impl Drop for Holder {
             let _ = engine.kill();
             let _ = engine.wait();
         }
-        if let Some(named) = *self.named.lock().unwrap() {
+        if let Some(named) = self.named() {
             let _ = kill_process(named, Signal::KILL);
         }
         // The last descriptor of the device: programs that wait get an error.
-        self.kept.lock().unwrap().clear();
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).clear();
         let _ = unmount(&self.dir, UnmountFlags::DETACH);
         if std::thread::panicking() {
             eprintln!("{}", self.log());
@@ -99,6 +99,11 @@ impl Holder {
         let setup = Setup::new(&[&["--supervised"], options].concat());
         let store = Store::new();
         Some(Self { store, folder, dir, setup, kept, ready, silent, engine: None, named, program: None })
+    }
+
+    /// The process that was named as the main one last. Also behind a panic: a second one in a destructor ends all tests of the program.
+    pub(super) fn named(&self) -> Option<Pid> {
+        *self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The engine's command with what is kept, as systemd starts it.
