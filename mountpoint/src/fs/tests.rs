@@ -163,7 +163,7 @@ async fn a_newcomer_that_writes_waits_for_the_release_of_closed_readers() {
     newcomer.await.expect("nobody reads any more");
 }
 
-/// On a machine with too much to do, RELEASE can be behind many other requests.
+/// RELEASE can be behind many other requests where a machine has too much to do.
 #[tokio::test]
 async fn a_newcomer_waits_for_a_late_release_while_no_process_has_a_descriptor() {
     let (client, me, clock) = (MemoryClient::new(), std::process::id(), Clock::manual());
