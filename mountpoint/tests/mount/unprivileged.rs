@@ -168,6 +168,7 @@ soon bash -c '! pgrep -x mount-s3 >/dev/null'
 soon bash -c '[ "$(pgrep -x s3-unmounter | wc -l)" = 0 ]'
 # Another mount over the dead one is not the watcher's.
 device/mount-s3 "${arguments[@]}" --auto-unmount
+soon pgrep -x s3-unmounter >/dev/null
 mount -t tmpfs cover mnt
 touch mnt/cover
 pkill -KILL -x mount-s3
