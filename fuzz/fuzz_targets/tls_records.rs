@@ -219,8 +219,8 @@ impl Game {
             Spoil::Flipped { at, bit } => {
                 let at = usize::from(at) % record.len();
                 record[at] ^= 1 << (bit % 8);
-                // TLS 1.3 protects neither type nor version of the outer header (RFC 8446, 5.1 and 5.2): a client that opens the record has
-                // the content that was sealed.
+                // rustls authenticates the constants that RFC 8446, 5.2 gives for the outer type and version, not the received ones: it opens
+                // such a record, and the content is what was sealed.
                 if self.is_tls13 && at < OUTER {
                     self.may_come(bytes);
                     self.is_sound = false;
