@@ -13,6 +13,10 @@ const CLAIM_TESTS_PAGE: &str = "ci/tidy/claims.md";
 const SEEDS_PAGE: &str = "csi/seeds.md";
 const ACCEPTANCE_PAGE: &str = "csi/acceptance.md";
 const CODE_PAGE: &str = "ARCHITECTURE.md";
+/// A newcomer reads the whole page first.
+const CODE_PAGE_MAX_BYTES: usize = 12 << 10;
+/// The folder of the rooms that the page about the code names without it.
+const ROOMS: &str = "mountpoint/src/";
 /// The files that name the chart's facts.
 const CHART_FACTS: [&str; 2] = ["helm/tests/facts.py", "ci/chart"];
 const FLAGS: &str = "mountpoint/src/cli/";
@@ -195,15 +199,29 @@ fn is_path(tree: &Tree, word: &str) -> Option<bool> {
         .then(|| paths.any(|it| it == word || it.starts_with(&folder)))
 }
 
-/// Files and folders that the page about the code names are there.
+/// Whether `word` is a file below a room, and whether that is there.
+fn is_in_room(tree: &Tree, word: &str) -> Option<bool> {
+    let (room, _) = word.split_once('/')?;
+    let room = format!("{ROOMS}{room}/");
+    let is_path = word.ends_with(".rs") && tree.files().any(|(path, _)| path.starts_with(&room));
+    is_path.then(|| tree.text(&format!("{ROOMS}{word}")).is_some())
+}
+
+/// Files and folders that the page about the code names are there, and the page is short.
 fn paths(tree: &Tree) -> Vec<Finding> {
     let page = tree.text(CODE_PAGE).unwrap_or_default();
+    let long = page.len().checked_sub(CODE_PAGE_MAX_BYTES + 1).map(|over| {
+        Finding::new(CODE_PAGE, 0, format!("{} bytes more than {CODE_PAGE_MAX_BYTES}", over + 1))
+    });
     let words = page
         .lines()
         .enumerate()
         .flat_map(|(at, line)| line.split('`').skip(1).step_by(2).map(move |w| (at, w)));
-    let gone = words.filter(|(_, word)| is_path(tree, word) == Some(false));
-    gone.map(|(at, word)| Finding::new(CODE_PAGE, at + 1, format!("there is no file `{word}`"))).collect()
+    let gone =
+        words.filter(|(_, word)| is_path(tree, word).or_else(|| is_in_room(tree, word)) == Some(false));
+    gone.map(|(at, word)| Finding::new(CODE_PAGE, at + 1, format!("there is no file `{word}`")))
+        .chain(long)
+        .collect()
 }
 
 fn is_test(tree: &Tree, name: &str) -> bool {
@@ -381,6 +399,16 @@ mod tests {
         let page = "`csi/src/` and `csi/src/a.rs`\n| a change | `mountpoint/src/b.rs` or `b.rs` |\n";
         let found = messages(&[("csi/src/a.rs", ""), (CODE_PAGE, page)]);
         assert_eq!(found, ["ARCHITECTURE.md:2: there is no file `mountpoint/src/b.rs`"]);
+        let page = "`s3/a.rs`, `s3/b.rs`; `b.rs`, `application/x.rs`\n";
+        let found = messages(&[("mountpoint/src/s3/a.rs", ""), (CODE_PAGE, page)]);
+        assert_eq!(found, ["ARCHITECTURE.md:1: there is no file `s3/b.rs`"]);
+    }
+
+    #[test]
+    fn a_page_about_the_code_that_is_too_long_is_found() {
+        let found = |bytes: usize| messages(&[(CODE_PAGE, &"x".repeat(bytes))]);
+        assert_eq!(found(CODE_PAGE_MAX_BYTES), Vec::<String>::new());
+        assert_eq!(found(CODE_PAGE_MAX_BYTES + 1), ["ARCHITECTURE.md: 1 bytes more than 12288"]);
     }
 
     #[test]
