@@ -1,4 +1,5 @@
-//! Opens a stored file to append to it: looks at the object, and has what is too small to be copied written first.
+//! Opens a stored file to append to it: looks at the object, and has the new upload write an object first that is too small for a copy by
+//! the store.
 
 use super::file::OpenFlags;
 use super::{Error, FileSystem, Result};

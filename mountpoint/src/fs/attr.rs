@@ -20,7 +20,7 @@ pub struct Ownership {
 /// The answer to chmod, chown and utimens of stored files and directories.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Attributes {
-    /// EPERM, unless they change nothing.
+    /// EPERM, unless the call changes nothing.
     #[default]
     Refused,
     /// Success, and nothing changes (`--ignore-attributes`).
@@ -49,7 +49,7 @@ pub struct Attr {
     pub size: u64,
     /// Access time: as `modified`, unless a program set it on a file that is not stored yet.
     pub accessed: SystemTime,
-    /// Modification time; change time is the same.
+    /// Modification time, which is the change time, too.
     pub modified: SystemTime,
     /// Permission bits.
     pub mode: u16,
@@ -59,7 +59,7 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// How long the kernel may take this for granted.
+    /// How long the kernel may use these attributes without asking again.
     pub valid_for: Duration,
 }
 
@@ -68,7 +68,7 @@ pub struct Attr {
 pub struct Entry {
     /// The attributes of the file or directory.
     pub attr: Attr,
-    /// How long the kernel may take for granted that the name is there.
+    /// How long the kernel may use the name without looking it up again.
     pub valid_for: Duration,
 }
 
@@ -76,7 +76,7 @@ impl Ownership {
     pub(super) fn attr(&self, ino: InodeNo, stat: &Stat) -> Attr {
         let (mode, links) = match stat.kind {
             Kind::Directory => (self.dir_mode, 2),
-            // An object in an archive tier can't be opened, and shows it.
+            // An object in an archive tier can't be opened: its mode of 0 says so.
             Kind::File if !stat.readable => (0, 1),
             Kind::File | Kind::Link => (self.file_mode, 1),
         };

@@ -1,4 +1,4 @@
-//! The attributes of directories, as their markers kept them when they were asked last. Never here: a request.
+//! The attributes of directories, as the last HEAD of their markers told them. Nothing here makes a request.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,14 +7,14 @@ use crate::inode::InodeNo;
 use crate::kept::Kept;
 use crate::sync::{Arc, Mutex};
 
-/// The attributes that markers kept when they were asked last, by their directories.
+/// The attributes that the last HEAD of each marker told, by directory.
 #[derive(Debug, Default)]
 pub(super) struct Directories(Mutex<HashMap<InodeNo, Told>>);
 
 #[derive(Debug)]
 struct Told {
     kept: Arc<Kept>,
-    /// When it was asked, or changed.
+    /// Time of the HEAD or of the change.
     at: Instant,
 }
 
@@ -24,7 +24,7 @@ impl Directories {
         self.0.lock().get(&ino).map(|told| Arc::clone(&told.kept))
     }
 
-    /// Takes in what was so at this moment, unless something later is known.
+    /// Takes in attributes as they were at the moment `at`, unless later ones are known.
     pub(super) fn set(&self, ino: InodeNo, kept: Kept, at: Instant) {
         let mut known = self.0.lock();
         if known.get(&ino).is_none_or(|known| known.at <= at) {
@@ -32,12 +32,12 @@ impl Directories {
         }
     }
 
-    /// The directory is gone.
+    /// Drops the attributes of a directory that is gone.
     pub(super) fn forget(&self, ino: InodeNo) {
         self.0.lock().remove(&ino);
     }
 
-    /// How long what is known still holds.
+    /// How long the known attributes of a directory still hold.
     pub(super) fn left(&self, ino: InodeNo, ttl: Duration, now: Instant) -> Duration {
         let age = self.0.lock().get(&ino).map(|told| now.saturating_duration_since(told.at));
         age.map_or(Duration::ZERO, |age| ttl.saturating_sub(age))

@@ -1,6 +1,6 @@
 //! Reports the result of storing a file: to the thread that waits for it or, if that thread was killed meanwhile, to the log.
 //!
-//! Enters: the outcome of an upload, and the fact that no thread waits for it. Leaves: one line for the log, once both are there.
+//! Enters: the outcome of an upload, and the news that no thread waits for it. Leaves: one line for the log, once both have come.
 
 use std::fmt;
 
@@ -19,7 +19,7 @@ struct State {
     unheard: Option<&'static str>,
     fate: Option<Fate>,
     told: bool,
-    /// A line said how it ended behind its last close.
+    /// The log has a line about an end behind the file's last close.
     told_closed: bool,
 }
 
@@ -28,25 +28,25 @@ struct State {
 enum Fate {
     Stored(ETag),
     NotStored(String),
-    /// The store may have it: its answer was lost, or its bytes are not to be trusted.
+    /// The store may have the object: the store's answer was lost, or its bytes are not to be trusted.
     Unknown(String),
 }
 
 impl Ending {
-    /// The upload has ended. A line for the log, if no operation waits for the outcome.
+    /// Notes that the upload has ended. Returns a line for the log, if no operation waits for the outcome.
     pub(super) fn ended(&self, key: &ObjectKey, outcome: Result<&ETag, &upload::Error>) -> Option<String> {
         let mut state = self.0.lock();
         state.fate.get_or_insert_with(|| Fate::of(outcome));
         state.tell(key)
     }
 
-    /// The log line about a closed file whose upload ended and that no application can hear of. Once.
+    /// The log line about the end of a closed file's upload, of which no application can hear. Returned once.
     pub(super) fn closed(&self, key: &ObjectKey, outcome: Result<&ETag, &upload::Error>) -> Option<String> {
         let told = std::mem::replace(&mut self.0.lock().told_closed, true);
         (!told).then(|| format!("\"{key}\" was closed; {}", Fate::of(outcome)))
     }
 
-    /// The wait in `operation` was interrupted. A line for the log, if the upload has ended already.
+    /// Notes that the wait in `operation` was interrupted. Returns a line for the log, if the upload has ended already.
     pub(super) fn unheard(&self, key: &ObjectKey, operation: &'static str) -> Option<String> {
         let mut state = self.0.lock();
         state.unheard.get_or_insert(operation);

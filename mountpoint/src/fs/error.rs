@@ -18,7 +18,7 @@ pub struct Error {
     logged: bool,
 }
 
-/// The answer of this room.
+/// Result of an operation on files.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -37,8 +37,8 @@ impl Error {
         self.errno
     }
 
-    /// Whether an upload that ended so may have left an object: a request that makes one visible may have been sent, and no answer
-    /// settles what became of it, or what the store has is not what was written.
+    /// Whether an upload that failed with this error may have left an object: a request that makes an object visible may have been sent,
+    /// and no answer says what became of it, or the store's object differs from what was written.
     pub(super) fn leaves_doubt(error: &upload::Error) -> bool {
         match error {
             upload::Error::Corrupt | upload::Error::Panicked => true,
@@ -47,7 +47,7 @@ impl Error {
         }
     }
 
-    /// Whether this needs a line in the log: it is not an everyday answer (a name that is not there), and has none yet.
+    /// Whether the error needs a line in the log: it is not an everyday answer (a missing name), and has no line yet.
     pub fn is_news(&self) -> bool {
         !self.logged && !matches!(self.errno, Errno::NOENT | Errno::NOSYS | Errno::EXIST)
     }
@@ -59,7 +59,7 @@ impl Error {
 }
 
 impl Error {
-    /// A failure of the store during a rename. A 404 that is an answer about the old name comes otherwise.
+    /// A failure of the store during a rename. A 404 about the old name itself is not an error of this kind.
     pub(super) fn of_rename(error: &s3::Error, message: String) -> Self {
         let errno = match errno_of_store(error) {
             Errno::NOENT => Errno::IO,
@@ -109,7 +109,7 @@ impl From<&s3::Error> for Error {
 
 impl From<prefetch::Error> for Error {
     fn from(error: prefetch::Error) -> Self {
-        // An object that is gone while it is open: its handle is stale, its name may well be there again.
+        // The object is gone while the file is open: the handle is stale, but the name may be there again.
         let errno = match error.kind() {
             S3::NotFound => Errno::STALE,
             _ => errno_of_store(&error),
@@ -133,7 +133,7 @@ impl From<inode::Error> for Error {
             Inode::Archived => Errno::ACCESS,
             Inode::Stale => Errno::STALE,
             Inode::Remote(error) => match errno_of_store(error) {
-                // A 404 that is an answer comes as `NotFound`; one that comes as an error is not "no such file".
+                // A 404 about this name comes as `NotFound`; a 404 that comes as an error is not "no such file".
                 Errno::NOENT => Errno::IO,
                 errno => errno,
             },
@@ -202,7 +202,7 @@ impl From<upload::Error> for Error {
             Upload::Unmeant => Errno::PERM,
             Upload::Spill(_) | Upload::Corrupt | Upload::Aborted | Upload::Panicked => Errno::IO,
             Upload::Remote(error) => match errno_of_store(error) {
-                // The bucket or the upload went away below us: that is not "no such file" to a writer.
+                // The bucket or the upload went away: that is not "no such file" to a writer.
                 Errno::NOENT => Errno::IO,
                 errno => errno,
             },
@@ -241,7 +241,7 @@ mod tests {
         runtime.block_on(table.lookup(inode::ROOT, "name".as_ref())).unwrap_err()
     }
 
-    /// The errno of each kind: asked for by name, read through an open handle, looked up, written.
+    /// The errno of each kind of failure: of a request by name, a read through an open handle, a lookup, a write.
     fn table() -> Vec<(S3, [Errno; 4])> {
         let same = |kind, errno| (kind, [errno; 4]);
         vec![

@@ -1,8 +1,9 @@
 //! fallocate: room for bytes that a program is about to write.
 //!
-//! A bucket has plenty of room, so that there is nothing to do; and an object is written from its start to its end, so that it can't be
-//! made longer, or get a hole. The errno matters: on EOPNOTSUPP, glibc's `posix_fallocate` writes a byte here and there instead, which
-//! breaks the file that is being written; EINVAL is what `posix_fallocate` says of file systems without it, and programs go on.
+//! A bucket has plenty of room, so there is nothing to reserve. An object is written from its start to its end, so a call can neither make
+//! it longer nor punch a hole. The errno matters: on EOPNOTSUPP, glibc's `posix_fallocate` writes single bytes into the file instead, which
+//! breaks the file that is being written. On EINVAL, `posix_fallocate` reports that the file system does not support it, and programs go
+//! on.
 
 use rustix::io::Errno;
 
@@ -15,7 +16,7 @@ pub struct Fallocate {
     pub offset: u64,
     /// The length in bytes.
     pub len: u64,
-    /// FALLOC_FL_*; 0: the file is as long as that afterwards, at least.
+    /// Flags FALLOC_FL_*. With 0 the file reaches to the end of the range afterwards.
     pub mode: u32,
 }
 
@@ -26,7 +27,7 @@ impl FileSystem {
     /// Room for bytes of a file that is being written. Changes nothing.
     ///
     /// # Errors
-    /// `INVAL`: the file would have to be longer; `OPNOTSUPP`: a hole, or anything else than room; `BADF`: it is open for reading.
+    /// `INVAL`: the file would have to be longer; `OPNOTSUPP`: a hole, or another mode; `BADF`: the handle is open for reading.
     pub fn fallocate(&self, handle: HandleNo, wish: Fallocate) -> Result<()> {
         let open = self.files.get(handle)?;
         if let super::handle::Mode::Staged(staged) = &open.mode {
@@ -48,7 +49,7 @@ impl FileSystem {
     }
 }
 
-/// Whether what is wished for is so already in a file of this size.
+/// The answer to a call about a file of this size: success only if the file has these bytes already.
 fn answer(wish: Fallocate, size: u64) -> std::result::Result<(), Errno> {
     match wish.mode {
         KEEP_SIZE => Ok(()),

@@ -45,7 +45,7 @@ pub struct Opened {
     pub passthrough: Option<u32>,
 }
 
-/// An open for reading that has all but its mode.
+/// An open for reading whose mode (engine or kernel) is not decided yet.
 #[derive(Debug)]
 pub struct Opening {
     ino: InodeNo,
@@ -102,7 +102,7 @@ pub fn unsynced() -> Error {
 }
 
 impl FileSystem {
-    /// Creates a file and opens it for writing. Nothing is in the bucket before it is closed.
+    /// Creates a file and opens it for writing. The bucket has nothing of the file before its close.
     pub async fn create(
         &self,
         parent: InodeNo,
@@ -116,8 +116,8 @@ impl FileSystem {
         self.open_made(entry, flags, pid).await
     }
 
-    /// The second half of [`FileSystem::create`]. Other programs can find the file before: the kernel lets them look when the program that
-    /// creates it is killed.
+    /// The second half of [`FileSystem::create`]. Other programs can find the file before this half ends: the kernel lets them look when
+    /// the creating program is killed.
     pub(super) async fn open_made(
         &self,
         entry: Entry,
@@ -158,7 +158,7 @@ impl FileSystem {
         }
     }
 
-    /// Ends an open for reading. May ask the disk of the cache, which answers within seconds or is passed over.
+    /// Ends an open for reading. May ask the disk of the cache; a disk that does not answer within seconds is passed over.
     pub async fn finish_open(&self, opening: Opening) -> Result<Opened> {
         let whole = match self.lends(&opening) {
             Lend::Now(whole) => Some(whole),
@@ -168,7 +168,7 @@ impl FileSystem {
         self.opened(opening, whole)
     }
 
-    /// The answer of memory about a file that the kernel may read by itself.
+    /// Says from memory whether the kernel may read this file by itself.
     fn lends(&self, opening: &Opening) -> Lend {
         let Opening { ino, id, size, .. } = opening;
         let asks =
@@ -191,8 +191,8 @@ impl FileSystem {
         self.open_as(ino, flags, pid).await
     }
 
-    /// Stores a file as an empty one, for an open that truncates it (O_TRUNC) and is to read it (O_RDONLY): as local file systems do. It
-    /// needs what any other replacing needs.
+    /// Stores a file as an empty one, for an open with O_TRUNC and O_RDONLY: so do local file systems. Such an open needs the same
+    /// permission as any other replacement.
     async fn empty(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<()> {
         let opened = self.open_as(ino, OpenFlags { write: true, ..flags }, pid).await?;
         let stored = self.fsync(opened.handle).await;
@@ -204,7 +204,7 @@ impl FileSystem {
 
     async fn open_as(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Opened> {
         loop {
-            // A file can be written anew or read, not both: O_RDWR without O_TRUNC on one that is there reads.
+            // A handle either writes a file anew or reads it: O_RDWR without O_TRUNC on a stored file reads.
             let reads = !flags.write || (flags.read && !flags.truncate && !self.inodes.is_local(ino));
             let opened = if reads {
                 self.open_read(ino, flags, pid).await?
@@ -222,7 +222,7 @@ impl FileSystem {
         }
     }
 
-    /// Opens it for reading, or names its writer.
+    /// Opens a file for reading, or names its writer.
     async fn open_read(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Attempt> {
         Ok(match self.inodes.open_read(ino, flags.direct).await? {
             OpenRead::Object { id, size, keep_cache, first, is_listed, known } => {
@@ -238,10 +238,10 @@ impl FileSystem {
         })
     }
 
-    /// Opens it for writing, or names its writer.
+    /// Opens a file for writing, or names its writer.
     async fn open_write(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Attempt> {
         let no = self.files.reserve();
-        // Before the file is this writer's: others need not wait for the store's answer.
+        // Before the file gets this writer: other opens need not wait for the store's answer.
         let appends = self.append_to(ino, flags).await?;
         let kept = self.kept_before(ino).await?;
         let wish = WriteWish {
@@ -271,8 +271,8 @@ impl FileSystem {
                     closing: Closing::default(),
                 };
                 self.files.insert(no, handle);
-                // Past the page cache: nothing reads there what is being written, and its pages cost the writer
-                // more than all the rest.
+                // Past the page cache: no program reads a file that is being written, and its pages would cost the writer more than all
+                // other work.
                 Attempt::Opened(Opened { handle: no, keep_cache: false, direct: true, passthrough: None })
             }
             OpenWrite::Busy { writer } => Attempt::Busy { writer: HandleNo(writer) },
@@ -280,10 +280,10 @@ impl FileSystem {
         })
     }
 
-    /// A handle that reads.
+    /// Makes a handle that reads.
     ///
     /// # Errors
-    /// `STALE`: this inode can't be opened so while it is open otherwise. The kernel looks the name up anew, and finds another inode.
+    /// `STALE`: another mode of the inode excludes this open. The kernel looks the name up anew, and finds another inode.
     fn opened(&self, opening: Opening, whole: Option<Whole>) -> Result<Opened> {
         let wish = opening.wish();
         let Opening { ino, id, size, reader, pid, keep_cache, is_listed, known, flags } = opening;
@@ -297,12 +297,12 @@ impl FileSystem {
                 return Err(Error::new(Errno::STALE, why));
             }
         };
-        // The kernel reads bytes that came by these marks, and does not ask.
+        // The kernel reads such a file without asking the engine, so the listing's word must be settled before.
         let is_listed = is_listed && (passthrough.is_none() || !self.inodes.is_proven(ino, &id, size));
         let mut course = self.read_modes.begin(size, pid);
-        // By a size that is too large the kernel may take zeros for bytes.
+        // If the kernel knows too large a size, it may show zeros behind the end.
         let is_unsure = known == KnownSize::Other || known == KnownSize::More && !self.resized.is_learnt();
-        // A file that the kernel reads by itself has no page cache of ours, and a mapping that may write needs one.
+        // A file that the kernel reads by itself has no page cache in this mount, which a mapping that may write needs.
         course.is_direct = flags.direct
             || passthrough.is_none()
                 && !flags.write
@@ -326,7 +326,7 @@ impl FileSystem {
         Ok(Opened { handle, keep_cache, direct, passthrough })
     }
 
-    /// Reads at most `len` bytes. `done` gets them: now, or later on another thread.
+    /// Reads at most `len` bytes, and gives them to `done`: now, or later on another thread.
     pub fn read<F>(&self, handle: HandleNo, offset: u64, len: usize, done: F)
     where
         F: FnOnce(Result<Bytes>) + Send + 'static,
@@ -347,7 +347,7 @@ impl FileSystem {
         match handle.reading() {
             Ok(reading) => {
                 reading.course.read(offset, len);
-                // In this order: what was found of a listed file is whole once that is over.
+                // The order matters: the version of a listed file is settled once this call returns.
                 let listed = self.listed(&handle, reading);
                 let reader = reading.own.get().map_or(&reading.reader, |own| &**own);
                 if let Err(error) = reading.allows(offset, len, || self.inodes.take_old_end(handle.ino)) {
@@ -364,7 +364,7 @@ impl FileSystem {
     }
 }
 
-/// The answer to a read, and what it means for what is known of the file.
+/// Makes the answer to a read, and takes in what the result says about the file.
 pub(super) fn answered(
     inodes: &InodeTable,
     ino: InodeNo,

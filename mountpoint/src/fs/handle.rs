@@ -24,14 +24,14 @@ use crate::upload::{self, Upload};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HandleNo(pub u64);
 
-/// An open file: one that is read or one that is written; both by way of the stage alone.
+/// An open file, for reading or for writing; only a handle of the stage does both.
 #[derive(Debug)]
 pub(super) struct FileHandle {
     pub(super) ino: InodeNo,
-    /// Process that opened it for writing; for reading, whatever the kernel said.
+    /// Process that opened the file for writing; for a reader, the number that the kernel gave.
     pub(super) opener: u32,
     pub(super) mode: Mode,
-    /// Mappings of a handle that reads; the kernel maps no page of one that writes.
+    /// Mappings of a handle that reads; the kernel maps no page of a handle that writes.
     pub(super) mapping: Mapping,
     /// The closes of a handle that reads.
     pub(super) closing: Closing,
@@ -61,20 +61,21 @@ pub(super) struct Reading {
     pub(super) course: Course,
 }
 
-/// A handle for writing. Where it stands, its upload knows (`upload::Stage`).
+/// A handle for writing. Its upload knows its stage (`upload::Stage`).
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) upload: Arc<Upload>,
-    /// Another key that its object gets once it is stored: its upload bore the old one already when it was renamed.
+    /// The key that the object gets once it is stored: the upload had begun with the old key when the file was renamed.
     pub(super) moves: Mutex<Option<(ObjectKey, Replaces)>>,
-    /// How that ended.
+    /// The outcome of that move.
     pub(super) moved: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
     /// Held while the inode table takes the outcome, so that a second caller finds it there.
     pub(super) settling: Mutex<()>,
     /// Whether a program receives the outcome, or the log.
     pub(super) ending: Ending,
     pub(super) last: LastWriter,
-    /// The opener closed its last descriptor and the writing went on: a process that closes one is another, even by the same number.
+    /// The opener closed its last descriptor and the writing went on: a later close comes from another process, even if it has the same
+    /// number.
     pub(super) opener_left: AtomicBool,
 }
 
@@ -101,14 +102,14 @@ pub(super) struct LastWriter {
 }
 
 impl LastWriter {
-    /// The most threads that are remembered. More are asked for again.
+    /// The most threads that are remembered. Doubling it asks `/proc` less often where programs write by more threads.
     const KNOWN_MAX: usize = 64;
 
     pub(super) fn new(opened_by: (u32, u32)) -> Self {
         Self { opened_by, last: AtomicU64::new(0), known: Mutex::default() }
     }
 
-    /// A thread writes. `process_of` is asked of one that neither opened the file nor is known.
+    /// Notes that a thread writes. `process_of` finds the process of a thread that neither opened the file nor is known.
     pub(super) fn is(&self, thread: u32, process_of: impl FnOnce(u32) -> Option<u32>) {
         if self.last.load(Relaxed) as u32 == thread {
             return;
@@ -125,7 +126,7 @@ impl LastWriter {
         self.last.store(u64::from(process) << 32 | u64::from(thread), Relaxed);
     }
 
-    /// The thread and its process; `None` before the first byte, and for one of a namespace that can't be seen.
+    /// The thread and its process; `None` before the first byte, and for a thread in a process namespace that the engine can't see.
     pub(super) fn get(&self) -> Option<(u32, u32)> {
         let last = self.last.load(Relaxed);
         (last as u32 != 0).then_some((last as u32, (last >> 32) as u32))
@@ -159,10 +160,10 @@ pub(super) struct DirHandle {
 pub(super) struct HandleTable<T> {
     open: RwLock<HashMap<u64, Arc<T>>>,
     next: AtomicU64,
-    /// Numbers below are set aside in the journal, if the mount is to outlive this engine.
+    /// Numbers below this one are set aside in the journal, if the mount is to outlive this engine.
     limit: AtomicU64,
     journal: Option<Arc<Journal>>,
-    /// Numbers below are of engines that are gone.
+    /// Numbers below this one belong to engines that are gone.
     lost_below: u64,
 }
 
@@ -179,14 +180,14 @@ impl<T> Default for HandleTable<T> {
 }
 
 impl<T> HandleTable<T> {
-    /// A table whose numbers no engine before has given out.
+    /// A table whose numbers no earlier engine has given out.
     pub(super) fn outliving(journal: &Arc<Journal>) -> Self {
         let first = journal.marks().handles;
         let (next, limit) = (AtomicU64::new(first), AtomicU64::new(first));
         Self { next, limit, journal: Some(Arc::clone(journal)), lost_below: first, ..Self::default() }
     }
 
-    /// A free number, before there is a handle behind it.
+    /// Reserves a number for a handle that is about to be made.
     pub(super) fn reserve(&self) -> HandleNo {
         let no = self.next.fetch_add(1, Relaxed);
         if no >= self.limit.load(Relaxed)
@@ -202,7 +203,7 @@ impl<T> HandleTable<T> {
         (self.open.read().len(), self.next.load(Relaxed))
     }
 
-    /// Whether it is the number of a handle of an engine that is gone, which was not taken over.
+    /// Whether this is the number of a handle of an earlier engine that this engine did not take over.
     pub(super) fn is_lost(&self, no: HandleNo) -> bool {
         no.0 < self.lost_below && self.find(no).is_none()
     }
@@ -255,16 +256,16 @@ impl Writer {
 }
 
 impl Reading {
-    /// Whether a read may be answered with the bytes that are there (`short.rs`). `is_old`: of a request for the last bytes.
+    /// Whether a read may be answered with the bytes that came (`short.rs`). `is_old` is the one of [`Short::allows`].
     ///
     /// # Errors
-    /// `STALE`: it may not. The kernel asks again for what a program waits for.
+    /// `STALE`: the read may not be answered. The kernel asks again for the bytes that a program waits for.
     pub(super) fn allows(&self, offset: u64, len: usize, is_old: impl FnOnce() -> bool) -> Result<()> {
         match self.short.get() {
             Some(short) if !short.allows(offset, len, is_old) => {
                 let key = &self.reader.id().key;
                 let why = format!("\"{}\" ends before the {len} bytes at {offset}", key.as_str());
-                // The log has the size that was wrong, and the kernel asks for much that no program waits for.
+                // The log has the wrong size already, and the kernel asks for many bytes that no program waits for.
                 Err(Error::new(Errno::STALE, why).already_logged())
             }
             _ => Ok(()),
@@ -301,12 +302,12 @@ impl FileHandle {
 }
 
 impl Mapping {
-    /// The mappings of a handle that reads, before the first.
+    /// The mappings of a new handle that reads: none yet.
     pub(super) fn new(may_write: bool) -> Self {
         Self { may_write, refused: AtomicBool::new(false) }
     }
 
-    /// A change of the file is refused. True the first time.
+    /// Notes that a change of the file was refused; true the first time.
     pub(super) fn refuse(&self) -> bool {
         !self.refused.swap(true, Relaxed)
     }
@@ -318,7 +319,7 @@ impl Mapping {
 }
 
 impl Closing {
-    /// One was closed. Copies of it may be open, and mappings.
+    /// Notes that a descriptor was closed. Copies of it and mappings may still be open.
     pub(super) fn flushed(&self) {
         self.0.store(true, Relaxed);
     }

@@ -17,14 +17,15 @@ use crate::prefetch::{Hold, Whole};
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// The least size of a file that the kernel reads by itself. Below, registering costs more than it saves, and lock files are below.
+/// The least size of a file that the kernel reads by itself. For smaller files registering costs more than it saves, and lock files are
+/// small.
 pub(super) const PASSTHROUGH_MIN: u64 = 1 << 20;
 
-/// How long the engine reads an object of which a handle was set apart. The kernel looks its name up anew once: it must not meet the same
-/// refusal again, nor must others that open it meanwhile.
+/// How long the engine itself reads an object of which a handle needed another inode. The kernel looks the name up anew only once: neither
+/// that open nor others meanwhile may be refused again.
 const APART: Duration = Duration::from_secs(60);
 
-/// Most such objects; the oldest goes beyond it.
+/// The most such objects that are remembered; beyond it the oldest is dropped.
 const APART_MAX: usize = 64;
 
 /// A transport's way to register files with the kernel.
@@ -51,7 +52,7 @@ impl fmt::Debug for Backings {
     }
 }
 
-/// The use of a handle.
+/// The use that a program may make of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
     /// Reading.
@@ -69,7 +70,7 @@ pub(super) enum Entered {
     Engine,
     /// The kernel reads the file of this number.
     Passthrough(u32),
-    /// None that the inode has allows this handle: it needs another inode. It was not counted.
+    /// The inode's mode excludes this handle, which needs another inode. The handle was not counted.
     Apart,
 }
 
@@ -77,10 +78,10 @@ pub(super) enum Entered {
 #[derive(Debug, Default)]
 pub(super) struct IoModes {
     backings: Arc<OnceLock<Backings>>,
-    /// The kernel refused once: it will again.
+    /// The kernel refused a file once, and will refuse all others.
     refused: AtomicBool,
     open: Mutex<HashMap<InodeNo, Open>>,
-    /// Objects that a handle had to be set apart from, and until when the engine reads those.
+    /// Objects of which a handle needed another inode, and until when the engine reads them itself.
     apart: Mutex<Vec<(ObjectKey, Instant)>>,
 }
 
@@ -96,7 +97,7 @@ struct Open {
 struct Backing {
     id: u32,
     backings: Arc<OnceLock<Backings>>,
-    /// The file; `None` for one that an earlier engine registered, which the kernel alone keeps.
+    /// The file; `None` if an earlier engine registered it: then only the kernel keeps it open.
     _hold: Option<Hold>,
 }
 
@@ -114,7 +115,7 @@ impl IoModes {
         let _ = self.backings.set(backings);
     }
 
-    /// Takes in a handle of an engine before this one. `id`: of the file that the kernel reads. Before the first open.
+    /// Takes in a handle of an earlier engine. `id`: the number of the file that the kernel reads. Call it before the first open.
     pub(super) fn restore(&self, ino: InodeNo, id: Option<u32>) {
         let mut open = self.open.lock();
         let open = open.entry(ino).or_insert(Open { handles: 0, backing: None });
@@ -126,7 +127,7 @@ impl IoModes {
         }
     }
 
-    /// Whether an open could have the second mode, if the object is whole in the cache, and the inode has no mode yet.
+    /// Whether an open could let the kernel read: if the cache has the whole object, and the inode has no mode yet.
     pub(super) fn asks(&self, ino: InodeNo, key: &ObjectKey, wish: Wish, now: Instant) -> bool {
         self.backings.get().is_some() && self.wants(key, wish, now) && !self.open.lock().contains_key(&ino)
     }
@@ -135,7 +136,7 @@ impl IoModes {
         wish == Wish::Read && !self.refused.load(Relaxed) && !self.is_apart(key, now)
     }
 
-    /// A handle is opened. `whole` finds the file with the object.
+    /// Takes in a new handle. `whole` finds the cache's file that has the whole object.
     pub(super) fn enter(
         &self,
         ino: InodeNo,
@@ -151,7 +152,7 @@ impl IoModes {
         let found =
             self.wants(key, wish, now).then(whole).flatten().and_then(|whole| self.register(backings, whole));
         let mut open = self.open.lock();
-        // Another open may have been quicker; then `found` is given back, past the lock.
+        // Another open may have been quicker; then `found` is given back, after the lock.
         if let Some(entered) = self.join(&mut open, ino, key, wish, now) {
             return entered;
         }
@@ -187,7 +188,7 @@ impl IoModes {
         }
     }
 
-    /// A handle is released.
+    /// Takes in the release of a handle.
     pub(super) fn leave(&self, ino: InodeNo) {
         if self.backings.get().is_none() {
             return;
@@ -200,7 +201,7 @@ impl IoModes {
         drop(last);
     }
 
-    /// The mode that an inode has already, for one handle more.
+    /// Adds a handle to the mode that an inode has already.
     fn join(
         &self,
         open: &mut HashMap<InodeNo, Open>,

@@ -32,7 +32,7 @@ pub struct Keeping {
     pub(super) shows: bool,
     /// Files that are not stored yet.
     pending: Mutex<HashMap<InodeNo, Arc<Pending>>>,
-    /// Changes of one file come one after the other: the second begins with what the first one left.
+    /// Locks by which changes of one file come one after the other: the second change begins with the result of the first.
     changes: [tokio::sync::Mutex<()>; CHANGES_MAX],
     pub(super) directories: Directories,
 }
@@ -41,7 +41,7 @@ pub struct Keeping {
 #[derive(Debug, Default)]
 struct Pending {
     wanted: Mutex<Wanted>,
-    /// The end of its upload, with the attributes that were set too late for that.
+    /// The end of the file's upload, once the attributes that came too late for it are stored, too.
     stored: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
 }
 
@@ -50,14 +50,14 @@ struct Wanted {
     kept: Kept,
     /// The attributes in the request that makes the object.
     sent: Option<Kept>,
-    /// A program set some.
+    /// A program has set attributes.
     is_set: bool,
-    /// The object has them all: a later change is one of a stored file.
+    /// The object has all attributes: a later change is one of a stored file.
     is_settled: bool,
 }
 
 impl Keeping {
-    /// Attributes by this keeper. `keeps`, `shows`: the flags `--keep-metadata` and `--xattrs`.
+    /// Makes the part from a keeper and the flags `--keep-metadata` (`keeps`) and `--xattrs` (`shows`).
     pub fn new(keeper: Keeper, keeps: bool, shows: bool) -> Self {
         let changes = std::array::from_fn(|_| tokio::sync::Mutex::default());
         Self { keeper, keeps, shows, pending: Mutex::default(), changes, directories: Directories::default() }
@@ -71,7 +71,7 @@ impl Keeping {
         Arc::clone(self.pending.lock().entry(ino).or_default())
     }
 
-    /// The attributes of a file whose writing begins. Those of a writing that has ended are no more of it.
+    /// The attributes of a file whose writing begins. Attributes of an earlier writing that has ended are dropped.
     fn begin(&self, ino: InodeNo) -> Arc<Pending> {
         let mut pending = self.pending.lock();
         if pending.get(&ino).is_some_and(|pending| pending.is_settled()) {
@@ -80,7 +80,7 @@ impl Keeping {
         Arc::clone(pending.entry(ino).or_default())
     }
 
-    /// The file is stored, and known as that. Another writing of it may have begun.
+    /// Takes in that the inode table knows the file as stored. Another writing of the file may have begun.
     pub(super) fn ended(&self, ino: InodeNo) {
         let mut pending = self.pending.lock();
         if pending.get(&ino).is_some_and(|pending| pending.is_settled()) {
@@ -88,7 +88,7 @@ impl Keeping {
         }
     }
 
-    /// The file or directory is gone, or was not stored.
+    /// Drops the attributes of a file or directory that is gone, or was not stored.
     pub(super) fn forget(&self, ino: InodeNo) {
         self.pending.lock().remove(&ino);
         self.directories.forget(ino);
@@ -101,7 +101,7 @@ impl Keeping {
 }
 
 impl Pending {
-    /// Changes what is wanted; false if it is too late for the upload.
+    /// Changes the attributes that the upload will carry; false if the upload has sent them.
     fn set(&self, change: impl Fn(&mut Kept)) -> bool {
         let mut wanted = self.wanted.lock();
         if !wanted.is_settled {
@@ -117,7 +117,7 @@ impl Pending {
 }
 
 impl FileSystem {
-    /// Attributes are kept, or shown, by this.
+    /// The file system with a part that keeps or shows attributes.
     pub fn keeping(self, keeping: Keeping) -> Self {
         Self { kept: Some(keeping), ..self }
     }
@@ -154,7 +154,7 @@ impl FileSystem {
         }
     }
 
-    /// Has the attributes of an inode known, if they are to be had.
+    /// Asks the store for the attributes of an inode, unless they are known.
     ///
     /// # Errors
     /// `STALE`: the object is another version by now; those of the store.
@@ -169,7 +169,7 @@ impl FileSystem {
         let Some(id) = self.inodes.stored(ino) else { return Ok(()) };
         match keeping.keeper.ask(&id).await {
             Ok(_) => Ok(()),
-            // The names can be listed and the object not read: the flags say its attributes.
+            // The keys of this mount may list names and not read the object: the file shows the attributes of the flags.
             Err(error) if error.is_denied() => Ok(()),
             Err(error) => {
                 self.inodes.doubt(ino);
@@ -178,7 +178,8 @@ impl FileSystem {
         }
     }
 
-    /// Has the attributes of these entries known, all at once. Those that can't be had are shown by the flags until they are looked up.
+    /// Asks the store for the attributes of these entries, side by side. Where it has none to give, the file shows those of the flags until
+    /// its next lookup.
     pub(super) async fn learn_all(&self, directory: InodeNo, entries: &[DirEntry]) {
         let Some(keeping) = self.keeps() else { return };
         let files = entries.iter().filter(|entry| entry.stat.kind == Kind::File);
@@ -217,7 +218,7 @@ impl FileSystem {
         }
     }
 
-    /// A new file or directory has its maker's mode and owner.
+    /// Gives a new file or directory its maker's mode and owner.
     pub(super) fn made_by(&self, ino: InodeNo, maker: Maker) {
         self.made_in_full(ino, maker);
         if let Some(keeping) = self.keeps() {
@@ -237,7 +238,8 @@ impl FileSystem {
         Ok(self.kept_of(ino).filter(|_| !self.inodes.is_local(ino)))
     }
 
-    /// A file is opened for writing: its upload carries what is set until it sends its last request.
+    /// Begins to collect the attributes of a file that is opened for writing: its upload carries those that are set before its last
+    /// request.
     pub(super) fn keep_with(&self, ino: InodeNo, before: Option<Arc<Kept>>, upload: &Upload) {
         let Some(keeping) = self.keeps() else { return };
         let pending = keeping.begin(ino);
@@ -250,14 +252,16 @@ impl FileSystem {
             let written = written_at(&inodes, ino);
             let mut wanted = pending.wanted.lock();
             let mut kept = wanted.kept.clone();
-            // The first request of several comes long before the last byte: then the object's time is better than that of its beginning.
+            // An upload of several requests begins long before the last byte: the time of the last write is better than the time of that
+            // beginning.
             kept.modified = kept.modified.or_else(|| written.filter(|_| is_whole));
             kept.say(&mut properties.user);
             wanted.sent = Some(kept);
         });
     }
 
-    /// A file was stored: what was set too late for its upload follows. Once; then all changes are those of a stored file.
+    /// Stores the attributes that were set too late for the upload of a file that is stored now. Once: later changes are those of a stored
+    /// file.
     pub(super) async fn keep_rest(
         &self,
         ino: InodeNo,
@@ -274,7 +278,7 @@ impl FileSystem {
                     let sent = wanted.sent.clone();
                     let mut last = wanted.kept.clone();
                     last.modified = last.modified.or_else(|| sent.as_ref().and_then(|sent| sent.modified));
-                    // Nothing was sent where no bytes came behind those of an object.
+                    // An append that added no bytes sent nothing.
                     if sent.as_ref() == Some(&last) || sent.is_none() && !wanted.is_set {
                         wanted.is_settled = true;
                         if let Some(sent) = sent {
@@ -319,7 +323,7 @@ impl FileSystem {
                 if keeping.pending_or_new(ino).set(&change) {
                     return Ok(());
                 }
-                // Stored just now, and about to be known as that.
+                // The file was stored just now, and the inode table is about to know it.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -334,7 +338,7 @@ impl FileSystem {
             return match changed {
                 Ok(None) => Ok(()),
                 Ok(Some(restated)) => {
-                    // Before the inode tells of it: a read that misses its version looks here for the new one.
+                    // The order matters: a read that misses its version looks in the prefetcher for the new one.
                     self.prefetcher.moved(&restated.source, &restated.id);
                     self.prefetcher.carry(&restated.source, &restated.id, restated.meta.size);
                     self.inodes.restated(ino, &restated.meta);
@@ -378,12 +382,12 @@ impl FileSystem {
         if shown.kind == Kind::Directory {
             return self.getattr(ino).await;
         }
-        // Shown until the file is stored; an access time is kept nowhere.
+        // The times show until the file is stored; no object keeps an access time.
         self.inodes.set_times(ino, wish.accessed, wish.modified);
         self.getattr(ino).await
     }
 
-    /// The facts about a version hold for its copy, too.
+    /// Copies the known attributes of a version to its copy.
     pub(super) fn kept_moved(&self, copied: &moves::Copied) {
         if let Some(keeping) = self.keeps() {
             keeping.keeper.moved(&copied.source, &copied.id);
@@ -393,7 +397,7 @@ impl FileSystem {
     /// The target of a symbolic link.
     ///
     /// # Errors
-    /// `INVAL`: it is none; those of a read.
+    /// `INVAL`: the inode is not a symbolic link. Also the errors of a read.
     pub async fn readlink(&self, ino: InodeNo) -> Result<OsString> {
         let attr = self.getattr(ino).await?;
         let id = self.inodes.stored(ino).filter(|_| attr.kind == Kind::Link);
@@ -459,10 +463,10 @@ fn written_at(inodes: &InodeTable, ino: InodeNo) -> Option<SystemTime> {
     inodes.try_getattr(ino)?.ok().map(|stat| stat.modified)
 }
 
-/// The attributes of the flags and the object, and those that it keeps before them.
+/// The attributes to show: those that the object keeps, else those of the flags and of the object itself.
 fn kept_attr(plain: Attr, stat: &Stat, kept: &Kept) -> Attr {
     let modified = kept.modified.unwrap_or(plain.modified);
-    // A time that was set on a file that is not stored yet.
+    // A program set an access time on a file that is not stored yet.
     let accessed = if stat.accessed == stat.modified { modified } else { plain.accessed };
     let mode = kept.mode.map_or(plain.mode, |mode| mode as u16);
     Attr {
@@ -477,7 +481,7 @@ fn kept_attr(plain: Attr, stat: &Stat, kept: &Kept) -> Attr {
     }
 }
 
-/// The error of attributes for a program.
+/// The error that a program gets from an operation on attributes.
 pub(super) fn refused(error: &kept::Error, key: &ObjectKey, doing: &str) -> Error {
     let why = format!("\"{key}\": {doing}: {error}");
     match error {

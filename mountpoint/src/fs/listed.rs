@@ -1,5 +1,5 @@
-//! Reads of files that were opened on a listing's word (`inode/proof.rs`): where the first of them meets another version, the object's own
-//! version is read in its place.
+//! Reads of files that were opened on a listing's word (`inode/proof.rs`): if the first read meets another version than the listing named,
+//! the engine reads the object's own version instead.
 
 use std::sync::OnceLock;
 
@@ -18,7 +18,7 @@ use crate::sync::{Arc, Mutex};
 pub(super) struct Resized(Arc<OnceLock<Kernel>>);
 
 struct Kernel {
-    /// A short answer to a read tells it where a file ends.
+    /// The kernel learns from a short answer to a read where a file ends.
     learns_sizes: bool,
     /// Held during the notification, so that others wait for its end.
     telling: Mutex<()>,
@@ -32,8 +32,8 @@ impl std::fmt::Debug for Resized {
 }
 
 impl Resized {
-    /// Notifies it, once for each size that was wrong: a second time could come between a request and its short answer, which would not count
-    /// then. On return the notification has arrived.
+    /// Notifies the kernel, once for each wrong size: a second notification could come between a request and its short answer, which the
+    /// kernel would then ignore. On return the notification has arrived.
     pub(super) fn tell(&self, inodes: &InodeTable, ino: InodeNo) {
         if let Some(kernel) = self.0.get() {
             let _telling = kernel.telling.lock();
@@ -49,7 +49,7 @@ impl Resized {
     }
 }
 
-/// The context of a read of such a file, beyond its reader.
+/// The context of a read of a file that was opened on a listing's word.
 pub(super) struct Listed {
     handle: Arc<FileHandle>,
     inodes: InodeTable,
@@ -76,7 +76,7 @@ impl FileSystem {
 }
 
 impl Listed {
-    /// Answers a read with what came, or with what the object's own version has there.
+    /// Answers a read with the bytes that came, or with those of the object's own version.
     pub(super) fn answer(
         self,
         (offset, len): (u64, usize),
@@ -121,11 +121,12 @@ impl Listed {
         };
         let why = || format!("\"{}\" has {own_size} bytes, and a listing said {size}", id.key.as_str());
         if own_size < size && (reading.course.is_direct || !self.resized.is_learnt()) {
-            // The kernel reads on up to the size that it knows, and would take zeros for what is missing. What it reads for a mapping does
-            // not differ from what it reads past its cache.
+            // The kernel reads on up to the size that it knows, and would show zeros for the missing bytes. A read for a mapping looks the
+            // same as one past the page cache.
             return Err(Error::new(Errno::STALE, why()));
         }
-        // In this order: a read that fails because the file ends before it makes the kernel send another, which counts if the notification came before.
+        // The notification comes first: a read behind the file's end fails, the kernel sends another, and the kernel believes its short
+        // answer only if the notification came before.
         if own_size != size {
             self.resized.tell(&self.inodes, ino);
         }

@@ -1,9 +1,9 @@
 //! Stored files that programs change in memory (`mmap` with MAP_SHARED): refused, since an object can't be changed in place.
 //!
 //! FUSE does not report `mmap`. A file that is opened with O_RDWR and without O_TRUNC can be mapped for writing, and the kernel sends the
-//! changed pages later: at msync, fsync, close or munmap, or when it needs memory. It chooses the handle among those of the file, and
-//! gives an error to the next close or fsync of the file by any program: one that only reads would hear of it. So the kernel
-//! hears of none; msync, fsync and close of the handles that could change the file fail here, each time.
+//! changed pages later: at msync, fsync, close or munmap, or when it needs memory. The kernel chooses any handle of the file, and would
+//! report an error to the next close or fsync of the file by any program, also by one that only reads. So the kernel gets no error; msync,
+//! fsync and close of the handles that could change the file fail here, each time.
 
 use rustix::io::Errno;
 
@@ -25,7 +25,7 @@ impl FileSystem {
             }
         }
         if is_news {
-            // A program that closed its descriptor before it changed the mapping, and calls no msync, hears of it nowhere else.
+            // A program that closed its descriptor before it changed the mapping, and calls no msync, gets no error: only the log tells.
             tracing::warn!("mmap failed: {}", self.refused_change(ino));
         }
     }

@@ -1,5 +1,6 @@
 //! Directories that the bucket has while nothing is in them, with `--directory-markers`: an object of the directory's name and a `/`. With
-//! `--keep-metadata` it keeps the attributes of its directory, which are those of its last HEAD for as long as a directory's facts hold.
+//! `--keep-metadata` the marker keeps the attributes of its directory. The mount shows those of the last HEAD for as long as a directory's
+//! facts hold.
 
 use rustix::io::Errno;
 
@@ -13,14 +14,14 @@ use crate::sync::Arc;
 
 /// The MIME type of a marker, as s3fs and the console of AWS give it.
 const CONTENT_TYPE: &str = "application/x-directory";
-/// Another client may store or remove a marker between two requests: then it is looked at again, so often. Doubling it follows a busier client.
+/// Attempts at a marker that another client stores or removes between two requests. Doubling it follows a busier client.
 const ATTEMPTS_MAX: usize = 3;
 
 impl FileSystem {
-    /// Stores the marker of a directory that was made here, if the mount does so. Another client's marker is as good.
+    /// Stores the marker of a directory that was made here, with `--directory-markers`. A marker of another client does as well.
     ///
     /// # Errors
-    /// The errors of the store; the directory is here only.
+    /// The errors of the store; the directory exists in this mount only.
     pub(super) async fn store_marker(&self, ino: InodeNo, maker: Maker) -> Result<()> {
         if !self.config.directory_markers {
             return Ok(());
@@ -43,7 +44,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Stores a marker with these attributes; false if there is one.
+    /// Stores a marker with these attributes; false if the bucket has one.
     async fn put_marker(&self, key: ObjectKey, kept: &Kept) -> Result<bool> {
         let upload = self.uploader.create(key, true);
         let mut words = Words::new();
@@ -90,7 +91,7 @@ impl FileSystem {
         Attr { valid_for: attr.valid_for.min(left), ..attr }
     }
 
-    /// Has the attributes of a directory known.
+    /// Asks the store for the attributes of a directory, unless they are known.
     ///
     /// # Errors
     /// The errors of the store.
@@ -106,7 +107,7 @@ impl FileSystem {
         let asked = self.clock.now();
         let kept = match keeping.keeper.ask_marker(key).await {
             Ok(kept) => kept,
-            // The names can be listed and the marker not read: the flags say its attributes.
+            // The keys of this mount may list names and not read the marker: the directory shows the attributes of the flags.
             Err(error) if error.is_denied() => Kept::default(),
             Err(error) => return Err(refused(&error, key, "reading the attributes of a directory")),
         };

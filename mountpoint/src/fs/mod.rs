@@ -118,7 +118,7 @@ pub struct FileSystem {
     io_modes: IoModes,
     read_modes: ReadModes,
     resized: listed::Resized,
-    /// Told of each handle for reading that is released.
+    /// Rung by each release of a handle for reading.
     reader_left: Notify,
     /// The mount of this file system, once it is known.
     mount: OnceLock<process::OwnMount>,
@@ -175,7 +175,7 @@ impl FileSystem {
         }
     }
 
-    /// Names may change, by this.
+    /// The file system with a mover, by which names may change.
     pub fn renaming(self, mover: Mover) -> Self {
         Self { mover: Some(mover), ..self }
     }
@@ -208,7 +208,7 @@ impl FileSystem {
 
     /// Allows the kernel to read files of the disk cache by itself. Call it before the first open.
     pub fn allow_passthrough(&self, backings: Backings) {
-        // The kernel would go on to read such a file while programs write it by way of the stage.
+        // The kernel would go on to read the cache's file while programs write the staged one.
         if self.full.is_some() {
             return;
         }

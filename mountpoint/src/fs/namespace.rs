@@ -9,8 +9,8 @@ use super::{Attr, Attributes, Entry, Error, FileSystem, HandleNo, Maker, Result}
 use crate::inode::{DirEntry, ErrorKind, Found, InodeNo, TimeWish, Unlinked};
 use crate::sync::Mutex;
 
-/// Entries of a listing whose attributes are asked for at once, ahead of those that the kernel wants. Doubling it helps a long listing on a distant
-/// store, and asks in vain where a program reads no further.
+/// Entries of a listing whose attributes are asked for at once, ahead of the kernel's requests. Doubling it helps a long listing on a
+/// distant store, and wastes requests where a program reads no further.
 const AHEAD: usize = 512;
 /// The changes that a setattr asks for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,14 +32,14 @@ pub struct SetAttr {
 }
 
 impl SetAttr {
-    /// Whether mode and owner, as far as they are to be set, are what the file shows.
+    /// Whether the file shows the wanted mode and owner already.
     fn keeps_mode_and_owner(&self, attr: &Attr) -> bool {
         let keeps = |wish: Option<u32>, shown| wish.is_none_or(|wish| wish == shown);
         let bits = self.mode.map(|mode| mode & 0o7777);
         keeps(bits, attr.mode.into()) && keeps(self.uid, attr.uid) && keeps(self.gid, attr.gid)
     }
 
-    /// The same of its times.
+    /// Whether the file shows the wanted times already.
     fn keeps_times(&self, attr: &Attr) -> bool {
         let keeps = |wish: Option<TimeWish>, shown| wish.is_none_or(|wish| wish == TimeWish::At(shown));
         keeps(self.accessed, attr.accessed) && keeps(self.modified, attr.modified)
@@ -71,7 +71,7 @@ pub struct StatFs {
 }
 
 impl FileSystem {
-    /// A name, if memory has the answer.
+    /// Looks a name up, if memory has the answer.
     pub fn try_lookup(&self, parent: InodeNo, name: &OsStr) -> Option<Result<Entry>> {
         if self.keeps().is_some() {
             return None;
@@ -79,7 +79,7 @@ impl FileSystem {
         Some(self.inodes.try_lookup(parent, name)?.map(|f| self.entry(&f)).map_err(Error::from))
     }
 
-    /// A name. The kernel holds one more reference to what is found.
+    /// Looks a name up. The kernel holds one more reference to the inode that is found.
     pub async fn lookup(&self, parent: InodeNo, name: &OsStr) -> Result<Entry> {
         let found = self.inodes.lookup(parent, name).await?;
         match self.learn(found.ino).await {
@@ -102,7 +102,7 @@ impl FileSystem {
         }
     }
 
-    /// A name that was found, with the attributes that are known.
+    /// The entry of a name that was found, with the known attributes.
     pub(super) fn entry(&self, found: &Found) -> Entry {
         Entry { attr: self.attr(found.ino, &found.stat), valid_for: found.entry_valid_for }
     }
@@ -133,7 +133,7 @@ impl FileSystem {
         }
         let attr = self.getattr(ino).await?;
         let local = self.inodes.is_local(ino);
-        // By its path, any program may ask. It hears the error, and the writer's file is not its own.
+        // By path, any program may ask. The program gets the error, and the writer goes on.
         let is_set = match (wish.size, wish.handle) {
             (Some(size), Some(handle)) => self.set_size(handle, size)?,
             _ => false,
@@ -188,7 +188,7 @@ impl FileSystem {
         self.may_change()?;
         let made = self.inodes.mkdir(parent, name).await?;
         if let Err(error) = self.store_marker(made.ino, maker).await {
-            // Nothing is in it, and it is not in the bucket.
+            // The directory is empty and not in the bucket.
             let _ = self.inodes.rmdir(parent, name, false).await;
             self.forget(made.ino, 1);
             return Err(error);
@@ -213,7 +213,7 @@ impl FileSystem {
             match self.inodes.unlink(parent, name, self.config.allow_delete).await {
                 Ok(Unlinked::Gone) => return Ok(()),
                 Ok(Unlinked::Busy { writer }) => self.cancel_writer(HandleNo(writer)).await?,
-                // It went with its writer.
+                // The name went with its writer.
                 Err(error) if was_written && matches!(error.kind(), ErrorKind::NotFound) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }
@@ -230,7 +230,7 @@ impl FileSystem {
         Ok(no)
     }
 
-    /// The names from `offset` on, `.` and `..` first; none at the end.
+    /// The names of a directory from `offset` on, `.` and `..` first; no name at the end.
     pub async fn readdir(&self, handle: HandleNo, offset: u64, max: usize) -> Result<Vec<DirItem>> {
         let dir = self.dirs.get(handle)?;
         let entries = dir.listing.entries(&self.inodes, offset, max).await?;
@@ -241,7 +241,7 @@ impl FileSystem {
         Ok(self.items(dir.ino, entries))
     }
 
-    /// The same from memory; `None` when a page must be waited for.
+    /// The names of a directory from `offset` on, from memory; `None` if a page is still to come.
     pub fn try_readdir(&self, handle: HandleNo, offset: u64, max: usize) -> Option<Result<Vec<DirItem>>> {
         let dir = self.dirs.find(handle)?;
         let entries = dir.listing.try_entries(&self.inodes, offset, max)?;
@@ -260,7 +260,7 @@ impl FileSystem {
         entries.into_iter().map(item).collect()
     }
 
-    /// The kernel takes these items of a listing as looked up: one more reference each. `None` for `.` and `..`.
+    /// Makes entries of these items of a listing, each with one more reference of the kernel. `None` for `.` and `..`.
     pub fn remember(&self, handle: HandleNo, items: &[DirItem]) -> Vec<Option<Entry>> {
         let Some(dir) = self.dirs.find(handle) else { return vec![None; items.len()] };
         let is_name = |item: &&DirItem| item.name() != "." && item.name() != "..";

@@ -1,7 +1,7 @@
 //! Open files and directories that outlive an engine: recorded while they are open, taken over by the engine that follows.
 //!
-//! A file that is being written does not outlive it: each call on its handle fails until it is closed, so that no program takes it for
-//! stored.
+//! A file that is being written does not outlive its engine: each call on its handle fails until its close, so that no program believes the
+//! file stored.
 
 use std::sync::OnceLock;
 
@@ -15,8 +15,8 @@ use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, Mutex};
 
 impl FileSystem {
-    /// Takes over what an engine before this one had open, and records from now on. `runtime` runs the listings. Before the kernel's first
-    /// request.
+    /// Takes over the open files and directories of an earlier engine, and records from now on. `runtime` runs the listings. Call it before
+    /// the kernel's first request.
     #[must_use]
     pub fn outliving(
         self,
@@ -110,7 +110,7 @@ impl FileSystem {
             let name = item.name().to_str().filter(|_| item.offset > 2).unwrap_or_default();
             let place = Place { offset: item.offset, name: name.into() };
             let before = std::mem::replace(&mut places[1], place);
-            // The kernel asks again where this answer does not reach it.
+            // If this answer is lost, the kernel asks again from the same offset.
             if places[0].offset != asked || before.offset == asked {
                 places[0] = before;
             }
@@ -119,7 +119,7 @@ impl FileSystem {
         journal.record(&Record::Listing(outlive::Listing { handle, ino, places: places.clone() }));
     }
 
-    /// The kernel asked for the names of an open directory from `offset` on, and is about to get those up to this one.
+    /// Notes that the kernel asked for the names of an open directory from `offset` on, and is about to get those up to this one.
     pub fn gives(&self, no: HandleNo, offset: u64, last: &DirItem) {
         self.record_listing(no, Some((offset, last)));
     }

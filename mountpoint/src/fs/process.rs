@@ -2,8 +2,9 @@
 //! it never waits, neither for a network nor for the process.
 //!
 //! A program closes its close-on-exec files inside execve(2), and the kernel locks the process until these FLUSH are answered. Reading
-//! `stat`, `maps` or `environ` of the thread, or following one of its links (`fd/N`, `exe`, `ns/`), waits for that lock: the FUSE thread and
-//! the program would wait for each other for ever. `status`, `fdinfo/` and `mountinfo` do not take it. This room reads nothing else there.
+//! `stat`, `maps` or `environ` of the thread, or following one of its links (`fd/N`, `exe`, `ns/`), waits for that lock: the FUSE thread
+//! and the program would wait for each other for ever. `status`, `fdinfo/` and `mountinfo` do not take it. This file reads nothing else in
+//! `/proc`.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -54,12 +55,12 @@ impl OwnMount {
     }
 }
 
-/// Descriptors of one process that [`holds`] looks at; with more, it does not know. Doubling it doubles the longest time that a
-/// FUSE thread spends here.
+/// Descriptors of one process that [`holds`] looks at; of a process with more, it does not know the answer. Doubling it doubles the longest
+/// time that a FUSE thread spends here.
 const DESCRIPTORS_MAX: usize = 1024;
 
-/// Threads of one process that are looked at: mostly the first one has its descriptors, and only those that have ended have not. Doubling it
-/// doubles the longest time that a FUSE thread spends here.
+/// Threads of one process that are looked at: mostly the first thread has the descriptors; only threads that have ended lack them. Doubling
+/// it doubles the longest time that a FUSE thread spends here.
 const THREADS_MAX: usize = 64;
 
 /// FUSE names the calling *thread*; a file is opened by one thread and often closed by another of the same process.
@@ -74,7 +75,7 @@ pub(super) fn program(tid: u32) -> Option<Box<str>> {
     Some(status.lines().next()?.strip_prefix("Name:")?.trim().into())
 }
 
-/// `None` when the thread is gone or is of a process namespace that we can't see.
+/// The process of a thread. `None` if the thread is gone, or in a process namespace that the engine can't see.
 pub(super) fn thread_group(tid: u32) -> Option<u32> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
@@ -115,7 +116,8 @@ pub(super) fn holds(tid: u32, mount: OwnMount, ino: InodeNo, which: Which) -> Op
     })
 }
 
-/// The same for a sandboxed engine, by its helper. `device`: major and minor number of the mount, `mount`: its own number.
+/// The answer of [`holds`] for a sandboxed engine, which its helper gives. `device`: major and minor number of the mount, `mount`: its own
+/// number.
 pub fn holds_for(tid: u32, device: (u32, u32), mount: Option<u32>, ino: u64, writing: bool) -> Option<bool> {
     let which = if writing { Which::Writing } else { Which::All };
     let device = DeviceNo { major: device.0, minor: device.1 };

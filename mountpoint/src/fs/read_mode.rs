@@ -16,7 +16,7 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 /// How files are opened for reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadMode {
-    /// Past the page cache where the files before were read so that it only costs.
+    /// Past the page cache for programs that gained nothing from it with earlier files.
     Auto,
     /// Reads go through the page cache.
     #[default]
@@ -25,21 +25,23 @@ pub enum ReadMode {
     Direct,
 }
 
-/// The least size of a file that `auto` opens past the page cache. Smaller ones are read again more often, and cost little.
+/// The least size of a file that `auto` opens past the page cache. Smaller files are read again more often, and cost little.
 const LARGE: u64 = 32 << 20;
 
 /// The least first request of a program that reads in large pieces: the kernel's read-ahead begins with 16 to 128 KiB for a program that
 /// reads 64 KiB or less.
 const PIECE: u32 = 256 << 10;
 
-/// The same of a file past the page cache, where the request is the program's own. Below, the page cache costs less.
+/// The least first request of a program on a file past the page cache, where the request is the program's own. For smaller requests the
+/// page cache costs less.
 const PIECE_DIRECT: u32 = 64 << 10;
 
-/// Files in a row that were read once before the next goes past the page cache; fourfold after each that was read again.
+/// Files in a row that were read once, before the next file bypasses the page cache; four times as many after each file that was read
+/// again.
 const PASSES: u32 = 4;
 const PASSES_MAX: u32 = PASSES << 16;
 
-/// Files whose second reading is noticed. Doubling it notices those that lie further back, of which fewer pages are left.
+/// Files whose second reading is noticed. Doubling it notices files that lie further back, of which fewer pages are left.
 const REMEMBERED: usize = 256;
 
 /// The most programs that are watched one by one; beyond it, all begin anew.
@@ -92,7 +94,7 @@ impl Course {
         Self { is_direct, ..Self::default() }
     }
 
-    /// A read was asked for.
+    /// Takes in a read.
     pub(super) fn read(&self, offset: u64, len: usize) {
         if self.size < LARGE {
             return;
@@ -103,7 +105,7 @@ impl Course {
         }
     }
 
-    /// Whether it was read in large pieces, all of it and hardly more.
+    /// Whether the whole file was read in large pieces, and hardly any of it twice.
     fn is_pass(&self) -> bool {
         let bytes = self.bytes.load(Relaxed);
         let least = if self.is_direct { PIECE_DIRECT } else { PIECE };
@@ -125,14 +127,14 @@ impl ReadModes {
 
     /// Begins the course of a file of `size` bytes that this thread opens.
     pub(super) fn begin(&self, size: u64, tid: u32) -> Course {
-        // Reads that teach nothing are not counted.
+        // Only reads that `auto` learns from are counted.
         match self.mode == ReadMode::Auto && size >= LARGE {
             true => Course::new(size, program(tid).unwrap_or_default()),
             false => Course::new(0, Box::default()),
         }
     }
 
-    /// Whether a file that is opened for reading goes past the page cache. `shared`: it is open already.
+    /// Whether a file that is opened for reading bypasses the page cache. `shared`: another handle has it open.
     pub(super) fn is_direct(&self, ino: InodeNo, course: &Course, shared: impl FnOnce() -> bool) -> bool {
         match self.mode {
             ReadMode::Buffered => false,
@@ -160,7 +162,7 @@ impl ReadModes {
             seen.programs.clear();
         }
         let habit = seen.programs.entry(course.program.clone()).or_default();
-        // Read in part, in small pieces or in disorder: what comes next may be so too.
+        // The file was read in part, in small pieces or in disorder: the program's next file may be, too.
         habit.passes = if course.is_pass() { habit.passes.saturating_add(1) } else { 0 };
         if seen.read.len() == REMEMBERED {
             seen.read.pop_front();
@@ -170,7 +172,7 @@ impl ReadModes {
 }
 
 impl Seen {
-    /// A file is read a second time, for which the page cache would have been right.
+    /// Takes in that a file is read a second time: the page cache would have helped.
     fn again(&mut self) {
         self.programs.clear();
         self.needed = self.needed.saturating_mul(4).min(PASSES_MAX);

@@ -1,7 +1,7 @@
 //! Opens for writing of a file that is open for reading: such an open waits for readers whose last close has begun.
 //!
-//! close(2) waits for the FLUSH of its descriptor, but not for the RELEASE of the open file: another thread may take the RELEASE after
-//! the OPEN that follows it. A handle that was flushed once has most likely been closed for good.
+//! close(2) waits for the FLUSH of its descriptor, but not for the RELEASE of the open file: another thread may take the RELEASE after the
+//! OPEN that follows it. So a handle with one flush has most likely been closed for good.
 
 use std::time::Duration;
 
@@ -18,11 +18,11 @@ use crate::inode::InodeNo;
 const CLOSED: Duration = Duration::from_secs(10);
 
 impl FileSystem {
-    /// Waits a moment while this file's readers are being closed, and longer while no process that opened it has a descriptor of it; the
-    /// caller tries again then.
+    /// Waits a moment while this file's readers are being closed, and longer while no process that opened the file has a descriptor of it.
+    /// The caller then tries again.
     ///
     /// # Errors
-    /// `PERM`: one of them stays.
+    /// `PERM`: a reader stays.
     pub(super) async fn wait_for_readers(&self, ino: InodeNo) -> Result<()> {
         let begun = self.clock.now();
         let mut end = begun + MOMENT;

@@ -1,7 +1,7 @@
 //! rename.
 //!
-//! S3 has no rename. With `--allow-rename` it is a copy by the store and a delete; without, it is refused and nothing is sent. RenameObject
-//! is never sent: most stores answer it with 200 and an empty object.
+//! S3 has no rename. With `--allow-rename` a rename is a copy by the store and a delete; without, it is refused and no request is sent.
+//! RenameObject is never sent: most stores answer it with 200 and an empty object.
 
 use std::ffi::OsStr;
 
@@ -15,8 +15,7 @@ use crate::moves::{self, Copied, Mover, Replaces, Source};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 use crate::upload;
 
-/// Another client may change what is under the new name between the look at it and the copy: then it is looked at again, so often. Doubling it
-/// follows a busier writer.
+/// Attempts at a rename whose target another client changes between the look at it and the copy. Doubling it follows a busier writer.
 const ATTEMPTS_MAX: usize = 3;
 /// RENAME_NOREPLACE of renameat2(2).
 const NO_REPLACE: u32 = 1;
@@ -35,8 +34,8 @@ impl FileSystem {
     /// Gives a file or directory another name. `flags`: those of renameat2(2).
     ///
     /// # Errors
-    /// The errors of rename(2); the old name is there still, then. `STALE`: another client changes one of the names again and again. A store that
-    /// copied and does not let us delete: its error, and the copy is taken back where nothing was replaced.
+    /// The errors of rename(2); the old name is still there. `STALE`: another client changes one of the names again and again. If the store
+    /// copied and refuses the delete: the store's error, and the copy is deleted if it replaced nothing.
     pub async fn rename(
         &self,
         parent: InodeNo,
@@ -52,7 +51,7 @@ impl FileSystem {
         }
     }
 
-    /// The same of objects, and of files that are being written. `pending`: a file under the new name that is held, and may go unstored.
+    /// Renames objects, and files that are being written. `pending`: a held file under the new name that need not be stored.
     pub(super) async fn rename_as_object(
         &self,
         (parent, name): (InodeNo, &OsStr),
@@ -117,7 +116,7 @@ impl FileSystem {
         Error::new(errno, why).already_logged()
     }
 
-    /// Whether it is done: false if what is under the new name is not what was seen there.
+    /// Moves an object. Returns false if the new name does not have the version that was seen there.
     async fn move_object(
         &self,
         mover: &Mover,
@@ -129,7 +128,7 @@ impl FileSystem {
         let copied = match mover.copy(from, to, &replaces).await {
             Ok(copied) => copied,
             Err(error) => {
-                // The facts in memory about the two names may be wrong.
+                // The known facts about the two names may be wrong.
                 self.inodes.doubt_names(names);
                 return match error {
                     moves::Error::Taken => Ok(false),
@@ -137,7 +136,7 @@ impl FileSystem {
                 };
             }
         };
-        // Before the delete: a read that misses its object looks here for the new key.
+        // This comes before the delete: a read that misses its object looks in the prefetcher for the new key.
         self.prefetcher.moved(&copied.source, &copied.id);
         self.kept_moved(&copied);
         let source = match mover.delete_source(&copied).await {
@@ -214,7 +213,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// A file of a renamed directory that is being written: as one that is renamed itself. One that takes no more bytes is moved now.
+    /// Renames a file of a renamed directory that is being written, as if it were renamed itself. A file that takes no more bytes is moved
+    /// now.
     async fn follow_directory(
         &self,
         mover: &Mover,
@@ -261,8 +261,8 @@ impl FileSystem {
         }
     }
 
-    /// A file that is being written. Up to one part its key changes; beyond, its upload bears the old one, and its object is moved once it is
-    /// stored. Whether it is done: false where it takes no more bytes, and is to be renamed as what it became.
+    /// Renames a file that is being written. Up to one part its key changes; beyond, its upload has the old key, and the object is moved
+    /// once it is stored. Returns false if the file takes no more bytes: then the stored object has to be renamed.
     async fn rename_writer(
         &self,
         writer: HandleNo,
@@ -271,7 +271,7 @@ impl FileSystem {
         over: Option<ETag>,
     ) -> Result<bool> {
         let Some(open) = self.files.find(writer) else {
-            // About to be there, or gone just now.
+            // The handle is about to be there, or gone just now.
             tokio::task::yield_now().await;
             return Ok(false);
         };

@@ -1,8 +1,9 @@
 //! Reads of a file that has fewer bytes than the kernel knows, from a listing of a store whose listings lie: which of them get an answer. Pure.
 //!
-//! The kernel fills the rest of a short answer with zeros, and takes its end for the end of the file: but only the first one counts of those
-//! whose requests were under way at once. So none is short but that in which the file ends, and none under way when the size was found to be
-//! wrong. The others fail. The kernel asks for a page again that it read ahead in vain, once a program waits for it.
+//! The kernel fills the rest of a short answer with zeros, and takes its end for the end of the file: but only the first one counts of
+//! those whose requests were under way at once. So only the read in which the file ends gets a short answer, and no read that was under way
+//! when the wrong size was found. All other reads behind the end fail. Where the kernel read ahead in vain, it asks again for a page once a
+//! program waits for it.
 
 /// The end of such a file, for one handle that reads through the page cache.
 #[derive(Debug)]
@@ -13,12 +14,12 @@ pub(super) struct Short {
 }
 
 impl Short {
-    /// A file that was opened when the size was known.
+    /// The end of a file whose right size was known at the open.
     pub(super) fn before_reads(size: u64) -> Self {
         Self { size, amid_reads: false }
     }
 
-    /// A file whose size was found by reads that go on.
+    /// The end of a file whose right size was found while reads of it were under way.
     pub(super) fn amid_reads(size: u64) -> Self {
         Self { size, amid_reads: true }
     }

@@ -1,6 +1,6 @@
 //! write, flush, fsync, release, newcomers and the end of the mount: the life of a file during its writing.
 //!
-//! One table decides what each of them means ([`Stage`]); this file carries the decision out.
+//! One table decides what each operation means ([`Stage`]); this file carries the decision out.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -26,7 +26,7 @@ type Outcome = std::result::Result<ObjectMeta, upload::Error>;
 /// The work left after the release of a file.
 #[derive(Debug)]
 pub enum Released {
-    /// A file that was written is completed, or given up.
+    /// A written file is completed, or given up.
     Written(Decision),
     /// A handle of the stage is gone.
     Staged,
@@ -85,13 +85,13 @@ impl FileSystem {
                 done(result.map_err(Error::from));
             }),
         );
-        // If its thread is killed, programs that share the descriptor go on behind its bytes, which are taken.
+        // If the thread is killed, programs that share the descriptor write on behind these bytes, which are taken.
         if waits {
             self.inodes.written(open.ino, writer.upload.length());
         }
     }
 
-    /// close(2) of one descriptor by thread `tid`. `None`: wait for the outcome with [`FileSystem::fsync`].
+    /// close(2) of one descriptor by thread `tid`. `None`: the caller waits for the outcome with [`FileSystem::fsync`].
     pub fn try_flush(&self, handle: HandleNo, tid: u32) -> Option<Result<()>> {
         let open = match self.files.get(handle) {
             Ok(open) => open,
@@ -137,14 +137,14 @@ impl FileSystem {
         let another_writes = is_opener
             && holds_another != Some(true)
             && last.get().is_some_and(|(thread, process)| {
-                // A thread that has ended has no descriptors: its process has them still.
+                // A thread that has ended has no descriptors, but its process still has them.
                 let holds = |thread| holds(thread) == Some(true);
                 process != open.opener && (holds(thread) || threads(process).any(holds))
             });
         Closer { is_opener, holds_another, another_writes }
     }
 
-    /// Completes a file that is being written; its outcome is the answer, however often it is asked.
+    /// Completes a file that is being written; each call returns the same outcome.
     pub async fn fsync(&self, handle: HandleNo) -> Result<()> {
         let open = self.files.get(handle)?;
         if let Mode::Staged(staged) = &open.mode {
@@ -155,7 +155,7 @@ impl FileSystem {
         self.finish(&open, writer).await.map(drop).map_err(Error::from)
     }
 
-    /// The close or fsync (`operation`) of this handle was interrupted. The upload goes on to its end; the log tells of it.
+    /// Takes in that the close or fsync (`operation`) of this handle was interrupted. The upload goes on; the log tells its end.
     pub fn nobody_waits(&self, handle: HandleNo, operation: &'static str) {
         if let Some(open) = self.files.find(handle)
             && let Mode::Write(writer) = &open.mode
@@ -165,7 +165,7 @@ impl FileSystem {
         }
     }
 
-    /// Another open of the file of this writer. Waits while the file is being stored; the caller tries again then.
+    /// Handles another open of this writer's file. Waits while the file is being stored; then the caller tries again.
     ///
     /// # Errors
     /// `PERM`: the writer goes on.
@@ -193,7 +193,8 @@ impl FileSystem {
         }
     }
 
-    /// The removal of the name of this writer's file. Gives the file up if all its descriptors are closed; the caller tries again then.
+    /// Handles the removal of the name of this writer's file. Gives the file up if all its descriptors are closed; then the caller tries
+    /// again.
     ///
     /// # Errors
     /// `PERM`: the writer goes on.
@@ -219,10 +220,10 @@ impl FileSystem {
         }
     }
 
-    /// A program sets the size of a file that it writes. Whether it is a longer one, which the file shows from now on.
+    /// Sets the size of a file that a program writes. Returns whether the new size is larger: the file shows it from now on.
     ///
     /// # Errors
-    /// It is shorter than what is written: the file is not stored then.
+    /// The size is smaller than the written bytes: the file will not be stored.
     pub(super) fn set_size(&self, handle: HandleNo, size: u64) -> Result<bool> {
         let Some(open) = self.files.find(handle) else { return Ok(false) };
         let Mode::Write(writer) = &open.mode else { return Ok(false) };
@@ -236,8 +237,8 @@ impl FileSystem {
         }
     }
 
-    /// Undoes an open whose caller was killed before the reply reached it, as if it had never been: nothing is stored, and what was there
-    /// stays.
+    /// Undoes an open whose caller was killed before the reply reached it, as if the open had never been: nothing is stored, and the object
+    /// that was there stays.
     pub async fn take_back(&self, handle: HandleNo) {
         if let Some(open) = self.files.find(handle)
             && let Mode::Staged(staged) = &open.mode
@@ -275,7 +276,7 @@ impl FileSystem {
         self.keep_rest(ino, key.unwrap_or_else(|| writer.upload.key()), meta).await
     }
 
-    /// Tells the inode table how it ended, once.
+    /// Tells the inode table how the upload ended, once.
     fn settle(&self, open: &FileHandle, writer: &Writer, outcome: &Outcome) {
         let _settling = writer.settling.lock();
         if writer.upload.tell(Event::Settle) == Decision::Done {
@@ -296,7 +297,8 @@ impl FileSystem {
         }
     }
 
-    /// Gives a file up, if it is not too late. Its name is free, or what it was before, at once; returns when the store has answered.
+    /// Gives a file up, if its upload can still be stopped. Its name is free at once, or shows the earlier object; the call returns when
+    /// the store has answered.
     async fn give_up(&self, open: &FileHandle, writer: &Writer) {
         writer.upload.give_up();
         if let Some(error) = writer.upload.error() {
@@ -306,7 +308,8 @@ impl FileSystem {
         let _ = self.finish(open, writer).await;
     }
 
-    /// The last descriptor is gone. The caller answers the kernel first, and then calls [`FileSystem::finish_released`] with the result.
+    /// Releases a handle whose last descriptor is gone. The caller answers the kernel first, and then calls [`FileSystem::finish_released`]
+    /// with the result.
     pub fn release(&self, handle: HandleNo) -> Result<Option<Released>> {
         if self.files.is_lost(handle) {
             return Ok(None);
@@ -338,7 +341,7 @@ impl FileSystem {
             Released::Staged => return self.release_staged(handle).await,
             Released::Read(ino) => return self.reader_left_stage(ino).await,
         };
-        // Found by others (a new open, the end of the mount) until it is settled, then removed.
+        // Others (a new open, the end of the mount) find the handle until it is settled; then it is removed.
         let Some(open) = self.files.find(handle) else { return };
         let Mode::Write(writer) = &open.mode else { return };
         match decision {
@@ -353,15 +356,15 @@ impl FileSystem {
                 );
                 self.give_up(&open, writer).await;
             }
-            // An error that close(2) or fsync tells, or the log in their place, is not news.
+            // close(2), fsync or the log has told this error already.
             _ => drop(self.finish(&open, writer).await),
         }
         self.files.remove(handle);
     }
 
-    /// The mount ends. What was closed is completed, since close(2) has answered or was interrupted; what is still being
-    /// written is given up, so that no half upload stays in the store. All at once. A device that others go on using is left within `limit`;
-    /// else this goes on as long as bytes move, and for up to 2.5 times `limit` without.
+    /// Ends all writing when the mount ends. Closed files are completed, since close(2) has answered or was interrupted; files that are
+    /// still being written are given up, so that no half upload stays in the store. All files go side by side. If other programs go on
+    /// using the device, this takes at most `limit`; else it goes on as long as bytes move, and for up to 2.5 times `limit` without.
     pub async fn end(self: &Arc<Self>, limit: Duration, how: MountEnd) {
         // No file waits for a turn any more.
         self.uploader.ends();
@@ -376,10 +379,10 @@ impl FileSystem {
         }
     }
 
-    /// Programs close files while others are being stored.
+    /// Ends the writers of a living mount, whose programs close files while others are being stored.
     async fn end_writers_of_the_living(self: &Arc<Self>, limit: Duration) {
         loop {
-            // Once at least: it waits for the aborts of files that failed, too.
+            // At least one round: it also waits for the aborts of failed uploads.
             self.end_writers(limit, MountEnd::Left).await;
             if self.unsettled().is_empty() {
                 return;
@@ -387,7 +390,7 @@ impl FileSystem {
         }
     }
 
-    /// Handles of files whose outcome is not known to all.
+    /// Handles of files whose outcome the inode table or a program does not know yet.
     fn unsettled(&self) -> Vec<Arc<FileHandle>> {
         let mut open = self.files.all();
         open.retain(|open| matches!(&open.mode, Mode::Write(writer) if !is_settled(writer)));
@@ -425,7 +428,7 @@ impl FileSystem {
 
     async fn end_writer(&self, open: &FileHandle, limit: Duration, how: MountEnd) {
         let Mode::Write(writer) = &open.mode else { return };
-        // `umount -l -f` leaves nothing in the table of mounts, and programs with open files.
+        // After `umount -l -f` the table of mounts lacks the mount, but programs still have files open.
         let holds = || {
             self.mount.get().and_then(|&mount| holds(open.opener, mount, open.ino, Which::All)) == Some(true)
         };
@@ -451,12 +454,12 @@ impl FileSystem {
     }
 }
 
-/// Whether its outcome is known to all.
+/// Whether everything that waits for the outcome of a writer knows it.
 fn is_settled(writer: &Writer) -> bool {
     matches!(writer.upload.stage(), Stage::Stored { settled: true } | Stage::Failed { settled: true })
 }
 
-/// Logs, once, the error of a closed file that no program receives. The caller that gave an upload up knows already.
+/// Logs, once, the error of a closed file that no program receives. The caller that gave an upload up knows its error already.
 fn report_closed(writer: &Writer, outcome: &Outcome) {
     if let Err(error) = outcome
         && !matches!(error, upload::Error::Aborted)

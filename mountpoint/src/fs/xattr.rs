@@ -18,10 +18,10 @@ const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
 
 impl FileSystem {
-    /// The part that knows attributes.
+    /// The part of the mount that keeps or shows attributes.
     ///
     /// # Errors
-    /// `NOSYS`: the mount has none, and the kernel asks no more.
+    /// `NOSYS`: the mount has no extended attributes, and the kernel does not ask again.
     fn attributes(&self) -> Result<&Keeping> {
         self.kept.as_ref().ok_or_else(|| {
             let why = "this mount has no extended attributes: see --keep-metadata and --xattrs";
@@ -29,7 +29,7 @@ impl FileSystem {
         })
     }
 
-    /// The value of an extended attribute, if memory has the answer: before each write the kernel asks for one that is never there.
+    /// The value of an extended attribute, if memory has the answer. Before each write the kernel asks for an attribute that no file has.
     pub fn try_getxattr(&self, ino: InodeNo, name: &OsStr) -> Option<Result<Vec<u8>>> {
         let keeping = match self.attributes() {
             Ok(keeping) => keeping,
@@ -51,7 +51,7 @@ impl FileSystem {
     /// The value of an extended attribute.
     ///
     /// # Errors
-    /// `NODATA`: there is none; `OPNOTSUPP`: there can't be one of this name.
+    /// `NODATA`: the file has no such attribute; `OPNOTSUPP`: no file can have an attribute of this name.
     pub async fn getxattr(&self, ino: InodeNo, name: &OsStr) -> Result<Vec<u8>> {
         let keeping = self.attributes()?;
         let name = name.to_str().filter(|name| name.starts_with(OF_USER)).ok_or_else(unsupported)?;

@@ -1,11 +1,11 @@
-//! The answer to a request, as bytes that it owns: another thread than the one that made it may send it to the kernel, and later.
+//! The answer to a request, which owns its bytes: another thread may send it to the kernel later.
 
 use crate::prefetch::Bytes;
 
 /// The body of a reply, behind its header.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// Success says it all, or the error does.
+    /// No body: success or the errno in the header says everything.
     Nothing,
     /// `struct fuse_write_out`.
     Short([u8; 8]),

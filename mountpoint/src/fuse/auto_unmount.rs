@@ -1,8 +1,8 @@
 //! `--auto-unmount`: a small process that unmounts when the engine is gone, however it ended.
 //!
-//! It is this program once more, by a hidden flag, and waits for the end of a pipe from the engine. `fusermount3` has an option of that name,
-//! but it does not help a user without `--allow-other`: the kernel refuses its last check of the mount, which it makes as root, and the
-//! dead mount stays.
+//! That process is this program once more, started with a hidden flag. It waits for the end of a pipe from the engine. `fusermount3` has an
+//! option of that name, but it does not help a user without `--allow-other`: `fusermount3` checks the mount as root before it unmounts, the
+//! kernel refuses root that look, and the dead mount stays.
 
 use std::ffi::OsString;
 use std::io;
@@ -23,10 +23,10 @@ use crate::mountinfo;
 
 /// The hidden flag. Behind it come the directory and the device of the mount.
 const FLAG: &str = "--unmount-after-engine";
-/// The name of the process. A `pkill mount-s3` is meant for engines.
+/// The name of the process. It differs from the engine's, so that `pkill mount-s3` ends engines alone.
 const NAME: &str = "s3-unmounter";
 
-/// The engine's hold on its watcher, whose standard input is a pipe from the engine, which closes when the engine ends.
+/// The engine's hold on its watcher. The watcher's standard input is a pipe from the engine, which closes when the engine ends.
 #[derive(Debug)]
 pub(super) struct AutoUnmount(Child);
 
@@ -71,7 +71,7 @@ impl Watcher {
     /// # Errors
     /// The dead mount stays.
     pub fn run(&self) -> anyhow::Result<()> {
-        // An end of the whole unit signals all its processes: the watcher outlives the engine.
+        // When systemd ends a unit, it signals all processes of the unit: the watcher must outlive the engine.
         let _heard = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("taking signals")?;
         let name = std::ffi::CString::new(NAME)?;
         let _ = rustix::thread::set_name(&name);
@@ -84,9 +84,9 @@ impl Watcher {
         Ok(())
     }
 
-    /// The path that unmounts what is left of the mount. Another mount that came to the same place meanwhile has another device, and stays. The
-    /// mount has another path if a directory above it was renamed; at another path it counts if it is dead: a mount that was made since
-    /// ours was unmounted may have got its number.
+    /// The path that unmounts what is left of the mount. A later mount at the same path has another device, and stays. If a directory above
+    /// the mount was renamed, the mount has another path. At another path the mount counts only if it is dead: a mount that was made after
+    /// ours was unmounted may have got the same number.
     fn left(&self, table: &[u8], is_dead: impl Fn(&Path) -> bool) -> Option<PathBuf> {
         match standing(table, &self.dir, self.device, true) {
             Standing::Top(point) => Some(point).filter(|point| *point == self.dir || is_dead(point)),

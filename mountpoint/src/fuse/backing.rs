@@ -40,7 +40,7 @@ unsafe impl Ioctl for BackingMap {
     }
 }
 
-/// Whether this process, or its helper, may register files, as far as it can know.
+/// Whether this process, or its helper, may register files, as far as this process can know.
 pub(super) fn is_allowed() -> bool {
     broker::of_this_process().map_or_else(is_privileged, Broker::registers)
 }
@@ -51,7 +51,7 @@ pub fn is_privileged() -> bool {
         .is_ok_and(|sets| sets.effective.contains(rustix::thread::CapabilitySet::SYS_ADMIN))
 }
 
-/// Registers a file; its number for the answers to OPEN.
+/// Registers a file, and returns its number for the answers to OPEN.
 ///
 /// # Errors
 /// `PERM` without CAP_SYS_ADMIN in the initial user namespace; `LOOP`: the file lies on a file system that is stacked on another, as

@@ -8,14 +8,14 @@ use std::fs::read_to_string;
 
 use crate::broker;
 
-/// Whether this thread ends, whatever its request answers: a signal that kills it is pending, or it is on its way out by one. False
-/// for a thread that we can't see (another process namespace): its request runs to its end.
+/// Whether this thread ends, whatever its request answers: a signal that kills it is pending, or has killed it. False for a thread in
+/// another process namespace, which the engine can't see: its request runs to its end.
 pub(super) fn is_dying(tid: u32) -> bool {
     status_of(tid).is_some_and(|status| awaits_death(&status) || has_ended_by_signal(tid, &status))
 }
 
-/// Whether this thread was killed and is on its way out: what it closes now, it closes because it ends. The kernel lets no signal
-/// interrupt it any more. A program that exits by itself does not count: its user wants its files stored.
+/// Whether this thread was killed and is exiting: it closes its files only because it ends, and no signal can interrupt it any more. A
+/// program that exits by itself does not count: its user wants its files stored.
 pub(super) fn is_killed(tid: u32) -> bool {
     status_of(tid).is_some_and(|status| has_ended_by_signal(tid, &status))
 }
@@ -24,10 +24,11 @@ fn status_of(tid: u32) -> Option<String> {
     read_to_string(format!("/proc/{tid}/status")).ok()
 }
 
-/// A sandboxed engine does not see the exit code of others: its helper looks.
+/// A sandboxed engine can't see the exit code of other processes: its helper looks.
 ///
 /// Reading `stat` of a thread that is inside execve(2) would wait for the end of execve, which may wait for our reply (see
-/// `fs/process.rs`). A thread that exits gives its memory back first, and only then closes its files: one without memory is not there.
+/// `fs/process.rs`). A thread that exits gives its memory back first, and then closes its files: a thread without memory is not inside
+/// execve(2).
 fn has_ended_by_signal(tid: u32, status: &str) -> bool {
     !has_memory(status)
         && broker::of_this_process()
@@ -44,8 +45,8 @@ fn has_memory(status: &str) -> bool {
     status.lines().any(|line| line.starts_with("VmSize:"))
 }
 
-/// `status`: a signal is pending that ends the process. For most of them the kernel puts SIGKILL there. Those that dump core stay
-/// as they are until a thread takes them; they count unless the program catches, ignores or blocks them, or a debugger watches it.
+/// `status`: a signal is pending that ends the process. For most such signals the kernel shows SIGKILL. Signals that dump core show as
+/// themselves until a thread takes them; they count unless the program catches, ignores or blocks them, or a debugger watches it.
 fn awaits_death(status: &str) -> bool {
     const SIGKILL: u64 = 1 << 8;
     // QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.

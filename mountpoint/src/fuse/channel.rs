@@ -1,6 +1,7 @@
-//! A connection that is served: calls the operation of each request, whatever brought it, and sends the answer to where it came from.
+//! A connection that is served: calls the operation of each request, by whichever transport it came, and sends the answer back the same
+//! way.
 //!
-//! Never here: the threads that bring requests. They stand above, in `serve.rs` and `ring/`, and nothing here makes them wait.
+//! Never here: the threads that bring requests. Those are above, in `serve.rs` and `ring/`, and nothing here makes them wait.
 
 use std::io;
 use std::os::unix::ffi::OsStringExt as _;
@@ -26,7 +27,7 @@ use crate::metrics::Metrics;
 use crate::outlive::Journal;
 use crate::sync::Arc;
 
-/// How soon a request whose thread was signalled is looked at again.
+/// Interval at which a request is looked at again whose thread got a signal.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// A connection that is served.
@@ -41,7 +42,7 @@ pub(super) struct Channel<O> {
     pub(super) clock: Clock,
     /// The runtime for work beside the requests.
     runtime: tokio::runtime::Handle,
-    /// Requests of other users are refused but for root's (`allow_root`: the kernel only knows `allow_other`).
+    /// The only user beside root whose requests are served (`allow_root`; the kernel only knows `allow_other`).
     only: Option<u32>,
     /// The journal of a mount that outlives its engine.
     journal: Option<Arc<Journal>>,
@@ -49,7 +50,7 @@ pub(super) struct Channel<O> {
     gate: Option<Arc<Gate>>,
 }
 
-/// The destination of one request's answer. Dropped unanswered (a panic on the way), it answers EIO.
+/// The destination of one request's answer. If it is dropped without an answer (after a panic), the request gets EIO.
 struct Reply<O> {
     channel: Arc<Channel<O>>,
     unique: u64,
@@ -60,7 +61,7 @@ struct Reply<O> {
 }
 
 impl<O> Reply<O> {
-    /// Takes the request off the list; false when it was interrupted.
+    /// Takes the request off the list of pending ones; false if an interrupt has ended it.
     fn take(&mut self) -> bool {
         self.open = false;
         let wanted = self.channel.pending.end(self.unique);
@@ -78,7 +79,7 @@ impl<O> Reply<O> {
         }
     }
 
-    /// Answers. False if no thread waits any more: the caller may have to undo the operation.
+    /// Sends the answer. False if no thread waits for it any more: the caller may have to undo the operation.
     fn send(mut self, answer: impl Into<Answer>) -> bool {
         let wanted = self.take();
         if wanted {
@@ -116,7 +117,7 @@ impl<O> Reply<O> {
 }
 
 impl<O: Operations> Reply<O> {
-    /// The answer to the removal of a name. `is_resent`: an engine that is gone may have removed it already.
+    /// The answer to the removal of a name. `is_resent`: an earlier engine may have removed the name already.
     fn removed(self, is_resent: bool) -> impl FnOnce(Result<()>) + Send + 'static {
         move |result| match result {
             Err(error) if is_resent && error.errno() == Errno::NOENT => {
@@ -166,7 +167,7 @@ impl<O> Channel<O> {
         self.inboxes.len()
     }
 
-    /// The connection is over. The queues of a ring may have no entry by which the kernel could tell them.
+    /// Ends the queues of a ring when the connection is over: the kernel may have no entry by which to tell them.
     pub(super) fn end_queues(&self) {
         self.inboxes.iter().for_each(|inbox| inbox.close());
     }
@@ -184,7 +185,7 @@ impl<O> Channel<O> {
 }
 
 impl<O: Operations> Channel<O> {
-    /// `waiter`: the thread whose death interrupts it.
+    /// Makes the destination of a request's answer. `waiter`: the thread whose death interrupts the request.
     fn reply(
         self: &Arc<Self>,
         unique: u64,
@@ -255,7 +256,7 @@ impl<O: Operations> Channel<O> {
             Operation::Mknod { mode, name } => {
                 let reply = runs("mknod");
                 if rustix::fs::FileType::from_raw_mode(mode) != rustix::fs::FileType::RegularFile {
-                    // No kind of file that this file system has, as mknod(2) says it.
+                    // mknod(2) demands EPERM for a kind of file that the file system does not have.
                     return reply.errno(Errno::PERM);
                 }
                 ops.mknod(node, name.to_owned(), maker(mode), entry(reply));
@@ -350,8 +351,8 @@ impl<O: Operations> Channel<O> {
             }
             Operation::Write { flags, .. } if open_flags(flags).sync => waits("write").refuse(&unsynced()),
             Operation::Write { handle, offset, data, .. } => {
-                // Interrupted or not, its bytes are taken in their turn: only the reply is held, until there is room for more. An interrupt ends
-                // that wait, and not what comes before: its answer says that the bytes are taken.
+                // Interrupted or not, the bytes of a write are taken in their turn: only the reply waits, until there is room for more. An
+                // interrupt ends that wait alone: its answer says that the bytes are taken.
                 let len = data.len() as u32;
                 let reply = self.reply(unique, reply_to, "write", waiter(GoesOn::Written(len)));
                 self.metrics.fuse_io.of("write").record(len.into());
@@ -366,7 +367,7 @@ impl<O: Operations> Channel<O> {
             Operation::Flush { handle } => {
                 let handle = HandleNo(handle);
                 ops.flush(handle, pid, stores("close", handle).empty());
-                // A thread that was killed closes its files on its way out, and nothing interrupts it there.
+                // A killed thread closes its files while it exits, when no signal can interrupt it.
                 if let Interrupted::Now(waiter) = self.pending.interrupt(unique, is_killed) {
                     self.end_interrupted(unique, &waiter);
                 }
@@ -457,8 +458,8 @@ impl<O: Operations> Channel<O> {
         refuses
     }
 
-    /// A signal came to a thread that waits. Only one that ends the thread ends its request: see `caller.rs`. The kernel says it
-    /// once, so we look again until either is over.
+    /// Handles a signal to a waiting thread. Only a signal that ends the thread ends its request: see `caller.rs`. The kernel tells of it
+    /// once, so this looks again until the thread or the request is over.
     fn interrupt(self: &Arc<Self>, unique: u64, target: u64) {
         match self.pending.interrupt(target, is_dying) {
             Interrupted::Now(waiter) => self.end_interrupted(target, &waiter),
@@ -476,8 +477,8 @@ impl<O: Operations> Channel<O> {
                 });
             }
             Interrupted::Never => {}
-            // Perhaps another thread is about to take it: the kernel sends the INTERRUPT again if it still waits. It does not find those of a
-            // ring, whose queue looks by itself.
+            // Another thread may be about to take the request: the kernel sends the INTERRUPT again while the request waits. Requests of a
+            // ring get no second INTERRUPT: their queue looks by itself.
             Interrupted::Unknown => {
                 if let Err(error) = self.device.reply(unique, Errno::AGAIN.raw_os_error(), []) {
                     tracing::debug!("interrupt of {target}: {error}");
@@ -499,7 +500,7 @@ impl<O: Operations> Channel<O> {
         let (errno, answer) = match waiter.goes_on {
             GoesOn::Nothing => interrupted,
             GoesOn::Storing(handle, operation) => {
-                // Before the kernel can release the handle.
+                // This comes before the answer, after which the kernel can release the handle.
                 self.ops.nobody_waits(handle, operation);
                 interrupted
             }
@@ -529,7 +530,7 @@ fn entry<O: Operations>(reply: Reply<O>) -> impl FnOnce(Result<crate::fs::Entry>
     }
 }
 
-/// Sends an extended attribute, or the list of their names: its length where the caller has no room and asks for that.
+/// Sends an extended attribute, or the list of their names: or only its length, if the caller offers no room.
 fn attribute<O: Operations>(reply: Reply<O>, size: u32) -> impl FnOnce(Result<Vec<u8>>) + Send + 'static {
     move |result| match result {
         Ok(value) if size == 0 => {

@@ -26,12 +26,12 @@ const SUBTYPE: &str = "mount-s3";
 #[derive(Debug)]
 pub(super) struct FuseDevice(Arc<OwnedFd>);
 
-/// Tells whether the kernel still has the other end of a connection. It does not keep the connection.
+/// Tells whether the kernel still has the other end of a connection, without keeping the connection open.
 #[derive(Clone, Debug)]
 pub(super) struct Connection(Weak<OwnedFd>);
 
 impl Connection {
-    /// Whether its file system was neither taken down nor aborted.
+    /// Whether the file system of the connection was neither taken down nor aborted.
     pub(super) fn is_there(&self) -> bool {
         let Some(device) = self.0.upgrade() else { return false };
         let mut polled = [PollFd::new(&*device, PollFlags::empty())];
@@ -87,7 +87,7 @@ impl FuseDevice {
 
     /// Makes the kernel ask for a file's attributes when it needs them next. Waits for nothing.
     pub(super) fn drop_attributes(&self, ino: u64) -> io::Result<()> {
-        // Behind no offset: its pages stay.
+        // The offset -1 names no byte: the file's pages stay.
         self.invalidate(ino, -1)
     }
 
@@ -113,8 +113,8 @@ impl FuseDevice {
         poll(&mut polled, Some(&limit)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Writes one reply: a header and up to a few slices, in one call as the kernel demands. `errno` 0 is success. A reply
-    /// to a request that has ended is not an error.
+    /// Writes one reply: a header and up to a few slices, in one call as the kernel demands. `errno` 0 is success. A reply to a request
+    /// that the kernel has given up is not an error.
     pub(super) fn reply<'a>(
         &self,
         unique: u64,
@@ -169,7 +169,7 @@ pub(super) fn after_failed_read(error: Errno) -> AfterFailedRead {
     match error {
         // NOENT: the request was interrupted before we took it.
         Errno::INTR | Errno::AGAIN | Errno::NOENT => AfterFailedRead::Again,
-        // CONNABORTED: it was unmounted just when we took a request, the release of its last file mostly.
+        // CONNABORTED: the unmount came just when we took a request, mostly the release of the last file.
         Errno::NODEV | Errno::CONNABORTED => AfterFailedRead::Unmounted,
         _ => AfterFailedRead::Broken,
     }
@@ -200,10 +200,10 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<FuseDevice, Errn
     Ok(FuseDevice::adopt(fd))
 }
 
-/// `fusermount3` is allowed what we are not: it opens and mounts the device, and sends it over a socket.
+/// Mounts by `fusermount3`, which has the right that we lack: it opens and mounts the device, and sends it over a socket.
 fn mount_by_helper(dir: &Path, options: &MountOptions) -> anyhow::Result<FuseDevice> {
     let (ours, theirs) = UnixStream::pair().context("a socket for fusermount3")?;
-    // Inherited by the helper alone: we start no other process before it is closed here again.
+    // Only the helper inherits this end: we start no other process before we close it again.
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty())?;
     let mut words = format!("nosuid,nodev,noatime,default_permissions,fsname={SOURCE},subtype={SUBTYPE}");
     words.push_str(if options.read_only { ",ro" } else { ",rw" });

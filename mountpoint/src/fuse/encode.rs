@@ -52,7 +52,7 @@ fn attr(out: &mut Vec<u8>, attr: &Attr) {
 /// `struct fuse_entry_out`, 128 bytes.
 fn entry_out(out: &mut Vec<u8>, ino: u64, entry_valid: Duration, of: &Attr) {
     let ((entry_s, entry_ns), (attr_s, attr_ns)) = (seconds(entry_valid), seconds(of.valid_for));
-    // Inode numbers are never used twice: generation 0 does.
+    // Inode numbers are never used twice, so generation 0 suffices.
     for field in [ino, 0, entry_s, attr_s] {
         out.extend(field.to_ne_bytes());
     }
@@ -145,7 +145,7 @@ impl DirReply {
         Self { bytes: Vec::with_capacity(size.min(64 << 10)), size }
     }
 
-    /// Most names that can fit: as many as have one letter. More would be looked up in vain.
+    /// The most names that can fit: that many of one letter. More would be looked up in vain.
     pub(super) fn most(size: u32) -> usize {
         (size as usize / padded(DIRENT + 1)).max(1)
     }

@@ -30,7 +30,7 @@ use crate::sync::Arc;
 
 /// Names of a directory that are prepared for one reply: `fuser` does not say how many fit.
 const DIR_BATCH: usize = 512;
-/// Inode numbers are never used twice, so that one generation does.
+/// Inode numbers are never used twice, so one generation suffices.
 const GENERATION: Generation = Generation(0);
 
 /// A session of `fuser`.
@@ -38,7 +38,7 @@ pub(super) struct Started {
     pub(super) serving: JoinHandle<io::Result<()>>,
     /// The unmounter of a mount that this engine made.
     pub(super) unmounter: Option<SessionUnmounter>,
-    /// The number that the kernel gave it, where it is known.
+    /// The number that the kernel gave the file system, where it is known.
     pub(super) number: Option<DeviceNo>,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn start_fuser(
             // INIT is answered, and no thread reads requests yet.
             (session, true, device_of(&dir))
         }
-        // The flags refuse it.
+        // The command line refuses this combination.
         Device::Outliving(_) => anyhow::bail!("a mount that outlives its engine is not served by fuser"),
         Device::Adopted(fd) => {
             let number = device_behind(&fd);
@@ -91,7 +91,7 @@ pub(super) fn start_fuser(
     number.into_iter().for_each(|number| ops.mounted_as(number));
     let kernel = session.notifier();
     ops.tell_resized(capability::learns_sizes(&capability::release()), move |ino| {
-        // Behind no offset: its pages stay.
+        // The offset -1 names no byte: the file's pages stay.
         if let Err(error) = kernel.inval_inode(INodeNo(ino.0), -1, 0) {
             tracing::debug!("the attributes of inode {}: {error}", ino.0);
         }
@@ -136,7 +136,7 @@ fn handle(number: FileHandle) -> HandleNo {
 
 impl<O: Operations> FuserAdapter<O> {
     fn errno(&self, operation: &'static str) -> impl FnOnce(&crate::fs::Error) -> Errno + Send + use<O> {
-        // Here because nearly every operation passes: `fuser` has no other place for it.
+        // The bell is rung here because nearly every operation passes here: `fuser` has no other place for it.
         self.metrics.work.ring();
         let metrics = Arc::clone(&self.metrics);
         move |error| Errno::from_i32(refusal(operation, error, &metrics))
@@ -175,7 +175,7 @@ impl<O: Operations> FuserAdapter<O> {
         }
     }
 
-    /// An extended attribute, or the list of their names: its length where the caller has no room and asks for that.
+    /// An extended attribute, or the list of their names: or only its length, if the caller offers no room.
     fn attribute(
         &self,
         operation: &'static str,
@@ -550,7 +550,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
     }
 }
 
-/// Puts into the reply what fits. Only what went in counts as a reference of the kernel's.
+/// Puts as many items into the reply as fit. The kernel gets a reference only to those.
 fn add_plus(ops: &impl Operations, dir: HandleNo, items: &[DirItem], reply: &mut ReplyDirectoryPlus) {
     for item in items {
         let entry = ops.remember(dir, std::slice::from_ref(item)).pop().flatten();

@@ -60,7 +60,7 @@ impl Requests {
         self.gate.close();
     }
 
-    /// Lets the requests in that were held.
+    /// Lets the held requests in.
     pub fn go_on(&self) {
         self.gate.open();
     }

@@ -1,5 +1,5 @@
-//! Processes that the engine starts beside itself: `fusermount3`, and the watcher of `--auto-unmount`, the helper of a sandbox. They need no secret, so they get none:
-//! a process's environment outlives the need for it, and is read by other tools.
+//! Processes that the engine starts beside itself: `fusermount3`, the watcher of `--auto-unmount`, the helper of a sandbox. None of them
+//! needs a secret, so none gets one: other tools can read the environment of a process as long as it lives.
 
 use std::ffi::OsStr;
 use std::process::Command;

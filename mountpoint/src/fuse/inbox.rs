@@ -43,7 +43,7 @@ pub(super) struct InboxSlot {
 impl InboxSlot {
     /// Answers the request. Never waits.
     pub(super) fn answer(&self, unique: u64, errno: i32, answer: Answer) {
-        // Nobody takes it any more.
+        // After the end no thread takes an answer.
         if !self.inbox.is_over() {
             self.inbox.done.lock().push(Done { entry: self.entry, unique, errno, answer });
             self.inbox.wake();
@@ -52,7 +52,7 @@ impl InboxSlot {
 }
 
 impl Inbox {
-    /// The connection is gone: its thread ends.
+    /// Ends the queue's thread, because the connection is gone.
     pub(super) fn close(&self) {
         self.is_over.store(true, SeqCst);
         self.wake();
@@ -63,7 +63,7 @@ impl Inbox {
         self.is_over.load(SeqCst)
     }
 
-    /// Wakes its thread, if that sleeps or is about to.
+    /// Wakes the queue's thread, if it sleeps or is about to.
     fn wake(&self) {
         if self.sleeps.swap(false, SeqCst) {
             self.bell.fetch_add(1, SeqCst);
@@ -72,22 +72,22 @@ impl Inbox {
         }
     }
 
-    /// The bell and its value. The bell's thread hears a change from here on.
+    /// The bell and its value. A later change of the value wakes the queue's thread.
     pub(super) fn bell(&self) -> (&AtomicU32, u32) {
         (&self.bell, self.bell.load(SeqCst))
     }
 
-    /// The thread is about to sleep: what comes from now on wakes it. To be called before the last look at what is there.
+    /// Notes that the thread is about to sleep: a message from now on wakes it. Call it before the last look into the inbox.
     pub(super) fn sleeps(&self) {
         self.sleeps.store(true, SeqCst);
     }
 
-    /// The thread is awake and looks by itself.
+    /// Notes that the thread is awake and looks by itself.
     pub(super) fn wakes(&self) {
         self.sleeps.store(false, SeqCst);
     }
 
-    /// Adds what is there to `into`; false if that holds nothing then.
+    /// Moves the messages to `into`; false if `into` is empty then.
     pub(super) fn take(&self, into: &mut VecDeque<Done>) -> bool {
         into.extend(self.done.lock().drain(..));
         !into.is_empty()

@@ -1,7 +1,7 @@
 //! A mount at its directory: the number that the kernel gave it, whether a later mount covers it, and its unmount.
 //!
-//! Enters: a directory, and the number of our mount where it is known. Leaves: that number, or the directory without our mount. A mount of
-//! somebody else at the same path stays.
+//! Enters: a directory, and the number of our mount where it is known. Leaves: that number, or the directory without our mount. Another
+//! process's mount at the same path stays.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -19,7 +19,7 @@ use crate::clock::Clock;
 use crate::fs::DeviceNo;
 use crate::mountinfo;
 
-/// How long an unmount waits for room for one more process.
+/// How long an unmount waits until the limit of processes allows one more.
 const PROCESS_WITHIN: Duration = Duration::from_secs(2);
 
 /// The number of the file system that is mounted there, without a request to it.
@@ -46,7 +46,7 @@ pub(super) fn device_of(dir: &Path) -> Option<DeviceNo> {
     }
 }
 
-/// The same for an adopted device, from Linux 6.17 on.
+/// The number of the file system behind an adopted device, from Linux 6.17 on.
 pub(super) fn device_behind(fuse: &OwnedFd) -> Option<DeviceNo> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fuse.as_raw_fd())).ok()?;
     let minor = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?.trim().parse().ok()?;
@@ -56,15 +56,16 @@ pub(super) fn device_behind(fuse: &OwnedFd) -> Option<DeviceNo> {
 /// The place of the mount in a table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// This path leads to it.
+    /// This path leads to the mount.
     Top(PathBuf),
     /// This path leads to a later mount.
     Covered(PathBuf),
     Gone,
 }
 
-/// The standing of the mount of `device` on `dir`, by a table of mounts. A later line covers an earlier one. `anywhere`: the table may have another path
-/// for it, as a directory above it was renamed since. If it has several, as after a bind mount, `dir` goes first, then the last.
+/// The standing of the mount of `device` on `dir`, by a table of mounts. A later line covers an earlier one. `anywhere`: the table may have
+/// another path of the mount, because a directory above it was renamed since. If the mount has several paths, as after a bind mount, `dir`
+/// goes first, then the last path.
 pub(super) fn standing(table: &[u8], dir: &Path, device: DeviceNo, anywhere: bool) -> Standing {
     let ours = || mountinfo::lines(table).rev().filter(|line| device.is(line.device));
     let here = ours().find(|line| line.point.is(dir));
@@ -77,7 +78,7 @@ pub(super) fn standing(table: &[u8], dir: &Path, device: DeviceNo, anywhere: boo
 }
 
 /// Unmounts our mount of `device` from `dir`; a mount in use is detached, and ends with its last open file. umount(2) and fusermount3 take
-/// whatever is topmost at the path, so a mount of somebody else there is left alone.
+/// whatever is topmost at the path, so another process's mount there is left alone.
 ///
 /// # Errors
 /// Another mount covers ours; or an error of umount(2) or fusermount3.
@@ -105,7 +106,7 @@ pub fn unmount_here(dir: &Path, device: Option<DeviceNo>, is_connected: bool) ->
             tracing::warn!("{} is in use: detached, it ends with its last open file", dir.display());
             unmount(dir, UnmountFlags::DETACH).with_context(|| format!("detaching {}", dir.display()))
         }
-        // Not a mount any more: another process unmounted it first.
+        // The path is not a mount any more: another process unmounted it first.
         Err(Errno::INVAL) => Ok(()),
         Err(Errno::PERM) => {
             match fusermount(dir, &Clock::machine()).context("starting fusermount3 to unmount")? {
@@ -117,7 +118,8 @@ pub fn unmount_here(dir: &Path, device: Option<DeviceNo>, is_connected: bool) ->
     }
 }
 
-/// Has fusermount3 detach it. Where the user's limit of processes refuses one more, a thread of ours that ends just now may make room.
+/// Has fusermount3 detach the mount. Where the user's limit of processes refuses one more, a thread of ours that is about to end may make
+/// room.
 pub(super) fn fusermount(dir: &Path, clock: &Clock) -> io::Result<ExitStatus> {
     let until = clock.now() + PROCESS_WITHIN;
     loop {
@@ -130,10 +132,11 @@ pub(super) fn fusermount(dir: &Path, clock: &Clock) -> io::Result<ExitStatus> {
     }
 }
 
-/// The path whose unmount unmounts our mount of `device` on `dir`. `None`: it is there no more. What can't be known is assumed.
+/// The path whose unmount unmounts our mount of `device` on `dir`. `None`: the mount is not there any more. If the table can't be read, the
+/// mount is assumed to be there.
 ///
-/// Once the kernel has taken the file system down, its number is soon another one's, at whatever path. So it is looked for at other paths
-/// than `dir` only while it `is_connected`.
+/// Once the kernel has taken the file system down, another file system may get its number, at any path. So the mount is looked for at other
+/// paths than `dir` only while it `is_connected`.
 ///
 /// # Errors
 /// Another mount covers ours.
@@ -183,7 +186,7 @@ mod tests {
         let top = |point: &str| Standing::Top(point.into());
         for (table, dir, means) in [
             (moved.clone(), "/old", top("/new")),
-            // Mounts that came to the old path are somebody else's.
+            // Mounts that came to the old path belong to other processes.
             (format!("{moved}{other}"), "/old", top("/new")),
             (format!("{moved}{}", line(9, 45, "/new")), "/old", Standing::Covered("/new".into())),
             (format!("{moved}{bound}"), "/new", top("/new")),

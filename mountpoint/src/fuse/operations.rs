@@ -13,20 +13,20 @@ use crate::prefetch::Bytes;
 
 /// A file system that a [`Session`](super::Session) serves. Cheap to clone, and shared by all threads of a transport.
 ///
-/// An operation calls `done` once: on the calling thread if it knows the answer, else later on another. It never waits: the
-/// caller is a thread that the kernel's next request comes to. What changes anything is refused with EROFS unless implemented.
+/// An operation calls `done` once: on the calling thread if it knows the answer, else later on another. An operation never waits: the
+/// calling thread takes the kernel's next request. Operations that change something answer EROFS unless they are implemented.
 pub trait Operations: Clone + Send + Sync + 'static {
     /// The number that the kernel gave the file system. Called before the first request, where it is known.
     fn mounted_as(&self, _device: DeviceNo) {}
 
-    /// Files that the kernel reads by itself can be registered. Called before the first request, by transports that have it.
+    /// Takes the way to register files that the kernel reads by itself. Called before the first request, by transports that have it.
     fn allow_passthrough(&self, _backings: Backings) {}
 
     /// Takes the way to make the kernel ask for the attributes of a file again, and whether it learns from a short answer to a read where a
     /// file ends. Called before the first open.
     fn tell_resized(&self, _learns_sizes: bool, _tell: impl Fn(InodeNo) + Send + Sync + 'static) {}
 
-    /// A name. The kernel holds one more reference to what is found.
+    /// Looks a name up. The kernel holds one more reference to the inode that is found.
     fn lookup(&self, parent: InodeNo, name: &OsStr, done: impl FnOnce(Result<Entry>) + Send + 'static);
 
     /// The kernel gives `count` references back.
@@ -193,9 +193,9 @@ pub trait Operations: Clone + Send + Sync + 'static {
         false
     }
 
-    /// Pages that a program changed in a mapping of a file (`mmap`), by a handle that the kernel chose among those of the file. They are
-    /// stored nowhere. The transport says yes to them and makes the kernel drop them: for a no, the kernel fails the next close of the
-    /// file, also that of a program that only read it.
+    /// Pages that a program changed in a mapping of a file (`mmap`), by a handle that the kernel chose among those of the file. The pages
+    /// are not stored. The transport answers with success and makes the kernel drop them: after an error, the kernel would fail the next
+    /// close of the file, also by a program that only read it.
     fn refuse_mapped(&self, _ino: InodeNo, _handle: HandleNo) {}
 
     /// A descriptor of an open file was closed by the process or thread `pid`.
@@ -231,7 +231,8 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done: impl FnOnce(Result<Vec<DirItem>>) + Send + 'static,
     );
 
-    /// The kernel takes these items of a listing as looked up: one more reference each. `None` for one of which it is to take none.
+    /// The kernel takes these items of a listing as looked up: one more reference each. `None` for an item of which the kernel takes no
+    /// reference.
     fn remember(&self, handle: HandleNo, items: &[DirItem]) -> Vec<Option<Entry>>;
 
     /// The kernel asked for names from `offset` on, and is about to get those up to this one.
@@ -248,7 +249,7 @@ fn read_only<T>() -> Result<T> {
     Err(Error::new(Errno::ROFS, "this file system can't be changed"))
 }
 
-/// Said once, the kernel asks for no more of this kind.
+/// ENOSYS: the kernel makes no further request of this kind.
 pub(super) fn unknown<T>() -> Result<T> {
     Err(Error::new(Errno::NOSYS, "this file system does not know the operation"))
 }

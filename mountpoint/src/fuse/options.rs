@@ -23,7 +23,7 @@ pub enum Device {
 pub struct Outliving {
     /// The mount point; `None` if another process unmounts it.
     pub dir: Option<PathBuf>,
-    /// The device; none before the first engine has mounted.
+    /// The device; `None` before the first engine has mounted.
     pub device: Option<OwnedFd>,
     /// The records of an earlier engine.
     pub journal: Arc<Journal>,
@@ -52,7 +52,7 @@ pub enum Transport {
     Fuser,
 }
 
-/// How it is mounted.
+/// The options of a mount.
 #[derive(Clone, Debug, Default)]
 pub struct MountOptions {
     /// The transport of requests.
@@ -69,11 +69,11 @@ pub struct MountOptions {
     pub allow_root: bool,
     /// A process stays behind and unmounts when this one is gone.
     pub auto_unmount: bool,
-    /// Threads that take requests. More help many small requests at once on many cores; none of them ever waits.
+    /// Threads that take requests. More threads help with many small requests at once on many cores; no thread ever waits.
     pub threads: usize,
     /// Files may be opened past the page cache for reading; programs can map them then.
     pub reads_direct: bool,
-    /// The kernel may read files of the disk cache by itself, where it has that and we are privileged.
+    /// The kernel may read files of the disk cache by itself, if the kernel has passthrough and the engine the privilege.
     pub passthrough: bool,
     /// Bytes that the kernel may read ahead of a reader (`/sys/class/bdi`), where we may set it.
     pub read_ahead: Option<u64>,

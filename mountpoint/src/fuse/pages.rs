@@ -1,7 +1,7 @@
 //! Makes the kernel drop the pages of files, so that it asks for their bytes again.
 //!
-//! Enters: the number of a file. Leaves: a notification to the kernel. The kernel accepts it only after requests for pages of that file
-//! are answered, and sends more of them meanwhile. So a separate thread waits for that, never a FUSE thread.
+//! Enters: the number of a file. Leaves: a notification to the kernel. The notification waits in the kernel until requests for pages of
+//! that file are answered, and the kernel sends more of them meanwhile. So a thread of its own waits there, never a FUSE thread.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -15,7 +15,7 @@ pub(super) struct Pages {
     queue: Mutex<Queue>,
 }
 
-/// Files whose pages are to go: each once, however often that is asked for.
+/// Files whose pages are to be dropped: each once, however often a caller asks.
 #[derive(Debug, Default)]
 struct Queue {
     files: BTreeSet<u64>,
@@ -23,7 +23,7 @@ struct Queue {
 }
 
 impl Pages {
-    /// `notify` may wait.
+    /// Makes the queue. `notify` may wait.
     pub(super) fn new(notify: impl Fn(InodeNo) -> io::Result<()> + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { notify: Box::new(notify), queue: Mutex::default() })
     }

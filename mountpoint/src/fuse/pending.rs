@@ -31,7 +31,7 @@ pub struct UnderWay {
 pub(super) struct Waiter {
     /// The thread that waits.
     pub(super) tid: u32,
-    /// Whether the thread's death ends the request: not before the operation has its bytes, if work goes on without the thread.
+    /// Whether the thread's death ends the request: a write that goes on without the thread must have its bytes first.
     pub(super) may_end: bool,
     pub(super) goes_on: GoesOn,
     /// The destination of the answer.
@@ -41,11 +41,12 @@ pub(super) struct Waiter {
 /// The work that goes on without the thread that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GoesOn {
-    /// No trace: the request is as if it had not been.
+    /// No work goes on: the request leaves no trace.
     Nothing,
     /// The storing of a file, which this operation waits for. Its end goes to the log.
     Storing(HandleNo, &'static str),
-    /// A write: this many bytes were taken. The reply says so, since the kernel moves the position that other programs share by what it says.
+    /// A write: this many bytes were taken. The reply says so, since the kernel moves the file position, which other programs share, by
+    /// this number.
     Written(u32),
 }
 
@@ -59,7 +60,7 @@ pub(super) enum ReplyTo {
 /// The state of the request that an INTERRUPT named.
 #[derive(Debug)]
 pub(super) enum Interrupted {
-    /// The request is ours to answer, as [`GoesOn`] says; its outcome will find that it was answered.
+    /// The caller has to answer the request, as [`GoesOn`] says; the operation's own answer comes too late.
     Now(Waiter),
     /// The request goes on: its thread lives, or the operation has not taken its bytes.
     NotYet,
@@ -81,13 +82,14 @@ impl Pending {
         &self.shards[(unique >> 1) as usize % SHARDS]
     }
 
-    /// A request is taken. `waiter`: the thread whose death can interrupt it; none if it must run to its end.
+    /// Notes a request that was taken. `waiter`: the thread whose death can interrupt the request; `None` if the request must run to its
+    /// end.
     pub(super) fn begin(&self, unique: u64, waiter: Option<Waiter>) {
         self.shard(unique).lock().insert(unique, waiter);
     }
 
-    /// The operation has what it was given: from now on the death of the thread ends the request. One that was interrupted before is looked at
-    /// again.
+    /// Notes that the operation has its bytes: from now on the death of the thread ends the request. The thread of a request with an
+    /// earlier interrupt is looked at again.
     pub(super) fn may_end(&self, unique: u64) {
         if let Some(Some(waiter)) = self.shard(unique).lock().get_mut(&unique) {
             waiter.may_end = true;
@@ -107,12 +109,13 @@ impl Pending {
         under_way
     }
 
-    /// Ends a request that has its answer. False: it was interrupted, and no thread waits for it.
+    /// Ends a request that has its answer. False: an interrupt has ended the request, and no thread waits for it.
     pub(super) fn end(&self, unique: u64) -> bool {
         self.shard(unique).lock().remove(&unique).is_some()
     }
 
-    /// Handles an interrupt; the thread may have been killed: the kernel tells of a signal, or it was seen on its way out.
+    /// Handles an interrupt; the thread may have been killed, because the kernel told of a signal, or because the thread was seen while it
+    /// exits.
     pub(super) fn interrupt(&self, unique: u64, is_dying: impl FnOnce(u32) -> bool) -> Interrupted {
         let mut shard = self.shard(unique).lock();
         match shard.get(&unique) {

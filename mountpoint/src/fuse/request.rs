@@ -138,7 +138,7 @@ pub(super) enum Operation<'a> {
     },
     Getxattr {
         name: &'a OsStr,
-        /// Bytes that there is room for; 0 asks how many there are.
+        /// Bytes that the caller has room for; 0 asks for the length of the value.
         size: u32,
     },
     Listxattr {
@@ -175,7 +175,7 @@ impl Operation<'_> {
         !matches!(self, Self::Forget { .. } | Self::BatchForget { .. } | Self::Interrupt { .. })
     }
 
-    /// Whether it needs no right of its own: it ends something, or goes on with what was opened.
+    /// Whether the request needs no permission of its own: it ends something, or works on an open file.
     pub(super) fn follows_an_open(&self) -> bool {
         matches!(
             self,
@@ -197,12 +197,12 @@ impl Operation<'_> {
     }
 }
 
-/// Why bytes are not a request.
+/// The reason why bytes are not a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DecodeError {
     /// The request has no header.
     NoHeader,
-    /// The header is valid, the rest is not: the request that gets EIO.
+    /// The header is valid, the body is not: this request gets EIO.
     Body { unique: u64, opcode: u32 },
 }
 
@@ -257,8 +257,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
     header.with(Fields { left: &bytes[HEADER_LEN..], apart: None })
 }
 
-/// Decodes a request that came in parts: the header, the place of the first argument, which has as much of it as the length in the header
-/// leaves, and all other arguments.
+/// Decodes a request that came in parts: the header, the place of the first argument (the length in the header says how many of its bytes
+/// count), and all other arguments.
 pub(super) fn decode_parts<'a>(
     header: &[u8],
     first: &'a [u8],
@@ -396,7 +396,7 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
         38 => Operation::Destroy,
         42 => {
             let (count, _) = (f.u32()?, f.u32()?);
-            // Counted by what is there, not by what is claimed.
+            // The number of nodes follows from the bytes that came, not from the claimed count.
             let mut nodes = Vec::with_capacity((count as usize).min(f.left.len() / 16));
             for _ in 0..count {
                 nodes.push((f.u64()?, f.u64()?));

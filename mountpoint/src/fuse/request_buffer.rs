@@ -1,4 +1,4 @@
-//! A thread's buffer for requests: as much as the kernel may send at once, and no more memory than they need.
+//! A thread's buffer for requests: with room for the largest request, and no more memory than the requests need.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -9,14 +9,15 @@ use crate::buffer::Scratch;
 
 /// The most that the kernel sends at once: a WRITE of the largest size and its headers.
 const LEN: usize = TRANSFER_MAX as usize + 4096 + HEADER_LEN;
-/// Requests of more bytes are large: only WRITEs. Doubling it keeps twice the memory in an idle thread, and lets go of it for fewer writes.
+/// Requests of more bytes are large: only WRITEs. Doubling it keeps twice the memory in an idle thread, and gives memory back after fewer
+/// writes.
 const LARGE: usize = 64 << 10;
 /// Room for large requests is kept for this long after the last. Doubling it halves how often writes with pauses fill new pages, which
 /// costs a tenth of a millisecond for each MiB, and keeps the memory where fewer requests follow the last write.
 const KEPT: Duration = Duration::from_millis(100);
 
-/// Bytes that are in memory before a request comes: of all but large ones. The kernel fills no new page for a process that is being killed, and
-/// answers EIO for a request that it has begun to hand over; the next engine never sees that one.
+/// Bytes of the buffer that are in memory before a request comes: enough for all but large requests. The kernel fills no new page for a
+/// process that is being killed, and answers EIO to a request that it has begun to hand over: the next engine would never see that request.
 const FILLED: usize = 8 << 10;
 
 /// Memory for one request at a time.
@@ -40,7 +41,7 @@ impl RequestBuffer {
         Ok(Self { bytes, large: Large::default() })
     }
 
-    /// A request of `len` bytes is done with.
+    /// Takes in that a request of `len` bytes is done.
     pub(super) fn done(&mut self, len: usize, now: impl FnOnce() -> Instant) {
         if self.large.lets_go(len, now) {
             self.bytes.let_go();
@@ -50,8 +51,8 @@ impl RequestBuffer {
 }
 
 impl Large {
-    /// Whether to let go of the room: a thread can't while it waits for its next request, so that small ones after the last large one
-    /// have to.
+    /// Whether to give the room for large requests back. A thread can't do so while it waits for its next request, so the first small
+    /// requests after the last large one do it.
     fn lets_go(&mut self, len: usize, now: impl FnOnce() -> Instant) -> bool {
         if len > LARGE {
             self.0 = Some(now());

@@ -26,8 +26,8 @@ use crate::outlive::{Agreed, Greeting, Journal, Refused};
 use crate::supervise::Supervisor;
 use crate::sync::Arc;
 
-/// How long an unanswered INIT may take to be sent again: the kernel has it at hand. Doubling it delays a mount by as much whose engine was
-/// killed within microseconds of its answer.
+/// How long the kernel may take to send an unanswered INIT again. Doubling it delays the next engine by as much, if an engine was killed
+/// within microseconds of its answer.
 const INIT_WITHIN: Duration = Duration::from_millis(200);
 
 /// A connection whose kernel was greeted.
@@ -58,7 +58,7 @@ pub(super) fn greet<O: Operations>(
             request
         else {
             if let (Ok(request), Some(journal)) = (request, journal.filter(is_greeted)) {
-                // The engine before this one was killed just behind its answer to INIT.
+                // The earlier engine was killed right after its answer to INIT.
                 let greeted = known(device, ops, options, metrics, runtime, journal)?;
                 greeted.channel.dispatch(request, &ReplyTo::Device);
                 return Ok(greeted);
@@ -68,7 +68,7 @@ pub(super) fn greet<O: Operations>(
             )
         };
         if major > PROTOCOL.0 {
-            // It will say hello again in our version.
+            // The kernel sends INIT again with our version.
             let mut out = [0; 8];
             out[..4].copy_from_slice(&PROTOCOL.0.to_ne_bytes());
             out[4..].copy_from_slice(&PROTOCOL.1.to_ne_bytes());
@@ -92,7 +92,7 @@ pub(super) fn greet<O: Operations>(
             ops.allow_passthrough(backings_of(&device));
         }
         tell_resized(&device, &ops);
-        // Before the answer: from then on the kernel holds requests back until it knows the rings.
+        // The rings come before the answer: after it, the kernel holds requests back until it knows the rings.
         let rings = rings(flags, (*device).as_fd());
         let besides = Besides { mapped_direct: options.reads_direct, passthrough, ring: rings.is_some() };
         if let Some(journal) = &journal {
@@ -113,14 +113,14 @@ pub(super) fn greet<O: Operations>(
     }
 }
 
-/// The user whose requests are served besides root's, if not everybody's are.
+/// The only user besides root whose requests are served; `None` if all users' are.
 fn only(options: &MountOptions) -> Option<u32> {
     let owner = || rustix::process::getuid().as_raw();
     (options.allow_root && !options.allow_other).then(owner)
 }
 
-/// Goes on with a connection that an engine before this one served: the kernel sends again what that one took and did not answer. Before
-/// this, nothing may be read.
+/// Goes on with the connection of an earlier engine: the kernel sends again the requests that the earlier engine took and did not answer.
+/// Nothing may be read from the device before.
 pub(super) fn go_on<O: Operations>(
     device: FuseDevice,
     ops: O,
@@ -138,7 +138,7 @@ pub(super) fn go_on<O: Operations>(
     }
     let greets = match journal.agreed().greeting {
         Greeting::Before => true,
-        // INIT is there at once if it has no answer.
+        // An INIT without an answer comes at once.
         Greeting::Answering => device.comes_within(INIT_WITHIN),
         Greeting::Done | Greeting::Ended => false,
     };
@@ -148,7 +148,7 @@ pub(super) fn go_on<O: Operations>(
     }
 }
 
-/// A connection on which an engine before this one agreed with the kernel.
+/// The connection on which an earlier engine and the kernel have agreed.
 fn known<O: Operations>(
     device: FuseDevice,
     ops: O,
@@ -199,7 +199,7 @@ fn no_ring(why: &str) {
     tracing::warn!("no FUSE over io_uring ({why}); requests go through /dev/fuse");
 }
 
-/// Files are registered with this device, as long as it lives.
+/// The way to register files with this device, as long as it lives.
 fn backings_of(device: &Arc<FuseDevice>) -> Backings {
     let (here, there) = (Arc::downgrade(device), Arc::downgrade(device));
     let register = move |file: BorrowedFd<'_>| {
@@ -232,7 +232,7 @@ pub(super) fn serve<O: Operations>(
         }
     }
     let supervisor = Supervisor { metrics: Arc::clone(&channel.metrics), clock: channel.clock.clone() };
-    // Few requests do not come by the ring.
+    // Only few requests come by `/dev/fuse` beside a ring.
     let threads = if serving.is_empty() { threads.max(1) } else { 1 };
     for i in 0..threads {
         let channel = Arc::clone(&channel);

@@ -37,7 +37,7 @@ pub struct Unmounter {
     way: Way,
     /// Number of the file system, where it is known.
     device: Option<fs::DeviceNo>,
-    /// The connection, if it can be asked; none with fuser.
+    /// The connection, for questions to it; `None` with fuser.
     connection: Option<Connection>,
 }
 
@@ -64,7 +64,7 @@ impl Session {
         Self::start_with(device, OnRuntime::new(fs, runtime.clone()), options, metrics, runtime)
     }
 
-    /// The same for any file system. What the transport does beside the requests runs on `runtime`, which needs timers.
+    /// Serves any file system in the same way. Work of the transport beside the requests runs on `runtime`, which needs timers.
     ///
     /// # Errors
     /// The same as [`Session::start`].
@@ -154,7 +154,7 @@ impl Session {
         }
     }
 
-    /// Serves a mount that outlives its engine: a new one, or that of an engine before this one.
+    /// Serves a mount that outlives its engine: a new mount, or that of an earlier engine.
     fn start_outliving(
         outliving: Outliving,
         ops: impl Operations,
@@ -209,7 +209,7 @@ impl Session {
         }
     }
 
-    /// A handle that ends it.
+    /// A handle that ends the session.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
@@ -219,7 +219,7 @@ impl Session {
         self.requests.clone()
     }
 
-    /// Returns when it was unmounted, by whomever.
+    /// Returns when the mount was unmounted, by any process.
     ///
     /// # Errors
     /// The device failed otherwise than by an unmount.
@@ -234,8 +234,8 @@ impl Session {
 }
 
 impl Unmounter {
-    /// Unmounts. A mount in use is detached: it is gone from the tree at once and ends with its last open file. `false`: the
-    /// device was adopted, so that another process must unmount it.
+    /// Unmounts. A mount in use is detached: its directory is free at once, and the mount ends with its last open file. `false`: the device
+    /// was adopted, so that another process must unmount it.
     ///
     /// # Errors
     /// Another mount covers it; or an error of umount(2) or fusermount3.
@@ -259,13 +259,13 @@ impl Unmounter {
         self.device
     }
 
-    /// Whether our table of mounts still has it. `false` also where that can't be known. A connection that was aborted ends under its mount;
-    /// after an unmount the mount is gone first.
+    /// Whether our table of mounts still has the mount. `false` also if the table can't tell. A connection that was aborted ends under its
+    /// mount; after an unmount the mount is gone first.
     pub fn is_still_mounted(&self) -> bool {
         self.stands() == Some(true)
     }
 
-    /// Whether our table of mounts is known not to have it.
+    /// Whether our table of mounts is known to lack the mount.
     pub fn is_gone(&self) -> bool {
         self.stands() == Some(false)
     }

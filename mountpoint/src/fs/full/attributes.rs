@@ -11,8 +11,8 @@ use crate::fs::{Attr, Attributes, Error, FileSystem, Maker, Result, SetAttr};
 use crate::inode::{InodeNo, TimeWish};
 use crate::sync::Mutex;
 
-/// Inodes whose attributes are remembered; beyond, all are forgotten, and show what the mount shows of any file. Doubling it takes twice the
-/// memory, about 100 bytes for each.
+/// Inodes whose attributes are remembered; beyond this number all are forgotten, and files show the mount's own modes and times again.
+/// Doubling it takes twice the memory, about 100 bytes for each inode.
 const REMEMBERED_MAX: usize = 500_000;
 
 /// The attributes that programs set.
@@ -35,7 +35,7 @@ impl Shown {
         change(shown.entry(ino).or_default());
     }
 
-    /// The times that a file showed before it was stored: it goes on to show them.
+    /// Keeps the times that a file showed before it was stored, so that the file goes on to show them.
     pub(super) fn times(&self, ino: InodeNo, (accessed, modified): (SystemTime, SystemTime)) {
         self.set(ino, |set| (set.accessed, set.modified) = (Some(accessed), Some(modified)));
     }
@@ -44,7 +44,7 @@ impl Shown {
         self.0.lock().remove(&ino);
     }
 
-    /// `is_staged`: the file's own times count.
+    /// Puts the attributes that programs set into `attr`. With `is_staged` the times of the staged file count instead.
     fn apply(&self, attr: &mut Attr, is_staged: bool) {
         let Some(set) = self.0.lock().get(&attr.ino).copied() else { return };
         attr.mode = set.mode.unwrap_or(attr.mode);
@@ -74,7 +74,7 @@ impl FileSystem {
         }
     }
 
-    /// The kernel has no reference any more, if the inode is gone.
+    /// Drops the attributes of an inode that the kernel has forgotten.
     pub(in crate::fs) fn forgotten(&self, ino: InodeNo) {
         if let Some(full) = &self.full
             && !self.inodes.lives(ino)
@@ -83,10 +83,10 @@ impl FileSystem {
         }
     }
 
-    /// Changes attributes. A size is the file's; a mode and times are shown while the mount lasts.
+    /// Changes attributes. A size changes the file; modes and times are shown while the mount lasts.
     ///
     /// # Errors
-    /// `PERM`: another owner; those of the stage, and of the store where the size is set by a path.
+    /// `PERM`: another owner. Also the errors of the stage, and of the store where a size is set by a path.
     pub(in crate::fs) async fn setattr_in_full(&self, ino: InodeNo, wish: SetAttr) -> Result<Attr> {
         let attr = self.getattr(ino).await?;
         let is_other = |wish: Option<u32>, shown| wish.is_some_and(|wish| wish != shown && wish != u32::MAX);
@@ -127,7 +127,7 @@ impl FileSystem {
         {
             return self.resize_staged(ino, &handle.staged, size);
         }
-        // By its path: no close follows that would store it.
+        // The size is set by a path: no close follows that would store the file.
         let (staged, _) = self.enter_stage(ino).await?;
         let mut done = self.resize_staged(ino, &staged, size);
         let full = self.full()?;

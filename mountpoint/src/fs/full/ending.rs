@@ -1,5 +1,5 @@
-//! The end of a mount with a stage: what is closed is stored. What is not stored then is kept and named or, with `--commit fsync` and `disk`, left to
-//! the next mount.
+//! The end of a mount with a stage: closed files are stored. Files that can't be stored are kept and named or, with `--commit fsync` and
+//! `disk`, left to the next mount.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::stage::Staged;
 use crate::sync::Arc;
 
 impl FileSystem {
-    /// Stores what the bucket lacks, as long as bytes move; keeps the rest. All at once.
+    /// Stores all files whose changes the bucket lacks, side by side, as long as bytes move; keeps the others.
     pub(in crate::fs) async fn end_staged(self: &Arc<Self>, limit: Duration, how: MountEnd) {
         let Some(full) = &self.full else { return };
         if full.is_deferred() {
@@ -35,7 +35,7 @@ impl FileSystem {
         full.sending.end();
         let mut files = full.all();
         files.retain(|(_, staged)| staged.is_dirty());
-        // First of all, nothing is lost with the power.
+        // First the local disk gets everything, so that a loss of power loses nothing.
         let synced = full.area.sync_all(files.iter().map(|(_, staged)| Arc::clone(staged)).collect()).await;
         if let Err(error) = synced {
             tracing::error!("what is not stored yet is not safe from a loss of power: {error}");

@@ -29,7 +29,7 @@ impl FileSystem {
         let (staged, keep_cache) = self.enter_stage(ino).await?;
         let opener = thread_group(pid).unwrap_or(pid);
         let writes = flags.write || flags.truncate;
-        // Before its first change: what waits is not sent half-written.
+        // Before the first change, so that a waiting file is not sent half-written.
         if writes {
             self.full()?.writer_comes(ino, self.clock.now());
         }
@@ -50,7 +50,7 @@ impl FileSystem {
         let handle = FileHandle { ino, opener, mode: Mode::Staged(handle), mapping, closing };
         let no = self.files.reserve();
         self.files.insert(no, handle);
-        // Through the page cache, which all handles share: that is what shared mappings need.
+        // Through the page cache, which all handles share: shared mappings need that.
         Ok(Opened { handle: no, keep_cache, direct: false, passthrough: None })
     }
 
@@ -62,8 +62,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Writes bytes anywhere. On the thread of the kernel's request: it waits for the local disk's page cache at most, as a local file
-    /// system's caller does.
+    /// Writes bytes anywhere. Runs on the thread of the kernel's request, which waits for the local disk's page cache at most.
     pub(in crate::fs) fn write_staged(
         &self,
         open: &FileHandle,
@@ -83,7 +82,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// close(2) of one descriptor. `None`: the file is to be stored, by [`FileSystem::sync_staged`].
+    /// close(2) of one descriptor. `None`: the caller has to store the file by [`FileSystem::sync_staged`].
     pub(in crate::fs) fn flush_staged(
         &self,
         open: &FileHandle,
@@ -100,7 +99,7 @@ impl FileSystem {
             return Some(Ok(()));
         }
         let closer = self.closer(open, &staged.last, &staged.opener_left, tid);
-        // Everything counts as written: a file that was emptied is to be stored, too.
+        // Count at least one written byte: a file that was only emptied has to be stored, too.
         let completes = closer.completes(1);
         if !completes && closer.leaves() {
             staged.opener_left.store(true, Relaxed);
@@ -108,7 +107,7 @@ impl FileSystem {
         (!completes).then_some(Ok(()))
     }
 
-    /// Stores the file as it is now: in the bucket or, if that is the promise, on the local disk.
+    /// Stores the file as it is now: in the bucket or, with `--commit disk`, on the local disk.
     pub(in crate::fs) async fn sync_staged(&self, ino: InodeNo, staged: &Arc<Staged>) -> Result<()> {
         if let Some(error) = staged.error() {
             return Err(error.into());
@@ -132,10 +131,10 @@ impl FileSystem {
         self.store_staged(ino, staged, &turn).await
     }
 
-    /// Room, holes and zeros.
+    /// fallocate of a staged file: reserves room, punches holes, writes zeros.
     ///
     /// # Errors
-    /// `OPNOTSUPP`: ranges that are taken out or put in between; those of the stage.
+    /// `OPNOTSUPP`: ranges to collapse or insert. Also the errors of the stage.
     pub(in crate::fs) fn fallocate_staged(
         &self,
         open: &FileHandle,
@@ -163,24 +162,24 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Whether pages that a program changed in a mapping of this file are taken.
+    /// Whether this file takes pages that a program changed in a mapping.
     pub fn takes_mapped(&self, handle: HandleNo) -> bool {
         self.full.is_some()
             && self.files.find(handle).is_some_and(|open| matches!(open.mode, Mode::Staged(_)))
     }
 
-    /// An open whose caller was killed: a file that it made, and that nobody else has, is none.
+    /// Undoes an open whose caller was killed: a file that this open made, and that no other handle has, disappears.
     pub(in crate::fs) fn take_back_staged(&self, ino: InodeNo, staged: &Staged) {
         let is_alone = self.full.as_ref().is_some_and(|full| full.users(ino) == 1);
         if is_alone && !staged.is_in_bucket() && !staged.was_closed() && staged.size() == 0 {
-            // The caller is gone: there is nobody to hear of an error.
+            // The caller is gone: no program can hear of an error.
             if let Err(error) = staged.unlinked() {
                 tracing::debug!(%error, "a file that was made and not opened could not be noted as removed");
             }
         }
     }
 
-    /// The last descriptor of a handle is gone.
+    /// Releases a handle whose last descriptor is gone.
     pub(in crate::fs) async fn release_staged(&self, handle: HandleNo) {
         let Some(open) = self.files.remove(handle) else { return };
         if let Mode::Staged(staged) = &open.mode {

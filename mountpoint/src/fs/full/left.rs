@@ -7,7 +7,8 @@ use crate::inode::{InodeTable, Pending};
 use crate::stage::Left;
 
 impl Full {
-    /// Gives them their names, before the mount serves, and has them sent. One that can't have its name is kept, and the log names it.
+    /// Gives these files their names, before the mount serves, and queues them for sending. A file that can't get its name back goes to
+    /// `kept/`, and the log names it.
     pub(super) fn take_over(&self, inodes: &InodeTable, now: Instant) {
         let left = self.area.take_left();
         let count = left.len();

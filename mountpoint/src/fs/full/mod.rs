@@ -1,7 +1,7 @@
 //! `--mode full`: files that programs read and write at once, at any place, by way of the stage.
 //!
 //! A file is in the stage from its first open for writing until its last handle is closed and the bucket has it. Meanwhile its inode is
-//! local, all its handles read and write the staged file, and what other clients do under its name shows when it is stored.
+//! local, all its handles read and write the staged file, and changes of other clients under its name show only once the file is stored.
 //!
 //! | file | operations |
 //! |---|---|
@@ -35,8 +35,8 @@ pub(super) use names::{HeldFile, Unstored};
 use pause::Pauses;
 use sending::Sending;
 
-/// Times that an operation looks again at a file that other programs open, remove and rename meanwhile. Only a file that changes without end
-/// reaches it; the error is `STALE` then.
+/// Attempts of an operation on a file that other programs open, remove and rename meanwhile. Only a file that changes without end exhausts
+/// them; the error is `STALE` then.
 const ATTEMPTS_MAX: usize = 16;
 
 /// The files in the stage.
@@ -52,7 +52,7 @@ pub(super) struct Full {
 /// The use of the stage.
 #[derive(Clone, Copy, Debug)]
 pub struct InUse {
-    /// Bytes of all files there.
+    /// Bytes of all files in the stage.
     pub bytes: u64,
     /// Files of which the bucket lacks a change.
     pub pending: u64,
@@ -65,7 +65,7 @@ pub struct InUse {
 #[derive(Debug)]
 struct InStage {
     staged: Arc<Staged>,
-    /// Handles and operations that hold it.
+    /// Handles and operations that hold the file.
     users: usize,
     /// Handles for writing.
     writers: usize,
@@ -87,7 +87,7 @@ impl Full {
         self.files.lock().get(&ino).map(|file| Arc::clone(&file.staged))
     }
 
-    /// The same, with one more user.
+    /// The staged file of an inode, with one more user.
     fn join(&self, ino: InodeNo) -> Option<Arc<Staged>> {
         let mut files = self.files.lock();
         let file = files.get_mut(&ino)?;
@@ -99,7 +99,7 @@ impl Full {
         self.files.lock().get(&ino).map_or(0, |file| file.users)
     }
 
-    /// One user less; how many are left.
+    /// Removes one user, and returns how many are left.
     fn leave(&self, ino: InodeNo) -> usize {
         let mut files = self.files.lock();
         let Some(file) = files.get_mut(&ino) else { return 0 };
@@ -125,7 +125,7 @@ impl Full {
 }
 
 impl FileSystem {
-    /// Programs may write files at any place, by way of this stage. What an earlier mount left there has its names from now on.
+    /// Programs may write files at any place, by way of this stage. Files that an earlier mount left there have their names from now on.
     #[must_use]
     pub fn in_full(self, area: Area) -> Self {
         let full = Full::new(area);
@@ -169,7 +169,7 @@ impl FileSystem {
                         }
                         (Some(Base { id, size, first }), keep_cache)
                     }
-                    // It came or went just now.
+                    // A writer came or went just now.
                     OpenRead::Busy { .. } => {
                         tokio::task::yield_now().await;
                         continue;
@@ -215,7 +215,7 @@ impl FileSystem {
             }
         }
         files.insert(ino, InStage { staged: Arc::clone(&staged), users: 1, writers: 0 });
-        // It is to be stored even if nothing is written to it, and the engine is killed.
+        // The record makes the next mount store the file even if nothing is written to it and the engine is killed.
         if id.is_none()
             && full.is_deferred()
             && let Err(error) = staged.note_new()
@@ -232,7 +232,7 @@ impl FileSystem {
         self.store_staged_while(ino, staged, turn, &|| true).await
     }
 
-    /// The same, given up where it is not wanted any more.
+    /// Stores a staged file as [`FileSystem::store_staged`] does, and gives up once `is_wanted` says no.
     async fn store_staged_while(
         &self,
         ino: InodeNo,
@@ -241,7 +241,7 @@ impl FileSystem {
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<()> {
         let stored = staged.store_while(turn, is_wanted).await;
-        // An earlier request that was not answered may have made one.
+        // An earlier request without an answer may have made a version.
         let known = staged.take_adopted();
         if let Some(meta) = stored.as_ref().ok().and_then(Option::as_ref).or(known.as_ref()) {
             self.inodes.stored_from_stage(ino, meta);
@@ -249,7 +249,7 @@ impl FileSystem {
         Ok(stored.map(drop)?)
     }
 
-    /// A user of a staged file is gone. The last one stores it; if that fails, its bytes are kept, and the log names them.
+    /// Removes a user of a staged file. The last user stores the file; if that fails, the bytes go to `kept/`, and the log names them.
     pub(super) async fn leave_stage(&self, ino: InodeNo, staged: &Arc<Staged>) {
         let Ok(full) = self.full() else { return };
         if full.leave(ino) == 0 {
@@ -275,7 +275,7 @@ impl FileSystem {
             && !staged.is_kept()
         {
             if full.users(ino) > 0 {
-                // A program has it open again, and hears of it.
+                // A program has the file open again, and gets the error.
                 return;
             }
             match staged.keep(&error.to_string()).await {
@@ -297,7 +297,7 @@ impl FileSystem {
         }
         files.remove(&ino);
         if staged.is_kept() || staged.is_unlinked() {
-            // The kernel has pages of what was not stored.
+            // The kernel still has pages of the bytes that were not stored.
             self.inodes.doubt_pages(ino);
             self.inodes.abandon_write(ino);
         } else if let Some(times) = self.inodes.leave_stage(ino) {
@@ -305,7 +305,7 @@ impl FileSystem {
         }
     }
 
-    /// A handle that only reads was closed: a file that is in the stage on its account may leave it.
+    /// Takes in the close of a handle that only reads: a file that stays in the stage for that reader may leave now.
     pub(super) async fn reader_left_stage(&self, ino: InodeNo) {
         if let Ok(full) = self.full()
             && full.users(ino) == 0

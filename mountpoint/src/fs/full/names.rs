@@ -14,8 +14,8 @@ use crate::s3::Replaces;
 use crate::stage::{Staged, Turn};
 use crate::sync::Arc;
 
-/// Bytes of a file that are fetched before its name is removed, for programs that have it open for reading only. Doubling it fetches more for
-/// files that are removed while they are read; readers of longer ones hear ESTALE, as without a stage.
+/// Bytes of a file that are fetched before its name is removed, for programs that have it open for reading only. Doubling it fetches more
+/// of files that are removed while they are read; readers of longer files get ESTALE, as without a stage.
 const FETCHED_MAX: u64 = 256 << 20;
 
 /// A staged file that an operation holds, and the right to send it and to change its name.
@@ -26,16 +26,16 @@ pub(in crate::fs) struct HeldFile {
     turn: Turn,
 }
 
-/// A file that is held, and that a rename may replace before it is stored.
+/// A held file that a rename may replace before the file is stored.
 #[derive(Clone, Debug)]
 pub(in crate::fs) struct Unstored {
     pub(in crate::fs) ino: InodeNo,
-    /// The object that is under its name meanwhile.
+    /// The object that the bucket has under this name.
     pub(in crate::fs) over: Option<ETag>,
 }
 
 impl FileSystem {
-    /// Deletes a file. Programs that have it open go on with it.
+    /// Deletes a file. Programs that have the file open go on with it.
     pub(in crate::fs) async fn unlink_in_full(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         for _ in 0..ATTEMPTS_MAX {
             let (ino, _) = self.inodes.peek(parent, name).await?;
@@ -66,7 +66,7 @@ impl FileSystem {
         Ok(held.staged.unlinked()?)
     }
 
-    /// Finds out whether the bucket has a version of a file whose requests were not answered: under the name that is to go.
+    /// Finds out whether the bucket has a version of a file whose requests got no answer, under the name that is to be removed.
     async fn settle_sent(&self, held: &HeldFile) -> Result<()> {
         held.staged.settle_sent(&held.turn).await?;
         if let Some(meta) = held.staged.take_adopted() {
@@ -75,7 +75,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Fetches what only the object has, for those that have the file open, before the object goes.
+    /// Fetches the bytes that only the object has, for programs that have the file open, before the object is deleted.
     async fn make_whole_for_others(&self, held: &HeldFile) -> Result<()> {
         let HeldFile { ino, staged, turn } = held;
         let has_others = self.full()?.users(*ino) > 1;
@@ -91,7 +91,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Puts a file into the stage, and waits for its turn. Then [`FileSystem::let_go`].
+    /// Puts a file into the stage, and waits for the right to change it. The caller ends with [`FileSystem::let_go`].
     async fn hold_staged(&self, ino: InodeNo) -> Result<HeldFile> {
         let (staged, _) = self.enter_stage(ino).await?;
         let turn = staged.turn().await;
@@ -104,7 +104,8 @@ impl FileSystem {
         self.leave_stage(ino, &staged).await;
     }
 
-    /// The files of a rename that are in the stage or have to be, in the order of their numbers, so that two renames never wait for each other.
+    /// Holds the files of a rename that are in the stage or have to be, in the order of their numbers, so that two renames never wait for
+    /// each other.
     async fn hold_for_rename(
         &self,
         (parent, name): (InodeNo, &OsStr),
@@ -146,8 +147,8 @@ impl FileSystem {
         }
     }
 
-    /// Renames a file or a directory. What is in the stage of it is stored first, so that the rename is one of objects; a file that the bucket
-    /// does not have yet only gets another key.
+    /// Renames a file or a directory. Files of it in the stage are stored first, so that the store can rename objects; a file that the
+    /// bucket does not have yet only gets another key.
     pub(in crate::fs) async fn rename_in_full(
         &self,
         from: (InodeNo, &OsStr),
@@ -171,7 +172,7 @@ impl FileSystem {
         for file in held {
             self.settle_sent(file).await?;
             let is_source = self.inodes.is_at(file.ino, from.0, from.1);
-            // A replaced file needs no store: nobody sees it there any more.
+            // A replaced file need not be stored: no program sees it under this name any more.
             if !is_source && is_deferred {
                 let over = file.staged.replaced_object().map(|(etag, _)| etag);
                 pending = Some(Unstored { ino: file.ino, over });
@@ -188,7 +189,7 @@ impl FileSystem {
             let told = if self.inodes.is_at(file.ino, to.0, to.1) {
                 self.follow_object(file.ino, &file.staged)
             } else {
-                // It was replaced: programs that have it open go on with what it was.
+                // The target was replaced: programs that have it open go on with its old bytes.
                 self.inodes.replaced_by_rename(file.ino);
                 file.staged.unlinked().map_err(Error::from)
             };
@@ -207,7 +208,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// A file of the stage that the bucket does not have gets another key.
+    /// Gives another key to a staged file that the bucket does not have.
     pub(in crate::fs) fn rename_unstored(
         &self,
         number: u64,
@@ -255,7 +256,7 @@ impl FileSystem {
         }
     }
 
-    /// The directory above these files was renamed, or was not.
+    /// Lets go of the files below a directory, whether or not the directory was renamed.
     pub(in crate::fs) async fn let_go_below(&self, held: Vec<HeldFile>) -> Result<()> {
         let mut followed = Ok(());
         for file in &held {
@@ -267,13 +268,13 @@ impl FileSystem {
         followed
     }
 
-    /// Has sends of files below these directories wait.
+    /// Pauses sends of files below these directories.
     pub(in crate::fs) fn pause_below(&self, [from, to]: [&ObjectKey; 2]) -> Result<Pause> {
         Ok(self.full()?.pauses.begin([from.clone(), to.clone()]))
     }
 
-    /// A file in the stage whose directory was renamed. One that came there meanwhile may be on its way to the bucket, under the old name.
-    /// `copies`: what the rename moved.
+    /// Gives a staged file below a renamed directory its new key. A file that came there during the rename may be on its way to the bucket
+    /// under the old name. `copies`: the objects that the rename moved.
     pub(in crate::fs) async fn follow_directory_in_full(
         &self,
         mover: &Mover,
@@ -292,7 +293,7 @@ impl FileSystem {
         if is_held || copies.iter().any(is_it) {
             return self.follow_object(ino, &staged);
         }
-        // Stored under the old name behind the copies: it is moved alone.
+        // The file was stored under the old name after the copies: its object is moved by itself.
         let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
         let failed = |error: moves::Error| Error::of_move(&error, &from, &to);
         let copied = mover.copy(&from, &to, &replaces).await.map_err(failed)?;
@@ -302,7 +303,7 @@ impl FileSystem {
         if copied.source.etag == etag {
             staged.moved(copied.id, copied.meta.size)?;
         } else {
-            // Another client's version: the next send finds it, and that wins.
+            // Another client's version is there: the next send meets it, and it wins.
             staged.renamed(to, Replaces::Version(etag))?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! Sends that wait while a directory above their files is renamed: an object that came under the old name meanwhile would stay there.
+//! Sends that wait while a directory above their files is renamed: an object that is stored under the old name meanwhile would stay there.
 
 use tokio::sync::watch;
 
@@ -18,7 +18,7 @@ struct Paused {
     end: watch::Receiver<()>,
 }
 
-/// Sends below two directories wait until it is dropped.
+/// A guard: sends below two directories wait until it is dropped.
 #[derive(Debug)]
 pub(in crate::fs) struct Pause {
     pauses: Pauses,
@@ -27,7 +27,7 @@ pub(in crate::fs) struct Pause {
 }
 
 impl Pauses {
-    /// Has sends of files below these directories wait.
+    /// Pauses sends of files below these directories.
     pub(super) fn begin(&self, below: [ObjectKey; 2]) -> Pause {
         let (sender, end) = watch::channel(());
         let mut all = self.0.lock();
@@ -44,7 +44,7 @@ impl Pauses {
     /// Returns once no directory above this file is being renamed.
     pub(super) async fn ended(&self, key: &ObjectKey) {
         while let Some(mut end) = self.end_of(key) {
-            // An error says that it ended.
+            // An error means that the rename has ended.
             let _ = end.changed().await;
         }
     }

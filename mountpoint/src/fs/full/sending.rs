@@ -1,7 +1,7 @@
 //! Files that are sent behind their last close (`--commit fsync` and `disk`): when, how many at once, and what a failure means.
 //!
-//! Nothing that waits is given up: it is tried again until it is stored, another client's version wins, or the mount ends; then the next mount goes
-//! on with it.
+//! No waiting file is given up: it is sent again and again until it is stored, another client's version wins, or the mount ends; then the
+//! next mount goes on.
 
 use std::time::{Duration, Instant};
 
@@ -18,8 +18,8 @@ use crate::sync::{Arc, Mutex};
 
 /// Files that are sent at once. Doubling it sends many small files sooner, and takes twice the connections from programs that read.
 pub(super) const SENDS_MAX: usize = 64;
-/// How long a write to a full stage waits for files to leave it; then ENOSPC. Doubling it lets a program outlast a store that is away for longer, and
-/// keeps one that could do without the bytes waiting.
+/// How long a write to a full stage waits for files to leave it; then ENOSPC. Doubling it lets a program outlast a longer outage of the
+/// store, and delays the error of a program that could handle it.
 const ROOM_WITHIN: Duration = Duration::from_secs(60);
 /// How long closed files wait for the local disk to have them. Doubling it syncs fewer files that are soon gone, and a loss of power costs what was
 /// closed in twice the time.
@@ -33,7 +33,7 @@ pub(super) struct Sending {
     bell: Notify,
     /// Rung when a changed file is closed.
     to_sync: Notify,
-    /// Told of each send that ends: there may be room.
+    /// Rung by each send that ends: the stage may have room.
     room: Notify,
     turns: Arc<Semaphore>,
     /// The last send failed, and the log says so.
@@ -57,18 +57,18 @@ impl Default for Sending {
 }
 
 impl Sending {
-    /// A file of an earlier mount.
+    /// Queues a file that an earlier mount left.
     pub(super) fn left(&self, ino: InodeNo, now: Instant) {
         self.queue.lock().hurry(ino.0, now);
         self.to_sync.notify_one();
     }
 
-    /// Since when the oldest change waits.
+    /// The time since which the oldest change waits.
     pub(super) fn oldest(&self) -> Option<Instant> {
         self.queue.lock().oldest()
     }
 
-    /// Nothing is sent any more but what is on its way.
+    /// Ends the sending: only sends under way go on.
     pub(super) fn end(&self) {
         self.is_over.store(true, Relaxed);
         self.bell.notify_one();
@@ -77,7 +77,7 @@ impl Sending {
 }
 
 impl Full {
-    /// A program opens the file for writing.
+    /// Takes in that a program opens the file for writing.
     pub(super) fn writer_comes(&self, ino: InodeNo, now: Instant) {
         if let Some(file) = self.files.lock().get_mut(&ino) {
             file.writers += 1;
@@ -87,7 +87,7 @@ impl Full {
         }
     }
 
-    /// A program closed it.
+    /// Takes in that a program closed the file after writing.
     pub(super) fn writer_goes(&self, ino: InodeNo, staged: &Staged, now: Instant) {
         let is_last = {
             let mut files = self.files.lock();
@@ -103,7 +103,7 @@ impl Full {
         }
     }
 
-    /// A changed file that no program writes waits to be sent.
+    /// Queues a changed file that no program writes.
     fn waits(&self, ino: InodeNo, staged: &Staged, now: Instant) {
         if staged.is_dirty() {
             self.sending.queue.lock().closed(ino.0, now);
@@ -112,7 +112,7 @@ impl Full {
         }
     }
 
-    /// A changed file that no program has open. It takes no descriptor meanwhile.
+    /// Queues a changed file that no program has open, and closes its descriptor meanwhile.
     pub(super) fn rests(&self, ino: InodeNo, staged: &Staged, now: Instant) {
         if self.writers(ino) == 0 {
             self.waits(ino, staged, now);
@@ -122,7 +122,7 @@ impl Full {
         }
     }
 
-    /// A program synced a file, and has it open.
+    /// Takes in that a program synced a file that it has open.
     pub(super) fn synced(&self, ino: InodeNo, staged: &Staged, now: Instant) {
         if staged.is_dirty() {
             self.sending.queue.lock().synced(ino.0, now);
@@ -138,7 +138,7 @@ impl Full {
         written.as_ref().is_err_and(|error| error.errno() == Errno::NOSPC) && self.area.is_full(bytes)
     }
 
-    /// Changed files that no program writes, and that a loss of power would take.
+    /// Changed files that no program writes, and that the local disk does not have yet.
     fn unsynced(&self) -> Vec<Arc<Staged>> {
         let files = self.files.lock();
         let unsynced = files.values().filter(|file| file.writers == 0 && !file.staged.is_synced());
@@ -157,10 +157,10 @@ impl FileSystem {
         full.lacks_room(written, bytes).then(|| full.area.runtime())
     }
 
-    /// A write that found the stage full: it is tried again as files are stored and leave.
+    /// Repeats a write that found the stage full, as files are stored and leave it.
     ///
     /// # Errors
-    /// `NOSPC`: none left in time, or none waits.
+    /// `NOSPC`: no file left in time, or none waits to be sent.
     pub(in crate::fs) async fn write_once_there_is_room(
         &self,
         handle: HandleNo,
@@ -186,7 +186,7 @@ impl FileSystem {
         }
     }
 
-    /// Whether files are sent behind their last close: by [`FileSystem::keep_sending`] and [`FileSystem::keep_syncing`].
+    /// Whether files are sent after their last close: then the caller runs [`FileSystem::keep_sending`] and [`FileSystem::keep_syncing`].
     pub fn sends_later(&self) -> bool {
         self.full.as_ref().is_some_and(Full::is_deferred)
     }
@@ -197,7 +197,7 @@ impl FileSystem {
         let sending = &full.sending;
         while !sending.is_over.load(Relaxed) {
             let mut next = None;
-            // A send that ends rings.
+            // Each send that ends rings the bell.
             while let Ok(turn) = Arc::clone(&sending.turns).try_acquire_owned() {
                 let now = self.clock.now();
                 let mut queue = sending.queue.lock();
@@ -235,7 +235,7 @@ impl FileSystem {
             if full.pauses.has(&staged.key()) {
                 return queue.lock().postponed(ino.0, self.clock.now());
             }
-            // A program that opened it since may be in the middle of writing it anew. It goes in its new turn, then.
+            // A program that opened the file since may be writing it anew: then the file is sent in its new turn.
             let is_wanted = || full.writers(ino) == 0 || !queue.lock().is_waiting(ino.0);
             let sent = match staged.is_dirty() && is_wanted() {
                 true => self.store_staged_while(ino, &staged, &turn, &is_wanted).await,
@@ -277,7 +277,7 @@ impl FileSystem {
         }
     }
 
-    /// Has closed files outlive a loss of power soon behind their last close, until the mount ends.
+    /// Syncs closed files to the local disk soon after their last close, until the mount ends.
     pub async fn keep_syncing(self: Arc<Self>) {
         let Some(full) = &self.full else { return };
         while !full.sending.is_over.load(Relaxed) {

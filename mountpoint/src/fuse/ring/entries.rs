@@ -29,15 +29,15 @@ mod layout {
     pub(super) const COMMIT_ID: usize = 264;
     pub(super) const PAYLOAD_LEN: usize = 272;
     pub(super) const LEN: usize = 288;
-    /// The offset of two slices behind it in our memory: where the kernel finds header and payload when the entry is registered.
+    /// The offset of two slices in our memory, after the header: the kernel finds header and payload there when the entry is registered.
     pub(super) const SLICES: usize = LEN;
-    /// All of it, whole lines of the processor's cache.
+    /// The size of header and slices, in whole lines of the processor's cache.
     pub(super) const STRIDE: usize = 320;
 }
 
 /// Commands that wait for the next call of the kernel; more are sent at once.
 const COMMANDS: u32 = 64;
-/// How long the kernel may take to say whether it would take an entry. It says so at once.
+/// How long the kernel may take to say whether it would take an entry. A working kernel answers at once.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
 /// Names the bell among the entries, which are numbered.
 const BELL: u64 = u64::MAX;
@@ -48,7 +48,7 @@ const GET_EVENTS: u32 = 1;
 const EXT_ARG: u32 = 1 << 3;
 const NO_IOWAIT: u32 = 1 << 7;
 
-/// How many entries a queue has, and how long the payload of one can be.
+/// The number of entries of a queue, and the length of a payload.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Shape {
     pub(super) entries: usize,
@@ -62,7 +62,7 @@ impl Shape {
         (self.entries * layout::STRIDE).next_multiple_of(rustix::param::page_size())
     }
 
-    /// Bytes of all.
+    /// Bytes of all entries.
     fn len(self) -> usize {
         self.headers() + self.entries * self.payload
     }
@@ -86,13 +86,13 @@ pub(super) enum Landed {
     Failed(usize, Errno),
 }
 
-/// All of them.
+/// All entries of a queue.
 pub(super) struct Entries {
     ring: IoUring<squeue::Entry128>,
     queue: u16,
     shape: Shape,
-    /// Headers and slices, then payloads. Never unmapped: the kernel keeps the addresses. No slice of all of it is made, only of
-    /// entries that are ours.
+    /// Headers and slices, then payloads. Never unmapped: the kernel keeps the addresses. No slice covers all of the memory, only entries
+    /// that are ours.
     memory: ManuallyDrop<Scratch>,
     /// The owner of each entry: true if it is ours.
     ours: Vec<bool>,
@@ -118,7 +118,7 @@ struct Slice {
 }
 
 impl Entries {
-    /// A ring for this thread, and memory, of which nothing is touched.
+    /// Makes a ring for this thread, and maps memory without touching it.
     ///
     /// # Errors
     /// The errors of io_uring_setup(2) and mmap(2).
@@ -134,7 +134,7 @@ impl Entries {
             ring,
             queue,
             shape,
-            // Small requests touch a page of each payload; a huge page there would be two whole payloads, and it has none.
+            // Small requests touch one page of each payload; a huge page would take two whole payloads, so the mapping has none.
             memory: ManuallyDrop::new(Scratch::new(shape.len())?),
             ours: vec![true; shape.entries],
             hears_bell: false,
@@ -185,13 +185,13 @@ impl Entries {
         self.shape.entries
     }
 
-    /// Whether the kernel has one.
+    /// Whether the kernel has an entry.
     pub(super) fn any_taken(&self) -> bool {
         self.ours.contains(&false)
     }
 
-    /// Whether this kernel would take entries of this mount, asked with a ring of its own before the kernel is greeted: afterwards a refusal that
-    /// is not FUSE's own (of a security module, of a seccomp profile) would not be heard by FUSE, which would wait for rings for ever. On a
+    /// Whether this kernel would take entries of this mount, asked with a ring of its own before the kernel is greeted: later, FUSE would
+    /// not notice a refusal by another part of the kernel (a security module, a seccomp profile), and would wait for rings for ever. On a
     /// thread that ends soon: the kernel gives it one more thread.
     ///
     /// # Errors
@@ -204,7 +204,7 @@ impl Entries {
         entries.enter(true, Some(PROBE_WITHIN))?;
         entries.collect(&mut landed);
         match landed[..] {
-            // All is well but the time.
+            // The kernel took the entry; only the time is over.
             [Landed::Failed(_, Errno::AGAIN)] => Ok(()),
             [Landed::Failed(_, error)] => Err(error.into()),
             _ => Err(io::Error::other("it does not answer")),
@@ -219,7 +219,7 @@ impl Entries {
         self.ring.submitter().register_files(&[device.as_raw_fd()])
     }
 
-    /// Gives all entries to the kernel. What it refuses lands; if it takes none, it has to be told by `refuse`.
+    /// Gives all entries to the kernel. Refused entries land in `landed`; if the kernel takes no entry, the caller has to call `refuse`.
     ///
     /// # Errors
     /// The errors of io_uring.
@@ -231,7 +231,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Offers an entry that the kernel has to refuse, whereupon it goes on by `/dev/fuse`. False if that is not sure.
+    /// Offers an entry that the kernel has to refuse, so that it goes on by `/dev/fuse`. False if that is not sure.
     pub(super) fn refuse(&mut self) -> bool {
         let memory = [const { Slice { at: std::ptr::null_mut(), len: 0 } }; 2];
         let offered = self.offer(0, memory);
@@ -284,7 +284,7 @@ impl Entries {
         unsafe { self.ring.submission().push(&command) }.map_err(|_| io::Error::from(Errno::BUSY))
     }
 
-    /// Sends what waits, all of it: where the kernel has no memory for that at the moment, until it has.
+    /// Sends all waiting commands. If the kernel has no memory for them, tries again until it has.
     fn send_all(&mut self) -> io::Result<()> {
         self.enter(false, None)?;
         while self.has_commands() {
@@ -349,7 +349,7 @@ impl Entries {
         self.push(command)
     }
 
-    /// Sends what waits.
+    /// Sends the waiting commands.
     ///
     /// # Errors
     /// The errors of io_uring.
@@ -359,7 +359,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Sends what waits, and waits itself: for a request, for the bell to change, or so long.
+    /// Sends the waiting commands, and waits for a request, for a change of the bell, or for the end of this time.
     ///
     /// # Errors
     /// The errors of io_uring.
@@ -388,7 +388,7 @@ impl Entries {
         // SAFETY: the flags say that `arg` is of this type; it and the time live as long as the call. For the commands see `push`.
         match unsafe { self.ring.submitter().enter(count, u32::from(waits), self.flags, Some(&arg)) } {
             Ok(_) => Ok(()),
-            // It took long enough, what landed is in the way, or a signal came.
+            // The time is over, landed results must be taken first, or a signal came.
             Err(error) => match Errno::from_io_error(&error).unwrap_or(Errno::IO) {
                 Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN => Ok(()),
                 errno => Err(errno),
@@ -418,7 +418,7 @@ impl Entries {
         !self.ring.submission().is_empty()
     }
 
-    /// Gives the memory of a payload back; it reads as zeros then. What a request or an answer there held must not be needed any more.
+    /// Gives the memory of a payload back, which reads as zeros then. No request or answer there may be needed any more.
     pub(super) fn give_back(&mut self, entry: usize) {
         if entry < self.shape.entries {
             // The kernel writes there only while this thread is in io_uring_enter(2).

@@ -27,10 +27,10 @@ use super::inbox::Inbox;
 use super::operations::Operations;
 use crate::sync::Arc;
 
-/// Processors that a machine may have for this: each takes a thread.
+/// The most processors of a machine for which rings are used: each takes a thread.
 const QUEUES_MAX: usize = 128;
 /// Requests that wait for their answer at once, in all queues; each has an address range for a payload, and memory only while it is large.
-/// The kernel holds back what more processes ask for. Doubling it doubles how many may wait for a store that hangs before others have to.
+/// The kernel holds further requests back. Doubling it doubles how many requests may wait for a hanging store before others have to wait.
 const ENTRIES: usize = 1024;
 /// The entries of one queue, at least and at most: a program that runs on one processor must not be held up by a few slow reads.
 const ENTRIES_OF_QUEUE: std::ops::RangeInclusive<usize> = 16..=256;
@@ -49,11 +49,11 @@ struct Prepared<O> {
     reports: Receiver<Result<(), Refusal>>,
 }
 
-/// Why there is no ring.
+/// The reason why there is no ring.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) why: String,
-    /// Whether the kernel knows, and goes on by `/dev/fuse`. If not, it waits for rings.
+    /// Whether the kernel knows of the refusal, and goes on by `/dev/fuse`. If not, it waits for rings.
     pub(super) is_known: bool,
 }
 
@@ -74,7 +74,7 @@ fn shape(queues: usize, page: usize) -> Result<entries::Shape, String> {
     Ok(entries::Shape { entries, payload: TRANSFER_MAX as usize / 4096 * page.max(4096) })
 }
 
-/// How many queues the kernel has: one for each processor that may be there, as `/sys/devices/system/cpu/possible` says it.
+/// The number of the kernel's queues: one for each possible processor (`/sys/devices/system/cpu/possible`).
 fn queues(possible: &str) -> Option<usize> {
     let last = possible.trim().strip_prefix('0')?;
     match last.strip_prefix('-') {
@@ -83,13 +83,13 @@ fn queues(possible: &str) -> Option<usize> {
     }
 }
 
-/// Whether a kernel of this release gives back what it borrows: from 6.14 to 6.18.2 it keeps a page of each payload ("fuse: missing copy_finish in
-/// fuse-over-io-uring argument copies").
+/// Whether a kernel of this release gives all pages back: from 6.14 to 6.18.2 it keeps a page of each payload ("fuse: missing copy_finish
+/// in fuse-over-io-uring argument copies").
 pub(super) fn is_sound(release: &str) -> bool {
     capability::version(release) >= [6, 18, 3]
 }
 
-/// Why there is no ring, for people.
+/// The reason why there is no ring, for the log.
 fn reason(error: &io::Error) -> String {
     match Errno::from_io_error(error) {
         Some(Errno::PERM | Errno::ACCESS) => {
@@ -127,7 +127,7 @@ impl<O: Operations> Rings<O> {
             let thread = thread.map_err(|error| format!("no thread: {error}"))?;
             Ok(Prepared { thread, inbox, go, reports })
         };
-        // Threads that were started end when their sender goes.
+        // Threads that were started end when their sender is dropped.
         let queues = (0..queues).map(start).collect::<Result<Vec<_>, String>>()?;
         for queue in &queues {
             queue.reports.recv().map_err(|_| PANICKED)?.map_err(|refusal| refusal.why)?;
@@ -152,7 +152,7 @@ impl<O: Operations> Rings<O> {
         let report =
             |queue: &Prepared<O>| queue.reports.recv().unwrap_or_else(|_| Err(Refusal::new(PANICKED)));
         let refusals = self.queues.iter().map(report).filter_map(Result::err);
-        // One that the kernel knows is enough.
+        // One refusal that the kernel knows is enough.
         let refused = refusals.reduce(|one, other| if other.is_known { other } else { one });
         if refused.is_some() {
             self.queues.iter().for_each(|queue| queue.inbox.close());

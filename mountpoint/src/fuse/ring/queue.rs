@@ -19,13 +19,13 @@ use super::entries::{Entries, Landed};
 use super::warm::Warm;
 use crate::sync::Arc;
 
-/// How often requests that take longer are looked at. The kernel sends no INTERRUPT for a request that was not taken yet when the signal came,
-/// so a thread that was killed is also found by looking.
+/// Interval at which waiting requests are looked at. The kernel sends no INTERRUPT for a request that was not taken yet when the signal
+/// came, so killed threads are found by looking.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a queue is idle before its payloads give memory back.
 const REST: Duration = Duration::from_secs(10);
-/// Bytes of answers, and of requests that may follow them, that one call of the kernel moves, and at most one answer more. The next ones are laid down
-/// once these gave memory back. Doubling it saves calls while many requests end at once.
+/// Bytes of answers, and of the requests that may follow them, that one call of the kernel moves; at most one answer more. Further answers
+/// wait until these have given their memory back. Doubling it saves calls while many requests end at once.
 const BATCH: usize = 4 << 20;
 
 /// A request that waits for its answer.
@@ -51,7 +51,7 @@ pub(super) struct Queue<O> {
 /// The meaning of a failed command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// The answer was not taken: once more.
+    /// The kernel did not take the answer: send it again.
     Again,
     /// The mount is gone.
     Over,
@@ -73,7 +73,7 @@ impl<O: Operations> Queue<O> {
         Self { channel, entries, inbox, held, waiting: 0, warm, used: now, looked: now }
     }
 
-    /// Serves until the connection ends. `landed`: what came while the entries were registered.
+    /// Serves until the connection ends. `landed`: results that came while the entries were registered.
     pub(super) fn run(mut self, landed: Vec<Landed>) -> io::Result<()> {
         let serve = AssertUnwindSafe(|| self.serve(landed));
         let outcome =
@@ -98,7 +98,7 @@ impl<O: Operations> Queue<O> {
                     return Ok(());
                 }
             }
-            // Here no payload is in use: what was taken is done with, and no answer was laid down yet.
+            // No payload is in use here: the taken requests are done, and no answer was laid down yet.
             self.keep_house();
             let bell = inbox.bell();
             inbox.sleeps();
@@ -125,7 +125,7 @@ impl<O: Operations> Queue<O> {
         }
     }
 
-    /// A command is done: a request is there, or it failed. True if the connection is over.
+    /// Takes in a command that has ended: it brought a request, or failed. True if the connection is over.
     fn take(&mut self, landed: Landed) -> io::Result<bool> {
         let entry = match landed {
             Landed::Request(entry) => entry,
@@ -168,7 +168,7 @@ impl<O: Operations> Queue<O> {
         Ok(false)
     }
 
-    /// Lays an answer down; its bytes.
+    /// Lays an answer down, and returns its length in bytes.
     fn answer(&mut self, done: &Done) -> io::Result<usize> {
         let Some(held) = self.held.get_mut(done.entry) else { return Ok(0) };
         if held.take_if(|held| held.unique == done.unique).is_none() {
@@ -180,7 +180,7 @@ impl<O: Operations> Queue<O> {
         Ok(len)
     }
 
-    /// How long to wait at most. For ever, where there is no other work: an idle mount wakes no thread.
+    /// The longest wait. Without other work it has no end: an idle mount wakes no thread.
     fn timeout(&self) -> Option<Duration> {
         match (self.waiting, self.warm.is_empty()) {
             (1.., _) => Some(LOOK_AGAIN),

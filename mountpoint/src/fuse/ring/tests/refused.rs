@@ -1,4 +1,4 @@
-//! A kernel that learned that requests may come by a ring, and then refuses it, on a real mount.
+//! A kernel that agreed to requests by a ring, and then refuses the ring, on a real mount.
 
 use std::ffi::OsStr;
 use std::time::SystemTime;
