@@ -1,7 +1,7 @@
 //! Wakes the thread of the ring out of its wait for the disk, when a read is put into its queue.
 //!
-//! Enters: a ring, by the thread that put the read. Leaves: a descriptor that can be read, if the ring's thread sleeps; a thread that is
-//! awake looks into the queue by itself, and costs the other no system call.
+//! Enters: a call by the thread that put the read. Leaves: a descriptor that can be read, if the ring's thread sleeps. If the ring's thread
+//! is awake, it looks into the queue by itself, and the call makes no system call.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -18,7 +18,7 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// Silent.
+    /// A silent bell.
     ///
     /// # Errors
     /// No descriptors.
@@ -32,22 +32,22 @@ impl Bell {
     /// Wakes the thread, if it sleeps.
     pub(super) fn ring(&self) {
         if self.sleeps.swap(false, SeqCst) {
-            // Full: it rings already.
+            // The pipe is full: the bell rings already.
             let _ = (&self.button).write(&[1]);
         }
     }
 
-    /// The thread is about to sleep: what is put from now on rings. To be called before the last look into the queue.
+    /// Notes that the thread is about to sleep: a put from now on rings. Call it before the last look into the queue.
     pub(super) fn sleeps(&self) {
         self.sleeps.store(true, SeqCst);
     }
 
-    /// The thread is awake and looks by itself.
+    /// Notes that the thread is awake and looks by itself.
     pub(super) fn wakes(&self) {
         self.sleeps.store(false, SeqCst);
     }
 
-    /// The thread heard it.
+    /// Silences the bell, once the thread has heard it.
     pub(super) fn silence(&self) {
         let mut heard = [0; 16];
         while (&self.sound).read(&mut heard).is_ok_and(|n| n > 0) {}
@@ -55,7 +55,7 @@ impl Bell {
 }
 
 impl AsFd for Bell {
-    /// Can be read once it rang.
+    /// The descriptor that can be read once the bell rang.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.sound.as_fd()
     }

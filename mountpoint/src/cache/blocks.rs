@@ -1,5 +1,5 @@
-//! The blocks of one object version, by number. Most versions have one block, as small files do: it lies in the version itself, and a tree
-//! begins with the second. Pure.
+//! The blocks of one object version, by number. Most versions have one block, as small files do: that block lies in the version itself, and
+//! a tree begins with the second block. Pure.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct Stored {
     /// Sectors that this run wrote, or read and compared with their checksums.
     pub(super) sound: super::Sectors,
     pub(super) state: State,
-    /// The number of the put that wrote the block: another number, other bytes on disk.
+    /// The number of the put that wrote the block: if the number has changed, so have the bytes on disk.
     pub(super) born: u64,
     /// The time of the last read or write; smaller is colder.
     pub(super) used: u64,
@@ -32,7 +32,7 @@ pub(super) struct Stored {
 pub(super) enum State {
     /// The block's first sectors are being written, or it is being punched: absent for every reader.
     Moving,
-    /// More sectors are being written; those that were here can be read.
+    /// More sectors are being written; the earlier ones can be read.
     Growing,
     /// The block is on disk.
     Stored,
@@ -102,7 +102,7 @@ impl Blocks {
         Some(changed)
     }
 
-    /// Adds a block; it replaces another of its number.
+    /// Adds a block, in place of another of its number.
     pub(super) fn insert(&mut self, block: u32, stored: Stored) {
         self.remove(block);
         self.sums += stored.sums.memory();

@@ -15,13 +15,13 @@ use crate::supervise::Supervisor;
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Arc, Mutex};
 
-/// Work in the queue; more is a miss. Doubling it lets more reads wait, each with its memory.
+/// The most work in the queue; reads beyond it are misses. Doubling it lets more reads wait, each with its memory.
 const QUEUE_MAX: usize = 1024;
 
 /// Something that may wait for the disk.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// A read of a range: it may have to open its file, or to look at the disk whether the version is there.
+    /// A read of a range, which may have to open its file, or to look for the version on the disk.
     Read { id: ObjectId, object_size: u64, range: std::ops::Range<u64>, ticket: Ticket },
     /// A read that the ring could not end.
     Again(Job, crate::buffer::BlockMut),
@@ -31,7 +31,7 @@ pub(super) enum Work {
     Unlink(Arc<Entry>, u64),
 }
 
-/// The threads. One is there from the start; more come while work waits, and stay.
+/// The threads. One runs from the start; more are started while work waits, and stay.
 #[derive(Debug)]
 pub(super) struct Crew {
     store: Arc<Store>,
@@ -89,7 +89,7 @@ impl Crew {
     /// Puts work into the queue.
     ///
     /// # Errors
-    /// The work back: the queue is full.
+    /// The queue is full: the work comes back.
     #[expect(
         clippy::result_large_err,
         reason = "the caller takes the work back as it gave it; a box would cost each read"
@@ -107,7 +107,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Carries out reads of small ranges until their queue ends: where no ring does.
+    /// Carries out reads of small ranges until their queue ends, where no ring does so.
     pub(super) fn serve(&self, jobs: &Receiver<Job>) {
         for Job { reading, ticket } in jobs {
             if let Some(Some(into)) = ticket.begin()
@@ -118,7 +118,7 @@ impl Crew {
         }
     }
 
-    /// The threads, which end once nobody can put anything any more.
+    /// The threads, which end once no sender of work is left.
     pub(super) fn threads(&self) -> Arc<Mutex<Vec<JoinHandle<()>>>> {
         Arc::clone(&self.threads)
     }

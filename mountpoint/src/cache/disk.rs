@@ -36,22 +36,23 @@ use crate::sync::{Arc, Mutex};
 /// Our folder in the user's directory.
 const FOLDER: &std::ffi::CStr = c"mount-s3-cache";
 
-/// Most data files kept open; less when the process may not open many.
+/// The most data files kept open; fewer if the process may not open so much.
 const FILES_MAX: u64 = 1024;
 
 /// Most writer threads.
 const WRITERS_MAX: usize = 16;
 
-/// Reads of this size and more wait in a thread each, also where there is a ring: one thread would compare the bytes of all of them.
+/// Each read of this size or more waits in a thread of its own, also where there is a ring: the ring's one thread would have to compare the
+/// bytes of all of them.
 const LARGE: u64 = 512 << 10;
 
-/// Looks, every [`ENDED_EVERY`], whether the threads have ended. Doubling it lets a slower disk take what is being written at the end.
+/// The most looks, one every [`ENDED_EVERY`], whether the threads have ended. Doubling it gives a slow disk more time for the last writes.
 const ENDED_LOOKS_MAX: u32 = 800;
 const ENDED_EVERY: Duration = Duration::from_millis(10);
 
 /// Blocks in files below a directory of this machine; see [`super`] for what it promises.
 ///
-/// Dropping it waits for the blocks being written, not for those in the queue; and not for a disk that hangs.
+/// Dropping the cache waits for blocks that are being written, not for those in the queue, and not for a disk that hangs.
 #[derive(Debug)]
 pub struct DiskCache {
     pub(super) store: Arc<Store>,
@@ -63,10 +64,10 @@ pub struct DiskCache {
     pub(super) reads: Option<Queue>,
     /// The threads for all other work that waits for the disk.
     crew: Option<Arc<Crew>>,
-    /// Answers what waits too long.
+    /// The thread that answers operations which wait too long.
     watch: Option<JoinHandle<()>>,
     watch_ends: Arc<AtomicBool>,
-    /// Each thread that may write has it, too: one that hangs beyond the end of the mount keeps the directory.
+    /// Each thread that may write holds the lock, too: a thread that hangs beyond the end of the mount keeps the directory locked.
     _lock: Arc<Lock>,
 }
 
@@ -88,13 +89,13 @@ struct Prove {
 
 #[derive(Debug)]
 struct Put {
-    /// When, by the cache's time: what was found wrong since is not written.
+    /// The time of the put, by the cache's clock: blocks of a version that was found wrong since are not written.
     at: u64,
     id: ObjectId,
     object_size: u64,
     offset: u64,
     bytes: Block,
-    /// Dropped with the job; [`settle`](DiskCache::settle) waits for it.
+    /// Dropped with the job; [`settle`](DiskCache::settle) waits for all of them.
     _under_way: WaitGroup,
     _waiting: Waiting,
 }
@@ -184,7 +185,7 @@ impl DiskCache {
         }
         if store.needs_proof {
             let (store, stop) = (Arc::clone(&store), Arc::clone(&cache.stop));
-            // After the writers, in the order of `drop`: it ends once they have.
+            // This thread comes after the writers in the order of `drop`, and ends once they have.
             let prove = move || {
                 let _held = &lock;
                 prove_jobs(&store, &to_prove, &stop);
@@ -194,7 +195,7 @@ impl DiskCache {
         Ok(cache)
     }
 
-    /// Starts the thread that answers what waits too long.
+    /// Starts the thread that answers operations which wait too long.
     fn start_watch(&mut self, supervisor: &Supervisor) -> io::Result<()> {
         let (store, ends, of_trial) =
             (Arc::clone(&self.store), Arc::clone(&self.watch_ends), supervisor.clone());
@@ -210,7 +211,7 @@ impl DiskCache {
         let (say, hear) = bounded(1);
         let bell = Arc::new(Bell::new()?);
         let (store, of_thread) = (Arc::clone(&self.store), Arc::clone(&bell));
-        // Ends with this thread: a crew whose owner is gone takes no more work.
+        // The closure ends with its thread: a crew whose owner is gone takes no more work.
         let mut crew = Some(Arc::clone(crew));
         // A ring belongs to the thread that makes it.
         let thread = supervisor.thread("cache-read".to_owned(), move || {
@@ -232,18 +233,19 @@ impl DiskCache {
         Ok(())
     }
 
-    /// Returns once what was put before is written (or dropped) and what earlier runs left is indexed.
+    /// Returns once all earlier puts are written (or dropped) and the files of earlier runs are indexed.
     pub fn settle(&self) {
         let before = std::mem::take(&mut *self.under_way.lock());
         before.wait();
     }
 
-    /// Evicts about `bytes`, for another user of the same disk that found it full, and returns how many went. Nothing is kept for a while then.
+    /// Evicts about `bytes`, for another user of the same disk that found it full, and returns how many bytes left. The cache then keeps
+    /// nothing new for a while.
     pub fn give_room(&self, bytes: u64) -> u64 {
         self.store.give_room(bytes)
     }
 
-    /// Has a thread wait for the disk; the work back if the queue is full.
+    /// Has a thread wait for the disk; the work comes back if the queue is full.
     fn wait_for_disk(&self, work: Work) -> Option<Work> {
         match &self.crew {
             Some(crew) => crew.put(work).err(),
@@ -257,7 +259,7 @@ impl DiskCache {
     }
 }
 
-/// Whether a range is one that may be read: within one block and the object, of `len` bytes.
+/// Whether a range may be read: it lies within one block and the object, and has `len` bytes.
 fn is_sound(object_size: u64, range: &Range<u64>, len: usize) -> bool {
     let sound = range.start < range.end
         && range.end <= object_size
@@ -344,7 +346,7 @@ impl BlockCache for DiskCache {
         if let Some(Job::Unlink(entry, bytes)) = unqueued
             && let Some(Work::Unlink(entry, bytes)) = self.wait_for_disk(Work::Unlink(entry, bytes))
         {
-            // Both queues are full: rare, and two calls. Left there, the next run would serve the file.
+            // Both queues are full, which is rare: unlink on this thread, by two calls. If the file stayed, the next run would serve it.
             self.store.unlink_removed(&entry, bytes);
         }
     }
@@ -374,7 +376,7 @@ impl Drop for DiskCache {
         let mut threads = std::mem::take(&mut self.threads);
         threads.extend(crew.into_iter().flat_map(|threads| std::mem::take(&mut *threads.lock())));
         let this = std::thread::current().id();
-        // The last to know the cache may be a read that it answers.
+        // The last owner of the cache may be a read that the cache answers, on one of these threads.
         threads.retain(|thread| thread.thread().id() != this);
         for _ in 0..ENDED_LOOKS_MAX {
             if threads.iter().all(JoinHandle::is_finished) {
@@ -422,7 +424,7 @@ fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool, prove: &S
                 continue;
             }
         };
-        // Counts as late, should the disk take too long.
+        // The ticket counts this write as late, should the disk take too long.
         let _ticket = store.waits.write();
         let started = store.clock.now();
         let is_wanted = !stop.load(Relaxed) && !store.proofs.is_wrong(&job.id, job.at);
@@ -433,7 +435,7 @@ fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool, prove: &S
             store.metrics.cache_puts.inc();
             store.metrics.cache_put.of("disk").took(store.clock.now().saturating_duration_since(started));
             if let Some((entry, expected)) = store.to_prove(&job.id) {
-                // One that finds no place in the queue is not kept for later runs.
+                // A version that finds no place in the queue is not kept for later runs.
                 let _ = prove.try_send(Prove { entry, expected, _under_way: job._under_way.clone() });
             }
         } else if !store.present(&job.id, job.offset / CACHE_BLOCK).contains(sectors) {
@@ -443,7 +445,7 @@ fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool, prove: &S
 }
 
 fn prove_jobs(store: &Store, queue: &Receiver<Prove>, stop: &AtomicBool) {
-    // Once the mount ends: what is waiting then is still proven, for as long as that may take.
+    // Set once the mount ends: waiting versions are still proven until then.
     let mut until: Option<Instant> = None;
     for job in queue {
         let now = store.clock.now();

@@ -8,7 +8,7 @@ pub enum Error {
     /// The directory is not there.
     #[error("cache directory {}: does not exist; create it, or name another one", .0.display())]
     Missing(PathBuf),
-    /// Something else has the name.
+    /// Something else than a directory has the name.
     #[error("cache directory {}: is not a directory", .0.display())]
     NotADirectory(PathBuf),
     /// No right to write, or a file system that is read-only or full.
@@ -36,10 +36,10 @@ pub enum Error {
     NotOurs {
         /// The folder.
         path: PathBuf,
-        /// The problem with it.
+        /// The problem with the folder.
         why: &'static str,
     },
-    /// Anything else of the system.
+    /// Any other error of the system.
     #[error("cache directory {}: {what}: {source}", .dir.display())]
     Io {
         /// The directory.

@@ -3,11 +3,10 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Share of the limit that a round frees beyond what is needed at once, so that a round's walk over the index
-/// is paid once for many puts.
+/// Share of the limit that a round frees beyond the immediate need, so that one walk over the index serves many puts.
 const SLACK_SHARE: u64 = 64;
 
-/// Most that a round frees beyond what is needed, in bytes.
+/// The most bytes that a round frees beyond the immediate need.
 const SLACK_MAX: u64 = 256 << 20;
 
 /// Bytes to free so that `used` is at or below `limit`, with some slack; 0 when it is already.
@@ -15,14 +14,14 @@ pub(super) fn to_free(used: u64, limit: u64) -> u64 {
     if used <= limit { 0 } else { used - limit + (limit / SLACK_SHARE).min(SLACK_MAX) }
 }
 
-/// The most bytes that the cache may hold so that `percent` of the file system stays free: what it holds, plus
-/// what is free beyond that share (or less what is missing).
+/// The most bytes that the cache may hold so that `percent` of the file system stays free: its own bytes, plus the free bytes beyond that
+/// share (or minus the missing ones).
 pub(super) fn allowed(used: u64, free: u64, total: u64, percent: u8) -> u64 {
     let keep = (u128::from(total) * u128::from(percent) / 100) as u64;
     (used + free.saturating_sub(keep)).saturating_sub(keep.saturating_sub(free))
 }
 
-/// The coldest blocks of all that are offered, until they make up `need` bytes. Holds only those.
+/// The coldest of all offered blocks, up to `need` bytes. Holds only those.
 #[derive(Debug)]
 pub(super) struct Coldest<T> {
     need: u64,
@@ -43,12 +42,12 @@ impl<T> Coldest<T> {
         Self { need, bytes: 0, warmest_first: BinaryHeap::new() }
     }
 
-    /// Whether a block last used at `used` could be among the chosen: asked before `offer`'s value is made.
+    /// Whether a block last used at `used` could be among the chosen: ask this before you make the value for `offer`.
     pub(super) fn wants(&self, used: u64) -> bool {
         self.bytes < self.need || self.warmest_first.peek().is_some_and(|warmest| used < warmest.used)
     }
 
-    /// A block that could go: when it was last used (smaller is colder) and what it would free.
+    /// Offers a block: the time of its last use (smaller is colder), and the bytes that it would free.
     pub(super) fn offer(&mut self, used: u64, bytes: u64, what: T) {
         if !self.wants(used) {
             return;

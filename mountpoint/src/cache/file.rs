@@ -1,11 +1,12 @@
 //! One object version in the cache: which sectors of which blocks it has, their checksums, and the operations under way on it.
 //!
-//! Pure state under one short lock; the disk is touched by `store.rs`, which asks here what it may do. A sector is
-//! written only when it was absent, a block is punched only while no thread writes to it, and readers compare what they read
-//! with its checksum: bytes that differ are rot if the block's `born` is still the same, and an eviction if it is not.
+//! Pure state under one short lock. `store.rs` touches the disk, and asks here what it may do. A sector is written only when it was absent,
+//! a block is punched only while no thread writes to it, and readers compare what they read with its checksum: bytes that differ are rot if
+//! the block's `born` is still the same, and an eviction if it is not.
 //!
-//! A version that was lent to the kernel once is never changed again: a program's mapping of its file outlives the program's descriptor, and no
-//! one tells us when it ends. Such a version leaves as a whole, by its name; the bytes stay until the last mapping is gone.
+//! A version that was lent to the kernel once is never changed again: a program's mapping of its file outlives the program's descriptor,
+//! and the kernel does not report the mapping's end. Such a version leaves as a whole, by unlinking its files; the bytes stay until the
+//! last mapping is gone.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -32,8 +33,8 @@ pub(super) fn block_charge(len: usize) -> u64 {
     (len as u64).next_multiple_of(PAGE) + PAGE
 }
 
-/// The memory of a version that holds no block, without its texts, in bytes, about: itself behind two counters, and its place in the
-/// map, which has room for twice as many as it holds.
+/// The memory of a version that holds no block, without its texts, in bytes, about: the entry itself with the two counters of its `Arc`,
+/// and its place in the map, which has room for twice as many entries as it holds.
 fn empty_memory() -> u64 {
     let place = size_of::<(u64, Arc<Entry>)>() + 1;
     heap(2 * size_of::<usize>() + size_of::<Entry>()) + 2 * place as u64
@@ -63,47 +64,47 @@ struct Inner {
     blocks: Blocks,
     file: Option<Arc<OwnedFd>>,
     file_used: bool,
-    /// Writes and punches under way: the files stay while there are any.
+    /// Writes and punches under way: while there are any, the files stay.
     busy: u32,
-    /// Readers of the data file past the cache: none of its bytes leaves while there are any.
+    /// Readers of the data file past the cache: while there are any, none of its bytes leaves.
     holds: u32,
-    /// When the last of them came or left, as `used` of blocks.
+    /// The time at which the last reader came or left, counted as `used` of blocks.
     held: u64,
-    /// There was one, in this run or an earlier one.
+    /// There was such a reader, in this run or an earlier one.
     lent: bool,
-    /// This run found that its file ends where the object does, and marked it as lent.
+    /// This run found that the data file ends where the object does, and marked the file as lent.
     lends: bool,
-    /// All of it was found sound, and nothing left since.
+    /// All sectors were found sound, and none has left since.
     whole: bool,
-    /// No sector was found sound before this.
+    /// The time before which no sector was found sound.
     sound_since: Option<Instant>,
     /// Later runs may serve it.
     proven: bool,
-    /// Wrong: it goes once no operation works on it.
+    /// The version is wrong, and leaves once no operation works on it.
     condemned: bool,
     removed: bool,
-    /// All of this in memory.
+    /// The memory of the entry.
     memory: Share,
 }
 
 /// A block that a read found.
 #[derive(Debug)]
 pub(super) struct Seen {
-    /// Checksums of the sectors that are wanted.
+    /// Checksums of the wanted sectors.
     pub(super) crcs: Box<[u32]>,
     pub(super) born: u64,
-    /// This run found them sound before.
+    /// This run found the sectors sound before.
     pub(super) known: bool,
-    /// The open data file, if it is.
+    /// The data file, if it is open.
     pub(super) file: Option<Arc<OwnedFd>>,
 }
 
 /// Leave to write sectors of a block.
 #[derive(Debug)]
 pub(super) struct Claim {
-    /// The sectors to write: those that were not here.
+    /// The sectors to write: those that the cache lacks.
     pub(super) new: Sectors,
-    /// The sectors that were here.
+    /// The sectors that the cache has.
     pub(super) before: Sums,
     /// The disk space of the new ones, in bytes.
     pub(super) charge: u64,
@@ -114,16 +115,16 @@ pub(super) struct Claim {
 pub(super) struct Charge {
     /// Bytes on the disk.
     pub(super) disk: u64,
-    /// Bytes in the index: the block's part of what the version takes.
+    /// Bytes in the index: the block's part of the version's memory.
     pub(super) memory: u64,
 }
 
-/// The caller's act that evicts blocks.
+/// The act by which the caller evicts blocks.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Eviction {
-    /// The blocks were all there was, or only all of it can leave: remove the files, this many blocks and bytes.
+    /// The version has no other blocks, or can only leave as a whole: remove the files, with this number of blocks and bytes.
     Whole(usize, u64),
-    /// Punch these, this many bytes, then say [`Entry::punched`].
+    /// Punch these blocks, which have this many bytes, then call [`Entry::punched`].
     Blocks(Vec<u32>, u64),
     /// The blocks are gone, or another operation works on them.
     Nothing,
@@ -206,7 +207,7 @@ impl Entry {
             .map_or(Sectors::NONE, |b| b.sums.present())
     }
 
-    /// A read of sectors of the block begins: what to read them from, and what to compare with.
+    /// Begins a read of sectors of the block: the file to read, and the checksums to compare with.
     pub(super) fn look(&self, block: u32, wanted: Sectors, now: u64) -> Option<Seen> {
         let mut inner = self.inner.lock();
         if inner.condemned {
@@ -225,7 +226,7 @@ impl Entry {
         inner.blocks.change(block, look).flatten()
     }
 
-    /// A read compared sectors of the block with their checksums, which were right.
+    /// Notes that a read compared sectors of the block with their checksums, which were right.
     pub(super) fn found_sound(&self, block: u32, born: u64, sectors: Sectors, now: Instant) {
         let mut inner = self.inner.lock();
         inner.sound_since.get_or_insert(now);
@@ -242,12 +243,13 @@ impl Entry {
         then.is_none_or(|then| since.is_some_and(|since| since >= then))
     }
 
-    /// All of it was compared, beginning at `now`.
+    /// Notes that all sectors were compared, beginning at `now`.
     pub(super) fn compared(&self, now: Instant) {
         self.inner.lock().sound_since = Some(now);
     }
 
-    /// An earlier run lent it to the kernel. `None` if a part of it is missing: it can't be written where programs may still read.
+    /// The entry of a version that an earlier run lent to the kernel. `None` if a part is missing: nothing may be written where programs
+    /// may still read.
     pub(super) fn was_lent(self) -> Option<Self> {
         let mut inner = self.inner.lock();
         let is_whole = self.is_whole(&inner, |stored| stored.sums.present());
@@ -265,7 +267,7 @@ impl Entry {
             })
     }
 
-    /// Holds all bytes of the object where they are, if all are here and were found sound. Ends with [`Entry::let_go`].
+    /// Holds all bytes of the object in place, if the cache has all and found them sound. [`Entry::let_go`] ends the hold.
     pub(super) fn hold(&self, now: u64) -> bool {
         let mut inner = self.inner.lock();
         if inner.removed || inner.condemned {
@@ -280,7 +282,8 @@ impl Entry {
         inner.whole
     }
 
-    /// Holds all bytes of the object where they are, if all are here, to be compared with the store's checksum. Ends with [`Entry::let_go`].
+    /// Holds all bytes of the object in place, if the cache has all, for a comparison with the store's checksum. [`Entry::let_go`] ends the
+    /// hold.
     pub(super) fn hold_unproven(&self) -> bool {
         let mut inner = self.inner.lock();
         let is_due = !inner.removed
@@ -292,7 +295,7 @@ impl Entry {
         is_due
     }
 
-    /// Whether all of it is here, and later runs may not serve it yet.
+    /// Whether the cache has the whole version, and later runs may not serve it yet.
     pub(super) fn awaits_proof(&self) -> bool {
         let inner = self.inner.lock();
         !inner.removed
@@ -301,26 +304,26 @@ impl Entry {
             && self.is_whole(&inner, |stored| stored.sums.present())
     }
 
-    /// Says whether later runs may serve it; what it was.
+    /// Sets whether later runs may serve the version, and returns the earlier value.
     pub(super) fn set_proven(&self, proven: bool) -> bool {
         std::mem::replace(&mut self.inner.lock().proven, proven)
     }
 
-    /// Condemns a version whose bytes are wrong: from now on no read finds them. Returns the bytes that it took, if its files can go at once; else the operation that is at
-    /// work on it removes them.
+    /// Condemns a version whose bytes are wrong: from now on no read finds them. Returns the bytes that the version took, if its files can
+    /// be removed at once; else the operation at work on it removes them.
     pub(super) fn condemn(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
         inner.condemned = true;
         (!inner.removed && inner.busy == 0).then(|| self.clear(&mut inner))
     }
 
-    /// Whether it was condemned, and its files are still there.
+    /// Whether the version was condemned, and its files are still there.
     pub(super) fn is_condemned(&self) -> bool {
         let inner = self.inner.lock();
         inner.condemned && !inner.removed
     }
 
-    /// A reader past the cache is done, as far as can be known.
+    /// Notes that a reader past the cache has closed its descriptor.
     pub(super) fn let_go(&self, now: u64) {
         let mut inner = self.inner.lock();
         inner.holds -= 1;
@@ -345,18 +348,19 @@ impl Entry {
         inner.file.clone().filter(|_| inner.lends)
     }
 
-    /// Whether its files are gone, or about to be.
+    /// Whether the version's files are gone, or about to be.
     pub(super) fn is_removed(&self) -> bool {
         self.inner.lock().removed
     }
 
-    /// Whether the block that a read looked at is there still: what did not match its checksum is rot then.
+    /// Whether the block that a read looked at is still there: if so, bytes that do not match their checksum are rot.
     pub(super) fn still(&self, block: u32, born: u64) -> bool {
         let inner = self.inner.lock();
         inner.blocks.get(block).is_some_and(|b| b.state != State::Moving && b.born == born)
     }
 
-    /// A write of sectors of the block begins, unless all are here or another operation works on it. Ends with [`Entry::wrote`].
+    /// Begins a write of sectors of the block, unless the cache has all of them or another operation works on the block. [`Entry::wrote`]
+    /// ends it.
     pub(super) fn claim(&self, block: u32, sectors: Sectors, born: u64) -> Option<Claim> {
         let mut inner = self.inner.lock();
         if inner.removed || inner.condemned {
@@ -383,7 +387,7 @@ impl Entry {
         Some(Claim { new, before, charge: self.charge(block, all) - charged })
     }
 
-    /// A write ended. `Some`: data and slot are on their way to the disk, and these are the block's sectors now.
+    /// Ends a write. `Some`: data and slot are on their way to the disk, and these are now the block's sectors.
     pub(super) fn wrote(&self, block: u32, whole: Option<Sums>, now: Instant) {
         let mut inner = self.inner.lock();
         inner.busy -= 1;
@@ -429,7 +433,7 @@ impl Entry {
         Eviction::Blocks(going, bytes)
     }
 
-    /// The blocks that [`Entry::evict`] named are punched.
+    /// Notes that the blocks that [`Entry::evict`] named are punched.
     pub(super) fn punched(&self, blocks: &[u32]) {
         let mut inner = self.inner.lock();
         inner.busy -= 1;
@@ -439,13 +443,14 @@ impl Entry {
         self.weigh(&mut inner);
     }
 
-    /// Removes all of it: returns the bytes it took, or `None` if another operation works on it or already removes it.
+    /// Removes the whole version: returns the bytes that it took, or `None` if another operation works on the version or already removes
+    /// it.
     pub(super) fn remove_whole(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
         (!inner.removed && inner.busy == 0).then(|| self.clear(&mut inner))
     }
 
-    /// Removes the entry if it holds nothing, as [`Entry::remove_whole`] does.
+    /// Removes the entry as [`Entry::remove_whole`] does, if it has no block.
     pub(super) fn remove_empty(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
         (!inner.removed && inner.busy == 0 && inner.blocks.is_empty()).then(|| self.clear(&mut inner))
@@ -460,8 +465,8 @@ impl Entry {
         FILE_CHARGE + bytes
     }
 
-    /// Each block that could be evicted, when it was last used, and what it takes. One block stands for all of a version that only leaves
-    /// as a whole.
+    /// Visits each block that could be evicted, with the time of its last use and its charge. One block stands for a version that only
+    /// leaves as a whole.
     pub(super) fn for_each_evictable(&self, mut visit: impl FnMut(u32, u64, Charge)) {
         let inner = self.inner.lock();
         if inner.holds > 0 {
@@ -481,21 +486,20 @@ impl Entry {
         }
     }
 
-    /// The memory that it takes, in bytes, about.
+    /// The memory that the version takes, in bytes, about.
     #[cfg(test)]
     pub(super) fn memory(&self) -> u64 {
         self.inner.lock().memory.bytes()
     }
 
-    /// The open data file, if it is.
+    /// The data file, if it is open.
     pub(super) fn file(&self) -> Option<Arc<OwnedFd>> {
         let mut inner = self.inner.lock();
         inner.file_used = true;
         inner.file.clone()
     }
 
-    /// Keeps the data file open for the next read. False (and the file is not kept) when one is open already, or the
-    /// version is removed.
+    /// Keeps the data file open for the next read. False (and the file is not kept) if a file is open already, or the version is removed.
     pub(super) fn keep(&self, file: &Arc<OwnedFd>) -> bool {
         let mut inner = self.inner.lock();
         if inner.removed || inner.file.is_some() {
@@ -505,11 +509,11 @@ impl Entry {
         true
     }
 
-    /// Releases the open file if no read used it since the last call. The caller drops it without a lock: it closes then, or with its last
-    /// read.
+    /// Releases the open file if no read used it since the last call. The caller drops the file without a lock: the drop closes it, unless
+    /// a read still uses it.
     ///
     /// # Errors
-    /// It was used.
+    /// A read used the file.
     pub(super) fn close_if_idle(&self) -> Result<Option<Arc<OwnedFd>>, ()> {
         let mut inner = self.inner.lock();
         if inner.file.is_some() && std::mem::take(&mut inner.file_used) {

@@ -81,7 +81,7 @@ pub(super) enum Slot {
 }
 
 impl Identity<'_> {
-    /// Whether it can be written down at all.
+    /// Whether the identity fits into a header.
     pub(super) fn fits(&self) -> bool {
         self.scope.len() <= TEXT_MAX && self.etag.len() <= TEXT_MAX && self.key.len() <= ObjectKey::LEN_MAX
     }
@@ -114,13 +114,13 @@ pub(super) fn slot_at(slots_at: u64, block: u32) -> u64 {
     slots_at + u64::from(block) * SLOT as u64
 }
 
-/// Whether a version of this scope is kept for later runs only once it was compared with the store's checksum: nothing but TCP's own guards
-/// what comes over plain HTTP.
+/// Whether a version of this scope is kept for later runs only once it was compared with the store's checksum: over plain HTTP, TCP's own
+/// checksum alone protects the bytes.
 pub(super) fn needs_proof(scope: &str) -> bool {
     scope.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://"))
 }
 
-/// The header's bytes; the slots follow at once.
+/// The bytes of a header. The slots follow it without a gap.
 pub(super) fn encode_header(identity: &Identity<'_>, object_size: u64, is_proven: bool) -> Vec<u8> {
     debug_assert!(identity.fits());
     let texts = [identity.scope, identity.key, identity.etag];

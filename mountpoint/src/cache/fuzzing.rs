@@ -20,7 +20,7 @@ pub fn seal(sidecar: &mut [u8]) {
     }
 }
 
-/// Reads a sidecar to its end: how many sectors it says are here. `None`: it is none of ours.
+/// Reads a sidecar to its end: returns the number of sectors that it lists. `None`: the bytes are not a sidecar of ours.
 ///
 /// # Panics
 /// The decoded sidecar differs from its bytes: written again, it is other bytes, or sectors lie behind the object's end.

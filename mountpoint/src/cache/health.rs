@@ -21,18 +21,18 @@ const FULL_PAUSE: Duration = Duration::from_secs(30);
 pub(super) enum Doing {
     /// Opening or reading a file that should be there.
     Reading,
-    /// Creating or writing one.
+    /// Creating or writing a file.
     Writing,
 }
 
 /// The consequence of an error for the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
-    /// Trouble of this process, which is short of something, or the file would be longer than it may be; what is there is fine.
+    /// This process is short of something, or the file would be longer than allowed; the existing bytes are fine.
     Passing,
     /// No room on the disk.
     Full,
-    /// Trouble of this file, or of the disk: a few in a row mean the disk.
+    /// This file or the disk is faulty: a few such errors in a row mean the disk.
     Suspect,
     /// Writing will not work again.
     Final,
@@ -41,7 +41,7 @@ enum Trouble {
 fn judge(doing: Doing, error: Option<Errno>) -> Trouble {
     match error {
         Some(Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR) => Trouble::Passing,
-        // RLIMIT_FSIZE, or the longest file of the file system: the next one may be short enough.
+        // The limit is RLIMIT_FSIZE, or the longest file of the file system: the next file may be short enough.
         Some(Errno::FBIG) if doing == Doing::Writing => Trouble::Passing,
         Some(Errno::NOSPC | Errno::DQUOT) => Trouble::Full,
         Some(Errno::ROFS | Errno::ACCESS | Errno::PERM | Errno::NOENT) if doing == Doing::Writing => {
@@ -71,7 +71,7 @@ pub(super) struct Health {
 }
 
 impl Health {
-    /// Well. `dir` is for messages.
+    /// The health of a new cache. `dir` is for messages.
     pub(super) fn new(dir: &Path, clock: Clock) -> Self {
         Self {
             dir: dir.to_owned(),
@@ -91,7 +91,8 @@ impl Health {
         self.off.load(Relaxed)
     }
 
-    /// Whether a file could not be read back in this run. A reader that bypasses the engine hears such an error; the engine fetches the bytes anew.
+    /// Whether a file could not be read back in this run. A program whose reads bypass the engine gets such an error; the engine itself
+    /// fetches the bytes anew.
     pub(super) fn is_unreadable(&self) -> bool {
         self.unreadable.load(Relaxed)
     }
@@ -105,14 +106,14 @@ impl Health {
         until.is_some()
     }
 
-    /// Something worked.
+    /// Notes that an operation succeeded.
     pub(super) fn success(&self) {
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
         }
     }
 
-    /// Something did not. True when the file is to blame and should go.
+    /// Notes that an operation failed. True if the file is to blame and should be removed.
     pub(super) fn failure(&self, doing: Doing, error: &io::Error) -> bool {
         let errno = Errno::from_io_error(error);
         if doing == Doing::Reading && is_unreadable(errno) && !self.unreadable.swap(true, Relaxed) {
@@ -144,7 +145,7 @@ impl Health {
         true
     }
 
-    /// Logs once that no block fits into what the cache may hold now; `free_min_percent` if that is a share of the disk.
+    /// Logs once that no block fits into the room that the cache has; `free_min_percent` is set if that room is a share of the disk.
     pub(super) fn no_room(&self, free_min_percent: Option<u8>) {
         if self.no_room_said.swap(true, Relaxed) {
             return;
@@ -161,7 +162,7 @@ impl Health {
         }
     }
 
-    /// The index takes all memory that it may have.
+    /// Logs once that the index takes all memory that it may have.
     pub(super) fn index_is_full(&self, most: u64) {
         if !self.index_full_said.swap(true, Relaxed) {
             tracing::info!(

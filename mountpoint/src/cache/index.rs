@@ -32,7 +32,7 @@ impl Index {
         (hash, &self.shards[(hash >> 32) as usize % SHARDS])
     }
 
-    /// The version, if it is known.
+    /// The entry of a version, if the index has it.
     pub(super) fn get(&self, identity: &Identity<'_>) -> Option<Arc<Entry>> {
         let (hash, shard) = self.place(identity);
         let shard = shard.lock();

@@ -61,7 +61,8 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
     /// Opens a file; never a link or anything that is not a regular file.
     fn open(&self, name: &Name, kind: Kind, how: How) -> io::Result<OwnedFd>;
 
-    /// Reads at an offset into these, in their order; less than asked at the end of the file, and where it may not wait for the rest.
+    /// Reads at an offset into these slices, in their order; fewer bytes than asked at the end of the file, or where the read may not wait
+    /// for the disk.
     fn read_at(
         &self,
         file: &OwnedFd,
@@ -73,10 +74,10 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
     /// Writes at an offset; the answer may be less than all.
     fn write_at(&self, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize>;
 
-    /// Gives the space of a range back; it reads as zeros then.
+    /// Gives the disk space of a range back. The range reads as zeros then.
     fn punch(&self, file: &OwnedFd, at: u64, len: u64) -> io::Result<()>;
 
-    /// Marks a file, for later runs too, as one that programs may read by themselves: nobody changes it any more.
+    /// Marks a file, for later runs too, as one that programs may read by themselves: the cache does not change it any more.
     fn lend(&self, file: &OwnedFd) -> io::Result<()>;
 
     /// Removes a file; one that is gone already is a success.
@@ -85,7 +86,7 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
     /// Size and age of a file, without opening it.
     fn stat(&self, name: &Name, kind: Kind) -> io::Result<FileStat>;
 
-    /// The names of all versions that have a file and begin with this byte; whatever else lies there is removed.
+    /// The names of all versions that have a file and begin with this byte; everything else in that folder is removed.
     fn list(&self, prefix: u8) -> io::Result<Vec<Name>>;
 
     /// Bytes of the file system that are free for us, and its size.
@@ -94,7 +95,7 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
     /// Writes to the disk and reads it back, past the kernel's memory as far as the file system lets it go.
     fn try_out(&self) -> io::Result<()>;
 
-    /// Removes what is not ours or of an older format beside and above the files.
+    /// Removes entries beside and above the files that are not ours or have an older format.
     fn sweep(&self) -> io::Result<()>;
 }
 
@@ -136,7 +137,7 @@ pub(super) const FOLDER_MODE: Mode = Mode::RWXU;
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Disk {
-    /// A disk on our folder, held open; makes the folder of this format.
+    /// Makes a disk on our folder, which it holds open, and the folder of this format.
     pub(super) fn new(home: OwnedFd) -> io::Result<Self> {
         let root = open_folder(home.as_fd(), FORMAT_FOLDER)?;
         Ok(Self { home, root })
@@ -292,10 +293,10 @@ fn is_lent(stat: &rustix::fs::Stat) -> bool {
     !Mode::from_raw_mode(stat.st_mode).contains(Mode::WUSR)
 }
 
-/// The names in a folder, without `.` and `..`. All at once: entries are removed while they are walked.
+/// The names in a folder, without `.` and `..`. The list is read to its end first: callers remove entries while they walk over it.
 fn entries(folder: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     let mut names = Vec::new();
-    // Opened anew: a folder held by O_PATH can't be listed itself.
+    // The folder is opened anew: a descriptor of O_PATH can't list it.
     for entry in Dir::new(openat(folder, c".", OFlags::RDONLY | FOLDER, Mode::empty())?)? {
         let entry = entry?;
         if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
@@ -341,7 +342,7 @@ fn hex(bytes: &[u8], text: &mut [u8]) {
     debug_assert!(written.is_ok(), "two digits for each byte");
 }
 
-/// Lower-case only: another spelling is not a name of ours.
+/// Parses lower-case digits only: our names have no others.
 fn parse_hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let mut out = [0; N];
     let whole = base16ct::lower::decode(text, &mut out).is_ok_and(|bytes| bytes.len() == N);

@@ -7,7 +7,7 @@ use super::read::Reading;
 use super::waits::Ticket;
 use crate::sync::Arc;
 
-/// Reads in the queue. Doubling it lets more wait here, each with its memory; more go to the threads that wait for the disk.
+/// Reads in the queue. Doubling it lets more wait here, each with its memory; further reads go to the threads that wait for the disk.
 pub(super) const QUEUE_MAX: usize = 1024;
 
 /// A read to be carried out.
@@ -25,7 +25,7 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// The other end of `jobs` takes what is put here, and hears the bell.
+    /// Makes the queue. The thread at the other end of `jobs` takes the reads, and waits for the bell.
     pub(super) fn new(jobs: Sender<Job>, bell: Arc<Bell>) -> Self {
         Self { jobs, bell }
     }
@@ -33,7 +33,7 @@ impl Queue {
     /// Puts a read.
     ///
     /// # Errors
-    /// The read back: the queue is full, or nobody serves it.
+    /// The queue is full, or no thread serves it: the read comes back.
     pub(super) fn put(&self, job: Job) -> Result<(), Job> {
         self.jobs.try_send(job).map_err(crossbeam::channel::TrySendError::into_inner)?;
         self.bell.ring();

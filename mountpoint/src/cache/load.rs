@@ -21,13 +21,13 @@ const _: () = assert!(CHUNK >= HEADER_MAX && CHUNK.is_multiple_of(SLOT));
 /// The result of reading a sidecar.
 enum Found {
     Sound(Arc<Entry>),
-    /// This run made the sidecar, and may not have written its first slot yet: not the loader's business.
+    /// This run made the sidecar, and may not have written its first slot yet: the loader leaves it alone.
     Ours,
     /// No blocks, or data without a sidecar: no harm was done.
     Empty,
     /// The version came over plain HTTP, and the run that wrote it did not compare it with the store's checksum.
     Unproven,
-    /// The index has no room for it, whatever else left.
+    /// The index has no room for the version, even after evictions.
     TooLarge,
     /// The sidecar is damaged.
     Broken,
@@ -50,7 +50,8 @@ impl Store {
                             let _making = self.name_lock(&name);
                             self.load(&name);
                         }
-                        // Past the name lock, which an eviction takes. What earlier runs left may be more than this one has memory for.
+                        // This comes after the name lock, which an eviction takes. The files of earlier runs may need more memory than this
+                        // run has.
                         self.shrink_index();
                     }
                 }
@@ -67,7 +68,7 @@ impl Store {
     /// Loads one version, or removes its files when they are of no use. The caller holds its name lock.
     pub(super) fn load(&self, name: &Name) {
         match self.examine(name) {
-            // A place that is taken: this version is in the index already, or (once in 2^64) another of its hash.
+            // The place is taken: the index has this version already, or (once in 2^64) another one with its hash.
             Ok(Found::Sound(entry)) => {
                 self.adopt(&entry);
             }
@@ -105,8 +106,8 @@ impl Store {
         let Some(header) = decode_header(&first).filter(|h| h.identity.name() == *name) else {
             return Ok(Found::Broken);
         };
-        // Versions are made and put into the index under the name lock, which the caller holds. Unlinked here, such a version would take
-        // writes for the rest of the run that no later run finds.
+        // Versions are made and put into the index under the name lock, which the caller holds. If its files were unlinked here, such a
+        // version would go on taking writes that no later run finds.
         if self.index.get(&header.identity).is_some() {
             return Ok(Found::Ours);
         }
@@ -147,12 +148,12 @@ impl Store {
         }
         let owner = Owner::read(&self.scope, &header.identity);
         let entry = Entry::new(owner, *name, &header, blocks, data.modified, &self.index_bytes);
-        // A program may read it still: by a mapping, or by a descriptor of a mount whose engine was killed.
+        // A program may still read the file: by a mapping, or by a descriptor of a mount whose engine was killed.
         let entry = if data.lent { entry.was_lent() } else { Some(entry) };
         Ok(entry.map_or(Found::Broken, |entry| Found::Sound(Arc::new(entry))))
     }
 
-    /// Reads until the chunk is full or the file ends; the bytes read.
+    /// Reads until the chunk is full or the file ends, and returns the number of bytes.
     fn fill(&self, file: &std::os::fd::OwnedFd, chunk: &mut [u8], at: u64) -> io::Result<usize> {
         let mut len = 0;
         while len < chunk.len() {

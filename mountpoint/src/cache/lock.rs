@@ -19,7 +19,7 @@ pub(super) struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Said, not left to the last close: a program that this process starts has the file open, too, until it executes.
+        // Unlocked here, not by the last close: a child of this process has the file open, too, until it executes its program.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }

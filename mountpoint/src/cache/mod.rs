@@ -85,11 +85,12 @@ pub struct Config {
     pub size_max: Option<u64>,
     /// Share of the file system kept free for others when there is no `size_max`, in percent.
     pub free_min_percent: u8,
-    /// Most memory for the index, in bytes: beyond it the coldest leave, as beyond `size_max`. Doubling it keeps twice as many small files
-    /// (half a KiB each), or twice as much of large ones (0.4 KiB for each MiB) on a disk that has room. [`Config::INDEX_MIN`] is of use.
+    /// Most memory for the index, in bytes: beyond it the coldest blocks leave, as beyond `size_max`. Doubling it keeps twice as many small
+    /// files (half a KiB each), or twice as much of large ones (0.4 KiB for each MiB) on a disk that has room. [`Config::INDEX_MIN`] is of
+    /// use.
     pub index_max: u64,
-    /// Blocks that may wait to be written; more are dropped. Doubling it holds that many MiB more of memory, and keeps more
-    /// of what a fast network brings to a slow disk.
+    /// Blocks that may wait to be written; further ones are dropped. Doubling it holds that many MiB more of memory, and keeps more of what
+    /// a fast network brings to a slow disk.
     pub queue_max: usize,
     /// Threads that write (1 to 16). Doubling it helps a disk that likes several writes at once.
     pub writers: usize,
@@ -128,7 +129,7 @@ pub enum Given {
     Late,
 }
 
-/// Called once.
+/// A callback, called once.
 pub type Later = Box<dyn FnOnce(Given) + Send>;
 
 /// Called once, with the file if there is one.
@@ -137,11 +138,11 @@ pub type Lent = Box<dyn FnOnce(Option<Whole>) + Send>;
 /// The answer of memory about a file that the kernel may read by itself.
 #[derive(Debug)]
 pub enum Lend {
-    /// This one.
+    /// The kernel may read this file.
     Now(Whole),
-    /// Perhaps there is one; [`BlockCache::whole`] asks the disk.
+    /// There may be such a file; [`BlockCache::whole`] asks the disk.
     Later,
-    /// There is none.
+    /// There is no such file.
     No,
 }
 
@@ -152,8 +153,8 @@ pub enum Now {
     Here,
     /// The bytes are not here, or not sound.
     Absent,
-    /// Perhaps here, but not in the kernel's memory. The disk has been asked for it where that is possible; [`BlockCache::read`] waits for
-    /// it.
+    /// The bytes may be here, but not in the kernel's memory. The disk has been asked for them where that is possible; [`BlockCache::read`]
+    /// waits for the disk.
     OnDisk,
 }
 
@@ -163,7 +164,7 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
     /// Just after a start, while what an earlier run left is not yet indexed, "perhaps" counts as yes.
     fn present(&self, id: &ObjectId, block: BlockIndex) -> Sectors;
 
-    /// Whether the cache would keep a block that is put now. While it would not, a reader need not fetch more than was asked for.
+    /// Whether the cache would keep a block that is put now. If not, a reader need not fetch more than a program asked for.
     fn keeps(&self) -> bool;
 
     /// Reads `range` of the object (within one block, within the object) into `into`, which has that length.
@@ -179,25 +180,26 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
     /// It is called within seconds, whatever the disk does.
     fn read_later(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: BlockMut, done: Later);
 
-    /// The answer of memory about a file with the whole object that the kernel may read by itself: each byte was compared with its checksum since
-    /// the start. None where the cache has no such files, or its disk failed to read one.
+    /// The answer of memory about a file with the whole object that the kernel may read by itself: each byte was compared with its checksum
+    /// since the start. [`Lend::No`] if the cache has no such files, or if its disk failed to read one.
     fn lends(&self, _id: &ObjectId, _object_size: u64) -> Lend {
         Lend::No
     }
 
-    /// Finds that file by a question to the disk. Returns at once; `done` is called within seconds, whatever the disk does.
+    /// Finds the file of [`BlockCache::lends`] by asking the disk. Returns at once; `done` is called within seconds, whatever the disk
+    /// does.
     fn whole(&self, _id: &ObjectId, _object_size: u64, done: Lent) {
         done(None);
     }
 
-    /// Says the checksum of all bytes of a version. A cache that keeps for later mounts only what was compared reads the version back once all
-    /// of it is here.
+    /// Says the checksum of all bytes of a version. A cache that keeps only compared versions for later mounts reads the version back once
+    /// it has all of it.
     fn expect(&self, _id: &ObjectId, _object_size: u64, _sum: Checksum) {}
 
-    /// Drops a version, what waits to be kept of it included: its bytes are wrong. Never waits for the disk.
+    /// Drops a version whose bytes are wrong, with its blocks that wait to be written. Never waits for the disk.
     fn drop_version(&self, id: &ObjectId);
 
-    /// Keeps what of `bytes`, which stand at `offset` of the object and within one block, is whole sectors (the object's last one
-    /// is less). Returns at once; dropped when the queue is full.
+    /// Keeps the whole sectors among `bytes`, which begin at `offset` of the object and lie within one block (the object's last sector may
+    /// be short). Returns at once; the bytes are dropped if the queue is full.
     fn put(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: Block);
 }

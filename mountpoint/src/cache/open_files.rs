@@ -24,12 +24,12 @@ impl OpenFiles {
         if !entry.keep(file) {
             return;
         }
-        // Dropped behind the lock: a disk that hangs may keep the call that closes a file.
+        // These are dropped after the lock: on a disk that hangs, closing a file may never return.
         let mut closed = Vec::new();
         let mut queue = self.queue.lock();
         queue.push_back(Arc::downgrade(entry));
-        // Twice round at most: the first time a file may have been read since, the second time not, as no load is
-        // that high; if all were read, the limit is exceeded until the next call.
+        // The hand goes round at most twice: in the first round a file may have been read since, in the second hardly. If all were read,
+        // the limit is exceeded until the next call.
         for _ in 0..2 * queue.len() {
             if queue.len() <= self.max {
                 break;

@@ -1,6 +1,6 @@
 //! The object version that a file of the cache belongs to: its identity, with texts of its own.
 //!
-//! Enters: an object's id and its bucket, or what a sidecar says. Leaves: the [`Identity`] that both of them spell alike.
+//! Enters: an object's id and its bucket, or what a sidecar says. Leaves: the [`Identity`], which is the same from both sources.
 
 use super::format::Identity;
 use super::weight::heap;

@@ -7,11 +7,11 @@ use crate::object::ObjectId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Versions whose checksum is remembered; the oldest goes beyond it, and is not kept for later runs. Doubling it doubles the memory (half a
-/// KiB each), and keeps more versions that are read in part, and to their end much later.
+/// Versions whose checksum is remembered; beyond it the oldest is dropped, and that version is not kept for later runs. Doubling it doubles
+/// the memory (half a KiB each), and keeps more versions that are read in part, and to their end much later.
 const EXPECTED_MAX: usize = 4096;
 
-/// Wrong versions that are remembered, until what waited to be written of them is dropped.
+/// Wrong versions that are remembered, until their blocks that wait to be written are dropped.
 const WRONG_MAX: usize = 64;
 
 /// Versions whose checksum is remembered, and versions that were found wrong.
@@ -30,7 +30,7 @@ struct Expected {
 }
 
 impl Proofs {
-    /// The store says that all bytes of a version have this checksum.
+    /// Notes the store's checksum of all bytes of a version.
     pub(super) fn expect(&self, id: &ObjectId, sum: Checksum) {
         let mut expected = self.expected.lock();
         if expected.sums.insert(id.clone(), sum).is_none() {
@@ -48,7 +48,7 @@ impl Proofs {
         self.expected.lock().sums.get(id).copied()
     }
 
-    /// A version was found wrong at `now`.
+    /// Notes that a version was found wrong at `now`.
     pub(super) fn condemn(&self, id: &ObjectId, now: u64) {
         let mut wrong = self.wrong.lock();
         wrong.retain(|(of, _)| of != id);
@@ -59,7 +59,7 @@ impl Proofs {
         self.any_wrong.store(true, Relaxed);
     }
 
-    /// Whether what was put at this time is of a version that was found wrong since.
+    /// Whether a block that was put at this time belongs to a version that was found wrong since.
     pub(super) fn is_wrong(&self, id: &ObjectId, put: u64) -> bool {
         self.any_wrong.load(Relaxed) && self.wrong.lock().iter().any(|(of, at)| of == id && put <= *at)
     }

@@ -1,5 +1,5 @@
-//! Proves versions that came over plain HTTP: once all of one is here, it is read back and compared with the store's checksum. Only what was
-//! proven is served by later runs; what is refuted goes at once.
+//! Proves versions that came over plain HTTP: once the cache has a whole version, it reads the version back and compares it with the
+//! store's checksum. Later runs serve only proven versions; a refuted version leaves at once.
 
 use std::time::{Duration, Instant};
 
@@ -14,10 +14,10 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Versions that may wait to be proven; more are not kept for later runs. Doubling it lets twice as many small files come at once.
+/// Versions that may wait to be proven; further ones are not kept for later runs. Doubling it lets twice as many small files come at once.
 pub(super) const QUEUE_MAX: usize = 1024;
 
-/// How long the end of a mount waits for versions that are being proven. Doubling it keeps larger ones that were read last.
+/// How long the end of a mount waits for versions that are being proven. Doubling it keeps larger versions among those that were read last.
 pub(super) const AFTER_END: Duration = Duration::from_secs(3);
 
 /// The outcome of a proof.
@@ -72,7 +72,7 @@ impl Store {
         for start in (0..size).step_by(CACHE_BLOCK as usize) {
             let range = start..size.min(start + CACHE_BLOCK);
             let chunk = &mut chunk[..(range.end - range.start) as usize];
-            // Rot on the disk says nothing of how the bytes came: the next read finds it, and fetches it anew.
+            // Rot on the disk does not prove that the bytes came wrong: the next read finds the rot, and fetches the bytes anew.
             if gives_up() || !self.is_read(&id, size, &range, chunk) {
                 return Outcome::Open;
             }

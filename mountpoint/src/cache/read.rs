@@ -18,11 +18,12 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// A file that the kernel reads by itself was compared this long ago at most when it is opened. Doubling it saves opens that compare, each about
-/// 0.1 s of CPU a GiB, and serves what rots for twice as long.
+/// The longest time since a file was compared, at an open that lets the kernel read it. Doubling it saves opens that compare, each about
+/// 0.1 s of CPU a GiB, and serves rotten bytes for twice as long.
 const COMPARED_FOR: Duration = Duration::from_secs(60);
 
-/// Files beyond this are not compared at an open, which would take too long: the engine reads them. Doubling it doubles the longest such open.
+/// Files longer than this are not compared at an open, which would take too long: the engine reads them itself. Doubling it doubles the
+/// longest such open.
 const COMPARED_AT_OPEN_MAX: u64 = 1 << 30;
 
 /// An object version whose bytes all lie in one file, each at its offset.
@@ -30,7 +31,7 @@ const COMPARED_AT_OPEN_MAX: u64 = 1 << 30;
 pub struct Whole {
     /// The file.
     pub file: Arc<OwnedFd>,
-    /// While it lives, the version stays in the cache. The file keeps its bytes for ever: mappings of it outlive the hold.
+    /// While the hold lives, the version stays in the cache. The file keeps its bytes for ever, because mappings of it outlive the hold.
     pub hold: Hold,
 }
 
@@ -87,13 +88,13 @@ impl Found {
     }
 }
 
-/// How a read begins without the disk.
+/// The beginning of a read, as far as memory can tell.
 pub(super) enum Beginning {
     /// The read begins with this reading.
     Reads(Reading),
     /// The disk has to be asked first: for the file, or whether the version is there.
     Waits,
-    /// The cache lacks it.
+    /// The cache lacks the range.
     Absent,
 }
 
@@ -103,7 +104,7 @@ impl Store {
         self.begin(id, object_size, range).is_some_and(|reading| self.finish(&reading, into))
     }
 
-    /// The same for a look that changes nothing: what is not sound stays until a read finds it.
+    /// Reads without changing the cache: rotten bytes stay until a read finds them.
     pub(super) fn is_read(
         &self,
         id: &ObjectId,
@@ -118,14 +119,14 @@ impl Store {
         })
     }
 
-    /// Reads what was found, and waits for the disk.
+    /// Reads the sectors that were found, and waits for the disk.
     pub(super) fn finish(&self, reading: &Reading, into: &mut [u8]) -> bool {
         let mut pads = reading.span().pads();
         let read = reading.span().read(&*self.io, &reading.file, into, &mut pads);
         self.end(reading, read.as_ref().map(|()| (&*into, &*pads)))
     }
 
-    /// The same without waiting for the disk, and without a change on it; see [`super::BlockCache::read_now`].
+    /// Reads without waiting for the disk, and without changing the cache; see [`super::BlockCache::read_now`].
     pub(super) fn read_now(
         &self,
         id: &ObjectId,
@@ -143,7 +144,7 @@ impl Store {
         let read = self.io.read_at(&reading.file, &mut span.slices(into, &mut pads), span.at(), Waits::No);
         match read {
             Ok(n) if n == span.len() && self.is_sound(&reading, into, &pads) => Now::Here,
-            // Not in memory, not sound, or not to be had without waiting: whatever it is, the read that waits finds out.
+            // The bytes are not in memory, not sound, or not available without waiting: the read that waits finds out which.
             Ok(_) | Err(_) => Now::OnDisk,
         }
     }
@@ -199,7 +200,7 @@ impl Store {
         }
     }
 
-    /// A read ended: with the bytes of its range and those of its pads, or with the disk's error. True when they are sound.
+    /// Ends a read: with the bytes of its range and of its pads, or with the disk's error. True if the bytes are sound.
     pub(super) fn end(&self, reading: &Reading, read: Result<(&[u8], &[u8]), &io::Error>) -> bool {
         let Found { entry, block, born, .. } = &reading.found;
         match read {
@@ -209,7 +210,7 @@ impl Store {
         }
     }
 
-    /// Whether these are the bytes of a read, by their checksums; what is sound is noted. Does not touch the disk.
+    /// Whether the bytes of a read match their checksums; notes the sound sectors. Does not touch the disk.
     pub(super) fn is_sound(&self, reading: &Reading, body: &[u8], pads: &[u8]) -> bool {
         let Found { entry, block, born, known, crcs, span } = &reading.found;
         let is_sound = span.is_sound(crcs, body, pads);
@@ -222,9 +223,9 @@ impl Store {
         is_sound
     }
 
-    /// A read did not give the block's bytes: unless it left meanwhile, it goes now.
+    /// Takes in that a read did not give the block's bytes: the block is dropped, unless it has left meanwhile.
     fn doubt(&self, entry: &Arc<Entry>, block: u32, born: u64, error: Option<&io::Error>) -> bool {
-        // A put of what was fetched anew waits for the end of what is dropped.
+        // A put of the bytes that were fetched anew waits until the old ones are dropped.
         let _no_put = self.block_lock(&entry.name, block);
         if entry.still(block, born) {
             self.unsound(entry, Some(block), error);
@@ -232,7 +233,7 @@ impl Store {
         false
     }
 
-    /// A block (or the version) is not what the index says.
+    /// Drops a block (or the version) that differs from the index.
     fn unsound(&self, entry: &Arc<Entry>, block: Option<u32>, error: Option<&io::Error>) {
         let failed = error.filter(|e| e.kind() != io::ErrorKind::UnexpectedEof);
         if failed.is_some_and(|e| !self.health.failure(Doing::Reading, e)) {
@@ -240,7 +241,7 @@ impl Store {
         }
         self.metrics.cache_corrupt.inc();
         match block {
-            // Programs that read the file past the cache continue with it; new ones do not find it.
+            // Programs that read the file past the cache go on with it; later opens do not find it.
             Some(block) if !entry.is_lent() => {
                 self.evict_blocks(entry, &[block]);
             }
@@ -249,8 +250,9 @@ impl Store {
     }
 
     /// The data file of a version that is here from its first byte to its last, all found sound since the start; see
-    /// [`super::BlockCache::whole`]. If that is long ago, it is compared anew, as far as the kernel has it in memory: with bytes on the disk alone
-    /// it is not lent now, and the engine's reads compare. None of a disk that failed to read: its next error would be the program's.
+    /// [`super::BlockCache::whole`]. If the last comparison is long ago, the version is compared anew, as far as the kernel has it in
+    /// memory. A version with bytes on the disk alone is not lent: the engine's reads compare those. `None` after a read error of the disk:
+    /// the next one would hit the program.
     pub(super) fn whole(&self, id: &ObjectId, object_size: u64) -> Option<Whole> {
         if self.is_away() || self.health.is_unreadable() {
             return None;
@@ -258,7 +260,7 @@ impl Store {
         let entry = self.index.get(&self.identity(id)).filter(|entry| entry.object_size == object_size)?;
         let hold = Hold::of(&entry, &self.uses)?;
         let file = self.open(&entry).ok()?;
-        // It may have been found to be wrong meanwhile, and a file of which there is only a part may have its name.
+        // The version may have been found wrong meanwhile, and an incomplete file may have its name.
         if entry.is_removed() {
             return None;
         }
@@ -269,7 +271,7 @@ impl Store {
             }
             entry.compared(now);
         }
-        // The end is where the kernel ends the file.
+        // The kernel ends the program's file where the cache's file ends.
         let ends_there = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size as u64 == object_size);
         let is_lent = ends_there && self.io.lend(&file).is_ok();
         is_lent.then(|| {
@@ -278,7 +280,7 @@ impl Store {
         })
     }
 
-    /// The same without the disk, as far as memory knows; see [`super::BlockCache::lends`].
+    /// Answers from memory, without the disk; see [`super::BlockCache::lends`].
     pub(super) fn lends(&self, id: &ObjectId, object_size: u64) -> Lend {
         if self.is_away() || self.health.is_unreadable() {
             return Lend::No;
@@ -293,7 +295,7 @@ impl Store {
         }
     }
 
-    /// Compares all of a version, without waiting for the disk. What is not sound leaves.
+    /// Compares all of a version, without waiting for the disk. Drops sectors that are not sound.
     fn is_sound_now(&self, id: &ObjectId, object_size: u64) -> bool {
         let mut into = vec![0; CACHE_BLOCK.min(object_size) as usize];
         let mut blocks = (0..object_size).step_by(CACHE_BLOCK as usize);
@@ -329,7 +331,7 @@ impl Store {
     }
 }
 
-/// A range of a block, and the whole sectors around it, which one call reads: the range straight to where it is wanted, the rest of its
+/// A range of a block, and the whole sectors around it, which one call reads: the range straight into the caller's memory, the rest of its
 /// first and its last sector into pads.
 #[derive(Debug)]
 pub(super) struct Span {
@@ -392,7 +394,7 @@ impl Span {
         Ok(())
     }
 
-    /// Whether each sector is what its checksum says; `crcs` are those of its sectors.
+    /// Whether each sector matches its checksum; `crcs` are the checksums of the span's sectors.
     fn is_sound(&self, crcs: &[u32], body: &[u8], pads: &[u8]) -> bool {
         let (head, tail) = pads.split_at(self.head());
         let mut parts = [head, body, tail].into_iter();

@@ -1,7 +1,7 @@
-//! When the cache rests because its disk does not answer in time, and when it is back. The decision, and its log lines.
+//! Decides when the cache rests because its disk does not answer in time, and when it is back; and logs both.
 //!
-//! Enters: reads, opens and writes that were late, that came after all, or that were on time; how long a trial of the disk took. Leaves: whether
-//! the cache may ask its disk for anything, and whether a trial is due.
+//! Enters: reads, opens and writes that were late, that ended late, or that were on time; the duration of a trial of the disk. Leaves:
+//! whether the cache may ask its disk for anything, and whether a trial is due.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(super) const LATE_MAX: usize = 64;
 /// Late operations in a row, without one on time between, after which the cache rests: a program that reads alone would wait 64 times.
 const LATE_IN_A_ROW: u32 = 8;
 
-/// The pause before each trial of the disk. Doubling it halves the trials, and doubles how late the cache is back.
+/// The pause before each trial of the disk. Doubling it halves the trials, and doubles the time until the cache is back.
 pub(super) const TRIAL_EVERY: Duration = Duration::from_secs(5);
 
 /// Whether the cache rests.
@@ -35,7 +35,7 @@ pub(super) struct Rest {
 struct State {
     /// Late operations that the disk still has.
     stuck: usize,
-    /// While the cache rests: since when the disk has not been tried. `None` while a trial is under way.
+    /// While the cache rests: the time of the last trial of the disk. `None` while a trial is under way.
     untried_since: Option<Instant>,
 }
 
@@ -51,19 +51,19 @@ impl Rest {
         &self.dir
     }
 
-    /// Whether nothing may be asked of the disk.
+    /// Whether the disk may not be asked.
     pub(super) fn is_resting(&self) -> bool {
         self.is_resting.load(Relaxed)
     }
 
-    /// An operation was answered in time.
+    /// Notes that an operation was answered in time.
     pub(super) fn on_time(&self) {
         if self.in_a_row.load(Relaxed) != 0 {
             self.in_a_row.store(0, Relaxed);
         }
     }
 
-    /// The disk has an operation for [`LATE`].
+    /// Notes that the disk has had an operation for [`LATE`].
     pub(super) fn late(&self, now: Instant) {
         let mut state = self.state.lock();
         state.stuck += 1;
@@ -81,12 +81,12 @@ impl Rest {
         }
     }
 
-    /// A late operation came to its end.
+    /// Notes that a late operation has ended.
     pub(super) fn landed(&self) {
         self.state.lock().stuck -= 1;
     }
 
-    /// Whether the disk is to be tried now. If so, the caller tries it, and says [`Rest::tried`].
+    /// Whether the disk is to be tried now. If so, the caller tries the disk, and calls [`Rest::tried`].
     pub(super) fn is_trial_due(&self, now: Instant) -> bool {
         if !self.is_resting() {
             return false;
@@ -100,7 +100,8 @@ impl Rest {
         is_due
     }
 
-    /// A trial of the disk took so long; an error counts as an answer, and `health.rs` judges those. `None`: it could not be tried.
+    /// Takes in the duration of a trial of the disk. An error counts as an answer, and `health.rs` judges errors. `None`: the disk could
+    /// not be tried.
     pub(super) fn tried(&self, took: Option<Duration>, now: Instant) {
         let mut state = self.state.lock();
         if took.is_some_and(|took| took < LATE) && state.stuck < LATE_MAX {

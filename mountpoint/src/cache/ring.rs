@@ -1,7 +1,8 @@
 //! Reads that wait for the disk, many at once, on one thread with io_uring.
 //!
-//! Enters: a read whose sectors are in the index, and whose file is open. Leaves: its block, verified by checksums; this thread calls the reader's
-//! callback. A read that does not end well goes on in a thread that may wait. Where the system refuses io_uring, such threads do all reads.
+//! Enters: a read whose sectors are in the index, and whose file is open. Leaves: its block, verified by checksums; this thread calls the
+//! reader's callback. A read that does not end well goes on in a thread that may wait. Where the system refuses io_uring, those threads do
+//! all reads.
 #![expect(unsafe_code, reason = "the kernel writes into memory after the call: fence 5 of ci/tidy/fences.md")]
 
 use std::io;
@@ -21,8 +22,8 @@ use super::store::Store;
 use super::waits::Ticket;
 use crate::buffer::BlockMut;
 
-/// Most reads that the disk has at once; more wait in the queue. Doubling it helps an array of disks, and doubles the memory that a disk that
-/// hangs may hold.
+/// The most reads that the disk has at once; others wait in the queue. Doubling it helps an array of disks, and doubles the memory that a
+/// disk that hangs may hold.
 pub(super) const DEPTH: u32 = 48;
 /// The number of the bell among the numbers of reads.
 const BELL: u64 = u64::MAX;
@@ -38,7 +39,7 @@ struct Features {
     polls: bool,
 }
 
-/// Decides by the kernel's answer to the set-up whether reads wait by io_uring. The error says why not.
+/// Decides by the kernel's answer to the set-up whether reads wait by io_uring. The error names the reason against it.
 fn decide(answer: Result<Features, Errno>) -> Result<(), &'static str> {
     match answer {
         Ok(Features { keeps_all: true, polls: true }) => Ok(()),
@@ -58,7 +59,7 @@ fn decide(answer: Result<Features, Errno>) -> Result<(), &'static str> {
 enum Outcome {
     /// Every byte is there.
     Whole,
-    /// The disk failed, the file may be cut off, or the ring of this kernel may not be what it should: a plain read decides.
+    /// The disk failed, the file may be cut off, or this kernel's ring may be faulty: a plain read decides.
     Unclear,
 }
 
@@ -76,8 +77,8 @@ fn outcome(result: i32, len: usize) -> Outcome {
 /// # Errors
 /// The reason for which there is none.
 pub(super) fn set_up() -> Result<IoUring, &'static str> {
-    // Completions are handled when this thread waits for them, not in the midst of other work (6.1). The kernel closes a ring at exec; what a
-    // child that only forks could share is unmapped.
+    // Completions are handled when this thread waits for them, not in the midst of other work (6.1). The kernel closes a ring at exec;
+    // `dontfork` unmaps the memory that a forked child could share.
     let own = IoUring::builder().dontfork().setup_single_issuer().setup_defer_taskrun().build(2 * DEPTH);
     let ring = own.or_else(|_| IoUring::builder().dontfork().build(2 * DEPTH)).map_err(|e| {
         decide(Err(Errno::from_io_error(&e).unwrap_or(Errno::IO))).err().unwrap_or("the system refused it")
@@ -93,14 +94,14 @@ pub(super) fn run(ring: IoUring, store: &Store, crew: &Crew, queue: &Receiver<Jo
     let mut landed = Vec::new();
     let mut is_polled = false;
     loop {
-        // Without reads under way it does not wait in the ring: the kernel would count that as waiting for a disk.
+        // Without reads under way the thread does not wait in the ring: the kernel would count that as waiting for a disk.
         if air.is_empty() {
             match queue.recv() {
                 Ok(job) => air.take_off(job),
                 Err(RecvError) => return,
             }
         }
-        // Before the last look into the queue: what comes after it rings.
+        // This comes before the last look into the queue: a later put rings.
         bell.sleeps();
         while !air.is_full() {
             match queue.try_recv() {
@@ -127,7 +128,7 @@ pub(super) fn run(ring: IoUring, store: &Store, crew: &Crew, queue: &Receiver<Jo
     }
 }
 
-/// A read that the kernel works on. It stays where it is, whatever happens, until the kernel has said that it is done.
+/// A read that the kernel works on. Its memory stays in place, whatever happens, until the kernel has reported the read's end.
 struct Flight {
     reading: Reading,
     into: BlockMut,
@@ -165,16 +166,16 @@ impl Air {
         self.free.len() == self.flights.len()
     }
 
-    /// Begins a read; goes to the kernel with the next wait.
+    /// Begins a read, which goes to the kernel with the next wait.
     fn take_off(&mut self, job: Job) {
         let Job { reading, ticket } = job;
-        // Late, or (never) one more than fly: its caller is answered.
+        // The read is late, or (never) exceeds the places: its caller is answered.
         let Some(Some(into)) = ticket.begin() else { return };
         let Some(number) = self.free.pop() else { return };
         let pads = reading.span().pads();
         let none = Slice { at: std::ptr::null_mut(), len: 0 };
         let flight = Box::new(Flight { reading, into, pads, slices: [none; 3], ticket });
-        // In its place before any pointer into it exists.
+        // The flight gets its place before any pointer into it exists.
         let Flight { reading, into, pads, slices, .. } = &mut **self.flights[number].insert(flight);
         let parts = reading.span().slices(into.spare(), pads);
         *slices = parts.map(|mut part| Slice { at: part.as_mut_ptr(), len: part.len() });
@@ -187,7 +188,7 @@ impl Air {
         // after the kernel has completed this entry, and which `drop` leaks if it has not.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         if pushed.is_err() {
-            // Never: the queue holds twice as many as fly. The kernel has not seen it.
+            // This never happens: the queue has twice as many entries as reads can be under way. The kernel has not seen the entry.
             self.free.push(number);
             self.flights[number] = None;
         }

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::CACHE_BLOCK;
 
-/// Bytes that one checksum covers and the least that is kept. Doubling it halves the checksums in memory (256 bytes for a
-/// block that is kept whole) and doubles what a small read must read and compare.
+/// Bytes that one checksum covers, and the least that the cache keeps. Doubling it halves the checksums in memory (256 bytes for a block
+/// that is kept whole) and doubles what a small read must read and compare.
 pub const SECTOR: u64 = 16 << 10;
 
 /// Sectors of a block.
@@ -48,7 +48,7 @@ impl Sectors {
         self.0
     }
 
-    /// Whether there are none.
+    /// Whether the set is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
@@ -109,7 +109,7 @@ impl Sectors {
         self.numbers().last().map_or(0, |n| bytes_of(n, len).end)
     }
 
-    /// How many bytes they are, in a block of `len` bytes.
+    /// The number of bytes of the sectors, in a block of `len` bytes.
     pub(super) fn len(self, len: u64) -> u64 {
         self.runs(len).iter().map(|run| run.end - run.start).sum()
     }

@@ -32,10 +32,10 @@ const NAME_LOCKS: usize = 64;
 /// Uses of this run count from here; versions loaded from disk count by the second they were written, and are colder.
 const FIRST_USE: u64 = 1 << 40;
 
-/// Rounds of eviction for one put, after which it is dropped: others are at work on all that could go.
+/// Rounds of eviction for one put, after which the put is dropped: other operations work on all blocks that could leave.
 const ROUNDS_MAX: u32 = 4;
 
-/// First bytes of a folder's name, all of them: how many there are to load.
+/// The number of folders to load: one for each first byte of a name.
 pub(super) const PREFIXES: u32 = 256;
 
 /// A limit that evictions keep.
@@ -68,13 +68,13 @@ pub(super) struct Store {
     /// Operations that wait for the disk.
     pub(super) waits: Arc<Waits>,
     pub(super) scope: Arc<str>,
-    /// Later runs serve only what this one compared with the store's checksum.
+    /// Later runs serve only versions that this run compared with the store's checksum.
     pub(super) needs_proof: bool,
     pub(super) proofs: Proofs,
     pub(super) files: OpenFiles,
     names: Box<[Mutex<()>]>,
-    /// One put of a block at a time: two parts of it may come at once, and both are to be kept. A put waits for the end of a block that rotted,
-    /// too: what was fetched anew is to be kept.
+    /// Locks for one put of a block at a time: two parts of a block may come at once, and the cache keeps both. A put also waits until a
+    /// rotten block is dropped, so that the bytes fetched anew are kept.
     writing: Box<[Mutex<()>]>,
     /// Counts puts: the time by which blocks are warm or cold.
     pub(super) uses: Arc<AtomicU64>,
@@ -86,7 +86,7 @@ pub(super) struct Store {
     /// The percentage of the file system that stays free; `None` under a fixed limit.
     free_min_percent: Option<u8>,
     evicting: Mutex<()>,
-    /// Names that begin with a smaller byte are in the index.
+    /// Names that begin with a smaller byte than this are in the index.
     loaded: AtomicU32,
 }
 
@@ -127,7 +127,7 @@ impl Store {
         store
     }
 
-    /// Whether nothing may be asked of the disk: the cache is off, or rests.
+    /// Whether the disk may not be asked: the cache is off, or rests.
     pub(super) fn is_away(&self) -> bool {
         self.health.is_off() || self.waits.rest.is_resting()
     }
@@ -161,7 +161,7 @@ impl Store {
         !self.is_away() && !self.health.is_full() && self.allowed_bytes.load(Relaxed) >= least
     }
 
-    /// Counts a read that is over, and the time it took.
+    /// Counts a read that has ended, and its duration.
     pub(super) fn count_get(&self, started: Instant, hit: bool) {
         self.metrics.cache_get.of("disk").took(self.clock.now().saturating_duration_since(started));
         // The prefetcher counts a miss, after the fetch.
@@ -185,8 +185,8 @@ impl Store {
         })
     }
 
-    /// Takes `charge` bytes of the disk and `memory` of the index, evicting what is coldest if need be; `None` when that does not help. The
-    /// memory is given back with what is returned: what the put really takes is counted as it comes.
+    /// Reserves `charge` bytes of the disk and `memory` bytes of the index, and evicts the coldest blocks if need be; `None` if that does
+    /// not help. Dropping the returned share gives the memory back: the memory that the put really takes is counted as it comes.
     pub(super) fn make_room(&self, charge: u64, memory: u64) -> Option<Share> {
         self.used_bytes.fetch_add(charge, Relaxed);
         let room = Share::new(&self.index_bytes, memory);
@@ -200,14 +200,14 @@ impl Store {
         None
     }
 
-    /// Evicts until the cache is within its limits; false when it is not in the end.
+    /// Evicts until the cache is within its limits; false if that fails.
     pub(super) fn shrink(&self) -> bool {
         let _one = self.evicting.lock();
         let fits_disk = self.shrink_below(Limit::Disk);
         self.shrink_below(Limit::Index) && fits_disk
     }
 
-    /// Evicts until the index is within its limit, if it is not.
+    /// Evicts until the index is within its limit.
     pub(super) fn shrink_index(&self) {
         if !self.fits(Limit::Index) {
             let _one = self.evicting.lock();
@@ -245,8 +245,8 @@ impl Store {
         self.fits(limit)
     }
 
-    /// Another user of the disk found it full and needs `bytes`: the coldest blocks go. The bytes that went. The cache writes nothing for a
-    /// while, as after a failed write of its own, so that it does not take the room itself.
+    /// Evicts the coldest blocks because another user of the disk found it full and needs `bytes`; returns the bytes freed. The cache
+    /// writes nothing for a while, as after a failed write of its own, so that it does not take the room itself.
     pub(super) fn give_room(&self, bytes: u64) -> u64 {
         if self.is_away() {
             return 0;
@@ -260,7 +260,7 @@ impl Store {
         freed
     }
 
-    /// One round: the coldest blocks of about `need` bytes go. The bytes of the disk that went.
+    /// Evicts the coldest blocks of about `need` bytes in one round; returns the freed bytes of the disk.
     fn evict(&self, need: u64, limit: Limit) -> u64 {
         let started = self.clock.now();
         let mut coldest = Coldest::new(need);
@@ -284,8 +284,8 @@ impl Store {
         freed
     }
 
-    /// Frees the disk space of blocks; how many, and the bytes freed. The space of a version that programs have mapped is free once the
-    /// last mapping is gone.
+    /// Frees the disk space of blocks; returns how many blocks, and the bytes. The space of a version that programs have mapped is free
+    /// once the last mapping is gone.
     pub(super) fn evict_blocks(&self, entry: &Arc<Entry>, blocks: &[u32]) -> (usize, u64) {
         let (blocks, bytes) = match entry.evict(blocks) {
             Eviction::Nothing => return (0, 0),
@@ -303,7 +303,7 @@ impl Store {
         self.used_bytes.fetch_sub(bytes, Relaxed);
         let more = match punched {
             Ok(()) => 0,
-            // A file system without holes, or a file that is gone: then the whole version is removed.
+            // The file system has no holes, or the file is gone: the whole version is removed.
             Err(_) => self.remove_counted(entry),
         };
         (blocks.len(), bytes + more)
@@ -334,8 +334,8 @@ impl Store {
         })
     }
 
-    /// The bytes of a version are wrong: no read finds them from now on, and what waits to be written of it is dropped. What is to be unlinked,
-    /// if its files can go at once.
+    /// Condemns a version whose bytes are wrong: no read finds them from now on, and its waiting blocks are dropped. Returns the entry to
+    /// unlink, if its files can be removed at once.
     pub(super) fn condemn(&self, id: &ObjectId) -> Option<(Arc<Entry>, u64)> {
         // Later puts have a later time than this.
         self.proofs.condemn(id, self.uses.fetch_add(1, Relaxed));
@@ -352,7 +352,8 @@ impl Store {
         self.used_bytes.fetch_sub(bytes, Relaxed);
     }
 
-    /// The sidecar first: data without a sidecar is ignored, but a sidecar without data would be trusted until a read compares the CRC.
+    /// Removes a version's files, the sidecar first: data without a sidecar is ignored, but a sidecar without data would be trusted until a
+    /// read compares the CRC.
     pub(super) fn unlink(&self, name: &Name) {
         for kind in [Kind::Meta, Kind::Data] {
             if let Err(e) = self.io.unlink(name, kind) {

@@ -1,8 +1,8 @@
-//! The operations that wait for the disk, and the answer to those that wait too long.
+//! The operations that wait for the disk, and the answers to operations that wait too long.
 //!
-//! Enters: a read or open with the callback of the caller, or a write. Leaves: the answer, in time, whatever the disk does. One thread looks
-//! at all that is open; it never asks the disk for anything. An operation that the disk has keeps its memory until it ends: the kernel may
-//! write there. One that still waits for its turn gives its memory back.
+//! Enters: a read or open with the callback of the caller, or a write. Leaves: the answer, in time, whatever the disk does. One thread
+//! watches all open operations, and never asks the disk for anything. An operation that the disk has keeps its memory until it ends: the
+//! kernel may write there. A late operation that still waits for its turn gives its memory back.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,19 +18,19 @@ use crate::metrics::Metrics;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// How often what is open is looked at. Doubling it answers up to so much later than after [`LATE`].
+/// Interval at which open operations are looked at. Doubling it answers late operations up to that much later.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The caller's callback.
 pub(super) enum Done {
     Read(Later),
     Whole(Lent),
-    /// A write: nobody waits for it.
+    /// A write, for which no caller waits.
     Nobody,
 }
 
 impl Done {
-    /// Answers without the bytes. Whatever happens in there, the others go on.
+    /// Answers without the bytes. A panic of the callback does not stop the other operations.
     fn missed(self) {
         match self {
             Self::Read(later) => answer(later, Given::Late),
@@ -41,7 +41,7 @@ impl Done {
 }
 
 fn answer(later: Later, given: Given) {
-    // The panic is in the log by now, and a request that is dropped answers EIO.
+    // The log has the panic by now, and the dropped request answers EIO.
     let _ = catch_unwind(AssertUnwindSafe(|| later(given)));
 }
 
@@ -49,9 +49,9 @@ fn answer(later: Later, given: Given) {
 enum State {
     /// The disk was not asked yet.
     Queued(Option<BlockMut>, Done),
-    /// The disk has it.
+    /// The disk has the operation.
     Begun(Done),
-    /// The disk has it, and its caller was answered.
+    /// The disk has the operation, and its caller was answered.
     Late,
     /// The caller was answered.
     Over,
@@ -62,7 +62,7 @@ struct Wait {
     state: Mutex<State>,
 }
 
-/// All that is open.
+/// All open operations.
 pub(super) struct Waits {
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -87,18 +87,18 @@ impl std::fmt::Debug for Waits {
 }
 
 impl Waits {
-    /// Nothing is open.
+    /// Makes the list, without open operations.
     pub(super) fn new(rest: Rest, clock: Clock, metrics: Arc<Metrics>) -> Self {
         let (wakes, woken) = bounded(1);
         Self { clock, metrics, rest, open: Mutex::default(), wakes, woken }
     }
 
-    /// An operation that is about to wait for its turn. `into`: where a read puts its bytes.
+    /// Adds an operation that is about to wait for its turn. `into`: the memory for the bytes of a read.
     pub(super) fn queue(self: &Arc<Self>, into: Option<BlockMut>, done: Done) -> Ticket {
         self.add(State::Queued(into, done))
     }
 
-    /// A write that begins now.
+    /// Adds a write that begins now.
     pub(super) fn write(self: &Arc<Self>) -> Ticket {
         self.add(State::Begun(Done::Nobody))
     }
@@ -118,13 +118,13 @@ impl Waits {
         Ticket { waits: Arc::clone(self), no, wait }
     }
 
-    /// Has the thread look.
+    /// Wakes the thread, so that it looks.
     pub(super) fn wake(&self) {
         // Full: it is awake.
         let _ = self.wakes.try_send(());
     }
 
-    /// Answers what is late, until `stop`, and then all that is open. `tries` is called when the disk is to be tried.
+    /// Answers late operations until `stop`, and then all open ones. Calls `tries` when a trial of the disk is due.
     pub(super) fn watch(&self, stop: &AtomicBool, tries: impl Fn()) {
         loop {
             let is_last = stop.load(Relaxed);
@@ -161,7 +161,7 @@ impl Waits {
                 State::Queued(_, done) => done,
                 State::Begun(done) => {
                     *state = State::Late;
-                    // With the lock: it lands after this.
+                    // This needs the lock: the operation can end only after it.
                     self.rest.late(now);
                     done
                 }
@@ -176,7 +176,7 @@ impl Waits {
     }
 }
 
-/// One operation, from its queue to its end. Dropped before, it answers its caller that it was late.
+/// One operation, from the queue to its end. If the ticket is dropped before, the caller gets the answer "late".
 pub(super) struct Ticket {
     waits: Arc<Waits>,
     no: u64,
@@ -190,12 +190,13 @@ impl std::fmt::Debug for Ticket {
 }
 
 impl Ticket {
-    /// When it was asked for.
+    /// The time of the request.
     pub(super) fn since(&self) -> Instant {
         self.wait.since
     }
 
-    /// The disk is asked now. `None`: it waited too long for its turn, and its caller has been answered. Else the memory for a read.
+    /// Notes that the disk is asked now, and returns the memory for a read. `None`: the operation waited too long for its turn, and its
+    /// caller has been answered.
     pub(super) fn begin(&self) -> Option<Option<BlockMut>> {
         let mut state = self.wait.state.lock();
         match std::mem::replace(&mut *state, State::Over) {
@@ -210,14 +211,14 @@ impl Ticket {
         }
     }
 
-    /// A read ended: with the bytes, or without. One that was late drops its memory now.
+    /// Ends a read, with the bytes or without. A late read drops its memory now.
     pub(super) fn read(self, into: BlockMut, is_here: bool) {
         if let Some(Done::Read(later)) = self.end() {
             answer(later, if is_here { Given::Here(into) } else { Given::Absent(into) });
         }
     }
 
-    /// A search for a whole file ended: its caller, if it is in time.
+    /// Ends a search for a whole file; returns its callback, if it is in time.
     pub(super) fn found(self) -> Option<Lent> {
         match self.end() {
             Some(Done::Whole(lent)) => Some(lent),
@@ -225,14 +226,14 @@ impl Ticket {
         }
     }
 
-    /// Answers the caller that the operation was late: the disk will not say how it ended.
+    /// Answers the caller that the operation was late: the disk will not tell its end.
     pub(super) fn give_up(&self) {
         if let Some(done) = self.end() {
             done.missed();
         }
     }
 
-    /// The caller, if the end is in time.
+    /// Ends the operation; returns its callback, if it is in time.
     fn end(&self) -> Option<Done> {
         self.waits.open.lock().waits.remove(&self.no);
         let state = std::mem::replace(&mut *self.wait.state.lock(), State::Over);

@@ -3,13 +3,13 @@
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The memory of one allocation of `len` bytes, about: an allocator has sizes that lie up to a quarter apart.
+/// The memory of one allocation of `len` bytes, about: sizes of an allocator lie up to a quarter apart.
 pub(super) fn heap(len: usize) -> u64 {
     let len = len as u64;
     len.next_multiple_of(16) + len / 8
 }
 
-/// A part of an account. It leaves the account when it is dropped.
+/// A part of an account. Dropping it takes its bytes off the account.
 #[derive(Debug)]
 pub(super) struct Share {
     account: Arc<AtomicU64>,

@@ -20,14 +20,14 @@ use crate::sync::atomic::Ordering::Relaxed;
 const SPACE_EVERY: u64 = 64;
 
 impl Store {
-    /// Writes what `bytes`, which stand at `offset` of the object and within one block, hold of whole sectors. False when
-    /// nothing was: it is here already, there is no room, the disk failed.
+    /// Writes the whole sectors among `bytes`, which begin at `offset` of the object and lie within one block. False if nothing was
+    /// written: the cache has the sectors, there is no room, or the disk failed.
     #[cfg(test)]
     pub(super) fn write(&self, id: &ObjectId, object_size: u64, offset: u64, bytes: &[u8]) -> bool {
         self.write_put(id, object_size, offset, bytes, u64::MAX)
     }
 
-    /// The same of bytes that were put at this time: none of a version that was condemned since.
+    /// Writes bytes that were put at this time, unless their version was condemned since.
     pub(super) fn write_put(
         &self,
         id: &ObjectId,
@@ -75,7 +75,7 @@ impl Store {
         piece: &Piece<'_>,
         (now, put): (u64, u64),
     ) -> io::Result<Wrote> {
-        // The version is looked for behind it: a version may leave with a block that is being dropped, and comes anew.
+        // The version is looked up after this lock: a version may leave with a block that is being dropped, and come anew.
         let _one = self.block_lock(&self.identity(id).name(), piece.block);
         let (entry, new_file) = self.find_or_create(id, object_size, now)?;
         let Some(entry) = entry else { return Ok(Wrote { new_file, kept: None, is_gone: false }) };
@@ -85,7 +85,7 @@ impl Store {
             return Ok(Wrote { new_file, kept: None, is_gone: false });
         }
         if self.proofs.is_wrong(id, put) {
-            // Condemned before this version was in the index, where it would have been found.
+            // The version was condemned before the index had it, where the condemnation would have found it.
             self.unlink_if(&entry, Entry::remove_empty);
             return Ok(Wrote { new_file, kept: None, is_gone: false });
         }
@@ -97,7 +97,7 @@ impl Store {
             self.doubt_proof(&entry).and_then(|()| self.write_claimed(&entry, piece, claim.new, &sums));
         entry.wrote(piece.block, result.is_ok().then_some(sums), self.clock.now());
         if entry.is_condemned() {
-            // All bytes that leave with the version are in the account until they do, this block as well.
+            // The account has all bytes of the version until it leaves, those of this block as well.
             self.remove(&entry);
             return Ok(Wrote { new_file, kept: result.is_ok().then_some(claim.charge), is_gone: true });
         }
@@ -115,7 +115,7 @@ impl Store {
         }
     }
 
-    /// Data of the new sectors first, then the slot of all: a crash between the two leaves sectors that are not here.
+    /// Writes the data of the new sectors first, then the block's slot: a crash between the two leaves sectors that do not count.
     fn write_claimed(
         &self,
         entry: &Arc<Entry>,
@@ -133,7 +133,8 @@ impl Store {
             write_full(&*self.io, &meta, &slot, slot_at(entry.slots_at, piece.block))
         });
         if written.is_err() {
-            // The written bytes are not in the account. If this fails too, a later write finds them by their CRC.
+            // The account lacks the written bytes. If the punch fails too, the bytes do not count without a slot, and a later write
+            // replaces them.
             for run in runs {
                 let _ = self.io.punch(&data, at + run.start, run.end - run.start);
             }
@@ -141,7 +142,7 @@ impl Store {
         written
     }
 
-    /// The version, its files made if need be (`true` then); `None` when its place in the index is taken.
+    /// The version; makes its files if need be (`true` then). `None` if its place in the index is taken.
     fn find_or_create(
         &self,
         id: &ObjectId,
@@ -162,7 +163,7 @@ impl Store {
         let header = Header { identity, object_size, slots_at: bytes.len() as u64, is_proven };
         let owner = Owner::new(&self.scope, id);
         let entry = Arc::new(Entry::new(owner, name, &header, [], now, &self.index_bytes));
-        // The data is emptied before there is a sidecar that could speak of it.
+        // The data file is emptied before there is a sidecar that could describe it.
         let made = self.io.open(&name, Kind::Data, How::Create).and_then(|_| {
             let meta = self.io.open(&name, Kind::Meta, How::Create)?;
             write_full(&*self.io, &meta, &bytes, 0)
@@ -202,6 +203,6 @@ struct Wrote {
     new_file: bool,
     /// The disk space of the block, if it was written.
     kept: Option<u64>,
-    /// The version was found wrong meanwhile, and leaves.
+    /// The version was found wrong meanwhile, and is being removed.
     is_gone: bool,
 }
