@@ -10,14 +10,17 @@ cargo_zigbuild_version=0.24.0
 zig_version=0.15.1
 cargo_about_version=0.9.3
 cargo_cyclonedx_version=0.5.9
+cargo_auditable_version=0.7.7
 
 version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' "$top/Cargo.toml")
 [ -n "$version" ] || die "Cargo.toml names no version below [workspace.package]"
-# The same input gives the same packages: nothing is younger than the commit.
-SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git -C "$top" log -1 --format=%ct 2>/dev/null || echo 0)}
+# The same input gives the same packages: nothing is younger than the commit. The archive of the sources names its date in a file.
+if [ -z "${SOURCE_DATE_EPOCH-}" ]; then
+    SOURCE_DATE_EPOCH=$(cat "$top/SOURCE_DATE_EPOCH" 2>/dev/null || git -C "$top" log -1 --format=%ct 2>/dev/null || echo 0)
+fi
 export SOURCE_DATE_EPOCH
 
-# need_zig: sets `zig` to a folder with Zig and cargo-zigbuild.
+# need_zig: sets `zig` to a folder with Zig and cargo-zigbuild, and `auditable` to cargo-auditable.
 need_zig() {
     need_rust
     cache_folder
@@ -32,15 +35,26 @@ need_zig() {
             die "pip could not install ziglang $zig_version and cargo-zigbuild $cargo_zigbuild_version."
         : >"$zig/whole"
     fi
+    cargo_tool cargo-auditable "$cargo_auditable_version"
+    auditable=$tool
     exec 9>&-
 }
 
-# zigbuild TARGET OPTION...: a release build for that target, with the oldest C library if it is GNU's. No path of this machine is in it.
+# zigbuild TARGET OPTION...: a release build for that target, with the oldest C library if it is GNU's. No path of this machine is in it: the crates
+# have one name each, wherever they lie. Each program holds the list of its libraries, by cargo-auditable.
 zigbuild() {
-    local target=$1
+    local target=$1 home=${CARGO_HOME:-$HOME/.cargo} folder maps=()
     shift
     [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || rustup target add "$target"
-    PATH=$zig/bin:$PATH RUSTFLAGS="-C link-arg=-Wl,--build-id=sha1 --remap-path-prefix=$top=. --remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}=cargo" \
+    # The folder of the registry has its name once something is in it.
+    cargo fetch --quiet --locked --target "$target"
+    # The last one that fits counts.
+    for folder in "$top=." "$home=cargo" "${CARGO_TARGET_DIR:-$top/target}=target" "$top/vendor=crates"; do maps+=("--remap-path-prefix=$folder"); done
+    for folder in "$home"/registry/src/*/; do [ ! -d "$folder" ] || maps+=("--remap-path-prefix=${folder%/}=crates"); done
+    # `cargo auditable` would name itself by its path, and cargo hashes that name into each program.
+    PATH=$(dirname "$auditable"):$zig/bin:$PATH RUSTFLAGS="-C link-arg=-Wl,--build-id=sha1 ${maps[*]}" \
+        RUSTC_WORKSPACE_WRAPPER=cargo-auditable \
+        CARGO_AUDITABLE_ORIG_ARGS='{"offline":false,"locked":true,"frozen":false,"config":[]}' \
         nice -n 10 cargo zigbuild --quiet --release --locked --target "${target/%-gnu/-gnu.$glibc}" "$@"
 }
 

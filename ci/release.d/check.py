@@ -9,10 +9,15 @@ import io
 import json
 import os
 import re
+import struct
 import subprocess
 import sys
 import tarfile
 import tempfile
+import tomllib
+import zlib
+
+import provenance
 
 SIZE_MAX = 60 * 1024 * 1024  # of an image, compressed
 DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -120,6 +125,59 @@ def crates(members):
     return {(name, version.removeprefix("v")) for name, version in found}
 
 
+def section(program, name):
+    """One section of a 64-bit ELF program, or None."""
+    start, = struct.unpack_from("<Q", program, 0x28)
+    size, count, names = struct.unpack_from("<HHH", program, 0x3A)
+    heads = [struct.unpack_from("<IIQQQQ", program, start + at * size) for at in range(count)]
+    for at, _, _, _, offset, length in heads:
+        begin = heads[names][4] + at
+        if program[begin:program.index(b"\0", begin)] == name.encode():
+            return program[offset:offset + length]
+    return None
+
+
+def check_list(program, name):
+    """The libraries that a program says it was built of: those that cargo names, and none that is not locked."""
+    data = section(program, ".dep-v0")
+    if data is None:
+        say(False, f"{name} holds the list of its libraries", "it has no section .dep-v0")
+        return
+    packages = json.loads(zlib.decompress(data))["packages"]
+    root = [it["name"] for it in packages if it.get("root")]
+    held = {(it["name"], it["version"]) for it in packages}
+    with open("Cargo.lock", "rb") as file:
+        locked = {(it["name"], it["version"]) for it in tomllib.load(file)["package"]}
+    wrong = sorted(crates(root) - held) + sorted(held - locked)
+    say(len(root) == 1 and not wrong, f"{name} holds the list of its {len(held)} libraries", f"of {root}, other than cargo's: {wrong}")
+
+
+def check_source(directory, facts):
+    """The archive of the sources has each file of the commit as it is there, and each locked crate by its checksum."""
+    name, trunk = f"mount-s3-{facts['version']}-source.tar.xz", f"mount-s3-{facts['version']}/"
+    files, vendored = {}, {}
+    with tarfile.open(f"{directory}/{name}") as archive:
+        for member in archive:
+            path = member.name.removeprefix(trunk)
+            if path.startswith("vendor/"):
+                if path.endswith("/.cargo-checksum.json"):
+                    vendored[path.split("/")[1]] = json.load(archive.extractfile(member))["package"]
+            elif member.isfile() or member.issym():
+                data = archive.extractfile(member).read() if member.isfile() else member.linkname.encode()
+                files[path] = hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    with open("Cargo.lock", "rb") as file:
+        locked = {f"{it['name']}-{it['version']}": it["checksum"] for it in tomllib.load(file)["package"] if "source" in it}
+    say(vendored == locked, f"{name} has the {len(locked)} crates of Cargo.lock", sorted(locked.items() ^ vendored.items()))
+    # Changes that no commit has can be compared with nothing.
+    if facts["revision"].endswith("-changed"):
+        return
+    tree = subprocess.run(["git", "ls-tree", "-r", facts["revision"]], check=True, capture_output=True, text=True).stdout
+    committed = {line.split("\t", 1)[1]: line.split()[2] for line in tree.splitlines()}
+    for added in (".cargo/config.toml", "SOURCE_DATE_EPOCH"):
+        files.pop(added, None)
+    say(files == committed, f"{name} has the {len(committed)} files of the commit", sorted({it for it, _ in files.items() ^ committed.items()}))
+
+
 def components(bill):
     return {(it["name"], it["version"]) for it in bill["components"]}
 
@@ -144,6 +202,9 @@ def check_image(directory, name, facts, members):
     others = ["/LICENSE", "/licenses/rust-std.html", "/licenses/libunwind.txt"] + ["/licenses/musl.txt"] * ("reconciler" in members)
     missing = [it for it in others if not image.files.get(it)]
     say(not missing, f"{image.name}: licences of its own code and of what compilers add", missing)
+    for path, data in sorted(image.files.items()):
+        if data[:4] == b"\x7fELF" and ".so" not in path:
+            check_list(data, f"{image.name}: {path}")
     image.run(version)
     return image
 
@@ -160,13 +221,16 @@ def check_packages(directory, facts):
             for what, names in ((".deb", listing), ("tarball", archive.getnames())):
                 missing = [it for it in wanted if not any(name.endswith("/" + it) for name in names)]
                 say(not missing, f"the {what} of {arch}: programs, licences, SBOM", missing)
+            for program in ("mount-s3", "mount-s3-ctl"):
+                data = archive.extractfile(f"mount-s3-host-{version}-{arch}/bin/{program}").read()
+                check_list(data, f"{program} of {arch}")
         with open(f"{directory}/mount-s3-host-{version}-1.{arch}.rpm", "rb") as file:
             say(file.read(4) == b"\xed\xab\xee\xdb", f"the .rpm of {arch} is one")
 
 
 def expected(facts):
     version, arch = facts["version"], facts["images"]
-    names = {"release.txt", "SHA256SUMS", f"scality-mountpoint-s3-csi-driver-{version}.tgz"}
+    names = {"release.txt", "provenance.json", "SHA256SUMS", f"mount-s3-{version}-source.tar.xz", f"scality-mountpoint-s3-csi-driver-{version}.tgz"}
     for image in ("mount-s3", "mountpoint-s3-csi-driver"):
         names |= {f"{image}-{version}-{arch}.{it}" for it in ("oci.tar", "cdx.json")}
     for it in facts["packages"].split():
@@ -183,8 +247,8 @@ def check_release(directory):
             facts["Debian"].append(tuple(value.split()[:2]))
         else:
             facts[key] = value
-    # A signature is added once the release is made (ci/release.d/sign).
-    there, wanted = set(os.listdir(directory)) - {"SHA256SUMS.sig"}, expected(facts)
+    # Signatures are added once the release is made (ci/release.d/sign).
+    there, wanted = set(os.listdir(directory)) - {"SHA256SUMS.sig", "provenance.json.sig"}, expected(facts)
     say(there == wanted, f"the {len(wanted)} files of a release, and no other", sorted(there ^ wanted))
     with open(f"{directory}/SHA256SUMS") as file:
         summed = {line.rstrip("\n").split("  ", 1)[1] for line in file}
@@ -195,6 +259,9 @@ def check_release(directory):
         words = chart.extractfile("scality-mountpoint-s3-csi-driver/Chart.yaml").read().decode()
         licence = "scality-mountpoint-s3-csi-driver/LICENSE" in chart.getnames()
     say(licence and f"\nversion: {facts['version']}\nappVersion: {facts['version']}\n" in words, "the chart has this version and its licence", words)
+    wrong = provenance.differences(directory)
+    say(not wrong, "the provenance names the files, the commit and the tools of this release", wrong)
+    check_source(directory, facts)
     check_packages(directory, facts)
     for name, kind, members in (("mountpoint-s3-csi-driver", "driver", ["csi", "reconciler"]), ("mount-s3", "engine", ["mountpoint"])):
         image = check_image(directory, name, facts, members)

@@ -46,3 +46,33 @@ replace release.txt
 sed -i 's/^revision: ./revision: x/' "$scratch/copy/release.txt"
 sums
 refused "an image of another commit" "version, revision and date are release.txt's"
+
+# Of what each program says of its libraries: a program without a word.
+copy "$1"
+archive=$(basename "$scratch"/copy/mount-s3-host-*-x86_64.tar.gz)
+mkdir "$scratch/unpacked"
+tar -xzf "$scratch/copy/$archive" -C "$scratch/unpacked"
+objcopy --remove-section .dep-v0 "$scratch"/unpacked/*/bin/mount-s3-ctl
+rm "$scratch/copy/$archive"
+tar -czf "$scratch/copy/$archive" -C "$scratch/unpacked" "$(ls "$scratch/unpacked")"
+sums
+refused "a program without the list of its libraries" "FAILED: mount-s3-ctl of x86_64 holds the list of its libraries"
+grep -qF "FAILED: the provenance names" "$scratch/words" || die "the provenance of another archive is not refused"
+say "ok: a provenance of other files is refused"
+
+copy "$1"
+archive=$(basename "$scratch"/copy/mount-s3-*-source.tar.xz)
+rm -rf "$scratch/unpacked"
+mkdir "$scratch/unpacked"
+tar -xJf "$scratch/copy/$archive" -C "$scratch/unpacked"
+rm -rf "$scratch"/unpacked/*/vendor/base16ct-*
+rm "$scratch/copy/$archive"
+tar -c -C "$scratch/unpacked" "$(ls "$scratch/unpacked")" | xz -0 >"$scratch/copy/$archive"
+sums
+refused "an archive of the sources without a crate" "FAILED: $archive has the "
+
+copy "$1"
+replace provenance.json
+sed -i 's/"gitCommit": "./"gitCommit": "x/' "$scratch/copy/provenance.json"
+sums
+refused "a provenance of another commit" "FAILED: the provenance names"
