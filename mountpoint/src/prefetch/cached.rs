@@ -14,9 +14,9 @@ use crate::sync::Arc;
 
 /// The disk cache's answer to a read.
 pub(super) enum Cached {
-    /// All of it.
+    /// All bytes of the read.
     Here(Bytes),
-    /// Perhaps all of it, once the disk has given it.
+    /// Perhaps all bytes, once the disk has given them.
     OnDisk(Vec<Part>),
     /// The cache lacks some of the bytes.
     Absent,
@@ -25,7 +25,7 @@ pub(super) enum Cached {
 /// The part of a read that lies in one block.
 pub(super) struct Part {
     range: Range<u64>,
-    /// `None` while the cache fills it.
+    /// The block; `None` while the cache fills it.
     into: Option<BlockMut>,
     /// Whether the bytes are there.
     here: bool,
@@ -41,7 +41,7 @@ pub(super) struct Read {
 }
 
 impl Object {
-    /// The whole range out of the disk cache, on this thread and without waiting for the disk.
+    /// Reads the whole range out of the disk cache, on this thread and without waiting for the disk.
     pub(super) fn cached(&self, range: &Range<u64>) -> Cached {
         let Some(cache) = self.shared.cache.as_deref() else { return Cached::Absent };
         let blocks = range.start / CACHE_BLOCK..=(range.end - 1) / CACHE_BLOCK;
@@ -54,7 +54,7 @@ impl Object {
             let Some(mut into) = self.shared.pool.try_take(Use::Demand, len(&range)) else {
                 return Cached::Absent;
             };
-            // All of them are asked for before the first is waited for.
+            // The disk is asked for all parts before the first wait.
             let here = match cache.read_now(&self.id, self.size(), range.clone(), into.spare()) {
                 Now::Here => true,
                 Now::OnDisk => false,
@@ -70,7 +70,7 @@ impl Object {
 }
 
 impl Read {
-    /// Has what is missing read by threads of the cache, which may wait. Never waits itself.
+    /// Has threads of the cache read the missing parts. Those may wait; this call never does.
     pub(super) fn start(self, mut parts: Vec<Part>) {
         let object = Arc::clone(&self.object);
         let missing = parts.iter_mut().find(|part| !part.here);
@@ -102,7 +102,7 @@ impl Read {
         (self.done)(Ok(joined(parts)));
     }
 
-    /// Evicted or unsound since we asked, or its disk is late: the read is served as if the cache did not have it.
+    /// Serves the read as if the cache did not have the bytes: they were evicted or unsound since we asked, or the disk is late.
     fn fetch(self, cause: Cause) {
         let Self { object, reader, plan, range, done } = self;
         object.shared.metrics.fuse_reads_waited.inc();

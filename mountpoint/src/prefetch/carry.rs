@@ -1,4 +1,5 @@
-//! Cached blocks of a version that has another key by now: read from the disk cache, compared with their checksums, and kept under the new version.
+//! Carries cached blocks of a version to its new key: reads them from the disk cache, compares them with their checksums, and keeps them
+//! under the new version.
 
 use tokio::sync::oneshot;
 
@@ -9,8 +10,9 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 
 impl Prefetcher {
-    /// Has the disk cache keep its whole blocks of `from`, of an object of `size` bytes, as those of `to`, which has the same bytes. Beside reads, one
-    /// version after the other; what the cache has no room for, or gives too late, is fetched again when it is read.
+    /// Has the disk cache keep its whole blocks of `from`, of an object of `size` bytes, as blocks of `to`, which has the same bytes. Runs
+    /// beside reads, one version after the other. Blocks for which the cache has no room, or that it gives too late, are fetched again when
+    /// they are read.
     pub fn carry(&self, from: &ObjectId, to: &ObjectId, size: u64) {
         let Some(cache) = self.0.cache.clone().filter(|_| size > 0) else { return };
         let (shared, from, to) = (Arc::clone(&self.0), from.clone(), to.clone());

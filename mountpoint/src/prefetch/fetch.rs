@@ -19,13 +19,13 @@ use crate::sync::{Arc, Mutex};
 /// The purpose of a fetch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cause {
-    /// A read waits for it.
+    /// A read waits for the bytes.
     Demand,
-    /// A read waits for it, and the disk of the cache was late.
+    /// A read waits for the bytes, and the disk of the cache was late.
     DemandOfStore,
-    /// No read asked for it yet.
+    /// No read has asked for the bytes yet.
     Ahead,
-    /// No read asked for it yet, and bytes in the cache can wait for one: they are as near as memory.
+    /// No read has asked for the bytes yet. Bytes in the cache are not fetched before a read asks: they are as near as memory.
     AheadOfStore,
 }
 
@@ -43,23 +43,23 @@ pub(super) struct Fetch {
     source: Source,
     range: Range<u64>,
     cuts: Vec<Range<u64>>,
-    /// Memory for it; `None`: to be waited for.
+    /// Memory for the bytes; `None`: the request has to wait for memory.
     reservation: Option<Reservation>,
 }
 
-/// The unit of requests, in bytes, with a cache that keeps what it is given. Doubling it doubles what a random
-/// read fetches, and what is here already when its neighbours are read.
+/// The unit of requests, in bytes, where a cache keeps what it is given. Doubling it doubles the bytes that a random read fetches, and
+/// those that are in the cache for reads beside it.
 pub(super) const KEPT: u64 = 64 << 10;
 const _: () = assert!(KEPT.is_multiple_of(SECTOR) && CACHE_BLOCK.is_multiple_of(KEPT));
-/// A request reads no further block from the cache once it has taken so long. Doubling it waits longer for a disk that is slow, and for one that
+/// The time after which a request reads no further block from the cache. Doubling it waits longer for a disk that is slow, and for one that
 /// hangs.
 const CACHED_WITHIN: Duration = Duration::from_secs(1);
 /// A request's first pieces are small, so that the first of them can be answered early.
 const FIRST_PIECE: u64 = 128 << 10;
 
 impl Object {
-    /// Plans requests for the missing parts of `range`, the last part first if `from_end`. The pieces' lock is held by the caller, so
-    /// that no other read requests the same bytes; the requests start after the caller releases it.
+    /// Plans requests for the missing parts of `range`, the last part first if `from_end`. The caller holds the pieces' lock, so that no
+    /// other read requests the same bytes. The requests start after the caller has released the lock.
     pub(super) fn plan_fetches(
         &self,
         pieces: &mut Pieces,
@@ -75,7 +75,7 @@ impl Object {
         };
         let cache = self.shared.cache.as_deref();
         let keeps = cache.is_some_and(BlockCache::keeps);
-        // A fetch covers all sectors that the cache can keep; if it keeps nothing now, only the requested range.
+        // A fetch covers whole sectors, which the cache can keep; if the cache keeps nothing now, only the requested range.
         let range = match keeps {
             true => range.start / KEPT * KEPT..range.end.next_multiple_of(KEPT).min(self.size),
             false => range.clone(),
@@ -116,15 +116,15 @@ impl Object {
     /// Starts requests that were planned.
     pub(super) fn start(self: &Arc<Self>, fetches: Vec<Fetch>) {
         for fetch in fetches {
-            // It may be long since the read, if that waited for a lock or a disk.
+            // The read may be long ago, if it waited for a lock or a disk.
             self.shared.read.ring();
             self.spawn(fetch.no, run(Arc::clone(self), fetch));
         }
     }
 }
 
-/// Splits a range into requests: runs of blocks of which the cache has all that is asked for, and runs of others, cut at multiples of
-/// `request`. A block of which it has a part comes from the store as a whole: one request is cheaper than the gaps between.
+/// Splits a range into requests: runs of blocks of which the cache has all wanted bytes, and runs of other blocks, cut at multiples of
+/// `request`. A block of which the cache has a part comes from the store as a whole: one request is cheaper than one for each gap.
 fn split(range: &Range<u64>, request: u64, cached: impl Fn(Range<u64>) -> bool) -> Vec<(Source, Range<u64>)> {
     let mut requests: Vec<(Source, Range<u64>)> = Vec::new();
     let mut at = range.start;
@@ -156,7 +156,7 @@ fn cut(range: &Range<u64>, whole_blocks: bool) -> Vec<Range<u64>> {
     cuts
 }
 
-/// Runs one request to its end. Aborted, it leaves nothing behind but pieces that were forgotten already.
+/// Runs one request to its end. If it is aborted, it leaves only pieces that were forgotten already.
 async fn run(object: Arc<Object>, fetch: Fetch) {
     let no = fetch.no;
     let mut ending = Ending { object: &object, no, done: false };
@@ -182,8 +182,8 @@ impl Drop for Ending<'_> {
     }
 }
 
-/// Memory for a read that waits, in turn. `None`: no read got any for so long, and no request is under way: one that is ends by its own clocks,
-/// however slow the line, and then its memory comes free.
+/// Memory for a waiting read, in its turn. `None`: no read got memory for the longest wait, and no request is under way. (A request under
+/// way ends by its own clocks, however slow the line, and then frees its memory.)
 async fn memory(shared: &Shared, bytes: u64) -> Option<Reservation> {
     let mut waiting = pin!(shared.pool.reserve(Use::Demand, bytes));
     loop {
@@ -191,7 +191,7 @@ async fn memory(shared: &Shared, bytes: u64) -> Option<Reservation> {
         if let Some(reservation) = shared.clock.timeout(shared.config.wait_max, &mut waiting).await {
             return Some(reservation);
         }
-        // In this order: memory of what ends in between is granted by then.
+        // The order matters: memory of a request that ends in between is granted by then.
         if shared.under_way.load(SeqCst) == 0 && shared.pool.granted(Use::Demand) == granted {
             return None;
         }
@@ -214,7 +214,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Memory for pieces: what was reserved for them, or else as much is waited for.
+/// Memory for pieces: the memory reserved for them, else waits for as much.
 async fn take_memory(
     object: &Object,
     cuts: &[Range<u64>],
@@ -250,7 +250,7 @@ async fn attempt(object: &Arc<Object>, mut fetch: Fetch) -> Result<(), Error> {
         if reached == fetch.range.end {
             return Ok(());
         }
-        // Evicted or unsound since we asked, or its disk is late: the rest comes from the store.
+        // The blocks were evicted or unsound since we asked, or the disk is late: the rest comes from the store.
         from = reached;
         blocks = match left {
             Some(left) => left,
@@ -280,8 +280,8 @@ async fn attempt(object: &Arc<Object>, mut fetch: Fetch) -> Result<(), Error> {
     receive(object, from..fetch.range.end, blocks, move |start, block| target.came(start, no, block)).await
 }
 
-/// Reads blocks of a request from the cache. How far it came, and the blocks for the rest; `None`: the disk was late, and has one of them. The
-/// others are given back: no request waits for memory with memory in its hands.
+/// Reads blocks of a request from the cache. Returns the offset that it reached, and the blocks for the rest. `None`: the disk was late,
+/// and still has one of the blocks. The other blocks are given back: no request waits for memory while it holds some.
 async fn read_cached(
     object: &Arc<Object>,
     cache: &Arc<dyn BlockCache>,
@@ -314,7 +314,7 @@ async fn read_cached(
     (from, Some(Vec::new()))
 }
 
-/// Receives a range of the object into blocks. Each goes on as soon as it is full.
+/// Receives a range of the object into blocks, and hands each on as soon as it is full.
 async fn receive(
     object: &Arc<Object>,
     range: Range<u64>,
@@ -346,7 +346,7 @@ async fn receive(
         let range = from + fill.filled()..end;
         let request = GetObject { id, range, object_size: object.size() };
         match object.shared.client.get_object(&request, &mut fill).await {
-            // It got another key since it was asked for.
+            // The object got another key since the request.
             Err(error)
                 if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Changed)
                     && object.shared.where_is(&object.id) != request.id => {}
@@ -355,8 +355,8 @@ async fn receive(
     }
 }
 
-/// Receives the whole object in one answer. If the store says its checksum, no byte goes on before it was compared; the answer with
-/// other bytes leaves nothing.
+/// Receives the whole object in one answer. If the store gives a checksum, no byte is handed on before the comparison; an answer with other
+/// bytes is dropped.
 async fn receive_whole(
     object: &Arc<Object>,
     no: FetchNo,
@@ -394,7 +394,7 @@ struct Wrong {
     expected: Checksum,
 }
 
-/// The checksum of all these, by the algorithm of another one.
+/// The checksum of all these blocks, by the algorithm of `like`.
 fn sum_of(like: Checksum, blocks: &[(u64, Block)]) -> Checksum {
     let mut hasher = Hasher::new(like.algorithm);
     blocks.iter().for_each(|(_, block)| hasher.update(block));

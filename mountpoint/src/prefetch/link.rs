@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 /// The first estimate: a connection of 100 MB/s, 10 ms away, as a store in the same region has it.
 const RATE_AT_START: f64 = 1e8;
 const LATENCY_AT_START: f64 = 0.010;
-/// How much of the best rate seen is forgotten with each request: the best of the last few dozen counts, since a body
-/// that had to share the processors says nothing of its connection.
+/// The share of the best rate that is forgotten with each request: the best of the last few dozen requests counts, since a body that had to
+/// share the processors tells nothing about its connection.
 const FORGET: f64 = 0.02;
-/// Bodies shorter than this are over before their rate can be told.
+/// Bodies shorter than this end before their rate can be measured.
 const TELLING: u64 = 3 << 20;
 
-/// How long the bytes of all connections are counted for one figure of the throughput.
+/// The period of one figure of the throughput, which counts the bytes of all connections.
 const COUNT_FOR: Duration = Duration::from_secs(1);
-/// The time of the link that bounds read-ahead, however slow the link is.
+/// The longest time that the link may need for the bytes of read-ahead, however slow the link is.
 const AHEAD_AT_MOST: Duration = Duration::from_secs(4);
 
 /// The running estimate.
@@ -26,10 +26,10 @@ const AHEAD_AT_MOST: Duration = Duration::from_secs(4);
 pub(super) struct Link {
     /// Bytes per second of one connection at its best.
     rate: f64,
-    /// Seconds from the request to the first block, less what the block itself takes, at their shortest.
+    /// The shortest time from a request to its first block, without the transfer of the block itself, in seconds.
     latency: f64,
     told: bool,
-    /// Bytes per second that all connections together brought lately, once that is known.
+    /// Bytes per second of all connections together lately, once that is known.
     throughput: Option<f64>,
     counting: Option<(Instant, u64)>,
 }
@@ -41,7 +41,7 @@ impl Default for Link {
 }
 
 impl Link {
-    /// A request's first block of `first` bytes came after `first_after`; the `rest` of its body took `rest_took`.
+    /// Learns from a request: its first block of `first` bytes came after `first_after`; the `rest` of its body took `rest_took`.
     pub(super) fn learn(&mut self, first: u64, first_after: Duration, rest: u64, rest_took: Duration) {
         if rest < TELLING || rest_took.is_zero() {
             return;
@@ -56,7 +56,7 @@ impl Link {
         }
     }
 
-    /// A block of `bytes` came at `now`, on whichever connection.
+    /// Counts a block of `bytes` that came at `now`, on any connection.
     pub(super) fn count(&mut self, now: Instant, bytes: u64) {
         let Some((since, sum)) = &mut self.counting else {
             self.counting = Some((now, 0));
@@ -66,17 +66,17 @@ impl Link {
         let elapsed = now.saturating_duration_since(*since);
         if elapsed >= COUNT_FOR {
             let throughput = *sum as f64 / elapsed.as_secs_f64();
-            // A pause of the readers says nothing of the link: fall slowly, rise at once.
+            // A pause of the readers tells nothing about the link: fall slowly, rise at once.
             self.throughput = Some(self.throughput.map_or(throughput, |t| throughput.max(t * 0.8)));
             self.counting = Some((now, 0));
         }
     }
 
-    /// Bytes to have under way for `target` bytes per second, by requests of `part` bytes.
+    /// The bytes that must be under way for `target` bytes per second, by requests of `part` bytes.
     pub(super) fn window(&self, target: u64, part: u64) -> u64 {
         let one_request = self.latency + part as f64 / self.rate;
         let wanted = target as f64 * one_request;
-        // A link that many connections do not widen: what is asked for must come before a reader gives up.
+        // More connections do not widen the link: the requested bytes must come before a reader gives up.
         wanted.min(self.throughput.map_or(f64::MAX, |t| t * AHEAD_AT_MOST.as_secs_f64())) as u64
     }
 }

@@ -42,10 +42,10 @@ use crate::sync::{Arc, Mutex, Weak};
 use link::Link;
 use object::Object;
 
-/// Why bytes could not be had. Shared: several reads may fail for one reason.
+/// The reason for which bytes could not be read. Shared: several reads may fail for one reason.
 pub type Error = Arc<crate::s3::Error>;
 
-/// Called once with the bytes or the reason; on the reading thread or on the one that receives.
+/// Called once with the bytes or the error; on the reading thread, or on the thread that receives the bytes.
 pub type ReadDone = Box<dyn FnOnce(Result<Bytes, Error>) + Send>;
 
 /// How reading ahead is done.
@@ -53,8 +53,8 @@ pub type ReadDone = Box<dyn FnOnce(Result<Bytes, Error>) + Send>;
 pub struct Config {
     /// The window's sizes.
     pub window: WindowConfig,
-    /// Throughput to aim for, in bytes per second: with the link's latency and rate it says how much is fetched ahead. Doubling
-    /// it doubles the memory of a reader on slow connections.
+    /// Throughput to aim for, in bytes per second: with the link's latency and rate it determines how much is fetched ahead. Doubling it
+    /// doubles the memory of a reader on slow connections.
     pub throughput_target: u64,
     /// A read fails if it waits this long for memory, and no read gets any and no request is under way meanwhile (the network has limits of its
     /// own). Doubling it lets programs hold memory longer, and finds a shortage that stays later.
@@ -75,7 +75,7 @@ impl Default for Config {
     }
 }
 
-/// A file that was not read for this long is not being read: what it holds unread may go to writers that are at their limit.
+/// A file without a read for this long is not being read: its unread bytes may give way to writers that are at their limit.
 const READING: Duration = Duration::from_secs(1);
 
 /// Makes readers. One per mount.
@@ -91,16 +91,16 @@ struct Shared {
     metrics: Arc<Metrics>,
     runtime: tokio::runtime::Handle,
     objects: Mutex<HashMap<ObjectId, Weak<Object>>>,
-    /// Versions that are open and have another key by now: the same bytes.
+    /// Open versions that have another key by now, with the same bytes.
     moved: Mutex<HashMap<ObjectId, ObjectId>>,
     /// Turns of versions whose cached blocks get another key.
     carries: Semaphore,
     link: Mutex<Link>,
-    /// Handles that read in sequence: they share the link.
+    /// The number of handles that read in sequence, and so share the link.
     streams: AtomicU64,
     /// Requests that have their memory.
     under_way: AtomicUsize,
-    /// Rung by a read, and by bytes that come before one: some day what is unread is to be dropped.
+    /// Rung by a read, and by bytes that come before a read: unread bytes have to be dropped some day.
     read: Arc<Doorbell>,
 }
 
@@ -159,18 +159,19 @@ impl Prefetcher {
         self.0.cache.as_ref().map_or(Lend::No, |cache| cache.lends(id, size))
     }
 
-    /// Finds that file by a question to the disk.
+    /// Finds the file of [`Prefetcher::lends`] by asking the disk.
     pub async fn whole(&self, id: &ObjectId, size: u64) -> Option<Whole> {
         let (give, given) = oneshot::channel();
         self.0.cache.as_ref()?.whole(id, size, Box::new(move |whole| _ = give.send(whole)));
         given.await.ok().flatten()
     }
 
-    /// The same bytes are under another key from now on, and `from` will be gone: handles that have it open go on there.
+    /// Notes that the bytes of `from` are under another key from now on, and that `from` will be gone: handles that have it open read from
+    /// `to`.
     pub fn moved(&self, from: &ObjectId, to: &ObjectId) {
-        // An answer to a copy, a listing and a HEAD may each say another second, or none.
+        // The answer to a copy, a listing and a HEAD may each give another second, or none.
         let is_it = |id: &ObjectId| id.key == from.key && from.may_be(id.etag.as_str(), id.modified);
-        // In this order: the last handle that is closed meanwhile finds the entry, and removes it.
+        // The order matters: the last handle that is closed meanwhile finds the entry, and removes it.
         let mut moved = self.0.moved.lock();
         for target in moved.values_mut().filter(|target| is_it(target)) {
             target.clone_from(to);
@@ -188,7 +189,7 @@ impl Prefetcher {
 
     /// A reader of one object version of `size` bytes. Nothing is fetched before the first read. `first` may have bytes of that version.
     pub fn open(&self, id: ObjectId, size: u64, first: Option<First>) -> Reader {
-        // Outlives the lock: an object of another size may lose its last handle meanwhile, and its end takes the lock.
+        // This outlives the lock: an object of another size may lose its last handle meanwhile, and its drop takes the lock.
         let known;
         let object = {
             let mut objects = self.0.objects.lock();
@@ -215,7 +216,7 @@ impl Shared {
         }
     }
 
-    /// Opens from now on do not find this one.
+    /// Removes a version, so that later opens do not find it.
     fn forget(&self, wrong: &Object) {
         let mut objects = self.objects.lock();
         if objects.get(&wrong.id).is_some_and(|object| std::ptr::eq(object.as_ptr(), wrong)) {
@@ -223,25 +224,25 @@ impl Shared {
         }
     }
 
-    /// The key under which a version's bytes are to be asked for.
+    /// The key under which the store has a version's bytes now.
     fn where_is(&self, id: &ObjectId) -> ObjectId {
         self.moved.lock().get(id).unwrap_or(id).clone()
     }
 
-    /// Bytes worth having ahead for one of the streams.
+    /// The bytes worth fetching ahead for one stream.
     fn window_limit(&self) -> u64 {
         let whole = self.link.lock().window(self.config.throughput_target, self.config.window.part);
         whole / self.streams.load(Relaxed).max(1)
     }
 
-    /// Drops unread bytes of handles: those that lay idle; and, while a request waits for memory that it is entitled to, the longest
-    /// unread first, until no request waits. Writers at their limit get the memory of handles that are not read at present.
+    /// Drops unread bytes: those of idle handles; and, while a request waits for memory that it is entitled to, the longest unread bytes
+    /// first, until no request waits. Writers at their limit get the memory of handles that are not read at present.
     ///
-    /// Returns whether more is to be done although no file is read and no request waits: bytes are here or on their way, or a file was
-    /// read just now.
+    /// Returns whether there will be more to do although no file is read and no request waits: bytes are in memory or in flight, or a file
+    /// was read just now.
     fn tidy(&self) -> bool {
         let mut objects: Vec<Arc<Object>> = self.objects.lock().values().filter_map(Weak::upgrade).collect();
-        // Cached: read again for each comparison the keys would change meanwhile, and sorting by such keys panics.
+        // The keys are cached: if each comparison read them anew, they would change meanwhile, and the sort would panic.
         objects.sort_by_cached_key(|o| o.last_read());
         let now = self.clock.now();
         let rests = |o: &Object, long: Duration| now.saturating_duration_since(o.last_read()) >= long;
@@ -259,10 +260,10 @@ impl Shared {
         is_read || objects.iter().any(|o| o.holds())
     }
 
-    /// When to tidy again, if a request waits now.
+    /// The time until the next tidying, if a request waits now.
     fn tidy_again(&self) -> Option<Duration> {
         if self.pool.pressure() == Pressure::High {
-            // Perhaps for what is on its way right now: soon, but not in a busy loop.
+            // It may wait for memory that is about to come free: look soon, but not in a busy loop.
             return Some(Duration::from_millis(5));
         }
         (self.pool.waiting(Use::Write) > 0).then_some(READING / 4)
@@ -279,7 +280,7 @@ async fn keep_house(shared: Weak<Shared>, clock: Clock, read: Arc<Doorbell>) {
     read.keep_house(&clock, look).await;
 }
 
-/// The same, for requests that wait for memory.
+/// Tidies whenever requests wait for memory.
 async fn heed_contention(shared: Weak<Shared>, pool: Pool) {
     loop {
         pool.contended().await;
@@ -320,12 +321,12 @@ impl Bytes {
         self.first.iter().chain(&self.rest).map(|(block, range)| &block[range.clone()])
     }
 
-    /// How many bytes.
+    /// The number of bytes.
     pub fn len(&self) -> usize {
         self.slices().map(<[u8]>::len).sum()
     }
 
-    /// Whether there are none (a read at or behind the end).
+    /// Whether there are no bytes (a read at or behind the end).
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }

@@ -1,5 +1,5 @@
-//! One object version that is being read: its bytes in memory, and the requests under way, shared by all handles. What the store sends is
-//! summed as it comes; once all of it came, the sum is compared with the store's.
+//! One object version that is being read: its bytes in memory, and the requests under way, shared by all handles. The checksum of the bytes
+//! that the store sends is computed as they come, and compared with the store's once all bytes came.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -30,7 +30,7 @@ pub(super) struct Object {
     pub(super) last_read: Mutex<Instant>,
     /// `None` until the store says the checksum of the whole version.
     proof: Mutex<Option<Proof>>,
-    /// All bytes came, and they were not those of the store: for the handles of now, no read is right any more.
+    /// Set once all bytes came and differed from the store's checksum: every read of the present handles fails.
     pub(super) wrong: OnceLock<Error>,
 }
 
@@ -60,12 +60,12 @@ impl Object {
         *self.last_read.lock()
     }
 
-    /// Whether bytes are here, or on their way.
+    /// Whether bytes are in memory or in flight.
     pub(super) fn holds(&self) -> bool {
         !self.pieces.lock().is_empty()
     }
 
-    /// Drops what is here and unread.
+    /// Drops the unread bytes in memory.
     pub(super) fn forget_ready(&self) {
         let dropped = self.pieces.lock().forget_ready();
         if dropped > 0 {
@@ -74,7 +74,7 @@ impl Object {
         }
     }
 
-    /// The bytes that came with the object's attributes.
+    /// Takes in the bytes that came with the object's attributes.
     pub(super) fn put_first(&self, start: u64, block: Block) {
         if !self.compare(start, &block) {
             return;
@@ -84,7 +84,8 @@ impl Object {
         self.shared.read.ring();
     }
 
-    /// Offers the cache bytes that may lie in two of its blocks: it takes pieces of one block alone. Without memory it does without.
+    /// Offers the cache bytes that may lie in two of its blocks, as one piece for each block. If there is no memory for that, the cache
+    /// goes without.
     fn keep_first(&self, start: u64, block: &Block) {
         let border = CACHE_BLOCK - start % CACHE_BLOCK;
         if block.len() as u64 <= border || self.shared.cache.is_none() {
@@ -98,7 +99,7 @@ impl Object {
         }
     }
 
-    /// A piece came from the store: the cache and the reads that wait for it get it, unless it completes a version that is wrong.
+    /// Hands a piece from the store to the cache and to the waiting reads, unless it completes a wrong version.
     pub(super) fn came(&self, start: u64, fetch: FetchNo, block: Block) {
         if self.compare(start, &block) {
             self.keep(start, &block);
@@ -106,19 +107,19 @@ impl Object {
         }
     }
 
-    /// Offers the cache what the store sent.
+    /// Offers the cache bytes that the store sent.
     pub(super) fn keep(&self, start: u64, block: &Block) {
         if let Some(cache) = &self.shared.cache {
             self.shared.metrics.cache_misses.inc();
             cache.put(&self.id, self.size, start, block.clone());
-            // Found wrong meanwhile, by another thread: what came behind that drop goes, too.
+            // Another thread found the version wrong meanwhile: bytes that came after its drop are dropped, too.
             if self.wrong.get().is_some() {
                 cache.drop_version(&self.id);
             }
         }
     }
 
-    /// The store's checksum of the whole version, once it has said one.
+    /// The store's checksum of the whole version, once it is known.
     pub(super) fn expected(&self) -> Option<Checksum> {
         let mut proof = self.proof.lock();
         if proof.is_none() {
@@ -131,10 +132,10 @@ impl Object {
         proof.as_ref().map(Proof::expected)
     }
 
-    /// Sums a piece that the store sent. False: the version is wrong, whether that was found just now or before.
+    /// Takes a piece from the store into the checksum. False: the version is wrong, as was found just now or before.
     fn compare(&self, start: u64, bytes: &[u8]) -> bool {
         let Some(expected) = self.expected().filter(|_| !bytes.is_empty()) else { return true };
-        // Without the lock: it takes as long as the bytes are many.
+        // This needs no lock, since it takes long for many bytes.
         let sum = Checksum::of(expected.algorithm, bytes);
         let piece = start..start + bytes.len() as u64;
         let verdict = self.proof.lock().as_mut().map(|proof| proof.came(&piece, sum));
@@ -144,8 +145,8 @@ impl Object {
         self.wrong.get().is_none()
     }
 
-    /// All bytes came, and their checksum is not the store's. Which of them are wrong is not known, and some were given to programs: reads
-    /// of the handles of now fail, memory and cache forget the version, and the next open begins anew.
+    /// Condemns a version whose checksum differs from the store's. Which bytes are wrong is not known, and programs have read some: reads
+    /// of the present handles fail, memory and cache forget the version, and the next open begins anew.
     fn condemn(&self, ours: Checksum, expected: Checksum) {
         self.shared.metrics.read_corrupt.inc();
         let error = s3::Error::corrupt(&self.id.key, ours, expected, "the file must be opened again");
@@ -158,13 +159,13 @@ impl Object {
         answers.into_iter().for_each(super::pieces::Answer::give);
     }
 
-    /// A piece arrived: answers the reads that waited for it, on this thread.
+    /// Takes in a piece: answers the reads that waited for it, on this thread.
     pub(super) fn ready(&self, start: u64, fetch: FetchNo, block: Block) {
         let answers = self.pieces.lock().ready(start, fetch, block);
         answers.into_iter().for_each(super::pieces::Answer::give);
     }
 
-    /// A request ended; on an error, the reads that wait for its missing bytes get the error.
+    /// Takes in the end of a request; after an error, the reads that wait for its missing bytes get the error.
     pub(super) fn ended(&self, fetch: FetchNo, error: Option<&Error>) {
         self.fetches.lock().retain(|(no, _)| *no != fetch);
         if let Some(error) = error {
@@ -197,15 +198,15 @@ impl Object {
         self.next_fetch.fetch_add(1, Relaxed)
     }
 
-    /// Runs a request until it ends, or nobody wants its bytes any more.
+    /// Runs a request until it ends, or no reader wants its bytes any more.
     pub(super) fn spawn(&self, no: FetchNo, request: impl Future<Output = ()> + Send + 'static) {
-        // Registered before it can end: `ended` removes it.
+        // The request is registered before it can end: `ended` removes it.
         let mut running = self.fetches.lock();
         let task = self.shared.runtime.spawn(request);
         running.push((no, task.abort_handle()));
     }
 
-    /// Whether all of a part is thought to be in the cache.
+    /// Whether the cache seems to have all of a part.
     pub(super) fn is_cached(&self, part: &Range<u64>) -> bool {
         let Some(cache) = self.shared.cache.as_deref() else { return false };
         (part.start / CACHE_BLOCK..part.end.div_ceil(CACHE_BLOCK)).all(|index| {

@@ -1,8 +1,8 @@
 //! The pieces of one object version that are in memory or in flight, and the reads that wait for them.
 //!
-//! Plain state without locks or I/O: the reader puts it under one short lock. Readers of the same version share
-//! it, so that a range in flight for one of them is not requested again by another; and bytes that one has read stay for
-//! readers of the same version that follow a little behind.
+//! Plain state without locks or I/O: the reader puts it under one short lock. Readers of the same version share it, so that a range in
+//! flight for one of them is not requested again by another; and bytes that one reader has read stay for readers of the same version that
+//! follow a little behind.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,8 +16,8 @@ pub(super) type FetchNo = u64;
 /// Names one of the handles that read.
 pub(super) type ReaderNo = u64;
 
-/// How far behind another handle may read and still find what that one has read, in bytes. Doubling it holds so much more memory
-/// for readers that are further apart.
+/// The longest distance, in bytes, at which a handle still finds bytes that another handle ahead of it has read. Doubling it holds that
+/// much more memory for readers that are further apart.
 const BEHIND_MAX: u64 = 16 << 20;
 
 #[derive(Debug)]
@@ -30,11 +30,11 @@ enum State {
 struct Piece {
     len: u64,
     state: State,
-    /// Worth keeping until it was read to the end; otherwise it is dropped as soon as the waiting reads have it.
+    /// Whether the piece is kept until it was read to its end; otherwise it is dropped as soon as the waiting reads have it.
     keep: bool,
-    /// How many of its bytes each handle has read.
+    /// The number of its bytes that each handle has read.
     read: Vec<(ReaderNo, u64)>,
-    /// Whether its reader has left it behind: it stays only as long as a read waits for it, or a handle is about to read it.
+    /// Whether its reader has left the piece behind: then it stays only while a read waits for it, or a handle is about to read it.
     left: bool,
 }
 
@@ -43,7 +43,7 @@ impl Piece {
         Self { len, state, keep, read: Vec::new(), left: false }
     }
 
-    /// Counts bytes that a handle has read of it; true when it has read all of it.
+    /// Counts bytes of the piece that a handle has read; true once the handle has read all of it.
     fn count(&mut self, reader: ReaderNo, bytes: u64) -> bool {
         let at = self.read.iter().position(|(no, _)| *no == reader).unwrap_or_else(|| {
             self.read.push((reader, 0));
@@ -65,7 +65,7 @@ struct Waiter {
     done: ReadDone,
 }
 
-/// A read that can be answered now: call it outside the lock.
+/// A read that can be answered now. The caller does so outside the lock.
 pub(super) struct Answer {
     pub(super) done: ReadDone,
     pub(super) result: Result<Bytes, Error>,
@@ -82,31 +82,31 @@ impl Answer {
 pub(super) struct Pieces {
     pieces: BTreeMap<u64, Piece>,
     waiters: Vec<Waiter>,
-    /// Handles, and where each that reads in sequence has got to. One that has not read yet may begin at the start.
+    /// The handles, and the offset that each handle in sequence has reached. A handle without a read may begin at the start.
     readers: Vec<(ReaderNo, Option<u64>)>,
-    /// The pieces that were left behind and stayed. Some may be gone since.
+    /// The pieces that were left behind and stayed; some may be gone since.
     left: Vec<u64>,
 }
 
 impl Pieces {
-    /// Whether nothing is here or on its way.
+    /// Whether no piece is in memory or in flight.
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
     }
 
-    /// A handle is opened.
+    /// Adds a handle.
     pub(super) fn enter(&mut self, reader: ReaderNo) {
         self.readers.push((reader, Some(0)));
     }
 
-    /// A handle reads: in sequence, up to here, or somewhere at random.
+    /// Notes a read of a handle: in sequence up to this offset, or at random.
     pub(super) fn reads(&mut self, reader: ReaderNo, up_to: Option<u64>) {
         if let Some((_, front)) = self.readers.iter_mut().find(|(no, _)| *no == reader) {
             *front = up_to;
         }
     }
 
-    /// A handle is closed: what only it was still to read goes.
+    /// Removes a handle, and the pieces that only it was going to read.
     pub(super) fn leave(&mut self, reader: ReaderNo) {
         self.readers.retain(|(no, _)| *no != reader);
         let (readers, waiters) = (&self.readers, &self.waiters);
@@ -118,7 +118,7 @@ impl Pieces {
         });
     }
 
-    /// The bytes of `range` if all of them are here. What was read to its end is let go.
+    /// The bytes of `range` if all of them are in memory. Pieces that are read to their end are let go.
     pub(super) fn take(&mut self, reader: ReaderNo, range: &Range<u64>) -> Option<Bytes> {
         let bytes = self.peek(range)?;
         self.mark_read(reader, range);
@@ -141,8 +141,8 @@ impl Pieces {
         Some(bytes)
     }
 
-    /// Lets go of what is read to its end, unless another read waits for it together with something still to come, or another
-    /// handle is about to read it.
+    /// Lets go of pieces that are read to their end, unless another read waits for them together with bytes still to come, or another
+    /// handle is about to read them.
     fn mark_read(&mut self, reader: ReaderNo, range: &Range<u64>) {
         let Some(first) = self.pieces.range(..=range.start).next_back().map(|(s, _)| *s) else { return };
         let (waiters, readers) = (&self.waiters, &self.readers);
@@ -169,7 +169,7 @@ impl Pieces {
         }
     }
 
-    /// The parts of `range` that are neither here nor on their way, in order.
+    /// The parts of `range` that are neither in memory nor in flight, in order.
     pub(super) fn missing(&self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut missing = Vec::new();
         let mut at = range.start;
@@ -188,13 +188,13 @@ impl Pieces {
         missing
     }
 
-    /// Says that `range`, which was missing, is now on its way.
+    /// Notes that `range`, which was missing, is now in flight.
     pub(super) fn expect(&mut self, range: Range<u64>, fetch: FetchNo, keep: bool) {
         let len = range.end - range.start;
         self.pieces.insert(range.start, Piece::new(len, State::OnItsWay(fetch), keep));
     }
 
-    /// Takes in bytes that came before any read asked for them, if none of them is here or on its way.
+    /// Takes in bytes that came before any read asked for them, if none of them is in memory or in flight.
     pub(super) fn put(&mut self, start: u64, block: Block) {
         let range = start..start + block.len() as u64;
         if !range.is_empty() && self.missing(&range) == [range.clone()] {
@@ -202,12 +202,12 @@ impl Pieces {
         }
     }
 
-    /// Has `done` called once all of `range` came, or part of it failed.
+    /// Registers a read: `done` is called once all of `range` came, or a part failed.
     pub(super) fn wait(&mut self, reader: ReaderNo, range: Range<u64>, done: ReadDone) {
         self.waiters.push(Waiter { reader, range, done });
     }
 
-    /// A piece came. Returns the reads it completes.
+    /// Takes in a piece, and returns the reads that it completes.
     pub(super) fn ready(&mut self, start: u64, fetch: FetchNo, block: Block) -> Vec<Answer> {
         match self.pieces.get_mut(&start) {
             Some(piece) if matches!(piece.state, State::OnItsWay(f) if f == fetch) => {
@@ -230,14 +230,14 @@ impl Pieces {
                 None => i += 1,
             }
         }
-        // Only now: two reads that wait for the same bytes both get them.
+        // This comes last, so that two reads that wait for the same bytes both get them.
         for (reader, range) in &served {
             self.mark_read(*reader, range);
         }
         answers
     }
 
-    /// A request failed: its missing bytes are no longer in flight, and the reads that wait for them get the error.
+    /// Takes in the failure of a request: its missing bytes are no longer in flight, and the reads that wait for them get the error.
     pub(super) fn failed(&mut self, fetch: FetchNo, error: &Error) -> Vec<Answer> {
         let lost: Vec<Range<u64>> = self
             .pieces
@@ -250,7 +250,7 @@ impl Pieces {
         hit.into_iter().map(|w| Answer { done: w.done, result: Err(error.clone()) }).collect()
     }
 
-    /// No byte of the version can be trusted: drops all, and every read that waits gets the error.
+    /// Drops all pieces, because no byte of the version can be trusted. Every waiting read gets the error.
     pub(super) fn fail_all(&mut self, error: &Error) -> Vec<Answer> {
         self.pieces.clear();
         self.left.clear();
@@ -258,9 +258,9 @@ impl Pieces {
         waiters.into_iter().map(|w| Answer { done: w.done, result: Err(error.clone()) }).collect()
     }
 
-    /// The reader of the pieces that end in `range` has left them behind. Drops those, and those that were left behind before, unless a read
-    /// waits for them or a handle is about to read them. Returns the bytes dropped unread and the requests of which nothing is wanted any
-    /// more.
+    /// The reader of the pieces that end in `range` has left them behind. Drops those, and those that were left behind before, unless a
+    /// read waits for them or a handle is about to read them. Returns the number of bytes dropped unread, and the requests whose bytes no
+    /// reader wants any more.
     pub(super) fn forget(&mut self, range: &Range<u64>) -> (u64, Vec<FetchNo>) {
         for (&start, piece) in self.pieces.range_mut(..range.end).rev() {
             let end = start + piece.len;

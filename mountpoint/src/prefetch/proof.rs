@@ -5,8 +5,8 @@ use std::ops::Range;
 
 use crate::checksum::Checksum;
 
-/// Runs of bytes without a gap at once, 48 bytes of memory each; beyond it the proof begins anew. Doubling it proves files that are read in
-/// twice as many places at once.
+/// The most runs of bytes without a gap, 48 bytes of memory each; beyond it the proof begins anew. Doubling it proves files that are read
+/// in twice as many places at once.
 const RUNS_MAX: usize = 1024;
 
 /// The verdict after a piece came.
@@ -14,9 +14,9 @@ const RUNS_MAX: usize = 1024;
 pub(super) enum Verdict {
     /// Bytes are missing.
     Open,
-    /// All came, and they have the store's checksum.
+    /// All bytes came, and they have the store's checksum.
     Right,
-    /// All came, and they have this one.
+    /// All bytes came, and they have this other checksum.
     Wrong(Checksum),
 }
 
@@ -36,7 +36,7 @@ struct Run {
 }
 
 impl Proof {
-    /// A proof for a version of `size` bytes, whose checksum the store said.
+    /// A proof for a version of `size` bytes with the store's checksum.
     pub(super) fn new(expected: Checksum, size: u64) -> Self {
         Self { expected, size, runs: BTreeMap::new() }
     }
@@ -46,8 +46,8 @@ impl Proof {
         self.expected
     }
 
-    /// A piece came; it is not empty, and lies within the object. Bytes that come twice count as they came last; what came in one run with
-    /// such bytes must come again.
+    /// Takes in a piece, which is not empty and lies within the object. Bytes that come twice count as they came last; all bytes of a run
+    /// with such bytes must come again.
     pub(super) fn came(&mut self, piece: &Range<u64>, sum: Checksum) -> Verdict {
         if sum.algorithm != self.expected.algorithm {
             return Verdict::Open;

@@ -25,7 +25,7 @@ pub struct Reader {
 
 struct Progress {
     window: Window,
-    /// The first bytes that came with the file's attributes; the first read says whether they were of use.
+    /// The first bytes that came with the file's attributes; the first read shows whether they were of use.
     first: Option<First>,
 }
 
@@ -48,7 +48,7 @@ impl fmt::Debug for Reader {
 
 impl Reader {
     pub(super) fn new(object: Arc<Object>, window: Window, first: Option<First>) -> Self {
-        // Bytes that the cache has were not worth asking for.
+        // Bytes that the cache has did not need this request.
         let is_needed = |first: &First| !object.is_cached(&first.part());
         let mut first = first.filter(|first| first.is_of(&object.id, object.size) && is_needed(first));
         if let Some(first) = &mut first
@@ -63,7 +63,7 @@ impl Reader {
         Self { object, no, progress, streams: AtomicBool::new(false) }
     }
 
-    /// The version that it reads.
+    /// The version that this handle reads.
     pub fn id(&self) -> &ObjectId {
         &self.object.id
     }
@@ -75,7 +75,7 @@ impl Reader {
 
     /// Reads up to `len` bytes at `offset`; fewer at the end of the object, none behind it.
     ///
-    /// `done` is called with them, now if they are here, else later by the thread that receives them. Never blocks.
+    /// `done` gets them: now if memory has them, else later on the thread that receives them. Never blocks.
     pub fn read<F>(&self, offset: u64, len: usize, done: F)
     where
         F: FnOnce(Result<Bytes, Error>) + Send + 'static,
@@ -116,8 +116,7 @@ impl Reader {
             self.fetch_ahead(&plan, Cause::Ahead);
             return done(Ok(bytes));
         }
-        // If the cache has it, the window counts on what it planned all the same: where the cache ends, the store's part must be on its
-        // way.
+        // Even if the cache has the bytes, the planned fetches must start: where the cache ends, the store's part must be in flight.
         match object.cached(&range) {
             Cached::Here(bytes) => {
                 metrics.fuse_reads_ready.inc();
@@ -159,12 +158,12 @@ impl Reader {
         self.object.start(fetches);
     }
 
-    /// The read has to wait: demand and what goes with it are requested in one breath.
+    /// Requests the bytes of a read that has to wait, together with those to fetch ahead.
     fn fetch(&self, plan: &Plan, range: Range<u64>, done: ReadDone) {
         let object = &self.object;
         let (fetches, dropped_before) = {
             let mut pieces = object.pieces.lock();
-            // It may have come since we looked.
+            // The bytes may have come since we looked.
             if let Some(bytes) = pieces.take(self.no, &range) {
                 drop(pieces);
                 self.fetch_ahead(plan, Cause::Ahead);
@@ -174,7 +173,7 @@ impl Reader {
             let planned_before = ahead.is_empty() || ahead.start >= demand.end || ahead.end <= demand.start;
             let missing = pieces.missing(&plan.demand);
             let lost = plan.sequential && planned_before && !missing.is_empty();
-            // A request for the demand and what follows it, if memory allows; else the demand alone, which waits for memory.
+            // One request for the demand and the bytes behind it, if memory allows; else for the demand alone, which waits for memory.
             let mut fetches = Vec::new();
             let follows = !plan.descending && !ahead.is_empty() && ahead.start <= demand.end;
             if plan.sequential && follows {
@@ -206,7 +205,7 @@ impl Drop for Reader {
             self.object.shared.streams.fetch_sub(1, Relaxed);
         }
         self.object.pieces.lock().leave(self.no);
-        // The last handle leaves: nothing that is on its way is wanted any more.
+        // The last handle leaves: no byte in flight is wanted any more.
         if self.object.readers.fetch_sub(1, Relaxed) == 1 {
             self.object.forget(&(0..u64::MAX));
         }

@@ -1,15 +1,16 @@
 //! Decides from a reader's offsets alone how far ahead to fetch. Pure.
 //!
-//! Several streams often read one handle at once (threads with their own regions, a kernel that sends its read-ahead out of order),
-//! so a [`Window`] follows up to eight *runs*, upwards or downwards. A read that continues a run is sequential and moves the run's window. Any
+//! Several streams often read one handle at once (threads with their own regions, a kernel that sends its read-ahead out of order), so a
+//! [`Window`] follows up to eight *runs*, upwards or downwards. A read that continues a run is sequential and moves the run's window. Any
 //! other read is random, and gets the bytes it asked for and no more. A window grows fourfold as its run goes on, up to a limit learned
-//! from the link (`link.rs`), and to where a run ends if it is like those before it: the last that ended, or a long one that was left. What was
-//! fetched for a run and lies behind it, or is left of a run that ended, is forgotten: else a handle that skips or jumps would fill the memory
-//! of all.
+//! from the link (`link.rs`), and up to the expected end of the run, judged by the last runs that ended, or by a long run that was left.
+//! Bytes that were fetched for a run and lie behind it, or are left of a run that ended, are forgotten: else a handle that skips or jumps
+//! would fill the memory of all.
 //!
-//! A short first read of the object's last bytes gets its tail. Two more patterns differ from random reads. A copy out of a mapped file (`memcpy` in
-//! the C library) touches its last bytes first, or its first ones if it goes downwards: two random reads, then one beside either. All between
-//! is fetched, and nothing beyond. Reads of one length at one distance are a *stride*, and the next of them are fetched.
+//! A short first read of the object's last bytes gets the whole tail. Two more patterns differ from random reads. A copy out of a mapped
+//! file (`memcpy` in the C library) touches its last bytes first, or its first bytes if it goes downwards: two random reads, then a read
+//! beside either. All bytes between them are fetched, and none beyond. Reads of one length at one distance are a *stride*, and the next of
+//! them are fetched.
 
 mod lengths;
 mod run;
@@ -30,14 +31,14 @@ pub struct WindowConfig {
     /// The first request of a run that begins at offset 0: small, so that the first byte comes soon. Doubling it saves a
     /// request per file of that size and makes the first byte of larger files later on slow connections.
     pub first: u64,
-    /// The size up to which a file is fetched whole, when its first read is a long one from the beginning. Doubling it doubles what is fetched
-    /// in vain of files whose beginning alone is read so.
+    /// The size up to which a file is fetched whole, when its first read is a long one from the beginning. Doubling it doubles the bytes
+    /// fetched in vain of files of which only the beginning is read.
     pub whole: u64,
-    /// Bytes of a handle whose first read is a short one of the object's last bytes: most likely they say where a table of contents before them
-    /// begins. Doubling it saves a round trip where the table is longer, and doubles what a wrong guess costs.
+    /// Bytes of a handle whose first read is a short one of the object's last bytes: most likely these bytes tell where a table of contents
+    /// before them begins. Doubling it saves a round trip where the table is longer, and doubles what a wrong guess costs.
     pub tail: u64,
-    /// How far a window may grow whatever the link asks for: at the 2 GB/s that are aimed for, 134 ms from asking for a part
-    /// to its last byte. Doubling it helps only where that takes longer.
+    /// The largest window, whatever the link could use: at the target of 2 GB/s, it covers 134 ms from the request for a part to its last
+    /// byte. Doubling it helps only where that takes longer.
     pub max: u64,
     /// Bytes of one request to the store. Doubling it halves the requests and the connections in use.
     pub part: u64,
@@ -54,22 +55,22 @@ impl Default for WindowConfig {
 pub struct Plan {
     /// The range that the read itself needs, in whole pages, within the object; with the object's tail for a first read of its last bytes.
     pub demand: Range<u64>,
-    /// The range to fetch beyond it; empty for a random read and while enough is on its way. Begins where the run's earlier
+    /// The range to fetch beyond the demand; empty for a random read, and while enough is in flight. Begins where the run's earlier
     /// requests ended, which may be before, inside or behind `demand`. It ends there in a run that goes downwards.
     pub ahead: Range<u64>,
-    /// Ranges of reads to come that are neither in `ahead` nor beside each other: the next ones of a stride.
+    /// Ranges of the next reads of a stride, which are not in `ahead`.
     pub stride: Vec<Range<u64>>,
-    /// Bytes of one request for what is ahead, at most.
+    /// The most bytes of one request for `ahead`.
     pub request: u64,
     /// Whether the read continues a run.
     pub sequential: bool,
-    /// Whether what is fetched is worth keeping until it was read to the end.
+    /// Whether the fetched pieces are worth keeping until they were read to their end.
     pub keep: bool,
-    /// Whether its run goes downwards: the end of `ahead` is read first.
+    /// Whether the run goes downwards, so that the end of `ahead` is read first.
     pub descending: bool,
-    /// A region that a run left behind: pieces that end in it will not be asked for.
+    /// A region that a run left behind: no read will ask for pieces that end in it.
     pub forget: Range<u64>,
-    /// Whether it continues none of the reads before it.
+    /// Whether the read continues none of the earlier reads.
     pub jumped: bool,
 }
 
@@ -82,12 +83,12 @@ impl Plan {
 
 const RUNS_MAX: usize = 8;
 
-/// Copies in a row whose end was guessed wrong. From then on the handle's reads are taken as they come. Doubling it doubles what a handle
-/// fetches in vain whose random reads look like copies.
+/// Copies in a row whose end was guessed wrong, after which the handle's reads are no longer taken for copies. Doubling it doubles the
+/// bytes fetched in vain by a handle whose random reads look like copies.
 const WRONG_MAX: u32 = 3;
 
-/// Reads that may come between the ends of a copy and the one that continues its first bytes: several threads take them from the kernel.
-/// Doubling it takes more random reads for ends of copies.
+/// Reads that may come between the ends of a copy and the read that continues its first bytes, since several threads take reads from the
+/// kernel. Doubling it takes more random reads for ends of copies.
 const EARLY_MAX: u64 = 4;
 
 /// The length of a first read that tells of a program that reads whole files: the most that a kernel asks for at once.
@@ -105,12 +106,12 @@ pub struct Window {
     copies: Copies,
 }
 
-/// How the guesses of where a copy ends turned out.
+/// The results of the guesses where a copy ends.
 #[derive(Debug, Default)]
 struct Copies {
-    /// One was right.
+    /// A guess was right.
     proven: bool,
-    /// The number of last guesses in a row that were wrong.
+    /// The number of wrong guesses in a row, up to the last one.
     wrong: u32,
 }
 
@@ -140,7 +141,7 @@ impl Window {
             let tail = self.size.saturating_sub(self.config.tail).next_multiple_of(PAGE);
             demand.start = demand.start.min(tail);
         }
-        // The tail is the run's: a read within it is not the second one of a run downwards.
+        // The tail belongs to the run: a read within it is not the second read of a run downwards.
         let begun = if demand.start / PAGE == range.start / PAGE { range.start } else { demand.start };
         let Some(at) = self.continued(range) else {
             let is_late =
@@ -206,7 +207,7 @@ impl Window {
 
     /// The run that a read continues, in whichever direction.
     fn continued(&mut self, range: &Range<u64>) -> Option<usize> {
-        // A run before a guess: the last step of a copy ends where its other end begins.
+        // Real runs are asked before guesses: the last step of a copy ends where its other end begins.
         for is_lone in [false, true] {
             let goes_on = |run: &Run| run.is_lone() == is_lone && run.continued_by(range);
             if let Some(at) = self.runs.iter().position(goes_on) {
@@ -218,8 +219,8 @@ impl Window {
         Some(at)
     }
 
-    /// The run that a read belongs to. Reads that were sent one behind the other may come the other way round: then the later one began a run
-    /// of its own, and the read that closes the gap makes them one.
+    /// The run that a read belongs to. Two reads in sequence may arrive in the wrong order: then the later read began a run of its own, and
+    /// the read that closes the gap merges the two runs.
     fn merged(&mut self, at: usize, range: &Range<u64>) -> usize {
         let run = self.runs[at].clone();
         let is_next = |(n, next): (usize, &Run)| {
@@ -231,8 +232,8 @@ impl Window {
         if next == self.runs.len() { at } else { next }
     }
 
-    /// The other end of a copy: a random read ahead of this run, beside a read of it. That was the last one, or the first one of a run that is
-    /// young: reads may come out of order. What was read there.
+    /// Finds the other end of a copy: a random read ahead of this run, next in time to the run's last read, or to the first read of a young
+    /// run, since reads may come out of order. Returns the range of that random read.
     fn other_end(&self, at: usize) -> Option<Range<u64>> {
         if self.copies.wrong >= WRONG_MAX {
             return None;
@@ -249,15 +250,15 @@ impl Window {
         self.runs.iter().filter(is_other).max_by_key(likely).map(Run::was_read)
     }
 
-    /// The length of the longest run that was left before this one began, and that is long enough to tell: a head that was read before the
-    /// rest says nothing of the rest.
+    /// The length of the longest run that was left before this one began, and that is long enough to tell something: a short head tells
+    /// nothing about the rest.
     fn left_before(&self, at: usize) -> Option<u64> {
         let run = &self.runs[at];
         let left = self.runs.iter().filter(|other| other.was_left_before(run));
         left.map(Run::length).filter(|length| *length >= self.config.part).max()
     }
 
-    /// A run has perhaps reached what a random read has read before: that belongs to the run.
+    /// Takes a range into a run that has reached it, if a random read has read it before.
     fn join(&mut self, at: usize) {
         let run = &self.runs[at];
         if !self.runs.iter().any(|other| other.is_lone() && run.reaches(&other.was_read())) {
@@ -270,7 +271,7 @@ impl Window {
 
     fn begin(&mut self, range: &Range<u64>, pressure: Pressure) -> (Range<u64>, Range<u64>) {
         let mut run = Run::new(range, self.size, self.reads);
-        // A reader that starts at the beginning most likely goes on.
+        // A reader that begins at the start of the object most likely goes on.
         let mut ahead = 0..0;
         if range.start == 0 && pressure < Pressure::High {
             run.window = self.config.first;
@@ -282,7 +283,7 @@ impl Window {
         }
         let mut forget = 0..0;
         if self.runs.len() == RUNS_MAX {
-            // Runs that never got a window go first: random reads must not push a real stream out.
+            // Runs that never got a window are dropped first: random reads must not push a real stream out.
             let coldest = self.runs.iter().enumerate().min_by_key(|(_, r)| (!r.is_lone(), r.last_used));
             if let Some(at) = coldest.map(|(at, _)| at) {
                 let old = self.runs.swap_remove(at);

@@ -1,7 +1,7 @@
 //! A file that goes on where an object ends: the store copies the object's bytes into the first parts, and new bytes follow as in any file.
 //!
-//! An object too small for a part that others follow is fetched instead, and its bytes are written first. Nothing is sent before new bytes
-//! come, and nothing changes if none do.
+//! An object too small for a part before the last is fetched instead, and its bytes are written first. No request is sent before new bytes
+//! come; without new bytes the object stays as it is.
 
 use std::ops::Range;
 
@@ -16,21 +16,21 @@ const COPY: u64 = 512 << 20;
 /// The object that a file goes on behind.
 #[derive(Clone, Debug)]
 pub struct Behind {
-    /// The version of the object: the last request replaces no other one.
+    /// The version of the object: the last request replaces no other version.
     pub id: ObjectId,
     /// The metadata of the object.
     pub meta: ObjectMeta,
     /// The properties that the object keeps.
     pub properties: Properties,
-    /// Parts that the store copies; 0: the caller writes its bytes first.
+    /// The number of parts that the store copies; 0: the caller writes the object's bytes first.
     pub(super) copies: u32,
 }
 
 impl Behind {
-    /// This version of the object.
+    /// Looks at this version of the object.
     ///
     /// # Errors
-    /// `Remote`: `Changed` if it is another one by now, and what the store says.
+    /// `Remote`: `Changed` if the object is another version by now, and the errors of the store.
     pub(super) async fn look(shared: &Shared, id: &ObjectId) -> Result<Self, Error> {
         let client = &shared.client;
         let found = client.describe_object(&id.key).await?;
@@ -46,7 +46,7 @@ impl Behind {
         Ok(Self { id: id.clone(), meta: found.meta, properties, copies })
     }
 
-    /// Whether its bytes are to be written first.
+    /// Whether the caller has to write the object's bytes first.
     pub fn is_fetched(&self) -> bool {
         self.copies == 0 && self.meta.size > 0
     }
@@ -63,15 +63,15 @@ impl Behind {
         ranges.map(part).collect()
     }
 
-    /// Whether the parts that the store answered for, by ascending number, are the object.
+    /// Whether the copied parts, by ascending number, make up the object.
     pub(super) fn is(&self, copied: &[UploadedPart]) -> bool {
         let sizes: u64 = copied.iter().map(|part| part.size).sum();
         copied.iter().map(|part| part.part_number).eq(1..=self.copies) && sizes == self.meta.size
     }
 }
 
-/// The parts by which an object is copied: of equal sizes, so that none before the last of the file is too small. None for an object that is
-/// smaller than a part may be.
+/// The parts by which an object is copied: of equal sizes, so that none before the last of the file is too small. Empty for an object that
+/// is smaller than a part may be.
 fn copies(size: u64) -> Vec<Range<u64>> {
     if size < PART_MIN {
         return Vec::new();

@@ -1,12 +1,13 @@
-//! Bytes that a program writes beyond the end of a file: they are kept until those between come, or until no more bytes come, which makes what
-//! is missing zeros. Programs whose threads write pieces of one file side by side do so (DuckDB's COPY), and those that leave holes.
+//! Bytes that a program writes beyond the end of a file: they are kept until the bytes between come, or until the file is closed, when
+//! missing bytes become zeros. Programs write so if their threads write pieces of one file side by side (DuckDB's COPY), or if they leave
+//! holes.
 
 use std::collections::BTreeMap;
 
 use super::memory::Counted;
 
-/// Distance from the end of a file to that of its last piece, in bytes. Doubling it takes threads that are twice as far apart, and doubles the
-/// memory and the zeros of a file with holes.
+/// Distance from the end of a file to that of its last piece, in bytes. Doubling it accepts threads that are twice as far apart, and
+/// doubles the memory and the zeros of a file with holes.
 const REACH: u64 = 8 << 20;
 /// Pieces of one file that are kept. Doubling it doubles what a file of tiny pieces costs beside its bytes.
 const PIECES_MAX: usize = 256;
@@ -22,12 +23,12 @@ pub(super) struct Piece {
 }
 
 impl Early {
-    /// Offset of the first byte.
+    /// Offset of the first early byte.
     pub(super) fn start(&self) -> Option<u64> {
         self.0.first_key_value().map(|(offset, _)| *offset)
     }
 
-    /// Offset behind the last byte; 0 if there is none.
+    /// Offset behind the last early byte; 0 without one.
     pub(super) fn end(&self) -> u64 {
         self.0.last_key_value().map_or(0, |(offset, piece)| offset + piece.data.len() as u64)
     }
@@ -47,7 +48,7 @@ impl Early {
         self.0.insert(offset, piece);
     }
 
-    /// The piece that begins at `offset`; it is the caller's.
+    /// Takes out the piece that begins at `offset`.
     pub(super) fn take(&mut self, offset: u64) -> Option<Piece> {
         self.0.remove(&offset)
     }

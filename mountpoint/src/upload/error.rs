@@ -34,10 +34,10 @@ pub enum Error {
     /// The store or the way to it.
     #[error("{0}")]
     Remote(#[source] Arc<s3::Error>),
-    /// The engine panicked at it; the log says where.
+    /// The engine panicked during the upload; the log says where.
     #[error("the engine failed in itself (a panic, in the log): please report it, and write the file anew")]
     Panicked,
-    /// Given up on request.
+    /// The upload was given up on request.
     #[error("the upload was given up")]
     Aborted,
     /// The object is complete, or about to be; it takes no more bytes.
@@ -45,7 +45,8 @@ pub enum Error {
         "the file was stored by fsync, or by a close of the process that opened it, and takes no more bytes: open it anew"
     )]
     Finished,
-    /// A program asked for another size and was refused, and no bytes came since that make it so: the file is not what it meant.
+    /// A program asked for a smaller size and was refused, and the file did not reach a size that fits since: it is not the file that the
+    /// program meant.
     #[error(
         "truncate to another size was refused, and the file did not get that size by writing: not stored"
     )]

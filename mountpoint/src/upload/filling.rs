@@ -13,7 +13,7 @@ use super::upload::{State, Upload, WriteDone};
 use crate::buffer::Reservation;
 use crate::sync::Arc;
 
-/// Zeros that are put into a part at once.
+/// Zeros, of which a part takes a slice at a time.
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
 /// The memory that the next byte waits for.
@@ -23,11 +23,11 @@ pub(super) enum Need {
     Memory(Want),
 }
 
-/// Memory that came, and for what.
+/// Memory that came, with the want that asked for it.
 type Granted = Option<(Want, Reservation)>;
 
 impl Upload {
-    /// Since when nothing was added, if there is memory here that spilling would free.
+    /// The time of the last write, if the upload has memory that spilling would free.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         let is_free = !state.is_busy && matches!(state.stage, Stage::Open { .. });
@@ -35,10 +35,10 @@ impl Upload {
         holds.then_some(state.touched)
     }
 
-    /// Moves the part being filled to disk; one that is only reserved is given back.
+    /// Moves the part being filled to disk; memory that is only reserved is given back.
     ///
     /// # Errors
-    /// The disk's; then the part is where it was.
+    /// The errors of the disk; the part then stays in memory.
     pub(super) async fn spill(self: Arc<Self>) -> std::io::Result<()> {
         let Some(dir) = self.shared.config.spill_dir.clone() else { return Ok(()) };
         let taken = {
@@ -72,12 +72,12 @@ impl Upload {
         if result.is_ok() {
             self.shared.metrics.uploads_spilled.inc();
         }
-        // Writes that came meanwhile.
+        // Takes in the writes that came meanwhile.
         Box::pin(Arc::clone(&self).pump(None)).await;
         result
     }
 
-    /// Puts held writes where they belong as memory comes, and frees the turn when none is left. The caller has the turn.
+    /// Puts held writes into parts as memory comes, and frees the turn when no held write is left. The caller has the turn.
     pub(super) async fn pump(self: Arc<Self>, mut need: Option<Need>) {
         let _fails = self.fails_on_panic("taking the bytes of a file", Event::Fail);
         loop {
@@ -155,7 +155,7 @@ impl Upload {
         }
     }
 
-    /// Writes what lies beyond the end, and zeros before and behind it, once the turn is free: no more bytes come.
+    /// Writes the early pieces, and zeros before and behind them, once the turn is free and no more bytes come.
     ///
     /// # Errors
     /// The errors of `absorb`, and `Aborted`.
@@ -195,7 +195,7 @@ impl Upload {
         }
     }
 
-    /// Puts one early piece, or some zeros, behind what is there.
+    /// Adds one early piece, or some zeros, at the end of the file.
     fn pad_once(self: &Arc<Self>, state: &mut State) -> Result<Option<Need>, Error> {
         let at = state.size;
         if let Some(Piece { data, permit }) = state.early.take(at) {
@@ -216,8 +216,8 @@ impl Upload {
         Ok(need)
     }
 
-    /// Like [`Upload::absorb`]; when too many writes lie on the heap already, what has no memory goes to disk right away, and so does what
-    /// has no place in flight: full parts wait there for one, until the disk is full.
+    /// Like [`Upload::absorb`]; when too many writes lie on the heap already, bytes without memory go to disk right away, and so do bytes
+    /// of parts without a place in flight: full parts wait on disk for a place, until the disk is full.
     ///
     /// # Errors
     /// The errors of `absorb`; `NoMemory` when the heap may not take the rest and there is no directory to spill to, or no descriptor for it.
@@ -234,7 +234,7 @@ impl Upload {
             let Some(dir) = &self.shared.config.spill_dir else {
                 return Err(self.shared.memory.too_many_held());
             };
-            // At most a first block is there yet.
+            // The part has at most a first block yet.
             let next = state.sealed + 1;
             let part = state.part.get_or_insert_with(|| self.new_part(next));
             part.spill(dir, &self.shared.memory).map_err(|error| match spill::is_out_of_files(&error) {
@@ -245,8 +245,8 @@ impl Upload {
         }
     }
 
-    /// Takes bytes into parts, sending each that is full; stops where something must be waited for. `None`: all are
-    /// taken, and there is room for more (or it is better to ask when more comes).
+    /// Takes bytes into parts, and sends each full part; stops where it must wait for something. `None`: all bytes are taken, and there is
+    /// room for more (or it is better to ask when more come).
     fn absorb(self: &Arc<Self>, state: &mut State, data: &mut &[u8]) -> Result<Option<Need>, Error> {
         loop {
             // Part 1 stays until more follows: a file of one part is one PutObject.
@@ -281,7 +281,7 @@ impl Upload {
         Part::new(number, self.shared.part_size(number, self.limits), self.shared.algorithm())
     }
 
-    /// The multipart upload. What is before the new bytes begins to be copied.
+    /// Makes the multipart upload, and has the store begin to copy the bytes before the new ones.
     fn begin(self: &Arc<Self>) -> Arc<Multipart> {
         let (shared, object) = (Arc::clone(&self.shared), self.to_be(false));
         let multipart = Multipart::new(shared, object, self.behind.clone());
@@ -294,7 +294,7 @@ impl Upload {
         multipart
     }
 
-    /// Sends a part that takes no more bytes; the first one opens the multipart upload.
+    /// Sends a part that takes no more bytes; the first part opens the multipart upload.
     pub(super) fn submit(self: &Arc<Self>, state: &mut State, part: Part) {
         let part = part.seal();
         state.sealed = part.number;

@@ -12,17 +12,17 @@ use crate::sync::Arc;
 
 /// The work that is left when no more bytes come.
 struct Rest {
-    /// All of a file of one part.
+    /// The only part of a small file.
     part: Option<Part>,
     /// The multipart upload of a larger file.
     multipart: Option<Arc<Multipart>>,
     size: u64,
-    /// The object stays, because no bytes came behind it.
+    /// The object stays as it is, because an append added no bytes.
     unchanged: Option<ObjectMeta>,
 }
 
 impl Upload {
-    /// Stores it. A file that no program waits for any more waits for its turn.
+    /// Stores the file. A file for which no program waits any more waits for its turn.
     pub(super) async fn run_finish(self: Arc<Self>, is_awaited: bool) {
         let _fails = self.fails_on_panic("storing a file", Event::Lose);
         let _turn = if is_awaited { None } else { self.shared.unawaited.acquire().await.ok() };
@@ -59,12 +59,12 @@ impl Upload {
         }
     }
 
-    /// The rest, once the pump and the spiller have freed the turn; `None` when the upload has failed meanwhile.
+    /// The remaining work, once the pump and the spiller have freed the turn; `None` if the upload has failed meanwhile.
     async fn take_rest(self: &Arc<Self>) -> Option<Rest> {
         loop {
             let changed = self.changed.notified();
             {
-                // One lock for the look and the taking: an upload that was given up in between would have lost its part.
+                // One lock covers the look and the taking: an upload that is given up in between would lose its part.
                 let mut state = self.state.lock();
                 match state.stage {
                     Stage::Finishing { .. } if !state.is_busy => return Some(self.send_last(&mut state)),

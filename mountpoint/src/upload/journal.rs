@@ -1,9 +1,9 @@
-//! The journal of multipart uploads: one small file for each upload in progress, so that a mount finds the uploads of a killed
-//! `mount-s3`. Without that, the parts of an upload that is neither completed nor aborted stay in the store, invisible and paid for.
+//! The journal of multipart uploads: one small file for each upload in progress, so that a mount finds the uploads of a killed `mount-s3`.
+//! Without the journal, the parts of an upload that is neither completed nor aborted would stay in the store, invisible and paid for.
 //!
-//! Enters: an upload that the store has begun. Leaves: an [`Entry`] to be removed at its end, and the uploads of dead processes. Never
-//! here: a request, or a sync of the disk (if the machine loses an entry, an upload stays in the store). A failure of the journal fails
-//! no file.
+//! Enters: an upload that the store has begun. Leaves: an [`Entry`] to be removed at its end, and the uploads of dead processes. Nothing
+//! here makes a request or syncs the disk (if the machine loses an entry, an upload stays in the store). A failure of the journal fails no
+//! file.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
@@ -23,26 +23,26 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 const FOLDER: &str = "uploads";
 /// The ending of an entry's name.
 const ENDING: &str = "json";
-/// Uploads of dead processes that are locked at once, each by an open file; the next ones are read when these are aborted. Doubling it lets other
-/// mounts that start meanwhile find fewer.
+/// Uploads of dead processes that are locked at once, each by an open file; further ones are read when these are aborted. Doubling it
+/// leaves fewer uploads to other mounts that start meanwhile.
 const LEFT_MAX: usize = 512;
 /// Bytes of an entry that are read: a key has 1024 at most, six times as many when each is escaped.
 const ENTRY_MAX: u64 = 64 << 10;
-/// An entry that can't be read is removed when it is as old as this: a younger one may be half written by a process that lives.
+/// The age at which an unreadable entry is removed: a living process may be writing a younger one.
 const TORN_AFTER: Duration = Duration::from_secs(60);
 
-/// The place of the journal, and its bucket.
+/// The place of the journal, and the bucket of this mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
     /// The state directory. It is made if it is not there.
     pub dir: PathBuf,
-    /// The user asked for it: a warning says if it can't be used. Otherwise it is a default, and the log has it as information.
+    /// The user named the directory: a warning says if it can't be used. Otherwise it is a default, and the log line is information.
     pub asked: bool,
     /// URL of the store; empty for AWS.
     pub endpoint: String,
     /// The bucket.
     pub bucket: String,
-    /// Uploads of keys below it are this mount's to abort.
+    /// The prefix of the keys whose uploads this mount may abort.
     pub prefix: String,
 }
 
@@ -95,7 +95,7 @@ pub(super) struct Search {
 }
 
 impl Journal {
-    /// Makes the directory if need be, and looks whether it can be written.
+    /// Makes the directory if need be, and checks that it can be written.
     ///
     /// # Errors
     /// The errors of the disk, or of `/proc`.
@@ -129,7 +129,7 @@ impl Journal {
         };
         let text = serde_json::to_string(&record)?;
         match self.write(&text, &create) {
-            // Another mount looked for entries of the dead, and at this one before it was locked: not under the next name, too.
+            // Another mount was looking for entries of dead processes, and at this one before it was locked. The next name will do.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.write(&text, &create),
             written => written,
         }
@@ -163,12 +163,12 @@ impl Journal {
         !self.failed.swap(true, Relaxed)
     }
 
-    /// Whether the disk has not answered in time, and not since.
+    /// Whether the disk has not answered in time, nor since then.
     pub(super) fn is_late(&self) -> bool {
         self.late.load(Relaxed)
     }
 
-    /// The disk has not answered in time, or it has answered after all.
+    /// Notes that the disk has not answered in time, or that it has answered after all.
     pub(super) fn set_late(&self, late: bool) {
         self.late.store(late, Relaxed);
     }

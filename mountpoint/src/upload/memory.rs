@@ -1,8 +1,9 @@
-//! Memory for writers: small first blocks that need no part, waiting writers, and whether any part is in flight.
+//! Memory for writers: small first blocks without a whole part, waiting writers, and the count of parts in flight.
 //!
 //! Why no writer waits for ever: a writer in the queue holds nothing, or parts that are being sent (sending needs no more memory), or one
-//! small first block. All first blocks together stay within a quarter of the writers' guaranteed memory; a part is cut to the
-//! other three quarters, and to what readers may have, which lend it where idle parts hold all of the writers'. When no part is being sent and idle parts are spilled, the first writer in the queue therefore fits.
+//! small first block. All first blocks together stay within a quarter of the writers' guaranteed memory; a part is at most the other three
+//! quarters, and at most the readers' memory, which readers lend where idle parts hold all of the writers' memory. When no part is being
+//! sent and idle parts are spilled, the first writer in the queue therefore fits.
 
 use std::io;
 use std::time::Duration;
@@ -18,13 +19,12 @@ use crate::clock::Clock;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Bytes of writes that may lie on the heap, their replies held, until memory comes free. They stand outside the budget
-/// (inside the 64 MiB that peak RSS may pass it by). Past it, writes go straight to a spill file, whatever they wait for; without a
-/// directory for it they fail.
+/// Bytes of writes that may lie on the heap, their replies held, until memory comes free. They are outside the budget, within the 64 MiB by
+/// which peak RSS may exceed it. Beyond this limit, writes go straight to a spill file; without a spill directory they fail.
 pub(super) const HELD_MAX: u64 = 32 << 20;
 
-/// Bytes beyond the ends of all files that are kept on the heap, outside the budget too. Past it such a write fails. Doubling it doubles how many
-/// files programs write out of order at once.
+/// Bytes beyond the ends of all files that are kept on the heap, outside the budget too. Beyond this limit such a write fails. Doubling it
+/// doubles the number of files that programs can write out of order at once.
 const EARLY_MAX: u64 = 16 << 20;
 
 #[derive(Debug)]
@@ -91,7 +91,7 @@ impl Memory {
         self.pool.request_max(Use::Write)
     }
 
-    /// Memory for `bytes`, if it is there now.
+    /// Memory for `bytes`, if the pool has it now.
     pub(super) fn try_reserve(&self, bytes: u64) -> Option<Reservation> {
         self.pool.try_reserve(Use::Write, bytes)
     }
@@ -148,23 +148,23 @@ impl Memory {
         Counted { memory: Arc::clone(self), count: |m| &m.held, n: bytes as u64 }
     }
 
-    /// Says that memory is on its way out, until the guard is dropped.
+    /// Notes that memory is being sent, until the guard is dropped.
     pub(super) fn sending(self: &Arc<Self>) -> Counted {
         self.sending.fetch_add(1, SeqCst);
         Counted { memory: Arc::clone(self), count: |m| &m.sending, n: 1 }
     }
 
-    /// Memory for `bytes`, in turn.
+    /// Memory for `bytes`, in the writer's turn.
     ///
     /// # Errors
-    /// `NoMemory` when no memory came free for `wait_max` and nothing was on its way out in that time either: a request that is under way
-    /// ends by its own clocks, however slow the line, and then its memory comes free.
+    /// `NoMemory` when no memory came free for `wait_max` and no part was being sent in that time either. (A request under way ends by its
+    /// own clocks, however slow the line, and then frees its memory.)
     pub(super) async fn wait(&self, bytes: u64) -> Result<Reservation, Error> {
         let mut turn = std::pin::pin!(self.pool.reserve(Use::Write, bytes));
         loop {
             let sent = self.sent.load(SeqCst);
             let patience = async {
-                // Polled after `turn`: other writers now see this one wait.
+                // This point is reached after `turn`: other writers now see this one wait.
                 self.spiller.notify_one();
                 self.clock.sleep(self.wait_max).await;
             };
@@ -173,7 +173,7 @@ impl Memory {
                 reservation = &mut turn => return Ok(reservation),
                 () = patience => {}
             }
-            // In this order: what ends in between is counted as sent before it leaves `sending`.
+            // The order matters: a part that ends in between is counted as sent before it leaves `sending`.
             if self.sending.load(SeqCst) == 0 && self.sent.load(SeqCst) == sent {
                 warn!(
                     bytes,
@@ -185,12 +185,12 @@ impl Memory {
         }
     }
 
-    /// Like [`Memory::wait`], for a part on disk that is to be sent: its file is safe, and must not fail for lack of memory. Where writers get
-    /// none, because idle parts hold it and none of them can go to disk, it takes that of readers, which always comes back.
+    /// Like [`Memory::wait`], for a part on disk that is to be sent: a file whose bytes are safe on disk must not fail for lack of memory.
+    /// Where writers get none, because idle parts hold it and can't go to disk, the part takes readers' memory, which always comes back.
     pub(super) async fn wait_to_send(&self, bytes: u64) -> Reservation {
         match self.wait(bytes).await {
             Ok(reservation) => reservation,
-            // No part is larger than readers may have.
+            // No part is larger than the readers' memory.
             Err(_) => self.pool.reserve(Use::Demand, bytes).await,
         }
     }
@@ -200,7 +200,7 @@ impl Memory {
         self.pool.waiting(Use::Write) > 0 && self.sending.load(SeqCst) == 0
     }
 
-    /// Wakes the spiller: something changed that it may want to look at.
+    /// Wakes the spiller: something has changed that may concern it.
     pub(super) fn wake_spiller(&self) {
         self.spiller.notify_one();
     }

@@ -50,28 +50,28 @@ use memory::{Counted, Memory};
 use part::SealedBody;
 use spill::Choice;
 
-/// The rest of the disk after it refused a part.
+/// The pause in spilling after the disk refused a part.
 const SPILL_AGAIN: Duration = Duration::from_secs(5);
-/// The uploads in a row that the store does not let us abort, after which the others are left to the next mount: a policy may refuse all of them.
+/// The number of refused aborts in a row after which the other uploads are left to the next mount: a policy may refuse all of them.
 const REFUSED_MAX: u32 = 100;
-/// How long an upload waits until it is noted: the state directory may be on a dead network. Doubling it notes the uploads of a slower disk, and
-/// holds a file up for so much longer where the disk is dead.
+/// How long an upload waits for its note in the journal: the state directory may be on a dead network. Doubling it notes uploads on a
+/// slower disk, and holds a file up that much longer where the disk is dead.
 const NOTE_WITHIN: Duration = Duration::from_secs(5);
 
-/// How many released files may be stored at once, not counting those a close() or fsync() asked for. The others wait in turn: more
-/// would only wait for a connection, and time out there. Doubling it stores many empty files sooner on a distant store.
+/// How many released files may be stored at once, not counting those for which a close() or fsync() waits. Others wait for their turn: more
+/// at once would only wait for a connection, and time out there. Doubling it stores many empty files sooner on a distant store.
 const UNAWAITED_MAX: usize = 64;
 
 /// How files are written.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes of the first 1000 parts (`--write-part-size`); later ones grow so that 5 TiB fits. Doubling it halves
-    /// the requests and doubles the memory of a writer. Cut to what the memory budget can always serve.
+    /// Bytes of the first 1000 parts (`--write-part-size`); later ones grow so that 5 TiB fits. Doubling it halves the requests and doubles
+    /// the memory of a writer. Limited to what the memory budget can always serve.
     pub part_size: u64,
-    /// The user named that size: parts of a store that wants them equal have it, too.
+    /// The user named the part size: then it also holds on a store that wants equal parts.
     pub part_size_named: bool,
-    /// Parts of one file that may be on their way at once; a writer that has filled that many waits, or fills more on disk where too many
-    /// writes wait. Doubling it helps one writer on a long line, and takes memory from the others.
+    /// Parts of one file that may be on their way at once; a writer that has filled this number waits, or fills more parts on disk where
+    /// too many writes wait. Doubling it helps one writer on a long line, and takes memory from the others.
     pub parts_in_flight_max: usize,
     /// The checksum sent with the bytes, so that the store refuses other bytes; with `None` only the engine's own check is left.
     pub checksum: Option<ChecksumAlgorithm>,
@@ -82,8 +82,8 @@ pub struct Config {
     /// Parts that may be on disk at once, an open file each (`ulimit -n`). At the limit parts stay in memory, and their writers wait.
     /// Doubling it takes descriptors from connections and the cache.
     pub spill_files_max: u64,
-    /// How long a write waits for memory while nothing at all is on its way out. Doubling it rides out longer shortages, and lengthens the
-    /// wait of programs that are refused in the end.
+    /// How long a write waits for memory while no part is being sent. Doubling it rides out longer shortages, and lengthens the wait of
+    /// programs that are refused in the end.
     pub wait_max: Duration,
     /// The journal of multipart uploads, by which those of a killed process are found; `None`: no journal.
     pub journal: Option<JournalConfig>,
@@ -122,9 +122,9 @@ struct Shared {
     memory: Arc<Memory>,
     journal: Option<Arc<Journal>>,
     open: Mutex<Vec<Weak<Upload>>>,
-    /// Turns of files that are stored while no program waits.
+    /// Permits to store files while no program waits for them.
     unawaited: Semaphore,
-    /// How many uploads are being aborted, most of them behind a handle that is gone.
+    /// The number of uploads that are being aborted, mostly after their handle is gone.
     aborting: watch::Sender<usize>,
 }
 
@@ -180,7 +180,7 @@ impl Uploader {
         self.replace(key, if only_if_absent { Replaces::Nothing } else { Replaces::Anything })
     }
 
-    /// An upload to `key` that replaces what the caller knows to be there, and nothing else.
+    /// An upload to `key` that replaces only the version that the caller knows.
     pub fn replace(&self, key: ObjectKey, replaces: Replaces) -> Arc<Upload> {
         let content_type = (self.0.config.content_type)(&key);
         let object = NewObject {
@@ -194,7 +194,7 @@ impl Uploader {
         upload
     }
 
-    /// The object that the bucket has under a key; `None`: it has none.
+    /// The object that the bucket has under a key; `None`: there is no object.
     ///
     /// # Errors
     /// `Remote`: what the store says.
@@ -206,10 +206,10 @@ impl Uploader {
         }
     }
 
-    /// An upload that goes on behind this version of an object, and what it goes on behind. See [`Behind::is_fetched`].
+    /// An upload that appends to this version of an object, and that object. See [`Behind::is_fetched`].
     ///
     /// # Errors
-    /// `Remote`: `Changed` if it is another version by now; what the store says.
+    /// `Remote`: `Changed` if the object is another version by now; the errors of the store.
     pub async fn append(&self, id: &ObjectId) -> Result<(Arc<Upload>, Behind), Error> {
         let behind = Behind::look(&self.0, id).await?;
         let object = NewObject {
@@ -254,7 +254,7 @@ impl Uploader {
         self.0.client.moved()
     }
 
-    /// No file waits for a turn any more: the mount ends.
+    /// Lets all waiting files go ahead at once, because the mount ends.
     pub fn ends(&self) {
         self.0.unawaited.close();
     }
@@ -272,8 +272,8 @@ impl Shared {
         self.config.checksum.unwrap_or_default()
     }
 
-    /// Notes in the journal, if there is one, that this upload is under way. A journal that fails, or does not answer, is said to, once, and
-    /// fails no file.
+    /// Notes in the journal, if there is one, that this upload is under way. If the journal fails or does not answer, one log line says so,
+    /// and the file goes on.
     async fn note(&self, upload: &UploadId) -> Option<Entry> {
         let journal = Arc::clone(self.journal.as_ref()?);
         if journal.is_late() {
@@ -283,7 +283,7 @@ impl Shared {
         let (send, mut noted) = oneshot::channel();
         self.runtime.spawn_blocking(move || {
             if let Err(noted) = send.send(of_task.note(&upload)) {
-                // Left there without its lock, it would tell other mounts of an upload whose process is dead.
+                // Without its lock, the entry would tell other mounts of an upload whose process is dead.
                 noted.into_iter().for_each(Entry::remove);
                 of_task.set_late(false);
             }
@@ -292,7 +292,7 @@ impl Shared {
         let noted = match in_time {
             Some(answer) => answer.unwrap_or_else(|_| Err(std::io::Error::other("a panic ended it"))),
             None => {
-                // In this order: what is sent from here on finds nobody, and says that it came.
+                // The order matters: an entry that is sent from here on finds no receiver, and reports that the disk has answered.
                 journal.set_late(true);
                 noted.close();
                 let came = noted.try_recv().inspect(|_| journal.set_late(false));
@@ -310,15 +310,15 @@ impl Shared {
         }
     }
 
-    /// The upload has ended. Nothing waits for the disk.
+    /// Removes the entry of an upload that has ended, without waiting for the disk.
     fn forget(&self, entry: Option<Entry>) {
         if let Some(entry) = entry {
             self.runtime.spawn_blocking(move || entry.remove());
         }
     }
 
-    /// One after the other. One that the store refuses holds up no other, unless it refuses many in a row; a store that is away is left alone.
-    /// Whether to go on with the next ones.
+    /// Aborts uploads one after the other. A refused abort holds up no other, unless the store refuses many in a row; a store that is away
+    /// is left alone. Returns whether to go on with the next uploads.
     async fn abort_all(&self, left: Vec<Left>, aborted: &mut Aborted) -> bool {
         aborted.all += left.len();
         for Left { upload, entry } in left {
@@ -348,8 +348,8 @@ impl Shared {
         size::part_size(number, base, limits).min(self.memory.part_max())
     }
 
-    /// The bytes of a sealed part, in memory, and the guard that says they are on their way out. A spilled one is
-    /// read back when it is its turn for memory.
+    /// The bytes of a sealed part, in memory, and the guard that counts them as being sent. A spilled part is read back when its turn for
+    /// memory comes.
     async fn load(
         &self,
         body: SealedBody,
@@ -383,7 +383,7 @@ impl Shared {
     }
 }
 
-/// `None`, and a line that says so, where the directory can't be used.
+/// Opens the journal; `None`, and a log line, if the directory can't be used.
 fn open_journal(config: JournalConfig) -> Option<Arc<Journal>> {
     let (dir, asked) = (config.dir.clone(), config.asked);
     let error = match Journal::open(config) {
@@ -402,7 +402,7 @@ fn open_journal(config: JournalConfig) -> Option<Arc<Journal>> {
     None
 }
 
-/// The spiller: whenever writers wait and nothing on its way out will help them, moves the part idle longest to disk.
+/// The spiller: whenever writers wait and no part being sent will help them, moves the part that has been idle longest to disk.
 async fn spill_when_starved(uploads: Weak<Shared>, wake: Arc<tokio::sync::Notify>) {
     loop {
         let Some(shared) = uploads.upgrade() else { return };
@@ -437,7 +437,7 @@ impl Drop for Shared {
     }
 }
 
-/// The outcome of aborting what was left behind.
+/// The outcome of aborting uploads of dead processes.
 #[derive(Debug, Default)]
 struct Aborted {
     all: usize,

@@ -20,11 +20,11 @@ pub(super) struct Multipart {
     object: NewObject,
     /// The object whose bytes the first parts are.
     behind: Option<Behind>,
-    /// Kept as soon as the store has said it, so that whatever fails behind it can abort the upload.
+    /// Kept as soon as the store has given it, so that any later failure can abort the upload.
     id: OnceCell<Result<UploadId, Error>>,
     noted: OnceCell<()>,
     parts: Mutex<Parts>,
-    /// Places for parts on their way. More are in flight when some wait on disk.
+    /// Places for parts that are being sent. Parts that wait on disk have no place, but count as in flight.
     places: Semaphore,
     /// Rung when a part is stored or fails, and when the upload is settled.
     changed: Notify,
@@ -40,13 +40,13 @@ struct Parts {
     /// Parts that the store copied.
     copied: Vec<UploadedPart>,
     error: Option<Error>,
-    /// Completed, or being aborted: neither happens again.
+    /// The upload is completed or being aborted; neither happens again.
     ended: bool,
-    /// Completed, or aborted: nothing is left to do.
+    /// The upload is completed, or has been aborted.
     settled: bool,
 }
 
-/// A part as the store answered, and as it was computed here.
+/// A stored part: the store's answer, and the size and checksum computed here.
 #[derive(Clone, Debug)]
 struct PartStored {
     answer: UploadedPart,
@@ -60,7 +60,7 @@ enum Done {
     Copied(UploadedPart),
 }
 
-/// A part under way. Its end is counted however it ends, by a panic too: the writer, the closer and the abort wait until none is under way.
+/// A part under way. Its end is counted even after a panic: the writer, the closer and the abort wait until no part is under way.
 struct UnderWay<F: FnOnce(Error)> {
     multipart: Arc<Multipart>,
     result: Option<Result<Done, Error>>,
@@ -87,7 +87,7 @@ impl<F: FnOnce(Error)> Drop for UnderWay<F> {
                 error!(%key, "sending a part: a panic ended it; writes and close of the file fail with EIO; please report this");
                 Err(Error::Panicked)
             }
-            // The runtime ends, and with it all that could wait.
+            // The runtime ends, and with it all tasks that could wait.
             None => return,
         };
         let failed = {
@@ -107,7 +107,7 @@ impl<F: FnOnce(Error)> Drop for UnderWay<F> {
     }
 }
 
-/// One abort under way, as the end of the mount counts them. Then the upload is settled, whatever became of it.
+/// An abort under way, which the end of the mount waits for. When it is dropped, the upload is settled, whatever the outcome.
 struct Aborting(Arc<Multipart>);
 
 impl Aborting {
@@ -146,12 +146,12 @@ impl Multipart {
     /// Sends a part in the background; its memory returns when the store has answered. `on_error` is called if it fails.
     pub(super) fn submit(self: &Arc<Self>, part: Sealed, on_error: impl FnOnce(Error) + Send + 'static) {
         let under_way = UnderWay::count(self, on_error);
-        // A part in memory is on its way out from now on; one on disk must find memory first.
+        // A part in memory is being sent from now on; a part on disk must find memory first.
         let sending = matches!(part.body, SealedBody::Memory(_)).then(|| self.shared.memory.sending());
         let this = Arc::clone(self);
         self.shared.runtime.spawn(async move {
             let mut given_up = this.given_up.subscribe();
-            // Outside the select: a sent request to create must be awaited, or no code could abort the upload.
+            // This stands outside the select: the answer to CreateMultipartUpload must be awaited, or no code could abort the upload.
             let id = if *given_up.borrow() { Err(Error::Aborted) } else { this.id().await };
             let result = tokio::select! {
                 biased;
@@ -174,13 +174,13 @@ impl Multipart {
             let this = Arc::clone(self);
             self.shared.runtime.spawn(async move {
                 let mut given_up = this.given_up.subscribe();
-                // Like a part that is sent.
+                // This goes as for a part that is sent.
                 let id = if *given_up.borrow() { Err(Error::Aborted) } else { this.id().await };
                 let copy = async {
                     let _place = this.places.acquire().await.map_err(|_| Error::Aborted)?;
                     let part = CopyPart { upload: id?, ..part };
                     let copied = this.shared.client.upload_part_copy(&part).await?;
-                    // One of another kind is compared with nothing, and the last request does not name it.
+                    // A checksum of another algorithm is not compared, and the last request does not name it.
                     let is_ours = |sum: &Checksum| Some(sum.algorithm) == this.object.checksum;
                     Ok::<_, Error>(UploadedPart { checksum: copied.checksum.filter(is_ours), ..copied })
                 };
@@ -194,7 +194,7 @@ impl Multipart {
         }
     }
 
-    /// Parts that the store has not answered for, those that wait on disk included.
+    /// The number of parts without an answer from the store, including those that wait on disk.
     pub(super) fn in_flight(&self) -> usize {
         self.parts.lock().in_flight
     }
@@ -204,7 +204,7 @@ impl Multipart {
         self.until(|parts| parts.in_flight < most).await;
     }
 
-    /// Waits for all parts and makes the object of them, if they are what was written: `size` bytes with this checksum.
+    /// Waits for all parts, and completes the object if they are the written bytes: `size` bytes with this checksum.
     ///
     /// # Errors
     /// The error of the first part that failed; `Corrupt` when parts and file differ; what the store says. Then nothing
@@ -243,7 +243,7 @@ impl Multipart {
         }
         self.forget();
         self.changed.notify_waiters();
-        // A copied part has a checksum if the store told one; without, there is nothing to compare.
+        // A copied part has a checksum if the store gave one; without it there is nothing to compare.
         let known: Option<Vec<_>> = copied.iter().map(|part| Some((part.checksum?, part.size))).collect();
         let Some(known) = known else { return Ok(answer) };
         let added = stored.iter().map(|part| (part.checksum, part.answer.size));
@@ -259,7 +259,7 @@ impl Multipart {
         Ok(answer)
     }
 
-    /// Gives the upload up in the background, once; does nothing when it is complete.
+    /// Aborts the upload in the background, once; does nothing if it is complete.
     pub(super) fn abort(self: &Arc<Self>) {
         {
             let mut parts = self.parts.lock();
@@ -272,7 +272,7 @@ impl Multipart {
         let aborting = Aborting::count(self);
         self.shared.runtime.spawn(async move {
             let this = &aborting.0;
-            // Parts first: one that arrived after the abort would stay in the store, unseen and paid for.
+            // The parts end first: a part that arrived after the abort would stay in the store, unseen and paid for.
             this.until(|parts| parts.in_flight == 0).await;
             if let Some(Ok(upload)) = this.id.get() {
                 this.shared.metrics.uploads_aborted.inc();
@@ -313,7 +313,7 @@ impl Multipart {
         Ok(upload)
     }
 
-    /// The store has nothing of it any more but, perhaps, the object.
+    /// Removes the journal's entry: the store has nothing left of the upload but, perhaps, the object.
     fn forget(&self) {
         let entry = self.entry.lock().take();
         self.shared.forget(entry);
@@ -325,7 +325,7 @@ impl Multipart {
         part: Sealed,
         sending: Option<Counted>,
     ) -> Result<PartStored, Error> {
-        // At once for a part in memory: it was begun when there was a place. Nothing closes the semaphore.
+        // A part in memory gets its place at once, since it was begun when one was free. The semaphore is never closed.
         let _place = self.places.acquire().await.map_err(|_| Error::Aborted)?;
         let (body, _sending) = match (part.body, sending) {
             (SealedBody::Memory(blocks), Some(sending)) => (blocks, sending),
@@ -348,8 +348,8 @@ pub(super) fn pieces(blocks: Vec<Block>) -> Vec<Bytes> {
     blocks.into_iter().map(Bytes::from_owner).collect()
 }
 
-/// Whether parts, in order, make up what was written: numbered without gaps from the first one, of its size, of its checksum. The answer
-/// says in words what differs.
+/// Checks that parts, in order, make up the written file: numbered without gaps from `first`, with its size and checksum. An error says in
+/// words what differs.
 fn review(parts: &[PartStored], first: u32, size: u64, whole: Checksum) -> Result<(), &'static str> {
     if !parts.iter().map(|p| p.answer.part_number).eq(first..first + parts.len() as u32) {
         return Err("a part is missing or exists twice");
@@ -367,7 +367,7 @@ fn review(parts: &[PartStored], first: u32, size: u64, whole: Checksum) -> Resul
     }
 }
 
-/// Whether the checksum that the store answered with, if it did and if it is of the kind we asked for, is ours.
+/// Whether the store's checksum equals ours, if it gave one of the algorithm that we asked for.
 pub(super) fn agrees(
     answer: Option<&str>,
     algorithm: Option<ChecksumAlgorithm>,
@@ -379,7 +379,7 @@ pub(super) fn agrees(
     match answer.split_once('-') {
         Some((value, _)) if value.len() == ours.len() => answer == Checksum::composite(parts),
         None if answer.len() == ours.len() => answer == ours,
-        // Another algorithm's: stores add one of their own liking. Ours went with the bytes and was checked there.
+        // A checksum of another algorithm: some stores add one of their own choice. Ours went with the bytes, and the store checked it.
         _ => true,
     }
 }

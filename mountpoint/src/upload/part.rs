@@ -10,7 +10,7 @@ use crate::buffer::{BLOCK, Block, BlockMut, Reservation, charge};
 use crate::checksum::{Checksum, ChecksumAlgorithm, Hasher};
 use crate::sync::Arc;
 
-/// Hashed and copied at a time, so that the copy finds the bytes in the processor's cache.
+/// Bytes that are hashed and copied at a time, so that the copy finds them in the processor's cache.
 const PIECE: usize = 128 << 10;
 
 #[derive(Debug)]
@@ -33,16 +33,16 @@ enum Store {
 enum Rest {
     /// The part holds nothing, or one first block under this permit.
     First { _permit: Option<Counted> },
-    /// All of it, up to its full size.
+    /// The part has all its memory, up to its full size.
     Whole(Reservation),
 }
 
 /// Memory to wait for.
 #[derive(Debug)]
 pub(super) struct Want {
-    /// How much, as the pool counts.
+    /// The amount, as the pool counts it.
     pub(super) bytes: u64,
-    /// Set when it is for the first block alone: its length.
+    /// Set if the memory is for the first block alone: the block's length and permit.
     first: Option<(usize, Counted)>,
 }
 
@@ -62,7 +62,7 @@ pub(super) enum SealedBody {
 }
 
 impl Part {
-    /// Empty; holds no memory.
+    /// An empty part without memory.
     pub(super) fn new(number: u32, size_max: u64, algorithm: ChecksumAlgorithm) -> Self {
         let store = Store::Memory { full: Vec::new(), open: None, rest: Rest::First { _permit: None } };
         Self { number, size_max, filled: 0, hasher: Hasher::new(algorithm), store }
@@ -80,7 +80,7 @@ impl Part {
         self.filled == 0
     }
 
-    /// Whether it holds memory that spilling would free.
+    /// Whether the part holds memory that spilling would free.
     pub(super) fn in_memory(&self) -> bool {
         match &self.store {
             Store::Memory { open, rest, .. } => open.is_some() || matches!(rest, Rest::Whole(_)),
@@ -88,7 +88,7 @@ impl Part {
         }
     }
 
-    /// Takes what fits of `data` into the memory at hand; returns how many bytes did.
+    /// Takes as many bytes of `data` as fit into the part's memory, and returns their number.
     ///
     /// # Errors
     /// `Spill` when the part is on disk and the disk fails; `NoMemory` when the kernel has none.
@@ -116,8 +116,8 @@ impl Part {
         Ok(taken)
     }
 
-    /// Sees to room for `incoming` more bytes (0: for whatever comes). `None`: there is some now; else what to wait
-    /// for and bring to [`Part::grant`].
+    /// Makes room for `incoming` more bytes (0: for any number). `None`: the part has room; else the memory to wait for and bring to
+    /// [`Part::grant`].
     ///
     /// Up to 1 MiB the first part of an object has one small block that grows; a writer that needs more takes the whole
     /// part at once, so that writers can't starve each other block by block.
@@ -167,7 +167,7 @@ impl Part {
         Ok(())
     }
 
-    /// Moves it to a file in `dir`, where the bytes to come go too; its memory returns. On an error it is as before.
+    /// Moves the part to a file in `dir`, which also takes its later bytes; the memory returns. After an error the part is as before.
     pub(super) fn spill(&mut self, dir: &Path, memory: &Arc<Memory>) -> std::io::Result<()> {
         if let Store::Memory { full, open, .. } = &self.store {
             let mut file = SpillFile::create(dir, memory)?;
@@ -195,7 +195,7 @@ impl Part {
     }
 }
 
-/// The block that takes the next byte, if there is memory for one.
+/// The block that takes the next byte, if the part has memory for one.
 fn room<'a>(
     full: &mut Vec<Block>,
     open: &'a mut Option<BlockMut>,

@@ -8,7 +8,7 @@ use crate::sync::Arc;
 /// The space that a full disk is asked to give up at once. Doubling it asks half as often, and takes more from the other user of the disk than a part
 /// may need.
 const EACH: u64 = 64 << 20;
-/// How often one write asks for it: freed space may be taken before it is used.
+/// How often one write asks for space: freed space may be taken before the write uses it.
 pub(super) const ASKED_MAX: u32 = 4;
 
 /// Asks the other user of the spill directory's disk to free space.
@@ -23,7 +23,7 @@ impl Reclaim {
         Self(Arc::new(free))
     }
 
-    /// Asks once; the bytes that were freed.
+    /// Asks once, and returns the number of freed bytes.
     pub(super) fn free(&self) -> u64 {
         (self.0)(EACH)
     }

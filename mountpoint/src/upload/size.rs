@@ -3,11 +3,11 @@
 use crate::buffer::{BLOCK, charge};
 use crate::s3::PartLimits;
 
-/// Bytes an object may have: 48.8 TiB, as many as parts have. AWS took 5 TiB until 2025, and other stores may still; they refuse the last
-/// request then.
+/// The most bytes of an object: 48.8 TiB, as many as the largest parts have. AWS took 5 TiB until 2025, and other stores may still do so:
+/// they refuse the last request of a larger object.
 pub(super) const OBJECT_MAX: u64 = 10_000 * PART_MAX;
 
-/// Parts grow until this many bytes fit, whatever the first ones have: larger parts would take memory that most files don't need.
+/// The object size for which parts grow, whatever the size of the first parts: larger parts would take memory that most files don't need.
 const GROWS_TO: u64 = 5 << 40;
 
 /// Bytes of the smallest part S3 takes, the last one excepted.
@@ -16,14 +16,14 @@ pub(super) const PART_MIN: u64 = 5 << 20;
 /// Bytes of the largest part S3 takes.
 const PART_MAX: u64 = 5 << 30;
 
-/// Growth starts from at least this: ten steps from 5 MiB would miss 5 TiB narrowly.
+/// The least size from which parts grow: ten steps from 5 MiB would miss 5 TiB narrowly.
 const GROW_FROM: u64 = 6 << 20;
 
 /// Steps of growth. Doubling keeps a part small against what was written before it, so that an object of a few GiB is still cut finely;
 /// ten steps, 1000 parts each, reach 5 TiB.
 const STEPS: u32 = 10;
 
-/// Bytes of part `number` (from 1) when the first ones have `base`. Parts of a store that wants them equal do not grow.
+/// Bytes of part `number` (from 1) if the first parts have `base` bytes. On a store that wants equal parts they do not grow.
 pub(super) fn part_size(number: u32, base: u64, limits: PartLimits) -> u64 {
     let step = number.saturating_sub(1) / (limits.parts_max / STEPS).max(1);
     // Once all parts of this size make 5 TiB, they stop growing.
@@ -34,8 +34,8 @@ pub(super) fn part_size(number: u32, base: u64, limits: PartLimits) -> u64 {
     (base.max(GROW_FROM) << step.min(STEPS - 1)).min(PART_MAX)
 }
 
-/// Equal parts, where the user names no size: as many of them fit into the memory that writers are sure to have. The size is the limit of
-/// files there. Doubling it makes larger parts, for larger files, and fewer that are filled or sent at once.
+/// The number of equal parts that fit into the memory that writers are sure to have, if the user names no size. The part size limits the
+/// size of files there. Doubling it makes larger parts, for larger files, and fewer that are filled or sent at once.
 const EQUAL_IN_MEMORY: u64 = 16;
 
 /// Bytes of equal parts: `base`, or more if `sure` memory allows, up to what the largest object needs.
@@ -51,9 +51,9 @@ pub(super) fn charges(len: u64) -> u64 {
     len / block * block + charge((len % block) as usize)
 }
 
-/// How large the one block of a small file becomes when `incoming` bytes follow the `filled` it has: exactly as large for
-/// the first write, then in leaps of four, so that a file of 4 KiB holds 4 KiB and one written in small pieces
-/// is copied twice at most. `None` when one block is not enough, or not yet.
+/// The size of the only block of a small file when `incoming` bytes follow its `filled` bytes: exact for the first write, then growing
+/// fourfold, so that a file of 4 KiB holds 4 KiB, and a file written in small pieces is copied at most twice. `None` if one block is not
+/// enough, or not needed yet.
 pub(super) fn first_block(filled: u64, incoming: usize, part_max: u64) -> Option<usize> {
     let most = part_max.min(BLOCK as u64);
     let needed = filled + incoming as u64;

@@ -18,10 +18,10 @@ use super::Error;
 use super::memory::{Counted, Memory};
 use super::reclaim::{ASKED_MAX, Reclaim};
 
-/// A part is idle once nothing was added for this long. A writer at 20 MB/s in pieces of 1 MiB is never idle.
+/// A part is idle once no byte was added for this long. A writer at 20 MB/s in pieces of 1 MiB is never idle.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// A file without a name: gone when closed, however we end.
+/// A file without a name, which disappears when it is closed, even if the engine is killed.
 #[derive(Debug)]
 pub(super) struct SpillFile {
     file: File,
@@ -31,10 +31,10 @@ pub(super) struct SpillFile {
 }
 
 impl SpillFile {
-    /// An empty one in `dir`.
+    /// An empty spill file in `dir`.
     ///
     /// # Errors
-    /// The errors of the disk; [`is_out_of_files`] when there are too many.
+    /// The errors of the disk; [`is_out_of_files`] if too many files are open.
     pub(super) fn create(dir: &Path, memory: &Arc<Memory>) -> io::Result<Self> {
         let _permit = memory.spill_file()?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -70,7 +70,7 @@ impl SpillFile {
         Ok(())
     }
 
-    /// Reads all of it back into blocks cut from `memory`, and checks that it is what was written.
+    /// Reads the file back into blocks cut from `memory`, and checks that the bytes are those that were written.
     ///
     /// # Errors
     /// `Spill` when the disk fails, `Corrupt` when the bytes came back changed, `NoMemory` when the kernel has none.
@@ -96,7 +96,7 @@ fn is_full(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
 }
 
-/// Whether only descriptors are missing: the disk is well, and some come free as parts are sent.
+/// Whether only descriptors are missing: the disk works, and descriptors come free as parts are sent.
 pub(super) fn is_out_of_files(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
@@ -104,7 +104,7 @@ pub(super) fn is_out_of_files(error: &io::Error) -> bool {
 /// The next action of the spiller.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Choice<T> {
-    /// Spill this one.
+    /// Spill this upload's part.
     Spill(T),
     /// No writer is idle yet; look again after this time.
     Wait(Duration),

@@ -3,8 +3,8 @@
 //! Enters: an event from the writer (bytes, a closed descriptor, fsync), from newcomers (another open, the removal of the name, the end of
 //! the mount) or from the upload itself. Leaves: the next stage, and what the caller does now.
 //!
-//! The rule: only fsync, the release of the last descriptor, and a close that completes (see [`Closer`]) store the file. Another open
-//! never does, and never stops the writer.
+//! The rule: only fsync, the release of the last descriptor, and a close that completes (see [`Closer`]) store the file. Another open never
+//! stores the file, and never stops the writer.
 
 /// The stage of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,14 +19,14 @@ pub enum Stage {
         /// The last descriptor is gone.
         released: bool,
     },
-    /// The request that makes it visible is on its way: nothing but the store's answer decides.
+    /// The request that makes the object visible is on its way: only the store's answer decides.
     Committing {
         /// The last descriptor is gone.
         released: bool,
     },
     /// The file is an object.
     Stored {
-        /// The tree of names knows.
+        /// The tree of names knows of the object.
         settled: bool,
     },
     /// The file will never be an object; every call gets the error again.
@@ -59,15 +59,15 @@ pub enum Event {
         /// The file system is unmounted: no release comes any more.
         unmounted: bool,
     },
-    /// The request that makes it visible is about to be sent.
+    /// The request that makes the object visible is about to be sent.
     Commit,
-    /// The store has it.
+    /// The store has the object.
     Keep,
-    /// The store does not have it, or its answer is lost.
+    /// The store does not have the object, or its answer is lost.
     Lose,
-    /// Something failed, or it is given up.
+    /// A step failed, or the upload is given up.
     Fail,
-    /// The tree of names is about to learn how it ended.
+    /// The tree of names is about to learn the outcome.
     Settle,
 }
 
@@ -76,17 +76,17 @@ pub enum Event {
 pub enum Decision {
     /// The request is fulfilled; nothing is left to do.
     Done,
-    /// It begins to be stored: wait for the outcome.
+    /// The file begins to be stored: wait for the outcome.
     Store,
-    /// Wait for the outcome, which comes or is there already.
+    /// Wait for the outcome, which is known or will come.
     Outcome,
     /// A RELEASE or a WRITE may come any moment: wait a little for the next event, and ask again.
     Moment,
-    /// Refused: it is being written.
+    /// Refused: the file is being written.
     Written,
-    /// Refused: it takes no more bytes.
+    /// Refused: the file takes no more bytes.
     Finished,
-    /// Refused: it is too late, or it was done before.
+    /// Refused: the event comes too late, or has happened before.
     No,
     /// Give the upload up.
     GiveUp,
@@ -108,7 +108,7 @@ impl Stage {
             (Finishing { .. } | Committing { .. } | Stored { .. }, E::Write) => (self, Finished),
             (Failed { .. }, E::Write) => (self, Outcome),
 
-            // Events that make an object of it.
+            // Events that make an object of the file.
             (Open { .. }, E::Close { completes: true } | E::Sync) => (Finishing { released: false }, Store),
             (Open { .. }, E::Close { completes: false }) => (Open { closed: true }, Done),
             (Finishing { .. } | Committing { .. } | Stored { .. }, E::Close { completes: false }) => {
@@ -164,16 +164,16 @@ pub struct Closer {
 }
 
 impl Closer {
-    /// Whether the close of a descriptor completes a file of this many bytes, so that close(2) reports the outcome: the opener's process closes
-    /// its last descriptor, after at least one byte. Four closes do not: one before the first byte (shells open, duplicate, and close the
-    /// first descriptor), one of an inherited descriptor, one of a duplicate (shells redirect a builtin this way), and one beside a child
-    /// that writes (programs open the output of another program, start that, and close). The writer goes on then. Where the engine can't
+    /// Whether the close of a descriptor completes a file of this many bytes, so that close(2) reports the outcome: the opener's process
+    /// closes its last descriptor, after at least one byte. Four kinds of closes do not, and the writer goes on: a close before the first
+    /// byte (shells open, duplicate, and close the first descriptor), of an inherited descriptor, of a duplicate (shells redirect a builtin
+    /// this way), and beside a child that writes (programs open the output of another program, start it, and close). Where the engine can't
     /// look, the first close counts, as with AWS's mount-s3.
     pub fn completes(self, written: u64) -> bool {
         written > 0 && self.is_opener && self.holds_another != Some(true) && !self.another_writes
     }
 
-    /// Whether no close is the opener's any more, for a file that this close does not complete. Another process can have its number then.
+    /// Whether the opener has no descriptor left after a close that does not complete the file. Another process may then get its number.
     pub fn leaves(self) -> bool {
         self.is_opener && self.holds_another == Some(false)
     }

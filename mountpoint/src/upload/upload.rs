@@ -21,14 +21,14 @@ use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{NewObject, PartLimits, Properties, Replaces};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
-/// Called for the properties of the object just before a request bears them. `is_whole`: it bears all bytes, too.
+/// Called for the properties of the object just before a request carries them. `is_whole`: the request carries all bytes, too.
 pub(super) type Describe = Box<dyn Fn(&mut Properties, bool) + Send + Sync>;
 
 /// Called once with the result of a write.
 pub type WriteDone = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
-/// Writes of one file whose replies may be held at once. FUSE sends one after the other except for direct, asynchronous
-/// ones; a write beyond this gets `NoMemory`.
+/// Writes of one file whose replies may be held at once. FUSE sends one write after the other, except for direct, asynchronous ones; a
+/// write beyond this limit gets `NoMemory`.
 const HELD_WRITES_MAX: usize = 64;
 
 /// An object being written. Dropped without [`Upload::finish`], it is aborted in the background.
@@ -40,13 +40,13 @@ const HELD_WRITES_MAX: usize = 64;
 /// | `finish.rs` | the request that makes the object |
 pub struct Upload {
     pub(super) shared: Arc<Shared>,
-    /// The object to be; its key may change until a request bears it.
+    /// The future object; its key may change until a request carries it.
     pub(super) object: Mutex<NewObject>,
-    /// The last word about its properties.
+    /// The function that completes the object's properties.
     describe: OnceLock<Describe>,
-    /// The object that it goes on behind.
+    /// The object to which the file appends.
     pub(super) behind: Option<Behind>,
-    /// Limits of parts as they were known when the upload began: parts of one file are cut by one rule.
+    /// The limits of parts at the beginning of the upload: all parts of one file follow one rule.
     pub(super) limits: PartLimits,
     pub(super) state: Mutex<State>,
     /// Rung when the turn is free again, and when an event may end the wait of a newcomer.
@@ -71,12 +71,12 @@ pub(super) struct State {
     pub(super) stage: Stage,
     /// The pump or the spiller has the turn: the upload holds writes until it is free again, and nothing is stored.
     pub(super) is_busy: bool,
-    /// Why, once it has failed.
+    /// The error, once the upload has failed.
     pub(super) error: Option<Error>,
     pub(super) touched: Instant,
-    /// The size that a program set: what is missing at the end is zeros.
+    /// The size that a program set: missing bytes before this end become zeros.
     pub(super) promised: u64,
-    /// A program wanted fewer bytes than there were.
+    /// A program wanted a smaller size than was written.
     shorter: bool,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Remains {
 
 impl Upload {
     pub(super) fn new(shared: Arc<Shared>, object: NewObject, behind: Option<Behind>) -> Self {
-        // Parts that the store copies are there, as it were.
+        // Parts that the store copies count as sealed.
         let copied = behind.as_ref().filter(|behind| behind.copies > 0);
         let state = State {
             size: copied.map_or(0, |behind| behind.meta.size),
@@ -134,18 +134,18 @@ impl Upload {
         self.state.lock().size
     }
 
-    /// The key that its object has, or is to have.
+    /// The key of the object, now or when it is stored.
     pub fn key(&self) -> ObjectKey {
         self.object.lock().key.clone()
     }
 
-    /// Sets the last word about the object's properties: it is asked just before a request bears them, and told whether that has all bytes of the
-    /// file. Call it before the first write.
+    /// Sets the last word about the object's properties: the function runs just before a request carries them, and learns whether that
+    /// request has all bytes of the file. Call it before the first write.
     pub fn described_by(&self, describe: impl Fn(&mut Properties, bool) + Send + Sync + 'static) {
         let _ = self.describe.set(Box::new(describe));
     }
 
-    /// The object as a request bears it now.
+    /// The object as a request carries it now.
     pub(super) fn to_be(&self, is_whole: bool) -> NewObject {
         let mut object = self.object.lock().clone();
         if let Some(describe) = self.describe.get() {
@@ -154,8 +154,8 @@ impl Upload {
         object
     }
 
-    /// Runs `rename` while bytes are taken, so that no outcome is known before it ends. It learns whether the key can still change, and
-    /// gives the new one then, with what that may replace. `None`: it takes no more bytes.
+    /// Runs `rename` while bytes are taken, so that no outcome is known before it ends. `rename` learns whether the key can still change;
+    /// if so, it returns the new key and the version that the new key may replace. `None`: the file takes no more bytes.
     pub fn rename(&self, rename: impl FnOnce(bool) -> Option<(ObjectKey, Replaces)>) -> Option<()> {
         let state = self.state.lock();
         if !matches!(state.stage, Stage::Open { .. }) {
@@ -170,9 +170,9 @@ impl Upload {
         Some(())
     }
 
-    /// Takes the bytes at `offset`, which must be where the write before ended, or a little beyond: see `early.rs`. They are copied before this
-    /// returns; `done` is called at once, or later when there is room again: a writer that waits for it is slowed to the
-    /// pace of the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk. True: the write waits.
+    /// Takes the bytes at `offset`, which must be where the write before ended, or a little beyond: see `early.rs`. They are copied before
+    /// this returns; `done` is called at once, or later when there is room again: a writer that waits for `done` is slowed to the pace of
+    /// the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk. True: the write waits.
     ///
     /// # Errors
     /// To `done`: any [`Error`]. Each gives the upload up, and later calls get it again; `Finished` alone changes nothing.
@@ -211,7 +211,7 @@ impl Upload {
         }
     }
 
-    /// Fails the upload under the lock of its write: a file that lacks this write must not be finished.
+    /// Fails the upload while the write holds the lock: a file that lacks this write must not be stored.
     fn refuse(&self, mut state: MutexGuard<'_, State>, error: Error, done: Option<WriteDone>) -> bool {
         let remains = state.fail(error.clone());
         drop(state);
@@ -223,7 +223,7 @@ impl Upload {
         waits
     }
 
-    /// Whether a write belongs at the end, or is kept beyond it, by the permit that is given.
+    /// Whether a write belongs at the end, or is kept beyond it under a permit.
     fn place_of(&self, state: &State, offset: u64, len: usize) -> Result<Option<Counted>, Error> {
         if let Some(error) = &state.error {
             return Err(error.clone());
@@ -238,13 +238,14 @@ impl Upload {
             let overlaps = state.early.start().is_some_and(|start| start < end);
             return if overlaps { Err(out_of_order) } else { Ok(None) };
         }
-        // The program may know another size than the object has that the file goes on behind.
+        // The program may know another size of the object to which the file appends.
         let has_room = self.behind.is_none() && state.early.has_room(state.size, offset, len);
         let permit = if has_room { self.shared.memory.early(len) } else { None };
         permit.map(Some).ok_or(out_of_order)
     }
 
-    /// Puts bytes behind those that are there. `None`: they wait, and `done` with them. `permit` is theirs to wait, if they have one.
+    /// Adds bytes at the end of the file. `None`: the bytes wait, and `done` with them. `permit`: their permission to wait, if they have
+    /// one.
     fn take(
         self: &Arc<Self>,
         state: &mut State,
@@ -278,7 +279,7 @@ impl Upload {
         Ok(None)
     }
 
-    /// Puts the early pieces behind that have their place now. Their writers have their replies.
+    /// Adds the early pieces whose place has come. Their writers have their replies already.
     fn take_early(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
         while let Some(Piece { data, permit }) = state.early.take(state.size) {
             self.take(state, &data, Box::new(|_| {}), Some(permit)).map_err(|(error, _)| error)?;
@@ -290,7 +291,7 @@ impl Upload {
     fn permit_to_queue(&self, held: usize, bytes: usize) -> Result<Counted, Error> {
         let memory = &self.shared.memory;
         match held {
-            // The spiller has the turn, and it takes one upload at a time: at most one write gets here.
+            // The spiller has the turn. It works on one upload at a time, so at most one write gets here.
             0 => Ok(memory.hold_anyway(bytes)),
             1..HELD_WRITES_MAX => memory.hold(bytes).ok_or_else(|| memory.too_many_held()),
             _ => Err(memory.too_many_held()),
@@ -307,7 +308,7 @@ impl Upload {
         self.outcome().await
     }
 
-    /// Takes an event, and begins to store the file if that is what it means. The caller carries out the rest of the decision.
+    /// Takes an event, and begins to store the file if the event demands it. The caller carries out the rest of the decision.
     pub fn tell(self: &Arc<Self>, event: Event) -> Decision {
         let mut state = self.state.lock();
         let ends = matches!(
@@ -327,30 +328,30 @@ impl Upload {
             self.changed.notify_waiters();
         }
         if decision == Decision::Store {
-            // A task of its own: a caller that is interrupted must not leave the object half made.
+            // This is a task of its own: an interrupted caller must not leave the object half made.
             let (this, is_awaited) = (Arc::clone(self), event != Event::Release);
             self.shared.runtime.spawn(Box::pin(this.run_finish(is_awaited)));
         }
         decision
     }
 
-    /// Bytes that the file has if no more come: those that were accepted, or as many as a program set it to.
+    /// The size of the file if no more bytes come: the accepted bytes, or the size that a program set.
     pub fn length(&self) -> u64 {
         self.state.lock().length()
     }
 
-    /// The same without the bytes of the object that it goes on behind.
+    /// The size of the file without the bytes of the object to which it appends.
     pub fn added(&self) -> u64 {
         self.length().saturating_sub(self.before())
     }
 
-    /// Bytes of the object that it goes on behind.
+    /// Bytes of the object to which the file appends.
     pub(super) fn before(&self) -> u64 {
         self.behind.as_ref().map_or(0, |behind| behind.meta.size)
     }
 
-    /// A program sets the size. A longer file is a promise: what is not written before the end is zeros. A shorter one than there is can't be:
-    /// the file is not stored then, unless a later size fits.
+    /// Sets the size, for a program. A larger size is a promise: bytes that are not written before the end become zeros. A smaller size
+    /// than is written can't be: the file will not be stored, unless a later size fits.
     ///
     /// # Errors
     /// `Unmeant`: shorter; `TooLarge`; `Finished`: it takes no more bytes.
@@ -401,7 +402,7 @@ impl Upload {
         }
     }
 
-    /// The error that every call gets from now on, if it has failed.
+    /// The error that every call gets from now on, if the upload has failed.
     pub fn error(&self) -> Option<Error> {
         self.state.lock().error.clone()
     }
@@ -428,12 +429,12 @@ impl Upload {
         self.clean_up(remains);
     }
 
-    /// While the guard lives, a panic fails the upload, by `event`.
+    /// A guard: while it lives, a panic fails the upload, by `event`.
     pub(super) fn fails_on_panic(&self, doing: &'static str, event: Event) -> FailsOnPanic<'_> {
         FailsOnPanic { upload: self, doing, event }
     }
 
-    /// The rest of a failure, outside the lock.
+    /// Completes a failure, outside the lock.
     pub(super) fn clean_up(&self, remains: Option<Remains>) {
         let Some(Remains { error, part, held, multipart }) = remains else { return };
         drop(part);
@@ -452,7 +453,8 @@ impl Upload {
     }
 }
 
-/// A task that others wait for: the closer for the outcome, held writes for the turn. If it panics they get an error, now and not never.
+/// A guard of a task for which others wait: the closer for the outcome, held writes for the turn. If the task panics, they get an error
+/// instead of waiting for ever.
 pub(super) struct FailsOnPanic<'a> {
     upload: &'a Upload,
     doing: &'static str,
@@ -472,12 +474,12 @@ impl Drop for FailsOnPanic<'_> {
 }
 
 impl State {
-    /// Bytes of the file if no more come.
+    /// The size of the file if no more bytes come.
     pub(super) fn length(&self) -> u64 {
         self.size.max(self.promised).max(self.early.end())
     }
 
-    /// Whether it takes bytes, has some, and not the size that a program wanted.
+    /// Whether the file takes bytes, has some, and does not fit the size that a program wanted.
     fn lacks(&self) -> bool {
         self.shorter && matches!(self.stage, Stage::Open { .. })
     }
@@ -495,12 +497,12 @@ impl State {
         decision
     }
 
-    /// Ends the upload: nothing is taken or sent from here on. `None` when that was so before, or when it is too late.
+    /// Ends the upload: no byte is taken or sent from here on. `None` if it had ended before, or if it is too late.
     pub(super) fn fail(&mut self, error: Error) -> Option<Remains> {
         self.fail_by(Event::Fail, error)
     }
 
-    /// Like [`State::fail`]; what was sent last has no good answer (`Lose`) or it is not too late (`Fail`).
+    /// Like [`State::fail`], by this event: the last request got no good answer (`Lose`), or was not sent yet (`Fail`).
     pub(super) fn fail_by(&mut self, event: Event, error: Error) -> Option<Remains> {
         if self.on(event) != Decision::Done {
             return None;

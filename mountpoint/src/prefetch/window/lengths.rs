@@ -21,8 +21,9 @@ impl Lengths {
         self.ended += 1;
     }
 
-    /// The bytes from its start to which a run of `length` so far is worth fetching: as far as the longest of the last runs, and twice as far
-    /// each time that it goes on beyond. While few have ended: as far as the longest that was left before it began, if any is known.
+    /// The distance from its start up to which a run of `length` bytes so far is worth fetching: the length of the longest of the last
+    /// runs, doubled each time that the run goes on beyond. While few runs have ended: the length of the longest run that was left before
+    /// this one began, if any is known.
     pub(super) fn horizon(&self, length: u64, least: u64, left_before: Option<u64>) -> u64 {
         let told = left_before.map(|length| length + SPREAD);
         let longest = if self.ended < ENDED { told } else { self.last.iter().copied().max() };

@@ -8,13 +8,13 @@ use crate::buffer::{BLOCK, Pressure};
 
 /// Random reads are fetched in pages.
 pub(super) const PAGE: u64 = 4096;
-/// How many times what a run has read it may have ahead: a reader that stops early wastes at most this much, one that goes
-/// on is at full speed after as many round trips as it takes to grow so.
+/// The window of a run, in multiples of the bytes that it has read: a reader that stops early wastes at most this much, and a reader that
+/// goes on reaches full speed after a few round trips.
 const GROWTH: u64 = 4;
-/// How far out of order the reads of one run may come: a kernel's read-ahead in flight.
+/// The distance by which reads of one run may be out of order: a kernel's read-ahead in flight.
 pub(super) const SLACK: u64 = 1 << 20;
-/// How far behind its front a run holds what it has not read to its end. A read that another thread serves a little later, and bytes that the
-/// kernel dropped and wants again, find it. Doubling it costs as much memory for each run that skips bytes.
+/// The distance behind its front up to which a run holds pieces that are not read to their end, for reads that another thread serves a
+/// little later, and for bytes that the kernel dropped and wants again. Doubling it costs as much memory for each run that skips bytes.
 pub(super) const LATE: u64 = 4 << 20;
 const _: () = assert!(LATE >= SLACK + BLOCK as u64, "reads of a run find what they continue");
 /// The part of the largest window that the first copy of a handle gets at once. Doubling it doubles what a wrong guess costs, and saves
@@ -32,7 +32,7 @@ pub(super) enum Direction {
 }
 
 impl Direction {
-    /// A range of the object along this axis, or a range along this axis as one of the object.
+    /// Turns a range of the object into one along this axis, and back.
     pub(super) fn turned(self, range: Range<u64>) -> Range<u64> {
         match self {
             Self::Up => range,
@@ -73,11 +73,11 @@ pub(super) struct Run {
     pub(super) begun: u64,
     /// End of the furthest read.
     pub(super) front: u64,
-    /// The end of the run's requests.
+    /// The offset up to which the run has requested bytes.
     pub(super) planned_to: u64,
     /// The range of bytes fetched for this run. Some may lie behind `planned_to`, where it had to plan again.
     pub(super) held: Range<u64>,
-    /// How many bytes it has read.
+    /// The number of bytes that the run has read.
     progress: u64,
     /// Bytes to have ahead; 0 for a guess: a single read, or a copy that is complete.
     pub(super) window: u64,
@@ -85,7 +85,7 @@ pub(super) struct Run {
     first_used: u64,
     /// The number of its last read.
     pub(super) last_used: u64,
-    /// The start of the last bytes of a copy, which were read before those between: nothing beyond is fetched.
+    /// The start of the last bytes of a copy, which were read before those between: no byte beyond them is fetched.
     pub(super) bound: Option<u64>,
     /// A read ahead of the front that no read has continued: most likely the last bytes of what is copied next.
     far: Option<Range<u64>>,
@@ -110,7 +110,7 @@ impl Run {
         }
     }
 
-    /// How far it has come.
+    /// The distance from the run's start to its front.
     pub(super) fn length(&self) -> u64 {
         self.front.saturating_sub(self.begun)
     }
@@ -120,7 +120,7 @@ impl Run {
         self.last_used < other.first_used
     }
 
-    /// Whether it is only a guess.
+    /// Whether the run is only a guess (a single read).
     pub(super) fn is_lone(&self) -> bool {
         self.window == 0
     }
@@ -130,8 +130,8 @@ impl Run {
         self.direction.turned(self.begun..self.front)
     }
 
-    /// Whether `range` goes on where this run is. A run that has a window tolerates reads out of order; one that is
-    /// only a guess (a single read so far) asks for an exact continuation, or random reads would look like runs.
+    /// Whether `range` continues this run. A run with a window tolerates reads out of order; a run of a single read needs an exact
+    /// continuation, or random reads would look like runs.
     pub(super) fn continued_by(&self, range: &Range<u64>) -> bool {
         let range = self.direction.turned(range.clone());
         if self.is_lone() {
@@ -160,7 +160,7 @@ impl Run {
         self.far = None;
     }
 
-    /// Whether a range of the object that was lost lies just behind the front; then it is planned again.
+    /// Whether a lost range of the object lies just behind the planned end; then the range is planned again.
     pub(super) fn lost(&mut self, range: &Range<u64>) -> bool {
         let range = self.direction.turned(range.clone());
         let owns = range.end <= self.front && range.end + SLACK >= self.front;
@@ -170,8 +170,8 @@ impl Run {
         owns
     }
 
-    /// The size of one request. On a link that wants many connections, a window that is still small is fetched in small requests, so
-    /// that many connections carry it; on one that a few parts fill, requests are whole parts from the start.
+    /// The size of one request. On a link that wants many connections, a window that is still small is fetched in small requests, so that
+    /// many connections carry it; on a link that a few parts fill, requests are whole parts from the start.
     pub(super) fn request(&self, part: u64, limit: u64) -> u64 {
         if limit <= 4 * part {
             return part;
@@ -180,7 +180,7 @@ impl Run {
         (self.window / 8 / block * block).clamp(block.min(part), part)
     }
 
-    /// The last bytes of a copy are known, and so how far this run goes. Returns whether that corrects a guess.
+    /// Takes in the last bytes of a copy, which tell where this run ends. Returns whether that corrects a guess.
     pub(super) fn ends_at(&mut self, last: &Range<u64>) -> bool {
         let bound = self.direction.turned(last.clone()).start;
         let before = self.bound.replace(bound);
@@ -199,7 +199,7 @@ impl Run {
         self.is_lone() && self.length() > LATE && range.start >= since && range.end <= self.front
     }
 
-    /// Whether the first reads of both came one behind the other.
+    /// Whether the first reads of both runs came one right after the other.
     pub(super) fn begun_beside(&self, other: &Self) -> bool {
         self.first_used.abs_diff(other.first_used) == 1
     }
@@ -209,7 +209,7 @@ impl Run {
         self.direction == other.direction && self.direction.turned(range.clone()).end == self.begun
     }
 
-    /// The reads of the other run were the first of this one.
+    /// Takes in the reads of another run, which were the first reads of this one.
     pub(super) fn takes_in(&mut self, first: &Self) {
         self.begun = self.begun.min(first.begun);
         self.held.start = self.held.start.min(first.held.start);
@@ -239,7 +239,7 @@ impl Run {
         joins
     }
 
-    /// All that was fetched for the run, as a range of the object.
+    /// All bytes that were fetched for the run, as a range of the object.
     pub(super) fn all(&self, border: u64) -> Range<u64> {
         let end = self.held.end.max(self.front);
         let all = self.direction.turned(self.held.start..end);
@@ -249,7 +249,8 @@ impl Run {
         }
     }
 
-    /// The range so far behind that no read of the run asks for it. Whole blocks: not for every page that the front moves.
+    /// The range so far behind the front that no read of the run will ask for it. It has whole blocks, so that not every page by which the
+    /// front moves makes a call.
     fn left_behind(&mut self) -> Range<u64> {
         let block = BLOCK as u64;
         let from = self.held.start;
@@ -272,7 +273,7 @@ impl Run {
         true
     }
 
-    /// A read that continues this run.
+    /// Takes in a read that continues this run.
     pub(super) fn advance(&mut self, range: &Range<u64>, terms: Terms<'_>) -> Step {
         let range = self.direction.turned(range.clone());
         if !self.move_front(&range) {
@@ -283,7 +284,7 @@ impl Run {
         let forget = self.left_behind();
         let forget = if forget.is_empty() { 0..0 } else { self.direction.turned(forget) };
         if self.bound.take_if(|bound| *bound <= self.front).is_some() {
-            // The copy is complete. What follows is a guess again.
+            // The copy is complete. The next read is a guess again.
             self.window = 0;
             return Step { ahead: 0..0, forget, completed: true };
         }
@@ -308,7 +309,7 @@ impl Run {
         self.window = grown.clamp(config.first.min(config.part), limit);
         let last = match self.bound {
             Some(bound) => {
-                // All of it will be read: no need to grow step by step.
+                // The program will read all of the copy: the window need not grow step by step.
                 let reach = if proven { config.max } else { config.max / UNPROVEN };
                 if pressure == Pressure::Low {
                     self.window = self.window.max(reach.min(bound - self.front));
@@ -324,14 +325,14 @@ impl Run {
 
         let start = self.planned_to.max(self.front.next_multiple_of(PAGE)).min(end_of_object);
         let wish = (self.front + self.window).min(last);
-        // Ask for whole parts, or when little is on its way; not for every page that the front moves.
+        // Ask for whole parts, or when little is in flight; not for every page by which the front moves.
         let worth = config.part.min(self.window / 2).max(1);
         if wish <= start || (wish - start < worth && self.planned_to > self.front && wish < last) {
             return 0..0;
         }
         let block = BLOCK as u64;
         let end = (self.front + self.window).next_multiple_of(block.min(config.part)).min(last);
-        // Ends at part borders where it can, so that each request is one whole part.
+        // The range ends at a part border if possible, so that each request is one whole part.
         let border = end / config.part * config.part;
         let end = if border > start && end < last { border } else { end };
         self.planned_to = end.max(start);

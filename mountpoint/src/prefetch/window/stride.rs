@@ -9,7 +9,7 @@ const ENOUGH: u32 = 3;
 /// The most reads to be fetched ahead. Doubling it doubles what is fetched in vain when a stride ends.
 const AHEAD_MAX: u64 = 8;
 
-/// Reads from which on two pages more are a small part. Doubling it saves pages of shorter reads, and misses the edges of some.
+/// Length of reads for which two more pages are a small part. Doubling it saves pages of shorter reads, and misses the edges of some.
 const LONG: u64 = 64 << 10;
 
 /// The last reads that continued no run.
@@ -21,12 +21,12 @@ pub(super) struct Stride {
     reads: u32,
     /// Whether all distances are the same to the byte. A distance that is not a multiple of a page varies by a page.
     exact: bool,
-    /// How many reads behind the last one are fetched.
+    /// The number of fetched reads after the last one.
     ahead: u64,
 }
 
 impl Stride {
-    /// A read that continues no run. Returns the ranges to fetch ahead, none outside the object.
+    /// Takes in a read that continues no run. Returns the ranges to fetch ahead, none outside the object.
     pub(super) fn on_read(&mut self, range: &Range<u64>, size: u64) -> Vec<Range<u64>> {
         let distance = between(&self.last, range);
         let (long, before) = (range.end - range.start, self.last.end - self.last.start);
@@ -49,7 +49,7 @@ impl Stride {
         if self.reads < ENOUGH {
             return Vec::new();
         }
-        // One of those fetched was read.
+        // One of the fetched ranges was read.
         self.ahead = self.ahead.saturating_sub(1);
         let wanted = 1_u64 << (self.reads - ENOUGH).min(AHEAD_MAX.ilog2());
         if self.ahead * 2 > wanted {
