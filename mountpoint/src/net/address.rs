@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// An address that DNS no longer names is used this much longer: large stores name a few of many at a time.
+/// How long an address is still used that DNS no longer names: large stores name a few of many at a time.
 const REMEMBERED: Duration = Duration::from_secs(300);
-/// An address that failed is left alone for this long, doubled with each failure in a row.
+/// The pause of an address after a failure, doubled with each failure in a row.
 const REST: Duration = Duration::from_secs(5);
 const REST_MAX: Duration = Duration::from_secs(60);
 /// The most addresses of one name that are kept.
 const ADDRESSES_MAX: usize = 64;
-/// DNS that gave no answer is left alone for this long while an address is healthy: each question may take seconds.
+/// The pause of DNS after a question without an answer, while an address is healthy: each question may take seconds.
 const UNANSWERED_REST: Duration = Duration::from_secs(30);
 
 /// The addresses of one name.
@@ -40,7 +40,7 @@ impl Address {
 }
 
 impl Addresses {
-    /// Whether DNS should be asked: never was, not for `every`, or nothing healthy is left.
+    /// Whether DNS should be asked: it was never asked, or not for `every`, or no address is healthy.
     pub(crate) fn wants_resolving(&self, now: Instant, every: Duration) -> bool {
         let for_long =
             |at: Option<Instant>, long| at.is_none_or(|at| now.saturating_duration_since(at) >= long);
@@ -48,12 +48,12 @@ impl Addresses {
         is_due || self.list.iter().all(|a| a.rests(now))
     }
 
-    /// DNS gave no answer.
+    /// Notes that DNS gave no answer.
     pub(crate) fn unanswered(&mut self, now: Instant) {
         self.unanswered = Some(now);
     }
 
-    /// The new answer of DNS.
+    /// Takes in a new answer of DNS.
     pub(crate) fn resolved(&mut self, named: &[SocketAddr], now: Instant) {
         (self.resolved, self.unanswered) = (Some(now), None);
         for &at in named.iter().take(ADDRESSES_MAX) {
@@ -71,8 +71,8 @@ impl Addresses {
         self.list.truncate(ADDRESSES_MAX);
     }
 
-    /// The address of the next connection: the healthy address with the fewest, in turn; if none is healthy, the one
-    /// that failed longest ago.
+    /// The address of the next connection: the healthy address with the fewest connections, in turn; if none is healthy, the one that
+    /// failed longest ago.
     pub(crate) fn choose(&mut self, now: Instant) -> Option<SocketAddr> {
         let n = self.list.len();
         self.turn = self.turn.wrapping_add(1);
@@ -85,14 +85,14 @@ impl Addresses {
         Some(chosen.at)
     }
 
-    /// A connection there was made.
+    /// Notes that a connection to this address was made.
     pub(crate) fn worked(&mut self, at: SocketAddr) {
         if let Some(a) = self.list.iter_mut().find(|a| a.at == at) {
             (a.failures, a.failed) = (0, None);
         }
     }
 
-    /// A connection there could not be made, or broke before it answered.
+    /// Notes that a connection to this address failed, or broke before an answer.
     pub(crate) fn failed(&mut self, at: SocketAddr, now: Instant) {
         if let Some(a) = self.list.iter_mut().find(|a| a.at == at) {
             a.failures = a.failures.saturating_add(1);
@@ -100,7 +100,7 @@ impl Addresses {
         }
     }
 
-    /// A connection that was chosen is gone.
+    /// Notes that a connection to a chosen address is gone.
     pub(crate) fn closed(&mut self, at: SocketAddr) {
         if let Some(a) = self.list.iter_mut().find(|a| a.at == at) {
             a.open = a.open.saturating_sub(1);

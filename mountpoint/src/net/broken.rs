@@ -1,4 +1,4 @@
-//! Why an exchange on a connection broke off. The code on the connection reports it; the caller decides what to do next.
+//! The reason for which an exchange on a connection broke off. The connection reports it; the caller decides what to do next.
 
 use std::error::Error;
 use std::fmt;
@@ -6,18 +6,18 @@ use std::io;
 
 use crate::net::flow::watch::Expired;
 
-/// Why an exchange broke off.
+/// The reason for which an exchange broke off.
 #[derive(Debug)]
 pub(crate) enum Broken {
     /// An error of the system.
     Io(io::Error),
     /// The received bytes are not HTTP.
     Malformed(String),
-    /// The bytes do not even begin an answer: they may be left over from the one before.
+    /// The bytes do not begin an answer: they may be left over from the earlier answer.
     OutOfStep(String),
-    /// The connection ended without a word.
+    /// The connection ended without an answer.
     Closed,
-    /// Our patience.
+    /// A limit of waiting was reached.
     Expired(Expired),
 }
 

@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection, driven by its user: it has no task of its own, so that no byte changes threads.
+//! One HTTP/1.1 connection, driven by its user: the connection has no task of its own, so that no byte changes threads.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ pub(crate) struct Connection {
     /// The value of [`Moved::content_sent`] once the request is sent.
     due: u64,
     pub(crate) address: SocketAddr,
-    /// Requests that were answered on it.
+    /// The number of requests that were answered on this connection.
     pub(crate) served: u64,
     pub(crate) idle_since: Instant,
 }
@@ -73,7 +73,7 @@ impl Connection {
         })
     }
 
-    /// The handshake of the TLS below, until the first request is sent; `None` without TLS.
+    /// The result of the TLS handshake, until the first request is sent; `None` without TLS.
     pub(crate) fn handshake(&self) -> Option<Handshake> {
         match self.http.stream() {
             Stream::Tls(stream) => Some(Handshake::of(stream)),
@@ -106,12 +106,12 @@ impl Connection {
         self.http.piece(PIECE, watch).await
     }
 
-    /// The next bytes of the answer's body, straight into the front of `into`, which is not empty: how many; 0 at the end.
+    /// The next bytes of the answer's body, straight into the front of `into`, which is not empty. Returns their number; 0 at the end.
     pub(crate) async fn receive_into(&mut self, into: &mut [u8], watch: &mut Watch) -> Result<usize, Broken> {
         self.http.receive(into, watch).await
     }
 
-    /// Whether another request may be sent: open, and nothing left over from the last one, in neither direction.
+    /// Whether another request may be sent: the connection is open, and no byte is left over from the last request or answer.
     pub(crate) fn is_reusable(&mut self) -> bool {
         // Bytes that TLS did not send yet would count as a part of the next request.
         self.has_sent_all() && self.http.is_reusable() && self.http.stream().is_at_rest()

@@ -10,10 +10,10 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::net::{Error, Result};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// A host that is gone acknowledges nothing: the kernel ends a connection on which sent bytes, or its own questions, wait for so long. A store
-/// that is slow acknowledges at once, and has the silence of the engine's clocks. Doubling it finds dead hosts later.
+/// The time after which the kernel ends a connection whose sent bytes, or keep-alive probes, are not acknowledged: the host is gone. A slow
+/// store acknowledges at once, and has the longer limits of the engine's clocks. Doubling it finds dead hosts later.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
-/// The kernel asks a silent connection after this long, and again each time.
+/// The interval of the kernel's keep-alive probes on a silent connection.
 const ASKS_EVERY: Duration = Duration::from_secs(5);
 
 fn find_dead_ends(stream: &TcpStream) -> io::Result<()> {
@@ -24,7 +24,7 @@ fn find_dead_ends(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Network interfaces, taken in turn; none: the routes decide.
+/// Network interfaces, taken in turn; without any, the routes decide.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     names: Vec<String>,

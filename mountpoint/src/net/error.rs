@@ -11,7 +11,7 @@ pub(crate) struct Error {
     pub(crate) message: String,
 }
 
-/// The answer of this room's constructors.
+/// Result of reading a setting.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
 impl Error {

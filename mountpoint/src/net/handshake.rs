@@ -53,7 +53,7 @@ impl Certificate {
         })
     }
 
-    /// Whether it vouches for itself.
+    /// Whether the certificate has signed itself.
     #[must_use]
     pub fn is_self_signed(&self) -> bool {
         self.issuer == self.subject

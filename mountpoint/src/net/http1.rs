@@ -1,9 +1,9 @@
 //! The engine's own HTTP/1.1: sends a request, and receives the answer into the caller's memory.
 //!
-//! Enters: a request, and memory for the answer's body. Leaves: the answer's head, parsed by a library, then the bytes
-//! of its body, straight from the connection into that memory. A library that receives them into its own buffer first costs a copy of
-//! each byte. An answer that comes while a request's body is still being sent ends the sending: the rest of the body is never sent, and the
-//! connection serves no other request.
+//! Enters: a request, and memory for the answer's body. Leaves: the answer's head, parsed by a library, then the bytes of its body,
+//! straight from the connection into that memory. A library that first receives bytes into its own buffer costs a copy of each byte. An
+//! answer that comes while a request's body is still being sent ends the sending: the rest of the body is never sent, and the connection
+//! serves no other request.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -23,10 +23,10 @@ use crate::net::stream::Stream;
 const HEADERS_MAX: usize = 1024;
 /// Lines behind a body in chunks that are accepted.
 const TRAILERS_MAX: usize = 128;
-/// Bytes received at once while a head is read. Doubling it saves the second receive of tiny objects and copies
-/// more of every body: what comes with the head is copied.
+/// Bytes received at once while a head is read. Doubling it saves the second receive of tiny objects and copies more of every body: bytes
+/// that come with the head are copied.
 const BUFFER: usize = 4 << 10;
-/// Answers with status 1xx that are accepted before the answer itself: S3 sends none, proxies one.
+/// Answers with status 1xx that are accepted before the answer itself: S3 sends none, proxies send one.
 const INFORMED_MAX: usize = 32;
 /// Bytes of an answer's head that are accepted.
 const HEAD_MAX: usize = 64 << 10;
@@ -45,22 +45,22 @@ pub(crate) struct Http1<S = Stream> {
     start: usize,
     end: usize,
     body: Framing,
-    /// The other side said that it will serve on.
+    /// The other side keeps the connection open after this answer.
     keeps: bool,
 }
 
-/// How the end of the body will be known, and what is left of it.
+/// The rule for the end of the body, and the bytes left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Ended,
     Length(u64),
-    /// Bytes of the chunk that are left.
+    /// The bytes left of the current chunk.
     Chunk(u64),
     /// The line with the next chunk's size, after the line that ends the last one.
     ChunkSize {
         first: bool,
     },
-    /// The end of the connection.
+    /// The body ends with the connection.
     Close,
 }
 
@@ -82,12 +82,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         &self.stream
     }
 
-    /// Whether nothing is under way, and the other side serves on.
+    /// Whether no exchange is under way, and the other side keeps the connection open.
     fn is_at_rest(&self) -> bool {
         self.keeps && self.body == Framing::Ended && self.start == self.end
     }
 
-    /// Whether another request may be sent: open, and nothing left over from the last one. Looks without waiting.
+    /// Whether another request may be sent: the connection is open, and no byte is left over from the last answer. Looks without waiting.
     pub(crate) fn is_reusable(&mut self) -> bool {
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut byte = [0];
@@ -148,7 +148,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         }
     }
 
-    /// The next bytes of the body into the front of `into`, which is not empty: how many; 0 at the end of the body.
+    /// The next bytes of the body into the front of `into`, which is not empty. Returns their number; 0 at the end of the body.
     pub(crate) async fn receive(&mut self, into: &mut [u8], watch: &mut Watch) -> Result<usize, Broken> {
         let left = loop {
             match self.body {
@@ -225,7 +225,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
             self.body = Framing::Chunk(size);
             return Ok(());
         }
-        // Trailers say nothing that we ask for.
+        // We need no trailer.
         while !self.skip_trailer()? {
             self.more(watch).await?;
         }
@@ -233,7 +233,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         Ok(())
     }
 
-    /// Takes the trailer behind the last chunk; false while it is not whole. Its lines must not live in a future: they have 4 KiB.
+    /// Takes the trailer behind the last chunk; false while it is not whole. The array of its lines has 4 KiB, and must not live in a
+    /// future.
     fn skip_trailer(&mut self) -> Result<bool, Broken> {
         let mut lines = [httparse::EMPTY_HEADER; TRAILERS_MAX];
         match httparse::parse_headers(&self.buffer[self.start..self.end], &mut lines) {
@@ -335,7 +336,7 @@ fn write_head<B>(request: &http::Request<B>, head: &mut Vec<u8>) {
     for_each_piece(request, |piece| head.extend_from_slice(piece));
 }
 
-/// Bytes of the head of `request` on the wire, by whomever it is sent.
+/// The length of the head of `request` on the wire.
 pub(crate) fn head_len<B>(request: &http::Request<B>) -> u64 {
     let mut len = 0;
     for_each_piece(request, |piece| len += piece.len() as u64);
@@ -345,7 +346,7 @@ pub(crate) fn head_len<B>(request: &http::Request<B>) -> u64 {
 /// The head of `request`, piece by piece.
 fn for_each_piece<B>(request: &http::Request<B>, mut take: impl FnMut(&[u8])) {
     let uri = request.uri();
-    // Whole for a proxy, without scheme and host for everybody else.
+    // A proxy gets the whole URL, any other host gets it without scheme and host.
     let whole = uri.scheme().map(|_| uri.to_string());
     let target = whole.as_deref().or_else(|| Some(uri.path_and_query()?.as_str())).unwrap_or("/");
     for piece in [request.method().as_str(), " ", target, " HTTP/1.1\r\n"] {
@@ -373,7 +374,7 @@ fn no_head(error: httparse::Error) -> Broken {
 
 /// The head that `bytes` begin with and its length; `None` while it is not whole.
 fn parse_head(bytes: &[u8]) -> Result<Option<(usize, http::Response<()>)>, Broken> {
-    // Not filled before it is parsed into: that would cost more than the parsing.
+    // The array is not initialised before the parsing: that would cost more than the parsing.
     let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut parsed = httparse::Response::new(&mut []);
     let parser = httparse::ParserConfig::default();
@@ -432,7 +433,7 @@ fn framing(method: &Method, response: &http::Response<()>) -> Result<Framing, Br
     })
 }
 
-/// Whether the connection serves on after this answer. One with both kinds of length is not trusted further.
+/// Whether the connection serves on after this answer. After an answer with both kinds of length it does not.
 fn keeps(response: &http::Response<()>) -> bool {
     let headers = response.headers();
     let said = |what: &str| words(headers, &CONNECTION).any(|w| w.eq_ignore_ascii_case(what));

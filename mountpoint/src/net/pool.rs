@@ -30,9 +30,9 @@ use crate::net::{Config, Result};
 use crate::supervise::Supervisor;
 use crate::sync::{Arc, Mutex, Weak};
 
-/// Connections to each host that is not the bucket's: where credentials come from.
+/// Connections to each host other than the bucket's, such as the sources of credentials.
 pub(crate) const SIDE_CONNECTIONS: usize = 4;
-/// Hosts that are remembered; beyond, idle ones are forgotten.
+/// Hosts that are remembered; beyond this number idle ones are forgotten.
 const HOSTS_MAX: usize = 16;
 /// The shortest pause between two looks for connections that were idle too long. Doubling it halves the looks of a busy mount, and keeps
 /// a connection open so much longer at most.
@@ -51,9 +51,9 @@ pub(crate) struct ConnectionPool {
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
     hosts: Mutex<HashMap<Authority, Arc<Host>>>,
-    /// Rung when a connection begins to lie idle: some day it is to be closed.
+    /// Rung when a connection becomes idle: it has to be closed some day.
     rested: Arc<Doorbell>,
-    /// Rung when bulk is under way: then the links are looked at.
+    /// Rung when a bulk transfer begins: then the links are measured.
     bulk: Arc<Notify>,
 }
 
@@ -66,13 +66,13 @@ struct Limits {
     queue: Duration,
 }
 
-/// One host's.
+/// The connections of one host.
 #[derive(Debug)]
 pub(crate) struct Host {
     authority: Authority,
     connections: usize,
     pub(crate) lanes: Arc<Lanes>,
-    /// Stands between us and it.
+    /// The proxy before this host, if any.
     proxy: Option<Proxy>,
     interfaces: Arc<Interfaces>,
     idle: Mutex<Vec<Connection>>,
@@ -89,14 +89,14 @@ pub(crate) struct Lease {
     place: Option<LaneSlot>,
 }
 
-/// Why there is no connection.
+/// The reason for which there is no connection.
 #[derive(Debug)]
 pub(crate) enum NoConnection {
     /// The name has no address now.
     Dns(io::Error),
     /// The last address that was tried.
     Connect(SocketAddr, io::Error),
-    /// Neither the host's name nor its addresses led to a connection in this time, which is all that there was.
+    /// Neither the host's name nor its addresses led to a connection in the allowed time.
     Late(Duration),
     /// All connections (their number) are in use, and no byte moved on any of them for this time.
     AllBusy(usize, Duration),
@@ -224,7 +224,7 @@ impl ConnectionPool {
         fresh: bool,
     ) -> std::result::Result<Lease, NoConnection> {
         let idle = if fresh {
-            // An idle one makes room, so that the count stays within the limit.
+            // An idle connection makes room, so that the count stays within the limit.
             let oldest = {
                 let mut idle = host.idle.lock();
                 (!idle.is_empty()).then(|| idle.remove(0))
@@ -347,13 +347,13 @@ impl ConnectionPool {
                 Some(e)
             }
         };
-        // Without DNS the addresses of before still serve.
+        // If DNS does not answer, the earlier addresses still serve.
         addresses.choose(now).ok_or_else(|| {
             NoConnection::Dns(failed.unwrap_or_else(|| io::Error::other("the name has no address")))
         })
     }
 
-    /// Closes what was idle too long; says when to do so again.
+    /// Closes connections that were idle too long; returns when to do so again.
     fn sweep(&self) -> Next {
         let now = self.clock.now();
         let hosts: Vec<_> = self.hosts.lock().values().cloned().collect();
@@ -383,7 +383,7 @@ impl ConnectionPool {
     }
 }
 
-/// When the connection that is idle longest, `since` then, has been so for `idle_max`.
+/// The time until the connection that is idle longest, since `since`, has been idle for `idle_max`.
 fn sweep_again(since: Option<Instant>, now: Instant, idle_max: Duration) -> Next {
     let Some(since) = since else { return Next::Rest };
     Next::Look(idle_max.saturating_sub(now.saturating_duration_since(since)).max(SWEEP_EVERY))
@@ -438,7 +438,7 @@ impl Drop for OpenGuard<'_> {
 }
 
 impl Lease {
-    /// Whether it served a request before this one.
+    /// Whether the connection served a request before this one.
     pub(crate) fn is_reused(&self) -> bool {
         self.served > 0
     }
@@ -458,13 +458,13 @@ impl Lease {
         self.place.take()
     }
 
-    /// The address did not do what it should: others go first for a while.
+    /// Notes that the address misbehaved: others go first for a while.
     pub(crate) fn blame(&self) {
         self.host.addresses.lock().failed(self.address, self.now());
     }
 
-    /// An exchange broke off here: the address is blamed. After silence, what lies idle may be as dead as this connection, and
-    /// is closed.
+    /// Takes in that an exchange broke off: the address is blamed. After a silence, idle connections may be as dead as this one, and are
+    /// closed.
     pub(crate) fn suspect(&self, broken: &Broken) {
         self.blame();
         if matches!(broken, Broken::Expired(Expired::Quiet(_))) {

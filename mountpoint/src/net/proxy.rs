@@ -143,7 +143,7 @@ impl Proxy {
         Ok(Self { authority, authorization: authorization.transpose().map_err(|_| FORM)? })
     }
 
-    /// Asks for a tunnel to `host`. What is sent and received from then on is the host's.
+    /// Asks for a tunnel to `host`. All later bytes go to and come from that host.
     pub(crate) async fn tunnel<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: &mut S,
@@ -163,7 +163,7 @@ impl Proxy {
         stream.flush().await?;
         let mut answer = Vec::with_capacity(256);
         while !answer.ends_with(b"\r\n\r\n") {
-            // Byte by byte: what follows is not ours to read. A tunnel is asked for once for each connection.
+            // The answer is read byte by byte: the bytes behind it belong to the tunnel. Each connection asks only once.
             answer.push(stream.read_u8().await?);
             if answer.len() > ANSWER_MAX {
                 return Err(self.failed(&place, "its answer is too long"));

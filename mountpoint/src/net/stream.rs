@@ -17,7 +17,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Whether nothing of a later answer came: looks at what was received, and receives nothing.
+    /// Whether no byte of a later answer has come: looks only at received bytes.
     pub(crate) fn is_at_rest(&self) -> bool {
         match self {
             Self::Plain(_) => true,

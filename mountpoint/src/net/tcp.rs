@@ -47,7 +47,7 @@ pub(crate) struct Moved(Arc<Counts>);
 struct Counts {
     received: AtomicU64,
     sent: AtomicU64,
-    /// The part of these, and of those that are to be sent, that is TLS's own: handshakes, headers, tags, alerts.
+    /// The bytes among them, received and to be sent, that belong to TLS itself: handshakes, headers, tags, alerts.
     received_beside: AtomicU64,
     sent_beside: AtomicU64,
     socket: Socket,
@@ -71,7 +71,7 @@ impl Moved {
         self.received().saturating_sub(self.0.received_beside.load(Relaxed))
     }
 
-    /// Bytes of content that the kernel took: none too many, and exactly as many as were written once all records are sent.
+    /// Bytes of content that the kernel took: never too many, and the exact number once all records are sent.
     pub(crate) fn content_sent(&self) -> u64 {
         self.sent().saturating_sub(self.0.sent_beside.load(Relaxed))
     }
@@ -88,7 +88,7 @@ impl Moved {
 
     /// Bytes that moved, without those sent that this machine still holds: they grow while the line carries anything. Asks the kernel.
     pub(crate) fn delivered(&self) -> Bytes {
-        // In this order: what is sent in between makes it less for a moment, never more.
+        // The order matters: bytes sent in between make the result smaller for a moment, never larger.
         let Bytes { received, sent } = self.total();
         Bytes { received, sent: sent.saturating_sub(self.0.socket.unsent()) }
     }

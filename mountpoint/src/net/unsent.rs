@@ -27,11 +27,11 @@ impl Socket {
         *self.0.lock() = None;
     }
 
-    /// Bytes that were sent, and that the other side has not acknowledged; 0 if that can't be known.
+    /// Sent bytes that the other side has not acknowledged; 0 if that can't be known.
     pub(crate) fn unsent(&self) -> u64 {
         let socket = self.0.lock();
         let Some(fd) = *socket else { return 0 };
-        // SAFETY: the descriptor is open as long as the lock is held: `Tcp` (stream.rs), which owns the socket, names it when it gets it and
+        // SAFETY: the descriptor is open as long as the lock is held: `Tcp` (tcp.rs), which owns the socket, names it when it gets it and
         // takes the lock in `closes` before it closes it.
         let fd = unsafe { BorrowedFd::borrow_raw(fd) };
         // SAFETY: this ioctl writes one `int`.

@@ -20,10 +20,10 @@ use crate::sync::{Arc, Mutex};
 
 /// How long facts learned about a store hold. Doubled, an upgraded store is noticed later, and an old one refuses half as often.
 const BELIEVED: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Bytes of a file that are read; ours have two hundred.
+/// The most bytes read of a file; ours have about two hundred.
 const FILE_MAX: u64 = 16 << 10;
 
-/// Requests that change what is under a key.
+/// Requests that change the object under a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Write {
     Put,
@@ -67,19 +67,19 @@ struct Known {
 #[serde(default)]
 struct Learned {
     endpoint: String,
-    /// 501 to If-None-Match.
+    /// PutObject with If-None-Match is answered 501.
     put_refuses_condition: bool,
     complete_refuses_condition: bool,
     #[serde(default)]
     copy_refuses_condition: bool,
     #[serde(default)]
     delete_refuses_condition: bool,
-    /// 501 to a copy without any condition on its target.
+    /// A copy without any condition on its target is answered 501.
     #[serde(default)]
     refuses_copies: bool,
-    /// Checksum headers are refused, with whatever words.
+    /// Checksum headers are refused, whatever the error says.
     refuses_checksums: bool,
-    /// 501 to a question for the checksum of an object.
+    /// A request for the checksum of an object is answered 501.
     #[serde(default)]
     refuses_checksum_mode: bool,
     /// Uploads without Content-MD5 are refused.
@@ -115,7 +115,7 @@ impl Abilities {
         self.kind.lock().kind
     }
 
-    /// An answer of the store; it decides the kind if nothing better is known.
+    /// Takes in the headers of an answer, which decide the kind if the user named none.
     pub(crate) fn see(&self, headers: &HeaderMap) {
         let mut known = self.kind.lock();
         if std::mem::replace(&mut known.is_final, true) {
@@ -152,7 +152,7 @@ impl Abilities {
         self.learned.lock().refuses_copies
     }
 
-    /// A copy was refused that had no condition on its target.
+    /// Notes that a copy without a condition on its target was refused.
     pub(crate) fn learn_refused_copies(&self) {
         if self.learn(|learned| set(&mut learned.refuses_copies)) {
             tracing::warn!(
@@ -171,7 +171,7 @@ impl Abilities {
         self.learned.lock().refuses_checksum_mode
     }
 
-    /// An object was answered only without the question for its checksum.
+    /// Notes that the store answered for an object only without the request for its checksum.
     pub(crate) fn learn_refused_checksum_mode(&self) {
         if self.learn(|learned| set(&mut learned.refuses_checksum_mode)) {
             tracing::warn!(
@@ -180,7 +180,7 @@ impl Abilities {
         }
     }
 
-    /// Whether uploads go with Content-MD5, whatever else proves their bytes.
+    /// Whether uploads carry Content-MD5, beside any checksum.
     pub(crate) fn demands_md5(&self) -> bool {
         self.learned.lock().demands_md5
     }
@@ -195,12 +195,12 @@ impl Abilities {
         }
     }
 
-    /// Whether the store decompresses what is compressed, unless a header asks it not to.
+    /// Whether the store decompresses compressed objects, unless a header asks it not to.
     pub(crate) fn decompresses(&self) -> bool {
         self.kind().profile().decompresses
     }
 
-    /// An upload worked only without the condition.
+    /// Notes that an upload worked only without the condition.
     pub(crate) fn learn_refused_condition(&self, write: Write) {
         let is_new = self.learn(|learned| match write {
             Write::Put => set(&mut learned.put_refuses_condition),
@@ -216,7 +216,7 @@ impl Abilities {
         }
     }
 
-    /// An upload worked only without checksum headers.
+    /// Notes that an upload worked only without checksum headers.
     pub(crate) fn learn_refused_checksums(&self) {
         if self.learn(|learned| set(&mut learned.refuses_checksums)) {
             tracing::warn!(
@@ -225,7 +225,7 @@ impl Abilities {
         }
     }
 
-    /// An upload worked only with Content-MD5.
+    /// Notes that an upload worked only with Content-MD5.
     pub(crate) fn learn_demanded_md5(&self) {
         if self.learn(|learned| set(&mut learned.demands_md5)) {
             tracing::info!(
@@ -234,7 +234,7 @@ impl Abilities {
         }
     }
 
-    /// An upload was refused because its parts differ in size.
+    /// Notes that an upload was refused because its parts differ in size.
     pub(crate) fn learn_equal_parts(&self) {
         if self.learn(|learned| set(&mut learned.wants_equal_parts)) {
             tracing::warn!(
@@ -244,7 +244,7 @@ impl Abilities {
         }
     }
 
-    /// A part was refused for its number.
+    /// Notes that a part was refused for its number.
     pub(crate) fn learn_parts_max(&self, parts: u32) {
         let lower = |known: &mut Option<u32>| {
             let is_new = known.is_none_or(|max| parts < max);
@@ -266,9 +266,9 @@ impl Abilities {
         }
         if let Some(file) = self.file.clone() {
             let (learned, saved) = (Arc::clone(&self.learned), Arc::clone(&self.saved));
-            // Off the runtime's threads, and no request waits: facts that are not saved are learned again.
+            // The write runs off the runtime's threads, and no request waits for it: facts that are not saved are learned again.
             tokio::task::spawn_blocking(move || {
-                // The task that comes first writes both of two facts learned at once.
+                // If two facts were learned at once, the first task writes both.
                 let mut saved = saved.lock();
                 let known = learned.lock().clone();
                 if saved.as_ref() == Some(&known) {
@@ -284,7 +284,7 @@ impl Abilities {
     }
 }
 
-/// Sets a fact that holds from now on; whether it is new.
+/// Sets a fact that holds from now on; returns whether it is new.
 fn set(fact: &mut bool) -> bool {
     !std::mem::replace(fact, true)
 }
@@ -298,7 +298,7 @@ pub(crate) fn kind_of_endpoint(config: &Config) -> Option<StoreKind> {
     }
 }
 
-/// Short, and a name in every file system.
+/// The file's name for an endpoint: short, and valid in every file system.
 fn file_name(endpoint: &str) -> String {
     let digest = Sha256::digest(endpoint.as_bytes());
     format!("{}.json", base16ct::lower::encode_string(&digest[..16]))

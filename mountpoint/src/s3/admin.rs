@@ -1,7 +1,7 @@
 //! A store and its buckets, for a process that makes and deletes buckets. Enters: one configuration for all buckets, the name of one.
 //! Leaves: its operations, each with the retries and limits of every other request.
 //!
-//! Never here: the decision to make or to delete.
+//! Nothing here decides to make or to delete.
 
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -70,9 +70,9 @@ impl Bucket {
         Ok(Self { pool: Arc::clone(&self.pool), wire: client::wire(config, region, &self.pool)? })
     }
 
-    // Each call in a box: they are rare, and a future that makes several in turn stays small.
+    // Each call is boxed: calls are rare, and a future that makes several in turn stays small.
 
-    /// Makes it. `location`: the region to name in the request; `None` for stores without regions, and for the first region of AWS.
+    /// Makes the bucket. `location`: the region to name in the request; `None` for stores without regions, and for the first region of AWS.
     ///
     /// # Errors
     /// `Denied`, `InvalidRequest` (the name, the location), and what every request may meet.
@@ -80,7 +80,7 @@ impl Bucket {
         Box::pin(bucket::create(&self.wire, location)).await
     }
 
-    /// Removes it, if it is empty. One that is gone already is a success.
+    /// Removes the bucket, if it is empty. A bucket that is gone already is a success.
     ///
     /// # Errors
     /// `Denied`, and what every request may meet.
@@ -88,7 +88,7 @@ impl Bucket {
         Box::pin(bucket::delete(&self.wire)).await
     }
 
-    /// Succeeds if it is there and we may list it.
+    /// Succeeds if the bucket is there and we may list it.
     ///
     /// # Errors
     /// `NoSuchBucket`; `Denied`, also for a bucket of another account; `WrongRegion`; and what every request may meet.
@@ -128,8 +128,8 @@ impl Bucket {
         Box::pin(versions::list(&self.wire, prefix, after)).await
     }
 
-    /// Removes one version for good; without `version` the object, of which a versioned bucket keeps the bytes. What is gone already
-    /// is a success.
+    /// Removes one version for good; without `version` it removes the object, whose bytes a versioned bucket keeps. A version that is gone
+    /// already is a success.
     ///
     /// # Errors
     /// `Denied` (also a version under object lock), and what every request may meet.
@@ -148,7 +148,7 @@ impl Bucket {
         Box::pin(multipart::list_uploads(&self.wire, prefix)).await
     }
 
-    /// Gives an upload up. One that is gone already is a success.
+    /// Aborts an upload. An upload that is gone already is a success.
     ///
     /// # Errors
     /// The same as [`crate::s3::ObjectClient::abort_multipart_upload`].

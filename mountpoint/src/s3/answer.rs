@@ -11,7 +11,8 @@ use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::ErrorKind;
 use crate::s3::date::http_date;
 
-/// Longest ETag that is kept as it is, in bytes. Of a longer one its digest is: no store needs as much, and there is one for each file.
+/// The longest ETag that is kept as it is, in bytes. A longer one is kept as its digest: no store needs so long an ETag, and each file has
+/// one.
 const ETAG_MAX: usize = 1024;
 
 /// The kind of an answer that is not a success.
@@ -31,7 +32,7 @@ pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&st
         "InternalError" | "ServiceUnavailable" => return ErrorKind::ServerError,
         "InvalidObjectState" => return ErrorKind::Archived,
         "PreconditionFailed" => return ErrorKind::Changed,
-        // The range begins behind the object's end: it was longer when we asked what it is.
+        // The range begins behind the object's end, so the object has become shorter since we looked at it.
         "InvalidRange" => return ErrorKind::Changed,
         "BadDigest" | "InvalidDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => {
             return ErrorKind::Corrupt;
@@ -41,10 +42,10 @@ pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&st
         }
         "EntityTooLarge" => return ErrorKind::TooLarge,
         "NotImplemented" => return ErrorKind::Unsupported,
-        // Also behind status 200, when the head was sent already.
+        // This code may also come behind status 200, when the head was sent already.
         "AccessDenied" => return ErrorKind::Denied,
         code if is_about_credentials(code) => return ErrorKind::Denied,
-        // Two uploads to one key at once, or one right behind the other: AWS says to try again.
+        // There were two uploads to one key at once, or right after each other: AWS says to try again.
         "OperationAborted" | "ConditionalRequestConflict" => return ErrorKind::ServerError,
         _ => {}
     }
@@ -104,7 +105,7 @@ pub(crate) fn date(headers: &HeaderMap) -> Option<SystemTime> {
     text(headers, "date").and_then(http_date)
 }
 
-/// An ETag as it stands in an answer. Of one beyond all measure the digest, as a weak ETag: it is compared, and never sent.
+/// An ETag as it stands in an answer. An overlong ETag becomes its digest, as a weak ETag, which is compared and never sent.
 pub(crate) fn etag(text: &str) -> ETag {
     match text.len() {
         0..=ETAG_MAX => ETag::new(text),
@@ -120,12 +121,12 @@ pub(crate) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) ->
     }
 }
 
-/// The metadata in the answer to a HEAD; `None` if it does not say how long the object is.
+/// The metadata in the answer to a HEAD; `None` if it lacks the object's length.
 pub(crate) fn object_meta(headers: &HeaderMap) -> Option<ObjectMeta> {
     Some(meta_of(headers, content_length(headers)?))
 }
 
-/// The metadata in the answer to a GET of one byte; `None` if it does not say how long the object is.
+/// The metadata in the answer to a GET of one byte; `None` if it lacks the object's length.
 pub(crate) fn meta_of_byte(status: StatusCode, headers: &HeaderMap) -> Option<ObjectMeta> {
     let size = match status {
         StatusCode::OK => content_length(headers)?,
@@ -156,7 +157,7 @@ fn last_modified(headers: &HeaderMap) -> Option<SystemTime> {
     text(headers, "last-modified").and_then(http_date)
 }
 
-/// The checksum that the store answers with, whichever it keeps.
+/// The checksum in the store's answer, of whichever algorithm.
 pub(crate) fn stored_checksum(headers: &HeaderMap) -> Option<String> {
     ["x-amz-checksum-crc32c", "x-amz-checksum-crc64nvme"]
         .iter()
@@ -178,8 +179,8 @@ const DECOMPRESSED: &str = "the store, or a proxy before it, decompresses the ob
      turn that off (with --store gcs on Google Cloud Storage behind another name, else by Cache-Control: no-transform on the object), \
      or store the object without that header";
 
-/// Whether the body was decompressed on the way: a whole answer of a length that nobody knew before says so, in Google's words, or by
-/// the warning that HTTP has for it.
+/// Whether the body was decompressed on the way: a whole answer without a known length says so, in Google's header, or by HTTP's own
+/// warning.
 fn is_decompressed(status: StatusCode, headers: &HeaderMap) -> bool {
     let is_transformed = text(headers, "warning").is_some_and(|it| it.trim_start().starts_with("214"));
     let was_stored_so = text(headers, "x-goog-stored-content-encoding").is_some_and(|it| it == "gzip");
@@ -187,8 +188,8 @@ fn is_decompressed(status: StatusCode, headers: &HeaderMap) -> bool {
     status == StatusCode::OK && is_plain && (is_transformed || was_stored_so)
 }
 
-/// Whether the head of a GET's answer belongs to the version and the bytes that were asked for. On success the body
-/// is exactly `range`; else kind and reason.
+/// Whether the head of a GET's answer belongs to the version and the bytes that were asked for. On success the body is exactly `range`;
+/// else the error has kind and reason.
 pub(crate) fn check_get(
     status: StatusCode,
     headers: &HeaderMap,
@@ -251,8 +252,8 @@ pub(crate) fn check_get(
     }
 }
 
-/// The head of the answer to a GET of the `asked` bytes, of this version or of whichever there is: the object's metadata, and how many bytes
-/// the body has. A whole object does not answer for bytes from its middle.
+/// The head of the answer to a GET of the `asked` bytes, of this version or of any: the object's metadata, and the length of the body. A
+/// whole object does not answer a request for bytes from its middle.
 pub(crate) fn first_of(
     status: StatusCode,
     headers: &HeaderMap,

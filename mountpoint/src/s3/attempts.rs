@@ -24,15 +24,15 @@ pub(crate) struct Attempts<'a> {
     /// Length of the body that is sent or received.
     bytes: u64,
     patience: Patience,
-    /// Part of what the log says of outages.
+    /// Whether the log's lines about outages count this call.
     is_watched: bool,
-    /// The call failed since the store answered it last.
+    /// The call has failed since the store's last answer to it.
     fails: bool,
     refreshed: bool,
     corrected: bool,
-    /// The store may not know the question for the checksum of an object.
+    /// The request leaves out the question for the object's checksum, which the store may not know.
     leaves_checksums: bool,
-    /// An attempt before this one may have done what was asked.
+    /// An earlier attempt may have carried out the request.
     pub(crate) ambiguous: bool,
     slot: Option<Slot<'a>>,
     takes_slots: bool,
@@ -40,8 +40,8 @@ pub(crate) struct Attempts<'a> {
 }
 
 impl<'a> Attempts<'a> {
-    /// The first of them. `bytes` is the body's length: it names the lane, and its time at the minimal rate is added to the time
-    /// of each exchange. A line that others fill, too, gives each exchange longer.
+    /// Begins with the first attempt. `bytes` is the body's length: it decides the lane, and its time at the minimal rate is added to the
+    /// time of each exchange. On a line that other transfers fill, too, each exchange has longer.
     pub(crate) fn new(
         wire: &'a Wire,
         operation: &'static str,
@@ -80,7 +80,7 @@ impl<'a> Attempts<'a> {
         Self { lane, ..self }
     }
 
-    /// Exempts the call from the limit on retries: its own are rare, and wait long for the store.
+    /// Exempts the call from the limit on retries: such calls are rarely repeated, and wait long for the store.
     pub(crate) fn without_slots(self) -> Self {
         Self { takes_slots: false, ..self }
     }
@@ -108,7 +108,7 @@ impl<'a> Attempts<'a> {
         is_asked.then(checksum_mode)
     }
 
-    /// How long the attempt that begins now may wait for what.
+    /// The limits of waiting for the attempt that begins now.
     pub(crate) fn clocks(&self) -> Clocks {
         let timeouts = &self.wire.config.timeouts;
         let rate = timeouts.rate_min.max(1);
@@ -152,14 +152,14 @@ impl<'a> Attempts<'a> {
         self.wire.clock.sleep(wait).await;
         self.slot = self.take_slot().await;
         if self.patience.left(self.wire.clock.now()).is_zero() {
-            // A machine that is busy overslept: the answer of the store says more than a request without time.
+            // A busy machine overslept: the store's last answer tells more than a request without time would.
             return Err(self.give_up(failure.error));
         }
         self.attempt += 1;
         Ok(())
     }
 
-    /// Waits for a slot, until the last attempts begin: they need none.
+    /// Waits for a slot, until the last attempts begin, which need none.
     async fn take_slot(&self) -> Option<Slot<'a>> {
         if !self.takes_slots {
             return None;
@@ -172,14 +172,14 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Progress was made since the last failure: patience begins anew.
+    /// Notes progress since the last failure: patience begins anew.
     pub(crate) fn progressed(&mut self) {
         self.patience.progressed();
         self.answered();
     }
 
-    /// An answer brought nothing for `quiet`, and another request for the same goes out, which does not count as a try. Gives the final error once the time
-    /// of the call is over.
+    /// Takes in that an answer brought no byte for `quiet`, and that another request for the same bytes goes out, which does not count as a
+    /// try. Gives the final error once the time of the call is over.
     pub(crate) fn silent(&mut self, quiet: Duration) -> Result<()> {
         let now = self.wire.clock.now();
         if self.patience.silent(now, quiet) {
@@ -203,7 +203,7 @@ impl<'a> Attempts<'a> {
         self.answered();
     }
 
-    /// Tells the log when an outage begins: what fails, where, and what to look at.
+    /// Logs the beginning of an outage: the error, the endpoint, and what to look at.
     fn watch(&mut self, error: &Error, now: std::time::Instant) {
         if !self.is_watched {
             return;
@@ -227,7 +227,7 @@ impl<'a> Attempts<'a> {
         );
     }
 
-    /// The store answered: an outage is over.
+    /// Takes in that the store answered: an outage is over.
     fn answered(&mut self) {
         self.fails = false;
         if !self.is_watched {
@@ -244,7 +244,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Failures that are ours to mend, each at most once in a call: stale credentials, a wrong clock, a header that the store does not know.
+    /// Mends failures that are the engine's own, each at most once in a call: stale credentials, a wrong clock, a header that the store
+    /// does not know.
     async fn cure(&mut self, failure: &Failure) -> bool {
         let code = failure.error.code();
         let reads = matches!(self.operation, "HeadObject" | "GetObject");
@@ -279,7 +280,7 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// A HEAD's refusal has no code; it may be about credentials or not. That of an expired token is 400.
+/// Whether a refused HEAD, which has no code, may be about credentials. An expired token is answered 400.
 fn may_be_about_credentials(error: &Error) -> bool {
     match (error.kind(), error.code()) {
         (ErrorKind::Denied, code) => code.is_none_or(is_about_credentials),

@@ -38,11 +38,11 @@ use crate::s3::{
 };
 use crate::sync::{Arc, Mutex};
 
-/// The proof of the bucket is tried this often, so that a dead endpoint is known within seconds ...
+/// Attempts at the proof of the bucket, so that a dead endpoint is known within seconds ...
 const PROOF_ATTEMPTS: u32 = 3;
-/// ... and a silent one within this, which is less than a command waits for its mount.
+/// ... and their time, so that a silent endpoint is known before the command gives up its mount.
 const PROOF_MAX: std::time::Duration = std::time::Duration::from_secs(26);
-/// A source of the region has this long.
+/// The longest time that a source of the region may take.
 const REGION_MAX: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// One bucket of a real store.
@@ -52,8 +52,8 @@ pub struct S3Client {
 }
 
 impl S3Client {
-    /// Finds region and credentials, and lists one key under the prefix to prove that the bucket is there and ours
-    /// to read. Must be called within a tokio runtime.
+    /// Finds region and credentials, and lists one key under the prefix to prove that the bucket is there and may be read. Must be called
+    /// within a tokio runtime.
     ///
     /// # Errors
     /// `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
@@ -63,7 +63,7 @@ impl S3Client {
         proof.map(|()| client)
     }
 
-    /// The same for a caller that asks on where the bucket is not proven: the client that was asked last, and what became of the proof.
+    /// Does the same for a caller that goes on if the bucket is not proven: returns the last client, and the result of the proof.
     ///
     /// # Errors
     /// `InvalidRequest` (the configuration).
@@ -124,7 +124,7 @@ impl S3Client {
         Ok((Arc::new(client), proof))
     }
 
-    /// A client of a bucket that was proven before, in this region. Without a request: it works on where store and credentials are away.
+    /// A client of a bucket that was proven before, in this region. Makes no request, so it works while store and credentials are away.
     ///
     /// # Errors
     /// `InvalidRequest` (the configuration).
@@ -171,7 +171,7 @@ impl S3Client {
         self.wire.abilities.demands_md5()
     }
 
-    /// Whether objects are answered only without the question for their checksums.
+    /// Whether the store answers for objects only without the request for their checksums.
     pub fn refuses_checksum_mode(&self) -> bool {
         self.wire.abilities.refuses_checksum_mode()
     }
@@ -186,7 +186,7 @@ impl S3Client {
         self.wire.abilities.oddities.has_seen(Oddity::IfMatch)
     }
 
-    /// Whether the store decompresses what is compressed, for clients that do not tell it to leave that.
+    /// Whether the store decompresses compressed objects for clients that do not refuse that.
     pub fn decompresses(&self) -> bool {
         self.wire.abilities.decompresses()
     }
@@ -206,7 +206,8 @@ impl S3Client {
         call.await.map_err(|error| error.log(&self.wire.metrics))
     }
 
-    /// The same of what stores an object: a read of it can be compared, even if the store keeps another kind of checksum, or none.
+    /// Logs likewise for a request that stores an object, and keeps the object's checksum: a read can then be compared even if the store
+    /// keeps another kind of checksum, or none.
     async fn stored(
         &self,
         key: &ObjectKey,
@@ -220,7 +221,7 @@ impl S3Client {
         Ok(stored)
     }
 
-    /// Notes that the store takes equal parts only, if that is its answer.
+    /// Notes that the store takes equal parts only, if its answer says so.
     async fn learning<T>(&self, completed: impl Future<Output = Result<T>>) -> Result<T> {
         completed.await.inspect_err(|error| {
             if error.wants_equal_parts() {
@@ -229,7 +230,7 @@ impl S3Client {
         })
     }
 
-    /// One page of one key, with less patience than requests have later.
+    /// Proves the bucket by a listing of one key, with less patience than later requests have.
     async fn prove(&self) -> Result<()> {
         let request =
             ListObjects { prefix: self.wire.config.prefix.clone(), max_keys: 1, ..ListObjects::default() };
@@ -238,11 +239,11 @@ impl S3Client {
     }
 }
 
-/// Takes in what the profile says.
+/// Adds the settings of the profile.
 async fn with_profile(config: &mut Config) {
     profile::complete(config).await;
     for setting in [&mut config.region, &mut config.endpoint_url] {
-        // A variable may end in the line end of the file that it was read from.
+        // The value of a variable may end in the line end of a file from which it was read.
         *setting = setting.take().map(|it| it.trim().to_owned()).filter(|it| !it.is_empty());
     }
 }
@@ -406,7 +407,7 @@ impl ObjectClient for S3Client {
         Box::pin(self.logged(async move {
             let replaces = Replaces::Version(id.etag.clone());
             match guarded(&self.wire, Write::Delete, &id.key, &replaces, delete).await {
-                // Gone, or another version: a key that is gone is what was asked for.
+                // The key is gone or has another version; if it is gone, the request is fulfilled.
                 Err(error) if *error.kind() == ErrorKind::Changed && error.http_status().is_none() => {
                     match head::head_object(&self.wire, &id.key).await {
                         Err(gone) if *gone.kind() == ErrorKind::NotFound => Ok(()),

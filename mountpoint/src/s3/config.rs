@@ -38,9 +38,9 @@ pub struct Config {
     pub sign_requests: bool,
     /// Take credentials from this profile and nowhere else.
     pub profile: Option<String>,
-    /// Sign with these, and ask no source of credentials.
+    /// Sign with these credentials, and ask no source.
     pub credentials: Option<Credentials>,
-    /// Files that credentials may come from: whichever changes is read again with the next request.
+    /// Files that credentials may come from: a file that changes is read again with the next request.
     pub credential_files: Vec<PathBuf>,
     /// Trust the certificates of this PEM file instead of the system's.
     pub ca_bundle: Option<PathBuf>,
@@ -70,7 +70,7 @@ pub struct Config {
     /// Throughput to aim for, in bytes per second: how many connections are worth having. Doubling it doubles them, up to
     /// `connections_max`.
     pub throughput_target: u64,
-    /// How long to wait for what.
+    /// The limits of waiting.
     pub timeouts: Timeouts,
 }
 
@@ -79,13 +79,13 @@ pub struct Config {
 pub struct Timeouts {
     /// One TCP (and TLS) handshake with one address. Doubling it finds farther hosts, and dead ones later.
     pub connect: Duration,
-    /// No byte in either direction until the first byte of the answer, in every attempt: a store that takes so long answers the next one no
-    /// sooner. Doubling it spares slow stores a retry, and finds hung ones later.
+    /// The longest silence before the first byte of the answer, in every attempt: a store that takes longer would answer the next attempt
+    /// no sooner. Doubling it spares slow stores a retry, and finds hung ones later.
     pub first_byte: Duration,
-    /// CompleteMultipartUpload, from the last byte sent to the whole answer's last: a store joins ten thousand parts in it, and may be
-    /// silent meanwhile. Doubling it spares slow stores a second request, and keeps a close waiting for lost answers longer.
+    /// CompleteMultipartUpload, from the last byte sent to the whole answer's last: a store may join ten thousand parts in this time, and
+    /// may be silent meanwhile. Doubling it spares slow stores a second request, and keeps a close waiting for lost answers longer.
     pub complete: Duration,
-    /// No byte in either direction during a body. Doubling it tolerates longer pauses, and finds dead connections later.
+    /// The longest silence during a body. Doubling it tolerates longer pauses, and finds dead connections later.
     pub stall: Duration,
     /// A call fails this long after the store was lost to it (`--operation-timeout`); an outage that ends a few seconds earlier fails nothing. One exchange on a connection has the same time, and what its body needs at `rate_min`; on a line that others
     /// fill, too, it has longer, as long as it gets its share (`share.rs`). Waiting in the queue for a connection counts as neither, for as
@@ -95,25 +95,25 @@ pub struct Timeouts {
     pub idle: Duration,
     /// How long the addresses of a name are believed. Doubling it asks DNS half as often, and finds new ones later.
     pub resolve: Duration,
-    /// Bytes per second that a body must at least make on average, so that one that trickles ends in an error: alone, or together with
-    /// all that share the line. Doubling it finds a store that trickles sooner, and asks for a line that is twice as fast.
+    /// The least average rate of a body in bytes per second, alone or together with all bodies that share the line, so that a store that
+    /// trickles ends in an error. Doubling it finds a store that trickles sooner, and asks for a line that is twice as fast.
     pub rate_min: u64,
 }
 
 impl Timeouts {
     /// The least silence of a store that ends an attempt.
     const SILENCE_MIN: Duration = Duration::from_secs(5);
-    /// The most: what answers later than CompleteMultipartUpload may is not at work.
+    /// The most silence of a store: one that answers later than CompleteMultipartUpload may is not at work.
     const SILENCE_MAX: Duration = Duration::from_secs(300);
 
-    /// Sets `operation`; and `first_byte`, so that a store that falls silent is asked again before the time is up.
+    /// Sets `operation`, and `first_byte` so that a silent store is asked again before the time is up.
     pub fn patience(&mut self, operation: Duration) {
         self.operation = operation;
         self.first_byte = (operation / 2).clamp(Self::SILENCE_MIN, Self::SILENCE_MAX);
     }
 
-    /// How long after `operation` a call that fails ends at the latest: a body that comes has a limit of its own, and waits for a connection count
-    /// as nothing.
+    /// The longest time after `operation` in which a failing call ends: a body under way has a limit of its own, and waits for a connection
+    /// do not count.
     pub fn tail(&self) -> Duration {
         (2 * self.first_byte).max(Duration::from_secs(30))
     }
@@ -171,8 +171,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Connections unless told otherwise: as many parts as a fast reader keeps in flight, and as many small requests as a
-    /// walk of a tree does.
+    /// The default number of connections: enough for the parts of a fast reader, and for the small requests of a walk through a tree.
     const CONNECTIONS: usize = 64;
     /// The share of the memory target that the network's buffers may hold.
     const MEMORY_SHARE: u64 = 16;

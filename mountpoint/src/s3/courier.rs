@@ -15,7 +15,7 @@ impl Courier {
     /// The status of the answer.
     ///
     /// # Errors
-    /// A sentence that says why there is none.
+    /// A sentence that says why there is no answer.
     pub async fn post(self, request: Request<Bytes>) -> Result<u16, String> {
         let request = request.map(SdkBody::from);
         let request = HttpRequest::try_from(request).map_err(|error| error.to_string())?;

@@ -31,7 +31,7 @@ fn by_library(text: &str, format: Format) -> Option<SystemTime> {
     SystemTime::try_from(DateTime::from_str(text, format).ok()?).ok().map(whole_second)
 }
 
-/// Whichever form it is, HTTP's or that of ISO 8601.
+/// Reads a date in any form of HTTP or ISO 8601.
 fn tolerant(text: &str) -> Option<SystemTime> {
     if text.len() > TEXT_MAX || !text.is_ascii() {
         return None;
@@ -59,7 +59,7 @@ fn iso(text: &str) -> Option<SystemTime> {
 fn by_words(text: &str) -> Option<SystemTime> {
     let is_name = |word: &str| word.starts_with(|c: char| c.is_ascii_alphabetic());
     let mut words: Vec<&str> = text.split([' ', ',', '\t']).filter(|word| !word.is_empty()).collect();
-    // Nov 6 08:49:37 1994: that name is of no day.
+    // "Nov 6 08:49:37 1994" begins with a month, not with a day.
     let is_month = words.len() == 4 && words[2].contains(':') && !words[1].contains('-');
     if words.len() > 1 && is_name(words[0]) && !is_month {
         words.remove(0);

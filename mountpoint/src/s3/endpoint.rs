@@ -208,7 +208,7 @@ fn refused(message: String) -> Error {
     Error::new(ErrorKind::InvalidRequest, "endpoint").message(message)
 }
 
-/// Regions under one administration, as AWS's endpoint rules have them.
+/// A partition: regions under one administration, as in AWS's endpoint rules.
 struct Partition {
     name: &'static str,
     suffix: &'static str,

@@ -15,13 +15,13 @@ pub enum ErrorKind {
     NotFound,
     /// No such bucket.
     NoSuchBucket,
-    /// The store knows us, or does not, and says no (403; after one refresh of the credentials).
+    /// The store refuses the request (403), even after one refresh of the credentials.
     Denied,
-    /// No credentials could be had.
+    /// No source has credentials.
     NoCredentials,
     /// The object is another version than the one that was asked for (412, or an answer with another ETag or size).
     Changed,
-    /// An object is there, and none may be replaced; of a copy, also: another version than the one to be replaced is there, or none.
+    /// An object is there, and none may be replaced. From a copy, also: the version to be replaced is not there.
     Exists,
     /// The object is in an archive tier and must be restored first.
     Archived,
@@ -39,7 +39,7 @@ pub enum ErrorKind {
     Corrupt,
     /// The answer makes no sense: broken XML, missing headers, a range that was not requested.
     BadAnswer,
-    /// The store does not encrypt as the user asked: what it took lies there otherwise, or was given up.
+    /// The store does not encrypt as the user asked: the object is stored without it, or the upload was given up.
     NotEncrypted,
     /// The operation may or may not have happened.
     Unknown,
@@ -51,7 +51,7 @@ pub enum ErrorKind {
     TooLarge,
 }
 
-/// An error of the S3 room: kind, what was tried on what, and what the store said.
+/// An error of the S3 room: kind, operation, key, and the store's answer.
 // Boxed: a Result that carries it stays small on the paths where nothing fails.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
@@ -111,13 +111,13 @@ impl Error {
         self
     }
 
-    /// Adds a message in our words, when the store said nothing.
+    /// Adds a message in our words, if the store sent none.
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.0.message = Some(message.into());
         self
     }
 
-    /// Whether the store's code or message has this word, given in small letters, in whatever letters.
+    /// Whether the store's code or message has this word, which is given in small letters, in any case.
     pub fn mentions(&self, word: &str) -> bool {
         let texts = [&self.0.code, &self.0.message];
         texts.into_iter().flatten().any(|text| text.to_ascii_lowercase().contains(word))
@@ -146,7 +146,7 @@ impl Error {
         self.0.source.as_ref()?.downcast_ref()
     }
 
-    /// An attempt of it may have done what was asked, whatever the last one was answered.
+    /// Marks that an attempt may have carried out the request, whatever the answer to the last one.
     pub fn unsettled(mut self) -> Self {
         self.0.unsettled = true;
         self
@@ -158,13 +158,13 @@ impl Error {
         self
     }
 
-    /// Whether the log has a line about it: then the caller writes no second one.
+    /// Whether the log has a line about the error: then the caller writes no second one.
     pub fn is_logged(&self) -> bool {
         self.0.logged
     }
 
-    /// Writes its line: operation, key, what the store said, the request's id, and what to look at next. Answers that a program may ask
-    /// for have none: a key that is missing, taken, or changed.
+    /// Writes the log line of the error: operation, key, the store's answer, the request's id, and what to look at next. Everyday answers
+    /// get no line: a key that is missing, taken, or changed.
     pub(crate) fn log(mut self, metrics: &Metrics) -> Self {
         if !matches!(self.0.kind, ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists) {
             let status = self.0.status.map_or_else(|| "none".to_owned(), |status| status.to_string());
@@ -175,7 +175,7 @@ impl Error {
         self
     }
 
-    /// Bytes of a GET have this checksum, and the store says that one. `then` is what happens next.
+    /// The error of a GET whose bytes have the checksum `ours` instead of the store's. `then` says what happens next.
     pub(crate) fn corrupt(key: &ObjectKey, ours: Checksum, theirs: Checksum, then: &str) -> Self {
         let (name, ours, theirs) = (theirs.algorithm.name(), ours.to_base64(), theirs.to_base64());
         Self::new(ErrorKind::Corrupt, "GetObject").key(key).message(format!(
@@ -188,7 +188,7 @@ impl Error {
         self.0.kind == ErrorKind::Corrupt
     }
 
-    /// Writes its line in the log, where no request failed.
+    /// Writes the log line of an error without a failed request.
     pub(crate) fn said(mut self) -> Self {
         tracing::warn!("{self}; {}", self.advice());
         self.0.logged = true;
@@ -238,20 +238,20 @@ impl Error {
         }
     }
 
-    /// The store refused an upload because its parts differ in size.
+    /// Whether the store refused an upload because its parts differ in size.
     pub(crate) fn wants_equal_parts(&self) -> bool {
         let says = ["same length", "same size"].into_iter().any(|words| self.mentions(words));
         self.0.operation == "CompleteMultipartUpload" && self.0.kind == ErrorKind::InvalidRequest && says
     }
 
-    /// Whether an object may be there all the same: a request that makes one was sent, and no answer settles what became of it.
-    /// Beside the kind, which tells of the last attempt alone.
+    /// Whether an object may be there all the same: a request that makes one was sent, and no answer tells its outcome. The kind alone
+    /// tells only about the last attempt.
     pub fn may_have_stored(&self) -> bool {
         let makes_object = matches!(self.0.operation, "PutObject" | "CompleteMultipartUpload" | "CopyObject");
         makes_object && (self.0.unsettled || self.leaves_doubt())
     }
 
-    /// Whether the kind alone says that the request was not refused.
+    /// Whether the kind alone leaves open what became of the request.
     fn leaves_doubt(&self) -> bool {
         matches!(
             self.0.kind,
@@ -336,7 +336,7 @@ fn escape_but_quotes(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// Has no `source`: what lies below stands in the line already, and would be printed twice.
+/// There is no `source`: the line has the errors below already, and they would be printed twice.
 impl StdError for Error {}
 
 #[cfg(test)]

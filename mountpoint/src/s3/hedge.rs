@@ -13,11 +13,11 @@ use crate::sync::Mutex;
 
 /// The number of last answers from which the limit is learned. No answer is late before there are that many.
 const SAMPLES: usize = 64;
-/// How often, in answers, it is learned anew.
+/// The number of answers after which the limit is learned anew.
 const EVERY: u64 = 16;
 /// Index of the sample that sets the limit, in order of time: 19 of 20 are faster.
 const TELLING: usize = SAMPLES * 19 / 20;
-/// How much later than that is late. Doubling it halves the requests that are sent in vain where times spread widely.
+/// The factor by which a late answer exceeds that time. Doubling it halves the requests that are sent in vain where times spread widely.
 const TIMES: u32 = 2;
 /// The least limit: a busy machine adds this much, without any fault of the store.
 const LEAST: Duration = Duration::from_millis(50);
@@ -25,9 +25,9 @@ const LEAST: Duration = Duration::from_millis(50);
 const BODY_TIMES: u32 = 10;
 /// The least silence of a body that is a stall.
 const BODY_LEAST: Duration = Duration::from_millis(500);
-/// Extra requests at most, as a share of all. One request in a hundred of a sound store is slow.
+/// The most extra requests, as a share of all. One request in a hundred of a sound store is slow.
 const SHARE: f64 = 0.02;
-/// The most that may be saved up, in a quiet hour, for requests at once.
+/// The most extra requests that may be saved up in a quiet hour.
 const SAVED_MAX: f64 = 4.0;
 
 /// The limit past which an answer is late, and the requests that may still be spent on late ones.
@@ -70,11 +70,12 @@ impl Learned {
 }
 
 impl Hedge {
-    /// Returns once an answer that is awaited since `sent` says is late and another request may be sent: at most once, and perhaps never.
+    /// Returns once the answer to a request, sent at the time in `sent`, is late and another request may be sent: at most once, and perhaps
+    /// never.
     pub(crate) async fn late(&self, clock: &Clock, sent: &OnceLock<Instant>) {
         let Some(late) = self.0.lock().late else { return std::future::pending().await };
         loop {
-            // Before it is sent it waits for a connection, as another one would.
+            // Before it is sent, the request waits for a connection, as a second one would.
             let left = match sent.get() {
                 Some(sent) => late.saturating_sub(clock.now().saturating_duration_since(*sent)),
                 None => late,
@@ -87,13 +88,13 @@ impl Hedge {
         self.or_never().await;
     }
 
-    /// How long a body may bring nothing, if enough is known of the store.
+    /// The longest silence of a body that is not a stall, if enough is known of the store.
     pub(crate) fn body_patience(&self) -> Option<Duration> {
         self.0.lock().late.map(|late| (late * BODY_TIMES).max(BODY_LEAST))
     }
 
-    /// Returns once a body that brings nothing from now on stalls and its rest may be asked for anew, with the time of the silence; perhaps
-    /// never.
+    /// Returns once a body that brings no byte from now on counts as stalled and its rest may be asked for anew, with the time of the
+    /// silence; perhaps never.
     pub(crate) async fn stalled(&self, clock: &Clock, patience: Option<Duration>) -> Duration {
         let Some(patience) = patience else { return std::future::pending().await };
         clock.sleep(patience).await;
@@ -107,12 +108,12 @@ impl Hedge {
         }
     }
 
-    /// The store asks for less.
+    /// Takes in that the store throttles.
     fn throttled(&self) {
         self.0.lock().saved = 0.0;
     }
 
-    /// Learns from an answer, which began so long after its request was sent.
+    /// Learns from an answer, which began `waited` after its request was sent.
     pub(crate) fn answered(&self, status: StatusCode, waited: Duration) {
         if status.is_success() {
             self.0.lock().answered(waited);

@@ -36,9 +36,9 @@ pub enum StoreKind {
 /// The fate of a condition on a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
-    /// The store keeps it; or refuses it with 501, which shows at the first request.
+    /// The store keeps the condition; or refuses it with 501, which shows at the first request.
     Kept,
-    /// The store ignores it, or did in releases that are in use: it is sent, and a HEAD asks first.
+    /// The store ignores the condition, or did in releases that are in use: the condition is sent, and a HEAD asks first.
     Ignored,
     /// The store answers 501.
     Refused,
@@ -95,7 +95,7 @@ pub(crate) struct Profile {
     pub(crate) copy: Conditions,
     /// Conditions on DeleteObject: If-Match alone.
     pub(crate) delete: Conditions,
-    /// The bucket stands in the path: the host name of a bucket is one more thing to configure there, and often is not.
+    /// The bucket stands in the path: such a store often has no host names for buckets, since these need configuration.
     pub(crate) path_style: bool,
     /// The region to sign for if no setting names one.
     pub(crate) region: &'static str,
@@ -137,7 +137,7 @@ impl StoreKind {
         // Conditions on copies and deletes came to AWS in 2025, long after those on uploads.
         let others = Profile { copy: IGNORED, delete: IGNORED, ..like_aws };
         let own_names = Profile { path_style: true, ..others };
-        // If-Match is not looked at where the key is gone: the object would be made.
+        // The store ignores If-Match if the key is gone: it would make the object.
         let if_there = Conditions { version: Condition::Ignored, ..KEPT };
         match self {
             Self::Aws => like_aws,
@@ -146,7 +146,7 @@ impl StoreKind {
             Self::Versitygw => Profile { put: if_there, complete: if_there, ..own_names },
             // CloudServer's PutObject and CompleteMultipartUpload look at no condition.
             Self::Scality => Profile { put: IGNORED, complete: IGNORED, ..own_names },
-            // The gateway looks at it on PutObject; on CompleteMultipartUpload only since 2025.
+            // The gateway keeps the condition on PutObject; on CompleteMultipartUpload only since 2025.
             Self::Ceph => Profile { complete: IGNORED, ..own_names },
             Self::Garage => Profile { put: IGNORED, complete: IGNORED, region: "garage", ..own_names },
             // R2 documents conditions of PutObject, and none of CompleteMultipartUpload.
@@ -237,7 +237,7 @@ impl StoreKind {
             _ if server.starts_with("versitygw") => Some(Self::Versitygw),
             _ if has("x-guploader-") => Some(Self::Gcs),
             _ if server.starts_with("ceph object gateway") || has("x-rgw-") => Some(Self::Ceph),
-            // A proxy may have put its name in place of the gateway's. Transactions are tx, digits, and names behind dashes.
+            // A proxy may have replaced the gateway's name. Transaction ids are "tx", digits, and names behind dashes.
             _ => {
                 let id = text(headers, "x-amz-request-id")?;
                 (id.starts_with("tx0000") && id.contains('-')).then_some(Self::Ceph)

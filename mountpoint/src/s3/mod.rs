@@ -58,7 +58,7 @@ use crate::buffer::{Block, BlockMut, Fill};
 use crate::checksum::Checksum;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 
-/// The answer of this room.
+/// Result of a request.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// A boxed future: one allocation per request to the store, never per read.
@@ -66,20 +66,20 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// A bucket, seen through the operations a file system needs.
 ///
-/// Every implementation passes the exam in `testing::exam`. Each call retries what is worth retrying, within its own
-/// deadline; an error that comes out is final for this call.
+/// Every implementation passes the exam in `testing::exam`. Each call repeats failures that may pass, within its own deadline; an error is
+/// final for this call.
 pub trait ObjectClient: Debug + Send + Sync + 'static {
-    /// Bytes that went to the store and came from it so far, where the client counts them: what grows is at work.
+    /// Bytes moved to and from the store so far, if the client counts them: while the number grows, the store is at work.
     fn moved(&self) -> u64 {
         0
     }
 
-    /// The checksum of all bytes of this version, if an answer to this client has said it lately.
+    /// The checksum of all bytes of this version, if a recent answer to this client had it.
     fn checksum(&self, _id: &ObjectId) -> Option<Checksum> {
         None
     }
 
-    /// The parts that the store takes, as far as it is known: asked for each file anew.
+    /// The limits of parts, as far as they are known. Each new file asks for them.
     fn part_limits(&self) -> PartLimits {
         PartLimits::default()
     }
@@ -90,7 +90,7 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
     /// One page of a listing, in the store's order.
     fn list_objects<'a>(&'a self, request: &'a ListObjects) -> BoxFuture<'a, Result<ListPage>>;
 
-    /// Receives a range of one object version into `into`, which has room for exactly that range from where it stands.
+    /// Receives a range of one object version into `into`, which has room for exactly that range.
     ///
     /// On success `into` is full. The ETag, the date, the Content-Range and the length of every answer are checked: bytes
     /// of another version never reach `into` (`Changed` is the error). A body that breaks off or stalls is
@@ -115,7 +115,7 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
     /// the client has then already looked (HEAD) and could not tell.
     fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>>;
 
-    /// Gives an upload up and frees its parts. One that is gone already is a success.
+    /// Aborts an upload and frees its parts. An upload that is gone already is a success.
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>>;
 
     /// Uploads that were started under this prefix and neither completed nor aborted.
@@ -139,8 +139,8 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
         unsupported("GetObjectTagging")
     }
 
-    /// The store copies an object of at most 5 GiB by itself. `NotFound`, `Changed`: the source is gone, or another version. `Exists`: what is
-    /// under the new key is not what may be replaced. `Unknown`: the copy may be there, and the client has looked and could not tell.
+    /// The store copies an object of at most 5 GiB by itself. `NotFound`, `Changed`: the source is gone, or another version. `Exists`: the
+    /// object under the new key may not be replaced. `Unknown`: the copy may be there, and the client has looked and could not tell.
     fn copy_object<'a>(&'a self, _request: &'a CopyObject) -> BoxFuture<'a, Result<Stored>> {
         unsupported("CopyObject")
     }
@@ -214,7 +214,7 @@ pub struct GetFirst {
     pub etag: Option<ETag>,
     /// The offset of the first byte to read.
     pub from: u64,
-    /// The object has as many bytes as there is room for, as far as is known: no range is named, because most stores say no checksum of one.
+    /// The object is believed to fit the room as a whole: no range is named, because most stores give no checksum for a range.
     pub is_whole: bool,
 }
 
@@ -255,7 +255,7 @@ pub struct CopyObject {
     pub source: ObjectId,
     /// The size in bytes.
     pub size: u64,
-    /// The checksum of the source, if it is known: by that a copy is known whose answer is lost.
+    /// The checksum of the source, if it is known: it identifies a copy whose answer is lost.
     pub checksum: Option<String>,
     /// The key of the copy.
     pub to: ObjectKey,
@@ -354,6 +354,6 @@ pub struct Stored {
     /// The checksum the store answered with, as it spelled it, if it did: for one PUT that of the bytes, for a
     /// multipart object possibly a composite (`value-N`).
     pub checksum: Option<String>,
-    /// The time of the object as the store says it, or else that of its answer; in whole seconds, and perhaps one beside the other.
+    /// The time of the object by the store, or else the time of the answer; in whole seconds, which may differ by one.
     pub modified: Option<SystemTime>,
 }

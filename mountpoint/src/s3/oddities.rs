@@ -3,7 +3,7 @@
 use crate::object::ObjectKey;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// A way in which answers differ from those of S3, which the engine makes up for.
+/// A way in which answers differ from those of S3, and with which the engine copes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Oddity {
     /// An object's answer without an ETag.
@@ -14,9 +14,9 @@ pub(crate) enum Oddity {
     NoLength,
     /// A listing with entries that can't be shown.
     BadEntries,
-    /// If-Match is refused although the object is the one that is meant.
+    /// If-Match is refused although the object is the right version.
     IfMatch,
-    /// If-None-Match is refused where nothing is, most likely for a delete marker.
+    /// If-None-Match is refused although no object is there, most likely for a delete marker.
     Markers,
 }
 
@@ -30,7 +30,7 @@ pub(crate) struct Oddities {
 }
 
 impl Oddities {
-    /// An answer was so. The first one of its kind is logged.
+    /// Notes an odd answer. The first one of its kind is logged.
     pub(crate) fn saw(&self, oddity: Oddity, key: Option<&ObjectKey>, detail: &str) {
         if self.seen[oddity as usize].fetch_add(1, Relaxed) > 0 {
             return;
@@ -54,7 +54,7 @@ impl Oddities {
         tracing::warn!(key = key.map(tracing::field::display), detail, "{meaning} (logged once)");
     }
 
-    /// Whether an answer was so.
+    /// Whether an answer had this oddity.
     pub(crate) fn has_seen(&self, oddity: Oddity) -> bool {
         self.seen[oddity as usize].load(Relaxed) > 0
     }

@@ -3,13 +3,13 @@
 
 use std::time::{Duration, Instant};
 
-/// How long failures without a success last before they are an outage. Doubling it keeps shorter ones out of the log.
+/// How long failures without a success last before they are an outage. Doubling it keeps shorter outages out of the log.
 const BEGINS_AFTER: Duration = Duration::from_secs(2);
 
 /// The state of the store, as all calls together see it.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
-    /// The last answer that was no failure of the store's.
+    /// The time of the last answer that was not a failure of the store.
     answered: Option<Instant>,
     failing: Option<Failing>,
 }
@@ -30,10 +30,10 @@ pub(crate) struct Over {
 }
 
 impl Outage {
-    /// An attempt failed that more time may mend; its call has had no answer since `lost`. `first` of its call. Says since
-    /// when the store is away, if that is to be told now.
+    /// Takes in a failed attempt that more time may mend; its call has had no answer since `lost`. `first`: the call's first failure.
+    /// Returns since when the store is away, if the log should say so now.
     pub(crate) fn failed(&mut self, now: Instant, lost: Instant, first: bool) -> Option<Duration> {
-        // Others had answers since this one was sent: its silence says nothing of the store.
+        // Other calls had answers since this one was sent: its silence tells nothing about the store.
         let since = if self.answered.is_some_and(|answered| answered > lost) { now } else { lost.min(now) };
         let failing = self.failing.get_or_insert(Failing { since, calls: 0, told: false });
         failing.since = failing.since.min(since);
@@ -46,7 +46,7 @@ impl Outage {
         Some(away)
     }
 
-    /// The store answered. Says that an outage is over, if one was reported.
+    /// Takes in an answer of the store. Returns the outage that is over, if one was reported.
     pub(crate) fn answered(&mut self, now: Instant) -> Option<Over> {
         self.answered = Some(now);
         let failing = self.failing.take().filter(|f| f.told)?;

@@ -27,9 +27,9 @@ use crate::s3::{
 };
 use crate::sync::Arc;
 
-/// A question is asked this often, where the store is too busy to answer ...
+/// Attempts at a question while the store is too busy to answer ...
 const ATTEMPTS: u32 = 3;
-/// ... and within this time.
+/// ... and their time.
 const WITHIN: Duration = Duration::from_secs(15);
 
 /// A request to the bucket, or to one of its keys.
@@ -87,7 +87,7 @@ impl ProbeAnswer {
         (meta.unwrap_or_else(|| answer::meta_of(&self.headers, 0)), says_length)
     }
 
-    /// Whether `Last-Modified` is spelt as HTTP wants it; `None` without one.
+    /// Whether `Last-Modified` has HTTP's own form; `None` without that header.
     #[must_use]
     pub fn has_plain_date(&self) -> Option<bool> {
         let date = self.header("last-modified")?;
@@ -120,7 +120,7 @@ pub struct Signed {
 }
 
 impl S3Client {
-    /// Asks, and takes whatever is answered.
+    /// Asks a question, and returns any answer.
     ///
     /// # Errors
     /// `NoCredentials`; `Network`, `Timeout`, `Throttled`, `ServerError` after some attempts; `BadAnswer` (no HTTP).
@@ -222,7 +222,7 @@ impl S3Client {
         Ok(Bucket { pool: Arc::clone(&self.wire.pool), wire })
     }
 
-    /// PutObject with If-None-Match, whatever is known of the store.
+    /// Sends PutObject with If-None-Match, whatever is known of the store.
     ///
     /// # Errors
     /// `Exists`: the store keeps the condition; `Unsupported`: it refuses it. And what every request may meet.
@@ -231,7 +231,7 @@ impl S3Client {
         put::put_object(&self.wire, &PutObject { object, ..request.clone() }, true).await
     }
 
-    /// CompleteMultipartUpload with If-None-Match, whatever is known of the store.
+    /// Sends CompleteMultipartUpload with If-None-Match, whatever is known of the store.
     ///
     /// # Errors
     /// The same as [`Self::put_if_absent`].
@@ -259,7 +259,7 @@ fn seconds_ahead(theirs: SystemTime, ours: SystemTime) -> i64 {
     }
 }
 
-/// The source that a person can look at; steps on the way to it have no name here.
+/// The name of a source that a person can look at; intermediate steps have none.
 fn source_name(feature: &Feature) -> Option<&'static str> {
     Some(match feature {
         Feature::CredentialsCode => "this program",

@@ -5,7 +5,7 @@ use crate::object::ETag;
 /// The object that a request may replace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Replaces {
-    /// Whatever is there.
+    /// Any object, or none.
     #[default]
     Anything,
     /// No object (If-None-Match: *); `Exists` if one is there.

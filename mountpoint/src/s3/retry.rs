@@ -7,11 +7,12 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::s3::ErrorKind;
 use crate::sync::Mutex;
 
-/// No wait before the second attempt is longer; it doubles with each attempt.
+/// The longest wait before the second attempt; it doubles with each attempt.
 const SCALE: Duration = Duration::from_millis(200);
-/// No wait of ours is longer. A store that names a time gets that.
+/// The longest wait of ours. If a store names a time, that time counts.
 const CAP: Duration = Duration::from_secs(5);
-/// Bytes that are refused as damaged twice more are damaged here, and sending them again does not help.
+/// Attempts at bytes that are refused as damaged: after three refusals they are damaged on this machine, and sending them again does not
+/// help.
 const CORRUPT_ATTEMPTS: u32 = 3;
 
 /// Whether this kind of failure passes by itself.
@@ -21,7 +22,7 @@ pub(crate) fn is_transient(kind: &ErrorKind) -> bool {
         | ErrorKind::Timeout
         | ErrorKind::Network
         | ErrorKind::ServerError
-        // The bytes were damaged on their way; they are sent, or asked for, again.
+        // The bytes were damaged on their way: they are moved again.
         | ErrorKind::Corrupt => true,
         ErrorKind::NotFound
         | ErrorKind::NoSuchBucket
@@ -40,7 +41,7 @@ pub(crate) fn is_transient(kind: &ErrorKind) -> bool {
     }
 }
 
-/// How often a request that fails so is tried at most; `None`: time alone is the limit.
+/// The most attempts of a request with this kind of failure; `None`: time alone is the limit.
 fn attempts_limit(kind: &ErrorKind, attempts_max: Option<u32>) -> Option<u32> {
     match kind {
         ErrorKind::Corrupt => Some(attempts_max.unwrap_or(CORRUPT_ATTEMPTS).min(CORRUPT_ATTEMPTS)),
@@ -49,21 +50,21 @@ fn attempts_limit(kind: &ErrorKind, attempts_max: Option<u32>) -> Option<u32> {
     }
 }
 
-/// How long to wait after `attempts` attempts (1 or more): full jitter, `random` being uniform in 0..1. A store that names a
-/// time gets it, and the jitter behind it, so that not all come back in one moment.
+/// How long to wait after `attempts` attempts (1 or more): full jitter, `random` being uniform in 0..1. If the store names a time, the wait
+/// is that time and the jitter, so that not all requests come back at one moment.
 fn backoff(attempts: u32, random: f64, retry_after: Option<Duration>) -> Duration {
     let ceiling = SCALE.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(CAP);
     retry_after.unwrap_or_default().saturating_add(ceiling.mul_f64(random.clamp(0.0, 1.0)))
 }
 
-/// One failed attempt, as far as it says when the next one is due.
+/// A failed attempt, as far as it decides when the next one is due.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Miss<'a> {
     pub(crate) kind: &'a ErrorKind,
     pub(crate) now: Instant,
-    /// The time before `now` since the store was heard last.
+    /// The time since the last byte from the store, before `now`.
     pub(crate) silent: Duration,
-    /// How long it waited in the queue for a connection, which is not the store's fault.
+    /// The attempt's wait in the queue for a connection, which is not the store's fault.
     pub(crate) queued: Duration,
     pub(crate) retry_after: Option<Duration>,
     /// Whether more time would not help.
@@ -72,9 +73,9 @@ pub(crate) struct Miss<'a> {
 
 /// How long one call goes on trying. Pure.
 ///
-/// The time begins when the store was lost: with the first failure, or with the silence before it. A call that moves
-/// bytes may last as long as they need. The last attempts begin in the [`Patience::reserve`] before the time is up, so that a store which
-/// comes back before that is found, and one that stays silent has ended the call when the time is up.
+/// The time begins when the store is lost: with the first failure, or with the silence before it. A call that moves bytes may last as long
+/// as they need. The last attempts begin in the [`Patience::reserve`] before the time is up, so that a store that comes back before that is
+/// noticed, and the call on a silent store ends when the time is up.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
     limit: Duration,
@@ -84,8 +85,8 @@ pub(crate) struct Patience {
     lost: Option<Instant>,
 }
 
-/// The time that is kept for an answer to the last attempt; a quarter of shorter limits. Doubling it finds slower stores that come back late, and
-/// rides out outages that are shorter by as much.
+/// The time that is kept for the answer to the last attempt; a quarter of shorter limits. Doubling it notices slower stores that come back
+/// late, and shortens the outages that fail nothing by as much.
 const RESERVE: Duration = Duration::from_secs(5);
 
 impl Patience {
@@ -105,7 +106,7 @@ impl Patience {
         (self.attempts, self.lost) = (1, None);
     }
 
-    /// Since when the store is lost to this call.
+    /// The time since which the store is lost to this call.
     pub(crate) fn lost(&self) -> Option<Instant> {
         self.lost
     }
@@ -114,18 +115,18 @@ impl Patience {
         RESERVE.min(self.limit / 4)
     }
 
-    /// How long an attempt that begins now may hear nothing of the store before the time of the call is up.
+    /// The longest silence of an attempt that begins now, before the time of the call is up.
     pub(crate) fn left(&self, now: Instant) -> Duration {
         self.lost.map_or(self.limit, |lost| (lost + self.limit).saturating_duration_since(now))
     }
 
-    /// How long until the last attempts begin.
+    /// The time until the last attempts begin.
     pub(crate) fn before_last(&self, now: Instant) -> Duration {
         self.left(now).saturating_sub(self.reserve())
     }
 
-    /// How long an attempt that begins now may wait for its answer; `most`, if there is time. One behind the first makes room for another, unless
-    /// too little is left for two.
+    /// How long an attempt that begins now may wait for its answer: `most`, if there is time. An attempt after the first leaves time for
+    /// another, unless too little is left for two.
     pub(crate) fn silence(&self, now: Instant, most: Duration) -> Duration {
         let before_last = self.before_last(now);
         match self.lost {
@@ -134,7 +135,7 @@ impl Patience {
         }
     }
 
-    /// An attempt failed: how long to wait before the next one; `None`: that was the last.
+    /// Takes in a failed attempt: returns the wait before the next one; `None`: it was the last.
     pub(crate) fn missed(&mut self, miss: &Miss<'_>, random: f64) -> Option<Duration> {
         let lost = match self.lost {
             Some(lost) => lost + miss.queued,
@@ -154,15 +155,16 @@ impl Patience {
         }
     }
 
-    /// An attempt was left after a silence of `quiet`, for another one that does not count as a try: whether there is time for that.
+    /// Takes in that an attempt was left after a silence of `quiet`, for another one that does not count as a try. Returns whether there is
+    /// time for that.
     pub(crate) fn silent(&mut self, now: Instant, quiet: Duration) -> bool {
         self.lost.get_or_insert_with(|| now.checked_sub(quiet).unwrap_or(now));
         !self.left(now).is_zero()
     }
 }
 
-/// Limits how many retries run at once, in proportion to the calls under way, so that a store in trouble is not hit by all
-/// calls at once. A retry without a free slot waits in a queue; it never fails for lack of one.
+/// Limits how many retries run at once, in proportion to the calls under way, so that not all calls hit a store in trouble at once. A retry
+/// without a free slot waits in a queue; it never fails for lack of one.
 #[derive(Debug)]
 pub(crate) struct Slots {
     free: Semaphore,
@@ -182,9 +184,9 @@ pub(crate) type Slot<'a> = SemaphorePermit<'a>;
 #[derive(Debug)]
 pub(crate) struct Call<'a>(&'a Slots);
 
-/// Retries that always have a slot ...
+/// The least number of slots ...
 const SLOTS_MIN: usize = 4;
-/// ... and of how many calls one may be a retry.
+/// ... and the number of calls for each further slot.
 const CALLS_PER_SLOT: usize = 4;
 
 /// The number of slots for this number of calls.
@@ -217,7 +219,7 @@ impl Slots {
             self.free.add_permits(wanted - counts.slots);
             counts.slots = wanted;
         } else if wanted < counts.slots {
-            // Slots in use go when they are free and the next call begins or ends.
+            // Slots in use are removed once they are free and the next call begins or ends.
             counts.slots -= self.free.forget_permits(counts.slots - wanted);
         }
     }
@@ -229,7 +231,7 @@ impl Drop for Call<'_> {
     }
 }
 
-/// Random numbers for the jitter: nothing that has to be secret.
+/// Random numbers for the jitter, which need not be secret.
 #[derive(Debug)]
 pub(crate) struct Dice(Mutex<fastrand::Rng>);
 

@@ -8,8 +8,8 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::{ETag, ObjectId};
 use crate::sync::Mutex;
 
-/// Versions that are remembered, half a KiB each; the oldest goes beyond it. Doubling it lets twice as many files be looked at between the
-/// look at a file and its open.
+/// The most versions that are remembered, half a KiB each; beyond it the oldest is dropped. Doubling it lets twice as many files be looked
+/// at between the look at a file and its open.
 const KNOWN_MAX: usize = 4096;
 
 /// Checksums that the store said lately.
@@ -23,14 +23,15 @@ struct Known {
 }
 
 impl Sums {
-    /// An answer about this version came. What it says counts more than what earlier ones said.
+    /// Learns from an answer about this version. It counts more than earlier answers.
     pub(crate) fn learn(&self, id: &ObjectId, status: StatusCode, headers: &HeaderMap) {
         if let Some(sum) = of_whole_object(status, headers, &id.etag) {
             self.put(id, sum);
         }
     }
 
-    /// All bytes of this version have this checksum. An upload does not know its second: the first version that is asked for by its ETag is it.
+    /// Notes the checksum of all bytes of this version. An upload does not know the second of its date: the first version that is asked for
+    /// by this ETag gets the checksum.
     pub(crate) fn put(&self, id: &ObjectId, sum: Checksum) {
         if !id.etag.is_none() {
             self.0.lock().put(plain(id), sum);
@@ -44,7 +45,7 @@ impl Sums {
         if let Some(sum) = known.sums.get(&id) {
             return Some(*sum);
         }
-        // From here on it is this second's: some stores give one ETag to all bytes.
+        // From here on the checksum belongs to this second: some stores give one ETag to all objects.
         let sum = known.sums.remove(&ObjectId { modified: None, ..id.clone() })?;
         known.put(id, sum);
         Some(sum)
@@ -69,7 +70,7 @@ fn plain(id: &ObjectId) -> ObjectId {
     ObjectId { etag: ETag::new(id.etag.as_str().trim_matches('"')), ..id.clone() }
 }
 
-/// The checksum of all bytes of the object that an answer to a HEAD, or to a GET of all its bytes, is about. Pure.
+/// The checksum of all bytes of an object, from the answer to a HEAD, or to a GET of all its bytes. Pure.
 ///
 /// A composite is a checksum of checksums, and says nothing of bytes. In the answer to a GET with a range S3 leaves out the `-N` that shows
 /// one: there only the type counts, or the ETag of an object that was not stored in parts. A header that comes twice counts as none.

@@ -5,12 +5,12 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 /// A URL without its password and its query, as errors and the log have it.
 pub(crate) fn shown(url: &str) -> String {
     let (begin, query) = url.split_once('?').unwrap_or((url, ""));
-    // The mark may stand in a password, where it should be encoded: nothing but the scheme is sure to be none of it then.
+    // The `?` may be part of a password, where it should be encoded: then only the scheme is sure not to belong to the password.
     let sure = if query.contains('@') { begin.split(':').next().unwrap_or_default() } else { begin };
     without_password(sure)
 }
 
-/// The word without what stands between `://` and `@`.
+/// The word without user and password, which stand between `://` and `@`.
 pub(crate) fn without_password(word: &str) -> String {
     let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
     let end = rest.find('/').unwrap_or(rest.len());
@@ -35,7 +35,7 @@ pub(crate) fn encode_query(into: &mut String, text: &str) {
     into.extend(utf8_percent_encode(text, IN_QUERY));
 }
 
-/// Appends those parameters that have a value. The caller names them in alphabetical order, as signatures want them.
+/// Appends the parameters that have a value. The caller names them in alphabetical order, as signatures want them.
 pub(crate) fn push_query<'a>(
     target: &mut String,
     parameters: impl IntoIterator<Item = (&'static str, Option<&'a str>)>,

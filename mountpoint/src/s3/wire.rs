@@ -30,7 +30,7 @@ use crate::sync::{Arc, Mutex};
 
 /// Bytes of an error document that are read.
 const ERROR_MAX: usize = 64 << 10;
-/// How often more is read of a body that brought what was asked for, to find its end and let the connection serve on.
+/// The most reads behind the wanted bytes of a body, to find its end so that the connection can serve on.
 const DRAINS_MAX: usize = 4;
 
 /// The state that all requests to the bucket share.
@@ -69,7 +69,7 @@ pub(crate) struct Draft<'a> {
     pub(crate) body: Option<&'a [Bytes]>,
     /// The body's hash is signed in any case: a document that no checksum header covers.
     pub(crate) hashed: bool,
-    /// The request must not be sent twice, and goes out on a new connection, on which nothing can be mistaken for an idle one's end.
+    /// The request must not be sent twice: it goes out on a new connection, whose end can't be mistaken for that of an idle one.
     pub(crate) fresh: bool,
     /// Receives the time at which the request was sent.
     pub(crate) sent: Option<&'a OnceLock<Instant>>,
@@ -77,23 +77,23 @@ pub(crate) struct Draft<'a> {
 }
 
 impl Draft<'_> {
-    /// The same, to be sent once more.
+    /// A copy of the draft, to be sent once more.
     pub(crate) fn again(&self) -> Self {
         let (method, target, headers) = (self.method.clone(), self.target.clone(), self.headers.clone());
         Self { method, target, headers, sent: None, ..*self }
     }
 }
 
-/// How long one exchange may wait for what. Waiting in the queue for a connection has no place here: it lasts as long as others
-/// move bytes. Connecting has a limit per address.
+/// The limits of waiting in one exchange. Waiting in the queue for a connection has no place here: it lasts as long as others move bytes.
+/// Connecting has a limit per address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clocks {
     pub(crate) lane: Lane,
-    /// The time from the place in the pool on without a connection, or no byte of an answer. Connecting and silence share it.
+    /// The longest time from the place in the pool to the first byte of the answer. Connecting and silence share it.
     pub(crate) unheard: Duration,
-    /// No byte in either direction until the answer begins.
+    /// The longest silence until the answer begins.
     pub(crate) silence: Duration,
-    /// No byte in either direction from there to its end.
+    /// The longest silence from there to the end of the answer.
     pub(crate) stall: Duration,
     /// The time from the moment the request has a connection to the end of the body ...
     pub(crate) whole: Duration,
@@ -101,22 +101,22 @@ pub(crate) struct Clocks {
     pub(crate) floor: Option<Floor>,
 }
 
-/// A failed attempt: the error if it is to be the last, and what the next one should know.
+/// A failed attempt: its error, in case it is the last, and facts for the next attempt.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
     pub(crate) retry_after: Option<Duration>,
     /// The store's clock.
     pub(crate) date: Option<std::time::SystemTime>,
-    /// The store may have done what was asked.
+    /// The store may have carried out the request.
     pub(crate) ambiguous: bool,
     /// The generation of the credentials that signed the request.
     pub(crate) generation: Option<u64>,
-    /// How long nothing was heard of the store.
+    /// The time since the last byte from the store.
     pub(crate) silent: Duration,
-    /// How long it waited in the queue for a connection.
+    /// The time that the attempt waited in the queue for a connection.
     pub(crate) queued: Duration,
-    /// More time would not help: it had all there is.
+    /// More time would not help: the attempt had all there is.
     pub(crate) hopeless: bool,
 }
 
@@ -155,7 +155,7 @@ struct Context {
     generation: Option<u64>,
     started: Instant,
     attempt: u32,
-    /// The request was sent whole before, on a connection that broke without a word, and once more at once.
+    /// The whole request was sent before, on a connection that broke without an answer, and sent again at once.
     resent: bool,
     queued: Duration,
     metrics: Arc<Metrics>,
@@ -170,8 +170,8 @@ impl Wire {
 
     /// Sends `draft` and returns the head of the answer, whatever its status.
     ///
-    /// A connection that had been idle and breaks before it said anything was closed by the store meanwhile, and one that says what is
-    /// no HTTP is out of step: the request goes out again at once on a new one.
+    /// If a connection that was idle breaks before the answer, the store has closed it meanwhile; if it brings bytes that are not HTTP, it
+    /// is out of step. In both cases the request goes out again at once on a new connection.
     pub(crate) async fn exchange(&self, draft: &Draft<'_>) -> std::result::Result<Answer, Failure> {
         let held = match &self.credentials {
             Some(source) => Some(self.held(source, draft).await?),
@@ -245,11 +245,11 @@ impl Wire {
                     return Ok(answer);
                 }
                 Err(broken) => {
-                    // A store that did not get the whole request can't have done it.
+                    // A store that did not get the whole request can't have carried it out.
                     let whole = lease.has_sent_all();
-                    // Messages of TLS beside content are not an answer: its end, for example.
+                    // Messages of TLS without content, such as its end, are not an answer.
                     let silent = lease.moved.content_received() <= received;
-                    // Bytes that are not an answer are left over from the one before.
+                    // Bytes that are not an answer are left over from the earlier answer.
                     let is_unfit = broken.is_out_of_step() || silent && !matches!(broken, Broken::Expired(_));
                     if is_unfit && lease.is_reused() {
                         tracing::trace!(
@@ -297,7 +297,7 @@ impl Wire {
             true => error.message(format!("no connection to {host} became free")),
             false => error.message(format!("{host} can't be reached")),
         };
-        // Several addresses, or a name server, may have been waited for.
+        // The time may have passed with several addresses or a name server.
         let silent =
             self.clock.now().saturating_duration_since(context.started).saturating_sub(context.queued);
         Failure { silent, hopeless: all_busy, ..context.failure(error.source(why), false) }
@@ -318,7 +318,7 @@ impl Wire {
                 .sign(&draft.method, &draft.target, &mut headers, hash, &held.credentials, at)
                 .map_err(|e| wrong(e.into()))?;
         }
-        // Unsigned: that store's own proxies change it.
+        // This header is not signed: the store's own proxies change it.
         if draft.key.is_some() && draft.body.is_none() && self.abilities.decompresses() {
             headers.insert(http::header::ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         }
@@ -337,7 +337,7 @@ impl Wire {
 }
 
 impl Context {
-    /// The answer is here, to its end.
+    /// Notes that the whole answer has come.
     fn ended(&self) {
         let took = self.clock.now().saturating_duration_since(self.started);
         self.metrics.s3_total.of(self.operation).took(took);
@@ -373,7 +373,7 @@ impl Context {
         };
         let (silent, hopeless) = match &broken {
             Broken::Expired(Expired::Quiet(silent)) => (*silent, false),
-            // It had the whole time, and bytes moved. Behind others, it may do better on another connection.
+            // The exchange had all its time, and bytes moved. If it is behind others, it may do better on another connection.
             Broken::Expired(Expired::Deadline) => (Duration::ZERO, true),
             _ => (Duration::ZERO, false),
         };
@@ -382,7 +382,7 @@ impl Context {
 }
 
 impl Answer {
-    /// An error of this exchange, of our own making: the answer is not what it should be.
+    /// An error in our words about this exchange: the answer is not as it should be.
     pub(crate) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
         self.context
             .error(kind)
@@ -391,7 +391,7 @@ impl Answer {
             .request_id(answer::request_id(&self.headers))
     }
 
-    /// The whole body, and the connection back to the pool.
+    /// Receives the whole body, and gives the connection back to the pool.
     pub(crate) async fn collect(mut self, limit: usize) -> std::result::Result<Collected, Failure> {
         let mut whole = BytesMut::new();
         let mut first = Bytes::new();
@@ -443,7 +443,7 @@ impl Answer {
                     return Err(self.context.failure(e, true));
                 }
                 Ok(n) => {
-                    // First: with the advance a reader may have its bytes, and look at the metrics.
+                    // The count comes first: with the advance a reader may have its bytes, and look at the metrics.
                     wire.metrics.s3_bytes_received.add(n as u64);
                     wire.metrics.work.ring();
                     into.advance(n);
@@ -456,13 +456,13 @@ impl Answer {
         Ok(Filled::Whole)
     }
 
-    /// The body ended before its end.
+    /// The failure of a body that broke off.
     fn broke(&self, broken: Broken) -> Failure {
         self.lease.suspect(&broken);
         self.context.broken(broken)
     }
 
-    /// Reads what little may be left, so that the connection can serve on; else it is closed.
+    /// Reads the few bytes that may be left, so that the connection can serve on; else closes it.
     async fn finish(mut self) {
         let mut rest = [0; 256];
         for _ in 0..DRAINS_MAX {
@@ -479,7 +479,7 @@ impl Answer {
         let (status, headers, context) = (self.status, self.headers.clone(), self.context.clone());
         match self.collect(ERROR_MAX).await {
             Ok(collected) => collected.failed(wall),
-            // A page for people, as proxies send them: the status says what happened.
+            // The body is a page for people, as proxies send it: only the status counts.
             Err(failure) if *failure.error.kind() == ErrorKind::BadAnswer => {
                 Collected { status, headers, body: Bytes::new(), context }.failed(wall)
             }
@@ -508,9 +508,9 @@ impl Answer {
 /// How receiving a body ended, if not with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filled {
-    /// All of it is here.
+    /// All bytes are here.
     Whole,
-    /// The body stalls: no byte came for so long, and what is missing is to be asked for anew.
+    /// The body stalls: no byte came for this long, and the missing bytes are to be asked for anew.
     Stalls(Duration),
 }
 
@@ -524,12 +524,12 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    /// The answer makes no sense.
+    /// The failure of an answer that makes no sense.
     pub(crate) fn bad(&self, message: impl Into<String>) -> Failure {
         self.wrong(ErrorKind::BadAnswer, message)
     }
 
-    /// The answer is a success by its status, and none by what it says.
+    /// The failure of an answer whose status is a success, but not its content.
     pub(crate) fn wrong(&self, kind: ErrorKind, message: impl Into<String>) -> Failure {
         let error = self
             .context
@@ -540,14 +540,14 @@ impl Collected {
         self.context.failure(error, true)
     }
 
-    /// Whether nothing but the end of the connection ends the body: one that breaks off looks like one that is whole.
+    /// Whether only the end of the connection ends the body: then a body that breaks off looks whole.
     pub(crate) fn ends_with_connection(&self) -> bool {
         let has = |name| self.headers.contains_key(name);
         !has(http::header::CONTENT_LENGTH) && !has(http::header::TRANSFER_ENCODING)
     }
 
-    /// A success by its status, and no answer to what was asked: the error that a store tells behind status 200, when its head is sent already,
-    /// or one that makes no sense.
+    /// The failure of an answer with status 200 and another document than expected: the error that a store sends after the head, or a
+    /// document that makes no sense.
     pub(crate) fn unexpected(self, why: impl Into<String>, wall: std::time::SystemTime) -> Failure {
         match xml::error_body(&self.body).code {
             Some(_) => self.failed(wall),
@@ -555,12 +555,12 @@ impl Collected {
         }
     }
 
-    /// The error that this answer is.
+    /// The failure that this answer tells.
     pub(crate) fn failed(self, wall: std::time::SystemTime) -> Failure {
         let document = xml::error_body(&self.body);
         let region = answer::text(&self.headers, "x-amz-bucket-region").or(document.region.as_deref());
         let kind = answer::kind_of(self.status, document.code.as_deref(), region);
-        // An error behind status 200 came after the store began. What it does not know (501) it did not do.
+        // An error behind status 200 came after the store began its work. After 501 it did not begin.
         let began = self.status.is_server_error() || self.status.is_success();
         let ambiguous = (began && kind != ErrorKind::Unsupported) || self.context.resent;
         let request_id = answer::request_id(&self.headers).or(document.request_id);

@@ -18,12 +18,12 @@ pub(super) use uploads::{
     Copied, UploadMarkers, complete_document, completed, copied, upload_id, upload_page,
 };
 
-/// Bytes of a document that are read at all.
+/// The most bytes of a document that are read.
 pub(crate) const BODY_MAX: usize = 16 << 20;
 const DEPTH_MAX: usize = 16;
 /// Characters of a name that a report shows.
 const NAME_MAX: usize = 40;
-/// More than any store puts on a page (1000), for those that ignore `max-keys`.
+/// The most entries of a page: more than any store sends (1000), for stores that ignore `max-keys`.
 const ENTRIES_MAX: usize = 10_000;
 
 /// Whether a document ends with the end of the element that it begins with. False: it may have been cut.
@@ -52,7 +52,7 @@ fn name(open: &[u8]) -> &[u8] {
     &open[..open.iter().position(is_end).unwrap_or(open.len())]
 }
 
-/// Names that mean something to us; all others are one.
+/// The names that we look for; all other names are one variant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Name {
     Listing,
@@ -159,7 +159,7 @@ fn walk_text(text: &str, mut leaf: impl FnMut(&[Name], &str) -> Result<(), Strin
     let mut reader = Reader::from_str(text);
     reader.config_mut().expand_empty_elements = true;
     let mut path: Vec<Name> = Vec::with_capacity(DEPTH_MAX);
-    // One text per level, kept when its element ends: a page of a thousand keys allocates none of them twice.
+    // One text per level, which is kept when its element ends, so that a page of a thousand keys allocates no text twice.
     let mut texts: [String; DEPTH_MAX] = Default::default();
     let mut seen_root = false;
     loop {
@@ -275,7 +275,7 @@ pub(crate) struct ErrorBody {
     pub(crate) request_id: Option<String>,
 }
 
-/// Reads an error document; one that is none says nothing.
+/// Reads an error document; of another document all fields are empty.
 pub(crate) fn error_body(document: &[u8]) -> ErrorBody {
     const TEXT_MAX: usize = 1024;
     let mut found = ErrorBody::default();
@@ -296,8 +296,8 @@ pub(crate) fn error_body(document: &[u8]) -> ErrorBody {
     found
 }
 
-/// `%41+b` is `A b`: how `encoding-type=url` spells names. Not the library's decoder: it leaves a broken escape as it is, and a wrong name
-/// must be refused.
+/// `%41+b` is `A b`: how `encoding-type=url` spells names. Decodes this spelling. The library's decoder would leave a broken escape as it
+/// is, but a wrong name must be refused.
 fn url_decode(text: String) -> Result<String, String> {
     if !text.contains(['%', '+']) {
         return Ok(text);

@@ -14,7 +14,7 @@ use crate::net::tcp::{Bytes, Direction, Moved};
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// One in this many connections is kept for each lane, and never fewer than [`RESERVED_MIN`], where there are enough.
+/// The number of connections of which one is reserved for each lane; at least [`RESERVED_MIN`] are, if there are enough.
 const CONNECTIONS_PER_RESERVED: usize = 8;
 const RESERVED_MIN: usize = 2;
 
@@ -47,7 +47,7 @@ pub(crate) struct Lanes {
     /// Exchanges under way, by direction.
     receiving: AtomicUsize,
     sending: AtomicUsize,
-    /// Bulk places above the limit: each is removed when its transfer ends.
+    /// The number of bulk places above the limit: each is removed when its transfer ends.
     surplus: AtomicUsize,
     link: Mutex<Link>,
 }
@@ -57,7 +57,7 @@ struct Link {
     width: Width,
     /// Places of the bulk lane that exist, taken or free.
     places: usize,
-    /// Open connections, with what was counted of them.
+    /// Open connections, with the bytes counted so far.
     open: Vec<(Moved, Bytes)>,
     total: Bytes,
     looked: Option<(Instant, u64)>,
@@ -74,7 +74,7 @@ pub(crate) struct LaneSlot {
     _in_all: Option<OwnedSemaphorePermit>,
 }
 
-/// One of those that share the line in a direction, until it is dropped.
+/// A guard: until it is dropped, an exchange counts among those that share the line in a direction.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     lanes: Arc<Lanes>,
@@ -147,7 +147,7 @@ impl Lanes {
         LaneSlot { lanes: Arc::clone(self), lane, in_lane: in_lane.ok(), _in_all: in_all.ok() }
     }
 
-    /// A connection was opened: what it carries counts from now on.
+    /// Takes in a new connection: its bytes count from now on.
     pub(crate) fn opened(&self, moved: &Moved) {
         let mut link = self.link.lock();
         link.count();
@@ -169,7 +169,7 @@ impl Lanes {
         }
     }
 
-    /// An exchange is under way on the line, which moves most of its bytes in this direction.
+    /// Counts an exchange that moves most of its bytes in this direction.
     pub(crate) fn exchange(self: &Arc<Self>, direction: Direction) -> Exchange {
         self.under_way(direction).fetch_add(1, Relaxed);
         Exchange { lanes: Arc::clone(self), direction }
@@ -182,7 +182,8 @@ impl Lanes {
         }
     }
 
-    /// Divides the bytes since the last look by the exchanges that share the line. They change all the time: each look makes the shares truer.
+    /// Divides the bytes since the last look by the exchanges that share the line. Their number changes all the time: each look makes the
+    /// shares more exact.
     fn share(&self, link: &mut Link) {
         let Bytes { received, sent } = link.count();
         link.received.look(received, self.receiving.load(Relaxed));
@@ -199,7 +200,7 @@ impl Lanes {
         self.bulk_busy.load(Relaxed) > 0
     }
 
-    /// Looks at what moved since the last look, and fits the places to it. False when there is nothing to see.
+    /// Counts the bytes since the last look, and adapts the places. False if no bulk transfer is under way.
     pub(crate) fn look(&self, now: Instant) -> bool {
         let (busy, wanted) = (self.bulk_busy.load(Relaxed), self.bulk_waiting.load(Relaxed) > 0);
         let mut link = self.link.lock();
@@ -224,7 +225,7 @@ impl Lanes {
         true
     }
 
-    /// Bulk places that exist: the limit, or more while what ran before runs on.
+    /// Bulk places that exist: the limit, or more while earlier transfers run on.
     #[cfg(test)]
     fn places(&self) -> usize {
         self.link.lock().places
@@ -288,11 +289,10 @@ impl Drop for Waits<'_> {
 
 /// Bytes of a request that the kernel may have taken and not sent yet.
 const BUFFERED_MAX: u64 = 4 << 20;
-/// No body is given longer to leave the kernel's buffers: a dead connection must be found out while there is time for
-/// another attempt.
+/// The longest time for a body to leave the kernel's buffers: a dead connection must be noticed while there is time for another attempt.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 
-/// How long the end of a body of `bytes` may still be on its way when the kernel has taken all of it.
+/// How long the end of a body of `bytes` may still be in the kernel's buffers once the kernel has taken all of it.
 pub(crate) fn drains_in(bytes: u64, rate: Option<f64>) -> Duration {
     let Some(rate) = rate else { return Duration::ZERO };
     Duration::try_from_secs_f64(bytes.min(BUFFERED_MAX) as f64 / rate.max(1.0))

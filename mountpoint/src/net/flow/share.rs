@@ -20,7 +20,7 @@ pub(crate) struct Carried {
 }
 
 impl Carried {
-    /// Bytes that moved until now, and the exchanges under way since the last look. The more looks, the truer the shares.
+    /// Bytes that moved until now, and the exchanges under way since the last look. The more looks, the more exact the shares.
     pub(crate) fn look(&mut self, all: u64, under_way: usize) {
         self.each += all.saturating_sub(self.all) as f64 / under_way.max(1) as f64;
         self.all = all;
@@ -45,9 +45,9 @@ pub(crate) struct Floor {
 pub(crate) enum Verdict {
     /// The transfer has its share of a line that is slow, or busy: it goes on.
     GoesOn,
-    /// The others move, and it lags: another connection may do better.
+    /// The others move bytes, and this transfer lags: another connection may do better.
     Behind,
-    /// The line as a whole is below the floor: nothing would do better.
+    /// The line as a whole is below the floor: another connection would not help.
     Below,
 }
 

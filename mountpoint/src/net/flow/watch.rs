@@ -1,5 +1,5 @@
-//! Waits with a limit: an exchange ends when no byte moves for a while, or when its time is up. On a line that others fill, too, its time
-//! is longer.
+//! Waits with a limit: an exchange ends when no byte moves for a while, or when its time is up. On a line that other transfers fill, too,
+//! an exchange has longer.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use crate::sync::Arc;
 /// look makes the wait longer by one such step at most. Doubling it finds silence an eighth sooner, for twice the wakes of a long transfer.
 const LOOKS: u32 = 4;
 
-/// Looks now and then whether bytes still move, those that the kernel holds included. Costs nothing per byte: the timer compares counts
+/// Looks now and then whether bytes still move, including those that the kernel holds. It costs nothing per byte: the timer compares counts
 /// when it fires.
 pub(crate) struct Watch {
     clock: Clock,
@@ -43,7 +43,7 @@ struct Sharing {
     seen: Option<(Instant, Carried)>,
 }
 
-/// Why the wait ended.
+/// The reason for which the wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Expired {
     /// No byte in either direction for this long.
@@ -92,14 +92,14 @@ impl Watch {
         }
     }
 
-    /// A body of `bytes` is sent on one of these connections: before its answer it may be quiet for as much longer as the
-    /// end of the body needs to leave this machine.
+    /// Prepares for a body of `bytes` on one of these connections: before its answer, the connection may be quiet for the time that the end
+    /// of the body needs to leave this machine.
     pub(crate) fn draining(self, lanes: &Arc<Lanes>, bytes: u64) -> Self {
         Self { draining: (bytes > 0).then(|| (Arc::clone(lanes), bytes)), ..self }
     }
 
-    /// The connection is one of those on this line: at the deadline it goes on while it has its share of a line that is above the floor.
-    /// Most of its bytes move in `direction`.
+    /// Makes the connection one of several on a line: at the deadline it goes on while it has its share of a line above the floor. Most of
+    /// its bytes move in `direction`.
     pub(crate) fn sharing(self, lanes: &Arc<Lanes>, floor: Floor, direction: Direction) -> Self {
         let (exchange, began) = (lanes.exchange(direction), self.seen.of(direction));
         Self { sharing: Some(Sharing { exchange, floor, began, seen: None }), ..self }
@@ -113,7 +113,7 @@ impl Watch {
         }
     }
 
-    /// Ready when the wait is over. Call when there is nothing to do but wait.
+    /// Ready when the wait is over. Call it when there is nothing to do but wait.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {
         loop {
             if let Some(timer) = &mut self.timer

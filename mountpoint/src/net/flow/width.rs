@@ -11,9 +11,9 @@ pub(crate) const EVERY: Duration = Duration::from_millis(500);
 /// The throughput that a connection should have, in bytes per second. Doubling it leaves half as many bulk connections on a slow link; a
 /// link that carries this times the most connections is never narrowed.
 const FLOOR: f64 = 1e6;
-/// No fewer than this, however slow the link is.
+/// The least width, however slow the link is.
 pub(crate) const LEAST: usize = 4;
-/// Looks that a trial is judged by.
+/// The number of looks by which a trial is judged.
 const LOOKS: u32 = 4;
 /// A narrower width is kept if it carries this share of what the wider one did ...
 const AS_GOOD: f64 = 0.8;
@@ -66,7 +66,7 @@ impl Average {
 }
 
 impl Width {
-    /// All of `most`, until the link is known.
+    /// A decision that allows `most` connections, until the link is known.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
@@ -92,7 +92,7 @@ impl Width {
     /// Looks at the line: since the last look `bytes` moved on `busy` bulk connections; `wanted`: more bulk waits.
     pub(crate) fn look(&mut self, now: Instant, took: Duration, bytes: u64, busy: usize, wanted: bool) {
         if busy == 0 || bytes == 0 || took.is_zero() {
-            // Idle, or the store is away: neither says anything of the link.
+            // The link is idle, or the store is away: neither tells anything about the link.
             self.steady = Average::default();
             return;
         }
@@ -101,7 +101,7 @@ impl Width {
         // A look at the beginning of an outage sees little: fall slowly, rise at once.
         self.rate = Some(self.rate.map_or(rate, |before| rate.max(before * FALL)));
         if let Some(trial) = &mut self.trial {
-            // Requests that ran when the trial began run on; it is judged by what the tried width carries when it is used.
+            // Earlier requests run on when a trial begins; the trial is judged only by looks at which the tried width is in use.
             let used = busy <= self.limit && (wanted || busy == self.limit);
             if used {
                 trial.seen.add(throughput);
@@ -117,7 +117,7 @@ impl Width {
         let rate = before / busy as f64;
         let worth = ((before / FLOOR).ceil() as usize).clamp(LEAST.min(self.most), self.most);
         if rate >= FLOOR * BETTER {
-            // Each carries plenty: as many as may be.
+            // Each connection carries plenty: allow as many as useful.
             self.limit = self.limit.max(worth);
             return;
         }
@@ -128,7 +128,7 @@ impl Width {
         let (next, back_to) = if rate >= FLOOR {
             return;
         } else if narrower < busy && narrower < self.limit {
-            // Should it carry less, the store is slow on each connection, and needs them all.
+            // If the narrower width carries less, the store is slow on each connection, and needs all of them.
             (narrower, self.most)
         } else if wanted && self.limit < self.most {
             ((self.limit * 2).min(self.most), self.limit)

@@ -1,4 +1,4 @@
-//! The memory of a TLS connection: what came from the wire, content that waits for a reader, and what is to be sent.
+//! The memory of a TLS connection: bytes from the wire, content that waits for a reader, and bytes to be sent.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ pub(super) struct Received {
 
 impl Received {
     pub(super) fn new() -> Self {
-        // Not `resize`: so the pages of a connection that receives little stay untouched.
+        // This is not a `resize`, so that the pages of a connection that receives little stay untouched.
         Self { bytes: vec![0; RECEIVE + RECORD_MAX], range: 0..0 }
     }
 
@@ -26,7 +26,7 @@ impl Received {
         self.range.is_empty()
     }
 
-    /// All that came and was not given back.
+    /// The bytes that came and were not given back.
     pub(super) fn filled(&mut self) -> &mut [u8] {
         &mut self.bytes[self.range.clone()]
     }
@@ -56,8 +56,8 @@ impl Received {
     }
 }
 
-/// Content that rustls gave and for which the reader had no room: the rest of a record, or what came before a write. It is never more than
-/// [`Received`] holds, because nothing is received while some is left.
+/// Content from rustls for which the reader had no room: the rest of a record, or content that came before a write. It is never more than
+/// [`Received`] holds, because no byte is received while content is left here.
 #[derive(Default)]
 pub(super) struct Kept {
     bytes: Vec<u8>,
@@ -121,7 +121,7 @@ impl ToSend {
     /// Memory of `room` bytes at least, behind what waits.
     pub(super) fn spare(&mut self, room: usize) -> &mut [u8] {
         if self.bytes.len() - self.range.end < room {
-            // Else the memory would grow for as long as something is left, however little that is. As much was sent as is copied.
+            // Without this the memory would grow for as long as a byte is left. At most as many bytes are copied as were sent.
             if self.range.start > self.range.len() {
                 self.bytes.copy_within(self.range.clone(), 0); // copy: records that the kernel does not take
                 self.range = 0..self.range.len();

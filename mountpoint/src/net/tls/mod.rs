@@ -33,7 +33,7 @@ use crate::sync::Arc;
 /// Sessions that are kept for later connections: rustls's default. A store is one name, or one for each bucket.
 const SESSIONS: usize = 256;
 
-/// A stream that is encrypted on the wire.
+/// A TLS stream over TCP.
 pub(super) type TlsStream = stream::TlsStream<Tcp>;
 
 /// The certificates that the client trusts, and the sessions that later connections resume.
@@ -55,8 +55,8 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads the bundles now, so that what is wrong with them is known at start. The system's roots alone are read when they
-    /// are first needed: a mount over HTTP does not pay for them.
+    /// Reads the bundles now, so that faults in them show at the start. The system's roots alone are read when they are first needed: a
+    /// mount over HTTP does not pay for them.
     pub(super) fn new(ca_bundle: Option<&Path>, extra: &[PathBuf]) -> Result<Self> {
         let tls = Self::default();
         if ca_bundle.is_some() || !extra.is_empty() {
@@ -72,7 +72,7 @@ impl Tls {
         Ok(tls)
     }
 
-    /// The handshake with `host`, whose certificate must say so.
+    /// Makes the handshake with `host`, whose certificate must name it.
     pub(super) async fn connect(&self, host: &str, tcp: Tcp) -> io::Result<TlsStream> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;
@@ -96,7 +96,7 @@ fn bundle(path: &Path) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-/// A system without roots verifies nothing: each handshake then says so.
+/// Reads the system's roots. Without roots no certificate can be verified, and each handshake fails with that reason.
 fn system() -> RootCertStore {
     let system = rustls_native_certs::load_native_certs();
     let mut roots = RootCertStore::empty();

@@ -16,7 +16,7 @@ use crate::sync::Arc;
 /// caller limits the time.
 ///
 /// # Errors
-/// `InvalidData` with the error of rustls: the store is not to be trusted, or does not speak TLS. Those of `wire`.
+/// `InvalidData` with the error of rustls: the store is not to be trusted, or does not speak TLS. Also the errors of `wire`.
 pub(super) async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
     client: &Client,
     name: ServerName<'static>,
@@ -27,7 +27,7 @@ pub(super) async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
         UnbufferedClientConnection::new(Arc::clone(&client.config), name.clone()).map_err(invalid)?;
     let mut session = Session::new(rustls, moved);
     loop {
-        // A store that sends content before it has heard a request: it is kept, and the connection serves none.
+        // The store sent content before it got a request: the content is kept, and the connection serves no request.
         let progress = session.open(&mut ReadBuf::new(&mut []));
         let sent = wire.write_all(session.to_send.bytes()).await;
         session.to_send.sent(session.to_send.bytes().len());
@@ -40,7 +40,8 @@ pub(super) async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
             }
             Err(error) => {
                 if error == rustls::Error::DecryptError {
-                    // The store took up a session of TLS 1.2 and has other keys for it: it would again, and for ever.
+                    // The store resumed a session of TLS 1.2 for which it has other keys. It would do so again each time, so the session is
+                    // dropped.
                     client.sessions.remove_tls12_session(&name);
                 }
                 return Err(invalid(error));

@@ -20,7 +20,7 @@ use crate::net::tls::buffers::{Kept, Received, ToSend};
 pub(super) const CONTENT_MAX: usize = 16 << 10;
 /// Bytes that a record has besides its content at most: a header, a nonce, a type and a tag.
 pub(super) const OVERHEAD: usize = 5 + 8 + 1 + 16;
-/// Bytes of records without content that may come in a row: two of the longest session tickets, and then some. rustls limits empty records, key
+/// The most bytes of records without content in a row: more than two of the longest session tickets. rustls limits empty records, key
 /// updates and warnings by number. Doubling it lets a store waste twice the time.
 pub(super) const SILENT_MAX: usize = 256 << 10;
 
@@ -33,20 +33,20 @@ pub(in crate::net) struct Agreed {
     pub(in crate::net) certificate: Option<CertificateDer<'static>>,
 }
 
-/// How far rustls came with what was received.
+/// The state of rustls after it worked on the received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// Content left.
+    /// Content moved to the reader.
     Content,
     /// The handshake waits for the store.
     Handshaking,
-    /// Nothing is left to open, and content may be sent.
+    /// No record is left to open, and content may be sent.
     Open,
-    /// The store said that it sends no more, and so did the client.
+    /// Both sides have announced that they send no more.
     Over,
 }
 
-/// The cause why nothing more is read, as often as a reader asks.
+/// The reason for which no more bytes can be read; a reader may ask for it again.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
     Rustls(rustls::Error),
@@ -130,7 +130,7 @@ impl Session {
         }
     }
 
-    /// `None` before the end of the handshake.
+    /// The agreement of the handshake; `None` before its end.
     pub(super) fn agreed(&self) -> Option<Agreed> {
         let chain = self.rustls.peer_certificates();
         Some(Agreed {
@@ -153,15 +153,15 @@ impl Session {
         self.silent > SILENT_MAX
     }
 
-    /// Opens what came, until content moved into `buf` or nothing is left to open. What `buf` has no room for is kept.
+    /// Opens received records, until content moved into `buf` or no record is left. Content for which `buf` has no room is kept.
     ///
     /// # Errors
-    /// The store is not to be trusted, or broke a rule. What rustls has to say about it is in [`Session::to_send`].
+    /// The store is not to be trusted, or broke a rule. The alert of rustls is in [`Session::to_send`].
     pub(super) fn open(&mut self, buf: &mut ReadBuf<'_>) -> Result<Progress, rustls::Error> {
         self.run(buf, None)
     }
 
-    /// Seals `content`, of at most [`CONTENT_MAX`] bytes, as a record behind what waits. Content that came before is kept.
+    /// Seals `content`, of at most [`CONTENT_MAX`] bytes, as a record behind the waiting bytes. Content that came before is kept.
     ///
     /// # Errors
     /// `Ok(Err(_))`: the keys are used up. Otherwise as [`Session::open`].
@@ -177,13 +177,13 @@ impl Session {
         }))
     }
 
-    /// Queues the answer to a key update, which rustls holds back until something else is sent: a reader may never send again.
+    /// Queues the answer to a key update. rustls holds the answer back until something else is sent, and a reader may never send again.
     ///
     /// # Errors
     /// The same as [`Session::open`].
     pub(super) fn answer(&mut self) -> Result<(), rustls::Error> {
         if self.rustls.protocol_version() == Some(ProtocolVersion::TLSv1_3) {
-            // Without room for a record rustls refuses, having queued what must go before it.
+            // Without room for a record rustls refuses it, but has queued the messages that must go before it.
             self.run_and_say(&mut |traffic, _| {
                 let _ = traffic.encrypt(&[0], &mut []);
             })?;
@@ -208,7 +208,7 @@ impl Session {
     fn run_and_say(&mut self, say: Say<'_>) -> Result<(), rustls::Error> {
         let mut nowhere = ReadBuf::new(&mut []);
         while self.run(&mut nowhere, Some(say))? == Progress::Content {}
-        // The records that it queued.
+        // Opens the records that rustls queued.
         self.run(&mut nowhere, None)?;
         Ok(())
     }
@@ -269,9 +269,9 @@ impl Session {
         }
     }
 
-    /// Takes what rustls has to tell the store behind an error: an alert, and what waited before it.
+    /// Takes the last messages of rustls after an error: an alert, and records that waited before it.
     fn last_words(&mut self) {
-        // Only then: else it would open again what it could not open.
+        // Only if rustls wants to write: else it would open the faulty record again.
         while self.rustls.wants_write() {
             let UnbufferedStatus { state, .. } = self.rustls.process_tls_records(self.received.filled());
             let Ok(ConnectionState::EncodeTlsData(mut data)) = state else { break };
@@ -287,9 +287,9 @@ impl Session {
     }
 }
 
-/// Why rustls wrote nothing.
+/// The reason for which rustls wrote nothing.
 enum Refusal {
-    /// The buffer needs so much room.
+    /// The buffer needs this much room.
     Room(usize),
     Never(io::Error),
 }
@@ -318,7 +318,8 @@ impl From<EncryptError> for Refusal {
     }
 }
 
-/// Lets `write` write behind what waits, first with this much room, then with as much as it asks for: how many bytes it wrote.
+/// Lets `write` write behind the waiting bytes, first with this much room, then with as much as it asks for. Returns the number of bytes
+/// written.
 fn append<E: Into<Refusal>>(
     to_send: &mut ToSend,
     mut room: usize,

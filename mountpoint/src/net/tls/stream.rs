@@ -11,9 +11,10 @@ use crate::net::tls::session::{Agreed, CONTENT_MAX, Failure, OVERHEAD, Progress,
 /// Bytes sealed at once: four full records, and a short one before them.
 const SEND: usize = 4 * (CONTENT_MAX + OVERHEAD) + (2 << 10);
 
-/// Bytes by which the first of several records is shorter. rustls copies content into memory that begins at a page. A copy from the same place
-/// of another page takes several times as long, because the processor takes its loads for loads of what was just stored; measured: 0.50
-/// CPU-s/GiB for encryption instead of 0.25. Blocks begin at pages and records are whole pages long, so without this every copy would.
+/// Bytes by which the first of several records is shorter. rustls copies content into memory that begins at a page. A copy from the same
+/// offset of another page takes several times as long, because the processor mistakes its loads for loads of the bytes just stored;
+/// measured: 0.50 CPU-s/GiB for encryption instead of 0.25. Blocks begin at pages and records are whole pages long, so without this every
+/// copy would be slow.
 pub(super) const SKEW: usize = 64;
 
 /// A stream that is encrypted on the wire.
@@ -23,11 +24,11 @@ pub(in crate::net) struct TlsStream<S> {
     agreed: Agreed,
     /// The client announced that it sends no more.
     is_closed: bool,
-    /// The cause why nothing more is read.
+    /// The reason for which no more bytes can be read.
     failure: Option<Failure>,
 }
 
-/// Shows no bytes: these are files.
+/// Shows no bytes, since these are contents of files.
 impl<S> std::fmt::Debug for TlsStream<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TlsStream")
@@ -38,7 +39,7 @@ impl<S> std::fmt::Debug for TlsStream<S> {
 }
 
 impl<S> TlsStream<S> {
-    /// A stream over `wire`, behind a handshake of `session` that ended so.
+    /// A stream over `wire`, after the handshake of `session` with this agreement.
     pub(super) fn new(wire: S, session: Session, agreed: Agreed) -> Self {
         Self { wire, session, agreed, is_closed: false, failure: None }
     }
@@ -48,8 +49,8 @@ impl<S> TlsStream<S> {
         &self.agreed
     }
 
-    /// Whether all that came was read, down to the parts of records, and the keys last for another request. What came and was not read is
-    /// no answer to that request. A connection of TLS 1.2 ends with its keys: it is given up before, between two requests.
+    /// Whether all received bytes were read, even parts of records, and the keys last for another request. Unread bytes can't be the answer
+    /// to that request. A connection of TLS 1.2 ends with its keys: it is closed before, between two requests.
     pub(in crate::net) fn is_at_rest(&self) -> bool {
         let Session { received, kept, has_peer_closed, .. } = &self.session;
         let has_ended = self.failure.is_some() || *has_peer_closed;
@@ -61,7 +62,7 @@ impl<S> TlsStream<S> {
         &mut self.wire
     }
 
-    /// Bytes of memory that it holds.
+    /// Bytes of memory that the stream holds.
     #[cfg(feature = "testing")]
     pub(super) fn memory(&self) -> usize {
         self.session.memory()
@@ -70,7 +71,7 @@ impl<S> TlsStream<S> {
     /// Ends the stream: nothing more is read or written.
     fn fail(&mut self, failure: Failure) -> io::Error {
         if let Failure::Flood = failure {
-            // rustls, which found no fault, has no other last word. Without room for it the connection ends without it.
+            // rustls found no fault itself, so close_notify is the last message. Without room for it, the connection ends without it.
             let _ = self.session.close();
         }
         io::Error::from(&*self.failure.insert(failure))
@@ -151,7 +152,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let read = self.poll_fill(cx, buf);
-        // Answers to key updates, and alerts. What does not go now, and an error, are the next write's.
+        // This sends answers to key updates, and alerts. The next write sends the rest, and reports an error.
         let _ = self.poll_send(cx);
         read
     }

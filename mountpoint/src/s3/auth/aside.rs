@@ -1,5 +1,6 @@
-//! Blocking work that may never end, such as a look at a file on a dead network: off the runtime's threads, one at a time, and the wait for it
-//! has a limit. Each that is under way keeps a thread of a pool that others need, so none begins before the one before it has ended.
+//! Blocking work that may never end, such as a look at a file on a dead network: such work runs off the runtime's threads, one at a time,
+//! and the wait for it has a limit. Work under way keeps a thread of a pool that others need, so no work of its kind begins before the
+//! earlier one has ended.
 
 use std::time::Duration;
 
@@ -7,11 +8,11 @@ use crate::clock::Clock;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
 
-/// A kind of such work.
+/// A kind of blocking work, of which one runs at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Aside(Arc<AtomicBool>);
 
-/// Marks work as under way until it is dropped, with the work or unbegun.
+/// A guard: the work is under way until the guard is dropped, whether or not the work has begun.
 struct UnderWay(Arc<AtomicBool>);
 
 impl Drop for UnderWay {

@@ -25,9 +25,9 @@ use crate::s3::{Config, Error, ErrorKind, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 
-/// Credentials are replaced this long before they expire ...
+/// How long before their expiry credentials are replaced ...
 const AHEAD: Duration = Duration::from_secs(300);
-/// ... and not used in their last moments.
+/// ... and how long before it they are no longer used.
 const LAST_MOMENTS: Duration = Duration::from_secs(10);
 /// The time after which credentials that never expire are read again, so that a changed file is noticed.
 const REREAD: Duration = Duration::from_secs(900);
@@ -35,9 +35,9 @@ const REREAD: Duration = Duration::from_secs(900);
 const LOOK: Duration = Duration::from_secs(5);
 /// How long a look at the files, or the wait for another request that looks, may take.
 const LOOK_MAX: Duration = Duration::from_secs(2);
-/// The rest of a source after an answer without usable credentials; requests get the same error meanwhile.
+/// The pause of a source after an answer without usable credentials; requests get the same error meanwhile.
 const REST: Duration = Duration::from_secs(10);
-/// No source may take longer.
+/// The longest time that a source may take.
 const LOAD_MAX: Duration = Duration::from_secs(10);
 
 /// The source of credentials.
@@ -48,13 +48,13 @@ pub(crate) struct Source {
     profile: Option<String>,
     given: Option<Credentials>,
     files: Vec<PathBuf>,
-    /// Looks at the files, and reads them: a home directory may be on a dead network.
+    /// Runs the looks at the files and their reading: a home directory may be on a dead network.
     looks: Aside,
     asks: Aside,
-    /// When the files were looked at. Held by the request that looks.
+    /// The time of the last look at the files. The request that looks holds the lock.
     looked: tokio::sync::Mutex<Option<Instant>>,
     clock: Clock,
-    /// The skew of the store's clock. The end of credentials is a time of the real clock; the store's is taken for it.
+    /// The skew of the store's clock. Credentials expire by the real clock, for which the store's is taken.
     skew: Arc<Skew>,
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,
@@ -64,7 +64,7 @@ pub(crate) struct Source {
     generations: AtomicU64,
 }
 
-/// Credentials, and which they are of those we ever had.
+/// Credentials, and their generation: a number that grows with each change.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) credentials: Credentials,
@@ -96,7 +96,7 @@ impl Stamp {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Age {
     Fresh,
-    /// Good for now; ask for others on the side.
+    /// Good for now; ask for new ones in the background.
     Due,
     Expired,
 }
@@ -181,7 +181,7 @@ impl Source {
         }
     }
 
-    /// A file that was read half written is whole a moment later.
+    /// Whether a file has changed. A file that was read half written is whole a moment later.
     async fn has_changed(&self, held: Option<&Held>) -> bool {
         let stamps = self.stamps().await;
         held.zip(stamps).is_some_and(|(held, stamps)| stamps != held.stamps)
@@ -206,13 +206,13 @@ impl Source {
         }
     }
 
-    /// The error of the last attempt, for requests that waited for it too: they do not wait for another attempt.
+    /// The error of the last attempt, for requests that waited for that attempt, too: they do not wait for another one.
     fn failed_just_now(&self) -> Option<String> {
         let failed = self.failed.lock();
         failed.as_ref().filter(|(until, _)| self.clock.now() < *until).map(|(_, why)| why.clone())
     }
 
-    /// The store refused generation `refused`: asks the source for others. Whether there are others now.
+    /// The store refused generation `refused`: asks the source for others. Returns whether there are others now.
     pub(crate) async fn replace(self: &Arc<Self>, refused: u64) -> bool {
         let _turn = self.loading.lock().await;
         let newer = |held: &Option<Held>| held.as_ref().is_some_and(|h| h.generation > refused);
@@ -271,7 +271,7 @@ impl Source {
     }
 
     async fn load(self: &Arc<Self>) -> Result<Held> {
-        // The stamps of before make the next look read the files again.
+        // With the old stamps, the next look reads the files again.
         let before = || self.held.lock().as_ref().map(|held| held.stamps.clone()).unwrap_or_default();
         let stamps = self.stamps().await.unwrap_or_else(before);
         let answer = match self.ask().await {
@@ -279,7 +279,7 @@ impl Source {
                 let said = DisplayErrorContext(&e).to_string();
                 tracing::debug!("credentials: {said}");
                 match (unreached(&e), &self.profile) {
-                    // Nobody configured it: it is asked wherever nothing else is.
+                    // No user configured this source: it is asked if nothing else is configured.
                     (Some(NoConnection::Connect(at, _)), None) if is_instance(at) => NONE_FOUND.to_owned(),
                     (None, None) if said.contains(OF_INSTANCE) => NONE_FOUND.to_owned(),
                     (Some(why), _) => format!("a source of credentials can't be reached: {why}"),
@@ -315,7 +315,7 @@ impl Source {
         Ok(held)
     }
 
-    /// `None`: no answer in time, or to the question before this one.
+    /// Asks the source. `None`: no answer in time, or the earlier question has no answer yet.
     async fn ask(self: &Arc<Self>) -> Option<Answer> {
         if let Some(given) = &self.given {
             return Some(Ok(given.clone()));
@@ -325,7 +325,7 @@ impl Source {
         self.asks.run(&self.clock, LOAD_MAX, move || runtime.block_on(source.ask_chain())).await
     }
 
-    /// A chain is made for each question: it keeps what it once read from files.
+    /// Asks a chain that is made for this question: a chain keeps what it once read from files.
     async fn ask_chain(&self) -> Answer {
         if let Some(answer) = printed::ask(self.profile.as_deref()).await {
             return answer;
@@ -366,7 +366,7 @@ const WHITE_SPACE: &str = "the keys begin or end in white space, such as a line 
 const BROKEN: &str = "the keys have a line end or another control character within: look at what sets AWS_ACCESS_KEY_ID, \
      AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or at ~/.aws/credentials";
 
-/// The credentials without white space at the ends; and whether there was any. A secret may hold blanks, but no line ends.
+/// The credentials without white space at their ends; and whether they had any. A secret may hold blanks, but no line ends.
 fn trimmed(found: Credentials) -> (Credentials, bool) {
     let parts = [found.access_key_id(), found.secret_access_key(), found.session_token().unwrap_or("")];
     let [key, secret, token] = [parts[0].trim(), parts[1].trim_matches(['\r', '\n']), parts[2].trim()];
@@ -377,19 +377,19 @@ fn trimmed(found: Credentials) -> (Credentials, bool) {
     (Credentials::new(key, secret, token, found.expiry(), "keys without their white space"), true)
 }
 
-/// Whether a header can carry the parts that requests name.
+/// Whether a header can carry the parts of the credentials that requests contain.
 fn is_sendable(found: &Credentials) -> bool {
     let parts = [found.access_key_id(), found.session_token().unwrap_or("")];
     parts.iter().all(|part| !part.chars().any(char::is_control))
 }
 
-/// Whether a source was asked; without one the chain says so.
+/// Whether a source is configured, by the chain's error.
 fn is_configured(error: &CredentialsError) -> bool {
     !matches!(error, CredentialsError::CredentialsNotLoaded(_))
 }
 
-/// Why no connection to a source was made that is configured: an address, a certificate, a proxy. What a source answers may repeat a
-/// secret, and stands in the log alone.
+/// The reason for which a configured source was not reached: an address, a certificate, a proxy. (A source's answer may repeat a secret,
+/// and is only in the log.)
 fn unreached(error: &CredentialsError) -> Option<&NoConnection> {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     let mut causes = causes.filter(|_| is_configured(error));

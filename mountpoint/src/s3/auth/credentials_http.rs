@@ -24,7 +24,7 @@ use crate::s3::auth::tolerant::readable;
 use crate::s3::{Config, xml};
 use crate::sync::Arc;
 
-/// No exchange lasts longer.
+/// The longest time of one exchange.
 const EXCHANGE_MAX: Duration = Duration::from_secs(60);
 
 /// Carries requests to the services that hand out credentials.
@@ -86,8 +86,8 @@ impl Connector {
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
         let request = request.try_into_http1x().map_err(user)?;
         let (mut head, body) = request.into_parts();
-        // Behind each 500 the runtime asks for the connection, to have it closed, and logs an error if it is shown none. The pool
-        // finds broken connections by itself, and an answer of 500 has broken nothing.
+        // After each answer of 500 the SDK asks for the connection, to have it closed, and logs an error if it gets none. The pool finds
+        // broken connections by itself, and an answer of 500 breaks none.
         if let Some(asked) = head.extensions.get::<CaptureSmithyConnection>() {
             asked.set_connection_retriever(|| {
                 Some(ConnectionMetadata::builder().proxied(false).poison_fn(|| {}).build())
@@ -145,7 +145,7 @@ impl Connector {
 
     async fn lease(&self, host: &Arc<Host>, fresh: bool) -> Result<Lease, ConnectorError> {
         let pool = &self.http.pool;
-        // The turn first, which lasts as long as bytes move for others: the limit is for connecting alone.
+        // The wait for a place comes first, and lasts as long as bytes move on other connections: the limit is for connecting alone.
         let place = pool.place(host, Lane::Small).await.map_err(unconnected)?;
         let lease = pool.connect(host, place, fresh);
         let leased = match self.connect {

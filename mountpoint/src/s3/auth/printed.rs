@@ -1,5 +1,5 @@
-//! Credentials that a program prints (`credential_process` of a profile), for a sandboxed engine, which starts none: its helper runs the program
-//! that the profile named before the sandbox. Without a helper the chain of `aws-config` runs it.
+//! Credentials that a program prints (`credential_process` of a profile), for a sandboxed engine, which starts no program: its helper runs
+//! the program that the profile named before the sandbox. Without a helper the chain of `aws-config` runs it.
 
 use std::borrow::Cow;
 use std::io;
@@ -52,13 +52,13 @@ pub(super) async fn ask(profile: Option<&str>) -> Option<Result<Credentials, Cre
     Some(printed.map_err(CredentialsError::provider_error))
 }
 
-/// The program of the profile that counts.
+/// The program of the profile in use.
 fn program(profiles: &ProfileSet) -> Option<&str> {
     let is_first = BEFORE.iter().all(|key| profiles.get(key).is_none());
     profiles.get("credential_process").filter(|_| is_first)
 }
 
-/// Parses the output. An error says nothing of it, since it may have a secret.
+/// Parses the output. An error repeats nothing of it, since it may have a secret.
 fn credentials(text: &str) -> io::Result<Credentials> {
     let wrong = |what: &str| io::Error::other(format!("the credential_process printed {what}"));
     let printed: Printed = serde_json::from_str(text).map_err(|_| wrong("no credentials in JSON"))?;

@@ -32,9 +32,9 @@ impl Signing {
     }
 }
 
-/// SHA-256 of nothing.
+/// SHA-256 of an empty body.
 pub(crate) const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-/// Stands in place of the hash: the body is covered by its checksum header and by TLS.
+/// The word in place of a hash: the body is covered by its checksum header and by TLS.
 pub(crate) const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
 
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
@@ -219,7 +219,7 @@ fn timestamp(at: SystemTime) -> String {
     OffsetDateTime::from(at).format(stamp).unwrap_or_default()
 }
 
-/// How far the store's clock is ahead of ours, to be added to our time before signing.
+/// The skew of the store's clock: added to our time before signing.
 #[derive(Debug, Default)]
 pub(crate) struct Skew(Mutex<Learned>);
 
@@ -240,7 +240,7 @@ impl Skew {
         theirs.unwrap_or(ours).clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + SIGNABLE)
     }
 
-    /// The store says it is `theirs` when we say `ours`.
+    /// Learns that the store's clock says `theirs` when ours says `ours`.
     pub(crate) fn learn(&self, ours: SystemTime, theirs: SystemTime) {
         let (is_behind, by) = match theirs.duration_since(ours) {
             Ok(ahead) => (false, ahead),
@@ -250,7 +250,7 @@ impl Skew {
         *learned = Learned { is_behind, by, times: learned.times + 1 };
     }
 
-    /// How often it was learned: a request that was signed before the last time may have been refused for its date.
+    /// The number of times that the skew was learned: a request signed before the last time may have been refused for its date.
     pub(crate) fn times_learned(&self) -> u64 {
         self.0.lock().times
     }

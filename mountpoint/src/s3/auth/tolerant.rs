@@ -1,4 +1,4 @@
-//! Answers of services that hand out credentials, such as the SDK reads them: it refuses what some of them say beside the keys. Pure.
+//! Answers of services that hand out credentials, made readable for the SDK, which refuses some services' words beside the keys. Pure.
 //!
 //! Enters and leaves: the body of an answer. A body without such an oddity leaves as it is.
 
@@ -42,7 +42,7 @@ fn in_utc(body: &[u8]) -> Option<Bytes> {
     is_changed.then(|| serde_json::to_vec(&document).ok().map(Bytes::from)).flatten()
 }
 
-/// A time with an offset, or without a zone, as one of UTC; `None` for one that is, and for anything else.
+/// A time with an offset, or without a zone, in UTC; `None` for a time that is in UTC already, and for other text.
 fn utc(text: &str) -> Option<String> {
     let text = text.trim();
     if DateTime::from_str(text, Format::DateTime).is_ok() {

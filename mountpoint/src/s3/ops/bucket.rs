@@ -10,7 +10,7 @@ use crate::s3::{Error, ErrorKind, Result, xml};
 /// How CreateBucket ended, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// The bucket is new; on stores that answer so for every bucket of ours, or it was ours before.
+    /// The bucket is new. Some stores also answer so if it was ours before.
     New,
     /// The bucket was ours before.
     Yours {
@@ -26,7 +26,7 @@ pub enum Created {
 pub enum Deleted {
     /// The bucket is gone.
     Gone,
-    /// Something is in it, and it stays.
+    /// The bucket is not empty, and stays.
     NotEmpty,
 }
 
@@ -51,7 +51,7 @@ pub(crate) async fn create(wire: &Wire, location: Option<&str>) -> Result<Create
         match failure.error.code() {
             Some("BucketAlreadyOwnedByYou") => {
                 attempts.succeeded();
-                // It may also have been sent twice in this attempt, on a connection that broke without a word.
+                // The request may also have been sent twice in this attempt, on a connection that broke before its answer.
                 return Ok(Created::Yours { perhaps_by_us: attempts.ambiguous || failure.ambiguous });
             }
             Some("BucketAlreadyExists") => {

@@ -25,9 +25,9 @@ pub(crate) struct Proof {
 /// Sends by `send`, which gets the proof to send. `wanted`: the user wants a checksum. `conditional`: the request has a condition, too,
 /// which is the likelier cause of a 501.
 ///
-/// A refusal that may be about checksums is tried once more with an MD5 in their place, and one that names Content-MD5 with that beside them;
-/// if that works, later uploads do so from the start. Any other answer stands: bytes that the store found damaged are not sent again without
-/// their proof.
+/// After a refusal that may be about checksums, the request is sent once more with an MD5 in their place; after one that names Content-MD5,
+/// with that beside them. If that works, later uploads do so from the start. Any other answer stands: bytes that the store found damaged
+/// are not sent again without their proof.
 pub(crate) async fn with_proof<T, F>(
     wire: &Wire,
     wanted: bool,
@@ -71,7 +71,7 @@ fn may_be_about_checksums(error: &Error, conditional: bool) -> bool {
     }
 }
 
-/// The store says that the header is missing. A digest that is wrong is another kind of error.
+/// Whether the store says that the header is missing. A wrong digest is another kind of error.
 fn demands_md5(error: &Error) -> bool {
     let is_named = || ["content-md5", "contentmd5"].into_iter().any(|name| error.mentions(name));
     *error.kind() == ErrorKind::InvalidRequest && error.http_status() == Some(400) && is_named()
@@ -94,7 +94,7 @@ pub(crate) async fn md5_hex(body: &[Bytes]) -> Option<String> {
 
 async fn md5(body: &[Bytes]) -> Option<[u8; 16]> {
     let pieces = body.to_vec();
-    // A part takes the processor for longer than a task of the runtime should.
+    // The MD5 of a part takes longer than a task of the runtime should.
     let digest = tokio::task::spawn_blocking(move || {
         let mut md5 = Md5::new();
         pieces.iter().for_each(|piece| md5.update(piece));

@@ -35,9 +35,9 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional:
     let headers = headers(replaces, &whole)?;
     let document = [Bytes::from(xml::complete_document(&request.parts))];
     let timeouts = &wire.config.timeouts;
-    // The store is asked at most once in minutes, and other retries would wait behind it.
+    // This call is exempt from the slots of retries: it asks the store at most once in minutes, and other retries would wait behind it.
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0).without_slots();
-    // A store that can't be reached is given up as early as for any other request; one that is at work has its time.
+    // An unreachable store is given up as early as for any other request; a store at work has its time.
     let end = wire.clock.now() + timeouts.operation + timeouts.complete;
     loop {
         let mut failed = match once(wire, &attempts, request, &headers, &document, end).await {
@@ -89,7 +89,7 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional:
             Next::Send => {}
         }
         if failed.ambiguous {
-            // The store may have been at work all the time: it is lost from now on, not since it fell silent.
+            // The store may have been at work all the time: it counts as lost from now on, not since it fell silent.
             failed.silent = Duration::ZERO;
         }
         if let Err(last) = attempts.again(failed).await {
@@ -102,7 +102,8 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional:
     }
 }
 
-/// The same with the ETag that the object says itself. An object of another size is not the one that was made: then there is none.
+/// The stored object with its own ETag, by a HEAD. If the object has another size, it is not the one that was made, and the ETag stays
+/// empty.
 async fn named(wire: &Wire, key: &ObjectKey, stored: Stored, size: u64) -> Stored {
     match head(wire, key).await {
         Ok((meta, _)) if meta.size == size => {
@@ -115,12 +116,12 @@ async fn named(wire: &Wire, key: &ObjectKey, stored: Stored, size: u64) -> Store
 /// The next step after an attempt that made no object, as far as its answer says. Pure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
-    /// Plainly refused, or the store gave it up: again, if it is worth it.
+    /// The store refused the request or gave it up: send it again, if that is worth it.
     Send,
-    /// No word from the store, which may still be at work: the object may appear. If it does not, again.
+    /// No answer from the store, which may still be at work: the object may appear. If it does not, send the request again.
     LookThenSend,
-    /// The upload is gone: it was completed by an attempt before, or aborted by another client. The object says which; where an attempt before
-    /// had no clear answer, it may take its time to appear.
+    /// The upload is gone: an earlier attempt completed it, or another client aborted it. The object tells which; after an earlier attempt
+    /// without a clear answer, the object may take time to appear.
     Settle { patiently: bool },
     /// The object at the key is not the one to be replaced.
     WhoseIsIt { perhaps_ours: bool },
@@ -130,7 +131,7 @@ impl Next {
     /// `doubt`: an attempt before this one had no clear answer.
     fn after(failed: &Failure, doubt: bool, conditional: bool) -> Self {
         match failed.error.kind() {
-            // The upload is there, and the object that was to be replaced is not.
+            // The upload is there, and the object to be replaced is gone.
             ErrorKind::NotFound if conditional && failed.error.code() == Some("NoSuchKey") => {
                 Self::WhoseIsIt { perhaps_ours: doubt || failed.ambiguous }
             }
@@ -142,7 +143,7 @@ impl Next {
     }
 }
 
-/// Whether the store itself says that it failed. 502 and 504 are said by what stands before it, and it may be at work behind them.
+/// Whether the store itself says that it failed. 502 and 504 come from a proxy, and the store may still be at work behind it.
 fn is_the_stores_word(error: &Error) -> bool {
     let by_a_gateway = matches!(error.http_status(), None | Some(502 | 504));
     !by_a_gateway && *error.kind() != ErrorKind::BadAnswer
@@ -213,7 +214,7 @@ struct Whole {
     algorithm: Option<ChecksumAlgorithm>,
     /// The checksums of the object, as the store may spell them; none unless every part has one.
     checksums: Vec<String>,
-    /// CRC64NVME of the whole object: what Complete is sent.
+    /// CRC64NVME of the whole object, which Complete is sent.
     full_object: Option<String>,
 }
 
@@ -227,7 +228,7 @@ impl Whole {
         };
         let whole = whole_sum(parts).unwrap_or(sums[0]).to_base64();
         let (checksums, full_object) = match algorithm {
-            // Asked for, and what a store may keep in its place.
+            // The requested algorithm, and others that a store may keep in its place.
             ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => {
                 (vec![Checksum::composite(&sums), whole], None)
             }

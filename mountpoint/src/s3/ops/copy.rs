@@ -1,7 +1,7 @@
 //! CopyObject and UploadPartCopy: the store copies bytes by itself, of exactly the version that is named.
 //!
-//! A copy takes the store as long as it takes, so the client waits for it as for a Complete. An error may come behind status 200. If the
-//! answer is lost, the client looks at the target before it gives up.
+//! The store may take long for a copy, so the client waits as for a Complete. An error may come behind status 200. If the answer is lost,
+//! the client looks at the target before it gives up.
 
 use std::fmt::Write as _;
 
@@ -62,7 +62,7 @@ pub(crate) async fn copy_object(wire: &Wire, request: &CopyObject, conditional: 
         };
         let doubt = attempts.ambiguous || failure.ambiguous;
         if matches!(failure.error.kind(), ErrorKind::Changed | ErrorKind::NotFound) {
-            // An attempt whose answer was lost may have made it: then what is in the way is ours, or may be.
+            // An attempt whose answer was lost may have made the copy: then the object in the way may be ours.
             if doubt {
                 match look(wire, key, &ours, wire.clock.now()).await {
                     Found::NotOurs => {}
@@ -105,7 +105,7 @@ async fn whose_fault(wire: &Wire, operation: &'static str, request: &CopyObject,
     let source = &request.source;
     match head(wire, &source.key).await {
         Ok((meta, _)) if meta.etag.matches(source.etag.as_str()) => match request.replaces {
-            // Nothing but the source was a condition: the source is back already, or the store is of two minds.
+            // Only the source had a condition: the source is back already, or the store contradicts itself.
             Replaces::Anything => refusal,
             _ => refused(operation, &request.to, &request.replaces).status(412),
         },
@@ -146,7 +146,7 @@ pub(crate) async fn upload_part_copy(wire: &Wire, request: &CopyPart) -> Result<
     }
 }
 
-/// A source that is gone is not the version that was asked for.
+/// Turns the error of a missing source into `Changed`: it is not the version that was asked for.
 fn gone(error: Error, operation: &'static str, source: &ObjectId) -> Error {
     if *error.kind() != ErrorKind::NotFound || error.code() != Some("NoSuchKey") {
         return error;
@@ -157,7 +157,7 @@ fn gone(error: Error, operation: &'static str, source: &ObjectId) -> Error {
         .source(error)
 }
 
-/// The source, and that it is this version.
+/// The headers for the source and its version.
 fn source(wire: &Wire, operation: &'static str, id: &ObjectId) -> Result<Headers> {
     let mut headers = Headers::with_capacity(12);
     push(&mut headers, operation, "x-amz-copy-source", &named(&wire.config.bucket, &id.key))?;
@@ -165,7 +165,7 @@ fn source(wire: &Wire, operation: &'static str, id: &ObjectId) -> Result<Headers
     Ok(headers)
 }
 
-/// The name of an object in the header, encoded as in a path. That of an access point stands before a word.
+/// The name of an object in the header, encoded as in a path. The name of an access point stands before the word "object".
 fn named(bucket: &str, key: &ObjectKey) -> String {
     let mut name = match bucket.starts_with("arn:") {
         true => format!("{bucket}/object/"),
@@ -208,7 +208,7 @@ async fn once(
     // White space may come before the document for as long as the store is at work; and the document may be an error.
     match xml::copied(&answer.body) {
         Ok(Some(copied)) => Ok((copied, encryption::proven(&wire.config, &answer.headers))),
-        // An error is the store's word that it made no copy.
+        // An error document says that the store made no copy.
         Ok(None) => Err(Failure { ambiguous: false, ..answer.failed(wire.clock.wall()) }),
         Err(why) => Err(answer.bad(why)),
     }

@@ -35,7 +35,7 @@ pub(crate) async fn delete_if(wire: &Wire, id: &ObjectId, conditional: bool) -> 
                 attempts.succeeded();
                 return Ok(());
             }
-            // Some stores say the same of a key that is gone, and an attempt whose answer was lost may have removed it.
+            // Some stores answer the same for a key that is gone, and an attempt whose answer was lost may have removed it.
             Err(failure) if *failure.error.kind() == ErrorKind::Changed => {
                 return match head_object(wire, &id.key).await {
                     Err(error) if *error.kind() == ErrorKind::NotFound => Ok(()),
@@ -79,7 +79,7 @@ async fn once(
     is_gone(answer, wire.clock.wall())
 }
 
-/// Whether the answer to a DELETE says that nothing is left: success without a word, or a 404 with S3's word that nothing was there.
+/// Whether the answer to a DELETE says that nothing is left: success without a body, or a 404 with S3's code for a missing key.
 ///
 /// # Errors
 /// Anything else, such as the page of a proxy that has lost the store.

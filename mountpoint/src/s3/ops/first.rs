@@ -1,4 +1,4 @@
-//! The metadata of an object and its first bytes in one GET. If the answer to that says too little, a HEAD follows.
+//! The metadata of an object and its first bytes in one GET. If the answer tells too little, a HEAD follows.
 
 use http::{HeaderValue, Method, StatusCode, header};
 
@@ -33,7 +33,7 @@ pub(crate) async fn get_first(wire: &Wire, request: &GetFirst, room: BlockMut) -
     }
 }
 
-/// `None`: a HEAD must say.
+/// Asks by GET. `None`: a HEAD has to follow.
 async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Option<First>> {
     let bytes = room.limit() as u64;
     let mut attempts = Attempts::new(wire, OPERATION, Some(&request.key), bytes).in_lane(Lane::of(bytes));
@@ -64,7 +64,7 @@ async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Optio
 /// and a store that does not know ranges.
 fn says_too_little(error: &Error) -> bool {
     use ErrorKind::{Archived, BadAnswer, Denied, InvalidRequest, Unsupported};
-    // This request names a cause that the next one may not meet any more: a HEAD's refusal has no code.
+    // The refusal names a cause that can be mended: the GET must learn it, since a HEAD's refusal has no code.
     let is_curable = error.code().is_some_and(|code| code == CLOCK_REFUSED || is_about_credentials(code));
     error.http_status() == Some(StatusCode::RANGE_NOT_SATISFIABLE.as_u16())
         || matches!(error.kind(), Archived | BadAnswer | InvalidRequest | Unsupported)
@@ -109,7 +109,7 @@ async fn once(
     let full = Arc::new(Mutex::new(None));
     let taken = Arc::clone(&full);
     let mut into = Fill::new([room], move |block| *taken.lock() = Some(block));
-    // The head says which version it is, whatever becomes of the body: a read asks for the bytes again then.
+    // The head names the version even if the body fails: a read then asks for the bytes again.
     if let Err(failure) = answer.fill(&mut into, wire).await {
         tracing::debug!(key = %request.key, error = %failure.error, "the first bytes broke off");
     }

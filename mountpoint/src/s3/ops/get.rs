@@ -14,12 +14,14 @@ use crate::s3::wire::{Draft, Failure, Filled, Wire};
 use crate::s3::{Error, ErrorKind, GetObject, Result};
 
 const OPERATION: &str = "GetObject";
-/// Bytes of a body from which on an attempt that failed was progress: no store that dribbles is listened to for ever.
+/// The least bytes of a body for which a failed attempt counts as progress, so that the client does not listen for ever to a store that
+/// dribbles.
 const PROGRESS: u64 = 64 << 10;
 /// Ranges of at most this many bytes are small wherever they begin.
 const SMALL_ANYWHERE: u64 = 64 << 10;
 
-/// The first bytes of a file never stand behind bulk; later ranges are bulk, unless they are small, as those of a random reader.
+/// The lane of a range: the first bytes of a file never wait behind bulk; later ranges are bulk, unless they are small, as those of a
+/// random reader.
 fn lane(range: &Range<u64>) -> Lane {
     let bytes = range.end - range.start;
     if range.start == 0 || bytes <= SMALL_ANYWHERE { Lane::of(bytes) } else { Lane::Bulk }
@@ -57,7 +59,7 @@ pub(crate) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
             Ok(Filled::Stalls(_)) if is_progress(into.filled() - before, into.remaining()) => {
                 attempts.progressed();
             }
-            // Other reads pay for such requests for as long as they go on: without a limit of its own this one would last as long.
+            // The allowance for such requests comes from other reads, which may go on for ever: this read needs a limit of its own.
             Ok(Filled::Stalls(silent)) => attempts.silent(silent)?,
             Err(failure)
                 if is_refused_condition(&failure.error) && wire.abilities.oddities.knows_if_match() =>
@@ -78,23 +80,23 @@ pub(crate) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
     }
 }
 
-/// Whether If-Match did not hold, by the store's word.
+/// Whether the store says that If-Match did not hold.
 pub(crate) fn is_refused_condition(error: &Error) -> bool {
     error.http_status() == Some(StatusCode::PRECONDITION_FAILED.as_u16())
 }
 
-/// Whether the object is still the version that is asked for, as it says itself.
+/// Whether the object is still the requested version, by its own metadata.
 fn is_unchanged(request: &GetObject, meta: &ObjectMeta) -> bool {
     meta.size == request.object_size && request.id.may_be(meta.etag.as_str(), Second::of(meta.last_modified))
 }
 
-/// The condition of a GET of this version, where it can be asked for and the store knows it.
+/// The condition of a GET of this version, if the ETag can be a condition and the store knows If-Match.
 pub(crate) fn if_match(wire: &Wire, etag: &ETag) -> Option<(HeaderName, HeaderValue)> {
     let value = etag.if_match().filter(|_| wire.abilities.oddities.knows_if_match())?;
     Some((header::IF_MATCH, HeaderValue::try_from(value).ok()?))
 }
 
-/// Asks for what is missing, from `start` on.
+/// Asks for the missing bytes, from `start` on.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,
@@ -110,7 +112,7 @@ async fn once(
     };
     let mut headers: Vec<_> = attempts.checksum_mode().into_iter().collect();
     headers.extend(if_match(wire, &request.id.etag));
-    // Most stores say no checksum in the answer to a range, be it the whole object.
+    // Most stores give no checksum in the answer to a range, even if the range is the whole object.
     if range != (0..request.object_size) {
         headers.push((header::RANGE, value(&format!("bytes={}-{}", range.start, range.end - 1))?));
     }

@@ -1,4 +1,4 @@
-//! HeadObject: the metadata of one object. If the store refuses to say whether a key is there, a listing of this key says so.
+//! HeadObject: the metadata of one object. If the store refuses to say whether a key is there, a listing of this key tells.
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 
@@ -20,8 +20,8 @@ pub(crate) async fn head_object(wire: &Wire, key: &ObjectKey) -> Result<ObjectMe
     Ok(meta)
 }
 
-/// The same with all headers of the answer, which asks for the object's checksum: that takes the permission to read an object under a KMS key.
-/// The next question leaves it out if the store refuses it.
+/// Returns all headers of the answer, too, and asks for the object's checksum, which takes the permission to read an object under a KMS
+/// key. If the store refuses that, the next attempt leaves it out.
 pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, HeaderMap)> {
     let mut checksums = true;
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);
@@ -39,15 +39,15 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, He
             looked = true;
             match is_listed(wire, key).await {
                 Some(false) => return Err(absent(key)),
-                // Meanwhile the store's clock was learned: it was the date that was refused.
+                // The store's clock was learned meanwhile: the store refused the date.
                 _ if wire.skew.times_learned() != clock => continue,
                 Some(true) => {
                     if let Ok(headers) = once(wire, &attempts, key, false).await {
                         attempts.succeeded();
                         return Ok((described(wire, key, &headers).await?, headers));
                     }
-                    // The store knows us, and does not let us read it: other credentials are not looked for. But the listing may have found
-                    // others: then it was not these that were refused.
+                    // The store knows these credentials, and refuses the read: no other credentials are looked for. But the listing may
+                    // have found others: then the refused ones are not those in use.
                     if !has_other_keys(wire, failure.generation).await {
                         return Err(failure.error);
                     }
@@ -60,7 +60,7 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, He
     }
 }
 
-/// The metadata that these headers say; what they leave out, other answers say.
+/// The metadata in these headers, completed by other answers.
 async fn described(wire: &Wire, key: &ObjectKey, headers: &HeaderMap) -> Result<ObjectMeta> {
     let meta = match object_meta(headers) {
         Some(meta) => meta,
@@ -69,7 +69,7 @@ async fn described(wire: &Wire, key: &ObjectKey, headers: &HeaderMap) -> Result<
     Ok(dated(wire, key, meta).await)
 }
 
-/// The metadata of an object whose HEAD does not say how long it is: as a range of one byte says it, or a listing of the key.
+/// The metadata of an object whose HEAD lacks its length: from a range of one byte, or from a listing of the key.
 async fn sized(wire: &Wire, key: &ObjectKey, head: &HeaderMap) -> Result<ObjectMeta> {
     wire.abilities.oddities.saw(Oddity::NoLength, Some(key), "HeadObject has no Content-Length");
     let mut attempts = Attempts::new(wire, "GetObject", Some(key), 0);
@@ -78,7 +78,7 @@ async fn sized(wire: &Wire, key: &ObjectKey, head: &HeaderMap) -> Result<ObjectM
         let draft = attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str()));
         match wire.exchange(&Draft { headers: vec![range], ..draft }).await {
             Ok(answer) if says_empty(&answer.headers) => return Ok(meta_of(head, 0)),
-            // The body is not read: the connection goes with it.
+            // The body is not read, so the connection is closed.
             Ok(answer) if answer.status.is_success() => match meta_of_byte(answer.status, &answer.headers) {
                 Some(meta) => return Ok(meta),
                 None => break,
@@ -95,7 +95,7 @@ async fn sized(wire: &Wire, key: &ObjectKey, head: &HeaderMap) -> Result<ObjectM
     }
 }
 
-/// The same with the date of a listing of the key, if the object's own answer has none.
+/// Adds the date of a listing of the key, if the object's own answer has none.
 pub(crate) async fn dated(wire: &Wire, key: &ObjectKey, mut meta: ObjectMeta) -> ObjectMeta {
     if meta.etag.is_none() {
         wire.abilities.oddities.saw(Oddity::NoEtag, Some(key), "");
@@ -132,7 +132,7 @@ async fn is_listed(wire: &Wire, key: &ObjectKey) -> Option<bool> {
     let request = ListObjects { prefix: key.as_str().to_owned(), max_keys: 1, ..ListObjects::default() };
     let page = list::list_objects(wire, &request).await.ok()?;
     match page.objects.first() {
-        // The first of all keys that begin so.
+        // The listing's first key is the first of all keys with this beginning.
         Some(first) => Some(first.key == *key),
         None => page.next_token.is_none().then_some(false),
     }

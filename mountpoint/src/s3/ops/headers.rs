@@ -41,7 +41,7 @@ pub(crate) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str
     }
 }
 
-/// Adds the condition on what is there.
+/// Adds the condition on the object that is there.
 pub(crate) fn push_condition(
     headers: &mut Headers,
     operation: &'static str,
@@ -73,7 +73,7 @@ pub(crate) fn checksum_headers(checksum: Option<Checksum>) -> Headers {
     let mut headers = Headers::with_capacity(8);
     if let Some(checksum) = checksum {
         let name = HeaderName::from_static(checksum.algorithm.header());
-        // Base64 and names of ours are header text.
+        // Base64 and our own names are valid header text.
         if let Ok(value) = HeaderValue::try_from(checksum.to_base64()) {
             headers.push((name, value));
         }

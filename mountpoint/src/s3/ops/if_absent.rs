@@ -1,5 +1,5 @@
-//! Changes what is under a key only if that is what the caller knows, on stores that obey conditions, ignore them or refuse them. On stores
-//! that ignore or refuse them, a request first asks what is there.
+//! Changes the object under a key only if it is the version that the caller knows, on stores that keep conditions, ignore them or refuse
+//! them. On stores that ignore or refuse them, a HEAD first asks what is there.
 
 use std::future::Future;
 
@@ -15,7 +15,7 @@ use crate::s3::{Error, ErrorKind, Replaces, Result};
 ///
 /// A store that answers 501 to the condition is asked by HEAD instead, then and from then on. A store that ignores it is asked, too, and
 /// sent the condition all the same, because a newer release may keep it. Between that answer and the request another client may store the
-/// object, which is then replaced: such a store can't tell.
+/// object, which is then replaced: such a store has no protection against that.
 pub(crate) async fn guarded<T, F>(
     wire: &Wire,
     write: Write,
@@ -47,21 +47,21 @@ where
         }
     }
     let outcome = store(false).await;
-    // Without the condition it works: so that was what the store does not know.
+    // The request works without the condition: so the store does not know the condition.
     if condition != Condition::Refused && outcome.is_ok() {
         wire.abilities.learn_refused_condition(write);
     }
     outcome
 }
 
-/// Whether the store refused to store an object in the place of nothing, and no attempt before may have stored it.
+/// Whether the store refused to make a new object, and no earlier attempt may have stored it.
 fn is_plain_refusal(error: &Error, replaces: &Replaces) -> bool {
     let is_refused = *error.kind() == ErrorKind::Exists && error.http_status() == Some(412);
     *replaces == Replaces::Nothing && is_refused
 }
 
-/// Goes on after a refusal where a HEAD finds nothing to be in the way. Either it was deleted meanwhile, and the condition holds now; or the store
-/// takes a delete marker for an object (versitygw), and stores only without the condition.
+/// Goes on after a refusal although a HEAD finds no object. Either the object was deleted meanwhile, and the condition holds now; or the
+/// store takes a delete marker for an object (versitygw), and stores only without the condition.
 async fn where_nothing_is<T, F>(
     wire: &Wire,
     key: &ObjectKey,
@@ -88,7 +88,7 @@ async fn is_absent(wire: &Wire, key: &ObjectKey) -> bool {
     head_object(wire, key).await.is_err_and(|error| *error.kind() == ErrorKind::NotFound)
 }
 
-/// Asks what is there.
+/// Asks which object is there.
 async fn check(wire: &Wire, write: Write, key: &ObjectKey, replaces: &Replaces) -> Result<()> {
     let there = match head_object(wire, key).await {
         Ok(meta) => Some(meta.etag),
@@ -103,7 +103,7 @@ async fn check(wire: &Wire, write: Write, key: &ObjectKey, replaces: &Replaces) 
     if holds { Ok(()) } else { Err(refused(write.name(), key, replaces)) }
 }
 
-/// The error for a key whose object is not the one to be replaced: `Exists` for something in the place of nothing, and from a copy, whose `Changed` is
+/// The error for a key whose object is not the one to be replaced: `Exists` if no object was expected, and from a copy, whose `Changed` is
 /// about its source; else `Changed`.
 pub(crate) fn refused(operation: &'static str, key: &ObjectKey, replaces: &Replaces) -> Error {
     let of = |kind, why| Error::new(kind, operation).key(key).message(why);

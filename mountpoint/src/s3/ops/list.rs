@@ -16,7 +16,7 @@ pub(crate) async fn list_objects(wire: &Wire, request: &ListObjects) -> Result<L
     list(wire, request, Attempts::new(wire, OPERATION, None, 0)).await
 }
 
-/// The same with limits on the attempts and on their time.
+/// Lists with limits on the attempts and on their time.
 pub(crate) async fn prove(
     wire: &Wire,
     request: &ListObjects,

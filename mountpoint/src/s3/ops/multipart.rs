@@ -12,7 +12,7 @@ use crate::s3::url::{encode_query, push_query};
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
 use crate::s3::{Error, ErrorKind, NewObject, PendingUpload, Result, UploadId, xml};
 
-/// Pages of a listing of uploads that are read; more would be a store that never ends.
+/// The most pages that are read of a listing of uploads, against a store whose listing never ends.
 const PAGES_MAX: usize = 1000;
 
 /// Path and query of an upload in progress.

@@ -1,4 +1,4 @@
-//! One page of a listing, of whatever it lists.
+//! One page of a listing, of any kind.
 
 use http::{Method, StatusCode};
 

@@ -37,7 +37,7 @@ pub struct Properties {
 }
 
 impl Properties {
-    /// The header and its value for each standard one that is there.
+    /// Each standard header with its value, if it has one.
     fn standard(&self) -> [(&'static str, Option<&str>); 6] {
         [
             ("content-type", self.content_type.as_deref()),
@@ -49,7 +49,7 @@ impl Properties {
         ]
     }
 
-    /// The headers of a request that makes an object with these; the class apart.
+    /// Adds the headers of a request that makes an object with these properties, except the class.
     pub(crate) fn push_all(&self, headers: &mut Headers, operation: &'static str) -> Result<()> {
         for (name, value) in self.standard() {
             let value = value.or_else(|| (name == "content-type").then_some("binary/octet-stream"));
@@ -74,7 +74,7 @@ impl Properties {
         Ok(())
     }
 
-    /// Reads them off the answer of a HEAD; the error says which can't be kept.
+    /// Reads the properties from the answer of a HEAD; the error names one that can't be kept.
     pub(crate) fn of(headers: &HeaderMap) -> std::result::Result<Self, String> {
         let own = |name: &str| text(headers, name).filter(|value| !value.is_empty()).map(str::to_owned);
         let mut user = BTreeMap::new();

@@ -17,7 +17,7 @@ use crate::s3::url::encode_query;
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
 use crate::s3::{Error, ErrorKind, PutObject, Result, Stored, UploadPart, UploadedPart, answer};
 
-/// No store takes fewer parts: a refusal of a lower number is about something else.
+/// The fewest parts that any store takes: a refusal of a lower number is about something else.
 const PARTS_MIN: u32 = 100;
 
 /// Advice for a part that was stored without the encryption that was asked for.
@@ -56,10 +56,10 @@ async fn put(wire: &Wire, request: &PutObject, proof: Proof, conditional: bool) 
             }
             Err(failure) => failure,
         };
-        // A key that is gone (404) is not the version that was to be replaced, either.
+        // A key that is gone (404) is not the version to be replaced, either.
         let taken = conditional && matches!(failure.error.kind(), ErrorKind::Changed | ErrorKind::NotFound);
         if taken && (attempts.ambiguous || failure.ambiguous) {
-            // An attempt whose answer was lost may have stored it: then what is in the way is ours.
+            // An attempt whose answer was lost may have stored the object: then the object in the way is ours.
             let checksums = request.checksum.map(Checksum::to_base64).into_iter().collect();
             let ours = Ours { size, parts: None, checksums, md5: md5_hex(&request.body).await };
             let found = look(wire, key, &ours, wire.clock.now()).await;
@@ -144,7 +144,7 @@ async fn send(
     }
 }
 
-/// A part's checksum, where the store answers with one, is the one that was sent.
+/// Checks that a part's checksum, if the store answers with one, equals the one that was sent.
 fn same_checksum(answer: Collected, sent: Option<Checksum>) -> std::result::Result<Collected, Failure> {
     if let Some(sent) = sent
         && let Some(theirs) = answer::text(&answer.headers, sent.algorithm.header())

@@ -70,7 +70,7 @@ pub(crate) async fn put(wire: &Wire, tags: &Tags) -> Result<bool> {
     const OPERATION: &str = "PutBucketTagging";
     let document = [Bytes::from(xml::tags_document(tags))];
     let mut headers = vec![(header::CONTENT_TYPE, HeaderValue::from_static("application/xml"))];
-    // Stores older than the checksum headers refuse a document without it.
+    // Stores older than the checksum headers refuse a document without Content-MD5.
     push(&mut headers, OPERATION, "content-md5", &STANDARD.encode(Md5::digest(&document[0])))?;
     let target = target(wire);
     let mut attempts = Attempts::new(wire, OPERATION, None, 0);
@@ -90,12 +90,12 @@ pub(crate) async fn put(wire: &Wire, tags: &Tags) -> Result<bool> {
     }
 }
 
-/// An empty value, as signatures spell it.
+/// The target of a request about tags, with an empty value as signatures spell it.
 fn target(wire: &Wire) -> String {
     wire.endpoint.bucket_path().to_owned() + "?tagging="
 }
 
-/// The store does not know the operation.
+/// Whether the store does not know the operation.
 fn is_unknown(error: &Error) -> bool {
     *error.kind() == ErrorKind::Unsupported || error.http_status() == Some(405)
 }

@@ -11,9 +11,9 @@ use crate::s3::retry::is_transient;
 use crate::s3::wire::Wire;
 use crate::s3::{Error, ErrorKind, Result, Stored};
 
-/// The first look is repeated after this long; the wait doubles with each look ...
+/// The wait after the first look, which doubles with each look ...
 const LOOK_FIRST: Duration = Duration::from_millis(250);
-/// ... up to this.
+/// ... up to this one.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// The properties of the object that was sent.
@@ -36,9 +36,9 @@ enum Verdict {
 }
 
 impl Ours {
-    /// Pure: compares with what a HEAD says. Sizes and part counts only ever disprove: the object that was there
-    /// before may be as large and of as many parts. Only a checksum proves, or an ETag that is the MD5; one that is not may be no MD5.
-    /// A checksum of another kind says nothing: stores keep one of their own liking, too.
+    /// Compares with the answer to a HEAD. Pure. Sizes and part counts can only disprove: the earlier object may be as large and have as
+    /// many parts. Only a checksum proves, or an ETag that equals the MD5; another ETag may not be an MD5 at all. A checksum of another
+    /// kind proves nothing: some stores keep one of their own choice.
     fn is(&self, meta: &ObjectMeta, checksum: Option<&str>) -> Verdict {
         let parts_of = |etag: &ETag| {
             let (_, n) = etag.as_str().trim_matches('"').rsplit_once('-')?;
@@ -47,7 +47,7 @@ impl Ours {
         if meta.size != self.size {
             return Verdict::No;
         }
-        // Some stores give multipart objects plain ETags; a different count disproves, none does not.
+        // Some stores give multipart objects plain ETags: a different part count disproves, a missing one does not.
         if let (Some(ours), Some(theirs)) = (self.parts, parts_of(&meta.etag))
             && ours != theirs
         {
@@ -65,12 +65,13 @@ impl Ours {
     }
 }
 
-/// Some stores leave out the `-N` behind a composite checksum.
+/// The checksum without `-N`: some stores leave that out behind a composite checksum.
 fn without_count(checksum: &str) -> &str {
     checksum.split_once('-').map_or(checksum, |(value, _)| value)
 }
 
-/// Whether two checksums are of one algorithm, which their length tells, and both of the parts or both of all bytes, as far as theirs says.
+/// Whether two checksums are comparable: of one algorithm, by their length, and both of the parts or both of all bytes, as far as the
+/// store's one shows.
 fn is_of_a_kind(ours: &str, theirs: &str) -> bool {
     let is_composite = |checksum: &str| checksum.contains('-');
     without_count(ours).len() == without_count(theirs).len() && (is_composite(ours) || !is_composite(theirs))
@@ -83,7 +84,7 @@ pub(crate) enum Found {
     Ours(Stored),
     /// Another object, or none.
     NotOurs,
-    /// Ours, and not encrypted as it was to be.
+    /// Our object, not encrypted as requested.
     Unencrypted(String),
     /// An object of the right size; nothing tells which client stored it.
     CantTell,
@@ -91,7 +92,7 @@ pub(crate) enum Found {
     Failed(Error),
 }
 
-/// Looks at the key, until the object is ours, or it is `until`; once at least.
+/// Looks at the key until the object is ours, or until the time `until`; once at least.
 pub(crate) async fn look(wire: &Wire, key: &ObjectKey, ours: &Ours, until: Instant) -> Found {
     let mut wait = LOOK_FIRST;
     loop {
@@ -159,7 +160,7 @@ impl Found {
     }
 }
 
-/// Whether the object that is there is encrypted as the user asked, when the answer to making it did not say so.
+/// Checks that the stored object is encrypted as the user asked, if the answer to its upload did not say so.
 pub(crate) async fn prove_encrypted(wire: &Wire, operation: &'static str, key: &ObjectKey) -> Result<()> {
     let why = match head(wire, key).await {
         Ok((_, headers)) => match encryption::proven(&wire.config, &headers) {

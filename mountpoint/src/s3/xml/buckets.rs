@@ -17,7 +17,7 @@ pub type Tags = BTreeMap<String, String>;
 pub struct Version {
     /// The key.
     pub key: ObjectKey,
-    /// `null` for one from before versioning.
+    /// The version's id; `null` for a version from before versioning.
     pub id: String,
 }
 

@@ -15,13 +15,13 @@ use crate::s3::{ListObjects, ListPage, ListedObject};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LeftOut {
     pub(crate) count: u64,
-    /// One of them and what is wrong with it, in few words.
+    /// One such entry and its fault, in few words.
     pub(crate) example: Option<String>,
 }
 
 impl LeftOut {
     fn add(&mut self, why: String) {
-        /// Bytes of a log line about it, about.
+        /// The approximate length of the example in the log, in bytes.
         const EXAMPLE_MAX: usize = 300;
         self.count += 1;
         self.example.get_or_insert_with(|| why.chars().take(EXAMPLE_MAX).collect());
@@ -123,7 +123,7 @@ pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<(ListP
         return Err(REPEATED.into());
     }
     match foreign {
-        // Not one odd entry: the store does not look at the prefix, and an empty directory would be a lie.
+        // All entries are odd: the store ignores the prefix, and an empty directory would be wrong.
         Some(why) if objects.is_empty() && common_prefixes.is_empty() => Err(why),
         _ => Ok((ListPage { objects, common_prefixes, next_token }, left_out)),
     }
@@ -131,8 +131,8 @@ pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<(ListP
 
 const REPEATED: &str = "the store repeats a continuation token: the listing would never end";
 
-/// A token that is the page's last name, as `encoding-type=url` spells names, without that spelling. Such a store (S3Proxy) compares names with the
-/// token as it comes back: `a%20b` stands behind `a c`, which the next page would leave out.
+/// A token without the spelling of `encoding-type=url`, if it is the page's last name in that spelling. Such a store (S3Proxy) compares
+/// names with the token as it comes back: `a%20b` stands behind `a c`, which the next page would leave out.
 fn plain(token: String, last: Option<&str>) -> String {
     match url_decode(token.clone()) {
         Ok(decoded) if Some(&*decoded) == last => decoded,
