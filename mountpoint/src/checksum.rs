@@ -4,7 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use crc_fast::CrcAlgorithm;
 
-/// A checksum that S3 knows and that combines: the first two travel with uploads, all three with what other clients stored.
+/// An algorithm that S3 knows and whose checksums combine. Uploads carry the first two; objects of other clients may have any of the three.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ChecksumAlgorithm {
     /// 32 bits, Castagnoli. Parts carry their own; the whole is a checksum of checksums ("composite").
@@ -17,7 +17,7 @@ pub enum ChecksumAlgorithm {
 }
 
 impl ChecksumAlgorithm {
-    /// All algorithms, the one first that is asked for first.
+    /// All algorithms, in the order in which the engine prefers them.
     pub const ALL: [Self; 3] = [Self::Crc64Nvme, Self::Crc32c, Self::Crc32];
 
     fn params(self) -> CrcAlgorithm {

@@ -26,7 +26,7 @@ use rustix::thread::LinkNameSpaceType;
 use crate::cli;
 use crate::supervise::no_thread;
 
-/// Tells the second process what it is.
+/// The variable that tells a process that it is the second one.
 pub const BACKGROUND_ENV: &str = "MOUNT_S3_IN_BACKGROUND";
 
 /// Names the socket of a service manager, such as systemd for a unit of `Type=notify`.
@@ -47,8 +47,8 @@ pub fn enter_mount_namespace(path: &Path) -> anyhow::Result<()> {
         .with_context(context)
 }
 
-/// Starts this command again in the background and waits until it has mounted. What came of it is said in the ready file, too.
-/// `elsewhere`: in a mount namespace that need not have this program's file.
+/// Starts this command again in the background and waits until it has mounted. The ready file gets the result, too. `elsewhere`: the mount
+/// namespace may lack this program's file.
 ///
 /// # Errors
 /// The failure that the second process reported; or that it reported nothing in time, and was ended; or that the ready file can't be
@@ -79,7 +79,7 @@ fn start_second(elsewhere: bool) -> anyhow::Result<Child> {
     let mut child = command
         .args(args)
         .env(BACKGROUND_ENV, "1")
-        // It leaves this directory once it has mounted.
+        // The second process leaves this directory once it has mounted.
         .envs(cli::absolute_files())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -174,11 +174,11 @@ pub struct ReadyFile {
 }
 
 impl ReadyFile {
-    /// Opens it, before anything else can go wrong. A regular file is made for its owner alone, or emptied, so that a reader
-    /// never takes the word of an earlier mount for this one's. What a descriptor leads to is never emptied.
+    /// Opens the ready file, before anything else can go wrong. A regular file is made for its owner alone, or emptied, so that a reader
+    /// never takes the word of an earlier mount for this one's. The file of a descriptor is never emptied.
     ///
     /// # Errors
-    /// It can't be written to; or it is a pipe without a reader. This fails at once: waiting for a reader could last for ever.
+    /// The file can't be written; or it is a pipe without a reader. This fails at once: waiting for a reader could last for ever.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let context = || format!("opening the ready file {}", path.display());
         let file = OpenOptions::new()
@@ -199,7 +199,7 @@ impl ReadyFile {
         Self { path: "of the guard".into(), file: fd.into() }
     }
 
-    /// Says the word, in one write, and closes it.
+    /// Writes the word, in one write, and closes the file.
     ///
     /// # Errors
     /// The reader is gone, or there is no room for a line.
@@ -218,7 +218,7 @@ const KEPT_WITHIN: Duration = Duration::from_secs(10);
 pub struct ServiceManager(SocketAddr);
 
 impl ServiceManager {
-    /// The one that listens at the socket of [`NOTIFY_ENV`]: a path, or `@` and an abstract name. `None` for any other address.
+    /// The manager that listens at the socket of [`NOTIFY_ENV`]: a path, or `@` and an abstract name. `None` for any other address.
     #[must_use]
     pub fn at(socket: &OsStr) -> Option<Self> {
         let address = match socket.as_bytes() {
@@ -229,10 +229,10 @@ impl ServiceManager {
         Some(Self(address))
     }
 
-    /// Gives the manager a descriptor that the next process of the unit gets back by this name. Returns once it has it.
+    /// Gives the manager a descriptor that the next process of the unit gets back by this name. Returns once the manager has it.
     ///
     /// # Errors
-    /// It does not listen, or does not answer in time: the unit's `NotifyAccess` may leave this process out.
+    /// The manager does not listen, or does not answer in time: the unit's `NotifyAccess` may leave this process out.
     pub fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.send(&format!("FDSTORE=1\nFDNAME={name}\n"), Some(descriptor))?;
         self.wait_until_handled()
@@ -241,15 +241,15 @@ impl ServiceManager {
     /// Names another process as the unit's main one. Returns once the manager follows it.
     ///
     /// # Errors
-    /// It does not listen, or does not answer in time.
+    /// The manager does not listen, or does not answer in time.
     pub fn follow(&self, pid: u32) -> io::Result<()> {
         self.send(&format!("MAINPID={pid}\nREADY=1\nSTATUS=mounted\n"), None)?;
         self.wait_until_handled()
     }
 
-    /// Returns once the manager has handled what was sent before.
+    /// Returns once the manager has handled all earlier messages.
     fn wait_until_handled(&self) -> io::Result<()> {
-        // It closes its end of the pipe once it has handled what came before.
+        // The manager closes its end of the pipe once it has handled the earlier messages.
         let (ours, theirs) = io::pipe()?;
         self.send("BARRIER=1", Some(theirs.as_fd()))?;
         drop(theirs);
@@ -263,7 +263,7 @@ impl ServiceManager {
         }
     }
 
-    /// Makes the manager close what it keeps by this name.
+    /// Makes the manager close the descriptor that it keeps by this name.
     pub fn drop(&self, name: &str) {
         if let Err(error) = self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}\n"), None) {
             tracing::warn!("telling the service manager: {error}");

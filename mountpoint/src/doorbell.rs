@@ -1,7 +1,7 @@
 //! How the work behind the requests rests while there is none: a mount that nobody uses wakes no thread.
 //!
-//! A request that leaves something to do later rings. A housekeeper looks around, comes back as long as it finds something, and rests
-//! until the next ring otherwise.
+//! A request that leaves work for later rings the bell. A housekeeper looks around, comes back as long as it finds work, and else rests
+//! until the next ring.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -18,7 +18,7 @@ pub enum Next {
     Look(Duration),
     /// Rests until the bell rings.
     Rest,
-    /// Leaves: its room is gone.
+    /// Ends, because its room is gone.
     Leave,
 }
 
@@ -31,7 +31,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Rings: there may be something to do. To be called once a housekeeper can see it. Costs one load while all housekeepers are up.
+    /// Rings: there may be work. Call it once a housekeeper can see the work. Costs one load while all housekeepers are up.
     pub fn ring(&self) {
         if self.is_armed.load(SeqCst) && self.is_armed.swap(false, SeqCst) {
             self.rung.notify_waiters();
@@ -43,7 +43,7 @@ impl Doorbell {
     pub async fn keep_house(&self, clock: &Clock, mut look: impl FnMut(bool) -> Next) {
         let mut was_rung = true;
         loop {
-            // Before the look: what comes behind the housekeeper's back rings.
+            // The wait begins before the look, so that work that comes during the look rings.
             let mut rung = pin!(self.rung.notified());
             rung.as_mut().enable();
             self.is_armed.store(true, SeqCst);

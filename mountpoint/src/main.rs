@@ -23,8 +23,8 @@ use signal_hook::iterator::Signals;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Files that this process may have open, if it may raise its limit so far. Doubling it allows for twice as many parts on disk, and
-/// lengthens the start of a child that closes every number up to its limit.
+/// The most open files of this process, if it may raise its limit so far. Doubling it allows for twice as many parts on disk, and lengthens
+/// the start of a child that closes every number up to its limit.
 const OPEN_FILES_MAX: u64 = 1 << 20;
 
 /// The exit status where a journal can't be used: units name it in `RestartPreventExitStatus=`.
@@ -148,7 +148,7 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
     let mounted = mounted?;
     said?;
     tracing::info!("successfully mounted {} at {}", args.description(), args.directory.display());
-    // A reader of JSON has it in the log, which is on standard output, too.
+    // With JSON the log has this line, and the log is on standard output, too.
     if !in_background && !args.logs_json() {
         // They share standard output.
         logging::flush();
@@ -212,9 +212,9 @@ fn raise_open_files() {
     }
 }
 
-/// Names are allocated by one thread and freed by others. A page that is full belongs to no thread, and its last `free` gives it
-/// back; by default a thread that frees into it takes it over, and what others free there then waits until that thread allocates.
-/// Measured: a million names that were forgotten leave 34 MiB of RSS instead of 59 (by fuser 47 instead of 66).
+/// Names are allocated by one thread and freed by others. A full page belongs to no thread, and its last `free` gives it back. By default a
+/// thread that frees into a full page takes the page over, and memory that others free there waits until that thread allocates. Measured: a
+/// million names that were forgotten leave 34 MiB of RSS instead of 59 (by fuser 47 instead of 66).
 #[expect(unsafe_code, reason = "the allocator's crate has no safe name for it: fence 4 of ci/tidy/fences.md")]
 fn free_across_threads() {
     unsafe extern "C" {

@@ -46,10 +46,11 @@ use outliving::{Ending, Kept, Outlived};
 use remedy::Start;
 use upgrade::Upgrade;
 
-/// How often the allocator is asked to give back what is free, while the mount works. Doubling it holds that longer, and costs half as many
-/// calls.
+/// Interval at which the allocator gives free memory back, while the mount works. Doubling it holds that memory longer, and costs half as
+/// many calls.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(20);
-/// How many may wait for disks at once, where io_uring does not. Not measured: each thread that came stays. Doubling it doubles what stays at most.
+/// The most threads that wait for disks at once, where io_uring does not wait. Not measured: each started thread stays. Doubling it doubles
+/// the threads that stay.
 const WAITING_MAX: usize = 64;
 /// Threads of a cache that are there from the start, beside its writers: of the index, of reads, of proofs, of the watch, and the first that waits
 /// for the disk.
@@ -100,7 +101,7 @@ pub struct Connected {
 
 /// Asks the store whether the bucket is there, opens the cache, and joins the rooms. Nothing is mounted yet.
 ///
-/// `collect` has the allocator give back what the calling thread freed.
+/// `collect` has the allocator give back the memory that the calling thread freed.
 ///
 /// # Errors
 /// One line that says what could not be reached, found or read, and what to look at.
@@ -109,7 +110,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
     let of_cache = config.cache.as_ref().map_or(0, |cache| cache.writers + OF_CACHE);
     let others = config.mount.threads + of_cache + BESIDE;
-    // Before anything is asked of the network: names are resolved by its helper.
+    // This comes before the first use of the network, because the helper resolves names.
     let confinement = Confinement::begin(config.sandbox, &config.device, config.mount.transport)?;
     let runtime = runtime(Arc::clone(&rounds), collect, others, &clock)?;
     let kept = config.supervised.map(Kept::take).transpose().context("the mount's journal")?;
@@ -256,8 +257,8 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     })
 }
 
-/// Renames and appends are copies by the store, with conditions, so that no other client's version is replaced or deleted. A line says what
-/// this store does not keep.
+/// Renames and appends are copies by the store, with conditions, so that no other client's version is replaced or deleted. A log line names
+/// the conditions that this store does not keep.
 ///
 /// # Errors
 /// The store is known to have no copies.
@@ -278,14 +279,14 @@ fn check_copies(client: &S3Client, flag: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether room that one of two directories gives up is room for the other.
+/// Whether two directories are on one disk, so that space freed in one is space for the other.
 fn are_on_one_disk(one: &Path, other: &Path) -> bool {
     let device = |dir: &Path| std::fs::metadata(dir).ok().map(|about| about.dev());
     device(one).is_some_and(|device_of_one| Some(device_of_one) == device(other))
 }
 
-/// The threads of the network, and one that may wait for disks. It stays: a runtime without one panics, and loses the work, when
-/// the system has no thread left for us. Others join it while more wait at once, and stay too.
+/// The threads of the network, and one that may wait for disks. That thread stays: a runtime without one panics, and loses the work, when
+/// the system has no thread left for us. Further threads join it while more work waits at once, and stay, too.
 ///
 /// # Errors
 /// The system has no threads for them and for `others`. tokio would panic, or wait for ever for a thread that is not there; so they are
@@ -306,7 +307,7 @@ fn runtime(
         .enable_all()
         .build()
         .context("starting the threads of the network")?;
-    // It queues behind threads of the network that did not start either.
+    // This work queues behind the start of the threads of the network.
     let waits = runtime.spawn_blocking(|| ());
     match runtime.block_on(clock.timeout(THREADS_WITHIN, waits)) {
         Some(Ok(())) => Ok(runtime),
@@ -338,7 +339,7 @@ impl Connected {
             confinement,
             runtime,
         } = self;
-        // Another process has it, and hears of no upgrade.
+        // Another process has the device, and would not learn of an upgrade.
         let is_passed = matches!(device, Device::Adopted(_));
         let (device, ending) = match outlived {
             Some(outlived) => {
@@ -392,7 +393,7 @@ impl Connected {
                 }
             }
         };
-        // The start does not wait for it: the store is asked once the mount serves.
+        // The start does not wait for this: the store is asked once the mount serves.
         uploads.abort_left_behind();
         if let Some(renames) = renames {
             runtime.spawn(async move { renames.go_on().await });
@@ -424,7 +425,7 @@ impl Mounted {
         &self.metrics
     }
 
-    /// Serves until the unmount, then completes what was closed and gives up what was still being written.
+    /// Serves until the unmount, then completes closed files and gives up those still being written.
     ///
     /// # Errors
     /// The FUSE device failed otherwise than by an unmount; it is unmounted then.
@@ -448,7 +449,7 @@ impl Mounted {
     }
 }
 
-/// Has memory collected while the mount works, and once more after it: what a request freed before it rang is free at the next round.
+/// Has memory collected while the mount works, and once more afterwards, for memory that the last request freed.
 async fn give_back(metrics: Arc<Metrics>, clock: Clock, collect: impl Fn()) {
     let mut worked = false;
     let look = |was_rung| {
@@ -460,7 +461,7 @@ async fn give_back(metrics: Arc<Metrics>, clock: Clock, collect: impl Fn()) {
     metrics.work.keep_house(&clock, look).await;
 }
 
-/// Wakes the threads of the network: they collect when they go to sleep again. On a machine of many processors some may sleep on.
+/// Wakes the threads of the network, which collect memory when they go to sleep again. On a machine of many processors some may sleep on.
 fn begin_round(rounds: &AtomicU64, workers: usize) {
     rounds.fetch_add(1, Relaxed);
     for _ in 0..workers {
@@ -468,7 +469,7 @@ fn begin_round(rounds: &AtomicU64, workers: usize) {
     }
 }
 
-/// A thread goes to sleep. The allocator has a heap for each thread, and only that thread can collect it.
+/// Collects memory as a thread goes to sleep, once a round. The allocator has a heap for each thread, and only that thread can collect it.
 fn collect_once_a_round(rounds: &AtomicU64, collect: impl Fn()) {
     thread_local!(static SEEN: Cell<u64> = const { Cell::new(0) });
     let round = rounds.load(Relaxed);
@@ -497,7 +498,7 @@ pub struct Farewell {
 }
 
 impl Farewell {
-    /// Completes what was closed and gives up what was still being written, as [`FileSystem::end`] does. Not for a thread of the runtime.
+    /// Completes closed files and gives up those still being written, as [`FileSystem::end`] does. Not for a thread of the runtime.
     pub fn say(&self, how: MountEnd) {
         self.runtime.block_on(self.fs.end(GOODBYE_WITHIN, how));
     }

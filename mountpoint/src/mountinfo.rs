@@ -4,7 +4,7 @@
 //! A driver reads the table for each volume of its node, so a line costs no memory here. `procfs` copies every field into strings and
 //! maps, and leaves the escapes.
 //!
-//! Never here: reading a file, asking a mount.
+//! Nothing here reads a file or asks a mount.
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
@@ -35,8 +35,8 @@ pub struct Line<'a> {
     pub system_options: Options<'a>,
 }
 
-/// The mounts of a table, in its order: a later one lies over an earlier one. A line that can't be understood is left out: a mount that
-/// only tomorrow's kernel knows must hide no other.
+/// The mounts of a table, in its order: a later one lies over an earlier one. A line of an unknown form is left out: a kind of mount that
+/// only newer kernels have must not hide others.
 pub fn lines(table: &[u8]) -> impl DoubleEndedIterator<Item = Line<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(Line::parse)
 }

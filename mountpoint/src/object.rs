@@ -75,12 +75,12 @@ impl ETag {
         core(&self.0) == core(other)
     }
 
-    /// Whether it says nothing: some stores send an empty one, or none.
+    /// Whether the ETag is empty: some stores send an empty one, or none.
     pub fn is_none(&self) -> bool {
         core(&self.0).is_empty()
     }
 
-    /// Whether nothing speaks against one version: the spellings match, or one of them says nothing.
+    /// Whether both may be one version: the spellings match, or one of them is empty.
     pub fn may_be(&self, other: &str) -> bool {
         self.matches(other) || self.is_none() || core(other).is_empty()
     }
@@ -105,7 +105,7 @@ impl fmt::Debug for ETag {
     }
 }
 
-/// The second in which a version was stored, by the store's clock: what all answers of a store agree about.
+/// The second in which a version was stored, by the store's clock. All answers of a store agree on it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Second(i64);
 
@@ -145,7 +145,7 @@ pub fn whole_second(time: SystemTime) -> SystemTime {
     moved.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// One version of one object: what a read is pinned to and a cached block is filed under. Its size, the third mark of a version, stands
+/// One version of one object: reads are pinned to it, and cached blocks filed under it. The size, the third mark of a version, is kept
 /// beside it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ObjectId {
@@ -153,7 +153,7 @@ pub struct ObjectId {
     pub key: ObjectKey,
     /// The ETag of the version.
     pub etag: ETag,
-    /// Stored when; `None` where the store did not say.
+    /// The second in which it was stored; `None` if the store did not say.
     pub modified: Option<Second>,
 }
 
@@ -168,7 +168,7 @@ impl ObjectId {
         Self { key, etag, modified: None }
     }
 
-    /// Whether nothing speaks against these two marks being its own.
+    /// Whether these two marks may belong to this version.
     pub fn may_be(&self, etag: &str, modified: Option<Second>) -> bool {
         let is_then = self.modified.zip(modified).is_none_or(|(ours, theirs)| ours == theirs);
         is_then && self.etag.may_be(etag)

@@ -1,5 +1,5 @@
-//! The process that a file of the state directory belongs to, and whether it lives. A process that lives holds a lock on its file; the file
-//! also says which process it is, for file systems that know no locks, or each machine its own.
+//! The process that a file of the state directory belongs to, and whether it lives. A living process holds a lock on its file. The file
+//! also names the process, for file systems without locks, or with locks of one machine alone.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -63,7 +63,7 @@ impl Owner {
         Ok(Self { boot_id: procfs::sys::kernel::random::boot_id()?, pid: start.pid, start: start.starttime })
     }
 
-    /// Whether it is over, as `this` process can tell. The lock of its file is free already.
+    /// Whether the process is over, as far as `this` process can tell. The lock of its file is free already.
     pub(crate) fn is_over(&self, this: &Self, is_known: bool) -> bool {
         self.is_dead(&this.boot_id, is_known, start_of(self.pid))
     }
@@ -91,7 +91,7 @@ impl Locked {
         Ok(Self(file))
     }
 
-    /// Takes the file of another process that left it; `None` if that lives, or another mount is at it, or it is not a file of ours.
+    /// Takes the file that a dead process left; `None` if the process lives, another mount has taken the file, or it is not a file of ours.
     pub(crate) fn take(path: &Path) -> Option<Self> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let file = OpenOptions::new().read(true).append(true).custom_flags(flags as i32).open(path).ok()?;
@@ -123,7 +123,7 @@ impl Deref for Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // Said, not left to the last close: a program that this process starts has the file open, too, until it executes.
+        // Unlocked here, not by the last close: a child of this process has the file open, too, until it executes its program.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }

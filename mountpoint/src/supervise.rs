@@ -1,7 +1,7 @@
 //! Background tasks and threads that run as long as the mount: none ends unnoticed.
 //!
-//! A panic is logged and counted, and the task starts again: soon at first, later after a pause, so that a task that always fails does not
-//! fill the log. A task that returns is done. Requests do not run here: the program of a request that panics gets EIO.
+//! A panic is logged and counted, and the task starts again: at once at first, later after growing pauses, so that a task that always fails
+//! does not fill the log. A task that returns is done. Requests do not run here: the program of a request that panics gets EIO.
 
 use std::any::Any;
 use std::future::Future;
@@ -15,13 +15,14 @@ use crate::sync::Arc;
 
 /// The pause before the first fresh start; each further one doubles it.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The name of threads that only try whether that many can run.
+/// The name of threads that only try whether so large a number can run.
 const TRIAL: &str = "trial";
-/// How long the system may take to count a thread no more that was joined.
+/// How long the system may still count a thread after its join.
 const UNCOUNTED_WITHIN: Duration = Duration::from_secs(1);
 /// The longest pause of a thread: the end of the mount waits for it.
 const THREAD_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// The longest pause of a task, about a minute. Doubling it halves the lines of work that panics for ever, and how soon it is done again if it can be.
+/// The longest pause of a task, about a minute. Doubling it halves the log lines of work that panics for ever, and delays the work if it
+/// succeeds again.
 const PAUSE_DOUBLINGS_MAX: u32 = 13;
 
 /// Keeps threads and tasks running; logs and counts each restart.
@@ -81,7 +82,7 @@ impl Supervisor {
         started.map_err(no_thread)
     }
 
-    /// Says and counts it; how long to wait.
+    /// Logs and counts a panic; returns the pause.
     fn panicked(&self, name: &str, starts: &mut u32, panic: &(dyn Any + Send)) -> Duration {
         let what = panic.downcast_ref::<&str>().copied();
         let what = what
@@ -95,11 +96,11 @@ impl Supervisor {
     }
 }
 
-/// Whether the system has this many threads for us at once: they are started, and end. For a library that panics, or waits for ever, where it
-/// has not.
+/// Whether the system has this many threads for us at once: they are started, and end. This is for a library that panics, or waits for
+/// ever, without them.
 ///
 /// # Errors
-/// It has not; the error says which limits to look at.
+/// The system has no such number; the error says which limits to look at.
 pub fn try_threads(count: usize, clock: &Clock) -> std::io::Result<()> {
     let (hold, held) = crossbeam::channel::bounded::<()>(0);
     let start = |_| {

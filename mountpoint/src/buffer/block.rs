@@ -47,7 +47,8 @@ impl Drop for Charge {
 }
 
 /// A block being filled; only its holder sees it.
-// The storage stands before the charge: memory is back in the free list before the budget grants it to the next.
+// The field of the storage comes before that of the charge, so that memory is back in the free list before the budget grants it to the next
+// request.
 #[derive(Debug)]
 pub struct BlockMut {
     storage: Storage,
@@ -62,7 +63,7 @@ impl BlockMut {
         let bytes = charge(len);
         let in_heap = len <= HEAP_MAX;
         let storage = if in_heap {
-            // The budget counts what is in use. Idle pages make room for the heap, or both would stay resident.
+            // The budget counts memory in use. Idle pages make room for the heap, or both would stay resident.
             pages.shrink(ledger.add_heap(bytes) as usize);
             Storage::Heap(vec![0; len].into_boxed_slice())
         } else {
@@ -72,7 +73,7 @@ impl BlockMut {
         Some(Self { storage, filled: 0, limit: len, charge })
     }
 
-    /// How many bytes it is for.
+    /// The most bytes of the block.
     pub fn limit(&self) -> usize {
         self.limit
     }
@@ -82,12 +83,12 @@ impl BlockMut {
         self.limit = self.limit.min(len).max(self.filled);
     }
 
-    /// How many bytes it holds.
+    /// The number of bytes in the block.
     pub fn filled(&self) -> usize {
         self.filled
     }
 
-    /// The bytes it holds.
+    /// The bytes in the block.
     pub fn bytes(&self) -> &[u8] {
         &self.storage.as_slice()[..self.filled]
     }
@@ -101,13 +102,13 @@ impl BlockMut {
         }
     }
 
-    /// Says that the first `n` bytes of [`BlockMut::spare`] were written.
+    /// Notes that the first `n` bytes of [`BlockMut::spare`] were written.
     pub fn advance(&mut self, n: usize) {
         assert!(n <= self.limit - self.filled, "more bytes than the block has room for");
         self.filled += n;
     }
 
-    /// Appends what fits of `bytes`; returns how many did.
+    /// Appends as many of `bytes` as fit; returns their number.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let spare = self.spare();
         let n = spare.len().min(bytes.len());
@@ -136,12 +137,12 @@ impl Storage {
 pub struct Block(Arc<BlockMut>);
 
 impl Block {
-    /// A part of it as `Bytes`, for libraries that want that; shares the memory.
+    /// A part of the block as `Bytes`, for libraries that need those; shares the memory.
     pub fn slice(&self, range: Range<usize>) -> Bytes {
         Bytes::from_owner(self.clone()).slice(range)
     }
 
-    /// Charges it to another use, if that use could take it now; else nothing changes and the answer is false.
+    /// Charges the block to another use, if that use could take its memory now; else nothing changes and the answer is false.
     pub fn try_convert(&self, to: Use) -> bool {
         let charge = &self.0.charge;
         let mut purpose = charge.purpose.lock();

@@ -36,7 +36,7 @@ pub enum Pressure {
     Low,
     /// Less than half of it is free: stop growing.
     Some,
-    /// A request waits that is not at its limit: shrink.
+    /// A request below its limit waits: shrink.
     High,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct BudgetState {
     demand_reserve: u64,
     write_reserve: u64,
     used: [u64; 3],
-    /// How often memory was given.
+    /// The number of grants, by use.
     granted: [u64; 3],
     /// Whether files are read ahead at present.
     reading: bool,
@@ -69,7 +69,7 @@ impl BudgetState {
         Self { total, demand_reserve, write_reserve, used, granted, reading: false, queue, next_ticket }
     }
 
-    /// The largest single request this use can ever be granted, whatever the others hold on to.
+    /// The largest single request that is sure to be granted some day, whatever the other uses hold.
     pub(super) fn request_max(&self, purpose: Use) -> u64 {
         match purpose {
             Use::Demand => self.demand_reserve,
@@ -107,12 +107,12 @@ impl BudgetState {
         if self.reading { self.request_max(Use::Ahead).saturating_sub(self.used(Use::Ahead)) } else { 0 }
     }
 
-    /// Free bytes that read-ahead may have.
+    /// The free bytes that read-ahead may take.
     fn free_for_ahead(&self) -> u64 {
         self.free().saturating_sub(self.kept_for_demand() + self.kept_for_write())
     }
 
-    /// Whether `bytes` more are within the reserve of writers.
+    /// Whether `bytes` more are within the writers' reserve.
     fn is_sure(&self, bytes: u64) -> bool {
         self.used(Use::Write) + bytes <= self.write_reserve
     }

@@ -1,5 +1,5 @@
-//! The budget behind its lock: memory in use, and the requests that wait for some. The decisions are those of `budget`; this file wakes
-//! what they grant.
+//! The budget behind its lock: memory in use, and the requests that wait for some. `budget` decides; this file wakes the requests that it
+//! grants.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -134,7 +134,7 @@ impl Ledger {
         self.heap.fetch_sub(bytes, Relaxed);
     }
 
-    /// Changes the state, and wakes what it grants then.
+    /// Changes the state, and wakes the requests that it then grants.
     fn change<T>(&self, change: impl FnOnce(&mut BudgetState) -> T) -> T {
         let (done, granted) = {
             let mut queue = self.queue.lock();
@@ -168,7 +168,7 @@ fn wake(slots: Vec<Arc<Slot>>) {
     }
 }
 
-/// A request in the queue. Dropped before it is granted, it leaves the queue.
+/// A request in the queue. If it is dropped before its grant, it leaves the queue.
 struct Waiting {
     ledger: Arc<Ledger>,
     ticket: Ticket,
@@ -199,7 +199,7 @@ impl Drop for Waiting {
         if self.done {
             return;
         }
-        // Given up: leave the queue, or hand back what was granted meanwhile.
+        // The request was given up: leave the queue, or return the memory that was granted meanwhile.
         let granted = {
             let mut queue = self.ledger.queue.lock();
             let waiting = queue.wakers.iter().any(|(t, _)| *t == self.ticket);

@@ -22,9 +22,8 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// An empty pool of these sizes. A quarter is kept for readers and three eighths for writers, so that read-ahead,
-    /// which may hold its memory as long as it likes, gets at most three eighths when both are busy and that
-    /// plus whatever they leave when they are not.
+    /// An empty pool of these sizes. A quarter is kept for readers and three eighths for writers, so that read-ahead, which may hold its
+    /// memory as long as it likes, gets at most three eighths while both are busy, and the rest of their shares while they are not.
     pub fn new(config: &Config) -> Self {
         let total = config.target.saturating_sub(config.network).max(16 * BLOCK as u64);
         Self { pages: Arc::new(Pages::new(Clock::machine())), ledger: Arc::new(Ledger::new(total)) }
@@ -55,13 +54,13 @@ impl Pool {
         self.ledger.waiting(purpose)
     }
 
-    /// Returns when a request had to wait since the last call: a room that holds memory it could give
-    /// up (unread read-ahead, an idle part) looks here, and gives up some.
+    /// Returns when a request had to wait since the last call: a room with memory that it could give up (unread read-ahead, an idle part)
+    /// waits for this, and gives up some.
     pub async fn contended(&self) {
         self.ledger.contended().await;
     }
 
-    /// Ends a wait for [`Pool::contended`] without a reason: its room may be gone.
+    /// Ends a wait for [`Pool::contended`] without a request: the waiting room may be gone.
     pub fn look_up(&self) {
         self.ledger.look_up();
     }
@@ -98,7 +97,7 @@ impl Pool {
     }
 }
 
-/// Memory that is promised but not yet cut into blocks. Dropped, it returns.
+/// Memory that is granted but not yet cut into blocks. Dropping it returns the memory.
 #[derive(Debug)]
 pub struct Reservation {
     pool: Pool,

@@ -1,6 +1,6 @@
-//! Room that one thread receives into, outside of the budget: large, and only what was filled of it takes memory.
+//! A large buffer into which one thread receives, outside of the budget: only its filled part takes memory.
 //!
-//! The allocator would zero it, and so have all of it resident from the start, and keep what is freed for the next allocation.
+//! The allocator would zero the buffer, so that all of it would be resident from the start, and would keep freed memory.
 #![expect(
     unsafe_code,
     reason = "mmap, munmap, madvise and the slice over what they give: fence 1 of ci/tidy/fences.md"
@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// Bytes of its owner's, zero where nothing was put.
+/// A buffer for one owner, zero where no byte was written.
 #[derive(Debug)]
 pub struct Scratch {
     at: NonNull<u8>,

@@ -52,7 +52,7 @@ pub(super) enum Seen {
     },
 }
 
-/// Asks it, and gives up after `within`.
+/// Asks a mount, and gives up after `within`.
 pub(super) async fn ask(found: &Found, within: Duration) -> Seen {
     let mount_point = found.mount_point();
     let me = rustix::process::geteuid().as_raw();
@@ -135,7 +135,8 @@ async fn look_at(point: &Path, within: Duration) -> Option<i32> {
     code.flatten()
 }
 
-/// Asks the kernel about the file system at `point`. It remembers attributes of files; about this it always asks the mount's process.
+/// Asks the kernel about the file system at `point`. The kernel caches attributes of files, but for this question it always asks the
+/// mount's process.
 pub(super) fn look(point: &Path) -> ExitCode {
     match rustix::fs::statfs(point) {
         Err(rustix::io::Errno::NOTCONN) => ExitCode::from(LEFT_BEHIND),

@@ -41,7 +41,7 @@ pub(super) fn places(runtime_dir: Option<&Path>, of_users: &Path) -> Vec<SocketF
     places
 }
 
-/// Every mount of this user, or of all users for root. What a dead process left is removed, unless its mount is still there.
+/// Every mount of this user, or of all users for root. Files of a dead process are removed, unless its mount is still there.
 pub(super) fn all(places: &[SocketFolder]) -> anyhow::Result<Vec<Found>> {
     let me = rustix::process::geteuid().as_raw();
     let entries: Vec<Entry> = places.iter().flat_map(telemetry::read_entries).collect();
@@ -62,7 +62,7 @@ pub(super) fn all(places: &[SocketFolder]) -> anyhow::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Whether this is the mount that the entry names. A user who names another's mount has no say in it.
+/// Whether the entry's owner made this mount. An entry about another user's mount does not count.
 fn tells_of(entry: &Entry, mounted: &Mounted) -> bool {
     mounted.uid == entry.origin.uid && mounted.point == Path::new(&entry.origin.mount_point)
 }

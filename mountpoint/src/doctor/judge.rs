@@ -7,11 +7,11 @@ use super::report::{Finding, Verdict};
 use crate::net::Handshake;
 use crate::s3::PartLimits;
 
-/// A clock that is off by less is as good as right.
+/// The skew of a clock up to which it counts as right.
 const CLOCK_FINE: i64 = 60;
-/// S3 refuses signatures that are older or younger.
+/// The skew from which on S3 refuses signatures.
 const CLOCK_REFUSED: i64 = 15 * 60;
-/// A certificate that ends earlier is worth a word.
+/// The time before a certificate's end from which on the report mentions it.
 const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
 /// The fate of a condition.

@@ -14,7 +14,7 @@ use crate::sync::Arc;
 const REQUESTS: usize = 100;
 /// ... or as many as fit into this.
 const REQUESTS_MAX: Duration = Duration::from_secs(5);
-/// An object that is shorter says nothing of throughput.
+/// The least size of an object that shows throughput.
 const OBJECT_MIN: u64 = 1 << 20;
 /// Reads end after this time ...
 const READS_MAX: Duration = Duration::from_secs(2);
@@ -117,7 +117,7 @@ fn parts(size: u64, part: u64) -> impl Iterator<Item = Range<u64>> {
     (0..size).step_by(usize::try_from(part).unwrap_or(usize::MAX)).map(move |at| at..(at + part).min(size))
 }
 
-/// One read into memory that is given back at once: its bytes.
+/// Makes one read into memory that is given back at once, and returns the number of bytes.
 async fn read(
     client: &Arc<S3Client>,
     pool: &Pool,
@@ -138,7 +138,7 @@ async fn read(
     Ok(bytes)
 }
 
-/// Half and 99 of 100 of them; `None` if there were none.
+/// The median and the 99th percentile of times; `None` without any.
 fn latency(request: &'static str, mut took: Vec<Duration>) -> Option<Latency> {
     took.sort_unstable();
     let at = |share: f64| {

@@ -64,10 +64,10 @@ struct Examination<'a> {
     report: Report,
 }
 
-/// Examines it. Must be called within a tokio runtime.
+/// Examines the store. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// `InvalidRequest`: no request can be sent with this configuration. All else is a finding.
+/// `InvalidRequest`: no request can be sent with this configuration. Everything else is a finding.
 pub async fn examine(config: Config, around: Around<'_>) -> s3::Result<Report> {
     (around.progress)("the bucket");
     let metrics = Arc::new(Metrics::default());
@@ -106,7 +106,7 @@ impl Examination<'_> {
         self.oddities();
     }
 
-    /// Adds what the kind of the store and the answers so far tell of uploads and reads, without a request.
+    /// Adds findings that follow from the kind of the store and from the answers so far, without a request.
     fn oddities(&mut self) {
         self.report.add(judge::parts(self.client.part_limits()));
         let store = self.client.store();
@@ -120,7 +120,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Whether to go on; says what comes next.
+    /// Whether to go on; reports the next probe.
     fn begin(&self, what: &str) -> bool {
         (self.around.progress)(what);
         !self.is_stopped()

@@ -43,7 +43,7 @@ impl Examination<'_> {
                 };
                 self.report.fine("credentials", format!("from {}{end}", signed.source));
             }
-            // The bucket's own line says it.
+            // The line about the bucket has the error.
             Err(error) => {
                 self.report.fails("credentials", said(&error), "mounting: there are no credentials")
             }
@@ -60,12 +60,12 @@ impl Examination<'_> {
                 let now = self.around.clock.wall();
                 self.report.add(judge::tls(shaken.as_ref(), own_roots, now));
             }
-            // The bucket's own line says it.
+            // The line about the bucket has the error.
             Err(error) => self.report.skipped("tls", format!("no connection: {error}")),
         }
     }
 
-    /// The bucket does not answer as it should: says why, as far as it can be known.
+    /// Reports why the bucket does not answer as it should, as far as that can be known.
     pub(super) async fn refused(&mut self, error: Error) {
         let region = match error.kind() {
             ErrorKind::WrongRegion(Some(right)) => Some(right.clone()),
@@ -110,7 +110,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Whether the bucket is found where the other style puts its name; `None`: it can't stand there.
+    /// Whether the bucket is found by the other style of URLs; `None`: that style is not possible.
     async fn other_way_works(&self) -> Option<bool> {
         self.config.s3.endpoint_url.as_ref()?;
         let in_host = self.client.has_bucket_in_host();
@@ -267,7 +267,7 @@ impl Examination<'_> {
         if !self.begin("reading") {
             return;
         }
-        // Reads are pinned to what the object says itself.
+        // Reads are pinned to the version in the object's own answer.
         let own = match self.client.head_object(&object.key).await {
             Ok(meta) if meta.size > 0 => ListedObject { key: object.key.clone(), meta, storage_class: None },
             _ => object.clone(),

@@ -42,7 +42,7 @@ impl Below {
 }
 
 impl Examination<'_> {
-    /// All of them; then the measurements, with an object of ours if there is none; then all is removed.
+    /// Makes all writing probes; then the measurements, with an object of ours if the bucket has none; then removes everything.
     pub(super) async fn write(&mut self, object: Option<ListedObject>) {
         let below = Below::new(&self.config.s3.prefix);
         let mut object = object;
@@ -69,7 +69,7 @@ impl Examination<'_> {
         }
     }
 
-    /// A first object, as a mount would store it; otherwise, if the store takes no such upload. Whether to go on.
+    /// Stores a first object as a mount would, or in another way if the store refuses that. Returns whether to go on.
     async fn upload(&mut self, below: &Below) -> bool {
         let key = below.key("small");
         let named = self.put(key.clone(), SMALL, self.config.checksum);
@@ -344,7 +344,7 @@ impl Examination<'_> {
         fate(self.client.ask(&ProbeRequest { key: Some(key), headers: &headers, body, ..question }).await)
     }
 
-    /// Sends it, and looks at what it made: an object of `size` bytes, if it did what it says.
+    /// Sends such a request, and looks at the result: an object of `size` bytes, if the store did as it says.
     async fn trap(
         &self,
         operation: &'static str,

@@ -17,8 +17,8 @@ use crate::sync::{Arc, Mutex};
 
 /// The folder of these files in the state directory.
 const FOLDER: &str = "attributes";
-/// Most objects whose attributes are remembered, of about 300 bytes each. Beyond it all are forgotten, and the store is asked again. Doubling it
-/// doubles the memory of a mount that has seen as many.
+/// The most objects whose attributes are remembered, about 300 bytes each. Beyond it all are forgotten, and the store is asked again.
+/// Doubling it doubles the memory of a mount that has seen so large a number.
 const KNOWN_MAX: usize = 200_000;
 /// Bytes of a line that is read.
 const LINE_MAX: usize = 16 << 10;
@@ -51,9 +51,9 @@ struct Fact {
 /// The second in which a version was stored, as far as it is known.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// The store said it of the object.
+    /// The store gave this second for the object.
     Exact(Second),
-    /// The answer to an upload said it.
+    /// The answer to an upload gave this second.
     About(Second),
     Unknown,
 }
@@ -62,7 +62,7 @@ enum When {
 const ABOUT: u64 = 2;
 
 impl When {
-    /// Whether a version of this second may be the one.
+    /// Whether a version of this second may be the recorded one.
     fn may_be(self, second: Option<Second>) -> bool {
         match (self, second) {
             (Self::Unknown, _) | (_, None) => true,
@@ -83,7 +83,7 @@ struct Line {
 }
 
 impl Known {
-    /// The facts that earlier mounts on this machine learned. Without a file that can be used, memory alone.
+    /// Reads the facts that earlier mounts on this machine learned. Without a usable file, facts are kept in memory alone.
     pub(super) fn open(config: Option<FileConfig>) -> Self {
         let Some(config) = config else { return Self::default() };
         match read(&config) {
@@ -102,7 +102,7 @@ impl Known {
             return None;
         }
         let kept = Arc::clone(&fact.kept);
-        // An upload does not say the second exactly. Now it is known, and the fact is one for later mounts.
+        // The answer to an upload does not give the exact second. Now it is known, so the fact is written down for later mounts.
         if let (When::About(_) | When::Unknown, Some(second)) = (fact.stored, id.modified) {
             fact.stored = When::Exact(second);
             drop(facts);
@@ -111,7 +111,7 @@ impl Known {
         Some(kept)
     }
 
-    /// The attributes of a version that the store told of, as its words say.
+    /// Learns the attributes of a version from its metadata.
     pub(super) fn learn(&self, id: &ObjectId, words: &Words) -> Arc<Kept> {
         let kept = Arc::new(Kept::of(words));
         let stored = id.modified.map_or(When::Unknown, When::Exact);
@@ -125,7 +125,7 @@ impl Known {
         self.put(id, about.map_or(When::Unknown, When::About), Arc::new(kept));
     }
 
-    /// A version has another key: its attributes are the same.
+    /// Notes that a version has another key, with the same attributes.
     pub(super) fn moved(&self, from: &ObjectId, to: &ObjectId) {
         if let Some(kept) = self.get(from) {
             let about = to.modified.map_or(When::Unknown, When::About);
@@ -141,7 +141,7 @@ impl Known {
         facts.insert(id.key.clone(), Fact { etag: id.etag.clone(), stored, kept });
     }
 
-    /// Adds a line for the next mount. One without a second would speak of a later version with the same ETag, too.
+    /// Adds a line for the next mount. A line without a second would also apply to a later version with the same ETag.
     fn write(&self, id: &ObjectId, kept: &Kept) {
         let (Some(file), Some(second)) = (&self.file, id.modified) else { return };
         let Ok(text) = line(&id.key, &id.etag, second, kept) else { return };
@@ -161,7 +161,7 @@ fn line(key: &ObjectKey, etag: &ETag, second: Second, kept: &Kept) -> io::Result
     Ok(text)
 }
 
-/// The facts of the file, which is open for more lines.
+/// Reads the facts of the file, which stays open for more lines.
 fn read(config: &FileConfig) -> io::Result<(HashMap<ObjectKey, Fact>, File)> {
     let folder = config.dir.join(FOLDER);
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -193,7 +193,8 @@ fn read(config: &FileConfig) -> io::Result<(HashMap<ObjectKey, Fact>, File)> {
     Ok((facts, file))
 }
 
-/// Replaces the file by one without lines that say nothing new. What another mount adds to the old one meanwhile is asked for again.
+/// Replaces the file by one without outdated lines. Lines that another mount adds to the old file meanwhile are lost, and the store is
+/// asked again.
 fn write_anew(path: &Path, facts: &HashMap<ObjectKey, Fact>) -> io::Result<()> {
     let new = path.with_extension(format!("{}.new", std::process::id()));
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;

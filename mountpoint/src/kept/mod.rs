@@ -20,11 +20,11 @@ use crate::s3::{self, Described, ErrorKind, ObjectClient};
 use crate::sync::{Arc, Mutex};
 use known::Known;
 
-/// HEADs for attributes that are under way at once. Doubling it halves the time of a cold listing on a distant store, and leaves other requests fewer
+/// The most HEADs for attributes at once. Doubling it halves the time of a cold listing on a distant store, and leaves other requests fewer
 /// connections.
 const AT_ONCE: usize = 64;
 
-/// Finds and changes the attributes of objects. One per mount; clones are the same.
+/// Finds and changes the attributes of objects. One per mount; clones share it.
 #[derive(Clone)]
 pub struct Keeper(Arc<Shared>);
 
@@ -35,7 +35,7 @@ struct Shared {
     client: Arc<dyn ObjectClient>,
     mover: Mover,
     known: Known,
-    /// Turns of HEADs.
+    /// Permits for HEADs.
     turns: Semaphore,
     /// Questions under way, by the version.
     asked: Mutex<HashMap<ObjectId, Arc<Question>>>,
@@ -48,17 +48,18 @@ pub enum Error {
     Changed,
     /// S3 keeps no more of an object than 2 KiB of metadata.
     TooMuch,
-    /// The store's.
+    /// An error of the store.
     Remote(Arc<s3::Error>),
-    /// The copy's.
+    /// An error of the copy.
     Copy(moves::Error),
 }
 
-/// The answer of this room.
+/// Result of an operation on attributes.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Keeper {
-    /// A keeper for the objects of the client's bucket, whose changes `mover` makes. `file`: where what is learned stays for the next mount.
+    /// A keeper for the objects of the client's bucket, whose changes `mover` makes. `file`: the file that keeps learned attributes for the
+    /// next mount.
     pub fn new(client: Arc<dyn ObjectClient>, mover: Mover, file: Option<FileConfig>) -> Self {
         Self(Arc::new(Shared {
             client,
@@ -74,7 +75,7 @@ impl Keeper {
         self.0.known.get(id)
     }
 
-    /// The attributes. All that ask for one version at once share one HEAD.
+    /// Asks for the attributes. Concurrent calls for one version share one HEAD.
     ///
     /// # Errors
     /// `Changed`, `Remote`.
@@ -98,7 +99,7 @@ impl Keeper {
         Ok(self.0.known.learn(&ObjectId::of(id.key.clone(), &described.meta), &described.properties.user))
     }
 
-    /// All that a HEAD tells of this version.
+    /// The full answer to a HEAD of this version.
     ///
     /// # Errors
     /// `Changed`, `Remote`.
@@ -115,13 +116,13 @@ impl Keeper {
         }
     }
 
-    /// A version was stored with these attributes, as the answer to its upload says.
+    /// Notes that a version was stored with these attributes, by the answer to its upload.
     pub fn stored(&self, key: &ObjectKey, meta: &ObjectMeta, kept: Kept) {
         let id = ObjectId::by_etag(key.clone(), meta.etag.clone());
         self.0.known.stored(&id, Second::of(meta.last_modified), kept);
     }
 
-    /// A version has another key: its attributes went along.
+    /// Notes that a version has another key, with the same attributes.
     pub fn moved(&self, from: &ObjectId, to: &ObjectId) {
         self.0.known.moved(from, to);
     }
@@ -155,8 +156,8 @@ impl Keeper {
 }
 
 impl Keeper {
-    /// The attributes that the marker of a directory keeps; none where there is no marker. Its version is known from no listing, so that each question
-    /// is a HEAD.
+    /// The attributes that the marker of a directory keeps; none without a marker. No listing tells a marker's version, so each call makes
+    /// a HEAD.
     ///
     /// # Errors
     /// `Remote`.
@@ -213,7 +214,7 @@ impl Error {
         self.remote().is_some_and(|error| *error.kind() == ErrorKind::Denied)
     }
 
-    /// The error as one of the store, for rooms that tell no others.
+    /// The error as an error of the store, for rooms that know only those.
     pub fn into_remote(self, key: &ObjectKey) -> Arc<s3::Error> {
         match self {
             Self::Remote(error) => error,

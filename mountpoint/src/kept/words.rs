@@ -48,7 +48,7 @@ pub struct Kept {
 }
 
 impl Kept {
-    /// The attributes that these words say. Words that make no sense say nothing.
+    /// Reads the attributes from metadata. Values that make no sense are ignored.
     pub fn of(words: &Words) -> Self {
         let word = |name: &str| words.get(name).map(|value| value.trim());
         let number = |name: &str| word(name)?.parse::<u32>().ok();
@@ -64,7 +64,7 @@ impl Kept {
         }
     }
 
-    /// Sets the words that say these attributes. Words of other meanings stay; those of other programs for the same attributes go, since a
+    /// Writes these attributes into the metadata. Other metadata stays; other programs' names for the same attributes are removed, since a
     /// reader would not know which to believe.
     pub fn say(&self, words: &mut Words) {
         words.retain(|name, _| !AWS.contains(&name.as_str()));
@@ -80,7 +80,7 @@ impl Kept {
         set(XATTRS, (!self.xattrs.is_empty()).then(|| spelled_xattrs(&self.xattrs)));
     }
 
-    /// The same of the marker of a directory.
+    /// Writes the attributes of a directory into the metadata of its marker.
     pub fn say_of_directory(&self, words: &mut Words) {
         self.say(words);
         if let Some(mode) = self.mode {
@@ -88,7 +88,7 @@ impl Kept {
         }
     }
 
-    /// Whether S3 keeps as much as this beside `words` of other meanings.
+    /// Whether S3's limit on metadata has room for these attributes beside the other metadata in `words`.
     pub fn fits(&self, words: &Words) -> bool {
         let mut words = words.clone();
         self.say(&mut words);

@@ -1,5 +1,5 @@
-//! A directory: all keys that begin with its own. They are copied, many at once; one listing proves the copies; then the old ones are deleted. Until the
-//! first delete a failure takes the copies back, and from then on the rename goes on, by the next mount if need be.
+//! A directory: all keys that begin with its own. The objects are copied, many at once; one listing proves the copies; then the old objects
+//! are deleted. Until the first delete a failure removes the copies; after it the rename goes forward, by the next mount if need be.
 
 use foldhash::HashMap;
 use futures_util::future::{FutureExt as _, try_join};
@@ -45,8 +45,8 @@ impl Mover {
     /// [`Mover::delete_directory`].
     ///
     /// # Errors
-    /// `TooMany`, `NotEmpty` (an object below the new name that is not just its marker), `NameTooLong`, `Note`, or an archived object: nothing
-    /// was copied. Any other: the copies are taken back, as far as the store lets us.
+    /// `TooMany`, `NotEmpty` (an object below the new name that is not just its marker), `NameTooLong`, `Note`, or an archived object:
+    /// nothing was copied. Any other: the copies are deleted, as far as the store allows.
     pub async fn copy_directory(&self, from: &ObjectKey, to: &ObjectKey) -> Result<CopiedDirectory> {
         let both = try_join(self.below(from, self.config.names_max), self.marker_alone(to));
         let (listed, marker) = both.await?;
@@ -75,8 +75,8 @@ impl Mover {
         }
     }
 
-    /// Deletes the sources of a directory's copies, each if it is still the version that was copied. Which of them another client has replaced,
-    /// and so stay.
+    /// Deletes the sources of a directory's copies, each only if it is still the copied version. Returns the sources that another client
+    /// has replaced, which stay.
     ///
     /// # Errors
     /// `Remote`: the store does not delete; nothing was deleted, and the copies are taken back. `Partial`: some are deleted.
@@ -91,7 +91,7 @@ impl Mover {
             tracing::warn!(%error, "--state-dir: the note of a rename can't be written to; the rename goes on");
         }
         let mut stay = Vec::new();
-        // Alone: a store that does not let us delete shows it before anything is gone.
+        // The first delete goes alone: a store that refuses deletes shows it before any object is gone.
         match self.delete_source(first).await {
             Ok(Source::Deleted) => {}
             Ok(Source::Replaced) => stay.push(first.source.key.clone()),
@@ -149,8 +149,8 @@ impl Mover {
         }
     }
 
-    /// The objects below a directory behind the key `after`, with the page that reaches the key `to`. `None`: the store ignores where a
-    /// listing is to begin, or sends keys out of order, so that a page does not tell what is behind it.
+    /// The objects below a directory behind the key `after`, up to the page that reaches the key `to`. `None`: the store ignores where a
+    /// listing should begin, or sends keys out of order, so that a page does not tell what follows it.
     async fn between(
         &self,
         directory: &ObjectKey,
@@ -189,7 +189,7 @@ impl Mover {
         }
     }
 
-    /// Copies as far as the first failure; what was copied until then.
+    /// Copies up to the first failure; returns the copies made until then.
     async fn copy_all(&self, items: Vec<Item>, note: Option<&Arc<Note>>) -> (Vec<Copied>, Option<Error>) {
         let stopped = AtomicBool::new(false);
         let copies = items.into_iter().map(|item| {
@@ -223,7 +223,7 @@ impl Mover {
         (done, failed)
     }
 
-    /// `None`: its source is gone meanwhile.
+    /// Copies one object. `None`: its source is gone meanwhile.
     pub(super) async fn copy_item(&self, item: &Item, note: Option<&Arc<Note>>) -> Result<Option<Copied>> {
         let whole = || async {
             match self.copy_noted(&item.source.key, &item.to, &item.replaces, note).await {
@@ -269,7 +269,7 @@ impl Mover {
         }
     }
 
-    /// The copies, with what a listing of the new name says of them. The pages of the listing are asked for at once: their bounds are known.
+    /// Proves the copies by a listing of the new name. The pages of the listing are asked for side by side, since their bounds are known.
     async fn proven_below(&self, to: &ObjectKey, mut copies: Vec<Copied>) -> Result<Vec<Copied>> {
         copies.sort_unstable_by(|one, other| one.id.key.as_str().cmp(other.id.key.as_str()));
         let chunks = copies.chunks(PAGE.into()).filter_map(<[Copied]>::last);
@@ -288,7 +288,7 @@ impl Mover {
         for copied in &mut copies {
             let there = match listed.get(copied.id.key.as_str()) {
                 Some(meta) if meta.etag.matches(copied.id.etag.as_str()) => meta.clone(),
-                // A listing may be late, a HEAD is not.
+                // A listing may be outdated, a HEAD is not.
                 _ => match self.client.head_object(&copied.id.key).await {
                     Ok(meta) if meta.etag.matches(copied.id.etag.as_str()) => meta,
                     Ok(_) => return Err(Error::Taken),
@@ -332,7 +332,7 @@ impl Mover {
     }
 }
 
-/// Copies that are not noted, the next mount compares.
+/// Notes copies. After a kill, the next mount has to compare copies that are not noted.
 async fn note_copies(note: Option<&Arc<Note>>, lines: Vec<Line>) {
     if let Some(note) = note
         && let Err(error) = add(note, lines, false).await
@@ -358,7 +358,7 @@ fn behind(key: &ObjectKey, directory: &ObjectKey) -> String {
     key.as_str().strip_prefix(directory.as_str()).unwrap_or_default().to_owned()
 }
 
-/// Pure: what each object of a directory becomes. `marker`: the version of the object that marks the new directory, which is replaced.
+/// Plans the copy of each object of a directory. Pure. `marker`: the version of the object that marks the new directory, which is replaced.
 fn items(
     listed: Vec<ListedObject>,
     from: &ObjectKey,

@@ -1,4 +1,4 @@
-//! A copy whose answer is lost: whether the object under the new key is that copy. No byte passes here either: the store copies both objects
+//! Finds out whether the object under the new key is a copy whose answer was lost. No byte passes the engine: the store copies both objects
 //! into parts of an upload that is never completed, and the checksums of the parts are compared.
 
 use futures_util::future::try_join;
@@ -11,10 +11,10 @@ use crate::object::{ObjectId, ObjectKey};
 use crate::s3::{self, CopyPart, Described, ErrorKind, NewObject, Replaces, Stored, UploadId, UploadedPart};
 
 impl Mover {
-    /// The copy that a request made whose end is `unknown`, if what is under the new key has the source's bytes and properties.
+    /// The copy of a request whose outcome is unknown, if the object under the new key has the source's bytes and properties.
     ///
     /// # Errors
-    /// `Taken`: another object is there. `Remote`: nothing is there, or nothing tells; that is `unknown`.
+    /// `Taken`: another object is there. `Remote`: the error `unknown`, if no object is there, or the comparison has no result.
     pub(super) async fn after_lost_answer(
         &self,
         source: &Described,
@@ -48,7 +48,7 @@ impl Mover {
         }
     }
 
-    /// Whether two objects of one size have the same bytes, by the store's word; `None` if it says nothing that could be compared.
+    /// Whether two objects of one size have the same bytes, by the store's checksums; `None` if the store gives none that can be compared.
     async fn are_equal(&self, one: &ObjectId, other: &ObjectId, size: u64) -> s3::Result<Option<bool>> {
         if size == 0 {
             return Ok(Some(true));

@@ -1,4 +1,5 @@
-//! The mark of a directory as Hadoop and EMR write it: an empty object beside it, `dir_$folder$`. It goes along with its directory.
+//! The mark of a directory as Hadoop and EMR write it: an empty object beside it, `dir_$folder$`. A rename of the directory renames it,
+//! too.
 
 use super::{Copied, Error, Mover, Replaces, Result};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
@@ -8,15 +9,15 @@ use crate::s3::ErrorKind;
 #[derive(Debug)]
 pub(super) struct Mark {
     copied: Copied,
-    /// The mark of the new name is this rename's; else it was there before.
+    /// Whether this rename made the mark of the new name.
     is_new: bool,
 }
 
 impl Mover {
-    /// Copies the mark of a directory, if marks count here and it has one.
+    /// Copies the mark of a directory, if the mount heeds marks and the directory has one.
     ///
     /// # Errors
-    /// `Taken`: the mark's new name has an object that is none; `NameTooLong`; those of a copy.
+    /// `Taken`: the mark's new name has another object; `NameTooLong`; those of a copy.
     pub(super) async fn copy_mark(&self, from: &ObjectKey, to: &ObjectKey) -> Result<Option<Mark>> {
         if !self.config.folder_marks {
             return Ok(None);
@@ -27,7 +28,7 @@ impl Mover {
             Ok(copied) => Ok(Some(Mark { copied, is_new: true })),
             Err(Error::Gone) => Ok(None),
             Err(Error::Taken) => {
-                // Two marks say the same.
+                // A mark under the new name is as good as a copy.
                 let Some((new, there)) = self.mark_of(to).await? else { return Err(Error::Taken) };
                 let (source, id) = (ObjectId::of(key, &meta), ObjectId::of(new, &there));
                 Ok(Some(Mark { copied: Copied { source, id, meta: there }, is_new: false }))
@@ -54,7 +55,7 @@ impl Mover {
         }
     }
 
-    /// Takes the copy of a mark back; as far as the store lets us.
+    /// Deletes the copy of a mark, as far as the store allows.
     pub(super) async fn take_mark_back(&self, mark: Option<Mark>) {
         if let Some(mark) = mark.filter(|mark| mark.is_new) {
             self.take_back(&mark.copied).await;

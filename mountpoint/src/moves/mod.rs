@@ -1,9 +1,9 @@
 //! Objects that get another key.
 //!
-//! Enters: an object's key, another key, and what may be replaced there. Leaves: the metadata of the object under its new key, proven to
-//! be the source's bytes; then, when the caller says so, the source is deleted, if it is still the version that was copied. S3 has no rename:
-//! this is a copy that the store makes by itself, and a delete. No byte passes here, and at every moment at least one of the two keys has
-//! the object. A directory is all objects below its key. A rename that takes long has a note in the state directory, from which the next mount goes on
+//! Enters: an object's key, another key, and what may be replaced there. Leaves: the metadata of the object under its new key, proven to be
+//! the source's bytes; then, at the caller's call, the source is deleted, if it is still the copied version. S3 has no rename: this is a
+//! copy that the store makes by itself, and a delete. No byte passes here, and at every moment at least one of the two keys has the object.
+//! A directory is all objects below its key. A rename that takes long has a note in the state directory, from which the next mount goes on
 //! if this process is killed. This room knows no inode, no handle and no errno.
 
 mod directory;
@@ -45,7 +45,7 @@ pub struct Config {
     pub names_max: usize,
     /// An empty object `dir_$folder$` marks the directory `dir/`, and gets the new name with it.
     pub folder_marks: bool,
-    /// The notes of long renames; `None`: they are not noted.
+    /// The notes of long renames; `None`: renames are not noted.
     pub notes: Option<NotesConfig>,
 }
 
@@ -92,7 +92,7 @@ pub struct Copied {
 pub enum Source {
     /// The source is gone.
     Deleted,
-    /// Another client has stored another version there since, and that stays.
+    /// Another client has stored another version since, which stays.
     Replaced,
 }
 
@@ -105,7 +105,7 @@ pub enum Error {
     Changing,
     /// The object under the new key may not be replaced.
     Taken,
-    /// The copy is not the source's bytes, by what the store says of it.
+    /// The copy does not have the source's bytes, by the store's answer.
     Different(String),
     /// A directory has more objects than this.
     TooMany(usize),
@@ -121,14 +121,14 @@ pub enum Error {
         left: usize,
         /// The number of objects of the directory.
         of: usize,
-        /// The store's last word.
+        /// The store's last error.
         error: String,
     },
-    /// The store's.
+    /// An error of the store.
     Remote(Arc<s3::Error>),
 }
 
-/// The answer of this room.
+/// Result of a move.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Mover {
@@ -147,7 +147,7 @@ impl Mover {
 }
 
 impl Error {
-    /// The error as one of the store, for rooms that tell no others.
+    /// The error as an error of the store, for rooms that know only those.
     pub fn into_remote(self, key: &ObjectKey) -> Arc<s3::Error> {
         match self {
             Self::Remote(error) => error,

@@ -1,7 +1,7 @@
 //! Notes of renames under way, in the state directory: one file for each, by which the next mount goes on with a rename whose process was killed.
 //!
-//! A note has both names and all objects, on the disk before the first copy. Lines follow it: copies that are made, uploads that are begun, and, on the
-//! disk again, that the deletes begin. Never here: a request.
+//! A note has both names and all objects, on the disk before the first copy. Lines follow it: copies that are made, uploads that are begun,
+//! and, on the disk again, that the deletes begin. Nothing here makes a request.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
@@ -23,7 +23,7 @@ const FOLDER: &str = "renames";
 const ENDING: &str = "jsonl";
 /// Notes that one start reads. The others wait for the next start.
 const NOTES_MAX: usize = 1000;
-/// Bytes of a note that are read: a name of 1 KiB for each of 100,000 objects, twice. A longer one stays, and is said.
+/// Bytes of a note that are read: a name of 1 KiB for each of 100,000 objects, twice. A longer note stays, and the log names it.
 const NOTE_MAX: u64 = 512 << 20;
 
 /// The place of the notes, and their bucket.
@@ -35,7 +35,7 @@ pub struct NotesConfig {
     pub endpoint: String,
     /// The bucket.
     pub bucket: String,
-    /// Renames of keys below it are this mount's to go on with.
+    /// The prefix of the keys whose renames this mount may continue.
     pub prefix: String,
 }
 
@@ -65,9 +65,9 @@ struct Head {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Line {
-    /// An object of the rename: what its key has behind the old name, and its version.
+    /// An object of the rename: the rest of its key behind the old name, and its version.
     Object(String, String),
-    /// No object follows.
+    /// The list of objects is complete.
     Begun,
     /// The object of this number was copied; the version of the copy.
     Copied(usize, String),
@@ -84,7 +84,7 @@ pub(super) struct Note {
     file: Locked,
 }
 
-/// A rename of a dead process, for us to go on with: no other process takes it meanwhile.
+/// A rename of a dead process, which this process continues: no other process takes it meanwhile.
 #[derive(Debug)]
 pub(super) struct Left {
     pub(super) note: Note,
@@ -106,7 +106,7 @@ pub(super) struct Progress {
 }
 
 impl Notes {
-    /// Makes the directory if need be, and looks whether it can be written.
+    /// Makes the directory if need be, and checks that it can be written.
     ///
     /// # Errors
     /// The errors of the disk, or of `/proc`.
@@ -190,7 +190,7 @@ impl Notes {
         }
         let progress = Progress::read(lines);
         if !progress.begun {
-            // It was killed before its first request.
+            // The process was killed before its first request.
             note.remove();
             return None;
         }
@@ -199,7 +199,7 @@ impl Notes {
 }
 
 impl Progress {
-    /// Pure. A line that was torn ends it: what it had to say is found out anew.
+    /// Reads a note. Pure. A torn line ends the reading: its fact is found out anew.
     fn read(lines: &str) -> Self {
         let mut progress = Self::default();
         for line in lines.lines().map_while(|line| serde_json::from_str(line).ok()) {
@@ -229,7 +229,7 @@ impl Note {
         if sync { self.file.sync_data() } else { Ok(()) }
     }
 
-    /// The rename has ended.
+    /// Removes the note of a rename that has ended.
     pub(super) fn remove(&self) {
         remove(&self.path);
     }

@@ -6,7 +6,7 @@ use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::{CopyObject, Described, ErrorKind, Replaces, Stored};
 use crate::sync::Arc;
 
-/// A source that another client replaces between HEAD and copy is looked at again so often. Doubling it follows a busier writer.
+/// The most looks at a source that another client replaces between HEAD and copy. Doubling it follows a busier writer.
 const ATTEMPTS_MAX: usize = 3;
 
 /// How the answer to a copy proves it.
@@ -14,22 +14,22 @@ const ATTEMPTS_MAX: usize = 3;
 pub(super) enum Proof {
     /// The copy has the source's ETag or checksum.
     Answer,
-    /// The answer has nothing that could be compared: a HEAD must.
+    /// The answer has nothing to compare: a HEAD has to prove the copy.
     Head,
     /// The copy has another checksum of the same kind.
     Wrong,
 }
 
 impl Mover {
-    /// Copies what is under `from` now to `to`, and proves the copy. The source stays: see [`Mover::delete_source`].
+    /// Copies the object that is now under `from` to `to`, and proves the copy. The source stays: see [`Mover::delete_source`].
     ///
     /// # Errors
-    /// Any; the source is there still. After `Remote` the copy may be there, too.
+    /// Any; the source is still there. After `Remote` the copy may be there, too.
     pub async fn copy(&self, from: &ObjectKey, to: &ObjectKey, replaces: &Replaces) -> Result<Copied> {
         self.copy_noted(from, to, replaces, None).await
     }
 
-    /// The same, with the note of the directory that the object is in.
+    /// Copies an object of a directory, with that directory's note.
     pub(super) async fn copy_noted(
         &self,
         from: &ObjectKey,
@@ -45,7 +45,7 @@ impl Mover {
             };
             let id = ObjectId::of(from.clone(), &source.meta);
             let (stored, own) = if source.meta.size > self.config.copy_max {
-                // By many requests, which take their time: an object on its own gets a note for that.
+                // A copy by many requests takes time: an object that is renamed alone gets a note for that.
                 let own = match note {
                     None => {
                         let object = vec![(String::new(), id.etag.clone())];
@@ -70,7 +70,7 @@ impl Mover {
         Err(Error::Changing)
     }
 
-    /// The proven copy that an answer tells of; `None` if the source is to be looked at again.
+    /// Judges the answer to a copy: the proven copy; `None` if the source has to be looked at again.
     async fn judge(
         &self,
         source: &Described,
@@ -116,7 +116,7 @@ impl Mover {
         self.client.copy_object(&request).await
     }
 
-    /// The metadata of the copy, if it is one.
+    /// The metadata of the copy, if it is proven.
     async fn proven(&self, source: &Described, stored: &Stored, to: &ObjectKey) -> Result<ObjectMeta> {
         let proof = proof(source, stored);
         if proof == Proof::Wrong {
@@ -133,7 +133,7 @@ impl Mover {
             Err(error) => return Err(error.into()),
         };
         if !there.meta.etag.matches(stored.etag.as_str()) {
-            // Another client has replaced the copy already. What is there now is not ours to judge, and the source is the only one left.
+            // Another client has replaced the copy already. The present object can't be judged, and the source is the only one left.
             return Err(Error::Taken);
         }
         if there.meta.size != source.meta.size {
@@ -161,7 +161,7 @@ impl Mover {
         }
     }
 
-    /// The note of an object that was copied on its own is of no use any more.
+    /// Removes the note of an object that was copied alone.
     async fn ended(&self, copied: &Copied) {
         let note = {
             let mut noted = self.noted.lock();
@@ -171,9 +171,9 @@ impl Mover {
         self.remove_note(note).await;
     }
 
-    /// Takes a copy back whose source can't be deleted; as far as the store lets us.
+    /// Deletes a copy whose source can't be deleted, as far as the store allows.
     pub async fn take_back(&self, copied: &Copied) {
-        // The source first: if it is not there after all, the copy is all there is.
+        // The source is looked at first: if it is gone after all, the copy is the only object left.
         let has_source = match self.client.head_object(&copied.source.key).await {
             Ok(meta) => copied.source.may_be(meta.etag.as_str(), Second::of(meta.last_modified)),
             Err(_) => false,
@@ -184,7 +184,7 @@ impl Mover {
     }
 }
 
-/// Pure: compares what the answer says with the source. ETags of equal bytes may differ; equal ones are of equal bytes.
+/// Compares the answer with the source. Pure. ETags of equal bytes may differ; equal ones are of equal bytes.
 pub(super) fn proof(source: &Described, stored: &Stored) -> Proof {
     if !stored.etag.is_none() && source.meta.etag.matches(stored.etag.as_str()) {
         return Proof::Answer;

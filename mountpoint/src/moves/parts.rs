@@ -26,7 +26,7 @@ impl Mover {
         replaces: &Replaces,
         note: Option<&Arc<Note>>,
     ) -> Result<Stored> {
-        // A copy of parts has no tags of its own accord; losing them silently would change who may read it, or when it expires.
+        // A copy made of parts gets no tags by itself; losing them silently could change its permissions or its expiry.
         let tags = match source.tags {
             0 => Tags::new(),
             _ => self.client.object_tags(&id.key).await?,
@@ -75,7 +75,7 @@ impl Mover {
     }
 }
 
-/// The parts of an object, as few as `part` bytes each make; larger ones where they would be too many.
+/// The parts of an object, of `part` bytes each, or larger ones if their number would exceed the limit.
 pub(super) fn ranges(size: u64, part: u64) -> Vec<Range<u64>> {
     let part = part.max(size.div_ceil(PARTS_MAX)).max(1);
     (0..size.div_ceil(part)).map(|i| i * part..((i + 1) * part).min(size)).collect()

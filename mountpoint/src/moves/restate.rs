@@ -1,4 +1,4 @@
-//! An object that gets other metadata under the same key: the store copies it onto itself, and a HEAD proves that it has them.
+//! An object that gets other metadata under the same key: the store copies the object onto itself, and a HEAD proves the new metadata.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ pub struct Restated {
     pub source: ObjectId,
     /// The version that is there now.
     pub id: ObjectId,
-    /// The metadata of that.
+    /// The metadata of the present version.
     pub meta: ObjectMeta,
 }
 
@@ -55,7 +55,7 @@ impl Mover {
                 _ => error.into(),
             });
         }
-        // A copy whose answer was lost is taken for made where the bytes are there, and these were there before.
+        // A copy whose answer was lost counts as made if the object has the bytes and the new metadata.
         let there = match self.client.describe_object(key).await {
             Ok(there) => there,
             Err(error) if *error.kind() == ErrorKind::NotFound => return Err(Error::Changing),

@@ -1,5 +1,5 @@
-//! Goes on with renames whose processes were killed, by the notes that they left. Each object is moved only if it is still the version that the rename
-//! began with; what other clients stored or removed since stays so.
+//! Goes on with renames whose processes were killed, by the notes that they left. Each object is moved only if it is still the version that
+//! the rename began with; changes of other clients since then stay.
 
 use foldhash::HashMap;
 use futures_util::stream::{self, StreamExt as _};
@@ -37,7 +37,7 @@ impl Mover {
         }
     }
 
-    /// How many sources were left, and are gone.
+    /// Goes on with one rename. Returns how many sources it deleted.
     async fn go_on_with(&self, from: &str, to: &str, progress: &Progress, note: &Arc<Note>) -> Result<usize> {
         for upload in &progress.uploads {
             self.client.abort_multipart_upload(upload).await?;
@@ -46,7 +46,7 @@ impl Mover {
         let copies = self.there(to).await?;
         let left = progress.objects.iter().enumerate().filter_map(|(number, (name, etag))| {
             let source = sources.get(&format!("{from}{name}"))?;
-            // Without an ETag nothing says which version it is.
+            // Without an ETag the version is not known.
             let is_named = !etag.as_str().trim_matches('"').is_empty();
             if !is_named || !source.meta.etag.matches(etag.as_str()) {
                 return None;
@@ -116,7 +116,7 @@ impl Mover {
     ) -> Result<Option<Copied>> {
         let is_noted = match &there {
             Some(there) => progress.copied.get(&item.number).is_some_and(|copy| copy.matches(there.as_str())),
-            // Copied it was, and another client has removed the copy.
+            // The object was copied, and another client has removed the copy.
             None if progress.deleting => return Ok(None),
             None => match self.copy_item(item, Some(note)).await {
                 // A request of the killed process may have arrived since the listing.

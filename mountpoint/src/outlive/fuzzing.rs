@@ -4,8 +4,8 @@ use super::header::Marks;
 use super::record::{decode, encode, seal};
 use super::restored::Restored;
 
-/// Reads slots at consecutive places and puts the records together, as an engine does that follows another one. How many records make sense.
-/// The checksums are set right first, so that the reader looks past them.
+/// Reads slots at consecutive places and puts the records together, as an engine does that follows another one. Returns how many records
+/// make sense. The checksums are set right first, so that the reader looks past them.
 ///
 /// # Panics
 /// A record differs when it is written again, or one that makes sense hangs in nothing.

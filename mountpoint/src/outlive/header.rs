@@ -18,7 +18,7 @@ pub(super) const IDENTITY_AT: u64 = 2048;
 /// The end of the page.
 pub(super) const PAGE: u64 = 4096;
 
-/// Requests that were sent again of which the header counts how often. The oldest goes beyond it.
+/// The most repeated requests whose repetitions the header counts; beyond it the oldest is dropped.
 pub(super) const AGAIN_MAX: usize = 32;
 
 /// The mount that a journal belongs to.
@@ -82,7 +82,7 @@ pub(super) fn encode_marks(marks: Marks) -> Vec<u8> {
 pub(super) fn decode_marks(page: &[u8]) -> Option<Marks> {
     let body = checked(page, MARKS_AT, 16)?;
     let marks = Marks { inodes: word(body, 0)?, handles: word(body, 8)? };
-    // Beyond, a number would soon not fit.
+    // Larger numbers would soon not fit.
     (marks.inodes > 1 && marks.inodes < 1 << 62 && marks.handles > 0 && marks.handles < 1 << 62)
         .then_some(marks)
 }
@@ -122,7 +122,7 @@ pub(super) fn encode_again(again: &[(u64, u32, u64)]) -> Vec<u8> {
     summed(&body)
 }
 
-/// Torn or wrong, it is as if no request had been sent again.
+/// Decodes the repeated requests. A torn or wrong part counts as empty.
 pub(super) fn decode_again(page: &[u8]) -> Again {
     let Some(body) = checked(page, AGAIN_AT, AGAIN_MAX * 20) else { return Vec::new() };
     let entry = |bytes: &[u8]| {
@@ -132,7 +132,7 @@ pub(super) fn decode_again(page: &[u8]) -> Again {
     body.chunks_exact(20).filter_map(entry).collect()
 }
 
-/// `None` if it does not fit: no bucket, prefix and URL are so long together.
+/// Encodes the identity. `None` if it does not fit, which no real bucket, prefix and URL exceed.
 pub(super) fn encode_identity(identity: &Identity) -> Option<Vec<u8>> {
     let mut body = identity.mounted_us.to_le_bytes().to_vec();
     body.push(identity.path_style.into());

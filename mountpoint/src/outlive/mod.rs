@@ -1,10 +1,10 @@
 //! The journal of a mount that outlives its engine: what a new engine must know to serve the numbers that the kernel holds.
 //!
-//! Enters: directories that the kernel refers to, files and directories that it has open, numbers that are given out. Leaves: the same, to
-//! the engine that comes after this one was killed. The journal is a table in a memfd that another process holds. Never here: what a number
-//! means for names or reads; a byte of a file. Without a holder there is no journal.
+//! Enters: directories that the kernel refers to, files and directories that it has open, numbers that are given out. Leaves: the same
+//! facts, to the next engine after this one was killed. The journal is a table in a memfd that another process holds. This room does not
+//! know what a number means for names or reads, and holds no byte of a file. Without a holder there is no journal.
 //!
-//! Files that the kernel knows and has not open are not recorded: at ESTALE the kernel looks their path up anew, by itself, once.
+//! Files that the kernel knows but does not have open are not recorded: after ESTALE the kernel looks their path up anew, once, by itself.
 
 #[cfg(feature = "testing")]
 pub mod fuzzing;
@@ -29,10 +29,10 @@ use table::Table;
 /// Numbers that are set aside at once. Doubling it halves the stores for them, and loses twice as many of 2^62 numbers at a crash.
 const BLOCK: u64 = 65_536;
 
-/// A request that was sent again so often is answered EIO, so that it can't kill every engine.
+/// The number of repetitions after which a request is answered EIO, so that it can't kill every engine.
 const AGAIN_REFUSED: u32 = 3;
 
-/// How long a request that was sent again is remembered. Doubling it finds requests that kill an engine more slowly.
+/// How long a repeated request is remembered. Doubling it also catches requests that kill an engine more slowly.
 const AGAIN_WITHIN: Duration = Duration::from_secs(60);
 
 /// Bit of a request's number: the kernel has sent it before.
@@ -46,19 +46,19 @@ pub enum Refused {
         "it is not a memfd sealed with F_SEAL_SHRINK alone: the holder must pass the descriptor that this program gave it"
     )]
     Unsealed,
-    /// It has another length than a journal.
+    /// The file has another length than a journal.
     #[error("it has {0} bytes, which is not the length of a journal")]
     Length(u64),
-    /// It begins otherwise than a journal.
+    /// The file does not begin as a journal.
     #[error("it is not a journal of mount-s3")]
     Foreign,
     /// Another release wrote it.
     #[error("it has format {0}, and this program knows format {VERSION}: go back to the program that wrote it, or unmount", VERSION = header::VERSION)]
     Version(u32),
-    /// A part of its header is torn.
+    /// A part of the journal's header is torn.
     #[error("its {0} can't be read: unmount and mount anew")]
     Damaged(&'static str),
-    /// A process that lives has locked it.
+    /// A living process has locked the journal.
     #[error("another engine serves this mount: end that first")]
     InUse,
     /// The flags name another mount than the journal.
@@ -118,7 +118,7 @@ impl Journal {
         Ok(Self { table, shared, identity, state: Mutex::new(state) })
     }
 
-    /// The journal of an engine that is gone, and what it recorded.
+    /// Takes over the journal of an earlier engine, with its records.
     ///
     /// # Errors
     /// The descriptor is not a journal of ours, or another engine uses it.
@@ -140,7 +140,7 @@ impl Journal {
     /// The identity of a journal that another engine has in use. Nothing is locked.
     ///
     /// # Errors
-    /// This program could not go on with it.
+    /// This program could not go on with the journal.
     pub fn examine(shared: &OwnedFd) -> Result<Identity, Refused> {
         let page = table::examine(shared)?;
         header::decode_identity(&page).ok_or(Refused::Damaged("bucket and prefix"))
@@ -186,18 +186,18 @@ impl Journal {
         *of = (*of).max(needed.saturating_add(BLOCK));
         let raised = *of;
         if let Err(error) = self.table.store(header::MARKS_AT, &header::encode_marks(state.marks)) {
-            // A number could be given twice. Nothing but a memfd's own end refuses a store to its first page.
+            // Without this store a number could be given out twice. Only a broken memfd refuses a store to its first page.
             tracing::error!("journal: setting numbers aside: {error}");
         }
         raised
     }
 
-    /// Records something; an earlier record of the same number goes. Before the kernel hears the number.
+    /// Writes a record, in place of an earlier one of the same number. Call it before the kernel learns the number.
     pub fn record(&self, record: &Record) {
         self.table.record(record);
     }
 
-    /// An inode's directory is gone.
+    /// Removes the record of a directory that is gone.
     pub fn forget_directory(&self, number: u64) {
         self.table.remove(Subject::Inode(number));
     }
@@ -207,12 +207,12 @@ impl Journal {
         self.table.has(Subject::Inode(number))
     }
 
-    /// A file's handle is released.
+    /// Removes the record of a released file handle.
     pub fn forget_file(&self, handle: u64) {
         self.table.remove(Subject::File(handle));
     }
 
-    /// A directory's handle is released.
+    /// Removes the record of a released directory handle.
     pub fn forget_listing(&self, handle: u64) {
         self.table.remove(Subject::Listing(handle));
     }
@@ -222,7 +222,7 @@ impl Journal {
         unique & RESENT != 0
     }
 
-    /// A request was sent again. Whether it is to be refused, because engine after engine died with it.
+    /// Counts a repeated request. Returns whether to refuse it, because engine after engine died with it.
     pub fn refuses(&self, unique: u64, now: SystemTime) -> bool {
         let unique = unique & !RESENT;
         let second = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();

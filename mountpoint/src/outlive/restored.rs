@@ -11,7 +11,7 @@ const ROOT: u64 = 1;
 /// The records of an engine that is gone.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Restored {
-    /// Each behind the directory that it is in.
+    /// Directories, each after its parent.
     pub directories: Vec<Directory>,
     /// Open files. Those of one inode are of one version.
     pub files: Vec<File>,
@@ -20,8 +20,8 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// The records that make sense, and the subjects of those that do not: numbers beyond the marks, directories that hang in nothing or in
-    /// each other, handles of what is not recorded, one number for two things.
+    /// The records that make sense, and the subjects of those that do not: numbers beyond the marks, directories without a parent or in a
+    /// circle, handles of what is not recorded, one number for two things.
     pub(super) fn of(records: Vec<Record>, marks: Marks) -> (Self, Vec<Subject>) {
         let (mut directories, mut files, mut listings) = (Vec::new(), Vec::new(), Vec::new());
         let mut dropped = Vec::new();
@@ -33,7 +33,7 @@ impl Restored {
                 other => dropped.push(other.subject()),
             }
         }
-        // In the order of numbers, so that of two inodes of one name the later one has it.
+        // The order of numbers gives a name to the later of two inodes.
         directories.sort_unstable_by_key(|it| it.number);
         files.sort_unstable_by_key(|it| it.ino);
         let directories = parents_first(directories, &mut dropped);
@@ -63,7 +63,7 @@ impl Restored {
     }
 }
 
-/// Orders directories so that each comes behind the one that it is in. Those in a circle, or in nothing, are dropped.
+/// Orders directories so that each comes after its parent. Directories in a circle or without a parent are dropped.
 fn parents_first(directories: Vec<Directory>, dropped: &mut Vec<Subject>) -> Vec<Directory> {
     let mut below: HashMap<u64, Vec<Directory>> = HashMap::new();
     for directory in directories {

@@ -18,8 +18,8 @@ use super::Refused;
 use super::header::{self, Identity, MAGIC, PAGE, SHELVES_AT, VERSION};
 use super::record::{Record, Subject, decode, encode, seal};
 
-/// The most that a journal takes. Beyond it, later directories and handles are not recorded. Doubling it lets twice as many outlive an
-/// engine: it has room for 500,000 with short names.
+/// The most memory of a journal. Beyond it, later directories and handles are not recorded. Doubling it lets twice as many outlive an
+/// engine: there is room for 500,000 with short names.
 const SIZE_MAX: u64 = 64 << 20;
 
 /// Slots of one size lie together in a shelf. The first shelf has the header alone.
@@ -34,7 +34,7 @@ const SIZES: [u64; 4] = [128, 256, 512, 1024];
 pub(super) struct Table {
     file: File,
     slots: crate::sync::Mutex<Slots>,
-    /// Stores that are left before this process is as good as killed: the last one is half done.
+    /// Stores that are left until a test counts this process as killed; the last store is half done.
     #[cfg(test)]
     pub(super) stores_left: crate::sync::atomic::AtomicU64,
 }
@@ -49,7 +49,7 @@ struct Slots {
     shelves: usize,
     unused: Vec<usize>,
     stores: u64,
-    /// There was no room once.
+    /// The log has a line about a full journal.
     told: bool,
 }
 
@@ -60,13 +60,13 @@ pub(super) fn new_file() -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// The same file by a description of our own.
+/// Opens the same file with a description of our own.
 fn reopen(shared: &OwnedFd) -> Result<File, Refused> {
     let path = format!("/proc/self/fd/{}", shared.as_raw_fd());
     Ok(File::options().read(true).write(true).open(path)?)
 }
 
-/// The same file by a description of our own, whose lock ends with this process.
+/// Opens the same file with a description of our own, whose lock ends with this process.
 fn lock(shared: &OwnedFd) -> Result<File, Refused> {
     let file = reopen(shared)?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -129,7 +129,7 @@ impl Table {
         }
     }
 
-    /// Opens a table that is there; its first page and its records.
+    /// Opens an existing table; returns its first page and its records.
     pub(super) fn open(shared: &OwnedFd) -> Result<(Self, Vec<u8>, Vec<Record>), Refused> {
         check_seals(shared)?;
         let file = lock(shared)?;
@@ -211,7 +211,7 @@ impl Table {
         let before = slots.used.get(&subject).copied();
         let place = match self.room(&mut slots, size) {
             Ok(Some(place)) => place,
-            // There is none: over the one before, if it has the room.
+            // No slot is free: overwrite the earlier record, if the new one fits there.
             Ok(None) => match before.filter(|(_, room)| *room >= size) {
                 Some((place, _)) => place,
                 None => return self.is_full(&mut slots, subject),

@@ -43,7 +43,7 @@ const FILES_MAX: usize = 1_000;
 pub struct SocketFolder {
     /// The folder.
     pub folder: PathBuf,
-    /// Folder and files must be this user's. `None`: one user's, whose ever, where nobody but root makes a folder.
+    /// The user who must own folder and files. `None`: any one user, for a parent in which only root makes folders.
     pub owner: Option<u32>,
 }
 
@@ -63,7 +63,7 @@ impl SocketFolder {
         Self { folder: runtime_dir.join(FOLDER), owner }
     }
 
-    /// The folder, whatever its path leads to later, and its owner.
+    /// Opens the folder, so that a later change of its path does not matter; returns its owner, too.
     fn open(&self) -> io::Result<(OwnedFd, u32)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = rustix::fs::open(&self.folder, flags, Mode::empty())?;
@@ -75,7 +75,7 @@ impl SocketFolder {
     }
 }
 
-/// A mount that a folder tells of.
+/// A mount that has files in a folder.
 #[derive(Clone, Debug)]
 pub struct Entry {
     /// The bucket and the place of the mount.
@@ -85,7 +85,7 @@ pub struct Entry {
     name: OsString,
 }
 
-/// A socket that is held: its path leads to it, whatever becomes of its name meanwhile.
+/// A socket that is held open: its path leads to it even if its name is removed meanwhile.
 #[derive(Debug)]
 pub struct Socket(OwnedFd);
 
@@ -111,7 +111,7 @@ impl Entry {
         Ok(Socket(socket))
     }
 
-    /// Whether its process is gone: nothing listens on the socket. A process that hangs still does, also when its queue is full.
+    /// Whether the mount's process is gone: then nothing listens on the socket. A hanging process still listens, even if its queue is full.
     pub fn is_gone(&self) -> bool {
         self.knock().is_err_and(|error| {
             matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
@@ -126,7 +126,7 @@ impl Entry {
         Ok(())
     }
 
-    /// Removes what a dead process left.
+    /// Removes the files of a dead process.
     pub fn remove(&self) {
         for ending in [SOCKET, FILE] {
             let _ = unlinkat(&*self.folder, self.file(ending), AtFlags::empty());
@@ -141,8 +141,8 @@ impl Entry {
     }
 }
 
-/// The mounts that a folder tells of, as far as this user may read it; the newest first. An unmounted one may still be storing files while
-/// the next is mounted in its place.
+/// The mounts with files in a folder, as far as this user may read it; the newest first. An unmounted mount may still be storing files
+/// while the next one is mounted in its place.
 ///
 /// Root reads the folders of users, who may put there what they like: it follows no link, waits for no pipe, and takes a file for its
 /// owner's word only.
@@ -181,7 +181,7 @@ fn read_origin(folder: &OwnedFd, name: &OsStr, owner: u32) -> io::Result<(Origin
     }
 }
 
-/// This mount's socket and file; removed when the mount ends.
+/// The socket and file of this mount, removed when the mount ends.
 #[derive(Debug)]
 pub(super) struct Registered(Entry);
 
@@ -242,7 +242,7 @@ impl Registered {
     }
 }
 
-/// Makes the folder if it is missing. One in which others may write would let them put a socket in our place.
+/// Makes the folder if it is missing. A folder in which other users may write would let them put a socket in place of ours.
 fn make_folder(folder: &Path) -> anyhow::Result<()> {
     let context = || format!("making the folder {}", folder.display());
     match DirBuilder::new().mode(0o755).create(folder) {

@@ -33,7 +33,7 @@ const REQUEST_WITHIN: Duration = Duration::from_secs(60);
 /// The request to hand the mount over to another program.
 pub const UPGRADE: &str = "/upgrade";
 const TEXT: &str = "text/plain; charset=utf-8";
-/// The pause after an accept that failed: for want of descriptors, mostly.
+/// The pause after a failed accept, mostly for lack of descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// The address of `--metrics-listen`.
@@ -86,7 +86,7 @@ impl FromStr for Listen {
 }
 
 impl Listen {
-    /// Takes the address. A socket that an earlier process left is replaced; one that is listened on is not.
+    /// Takes the address. A socket that an earlier process left is replaced; a socket with a listener is not.
     pub(super) fn bind(&self) -> anyhow::Result<Bound> {
         match self {
             Self::Tcp(address) => {

@@ -1,7 +1,7 @@
 //! The reports of a mount about itself: lines in the log, a page for Prometheus, a socket for `mount-s3-ctl`.
 //!
-//! Enters: the metrics that the other rooms count, and a [`Mount`] that measures the rest when it is asked. Leaves: text, JSON and
-//! HTTP answers. Nothing here waits for the store, and nothing of a request for a file passes through here. No secret is known here.
+//! Enters: the metrics that the other rooms count, and a [`Mount`] that measures the rest when it is asked. Leaves: text, JSON and HTTP
+//! answers. Nothing here waits for the store, and no request for a file passes here. This room knows no secret.
 
 mod control;
 mod http;
@@ -48,7 +48,7 @@ pub struct Config {
     pub origin: Origin,
 }
 
-/// The mount, as far as its metrics do not tell of it. Asked from the threads of the network: it must not wait.
+/// The facts about a mount that its metrics lack. The threads of the network ask, so no call may wait.
 pub trait Mount: Send + Sync + 'static {
     /// Sets the gauges.
     fn measure(&self, metrics: &Metrics);
@@ -59,12 +59,12 @@ pub trait Mount: Send + Sync + 'static {
     /// The last errors and warnings of the log.
     fn errors(&self) -> Vec<ErrorLine>;
 
-    /// Hands the mount to the program that is installed now, once nothing is being written: within this time. The process is another one then;
-    /// an outcome says why all goes on as before.
+    /// Hands the mount to the program that is installed now, once no file is being written, within this time. On success another program
+    /// runs in this process; a returned outcome says why the old one goes on.
     fn hand_over(&self, within: Duration) -> BoxFuture<'static, String>;
 }
 
-/// All that is reported of one mount.
+/// The sources of all reports about one mount.
 pub(crate) struct Telemetry {
     origin: Origin,
     metrics: Arc<Metrics>,
@@ -74,7 +74,7 @@ pub(crate) struct Telemetry {
     started: SystemTime,
 }
 
-/// Sockets that are bound and not served yet. Dropped, they are removed.
+/// Sockets that are bound and not served yet; dropping removes them.
 #[derive(Debug)]
 pub struct Bound {
     config: Config,
@@ -109,10 +109,10 @@ impl Config {
 }
 
 impl Bound {
-    /// Begins to tell. `Told` is kept as long as the mount lasts.
+    /// Begins to report. The caller keeps `Told` as long as the mount lasts.
     ///
     /// # Errors
-    /// The sockets can't be served. That there is no control socket is not an error, but a line of the log.
+    /// The sockets can't be served. A missing control socket is a line of the log, not an error.
     pub fn start(
         self,
         mount: impl Mount,
@@ -172,7 +172,7 @@ impl std::fmt::Debug for Told {
 }
 
 impl Told {
-    /// The mount ends: exports what the last interval brought, within five seconds.
+    /// Exports the last interval at the end of the mount, within five seconds.
     pub async fn last_words(self) {
         if let Some((exporter, telemetry)) = &self.exporter {
             let _ = telemetry.clock.timeout(LAST_WORDS, exporter.export(telemetry)).await;

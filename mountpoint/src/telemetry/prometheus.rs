@@ -12,7 +12,7 @@ use crate::metrics::{Kind, Metric, Unit, Value};
 /// The type of the page.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Every metric, with the mount that it is of.
+/// The page: every metric, with labels of its mount.
 pub(super) fn page(metrics: &[Metric], origin: &Origin) -> String {
     let labels =
         [("bucket", &origin.bucket), ("prefix", &origin.prefix), ("mount_point", &origin.mount_point)];
@@ -20,7 +20,7 @@ pub(super) fn page(metrics: &[Metric], origin: &Origin) -> String {
     let mut registry = Registry::with_labels(labels);
     registry.register_collector(Box::new(Snapshot(metrics.to_vec())));
     let mut page = String::new();
-    // It only fails where a `String` can't grow.
+    // The encoding fails only if a `String` can't grow.
     let _ = encode(&mut page, &registry);
     page
 }
@@ -51,7 +51,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// The unit becomes the end of the name, where the name does not have it.
+/// The unit that has to be added to the name, unless the name has it already.
 fn unit(metric: &Metric) -> Option<registry::Unit> {
     match metric.unit {
         Unit::Count => None,

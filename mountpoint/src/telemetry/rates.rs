@@ -1,5 +1,4 @@
-//! Throughput now: the counters of the last seconds, one sample a second while they move; none while nothing does, so that an idle mount
-//! sleeps.
+//! The present throughput: one sample of the counters a second while they move, none while they rest, so that an idle mount sleeps.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -55,7 +54,7 @@ impl Rates {
         metrics.work.keep_house(clock, |_| self.sample(metrics, clock.now())).await;
     }
 
-    /// Takes a sample. Of a time in which nothing moved, only the end counts; and of a rest, only what comes after it.
+    /// Takes a sample. Of a time without moved bytes only the end counts, and after a rest only later samples.
     fn sample(&self, metrics: &Metrics, at: Instant) -> Next {
         let sample = Sample::take(metrics);
         let mut samples = self.0.lock();
