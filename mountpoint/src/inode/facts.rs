@@ -2,6 +2,15 @@
 //!
 //! Pages of listings are caches. What a page says of a name counts only if nothing was learned of the name since the page was asked for. A
 //! fact that no page can contradict is not kept, except that a name is absent: that answers lookups for a while by itself.
+//!
+//! Three things know names beside these facts. A living inode is itself the fact that its name is there, since [`Inode::learned`]; one
+//! lookup of the tree finds it, and a second copy here would cost memory for each name. A question in flight bears a mark if its name
+//! changed since (`board.rs`): a lookup reads it once, where facts would have to be kept for every name that is asked for. Files that
+//! were looked up a moment ago (`fresh.rs`) say which open may do without a request, not whether a name exists.
+//!
+//! [`Inode::learned`]: super::state::Inode::learned
+
+mod walked;
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -11,10 +20,13 @@ use foldhash::HashMap;
 use super::InodeNo;
 use crate::listing::expiry::left;
 use crate::sync::Arc;
+use walked::Walked;
 
 /// The names of all directories of which something was learned.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
+    /// Facts that the pages of a walk contradict.
+    pub(super) walked: Walked,
     directories: HashMap<InodeNo, Names>,
     /// Absent names by the age of the answer. Holds a stale line for a name that is there again or was asked for anew; it leaves at the
     /// front.

@@ -160,7 +160,7 @@ impl Pass {
         {
             let mut tree = table.0.tree.lock();
             tree.prices.listed(took, page.objects.len() + page.common_prefixes.len());
-            tree.walk.changed(key.as_str(), asked.event);
+            tree.observe_all(directory, asked.event);
         }
         let entries = readable(key, page, table.0.config.folder_marks, |listed, why| {
             pages.hidden += 1;

@@ -99,14 +99,14 @@ impl InodeTable {
             if tree.ttl.directory() < PAGE {
                 return None;
             }
-            tree.walk.opens(key, self.0.clock.now());
+            tree.walking(|walk| walk.opens(key, self.0.clock.now()));
         }
         for _ in 0..WAITS_MAX {
             // Dropped behind the tree's lock.
             let _ahead: Option<PageSeat>;
             let coming = {
                 let mut tree = self.0.tree.lock();
-                match tree.walk.course(key, self.0.clock.now()) {
+                match tree.walking(|walk| walk.course(key, self.0.clock.now())) {
                     Course::Alone => return None,
                     Course::Wait(asked) => tree.board.pages.join(&asked, |()| true)?,
                     Course::Ask(question) => self.ask_walk(&mut tree, question),
@@ -141,15 +141,15 @@ impl InodeTable {
         let page: BoxFuture<'static, ()> = Box::pin(async move {
             let answer = client.list_objects(&request).await;
             let Some(shared) = table.upgrade() else { return };
-            shared.tree.lock().walk.arrives(&asks, answer.ok(), asked, since);
+            shared.tree.lock().walk_arrives(&asks, answer.ok(), asked, since);
             tokio::spawn(async move {
                 clock.sleep(PAGE).await;
                 if let Some(shared) = table.upgrade() {
-                    shared.tree.lock().walk.expire(clock.now());
+                    shared.tree.lock().walking(|walk| walk.expire(clock.now()));
                 }
             });
         });
-        tree.walk.asks(&question, asked);
+        tree.walking(|walk| walk.asks(&question, asked));
         self.put_up(tree, asked, page)
     }
 

@@ -11,6 +11,7 @@ pub use super::tree::{Below, Follower};
 use super::tree::{Tree, stale};
 use super::{InodeNo, InodeTable};
 use crate::listing::path;
+use crate::listing::walk::Walk;
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 
 /// The flags of a rename.
@@ -229,7 +230,7 @@ impl InodeTable {
             }
             tree.changed(parent, name, false);
         }
-        tree.walk.restart();
+        tree.walking(Walk::restart);
     }
 
     /// Doubts the facts about these names: the next look asks S3.

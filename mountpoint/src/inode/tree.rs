@@ -396,11 +396,7 @@ impl Tree {
     pub(super) fn changed(&mut self, parent: InodeNo, name: &str, removed: bool) -> u64 {
         let at = self.event();
         self.board.overtake(parent, name);
-        if self.walk.has_pages()
-            && let Ok(key) = self.directory(parent).map(|(key, _)| key.clone())
-        {
-            self.walk.changed(key.as_str(), at);
-        }
+        self.observe_all(parent, at);
         let what = if removed { What::Absent } else { What::Present };
         self.observe(parent, name, what, at);
         at
@@ -453,10 +449,12 @@ impl Tree {
                 return;
             }
             let parent = inode.parent;
-            if inode.place == Place::Remote
-                && let Some(above) = self.inodes.get(parent).and_then(Inode::directory)
-            {
-                self.walk.learned(above.key.as_str(), &inode.name, true, inode.learned);
+            if inode.place == Place::Remote {
+                let Self { inodes, facts, walk, .. } = self;
+                if let Some(above) = inodes.get(parent).and_then(Inode::directory) {
+                    let Inode { name, learned, .. } = &inodes[ino];
+                    facts.walked.observe(walk, above.key.as_str(), name, What::Present, *learned);
+                }
             }
             self.place(ino, Place::Nowhere);
             self.forget_listed(ino);

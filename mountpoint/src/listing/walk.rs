@@ -10,8 +10,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use foldhash::HashMap;
-
 use super::expiry::PAGE;
 use crate::object::ObjectKey;
 use crate::s3::{ListPage, ListedObject};
@@ -30,19 +28,6 @@ pub(crate) struct Walk {
     failures: u32,
     flat: Option<Flat>,
     flats: u64,
-    /// Directories of which more is known here than the pages say, and since which event: they are listed by themselves.
-    changed: HashMap<Box<str>, u64>,
-    /// Facts learned while a page that may contradict them is on its way.
-    learned: Vec<Learned>,
-}
-
-/// An answer of S3 about a name.
-struct Learned {
-    directory: Box<str>,
-    name: Box<str>,
-    is_there: bool,
-    /// The event of its question.
-    at: u64,
 }
 
 /// Pages of keys in a row, of a whole subtree.
@@ -102,23 +87,9 @@ impl Walk {
     const SPAN_MAX: usize = 2;
     /// Most doublings of the directories that it takes, after pages in vain.
     const FAILURES_MAX: u32 = 8;
-    /// Most directories of which more is known here; beyond it the pages go.
-    const CHANGED_MAX: usize = 1000;
-    /// Most answers that are kept for a page on its way; a directory with one beyond it is listed by itself.
-    const LEARNED_MAX: usize = 1000;
 
     pub(crate) fn new() -> Self {
-        Self {
-            last: None,
-            common: String::new(),
-            run: 0,
-            sideways: false,
-            failures: 0,
-            flat: None,
-            flats: 0,
-            changed: HashMap::default(),
-            learned: Vec::new(),
-        }
+        Self { last: None, common: String::new(), run: 0, sideways: false, failures: 0, flat: None, flats: 0 }
     }
 
     /// A directory begins to be listed.
@@ -148,9 +119,6 @@ impl Walk {
             match flat.reach(key, now) {
                 Reach::Whole => {
                     let (page, asked, since) = flat.take(key, now);
-                    if self.changed.get(key).is_some_and(|&at| at > asked) {
-                        return Course::Alone;
-                    }
                     self.failures = 0;
                     let (exists, ahead) = (flat.has(key), flat.ahead(key));
                     return Course::Take { page, exists, asked, since, ahead };
@@ -210,55 +178,33 @@ impl Walk {
             Some(page) if is_in_order(&flat.prefix, &last, &page) => {
                 flat.next = page.next_token.map_or(Next::End, Next::Token);
                 flat.pages.push_back(Keys { objects: page.objects, asked, since });
-                for Learned { directory, name, is_there, at } in std::mem::take(&mut self.learned) {
-                    self.learned(&directory, &name, is_there, at);
-                }
             }
             _ => self.failed(),
         }
     }
 
-    /// Something changed here in a directory, or it was listed by itself, at this event: the pages of before do not list it.
-    pub(crate) fn changed(&mut self, directory: &str, at: u64) {
-        let Some(flat) = self.flat.as_ref().filter(|flat| flat.may_list(directory, at)) else { return };
-        if self.changed.len() >= Self::CHANGED_MAX {
-            self.changed.retain(|directory, at| flat.may_list(directory, *at));
-        }
-        if self.changed.len() >= Self::CHANGED_MAX {
-            return self.give_up();
-        }
-        let since = self.changed.entry(directory.into()).or_default();
-        *since = at.max(*since);
+    /// Whether the pages may list a directory with an answer older than an event.
+    pub(crate) fn may_list(&self, directory: &str, at: u64) -> bool {
+        self.flat.as_ref().is_some_and(|flat| flat.may_list(directory, at))
     }
 
-    /// S3 said, asked at event `at`, whether a directory has a name, and nothing else keeps that in mind. A page that says otherwise lists
-    /// neither the directory nor what has the name.
-    pub(crate) fn learned(&mut self, directory: &str, name: &str, is_there: bool, at: u64) {
-        let Some(flat) = self.flat.as_ref().filter(|flat| flat.may_list(directory, at)) else { return };
+    /// Whether the pages say otherwise than S3 did when asked at event `at`: that a directory has a name, or has not. A page in flight may.
+    pub(crate) fn may_contradict(&self, directory: &str, name: &str, is_there: bool, at: u64) -> bool {
+        let Some(flat) = self.flat.as_ref().filter(|flat| flat.may_list(directory, at)) else { return false };
         let path = format!("{directory}{name}");
         let below = format!("{path}/");
         let says = flat.has(&path) || flat.has(&below);
         // The keys of a directory come behind its name, and others may come between: a page can end there.
         let end = if is_there { &path } else { &below };
-        let is_passed = says || end.as_str() <= flat.last_key();
-        match &flat.next {
-            _ if is_passed && says == is_there => {}
-            _ if is_passed => self.is_known_better(directory, &below, at),
-            Next::Coming(asked) if at <= *asked => {}
-            Next::Coming(..) if self.learned.len() < Self::LEARNED_MAX => {
-                let (directory, name) = (directory.into(), name.into());
-                self.learned.push(Learned { directory, name, is_there, at });
-            }
-            Next::Coming(..) => self.is_known_better(directory, &below, at),
-            Next::End if is_there => self.is_known_better(directory, &below, at),
-            // A page that is asked for later says it.
-            Next::End | Next::Token(_) => {}
+        if says || end.as_str() <= flat.last_key() {
+            return says != is_there;
         }
-    }
-
-    fn is_known_better(&mut self, directory: &str, below: &str, at: u64) {
-        self.changed(directory, at);
-        self.changed(below, at);
+        match &flat.next {
+            Next::Coming(asked) => at > *asked,
+            Next::End => is_there,
+            // A page that is asked for later says it.
+            Next::Token(_) => false,
+        }
     }
 
     /// Many names have changed: what was listed before does not count.
@@ -267,7 +213,7 @@ impl Walk {
         self.give_up();
     }
 
-    /// Whether changes here matter to pages.
+    /// Whether pages are here or in flight.
     pub(crate) fn has_pages(&self) -> bool {
         self.flat.is_some()
     }
@@ -290,10 +236,9 @@ impl Walk {
         self.give_up();
     }
 
-    fn give_up(&mut self) {
+    /// Lets all pages go.
+    pub(crate) fn give_up(&mut self) {
         self.flat = None;
-        self.changed = HashMap::default();
-        self.learned = Vec::new();
     }
 }
 

@@ -7,6 +7,7 @@ use crate::inode::facts::What;
 use crate::inode::state::{Directory, Inode, Place};
 use crate::inode::{FRESH, InodeNo, ROOT};
 use crate::listing::listed::Listed;
+use crate::listing::walk::{PageRequest, Walk};
 use crate::s3::ListPage;
 
 impl Tree {
@@ -23,8 +24,10 @@ impl Tree {
         if !exists && ino != ROOT && inode.place == Place::Remote && inode.learned > asked {
             return true;
         }
+        let has = |name: &str| has(page, key.as_str(), name);
         let mut children = self.children(ino).filter_map(|child| self.inode(child));
-        children.any(|child| child.learned > asked && !has(page, key.as_str(), &child.name))
+        self.facts.walked.outdate(key.as_str(), asked, exists, has)
+            || children.any(|child| child.learned > asked && !has(&child.name))
     }
 
     /// S3 had a name when asked at this event, or this mount stored it then.
@@ -49,10 +52,39 @@ impl Tree {
         };
         let needed = self.directory(parent).is_ok_and(|(_, directory)| may_have(directory));
         self.facts.observe_absent(parent, name, at, now, self.ttl.missing().max(FRESH), needed);
-        let Self { inodes, walk, .. } = self;
+        let Self { inodes, facts, walk, .. } = self;
         if let Some(directory) = inodes.get(parent).and_then(Inode::directory) {
-            walk.learned(directory.key.as_str(), name, false, at);
+            facts.walked.observe(walk, directory.key.as_str(), name, What::Absent, at);
         }
+    }
+
+    /// A directory changed here, or was listed by itself, at an event: older pages of a walk do not list it.
+    pub(in crate::inode) fn observe_all(&mut self, ino: InodeNo, at: u64) {
+        let Self { inodes, facts, walk, .. } = self;
+        if let Some(directory) = inodes.get(ino).and_then(Inode::directory) {
+            facts.walked.observe_all(walk, directory.key.as_str(), at);
+        }
+    }
+
+    /// Does something with the walk. Facts that only its pages needed go with those pages.
+    pub(in crate::inode) fn walking<T>(&mut self, act: impl FnOnce(&mut Walk) -> T) -> T {
+        let result = act(&mut self.walk);
+        if !self.walk.has_pages() {
+            self.facts.walked.clear();
+        }
+        result
+    }
+
+    /// A page of a walk is here, or will not come.
+    pub(in crate::inode) fn walk_arrives(
+        &mut self,
+        question: &PageRequest,
+        page: Option<ListPage>,
+        asked: u64,
+        since: Instant,
+    ) {
+        self.walking(|walk| walk.arrives(question, page, asked, since));
+        self.facts.walked.sift(&self.walk);
     }
 
     /// The facts about names of a directory that only its pages needed go with the last of them.

@@ -10,6 +10,7 @@ use crate::inode::InodeNo;
 use crate::inode::compact::{Moment, Stored, Teller};
 use crate::inode::state::{Node, Phase, Place};
 use crate::listing::path;
+use crate::listing::walk::Walk;
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 
 /// The objects below a directory's key, by what their keys have behind it.
@@ -79,7 +80,7 @@ impl Tree {
             return Vec::new();
         };
         let at = self.event();
-        self.walk.restart();
+        self.walking(Walk::restart);
         let (mut followers, mut gone, mut moved) = (Vec::new(), Vec::new(), HashSet::new());
         let mut next = vec![(top, key, String::new())];
         while let Some((ino, key, path)) = next.pop() {

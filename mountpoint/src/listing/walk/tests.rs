@@ -188,17 +188,8 @@ fn a_page_answers_for_a_second() {
 }
 
 #[test]
-fn a_directory_that_changed_here_since_is_listed_by_itself() {
-    let mut bench = bench_of(&folders(8, 1));
-    (0..3).for_each(|d| drop(bench.list(&format!("d{d:03}/"))));
-    bench.walk.changed("d004/", bench.event + 1);
-    (3..5).for_each(|d| drop(bench.list(&format!("d{d:03}/"))));
-    assert_eq!(bench.alone, ["d000/", "d001/", "d004/"]);
-}
-
-#[test]
-fn a_page_that_contradicts_later_facts_does_not_list_the_directory() {
-    for (name, is_there, at, is_alone) in [
+fn pages_contradict_later_answers_that_say_otherwise() {
+    for (name, is_there, at, contradicts) in [
         ("f0", true, 2, false),
         ("f0", false, 2, true),
         ("f0", false, 1, false),
@@ -209,16 +200,15 @@ fn a_page_that_contradicts_later_facts_does_not_list_the_directory() {
         let mut bench = bench_of(&folders(8, 1));
         (0..3).for_each(|d| drop(bench.list(&format!("d{d:03}/"))));
         assert_eq!(bench.event, 1);
-        bench.walk.learned("d004/", name, is_there, at);
-        (3..5).for_each(|d| drop(bench.list(&format!("d{d:03}/"))));
-        let expected: &[_] = if is_alone { &["d000/", "d001/", "d004/"] } else { &["d000/", "d001/"] };
-        assert_eq!(bench.alone, expected, "{name} {is_there} {at}");
+        let says = bench.walk.may_contradict("d004/", name, is_there, at);
+        assert_eq!(says, contradicts, "{name} {is_there} {at}");
+        assert!(!bench.walk.may_contradict("d000/", name, is_there, at), "the walk has it behind it");
     }
 }
 
 #[test]
-fn a_page_on_its_way_is_compared_with_what_was_learned_meanwhile() {
-    for (name, is_there, is_alone) in
+fn a_page_in_flight_may_contradict_what_was_learned_since() {
+    for (name, is_there, contradicts) in
         [("f0", true, false), ("f0", false, true), ("new", true, true), ("new", false, false)]
     {
         let mut bench = bench_of(&folders(4, 1));
@@ -227,17 +217,16 @@ fn a_page_on_its_way_is_compared_with_what_was_learned_meanwhile() {
         bench.walk.opens(&key, bench.now);
         let Course::Ask(question) = bench.walk.course(&key, bench.now) else { panic!("a third in a row") };
         bench.walk.asks(&question, 1);
-        bench.walk.learned("d003/", name, is_there, 2);
+        let may = |bench: &Bench, at| bench.walk.may_contradict("d003/", name, is_there, at);
+        assert!(may(&bench, 2) && !may(&bench, 1), "{name} {is_there}");
         bench.walk.arrives(&question, Some(bench.answer(&question)), 1, bench.now);
-        (2..4).for_each(|d| drop(bench.list(&format!("d{d:03}/"))));
-        let expected: &[_] = if is_alone { &["d000/", "d001/", "d003/"] } else { &["d000/", "d001/"] };
-        assert_eq!(bench.alone, expected, "{name} {is_there}");
+        assert_eq!(may(&bench, 2), contradicts, "{name} {is_there}");
     }
 }
 
 /// The page ends between the name of a directory and its keys.
 #[test]
-fn a_page_on_its_way_brings_no_directory_back_that_is_gone() {
+fn a_page_in_flight_may_bring_a_directory_back_that_is_gone() {
     let keys =
         ["d000/f", "d001/f", "d002/f0", "d002/f1", "d003/a", "d003/b.tar", "d003/b/1", "d003/c", "d004/f"];
     let mut bench = Bench::new(&keys);
@@ -247,24 +236,9 @@ fn a_page_on_its_way_brings_no_directory_back_that_is_gone() {
     bench.walk.opens(&key, bench.now);
     let Course::Ask(question) = bench.walk.course(&key, bench.now) else { panic!("the rest of it") };
     bench.walk.asks(&question, 2);
-    bench.walk.learned("d003/", "b", false, 3);
+    assert!(bench.walk.may_contradict("d003/", "b", false, 3));
     bench.walk.arrives(&question, Some(bench.answer(&question)), 2, bench.now);
-    bench.list("d003/");
-    assert_eq!(bench.alone, ["d000/", "d001/", "d003/"]);
-}
-
-#[test]
-fn changes_in_directories_that_a_walk_has_behind_it_end_no_pages() {
-    let mut bench = bench_of(&folders(999, 2));
-    for d in 0..999 {
-        bench.list(&format!("d{d:03}/"));
-        bench.event += 2;
-        for behind in 0..3 {
-            bench.walk.changed(&format!("d{d:03}/{behind}/"), bench.event);
-        }
-    }
-    assert_eq!(bench.alone.len(), 2);
-    assert!(bench.walk.changed.len() <= Walk::CHANGED_MAX);
+    assert!(bench.walk.may_contradict("d003/", "b", false, 3));
 }
 
 #[test]
