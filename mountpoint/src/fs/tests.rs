@@ -10,14 +10,14 @@ use proptest::prelude::*;
 use rustix::io::Errno;
 
 use super::*;
-use crate::buffer::Pool;
+use crate::buffer::{self, Pool};
 use crate::clock::Clock;
 use crate::first::Asker;
 use crate::inode::{self, ROOT};
 use crate::metrics::Metrics;
+use crate::stage::tests::transfers;
 use crate::sync::Arc;
 use crate::testing::{FaultPlan, MemoryClient, Op, Settings};
-use crate::{buffer, prefetch, upload};
 
 /// A file system over an empty bucket.
 fn over(client: &MemoryClient) -> Arc<FileSystem> {
@@ -34,7 +34,6 @@ fn made(client: &MemoryClient, allow_overwrite: bool) -> FileSystem {
 
 fn by_clock(client: &MemoryClient, allow_overwrite: bool, clock: Clock) -> FileSystem {
     let metrics = Arc::new(Metrics::default());
-    let runtime = tokio::runtime::Handle::current();
     let pool = Pool::new(&buffer::Config { target: 128 << 20, network: 16 << 20 });
     let inodes = InodeTable::new(
         Asker::of_attributes(client.arc()),
@@ -42,17 +41,7 @@ fn by_clock(client: &MemoryClient, allow_overwrite: bool, clock: Clock) -> FileS
         clock.clone(),
         Arc::clone(&metrics),
     );
-    let prefetcher = Prefetcher::new(
-        client.arc(),
-        None,
-        pool.clone(),
-        prefetch::Config::default(),
-        clock.clone(),
-        Arc::clone(&metrics),
-        runtime.clone(),
-    );
-    let uploader =
-        Uploader::new(client.arc(), pool, upload::Config::default(), clock.clone(), metrics, runtime);
+    let (prefetcher, uploader) = transfers(client, &pool, &clock, &metrics);
     let ownership = Ownership { uid: 0, gid: 0, file_mode: 0o644, dir_mode: 0o755 };
     let config = Config {
         ownership,

@@ -232,4 +232,4 @@ impl Area {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

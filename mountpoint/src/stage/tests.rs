@@ -17,6 +17,34 @@ use crate::prefetch;
 use crate::testing::MemoryClient;
 use crate::upload;
 
+/// A reader and a writer of objects without a disk cache, on the test's runtime.
+pub(crate) fn transfers(
+    client: &MemoryClient,
+    pool: &Pool,
+    clock: &Clock,
+    metrics: &Arc<Metrics>,
+) -> (Prefetcher, Uploader) {
+    let runtime = tokio::runtime::Handle::current();
+    let prefetcher = Prefetcher::new(
+        client.arc(),
+        None,
+        pool.clone(),
+        prefetch::Config::default(),
+        clock.clone(),
+        Arc::clone(metrics),
+        runtime.clone(),
+    );
+    let uploader = Uploader::new(
+        client.arc(),
+        pool.clone(),
+        upload::Config::default(),
+        clock.clone(),
+        Arc::clone(metrics),
+        runtime,
+    );
+    (prefetcher, uploader)
+}
+
 struct Engine {
     shared: Arc<Shared>,
     kept: Vec<Kept>,
@@ -27,24 +55,7 @@ struct Engine {
 fn engine(dir: &Path, boot: &str, client: &MemoryClient) -> Engine {
     let (runtime, clock) = (tokio::runtime::Handle::current(), Clock::machine());
     let pool = Pool::new(&buffer::Config { target: 64 << 20, network: 8 << 20 });
-    let metrics = Arc::new(Metrics::default());
-    let uploader = Uploader::new(
-        client.arc(),
-        pool.clone(),
-        upload::Config::default(),
-        clock.clone(),
-        Arc::clone(&metrics),
-        runtime.clone(),
-    );
-    let prefetcher = Prefetcher::new(
-        client.arc(),
-        None,
-        pool.clone(),
-        prefetch::Config::default(),
-        clock.clone(),
-        metrics,
-        runtime.clone(),
-    );
+    let (prefetcher, uploader) = transfers(client, &pool, &clock, &Arc::default());
     let mount = Mount { boot: boot.into(), commit: Commit::Disk, ..Mount::default() };
     let (folder, kept, pending) = Folder::open(dir, mount, 1 << 30, clock).unwrap();
     let shared = Shared { folder, uploader, prefetcher, pool, runtime, pending: Mutex::default() };
@@ -56,6 +67,13 @@ impl Engine {
         let staged = Staged::create(Arc::clone(&self.shared), key.into(), None).unwrap();
         staged.note_new().unwrap();
         Arc::new(staged)
+    }
+
+    /// A file over an object of ten bytes, which the bucket has from now on.
+    fn file_over(&self, client: &MemoryClient, key: &str) -> Arc<Staged> {
+        let etag = client.insert(key, b"0123456789".to_vec());
+        let base = Base { id: ObjectId::by_etag(key.into(), etag), size: 10, first: None };
+        Arc::new(Staged::create(Arc::clone(&self.shared), key.into(), Some(base)).unwrap())
     }
 
     /// The files that are to be stored, by their keys.
@@ -107,7 +125,6 @@ fn files<const N: usize>(files: [(&str, &[u8]); N]) -> BTreeMap<String, Vec<u8>>
 #[tokio::test(flavor = "multi_thread")]
 async fn each_step_outlives_a_kill_and_what_was_synced_a_loss_of_power() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
-    let etag = client.insert("patched", b"0123456789".to_vec());
     let engine = engine(dir.path(), "one", &client);
     let left = || left(dir.path(), &client);
 
@@ -129,9 +146,7 @@ async fn each_step_outlives_a_kill_and_what_was_synced_a_loss_of_power() {
     assert_eq!(left().await.1, files([("renamed", b"aXc")]));
 
     // Bytes of the object, and those that were written here.
-    let id = ObjectId::by_etag("patched".into(), etag);
-    let base = Base { id, size: 10, first: None };
-    let patched = Arc::new(Staged::create(Arc::clone(&engine.shared), "patched".into(), Some(base)).unwrap());
+    let patched = engine.file_over(&client, "patched");
     assert_eq!(left().await.0.len(), 1, "a file without a change is the bucket's");
     patched.write(8, b"ABC").unwrap();
     patched.sync().await.unwrap();
@@ -165,10 +180,8 @@ async fn each_step_outlives_a_kill_and_what_was_synced_a_loss_of_power() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_seal_of_a_killed_engine_does_not_outlive_a_loss_of_power() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
-    let etag = client.insert("file", b"0123456789".to_vec());
     let first = engine(dir.path(), "one", &client);
-    let base = Base { id: ObjectId::by_etag("file".into(), etag), size: 10, first: None };
-    let staged = Arc::new(Staged::create(Arc::clone(&first.shared), "file".into(), Some(base)).unwrap());
+    let staged = first.file_over(&client, "file");
     staged.write(8, b"AB").unwrap();
     staged.sync().await.unwrap();
     // A send has fetched the rest, and the disk does not have that yet.
@@ -210,10 +223,8 @@ async fn a_sync_that_failed_is_never_forgotten_and_the_file_is_not_sent() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_log_that_takes_no_record_fails_what_needs_one_and_nothing_else() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
-    let etag = client.insert("file", b"0123456789".to_vec());
     let first = engine(dir.path(), "one", &client);
-    let base = Base { id: ObjectId::by_etag("file".into(), etag), size: 10, first: None };
-    let staged = Arc::new(Staged::create(Arc::clone(&first.shared), "file".into(), Some(base)).unwrap());
+    let staged = first.file_over(&client, "file");
     staged.write(8, b"AB").unwrap();
     let folder = &first.shared.folder;
     folder.refuse_records(true);
@@ -248,11 +259,9 @@ async fn a_send_of_a_synced_file_is_noted_durably_before_its_request() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_stored_image_is_known_again_though_its_answer_was_lost() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
-    let etag = client.insert("file", b"0123456789".to_vec());
     let before = {
         let engine = engine(dir.path(), "one", &client);
-        let base = Base { id: ObjectId::by_etag("file".into(), etag), size: 10, first: None };
-        let staged = Arc::new(Staged::create(Arc::clone(&engine.shared), "file".into(), Some(base)).unwrap());
+        let staged = engine.file_over(&client, "file");
         staged.write(3, b"abc").unwrap();
         staged.sync().await.unwrap();
         // The state just before the request is sent; that of the bucket after it is made by hand.
