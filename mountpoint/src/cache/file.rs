@@ -8,19 +8,23 @@
 //! and the kernel does not report the mapping's end. Such a version leaves as a whole, by unlinking its files; the bytes stay until the
 //! last mapping is gone.
 
+mod blocks;
+pub(super) mod index;
+pub(super) mod owner;
+
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use super::CACHE_BLOCK;
-use super::blocks::{self, Blocks, State, Stored};
 use super::format::{Header, Identity, Name, block_len};
-use super::owner::{self, Owner};
 use super::sector::Sectors;
 use super::sums::Sums;
 use super::weight::{Share, heap};
 use crate::object::ObjectId;
 use crate::sync::atomic::AtomicU64;
 use crate::sync::{Arc, Mutex};
+use blocks::{Blocks, State, Stored};
+use owner::Owner;
 
 /// Bytes that a file system hands out at once.
 const PAGE: u64 = 4096;

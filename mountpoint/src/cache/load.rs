@@ -3,10 +3,10 @@
 use std::io::{self, IoSliceMut};
 
 use super::file::Entry;
+use super::file::owner::Owner;
 use super::format::{HEADER_MAX, Name, SLOT, Slot, block_len, decode_header, decode_slot, needs_proof};
 use super::health::Doing;
 use super::io::{How, Kind, Waits};
-use super::owner::Owner;
 use super::sector::Sectors;
 use super::store::{PREFIXES, Store};
 use super::sums::Sums;

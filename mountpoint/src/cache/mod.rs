@@ -7,7 +7,7 @@
 //! disk.rs   the interface to the engine; the writers' queue
 //! read.rs, write.rs  read sectors, write sectors ... prove.rs, proofs.rs  compare whole versions with the store's checksum
 //! store.rs  the accounts, eviction ....... load.rs  loads the files of an earlier run
-//!   file.rs, index.rs, owner.rs, blocks.rs, sums.rs   which blocks are here, and which operations may touch them (memory only)
+//!   file.rs, file/, sums.rs   which blocks are here, and which operations may touch them (memory only)
 //!   weight.rs   what that takes in memory
 //!   format.rs, sector.rs, eviction.rs, health.rs   the decisions: which bytes are valid, what to evict, when to stop
 //!   io.rs   the system calls ..... waits.rs, rest.rs   what waits for the disk, and when the cache rests
@@ -17,7 +17,6 @@
 //! of one checksum. The checksum is compared each time the sector is read from the disk, however often it was right before.
 
 mod bell;
-mod blocks;
 mod crew;
 mod disk;
 mod error;
@@ -27,7 +26,6 @@ mod format;
 #[cfg(feature = "testing")]
 pub mod fuzzing;
 mod health;
-mod index;
 mod io;
 mod later;
 mod load;
@@ -35,7 +33,6 @@ mod lock;
 #[cfg(any(test, feature = "testing"))]
 mod memory;
 mod open_files;
-mod owner;
 mod proofs;
 mod prove;
 mod read;

@@ -47,8 +47,8 @@ impl OpenFiles {
 
 #[cfg(test)]
 mod tests {
+    use super::super::file::owner::Owner;
     use super::super::format::{Header, Identity};
-    use super::super::owner::Owner;
     use super::*;
 
     fn entry(key: &str) -> Arc<Entry> {

@@ -54,8 +54,8 @@ impl Sums {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::sector::SECTORS;
     use super::*;
+    use crate::cache::sector::{SECTOR, SECTORS};
 
     /// A checksum that tells its sector.
     fn crc(n: usize) -> u32 {
@@ -79,7 +79,7 @@ mod tests {
             }
             prop_assert_eq!(&sums, &Sums::new(present, crc));
             prop_assert!(sums.each().eq(present.numbers().map(|n| (n, crc(n)))));
-            let sector = super::super::SECTOR;
+            let sector = SECTOR;
             let wanted = Sectors::touching(&(from * sector..(from + to).min(SECTORS as u64) * sector));
             let crcs: Option<Vec<u32>> = present.contains(wanted).then(|| wanted.numbers().map(crc).collect());
             prop_assert_eq!(sums.of(wanted), crcs.as_deref());

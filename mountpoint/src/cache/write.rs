@@ -4,11 +4,11 @@ use std::io;
 use std::ops::Range;
 
 use super::CACHE_BLOCK;
+use super::file::owner::Owner;
 use super::file::{Entry, FILE_CHARGE, block_charge, most_memory};
 use super::format::{Header, OBJECT_MAX, block_len, crc32c, encode_header, encode_slot, slot_at};
 use super::health::Doing;
 use super::io::{How, Kind, write_full};
-use super::owner::Owner;
 use super::sector::{Sectors, bytes_of};
 use super::store::Store;
 use super::sums::Sums;

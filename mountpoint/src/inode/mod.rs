@@ -22,7 +22,6 @@ mod inodes;
 mod lookup;
 mod open;
 mod outliving;
-mod pass;
 mod proof;
 mod readdir;
 mod refresh;
@@ -30,7 +29,6 @@ mod remote;
 mod rename;
 mod staged;
 mod state;
-mod stream;
 mod tree;
 mod version;
 

@@ -3,6 +3,9 @@
 //! The first pages are requested by the token of the page before. A long directory goes on by several ranges of keys at once
 //! (`ranges.rs`), whose pages come here in the same order; no other code here depends on their source.
 
+mod pass;
+mod stream;
+
 use std::fmt;
 use std::time::Duration;
 
@@ -11,14 +14,14 @@ use futures_util::future::Shared;
 
 use super::dir_entry::{DirEntry, remember, shown};
 use super::error::{Error, ErrorKind, Result};
-use super::pass::{Next, Pages, Pass};
-use super::stream::Stream;
 use super::{Found, InodeNo, InodeTable, ROOT, Stat};
 use crate::listing::page::Asked;
 use crate::object::ObjectKey;
 use crate::outlive::Place;
 use crate::s3::{BoxFuture, ListObjects};
 use crate::sync::{Arc, Mutex, Weak};
+use pass::{Next, Pages, Pass};
+use stream::Stream;
 
 /// An open directory.
 pub struct Listing {

@@ -69,8 +69,8 @@ fn cost_of_hits_and_puts() {
 #[expect(clippy::print_stdout, reason = "figures for the person that runs it")]
 fn memory_of_small_files_in_the_index() {
     use super::super::file::Entry;
+    use super::super::file::owner::Owner;
     use super::super::format::Header;
-    use super::super::owner::Owner;
     use super::super::sums::Sums;
 
     const FILES: u64 = 200_000;
@@ -78,7 +78,7 @@ fn memory_of_small_files_in_the_index() {
         let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
         statm.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
     };
-    let (index, account) = (super::super::index::Index::new(), Arc::default());
+    let (index, account) = (super::super::file::index::Index::new(), Arc::default());
     let scope = Arc::from("https://s3.test\nbucket");
     let before = rss();
     for n in 0..FILES {

@@ -7,9 +7,9 @@ use foldhash::HashSet;
 use futures_util::future::Shared;
 use tokio::sync::Notify;
 
-use super::error::{Error, ErrorKind, Result};
-use super::tree::Tree;
-use super::{InodeNo, InodeTable};
+use crate::inode::error::{Error, ErrorKind, Result};
+use crate::inode::tree::Tree;
+use crate::inode::{InodeNo, InodeTable};
 use crate::listing::batch::Batch;
 use crate::listing::behind::Behind;
 use crate::listing::expiry::left;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-use super::file::Entry;
-use super::format::Identity;
+use super::Entry;
+use crate::cache::format::Identity;
 use crate::sync::{Arc, Mutex};
 
 /// Parts of the map, each with its lock.
@@ -12,7 +12,7 @@ const SHARDS: usize = 64;
 
 /// The map. Two identities of one 64-bit hash can't both be in it: the second is not cached, as if the cache were full.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(in crate::cache) struct Index {
     hasher: RandomState,
     shards: Box<[Shard]>,
 }
@@ -22,7 +22,7 @@ type Shard = Mutex<HashMap<u64, Arc<Entry>>>;
 
 impl Index {
     /// An index that knows nothing.
-    pub(super) fn new() -> Self {
+    pub(in crate::cache) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(HashMap::new())).collect();
         Self { hasher: RandomState::new(), shards }
     }
@@ -33,14 +33,14 @@ impl Index {
     }
 
     /// The entry of a version, if the index has it.
-    pub(super) fn get(&self, identity: &Identity<'_>) -> Option<Arc<Entry>> {
+    pub(in crate::cache) fn get(&self, identity: &Identity<'_>) -> Option<Arc<Entry>> {
         let (hash, shard) = self.place(identity);
         let shard = shard.lock();
         shard.get(&hash).filter(|entry| entry.identity() == *identity).cloned()
     }
 
     /// Adds a version; false when its place is taken.
-    pub(super) fn insert(&self, entry: &Arc<Entry>) -> bool {
+    pub(in crate::cache) fn insert(&self, entry: &Arc<Entry>) -> bool {
         let (hash, shard) = self.place(&entry.identity());
         let mut shard = shard.lock();
         let free = !shard.contains_key(&hash);
@@ -51,7 +51,7 @@ impl Index {
     }
 
     /// Forgets a version; another entry of the same name stays.
-    pub(super) fn remove(&self, entry: &Arc<Entry>) {
+    pub(in crate::cache) fn remove(&self, entry: &Arc<Entry>) {
         let (hash, shard) = self.place(&entry.identity());
         let mut shard = shard.lock();
         if shard.get(&hash).is_some_and(|there| Arc::ptr_eq(there, entry)) {
@@ -60,7 +60,7 @@ impl Index {
     }
 
     /// Each version; the lock of no shard is held meanwhile.
-    pub(super) fn for_each(&self, mut visit: impl FnMut(&Arc<Entry>)) {
+    pub(in crate::cache) fn for_each(&self, mut visit: impl FnMut(&Arc<Entry>)) {
         for shard in &self.shards {
             let entries: Vec<_> = shard.lock().values().cloned().collect();
             entries.iter().for_each(&mut visit);

@@ -3,7 +3,7 @@
 use tokio::sync::Notify;
 
 use super::pass::{Next, Pages, Pass};
-use super::{InodeNo, InodeTable};
+use crate::inode::{InodeNo, InodeTable, Result};
 use crate::listing::page::Asked;
 use crate::listing::ranges::{RangeRequest, Turn};
 use crate::object::ObjectKey;
@@ -23,7 +23,7 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Waits for the next page in order, and takes it in.
-    pub(super) async fn advance(self) -> super::Result<()> {
+    pub(super) async fn advance(self) -> Result<()> {
         loop {
             let arrived = self.arrived.notified();
             tokio::pin!(arrived);

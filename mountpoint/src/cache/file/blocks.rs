@@ -3,33 +3,34 @@
 
 use std::collections::BTreeMap;
 
-use super::sums::Sums;
-use super::weight::heap;
+use crate::cache::sector::{SECTORS, Sectors};
+use crate::cache::sums::Sums;
+use crate::cache::weight::heap;
 
 /// Blocks for which the smallest tree has room. Larger trees have room for at most twice as many as they hold.
 const TREE_MIN: usize = 11;
 
 /// The most memory that one block more takes, in bytes.
-pub(super) fn most_memory() -> u64 {
-    tree(2) + heap(4 * super::sector::SECTORS)
+pub(in crate::cache) fn most_memory() -> u64 {
+    tree(2) + heap(4 * SECTORS)
 }
 
 /// A block in the cache, or on its way in or out.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(in crate::cache) struct Stored {
     /// The block's sectors, with their checksums.
-    pub(super) sums: Sums,
+    pub(in crate::cache) sums: Sums,
     /// Sectors that this run wrote, or read and compared with their checksums.
-    pub(super) sound: super::Sectors,
-    pub(super) state: State,
+    pub(in crate::cache) sound: Sectors,
+    pub(in crate::cache) state: State,
     /// The number of the put that wrote the block: if the number has changed, so have the bytes on disk.
-    pub(super) born: u64,
+    pub(in crate::cache) born: u64,
     /// The time of the last read or write; smaller is colder.
-    pub(super) used: u64,
+    pub(in crate::cache) used: u64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum State {
+pub(in crate::cache) enum State {
     /// The block's first sectors are being written, or it is being punched: absent for every reader.
     Moving,
     /// More sectors are being written; the earlier ones can be read.
@@ -40,7 +41,7 @@ pub(super) enum State {
 
 /// The blocks of one object, by number.
 #[derive(Debug, Default)]
-pub(super) struct Blocks {
+pub(in crate::cache) struct Blocks {
     held: Held,
     /// Memory of all checksums, in bytes.
     sums: u64,
@@ -57,7 +58,7 @@ enum Held {
 
 impl Blocks {
     /// The number of blocks.
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::cache) fn len(&self) -> usize {
         match &self.held {
             Held::None => 0,
             Held::One(..) => 1,
@@ -66,12 +67,12 @@ impl Blocks {
     }
 
     /// Whether there is no block.
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::cache) fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// The block of this number.
-    pub(super) fn get(&self, block: u32) -> Option<&Stored> {
+    pub(in crate::cache) fn get(&self, block: u32) -> Option<&Stored> {
         match &self.held {
             Held::One(number, stored) if *number == block => Some(stored),
             Held::Many(blocks) => blocks.get(&block),
@@ -80,7 +81,7 @@ impl Blocks {
     }
 
     /// The blocks with their numbers, in order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Stored)> {
+    pub(in crate::cache) fn iter(&self) -> impl Iterator<Item = (u32, &Stored)> {
         let (one, many) = match &self.held {
             Held::None => (None, None),
             Held::One(block, stored) => (Some((*block, stored)), None),
@@ -90,7 +91,11 @@ impl Blocks {
     }
 
     /// Changes the block of this number, if it is there.
-    pub(super) fn change<R>(&mut self, block: u32, change: impl FnOnce(&mut Stored) -> R) -> Option<R> {
+    pub(in crate::cache) fn change<R>(
+        &mut self,
+        block: u32,
+        change: impl FnOnce(&mut Stored) -> R,
+    ) -> Option<R> {
         let stored = match &mut self.held {
             Held::One(number, stored) if *number == block => stored,
             Held::Many(blocks) => blocks.get_mut(&block)?,
@@ -103,7 +108,7 @@ impl Blocks {
     }
 
     /// Adds a block, in place of another of its number.
-    pub(super) fn insert(&mut self, block: u32, stored: Stored) {
+    pub(in crate::cache) fn insert(&mut self, block: u32, stored: Stored) {
         self.remove(block);
         self.sums += stored.sums.memory();
         self.held = match std::mem::take(&mut self.held) {
@@ -117,7 +122,7 @@ impl Blocks {
     }
 
     /// Removes the block of this number, if it is there.
-    pub(super) fn remove(&mut self, block: u32) {
+    pub(in crate::cache) fn remove(&mut self, block: u32) {
         let gone = match &mut self.held {
             Held::One(number, _) if *number == block => match std::mem::take(&mut self.held) {
                 Held::One(_, stored) => Some(stored),
@@ -138,7 +143,7 @@ impl Blocks {
     }
 
     /// The memory that the blocks take beside this struct, about, in bytes.
-    pub(super) fn memory(&self) -> u64 {
+    pub(in crate::cache) fn memory(&self) -> u64 {
         tree(self.len()) + self.sums
     }
 }
@@ -165,7 +170,6 @@ fn tree(blocks: usize) -> u64 {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::Sectors;
     use super::*;
 
     fn stored(bits: u64, used: u64) -> Stored {

@@ -2,14 +2,14 @@
 //!
 //! Enters: an object's id and its bucket, or what a sidecar says. Leaves: the [`Identity`], which is the same from both sources.
 
-use super::format::Identity;
-use super::weight::heap;
+use crate::cache::format::Identity;
+use crate::cache::weight::heap;
 use crate::object::{ETag, ObjectId, ObjectKey, Second};
 use crate::sync::Arc;
 
 /// An identity that owns its texts.
 #[derive(Clone, Debug)]
-pub(super) struct Owner {
+pub(in crate::cache) struct Owner {
     scope: Arc<str>,
     key: ObjectKey,
     etag: ETag,
@@ -18,13 +18,13 @@ pub(super) struct Owner {
 
 impl Owner {
     /// The owner of an object of the bucket that `scope` names. Shares the id's texts.
-    pub(super) fn new(scope: &Arc<str>, id: &ObjectId) -> Self {
+    pub(in crate::cache) fn new(scope: &Arc<str>, id: &ObjectId) -> Self {
         let modified = id.modified.map_or(0, Second::get);
         Self { scope: Arc::clone(scope), key: id.key.clone(), etag: id.etag.clone(), modified }
     }
 
     /// The owner that a sidecar names; shares `scope` when it is the same.
-    pub(super) fn read(scope: &Arc<str>, identity: &Identity<'_>) -> Self {
+    pub(in crate::cache) fn read(scope: &Arc<str>, identity: &Identity<'_>) -> Self {
         let same = **scope == *identity.scope;
         Self {
             scope: if same { Arc::clone(scope) } else { Arc::from(identity.scope) },
@@ -35,30 +35,30 @@ impl Owner {
     }
 
     /// The object version.
-    pub(super) fn id(&self) -> ObjectId {
+    pub(in crate::cache) fn id(&self) -> ObjectId {
         let modified = Second::from_epoch(self.modified);
         ObjectId { key: self.key.clone(), etag: self.etag.clone(), modified }
     }
 
     /// The memory of its texts, in bytes, about.
-    pub(super) fn memory(&self) -> u64 {
+    pub(in crate::cache) fn memory(&self) -> u64 {
         memory(&self.key, &self.etag)
     }
 
     /// The identity that a sidecar spells.
-    pub(super) fn identity(&self) -> Identity<'_> {
+    pub(in crate::cache) fn identity(&self) -> Identity<'_> {
         identity(&self.scope, &self.key, &self.etag, self.modified)
     }
 }
 
 /// The memory of the texts of an id, in bytes, about: each lies behind two counters.
-pub(super) fn memory(key: &ObjectKey, etag: &ETag) -> u64 {
+pub(in crate::cache) fn memory(key: &ObjectKey, etag: &ETag) -> u64 {
     let counters = 2 * size_of::<usize>();
     heap(counters + key.as_str().len()) + heap(counters + etag.as_str().len())
 }
 
 /// The identity of an object of the bucket that `scope` names.
-pub(super) fn identity<'a>(
+pub(in crate::cache) fn identity<'a>(
     scope: &'a str,
     key: &'a ObjectKey,
     etag: &'a ETag,
