@@ -23,6 +23,14 @@ fn bucket() -> MemoryClient {
     MemoryClient::with(Settings { part_size_min: 0, ..Settings::default() })
 }
 
+/// Puts this many objects below `from/`, by number. Requests count from here on.
+fn fill_with(client: &MemoryClient, objects: usize) {
+    for number in 0..objects {
+        client.insert(format!("from/{number}"), "1");
+    }
+    client.reset_log();
+}
+
 fn key(name: &str) -> ObjectKey {
     ObjectKey::new(name)
 }

@@ -16,7 +16,7 @@ use super::image::Fate;
 use super::live::remember;
 use super::log::{Digest, Record};
 use super::{Error, Staged};
-use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
+use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{ErrorKind, Replaces};
 use crate::sync::Arc;
 use crate::upload::{self, Upload};
@@ -286,11 +286,6 @@ impl Staged {
         if let Err(error) = self.shared.folder.append(&[record]) {
             tracing::debug!(%error, "a file that was stored could not be noted in the log of the stage");
         }
-    }
-
-    /// The object that the bucket has of this file, as this mount stored it.
-    pub fn id_of(&self, meta: &ObjectMeta) -> ObjectId {
-        ObjectId { key: self.key(), etag: meta.etag.clone(), modified: Second::of(meta.last_modified) }
     }
 
     /// Moves the bytes to `kept/`. The path there.

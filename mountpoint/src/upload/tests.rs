@@ -2,6 +2,42 @@
 
 use tokio::sync::oneshot;
 
+/// The requests that a client over a [`MemoryClient`] passes on to it.
+macro_rules! passed_on {
+    () => {
+        fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {
+            self.0.abort_multipart_upload(upload)
+        }
+
+        fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>> {
+            self.0.head_object(key)
+        }
+
+        fn list_objects<'a>(&'a self, request: &'a ListObjects) -> BoxFuture<'a, Result<ListPage>> {
+            self.0.list_objects(request)
+        }
+
+        fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>> {
+            self.0.get_object(request, into)
+        }
+
+        fn get_first<'a>(&'a self, request: &'a GetFirst, room: BlockMut) -> BoxFuture<'a, Result<First>> {
+            self.0.get_first(request, room)
+        }
+
+        fn list_multipart_uploads<'a>(
+            &'a self,
+            prefix: &'a str,
+        ) -> BoxFuture<'a, Result<Vec<PendingUpload>>> {
+            self.0.list_multipart_uploads(prefix)
+        }
+
+        fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>> {
+            self.0.delete_object(key)
+        }
+    };
+}
+
 mod append;
 mod liar;
 mod panics;

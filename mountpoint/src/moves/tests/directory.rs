@@ -54,10 +54,7 @@ fn are_below(client: &MemoryClient, prefix: &str) -> usize {
 async fn a_directory_is_copied_at_once_proven_by_one_listing_and_deleted() {
     let client = bucket();
     let mover = Mover::new(client.arc(), Config::default());
-    for number in 0..1500 {
-        client.insert(format!("from/{number}"), "1");
-    }
-    client.reset_log();
+    fill_with(&client, 1500);
     let gate = client.hold(FaultPlan::on(Op::CopyObject).times(64));
     let renames = tokio::spawn({
         let mover = mover.clone();
@@ -77,10 +74,7 @@ async fn a_directory_is_copied_at_once_proven_by_one_listing_and_deleted() {
 async fn the_pages_that_prove_a_directory_are_asked_for_at_once() {
     let client = bucket();
     let mover = Mover::new(client.arc(), Config::default());
-    for number in 0..3500 {
-        client.insert(format!("from/{number}"), "1");
-    }
-    client.reset_log();
+    fill_with(&client, 3500);
     // The pages before are the four of the old name, one behind the other, and the one that shows that the new name is free.
     let gate = client.hold(FaultPlan::on(Op::ListObjects).nth(6).times(4));
     let renames = tokio::spawn(async move { renamed(&mover).await });
@@ -95,10 +89,7 @@ async fn the_pages_that_prove_a_directory_are_asked_for_at_once() {
 async fn a_store_that_ignores_where_a_listing_begins_proves_by_one_listing() {
     let client = MemoryClient::with(Settings { ignores_start_after: true, ..Settings::default() });
     let mover = Mover::new(client.arc(), Config::default());
-    for number in 0..3500 {
-        client.insert(format!("from/{number}"), "1");
-    }
-    client.reset_log();
+    fill_with(&client, 3500);
     assert!(renamed(&mover).await.unwrap().is_empty());
     assert_eq!((are_below(&client, "from/"), are_below(&client, "to/")), (0, 3500));
     // The old name, whether the new one is free, a page for each bound, of which the first leads to its own end, and the one listing.

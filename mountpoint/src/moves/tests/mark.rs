@@ -19,9 +19,7 @@ async fn renamed(mover: &Mover) -> Result<Vec<ObjectKey>> {
 async fn the_mark_beside_a_directory_gets_the_new_name_with_it() {
     for (objects, is_there) in [(0, false), (0, true), (3, false), (3, true)] {
         let client = bucket();
-        for number in 0..objects {
-            client.insert(format!("from/{number}"), "1");
-        }
+        fill_with(&client, objects);
         client.insert(MARK, "");
         if is_there {
             client.insert(NEW, "");
@@ -66,10 +64,7 @@ async fn whichever_request_fails_a_marked_directory_has_its_mark() {
             for nth in 1.. {
                 let client = bucket();
                 client.insert(MARK, "");
-                for number in 0..objects {
-                    client.insert(format!("from/{number}"), "1");
-                }
-                client.reset_log();
+                fill_with(&client, objects);
                 let plan = FaultPlan::on(op).nth(nth).fail(ErrorKind::Denied);
                 client.inject(if lost { plan.answer_lost() } else { plan });
                 let outcome = renamed(&marking(&client, None)).await;
