@@ -3,12 +3,7 @@
 //! Pages of listings are caches. What a page says of a name counts only if nothing was learned of the name since the page was asked for. A
 //! fact that no page can contradict is not kept, except that a name is absent: that answers lookups for a while by itself.
 //!
-//! Three things know names beside these facts. A living inode is itself the fact that its name is there, since [`Inode::learned`]; one
-//! lookup of the tree finds it, and a second copy here would cost memory for each name. A question in flight bears a mark if its name
-//! changed since (`board.rs`): a lookup reads it once, where facts would have to be kept for every name that is asked for. Files that
-//! were looked up a moment ago (`fresh.rs`) say which open may do without a request, not whether a name exists.
-//!
-//! [`Inode::learned`]: super::state::Inode::learned
+//! What knows names beside these facts, and why, says docs/decisions/0059-facts-filter-pages.md: living inodes, and questions in flight.
 
 mod walked;
 

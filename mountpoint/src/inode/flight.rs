@@ -1,6 +1,7 @@
 //! Single flight: identical questions to S3 that are under way share one request.
 //!
-//! A question stays on the list until it has its answer, or until nobody waits for it any more. The list holds none alive.
+//! A question stays on the list until it has its answer, or until nobody waits for it any more. The list holds none alive. The next page of an
+//! open listing is not on it: only the readers of that listing share it (`readdir/pass.rs`).
 
 use std::fmt;
 use std::hash::Hash;
