@@ -12,7 +12,8 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::error::Result;
 
-/// Upper bounds of times of calls, in seconds. A mount at a pod that runs takes milliseconds, one that waits for its pod a second or more.
+/// Upper bounds of times of calls, in seconds. A mount at a running pod takes milliseconds, a mount that waits for its pod a second or
+/// more.
 const CALL_BOUNDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0, 120.0];
 
 /// Labels of a series.
@@ -34,14 +35,14 @@ impl CallMetrics {
         Self { service, calls: Family::default(), seconds: Family::new_with_constructor(histogram) }
     }
 
-    /// A call has ended.
+    /// Counts a call that has ended.
     pub fn called<T>(&self, call: &'static str, result: &Result<T>, took: Duration) {
         let code = result.as_ref().err().map_or_else(|| "OK".to_owned(), |error| format!("{:?}", error.kind));
         self.calls.get_or_create(&vec![("call", call.to_owned()), ("code", code)]).inc();
         self.seconds.get_or_create(&vec![("call", call.to_owned())]).observe(took.as_secs_f64());
     }
 
-    /// All of it, and another counter of the service with its help, as OpenMetrics.
+    /// The page, with another counter of the service and its help, as OpenMetrics.
     #[must_use]
     pub fn page(&self, other: Option<(&'static str, &'static str, Counter)>) -> String {
         let mut registry = Registry::with_prefix(self.service);
@@ -51,7 +52,7 @@ impl CallMetrics {
         }
         registry.register_with_unit("call", "How long calls took", Unit::Seconds, self.seconds.clone());
         let mut page = String::new();
-        // It only fails where a `String` can't grow.
+        // The encoding fails only if a `String` can't grow.
         let _ = encode(&mut page, &registry);
         page
     }

@@ -25,7 +25,7 @@ pub enum ErrorKind {
     AlreadyExists,
     /// The store does not know these keys.
     Unauthenticated,
-    /// The store knows these keys, and they may not do it.
+    /// The store knows these keys, and they lack the permission.
     PermissionDenied,
     /// A limit of the account is reached.
     ResourceExhausted,
@@ -37,7 +37,7 @@ pub enum ErrorKind {
     Unavailable,
     /// The call took too long: come back.
     DeadlineExceeded,
-    /// We failed.
+    /// The driver itself failed.
     Internal,
 }
 
@@ -47,12 +47,12 @@ impl Error {
         Self { kind, message: message.to_string() }
     }
 
-    /// The request is wrong.
+    /// An error about a wrong request.
     pub fn invalid(message: impl fmt::Display) -> Self {
         Self::new(ErrorKind::InvalidArgument, message)
     }
 
-    /// We failed.
+    /// The driver itself failed.
     pub fn internal(message: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Internal, message)
     }

@@ -59,11 +59,11 @@ impl Teller {
         Self { client, reporter, counting, said: Mutex::default() }
     }
 
-    /// Writes an Event on the workload, unless the same notice was written within ten minutes and its reason is none that counts. A failure
-    /// is logged.
+    /// Writes an Event on the workload, unless the same notice was written within ten minutes and its reason is not a counting one. A
+    /// failure is logged.
     pub async fn tell(&self, notice: &Notice) {
         let Notice { workload, reason, note } = notice;
-        // It comes again and again while the trouble lasts.
+        // Such an Event repeats while the trouble lasts.
         let counts = matches!(reason, Reason::MountpointPodNotServing | Reason::VolumeEngineRestarted);
         if !counts && !self.is_news(notice, Instant::now()).await {
             return;
@@ -84,7 +84,7 @@ impl Teller {
             ..ObjectReference::default()
         };
         tracing::warn!(workload = %workload.name, namespace = %workload.namespace, %reason, "{note}");
-        // One recorder for each of the others: it would count a new text as a repetition of the old one.
+        // Each of the other Events gets a recorder of its own: a shared one would count a new text as a repetition of the old one.
         let single = || Recorder::new(self.client.clone(), self.reporter.clone());
         let recorder = if counts { self.counting.clone() } else { single() };
         if let Err(error) = recorder.publish(&event, &regarding).await {

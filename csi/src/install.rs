@@ -12,11 +12,11 @@ const NAME: &str = "mount-s3";
 /// Copies `engine` into `directory`, which is made if it is missing. Returns the path of the copy.
 ///
 /// # Errors
-/// An error of the file system. What was there stays as it was.
+/// An error of the file system. The earlier file stays as it was.
 pub fn install(engine: &Path, directory: &Path) -> io::Result<PathBuf> {
     std::fs::create_dir_all(directory)?;
     let (path, new) = (directory.join(NAME), directory.join(format!(".{NAME}.new")));
-    // Left by a container that ended here.
+    // A container that ended at this point may have left this file.
     match std::fs::remove_file(&new) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -30,7 +30,7 @@ pub fn install(engine: &Path, directory: &Path) -> io::Result<PathBuf> {
 
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut source = File::open(from)?;
-    // Nobody runs it before it is whole.
+    // The copy is not executable before it is whole.
     let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     io::copy(&mut source, &mut copy)?;
     // Whatever this process's umask is.

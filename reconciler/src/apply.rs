@@ -24,7 +24,7 @@ use crate::pod_spec::{self, Owners, PodConfig, PodRequest};
 /// A call that takes longer has failed. `plan::UNNAMED_FOR` relies on it.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A server with too many requests that does not say when to come back is left alone for this long.
+/// The pause before the next call to an overloaded API server that names no time.
 const THROTTLED_REST: Duration = Duration::from_secs(1);
 
 /// Carries out effects.
@@ -51,7 +51,7 @@ pub enum Outcome {
 /// Why an effect failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The API server said no, or nothing.
+    /// The API server refused, or did not answer.
     #[error("{tried}: {source}")]
     Api {
         /// The effect that was tried.
@@ -78,7 +78,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The reason in a word, for counters.
+    /// The reason in one word, for counters.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -123,7 +123,7 @@ impl Applier {
         Arc::clone(&self.metrics)
     }
 
-    /// Room is reserved for Mountpoint Pods.
+    /// Whether room is reserved for Mountpoint Pods.
     #[must_use]
     pub fn reserves(&self) -> bool {
         self.config.headroom.is_some()
@@ -196,7 +196,7 @@ impl Applier {
                     true => json!({}),
                     false => json!({"annotations": annotations}),
                 };
-                // A merge: an entry that is null goes, fields that we do not know stay.
+                // This is a merge: an entry with the value null is removed, and fields that we do not know stay.
                 let spec = json!({"mountpointS3PodAttachments": entries});
                 let patch = with_version(at, metadata, Some(spec));
                 let params = PatchParams::default();
@@ -265,7 +265,7 @@ impl Applier {
     }
 }
 
-/// The API server takes this only if the object is the one that was seen, unchanged.
+/// Adds UID and resource version: the API server then takes the change only if the object is unchanged.
 pub(crate) fn with_version(at: &Version, mut metadata: Value, spec: Option<Value>) -> Value {
     metadata["uid"] = json!(at.uid);
     metadata["resourceVersion"] = json!(at.resource_version);
@@ -294,7 +294,7 @@ fn gone(effect: &Effect, status: &Status) -> Outcome {
     }
 }
 
-/// Trying again does not help: quota, policy, a service account that does not exist, a value that is not allowed.
+/// Whether trying again does not help: a quota, a policy, a missing service account, a forbidden value.
 pub(crate) fn is_refusal(status: &Status) -> bool {
     matches!(status.code, 400 | 403 | 422)
 }

@@ -29,7 +29,7 @@ use crate::plan::{Effect, plan};
 use crate::prune;
 use crate::queue::Queue;
 
-/// Groups that are worked on at once. Twice as many use twice the API server.
+/// Groups that are worked on at once. Doubling it doubles the load of the API server.
 const WORKERS: usize = 8;
 /// How often all groups are checked. This finds changes without an event, such as a workload that was deleted while no reconciler watched.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(120);
@@ -38,7 +38,7 @@ const PAGE: u32 = 100;
 /// The wheel turns at least this often; `/healthz` fails when it has not for much longer.
 pub const TURNS_EVERY: Duration = Duration::from_secs(10);
 
-/// How the controller is.
+/// The health of the controller.
 #[derive(Clone, Copy, Debug)]
 pub struct Health {
     /// All caches are filled.
@@ -59,12 +59,12 @@ pub struct Controller {
 /// The time after which a group is due again.
 pub type Again = Result<Option<Duration>, Left>;
 
-/// Why the plan of a group was left.
+/// The reason for which the plan of a group was left.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Left {
     /// The failed effect or the change.
     pub why: String,
-    /// Something had changed since the plan was made: that is usual, and the next plan knows it.
+    /// The facts had changed since the plan was made, which is usual: the next plan uses the new ones.
     pub conflict: bool,
     /// The API server asked not to be called again within this time.
     pub rest: Option<Duration>,
@@ -115,7 +115,7 @@ impl Controller {
         Self { cache, seen, applier, leadership, health }
     }
 
-    /// Volumes that stand in pods themselves get Mountpoint Pods, too.
+    /// Sets whether inline volumes get Mountpoint Pods, too.
     #[must_use]
     pub fn with_inline_volumes(self, inline: bool) -> Self {
         Self { cache: Cache { inline, ..self.cache }, ..self }
@@ -127,13 +127,13 @@ impl Controller {
         Self { cache: Cache { share_percent, ..self.cache }, ..self }
     }
 
-    /// An agent of the nodes gives keys to service accounts that are annotated with no role.
+    /// Sets whether an agent on the nodes gives keys to service accounts without a role's annotation.
     #[must_use]
     pub fn with_agent(self, agent: bool) -> Self {
         Self { cache: Cache { agent, ..self.cache }, ..self }
     }
 
-    /// How it is, from now on.
+    /// The controller's health, from now on.
     #[must_use]
     pub fn health(&self) -> channel::Receiver<Health> {
         self.health.subscribe()
@@ -150,7 +150,7 @@ impl Controller {
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut queue = Queue::default();
         let mut working: FuturesUnordered<BoxFuture<'_, (Group, Again)>> = FuturesUnordered::new();
-        // One at a time.
+        // At most one look for headroom runs at a time.
         let mut reserving: FuturesUnordered<BoxFuture<'_, bool>> = FuturesUnordered::new();
         let (mut reserve_due, mut waits_for_room) = (false, false);
         let mut filled = filled(self.cache.clone()).boxed().fuse();
@@ -161,7 +161,7 @@ impl Controller {
         let mut stop = std::pin::pin!(stop.fuse());
         let metrics = self.applier.metrics();
         let (cache, applier, gate) = (&self.cache, &self.applier, &self.leadership);
-        // A view of the caches as they are: each change drops it.
+        // The index is a view of the caches at one moment: each change drops it.
         let mut index = None;
         loop {
             let now = Instant::now();
@@ -247,7 +247,7 @@ impl Controller {
     }
 }
 
-/// How long Mountpoint Pods take until they run.
+/// Counts the time that Mountpoint Pods take until they run.
 fn count(seen: &Seen, cache: &Cache, metrics: &Metrics) {
     let Seen::Pod(pod) = seen else { return };
     if !cache.is_mountpoint_pod(pod) {
@@ -261,7 +261,7 @@ fn count(seen: &Seen, cache: &Cache, metrics: &Metrics) {
     }
 }
 
-/// One group: plan, effects. Without facts this process did not lead.
+/// Plans and carries out the effects of one group, if this process leads.
 async fn reconcile(
     applier: &Applier,
     leadership: &Leadership,
@@ -275,11 +275,11 @@ async fn reconcile(
     (group, again)
 }
 
-/// Plans and applies. A Mountpoint Pod that is not made (a quota, a webhook) is planned without: other workloads that are to be attached, detached
-/// or deleted do not wait behind it. The loop ends when a plan repeats an effect.
+/// Plans and applies. If a Mountpoint Pod can't be made (a quota, a webhook), it plans again without that pod: other workloads do not wait
+/// for it. The loop ends when a plan repeats an effect.
 ///
 /// # Errors
-/// Why the plan was left, or what could not be made.
+/// The reason why the plan was left, or the Mountpoint Pod that could not be made.
 pub async fn carry_out(applier: &Applier, leadership: &Leadership, mut facts: Facts) -> Again {
     outdated::note(&applier.config, &mut facts);
     let (mut done, mut refused) = (Vec::new(), None);
@@ -343,7 +343,7 @@ fn add_all(queue: &mut Queue, cache: &Cache) {
     }
 }
 
-/// All caches have been filled once. False if one never will be.
+/// Waits until all caches have been filled once. False if one never will be.
 async fn filled(cache: Cache) -> bool {
     let Cache { pods, claims, volumes, attachments, accounts, .. } = cache;
     let all = tokio::join!(
@@ -356,7 +356,7 @@ async fn filled(cache: Cache) -> bool {
     all.0.is_ok() && all.1.is_ok() && all.2.is_ok() && all.3.is_ok() && all.4.is_ok()
 }
 
-/// A cache that a watch fills, and what it saw, added to `seen`. After the cache `index` sees each event.
+/// Makes a cache that a watch fills. `seen` gets each observed object, and `index` each event after the cache.
 fn watched<K>(
     client: &Client,
     seen: &mut SelectAll<BoxStream<'static, Seen>>,

@@ -29,8 +29,8 @@ pub struct Facts {
     pub group: Group,
     /// The running release; only its Mountpoint Pods take workloads.
     pub release: String,
-    /// Workloads that use the volume now or that an attachment of the group names, by UID. One that is named and not here
-    /// was not seen.
+    /// Workloads that use the volume now or that an attachment of the group names, by UID. A workload that is named and missing here was
+    /// not seen.
     pub workloads: BTreeMap<String, Workload>,
     /// The attachments of the group.
     pub attachments: Vec<MountpointS3PodAttachment>,
@@ -47,7 +47,7 @@ pub struct Facts {
 pub struct Workload {
     /// The workload's namespace, name and UID.
     pub at: WorkloadRef,
-    /// How far it is.
+    /// The phase of the pod.
     pub phase: Phase,
     /// The deletion of the workload has begun.
     pub deleting: bool,
@@ -55,7 +55,7 @@ pub struct Workload {
     pub wants: Option<Wants>,
 }
 
-/// How far a pod is.
+/// The phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Some containers of the pod were not started yet.
@@ -81,8 +81,7 @@ impl Phase {
 pub struct Wants {
     /// The properties that it must share with others of one Mountpoint Pod.
     pub key: ShareKey,
-    /// The UID of the PersistentVolume: one that was made again under its name may be another bucket. `None` for a volume that stands in
-    /// the pod.
+    /// The UID of the PersistentVolume: one that was made again under the same name may name another bucket. `None` for an inline volume.
     pub volume_uid: Option<String>,
     /// The volume's attributes about its Mountpoint Pods, or why they can't be read.
     pub settings: Result<Settings, String>,
@@ -95,15 +94,15 @@ pub struct MountpointPod {
     pub uid: String,
     /// The version of it that was seen.
     pub resource_version: String,
-    /// How far it is.
+    /// The phase of the pod.
     pub phase: Phase,
-    /// A container of it has begun: it may have served.
+    /// A container of the pod has begun, so the pod may have served.
     pub began: bool,
-    /// The mounter's container runs, as far as the pod says.
+    /// The mounter's container runs, by the pod's status.
     pub runs: bool,
-    /// How often that container began again.
+    /// The number of restarts of that container.
     pub restarts: u32,
-    /// The same when the pod was asked to unmount; `None` if nobody has noted it.
+    /// The number of restarts when the pod was asked to unmount; `None` if it was not noted.
     pub restarts_when_marked: Option<u32>,
     /// The deletion of the pod has begun.
     pub deleting: bool,
@@ -121,11 +120,11 @@ pub struct MountpointPod {
     pub workload_uid: Option<String>,
     /// The PersistentVolume that it was made for.
     pub volume: Option<String>,
-    /// The UID of that; `None` if the pod does not say it.
+    /// The UID of that PersistentVolume; `None` if the pod does not name it.
     pub volume_uid: Option<String>,
     /// The time at which the pod was made.
     pub created: Timestamp,
-    /// The digest of the specification that it was made with; `None` if the pod does not say it.
+    /// The digest of the specification that it was made with; `None` if the pod does not name it.
     pub spec: Option<String>,
     /// The pod never began, and would be made with another specification now.
     pub outdated: bool,
@@ -133,7 +132,7 @@ pub struct MountpointPod {
     pub named: bool,
     /// Some attachment in the cluster names it with a workload.
     pub used: bool,
-    /// Why it does not start, or why it ended, for the workloads that wait for it.
+    /// The reason why the pod does not start, or why it ended, for the workloads that wait for it.
     pub trouble: Option<String>,
 }
 
@@ -144,8 +143,8 @@ impl MountpointPod {
         !self.phase.has_ended() && !self.deleting && !self.needs_unmount && !self.outdated
     }
 
-    /// A process of it may serve a mount, which a container may still read, also where no attachment says so. Never a process that began
-    /// after the mark: a node gives no device to a pod that is marked.
+    /// Whether a process of the pod may serve a mount that a container still reads, even without an attachment. A process that began after
+    /// the mark never does: a node gives no device to a marked pod.
     #[must_use]
     pub fn may_serve(&self) -> bool {
         let is_another =
@@ -167,7 +166,8 @@ impl MountpointPod {
             && self.volume.as_deref() == Some(volume)
     }
 
-    /// Whether the pod was made for the PersistentVolume of this UID, not for a gone one of its name. Where either says none, the name counts.
+    /// Whether the pod was made for the PersistentVolume of this UID, not for a gone one of its name. If either has no UID, the name
+    /// counts.
     #[must_use]
     pub fn is_of(&self, volume_uid: Option<&str>) -> bool {
         self.volume_uid.as_deref().zip(volume_uid).is_none_or(|(made_for, wanted)| made_for == wanted)

@@ -13,7 +13,7 @@ use kube::runtime::watcher::Event;
 
 type Names = HashMap<String, BTreeSet<String>>;
 
-/// The index. Clones are the same one.
+/// The index. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Handles(Arc<Mutex<Index>>);
 
@@ -25,7 +25,7 @@ struct Index {
 }
 
 impl Handles {
-    /// Takes note of a change. The order is that of the watch.
+    /// Takes in a change, in the order of the watch.
     pub fn see(&self, event: &Event<PersistentVolume>) {
         let Index { names, listing } = &mut *self.lock();
         match event {

@@ -19,8 +19,8 @@ const TTL: Duration = lease::DURATION;
 const HOLDS_FOR: Duration = Duration::from_secs(10);
 /// Time between renewals, and between the attempts of waiting reconcilers.
 const EVERY: Duration = Duration::from_secs(3);
-/// Two reconcilers that find the Lease free at once may both be told that they have it. The one that still has it after this time
-/// is the holder.
+/// The time after which a new holder confirms the Lease: two reconcilers that find the Lease free at once may both get a success, and only
+/// one still has it then.
 const CONFIRM_AFTER: Duration = Duration::from_secs(1);
 /// A call that takes longer has failed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,20 +30,20 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct Leadership(watch::Receiver<Option<Instant>>);
 
 impl Leadership {
-    /// Now.
+    /// Whether this process holds the Lease now.
     #[must_use]
     pub fn holds(&self) -> bool {
         self.0.borrow().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Waits until it is renewed, gained or given up.
+    /// Waits until leadership is renewed, gained or given up.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Held for good: for tests and for tools that run alone.
+    /// Leadership for good, for tests and for tools that run alone.
     #[must_use]
     pub fn forever() -> Self {
         let far = Instant::now() + Duration::from_secs(10 * 365 * 24 * 3600);
@@ -55,12 +55,12 @@ impl Leadership {
 pub struct Elector {
     lock: LeaseLock,
     until: watch::Sender<Option<Instant>>,
-    /// The count of changes of hands that the last answer showed, if it said that we hold the Lease.
+    /// The number of transitions in the last answer, if that answer says that we hold the Lease.
     confirmed: Option<i32>,
 }
 
 impl Elector {
-    /// `holder` must be another one in each process: the pod's name.
+    /// An elector. `holder` must differ in each process: it is the pod's name.
     #[must_use]
     pub fn new(client: Client, namespace: &str, holder: &str) -> Self {
         let params =
@@ -78,7 +78,7 @@ impl Elector {
         Leadership(self.until.subscribe())
     }
 
-    /// Takes part, until it is dropped.
+    /// Takes part in the election, until it is dropped.
     pub async fn run(&mut self) {
         loop {
             let wait = self.step().await;
@@ -86,7 +86,7 @@ impl Elector {
         }
     }
 
-    /// One attempt; how long to wait before the next.
+    /// Makes one attempt; returns the wait before the next.
     async fn step(&mut self) -> Duration {
         let began = Instant::now();
         match tokio::time::timeout(CALL_TIMEOUT, self.lock.try_acquire_or_renew()).await {
@@ -105,7 +105,7 @@ impl Elector {
                     tracing::warn!(lease = LEASE, "another process took the Lease; this one waits");
                 }
             }
-            // A held Lease runs out by itself.
+            // A held Lease expires by itself.
             Ok(Err(error)) => {
                 tracing::warn!(lease = LEASE, %error, "the Lease was not renewed; it is tried again, and another reconciler leads once it has run out: look at the API server")
             }
@@ -119,7 +119,7 @@ impl Elector {
         EVERY
     }
 
-    /// No effect begins after this.
+    /// Gives leadership up: no effect begins after this call.
     pub fn stop(&self) {
         self.until.send_replace(None);
     }

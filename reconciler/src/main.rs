@@ -19,11 +19,11 @@ const OPENSHIFT: &str = "config.openshift.io";
 /// The pause between two questions to an API server that does not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-// One thread: there is little to compute, and each thread more has an arena of memory of its own, 20 MiB at 5,000 pods.
+// One thread suffices, since there is little to compute, and each further thread has an arena of its own, 20 MiB at 5,000 pods.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
-    // It logs the leader every three seconds.
+    // The library logs the leader every three seconds.
     let filter = tracing_subscriber::EnvFilter::try_new(format!("kube_leader_election=warn,{}", cli.log))
         .with_context(|| format!("--log (LOG_LEVEL) is {:?}", cli.log))?;
     let lines =
@@ -46,12 +46,12 @@ async fn client() -> anyhow::Result<Client> {
     let mut config = kube::Config::infer().await.context(
         "finding the API server: neither a kubeconfig (KUBECONFIG) nor a pod's service account was found",
     )?;
-    // We retry with fresh facts; a call that is repeated below us would come later than we count on.
+    // The reconciler itself retries with fresh facts; a call that the library repeats would come later than `plan.rs` allows.
     config.default_retry = false;
     Client::try_from(config).context("connecting to the API server")
 }
 
-/// Whether the cluster is OpenShift's, once the API server says so: a Mountpoint Pod of the wrong kind would be refused.
+/// Whether the cluster is OpenShift; waits for the API server's answer, because a Mountpoint Pod of the wrong kind would be refused.
 async fn is_openshift(client: &Client) -> bool {
     loop {
         match client.list_api_groups().await {

@@ -61,7 +61,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// The API server took a Mountpoint Pod, or had it; `began` is when it was asked.
+    /// Counts a Mountpoint Pod that the API server made, or had already; `began` is the time of the call.
     pub fn pod_created(&self, name: &str, began: Instant) {
         self.created.inc();
         let mut creating = self.creating.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,35 +70,35 @@ impl Metrics {
         }
     }
 
-    /// A Mountpoint Pod was not made.
+    /// Counts a Mountpoint Pod that was not made.
     pub fn pod_not_created(&self, reason: &'static str) {
         self.creation_failures.get_or_create(&vec![("reason", reason.to_owned())]).inc();
     }
 
-    /// A pod was seen to run.
+    /// Notes that a pod runs.
     pub fn pod_runs(&self, name: &str, now: Instant) {
         if let Some(began) = self.forget(name) {
             self.creation_seconds.observe(now.saturating_duration_since(began).as_secs_f64());
         }
     }
 
-    /// A pod was seen to end or to go.
+    /// Notes that a pod has ended or is gone.
     pub fn pod_ended(&self, name: &str) {
         self.forget(name);
     }
 
-    /// The plan of a group was left, because its facts had changed (`conflict`) or because an effect failed.
+    /// Counts a plan that was left, because its facts had changed (`conflict`) or because an effect failed.
     pub fn plan_left(&self, conflict: bool) {
         let counter = if conflict { &self.conflicts } else { &self.failures };
         counter.inc();
     }
 
-    /// Whether this replica works.
+    /// Notes whether this replica leads.
     pub fn leads(&self, leads: bool) {
         self.leads.store(leads, Ordering::Relaxed);
     }
 
-    /// All of it, as OpenMetrics.
+    /// The page, as OpenMetrics.
     #[must_use]
     pub fn page(&self, cache: &Cache) -> String {
         let mut registry = Registry::with_prefix("mount_s3_csi");
@@ -125,7 +125,7 @@ impl Metrics {
         ours.register("leader", "1 in the leading replica", ConstGauge::new(leader));
         ours.register_collector(Box::new(Shown(cache.in_use())));
         let mut page = String::new();
-        // It only fails where a `String` can't grow.
+        // The encoding fails only if a `String` can't grow.
         let _ = encode(&mut page, &registry);
         page
     }

@@ -9,7 +9,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::facts::{MountpointPod, Phase};
 
-/// How far a pod is. A phase that is unknown (a node that does not answer) is one that may still run.
+/// The phase of a pod. A pod in the phase Unknown (its node does not answer) may still run.
 #[must_use]
 pub fn phase(pod: &Pod) -> Phase {
     match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
@@ -20,7 +20,7 @@ pub fn phase(pod: &Pod) -> Phase {
     }
 }
 
-/// The pod by its own object; `named` and `used` are by the attachments. Whether it is outdated, `outdated.rs` finds.
+/// Reads the pod from its own object; `named` and `used` come from the attachments. `outdated.rs` finds whether it is outdated.
 #[must_use]
 pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
     let metadata = &pod.metadata;
@@ -68,7 +68,7 @@ fn mounter(status: &PodStatus) -> Option<&ContainerStatus> {
     status.container_statuses.iter().flatten().find(|it| it.name == pod::CONTAINER)
 }
 
-/// A pod that the kubelet rejects ends without a container.
+/// Whether a container has begun. A pod that the kubelet rejects ends without one.
 fn has_begun(status: &PodStatus) -> bool {
     let begun = |container: &ContainerStatus| {
         let state = |it: &ContainerState| it.running.is_some() || it.terminated.is_some();
@@ -77,7 +77,7 @@ fn has_begun(status: &PodStatus) -> bool {
     status.container_statuses.iter().flatten().any(begun)
 }
 
-/// Why a pod does not start, if it says so.
+/// The reason why a pod does not start, if its status has one.
 fn waits_for(status: &PodStatus) -> Option<String> {
     let conditions = status.conditions.iter().flatten();
     let mut unscheduled = conditions.filter(|it| it.type_ == "PodScheduled" && it.status == "False");
@@ -93,7 +93,7 @@ fn waits_for(status: &PodStatus) -> Option<String> {
     status.container_statuses.iter().flatten().find_map(waiting)
 }
 
-/// Why a pod failed.
+/// The reason why a pod failed.
 fn ended_by(status: &PodStatus) -> Option<String> {
     if status.reason.is_some() || status.message.is_some() {
         return Some(sentence(status.reason.as_deref(), status.message.as_deref()));

@@ -1,8 +1,8 @@
 //! Turns observations into facts. Enters: the caches of pods, claims, volumes and attachments. Leaves: the groups that an object
 //! affects, and the [`Facts`] of a group.
 //!
-//! Never here: a call to the API server, a decision. A scan of the cached pods costs a millisecond for ten thousand of them: what asks for
-//! many groups shares an [`Index`].
+//! Never here: a call to the API server, a decision. A scan of the cached pods costs a millisecond for ten thousand of them: callers for
+//! many groups share an [`Index`].
 
 pub(crate) mod index;
 
@@ -47,7 +47,7 @@ pub struct Cache {
     pub attachments: Store<MountpointS3PodAttachment>,
     /// Volumes that stand in pods themselves get Mountpoint Pods, too.
     pub inline: bool,
-    /// Hundredths of a workload's resources that its Mountpoint Pod has, where nothing else says any.
+    /// The share of a workload's resources, in per cent, that its Mountpoint Pod gets if no other setting names any.
     pub share_percent: u32,
     /// An agent gives keys to accounts that are annotated with no role.
     pub agent: bool,
@@ -221,7 +221,7 @@ impl Cache {
         workloads
     }
 
-    /// The volumes of our driver that a pod uses: those that its claims are bound to, and those that stand in it.
+    /// The volumes of our driver that a pod uses: those to which its claims are bound, and inline ones.
     pub(crate) fn volumes_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = Arc<PersistentVolume>> + 'a {
         let inline = inline_of(pod).filter(|_| self.inline);
         self.bound_to(pod).chain(inline)
@@ -231,7 +231,7 @@ impl Cache {
         let namespace = pod.namespace().unwrap_or_default();
         claims_of(pod).filter_map(move |(name, owner)| {
             let claim = self.claims.get(&ObjectRef::new(&name).within(&namespace))?;
-            // A claim that Kubernetes makes for a pod belongs to that pod; another of its name does not count.
+            // A claim that Kubernetes makes for a pod belongs to that pod; another claim of the same name does not count.
             if owner.is_some_and(|uid| !claim.owner_references().iter().any(|it| it.uid == uid)) {
                 return None;
             }
@@ -347,7 +347,7 @@ pub struct VolumeInUse {
 }
 
 impl Cache {
-    /// The objects in use now.
+    /// The objects that are in use now.
     #[must_use]
     pub fn in_use(&self) -> InUse {
         let mut in_use = InUse::default();
@@ -388,7 +388,7 @@ fn fs_group_of(pod: &Pod) -> Option<i64> {
     pod.spec.as_ref()?.security_context.as_ref()?.fs_group
 }
 
-/// Why every node would refuse the volume for this pod: no Mountpoint Pod is made for what can't be mounted.
+/// The reason why every node would refuse the volume for this pod: no Mountpoint Pod is made for a volume that can't be mounted.
 fn refusal(volume: &PersistentVolume, pod: &Pod) -> Option<String> {
     let spec = volume.spec.as_ref()?;
     let attributes = spec.csi.as_ref()?.volume_attributes.as_ref();
@@ -443,7 +443,7 @@ pub(crate) fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, Option<&str>
     })
 }
 
-/// Room is reserved for its Mountpoint Pods. The label is the pod's own UID: one that was copied from another pod says nothing.
+/// Whether room is reserved for the pod's Mountpoint Pods. The label must be the pod's own UID: a copied label does not count.
 pub(crate) fn has_reserved(pod: &Pod) -> bool {
     pod.metadata.uid.is_some() && pod.labels().get(pod::HEADROOM_FOR_WORKLOAD) == pod.metadata.uid.as_ref()
 }

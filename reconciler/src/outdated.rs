@@ -1,5 +1,6 @@
-//! Finds Mountpoint Pods that never began and would be made otherwise by now: somebody has lowered the chart's resources, named another image or a
-//! ConfigMap that exists. Enters: facts, the settings of all Mountpoint Pods. Leaves: the facts, where such pods are outdated.
+//! Finds Mountpoint Pods that never began and would be made otherwise now, because an administrator lowered the chart's resources, or named
+//! another image or an existing ConfigMap. Enters: facts, the settings of all Mountpoint Pods. Leaves: the facts, where such pods are
+//! outdated.
 //!
 //! Never here: a pod that began, which may serve; a decision (`plan.rs` gives the workloads of such a pod another one). Only the digest of what was
 //! asked for is compared: the API server adds defaults, and webhooks add more.
@@ -9,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::facts::{Facts, MountpointPod, Phase};
 use crate::pod_spec::{self, PodConfig, PodRequest};
 
-/// Notes which pods of these facts are outdated. A pod is not, if any of its workloads would get the same.
+/// Marks outdated pods in these facts. A pod is not outdated if any of its workloads would get the same pod now.
 pub(crate) fn note(config: &PodConfig, facts: &mut Facts) {
     if !facts.pods.values().any(waits) {
         return;

@@ -47,7 +47,7 @@ pub const REPLACED: &str = "s3.csi.scality.com/replaced";
 pub struct Plan {
     /// The effects.
     pub effects: Vec<Effect>,
-    /// Something is due then, even if nothing changes.
+    /// The time after which the group is due again, even without a change.
     pub look_again_in: Option<Duration>,
 }
 
@@ -109,7 +109,7 @@ pub enum Effect {
     Tell(Notice),
 }
 
-/// An object as it was seen: the effect fails if it is another one or has changed since.
+/// An object as it was seen: the effect fails if the object was replaced or changed since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The object's name.
@@ -207,7 +207,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// An entry that was seen empty: its pod is asked to unmount, then the entry goes.
+    /// Removes entries that were seen empty: the entry's pod is asked to unmount, then the entry is dropped.
     fn drop_empty(&mut self) {
         for draft in &mut self.drafts {
             for (name, _) in
@@ -227,7 +227,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Workloads whose Mountpoint Pod is gone, or is leaving before they began, get another.
+    /// Gives another Mountpoint Pod to workloads whose pod is gone, or is leaving before they began.
     fn replace_lost(&mut self) {
         for index in 0..self.drafts.len() {
             let entries = self.drafts[index].entries.clone();
@@ -286,7 +286,7 @@ impl<'a> Planner<'a> {
                         .expect("entries of a draft stay in this step");
                     left.retain(|it| it.workload_pod_uid != attached.workload_pod_uid);
                     if unserved {
-                        // Without a name: each time the same text.
+                        // The text has no pod's name, so that it stays the same each time.
                         self.tell(workload, Reason::MountpointPodNotServing, format!(
                             "the Mountpoint Pod of PersistentVolume {} {why} before it served. Another takes its place: at most 6 in \
                              10 minutes, with pauses of up to 5 minutes.", self.facts.group.volume));
@@ -300,7 +300,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Workloads that no attachment names.
+    /// Attaches workloads that no attachment names.
     fn attach_new(&mut self) {
         for (uid, workload) in &self.facts.workloads {
             let Some(wants) = &workload.wants else { continue };
@@ -373,7 +373,7 @@ impl<'a> Planner<'a> {
         if let Some(own) = own(false).or_else(|| own(true)) {
             found = vec![found[own]];
         } else if key.identity.is_some() {
-            // Nobody knows any more whose identity it has.
+            // It is not known any more whose identity the pod has.
             return None;
         }
         match found[..] {
@@ -382,14 +382,14 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Puts a workload into an entry that takes it, or into one of a new pod; the pod's name. `None`: its volume says nothing
-    /// sensible about Mountpoint Pods.
+    /// Puts a workload into an entry that takes it, or into the entry of a new pod; returns the pod's name. `None`: the volume's attributes
+    /// about Mountpoint Pods are invalid.
     fn place(&mut self, index: usize, workload: &Workload, wants: &Wants) -> Option<String> {
         let draft = &self.drafts[index];
         let name = if let Some(name) = self.open_entry(draft, wants) {
             name.to_owned()
         } else {
-            // A pod that is named and not seen may be one that takes workloads.
+            // A pod that is named and was not seen may take workloads.
             let unseen = draft.entries.iter().filter(|(name, workloads)| {
                 !workloads.is_empty() && !self.facts.pods.contains_key(*name) && !self.is_new(name)
             });
@@ -404,8 +404,8 @@ impl<'a> Planner<'a> {
         Some(name)
     }
 
-    /// The first entry that takes workloads of this volume: one that was seen with a workload, or is new. The pod of one that was deleted and made
-    /// again under its name serves another bucket.
+    /// The first entry that takes workloads of this volume: an entry with a workload, or a new one. If the volume was deleted and made
+    /// again under its name, the old volume's pod serves another bucket.
     fn open_entry<'d>(&self, draft: &'d Draft<'_>, wants: &Wants) -> Option<&'d str> {
         let seen = &draft.seen.spec.mountpoint_pods;
         draft.entries.keys().map(String::as_str).find(|name| {
@@ -498,14 +498,14 @@ impl<'a> Planner<'a> {
         Plan { effects, look_again_in: self.look_again_in }
     }
 
-    /// An attachment of the group names this pod, or will.
+    /// Whether an attachment of the group names this pod, or will.
     fn is_listed(&self, name: &str) -> bool {
         self.facts.attachments.iter().any(|it| it.spec.mountpoint_pods.contains_key(name))
             || self.drafts.iter().any(|draft| draft.entries.contains_key(name))
             || self.is_adopted(name)
     }
 
-    /// A pod that was made for this workload, and whose maker did not get as far as naming it.
+    /// Whether a pod was made for this workload, by a reconciler that did not come to name it.
     fn is_waiting(&self, pod: &MountpointPod, uid: &str, wants: &Wants) -> bool {
         pod.is_for(uid, &self.facts.group.volume)
             && pod.is_of(wants.volume_uid.as_deref())
@@ -540,7 +540,8 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// Two reconcilers make two attachments for moments; one that stays for longer, somebody wrote by hand.
+/// The text for a workload that two attachments name. Two reconcilers may cause that for moments; a second attachment that stays was
+/// written by hand.
 fn claimed_twice(workload: &Workload, attachment: &MountpointS3PodAttachment, pod: &str) -> Notice {
     let name = attachment.metadata.name.as_deref().unwrap_or_default();
     let note = format!(

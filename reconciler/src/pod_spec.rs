@@ -67,7 +67,7 @@ pub struct PodConfig {
     pub metrics_port: u16,
     /// The form of log lines of mounter and engine.
     pub log_format: LogFormat,
-    /// How room is reserved for them; `None`: it is not.
+    /// The settings of headroom pods; `None`: no room is reserved.
     pub headroom: Option<HeadroomConfig>,
     /// OpenShift gives each namespace a range of users and groups of its own, and admits no fixed ones.
     pub openshift: bool,
@@ -258,7 +258,7 @@ fn comm_volume() -> Volume {
     Volume {
         name: pod::COMM_VOLUME.into(),
         empty_dir: Some(EmptyDirVolumeSource {
-            // In memory: credentials never touch the node's disk.
+            // This volume is in memory, so that credentials never touch the node's disk.
             medium: Some("Memory".into()),
             size_limit: Some(Quantity("10Mi".into())),
         }),
@@ -367,8 +367,8 @@ fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
     }
 }
 
-/// The engine's memory for data, in MiB: what the limit leaves beside its code and tables, and beside a cache in memory. `None` without a
-/// limit, and with one that leaves less than an engine needs: the engine then chooses, and says so in its log.
+/// The engine's memory for data, in MiB: the rest of the limit beside its code and tables, and beside a cache in memory. `None` without a
+/// limit, or if the rest is less than an engine needs: the engine then chooses, and logs that.
 fn memory_target(resources: &ResourceRequirements, cache: Option<&Cache>) -> Option<u64> {
     let limit = Amount::parse(&resources.limits.as_ref()?.get("memory")?.0)?.bytes();
     let in_memory = cache.filter(|cache| cache.place == Place::Memory).map_or(0, |cache| cache.size.bytes());

@@ -33,7 +33,7 @@ use tokio::time::timeout;
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
-/// The API server may be down while the node starts.
+/// How long the start waits for the API server's version: the API server may be down.
 const VERSION_WITHIN: Duration = Duration::from_secs(5);
 /// The time from the signal to the end. The calls that have begun have [`csi::server::GRACE`] of it.
 const STOP_WITHIN: Duration = Duration::from_millis(4500);
@@ -60,7 +60,7 @@ fn start(args: &Args) -> anyhow::Result<()> {
     let config = Start::from_args(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(run(config));
-    // A thread may wait for a mounter for minutes yet; its result would reach no caller.
+    // A thread may still wait for a mounter for minutes; its result would reach no caller.
     runtime.shutdown_background();
     ended
 }
@@ -120,7 +120,7 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     Ok(())
 }
 
-/// Serves calls that make and delete volumes. Until the API server says which cluster this is, they get an error and come again.
+/// Serves calls that make and delete volumes. Until the API server has told the cluster's id, calls get an error and are repeated.
 async fn serve_controller(config: ControllerConfig, stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
     info!(version = VERSION, store = config.stores.endpoint_url, "starting the controller service");
     let endpoint: Endpoint = config.endpoint.parse()?;
@@ -150,11 +150,11 @@ async fn listen(address: SocketAddr) -> anyhow::Result<TcpListener> {
 }
 
 async fn on_stop(mut stopped: watch::Receiver<bool>) {
-    // An error means that the task that waits for the signal is gone, and with it the process.
+    // An error means that the task waiting for the signal is gone, and with it the process.
     drop(stopped.wait_for(|&stop| stop).await);
 }
 
-/// Writes Events of what is sent here, one after the other, while the API server lets it: no mount waits for that.
+/// Writes the notices sent here as Events, one after the other; no mount waits for that.
 fn tell(teller: Teller) -> mpsc::Sender<Notice> {
     let (notices, mut sent) = mpsc::channel(NOTICES);
     tokio::spawn(async move {
@@ -165,7 +165,7 @@ fn tell(teller: Teller) -> mpsc::Sender<Notice> {
     notices
 }
 
-/// Makes this node's mounts, as the chart says. Needs no answer of the API server yet.
+/// Makes the mounter that the chart chose. Needs no answer of the API server yet.
 fn mounter(
     client: Client,
     config: &Config,

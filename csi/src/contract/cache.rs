@@ -10,7 +10,7 @@ use super::volume;
 pub const VOLUME: &str = "local-cache";
 /// The mount point of that volume in the pod.
 pub const DIRECTORY: &str = "/local-cache";
-/// The size of a cache for which nothing says one: a volume that grows without a limit fills the node's disk, and the kubelet then ends pods.
+/// The default size of a cache: a volume that grows without a limit would fill the node's disk, and the kubelet would end pods.
 pub const SIZE: Quantity = Quantity::of(10 << 30);
 /// The share of the volume that the engine uses at most. The kubelet ends a pod whose emptyDir holds more than its limit, and looks at it
 /// only from time to time.
@@ -64,7 +64,7 @@ impl Cache {
             None => {
                 only_with("emptyDir", of_empty_dir)?;
                 only_with("ephemeral", of_ephemeral)?;
-                // Releases before wrote a directory, which means nothing in a pod.
+                // Earlier releases took a directory here, which has no meaning in a pod.
                 if !has_cache(options) {
                     return Ok(None);
                 }
@@ -239,7 +239,7 @@ mod tests {
         for mib in [1, 2, 15, 16, 17, 100, 1 << 20] {
             assert!(usable_mib(volume_for(mib)) >= mib, "the engine may use what it was given: {mib}");
         }
-        // More than a number of bytes can say.
+        // This is more than a number of bytes can hold.
         assert!(read(&[], &["cache=/x", "max-cache-size=18446744073709551615"]).is_ok());
     }
 

@@ -65,7 +65,7 @@ impl Comm {
         self.0.join(Self::STATE)
     }
 
-    /// The mounter writes this anew when its engine hears from the store that the bucket is gone. Its text says nothing.
+    /// The file that the mounter writes anew when its engine hears from the store that the bucket is gone. Its content does not matter.
     #[must_use]
     pub fn gone(&self) -> PathBuf {
         self.0.join(Self::GONE)

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The variable by which each of them learns it.
+/// The variable that names the form for each of them.
 pub const VARIABLE: &str = "LOG_FORMAT";
 
 /// The form of a line.

@@ -189,7 +189,7 @@ pub fn answer(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
 /// Reads the mounter's answer; `None` if it closed without one, as release 2.2 does.
 ///
 /// # Errors
-/// `TimedOut` after `within`; `InvalidData` if what came is not an answer.
+/// `TimedOut` after `within`; `InvalidData` if the bytes are not an answer.
 pub fn read_answer(stream: &UnixStream, within: Duration) -> io::Result<Option<Answer>> {
     let until = Instant::now() + within;
     let mut line = Vec::new();
@@ -205,7 +205,7 @@ pub fn read_answer(stream: &UnixStream, within: Duration) -> io::Result<Option<A
             Ok(0) => break,
             Ok(got) => line.extend_from_slice(&chunk[..got]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A mounter that dies with our bytes unread resets the connection: it said nothing.
+            // A mounter that dies with our bytes unread resets the connection, without an answer.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
             Err(error) => return Err(timed(error)),
         }
@@ -221,7 +221,7 @@ pub fn read_answer(stream: &UnixStream, within: Duration) -> io::Result<Option<A
         .map_err(|error| invalid(format!("the mounter's answer is not valid: {error}")))
 }
 
-/// A socket's time limit shows as `WouldBlock`; we call it what it is.
+/// Turns `WouldBlock`, by which a socket reports its time limit, into `TimedOut`.
 fn timed(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }

@@ -19,7 +19,7 @@ pub const METRICS_PORT: &str = "metrics";
 /// Variable of a Mountpoint Pod with a metrics port: its address.
 pub const POD_ADDRESS: &str = "POD_IP";
 
-/// Label of the claims of caches: what they are.
+/// Label of a cache's claim: its type.
 pub const CLAIM_TYPE: &str = "s3.csi.scality.com/type";
 /// See [`CLAIM_TYPE`].
 pub const CLAIM_OF_CACHE: &str = "local-ephemeral-cache";
@@ -47,13 +47,13 @@ pub const VOLUME_ID: &str = "s3.csi.scality.com/volume-id";
 pub const VOLUME_UID: &str = "s3.csi.scality.com/volume-uid";
 /// Annotation: the UID of the workload that the pod was made for.
 pub const WORKLOAD_UID: &str = "s3.csi.scality.com/pod-uid";
-/// Annotation: whose keys its mounts have, where the volume says that for good. Pods of an older release have none, and neither have those of
-/// volumes without a Secret.
+/// Annotation: the source of the mounts' keys, if the volume fixes it. Pods of older releases, and pods of volumes without a Secret, lack
+/// it.
 pub const KEYS: &str = "s3.csi.scality.com/keys";
-/// See [`KEYS`]: those of the Secret that the PersistentVolume names. To the node, an empty Secret looks like none.
+/// A value of [`KEYS`]: the keys of the Secret that the PersistentVolume names. To the node, an empty Secret looks like no Secret.
 pub const KEYS_OF_SECRET: &str = "secret";
-/// Annotation: [`spec_digest`] of the specification that the reconciler asked for. One that it would not ask for any more, and that never began, is
-/// made anew. Pods of release 2.2 have none.
+/// Annotation: [`spec_digest`] of the specification that the reconciler asked for. A pod that never began and would now get another
+/// specification is made anew. Pods of release 2.2 lack the annotation.
 pub const SPEC: &str = "s3.csi.scality.com/spec";
 /// Scheduling gate of a workload that is not scheduled before room is reserved for its Mountpoint Pods.
 pub const HEADROOM_GATE: &str = "s3.csi.scality.com/reserve-headroom-for-mppod";
@@ -68,8 +68,8 @@ pub const MOUNTPOINT_VERSION: &str = "s3.csi.scality.com/mountpoint-version";
 /// Label: the release that made the pod; a workload joins only pods of the running release.
 pub use super::attachment::MOUNTED_BY_VERSION;
 
-/// The name of the Mountpoint Pod that a workload is given first (`attempt` 0), or after that name was used up by a pod that failed or
-/// is leaving. It is also the name of the source directory, so it is never used twice for two pods' sakes.
+/// The name of the Mountpoint Pod that a workload is given first (`attempt` 0), or after that name was used up by a pod that failed or is
+/// leaving. It is also the name of the source directory, so no two pods ever have the same one.
 #[must_use]
 pub fn name(workload_uid: &str, volume: &str, driver_version: &str, attempt: u32) -> String {
     format!("mp-{}", digest(&[workload_uid, volume, driver_version, &attempt.to_string()]))

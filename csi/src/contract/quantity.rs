@@ -1,7 +1,7 @@
 //! An amount of CPU or memory as Kubernetes writes it. Enters: text such as `100m`, `0.5`, `256Mi`, `1Gi`. Leaves: a number to reckon with,
 //! and text again.
 //!
-//! Never here: which amounts make sense.
+//! Nothing here decides which amounts make sense.
 
 /// An amount, never negative: of CPUs or of bytes, in thousandths, rounded up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -50,7 +50,7 @@ impl Quantity {
         Self { milli: milli as u128 }
     }
 
-    /// Digits with at most one point, then a suffix or an exponent; `None` for anything else, and for more than anybody has.
+    /// Digits with at most one point, then a suffix or an exponent; `None` for other text, and for absurdly large amounts.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());

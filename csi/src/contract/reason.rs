@@ -11,7 +11,7 @@ pub enum Reason {
     AttachedAgain,
     /// A second attachment names a workload.
     AttachedTwice,
-    /// Nothing says how large a cache may be, and it gets the default.
+    /// A volume names no size for its cache, which gets the default.
     CacheLimited,
     /// The API server refuses the pods that keep room for Mountpoint Pods.
     HeadroomRefused,
@@ -25,7 +25,7 @@ pub enum Reason {
     MountpointPodEnds,
     /// The Mountpoint Pod of a running workload has ended.
     MountpointPodLost,
-    /// A Mountpoint Pod ended before it served. It comes again and again while that lasts, and is one Event that counts.
+    /// A Mountpoint Pod ended before it served. It repeats while the trouble lasts, as one Event with a count.
     MountpointPodNotServing,
     /// The API server refuses to make a Mountpoint Pod.
     MountpointPodRefused,
@@ -39,7 +39,7 @@ pub enum Reason {
     VolumeDataKept,
     /// The engine of a mounted volume died, and the volume is mounted again.
     VolumeEngineDied,
-    /// The engine of a mounted volume died, and the next one goes on with the same mount. It is one Event that counts.
+    /// The engine of a mounted volume died, and the next one goes on with the same mount. Repetitions are one Event with a count.
     VolumeEngineRestarted,
     /// Several PersistentVolumes have one handle.
     VolumeHandleNotUnique,

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-/// A mount may be without an engine for this long: then the mounter closes its device, and programs get an error. Doubled, programs wait twice as
-/// long for an engine that hangs when it starts; halved, a machine that is busy loses mounts.
+/// The longest time that a mount may be without an engine; after it the mounter closes its device, and programs get an error. Doubled,
+/// programs wait twice as long for an engine that hangs when it starts; halved, a machine that is busy loses mounts.
 pub const RESTART_WITHIN: Duration = Duration::from_secs(60);
 
 /// The most by which a clock may be set while an engine is started again.

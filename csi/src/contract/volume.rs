@@ -20,7 +20,7 @@ pub const AUTHENTICATION_SOURCE: &str = "authenticationSource";
 pub const SOURCE_POD: &str = "pod";
 /// The region of the token service that `pod` asks, where it is not the bucket's.
 pub const STS_REGION: &str = "stsRegion";
-/// Annotation of a service account: the role that its workloads take. Ours goes before AWS's.
+/// Annotation of a service account: the role that its workloads take. Ours wins over AWS's.
 pub const ROLE_ANNOTATIONS: [&str; 2] = ["s3.csi.scality.com/role-arn", "eks.amazonaws.com/role-arn"];
 /// Variables of the engine's environment that a volume may set: this, and one of [`ENGINE_VARIABLES`].
 pub const ENGINE_ENV: &str = "mountpointEnv.";
@@ -107,7 +107,7 @@ pub fn inline_options(attribute: Option<&str>) -> Vec<String> {
     items.filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
 
-/// The options by which the volume's Mountpoint Pod is made. The node refuses the volume if there are others, and says so.
+/// The options of an inline volume that its Mountpoint Pod is made with. If there are others, the node refuses the volume, and names them.
 #[must_use]
 pub fn allowed_inline(options: Vec<String>) -> Vec<String> {
     let allowed = |option: &String| !NOT_INLINE.contains(&name_and_value(option).0);
@@ -121,7 +121,7 @@ pub(super) fn name_and_value(option: &str) -> (&str, &str) {
     (&option[..cut], option[cut..].trim_start_matches(|c: char| c == '=' || c.is_whitespace()).trim_end())
 }
 
-/// Whether this may be a part of a host's name, as regions are, and ends none.
+/// Whether a region is fit to be a part of a host name.
 #[must_use]
 pub fn is_region(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')

@@ -2,9 +2,9 @@
 
 use super::cluster::Cluster;
 
-/// S3's limits, in characters.
+/// The least length that S3 allows, in characters.
 pub const NAME_MIN: usize = 3;
-/// See there.
+/// The greatest length, in characters.
 pub const NAME_MAX: usize = 63;
 /// Digits of the digest that a shortened name ends in.
 pub const DIGITS: usize = 12;
@@ -13,13 +13,13 @@ pub const DIGITS: usize = 12;
 const RESERVED_HEADS: [&str; 3] = ["xn--", "sthree-", "amzn-s3-demo-"];
 const RESERVED_TAILS: [&str; 5] = ["-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"];
 
-/// Whether S3 takes it.
+/// Whether S3 takes this name.
 #[must_use]
 pub fn is_valid(name: &str) -> bool {
     fault(name).is_none()
 }
 
-/// The problem with it, as the end of a sentence.
+/// The problem with a name, as the end of a sentence.
 #[must_use]
 pub fn fault(name: &str) -> Option<&'static str> {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
@@ -51,7 +51,7 @@ pub fn of_request(cluster: &Cluster, request: &str) -> String {
     format!("csi-s3-{}", groups.join("-"))
 }
 
-/// Shortens a text to `max` bytes: a longer one is cut, and ends in a digest of all of it and of the request. Whether it was cut.
+/// Shortens a text to `max` bytes: a longer one is cut, and ends in a digest of all of it and of the request. Returns whether it was cut.
 #[must_use]
 pub fn shortened(cluster: &Cluster, request: &str, text: &str, max: usize) -> (String, bool) {
     if text.len() <= max {

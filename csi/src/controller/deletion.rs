@@ -15,7 +15,7 @@ use super::store::{self, Listed, Looked};
 use super::volume_id::{Place, VolumeId};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a bucket is emptied that is filled again at the same time.
+/// The most rounds of emptying a bucket that is filled again at the same time.
 const ROUNDS: u32 = 3;
 
 /// The result of a deletion.
@@ -38,14 +38,14 @@ pub struct Request<'a> {
     pub id: &'a VolumeId,
     /// The record in its PersistentVolume, if there is one.
     pub recorded: Option<&'a Recorded>,
-    /// The API server has been asked for a PersistentVolume that was not seen: one that is not known is not there.
+    /// The API server was asked, so an unknown PersistentVolume does not exist.
     pub volumes_known: bool,
     /// The source of the keys, for messages.
     pub keys: &'a Keys,
 }
 
 impl Request<'_> {
-    /// Deletes it.
+    /// Deletes the volume.
     ///
     /// # Errors
     /// `FailedPrecondition`: it is not ours, or has data and `onDelete: fail`. `Unavailable`: the PersistentVolumes are not known yet, or
@@ -109,7 +109,7 @@ impl Request<'_> {
         if self.recorded.is_none() && !self.volumes_known {
             return Err(not_known_yet(self.id));
         }
-        // Without a PersistentVolume no workload mounted it, and nothing is there to delete.
+        // Without a PersistentVolume no workload has mounted the volume, so it has no data.
         let on_delete = self.recorded.and_then(|it| it.on_delete).unwrap_or_default();
         let one = ListObjects { prefix: prefix.clone(), max_keys: 1, ..ListObjects::default() };
         if on_delete == OnDelete::Keep {

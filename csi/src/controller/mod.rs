@@ -84,7 +84,7 @@ impl ControllerService {
         self.calls.page(Some(kept))
     }
 
-    /// Why no volume can be made now, for a readiness page.
+    /// The reason why no volume can be made now, for a readiness page.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         self.cluster().err().map(|error| error.to_string())
@@ -256,7 +256,7 @@ fn context(
     elsewhere: Option<String>,
     keys: &Keys,
 ) -> HashMap<String, String> {
-    // Release 2.2 does so, too: the keys of this call say which keys the node uses.
+    // The keys of this call decide which keys the node uses, as in release 2.2.
     let source = match (parameters.of_pod, keys.of_secret) {
         (true, _) => volume::SOURCE_POD,
         (false, true) => "secret",
@@ -274,7 +274,7 @@ fn context(
     said.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
 }
 
-/// A call's end, in the log and on the wire.
+/// Logs the end of a call, and makes its answer.
 async fn answer<T: Send + 'static>(
     calls: &CallMetrics,
     call: &'static str,

@@ -19,14 +19,14 @@ pub enum Found {
         /// The capacity that was recorded, in bytes.
         capacity_bytes: Option<i64>,
     },
-    /// An earlier call made it and was cut short; so it is if it is empty.
+    /// An earlier call may have made it and been cut short: it is ours if it is empty.
     OursIfEmpty,
-    /// The place belongs to another volume, cluster or user, for this reason.
+    /// The place belongs to another volume, cluster or user; with the reason.
     Taken(String),
 }
 
-/// Looks at a bucket that is there. `is_digest`: its name is a digest of the request. `made_just_now`: it was not there a moment ago, and
-/// a request of ours that had no clear answer may have made it.
+/// Judges an existing bucket. `is_digest`: its name is a digest of the request. `made_just_now`: it was not there a moment ago, and a
+/// request of ours that had no clear answer may have made it.
 #[must_use]
 pub fn at_creation(
     tagging: &Tagging,
@@ -76,7 +76,7 @@ pub enum Proof {
     Release22,
 }
 
-/// Whether the bucket of `id` may be deleted, by what proof, and what becomes of its data; else why not.
+/// The proof by which the bucket of `id` may be deleted, and the fate of its data.
 ///
 /// # Errors
 /// The reason, as the end of a sentence.

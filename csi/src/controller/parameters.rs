@@ -15,11 +15,11 @@ use super::volume_id::{Place, prefix_max};
 use crate::contract::volume;
 use crate::error::{Error, Result};
 
-/// Names the bucket of each volume.
+/// The template of each volume's bucket name.
 pub const BUCKET_NAME_TEMPLATE: &str = "bucketNameTemplate";
 /// One bucket for all volumes, each with a prefix of its own.
 pub const BUCKET_NAME: &str = "bucketName";
-/// Names the prefix of each volume.
+/// The template of each volume's prefix.
 pub const PREFIX_TEMPLATE: &str = "prefixTemplate";
 /// `true`: a prefix that another claim may have had before is taken with its objects.
 pub const ADOPT_PREFIX: &str = "adoptPrefix";
@@ -50,11 +50,11 @@ const SECRETS: [(&str, &str); 2] = [
     ("csi.storage.k8s.io/provisioner-secret-name", "csi.storage.k8s.io/provisioner-secret-namespace"),
     ("csi.storage.k8s.io/node-publish-secret-name", "csi.storage.k8s.io/node-publish-secret-namespace"),
 ];
-/// Tags of a bucket that S3 allows are 50; some are ours.
+/// The most tags of a class: S3 allows 50 on a bucket, and some are ours.
 const TAGS_MAX: usize = 40;
-/// Characters of a tag, as S3 has them.
+/// The most characters of a tag's key in S3.
 const TAG_KEY_MAX: usize = 128;
-/// See there.
+/// The most characters of a tag's value in S3.
 const TAG_VALUE_MAX: usize = 256;
 
 /// The settings of a class.

@@ -18,7 +18,7 @@ use super::tags::Mark;
 use super::volume_id::Place;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How often a bucket is looked at anew that another call made or removed at this moment.
+/// The most looks at a bucket that another call makes or removes at the same moment.
 const LOOKS: u32 = 3;
 
 /// A volume to make.
@@ -42,7 +42,7 @@ pub struct Request<'a> {
     pub keys: &'a Keys,
 }
 
-/// A volume that is there.
+/// A volume that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
     /// The volume's size as it was recorded.
@@ -52,7 +52,7 @@ pub struct Made {
 }
 
 impl Request<'_> {
-    /// Makes it, or finds it.
+    /// Makes the volume, or finds it.
     ///
     /// # Errors
     /// `AlreadyExists`: the bucket belongs to another owner, or has another size; or the prefix has objects. `FailedPrecondition`: the bucket of all prefixes is not there.
@@ -191,12 +191,12 @@ impl Request<'_> {
         Ok(capacity)
     }
 
-    /// Reads our tags back. Another cluster may have written its own over them: where a store answers CreateBucket alike for all owners of
-    /// the bucket, both of us took it for new. The last writer has it.
+    /// Reads our tags back. Another cluster may have overwritten them: if a store answers CreateBucket alike for all owners of the bucket,
+    /// both clusters took it for new. The last writer has it.
     async fn check_mark(&self, bucket: &Bucket) -> Result<()> {
         let read = bucket.tags().await.map_err(|error| self.failed("reading the tags of", bucket, &error))?;
         match ownership::at_creation(&read, self.cluster, self.name, true, true) {
-            // A store may show tags a moment after it took them. None are nobody else's.
+            // A store may show tags a moment late. Missing tags do not belong to another cluster.
             Found::Ours { .. } | Found::OursIfEmpty => Ok(()),
             Found::Taken(why) => Err(self.taken(bucket, &why)),
         }

@@ -1,7 +1,7 @@
 //! Deletes everything below a prefix: all versions, delete markers, open uploads. Enters: a bucket, a prefix that ends in a slash or is
 //! empty. Leaves: how many were deleted.
 //!
-//! Never here: the decision to delete.
+//! Nothing here decides to delete.
 
 use futures_util::stream::{self, StreamExt as _};
 use mountpoint::s3::{Bucket, Error, ErrorKind, ListObjects, Result, Version, VersionMarkers};
@@ -11,7 +11,7 @@ const AT_ONCE: usize = 16;
 /// Entries of a page.
 const PAGE: u16 = 1000;
 
-/// Deletes them; what is gone already counts, too.
+/// Deletes everything below the prefix; objects that are gone already count, too.
 ///
 /// # Errors
 /// An error of the store; some objects are deleted then. `Denied`, where an object is locked.

@@ -190,7 +190,7 @@ fn elsewhere<T>(asked: &s3::Result<T>) -> Option<String> {
     }
 }
 
-/// The error for the caller, made from an error of a store; `trying` says what was tried, on what.
+/// The error for the caller, made from an error of a store; `trying` names the operation and its object.
 #[must_use]
 pub fn error_of(trying: &str, error: &s3::Error, keys: &Keys) -> Error {
     let (kind, advice) = meaning(error, keys.of_secret);
@@ -242,7 +242,7 @@ fn meaning(error: &s3::Error, of_secret: bool) -> (ErrorKind, &'static str) {
     }
 }
 
-/// A store may repeat what it was sent.
+/// Removes secrets from a text, since a store may repeat the bytes it was sent.
 fn without(text: &str, keys: &Keys) -> String {
     let Some(keys) = &keys.credentials else { return text.to_owned() };
     let secrets = [Some(&keys.access_key_id), Some(&keys.secret_access_key), keys.session_token.as_ref()];

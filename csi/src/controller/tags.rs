@@ -6,7 +6,7 @@ use mountpoint::s3::Tags;
 use super::cluster::Cluster;
 use super::on_delete::OnDelete;
 
-/// Keys of ours begin so.
+/// The prefix of our keys.
 pub const PREFIX: &str = "s3.csi.scality.com/";
 const NAME: &str = "s3.csi.scality.com/name";
 const CLUSTER: &str = "s3.csi.scality.com/cluster";
@@ -65,14 +65,14 @@ impl Mark {
         tags
     }
 
-    /// Whether it is of this cluster's request of this name.
+    /// Whether the marks are those of this cluster's request of this name.
     #[must_use]
     pub fn is_of(&self, cluster: &Cluster, request: &str) -> bool {
         self.cluster == cluster.mark() && self.name == tag_text(cluster, request)
     }
 }
 
-/// A name that a tag can't hold stands there as a digest. Kubernetes gives no such names.
+/// The text of a name in a tag: a digest if a tag can't hold the name, though Kubernetes gives no such names.
 fn tag_text(cluster: &Cluster, request: &str) -> String {
     let fits = request.chars().count() <= 200
         && request.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));

@@ -45,7 +45,7 @@ impl Values {
     /// The text of the parameter `field` with values in place of variables.
     ///
     /// # Errors
-    /// `InvalidArgument`: a variable that there is not, or whose value the provisioner did not say.
+    /// `InvalidArgument`: an unknown variable, or one whose value the provisioner did not send.
     pub fn fill(&self, field: &str, text: &str) -> Result<String> {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;
@@ -67,7 +67,7 @@ impl Values {
         let value = match variable {
             "pvc.name" => self.pvc_name.as_deref(),
             "pvc.namespace" => self.pvc_namespace.as_deref(),
-            // They are the same unless the side-car is configured to name volumes otherwise.
+            // Both names are the same unless the side-car is configured to name volumes otherwise.
             "pv.name" => Some(self.pv_name.as_deref().unwrap_or(&self.request)),
             "hash" => Some(self.hash.as_str()),
             _ => {

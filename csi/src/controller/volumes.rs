@@ -28,7 +28,7 @@ use crate::contract::reason::Reason;
 use crate::contract::{DRIVER, volume};
 use crate::watch::lasting;
 
-/// Says which driver made a volume.
+/// The annotation that names the driver which made a volume.
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// The namespace whose UID is the cluster's.
 const NAMESPACE: &str = "kube-system";
@@ -97,15 +97,15 @@ impl Volumes {
         self.view.borrow().volumes.get(handle).cloned()
     }
 
-    /// The record of the PersistentVolume with this handle. One that the watch has not shown is asked for: not seen is not gone, and what it
-    /// says of the data counts.
+    /// The record of the PersistentVolume with this handle. If the watch has not shown it, the API server is asked: an unseen volume may
+    /// exist, and its record decides about the data.
     ///
     /// # Errors
     /// The API server has not shown it, and does not list the volumes now.
     pub async fn look_up(&self, handle: &str) -> kube::Result<Option<Recorded>> {
         let known = self.known(handle);
         let Some(api) = self.api.as_ref().filter(|_| known.is_none()) else { return Ok(known) };
-        // Without a version: of now, not of a cache of the server's.
+        // A list without a version is of this moment, not of a cache of the server.
         let mut page = ListParams::default().limit(PAGE);
         loop {
             let listed = api.list(&page).await?;

@@ -38,7 +38,7 @@ impl Assignments {
         let api = Api::<MountpointS3PodAttachment>::all(client.clone());
         let here = node.to_owned();
         tasks.spawn(follow(api, format!("spec.nodeName={node}"), attachments_in, move |it| {
-            // The server may not be able to select.
+            // The server may not support the field selector.
             (it.spec.node_name == here).then_some(it.spec)
         }));
         let api = Api::<Pod>::namespaced(client.clone(), namespace);
@@ -85,7 +85,7 @@ impl Assignments {
         wait(self.pods.clone(), deadline, |view| running(view, name, &self.namespace)).await
     }
 
-    /// Why the Mountpoint Pod serves no workload, once it serves none.
+    /// Returns once the Mountpoint Pod serves no workload, with the reason.
     pub async fn fails(&self, name: &str) -> Error {
         let mut view = self.pods.clone();
         loop {
@@ -110,7 +110,7 @@ impl Assignments {
         self.pods.clone()
     }
 
-    /// Why new mounts can't be made now, for a readiness page: the API server is out of reach, the CRD is missing.
+    /// The reason why new mounts can't be made now, for a readiness page: the API server is unreachable, or the CRD is missing.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         let fault = self.attachments.borrow().fault();
@@ -131,7 +131,7 @@ pub struct MountpointPod {
     pub keys_of_secret: bool,
     /// The pod is being deleted.
     pub leaving: bool,
-    /// Why its container does not run, if it has been tried: no image, a crash, a configuration that makes no sense.
+    /// The reason why its container does not run, if a start was tried: no image, a crash, an invalid configuration.
     pub waits: Option<String>,
     /// The reason why it waits or died, in the words of Kubernetes.
     pub why: Option<String>,
@@ -201,7 +201,7 @@ fn sentence(reason: Option<&str>, message: Option<&str>) -> String {
 pub struct View<T> {
     /// The objects.
     pub items: BTreeMap<String, T>,
-    /// All objects have been seen at least once: what is not here is not there.
+    /// All objects have been seen at least once: an object that is missing here does not exist.
     pub synced: bool,
     listing: BTreeMap<String, T>,
     broken: Option<Broken>,
@@ -266,9 +266,9 @@ fn missing(kind: &str) -> String {
 enum Step<T> {
     /// The result is here.
     Ready(T),
-    /// The result may come; and the error if it does not.
+    /// The result may come; with the error in case it does not.
     Wait(Error),
-    /// The result does not come by waiting.
+    /// Waiting does not bring the result.
     Fail(Error),
 }
 
@@ -318,7 +318,7 @@ fn running(view: &View<MountpointPod>, name: &str, namespace: &str) -> Step<Moun
         _ if pod.needs_unmount || pod.leaving => {
             gone(format!("Mountpoint Pod {name} is being removed; the controller will assign another one"))
         }
-        // The kubelet asks again; what it hears now says more than a call that runs out of time.
+        // The kubelet asks again; the error now tells more than a call that runs out of time.
         _ if pod.waits.is_some() => {
             let waits = pod.waits.as_deref().unwrap_or_default();
             gone(format!("the container of Mountpoint Pod {name} does not run: {waits} ({look}; {log})"))
@@ -332,7 +332,7 @@ fn running(view: &View<MountpointPod>, name: &str, namespace: &str) -> Step<Moun
     }
 }
 
-/// Decides with each change until it is decided, or until the deadline.
+/// Decides anew at each change, until there is a result or the deadline.
 async fn wait<T, S>(
     mut view: watch::Receiver<View<T>>,
     deadline: Instant,
@@ -353,7 +353,8 @@ async fn wait<T, S>(
     }
 }
 
-/// Keeps a view as the API server has it, through all its errors. A server that refuses the field selector is asked for all.
+/// Keeps a view up to date with the API server, through all its errors. If the server refuses the field selector, the watch takes all
+/// objects.
 async fn follow<K, T>(
     api: Api<K>,
     fields: String,

@@ -16,11 +16,11 @@ use crate::error::{Error, Result};
 pub(super) enum Over {
     /// No mount.
     Empty,
-    /// The right one: there is no new mount.
+    /// The right mount: no new mount is needed.
     Nothing,
-    /// A dead one, which the new one is laid over.
+    /// A dead mount, over which the new one is laid.
     Dead,
-    /// One that is taken away, once the new one can take its place: alive, but of another source than the workload's.
+    /// A living mount of another source than the workload's, which is removed once the new one can take its place.
     Another,
 }
 

@@ -30,7 +30,7 @@ pub struct CommFiles {
 }
 
 impl CommFiles {
-    /// Opens it.
+    /// Opens the directory.
     ///
     /// # Errors
     /// `NotFound` once the Mountpoint Pod is gone; it is not a directory.
@@ -47,7 +47,7 @@ impl CommFiles {
         &self.path
     }
 
-    /// Connects to the mounter's socket in it; the stream does not block. A link or a file in its place is refused, however it came there.
+    /// Connects to the mounter's socket in it; the stream does not block. A link or a file in the socket's place is refused.
     ///
     /// # Errors
     /// `NotFound`, `ConnectionRefused` or `WouldBlock` while no process takes connections there yet; or another error of the system.
@@ -73,7 +73,7 @@ impl CommFiles {
     pub fn announce_exit(&self) -> io::Result<()> {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.directory, "mount.exit", flags, Mode::from_raw_mode(0o640)) {
-            // Whatever it is that stands there, it is there.
+            // Any file of that name announces the unmount.
             Ok(_) | Err(Errno::LOOP | Errno::NXIO) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -193,8 +193,8 @@ impl CredentialFiles {
         &self.path
     }
 
-    /// Writes a file that the pod's group may read, whole or not at all. One that says this already stays, so that the engine reads
-    /// nothing anew.
+    /// Writes a file that the pod's group may read, whole or not at all. A file with the same text stays, so that the engine does not read
+    /// it again.
     ///
     /// # Errors
     /// An error of the file system; the file is then as it was.
@@ -203,7 +203,7 @@ impl CredentialFiles {
             return Ok(());
         }
         let temporary = format!(".{name}.new");
-        // Left by a driver that ended here.
+        // A driver that ended at this point may have left this file.
         absent(rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty()))?;
         let written = self
             .write_new(&temporary, text)

@@ -1,5 +1,5 @@
-//! Words to workloads whose engine died or whose bucket is gone. Enters: a target that was dead and is mounted again, whose engine is started again
-//! on its mount, or whose engine heard so from the store. Leaves: a [`Notice`] for its workload.
+//! Notices for workloads whose engine died or whose bucket is gone. Enters: a target that was dead and is mounted again, whose engine is
+//! started again on its mount, or whose engine heard so from the store. Leaves: a [`Notice`] for its workload.
 //!
 //! Never here: the writing of an Event; a wait for its writer.
 
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use crate::contract::reason::Reason;
 use crate::events::{Notice, WorkloadRef};
 
-/// The writer of Events takes notices here. Without one they stand in the log alone.
+/// The channel to the writer of Events. Without it notices go to the log alone.
 pub type Notices = Option<mpsc::Sender<Notice>>;
 
 /// Tells a workload that its engine died, and that its volume is mounted again by `server`. `words` are the engine's last.
@@ -72,7 +72,7 @@ fn restart_note(volume: &str, server: &str, words: Option<&str>) -> String {
     )
 }
 
-/// The time makes two deaths two Events.
+/// The text of a notice, with the time, so that two deaths are two Events.
 fn note(volume: &str, server: &str, words: Option<&str>, now: Timestamp) -> String {
     let words = words.map(|words| format!(" The engine's last words: {words}")).unwrap_or_default();
     format!(

@@ -1,8 +1,8 @@
 //! The files of a mount on the node when systemd runs its engine: keys and a cache, in the driver's own directory. Enters: keys, a
 //! target. Leaves: files that the engine reads. Removes the files of targets that are no longer mounted.
 //!
-//! The files of keys have the paths of release 1.2 where these tell all handles apart; those that that release wrote are kept up beside ours. So
-//! an engine which it started gets new keys from here.
+//! The files of keys have the paths of release 1.2 as far as these tell all handles apart. Files that release 1.2 wrote are kept up to date
+//! beside ours, so that engines of that release get new keys.
 //!
 //! Never here: a mount, a key in an error or a log.
 
@@ -37,7 +37,7 @@ pub(super) fn key(target: &Path) -> String {
 pub(super) struct HostFiles {
     kubelet: PathBuf,
     directory: PathBuf,
-    /// Read while a mount is made, whose files no mount shows yet; written while unused files are removed.
+    /// Locked for reading while a mount is made, because no mount shows its files yet; locked for writing while unused files are removed.
     making: Arc<RwLock<()>>,
 }
 
@@ -51,12 +51,12 @@ impl HostFiles {
         }
     }
 
-    /// A mount is being made, for as long as the guard lives: nothing is swept.
+    /// A guard for the time in which a mount is being made: no file is swept.
     pub(super) async fn making(&self) -> OwnedRwLockReadGuard<()> {
         Arc::clone(&self.making).read_owned().await
     }
 
-    /// No mount is being made, for as long as the guard lives; `None`: one is.
+    /// A guard for a time without a mount being made; `None`: one is being made.
     pub(super) fn alone(&self) -> Option<OwnedRwLockWriteGuard<()>> {
         Arc::clone(&self.making).try_write_owned().ok()
     }
@@ -100,7 +100,7 @@ impl HostFiles {
         Ok(path)
     }
 
-    /// Removes what the engine of an unmounted target had. The keys of its workload stay while another of its volumes is mounted.
+    /// Removes the files of an unmounted target's engine. The keys of its workload stay while another of its volumes is mounted.
     pub(super) fn forget(&self, target: &Path, mounts: &Mounts) {
         self.remove_cache(&self.caches().join(key(target)));
         let Some(gone) = target::workload(target, &self.kubelet) else { return };
@@ -109,7 +109,7 @@ impl HostFiles {
         }
     }
 
-    /// Removes what a mount that failed made. Other volumes of its workload may be in the making, whose keys no mounted target shows yet.
+    /// Removes the files of a failed mount. Other volumes of its workload may be in the making, whose keys no mounted target shows yet.
     pub(super) fn forget_failed(&self, request: &MountRequest, target: &Path) {
         self.remove_cache(&self.caches().join(key(target)));
         if let Ok(profile) = Profile::new(&request.workload_uid, &request.handle) {
@@ -117,7 +117,7 @@ impl HostFiles {
         }
     }
 
-    /// Removes what no mounted target needs: a driver may have ended between an unmount and this. The caller is [`Self::alone`].
+    /// Removes files that no mounted target needs: a driver may have ended between an unmount and this call. The caller is [`Self::alone`].
     pub(super) fn sweep(&self, mounts: &Mounts) {
         let used: BTreeSet<_> = mounts.buckets().map(key).collect();
         for entry in std::fs::read_dir(self.caches()).into_iter().flatten().flatten() {

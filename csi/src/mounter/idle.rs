@@ -22,7 +22,7 @@ use super::notes::Notes;
 use super::sys::{self, Busy, Health, Probes};
 use crate::contract::comm::{self, Comm};
 
-/// How long a source may be in use by a process that only looks at it.
+/// How long a process that only looks at a source may keep it in use.
 const LOOKED_AT: Duration = Duration::from_secs(3);
 /// The pause between two attempts to unmount a source.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -90,8 +90,8 @@ impl Idle {
         }
     }
 
-    /// Forgets pods that are gone and have no source. The names of the sources say which are there, and no source is asked: one whose engine
-    /// hangs would never answer, with the picture borrowed, and one whose engine is dead would look as if it were gone.
+    /// Forgets pods that are gone and have no source. Only the names of the sources are read, and no mount is asked: a hanging engine would
+    /// never answer, while this holds the picture, and the source of a dead engine would look as if it were gone.
     fn forget_the_gone(&self) {
         let sources = self.sources();
         let pods = self.pods.borrow();
@@ -100,7 +100,7 @@ impl Idle {
         }
     }
 
-    /// Tells a mounter that waits for a mount that none will come.
+    /// Tells a waiting mounter that no mount will come.
     fn send_away(&self, name: &str, uid: &str) {
         let Ok(files) = CommFiles::open(&Comm::on_host(&self.kubelet, uid)) else {
             // The container has not begun, or the kubelet has removed the pod: no process waits.
@@ -131,7 +131,7 @@ impl Idle {
         let (locks, pods) = (Arc::clone(&self.locks), self.pods.clone());
         async move {
             let _pod = locks.lock(&name).await;
-            // A mount may have come first, for a pod that is there after all.
+            // A mount may have come first, for a pod that exists after all.
             if due(std::slice::from_ref(&name), &pods.borrow()).is_empty() {
                 return Ok(());
             }

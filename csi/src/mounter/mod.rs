@@ -36,8 +36,8 @@ use crate::contract::restart::Restarting;
 use crate::error::Result;
 use crate::events::WorkloadRef;
 
-/// A mount has this long. The kubelet waits for two minutes, so a longer limit loses the error; half of it loses mounts whose image is still
-/// being pulled, which the kubelet then asks for again.
+/// The time limit of one mount. The kubelet waits for two minutes, so a longer limit would lose the error; with half of it, mounts whose
+/// image is still being pulled would fail and be asked for again.
 pub const MOUNT_WITHIN: Duration = Duration::from_secs(110);
 
 /// Everything about one mount of one workload.
@@ -59,13 +59,14 @@ pub struct MountRequest {
     pub source_read_only: bool,
     /// The bucket.
     pub bucket: String,
-    /// A digest of where the volume's data is, as its PersistentVolume says it for good: volumes with different ones never share a source.
+    /// A digest of the place of the volume's data, which a PersistentVolume never changes: volumes with different digests never share a
+    /// source.
     pub place: String,
     /// The engine's flags, sorted: `--key` or `--key=value`.
     pub args: Vec<String>,
     /// The engine's environment, without credentials.
     pub env: Vec<(String, String)>,
-    /// Why no source can be made with the volume's options as they are now. What is mounted is refreshed all the same.
+    /// The reason why no source can be made with the volume's present options. Existing mounts are refreshed all the same.
     pub unusable: Option<String>,
     /// The engine's keys; written to files, never sent in a message. `None`: the engine's own chain.
     pub credentials: Option<Credentials>,
@@ -125,11 +126,11 @@ pub enum Made {
 
 /// Makes mounts: in Mountpoint Pods, or (architecture v1) by systemd.
 pub trait Mounter: Send + Sync {
-    /// Mounts, or finds that it is mounted and refreshes the credentials. On an error nothing that this call began is left.
+    /// Mounts a target, or refreshes the credentials if it is mounted. After an error nothing is left of this call.
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>>;
 
-    /// Why new mounts can't be made now, for a readiness page; `None` if they can. It is not a reason to end the process: what is
-    /// mounted is still refreshed and unmounted.
+    /// Why new mounts can't be made now, for a readiness page; `None` if they can. It is not a reason to end the process: existing mounts
+    /// are still refreshed and unmounted.
     fn fault(&self) -> Option<String> {
         None
     }
@@ -144,6 +145,6 @@ pub trait Mounter: Send + Sync {
         None
     }
 
-    /// Takes the target away: unmounted if mounted, and its directory removed if it is there. No error if it is gone already.
+    /// Removes a target: unmounts it, and removes its directory. No error if it is gone already.
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>>;
 }

@@ -34,7 +34,7 @@ pub struct Mount {
 }
 
 impl Mount {
-    /// Whether it is a bucket that a driver mounted: this one or an earlier release.
+    /// Whether the mount is a bucket that this driver or an earlier release mounted.
     #[must_use]
     pub fn is_bucket(&self) -> bool {
         (self.kind == "fuse" || self.kind.starts_with("fuse.")) && self.name == FS_NAME
@@ -114,7 +114,7 @@ fn mount(line: Line<'_>) -> Mount {
     }
 }
 
-/// Waits for changes of the table. Taken before the table is read, it misses none.
+/// Waits for changes of the table. If it is made before the table is read, it misses no change.
 #[derive(Debug)]
 pub struct Changes(AsyncFd<File>);
 
@@ -133,7 +133,7 @@ impl Changes {
         Ok(Self(AsyncFd::with_interest(File::open(mountinfo::OWN)?, interest)?))
     }
 
-    /// Waits until the table is so; `false` if it is not by then.
+    /// Waits until the table fulfils `so`; `false` at the deadline.
     ///
     /// # Errors
     /// An error of reading the table.

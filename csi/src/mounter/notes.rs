@@ -28,7 +28,7 @@ impl Notes {
         Self(comm::plugin_directory(kubelet).join("pods"))
     }
 
-    /// Remembers a Mountpoint Pod, whole or not at all. What is known of its source stays.
+    /// Remembers a Mountpoint Pod, whole or not at all. The facts about its source stay.
     ///
     /// # Errors
     /// An error of the file system; a name that is not a file name.
@@ -97,7 +97,7 @@ impl Notes {
         }
     }
 
-    /// Forgets all but those that are needed: a driver may have ended between a note and its mount. What is being written meanwhile stays.
+    /// Forgets all notes but the needed ones: a driver may have ended between a note and its mount. Notes that are being written stay.
     pub fn keep(&self, needed: impl Fn(&str) -> bool) {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {

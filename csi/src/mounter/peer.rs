@@ -27,10 +27,10 @@ impl Processes {
         Self(directory.into())
     }
 
-    /// Whether the process that listens there belongs to the pod. The stream blocks afterwards. Needs a runtime with I/O.
+    /// Checks that the listening process belongs to the pod. The stream blocks afterwards. Needs a runtime with I/O.
     ///
     /// # Errors
-    /// `FailedPrecondition`: it belongs to another pod or process, or that can't be found out.
+    /// `FailedPrecondition`: the process belongs to another pod or to none, or its pod can't be found.
     pub fn check(&self, stream: &UnixStream, pod_uid: &str) -> Result<()> {
         let refused = |why: String| Err(Error::new(ErrorKind::FailedPrecondition, why));
         let peer = match pid(stream) {

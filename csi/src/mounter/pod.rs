@@ -3,7 +3,7 @@
 //! The order of a mount: the assignment, the pod, its lock, credentials, the source, the target. Each step undoes itself if a later
 //! one fails. An existing mount needs no API server.
 //!
-//! Never here: a write to the API server; a mount that outlives its failure.
+//! Nothing here writes to the API server, and no failed mount stays.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -50,7 +50,7 @@ pub struct Config {
     pub namespace: String,
     /// The namespace of the release, where the reconciler has its Lease.
     pub release_namespace: String,
-    /// A mount has this long: [`MOUNT_WITHIN`].
+    /// The time limit of one mount: [`MOUNT_WITHIN`].
     pub mount_within: Duration,
     /// How long an unmount of a source waits for its last target; then the next sweep tries again.
     pub unused_within: Duration,
@@ -149,7 +149,7 @@ impl Mounter for PodMounter {
 
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
         let node = Arc::clone(&self.node);
-        // A task of its own: a kubelet that hangs up does not leave half a mount.
+        // This is a task of its own, so that a kubelet that hangs up does not leave half a mount.
         let task = tokio::spawn(async move { Box::pin(node.mount(&request)).await });
         Box::pin(async { task.await.map_err(Error::internal)? })
     }
@@ -225,7 +225,7 @@ impl Node {
         let _pod = locked.map_err(|_elapsed| {
             Error::new(ErrorKind::Aborted, format!("another mount of Mountpoint Pod {name} is in progress"))
         })?;
-        // The previous holder of the lock may have unmounted it for good.
+        // The previous holder of the lock may have unmounted the source for good.
         let uid = self.assignments.wait_running(&name, deadline).await?.uid;
         let source = Source { path: &source, served };
         let pod = Assigned { name: &name, uid: &uid };
@@ -240,8 +240,8 @@ impl Node {
         Ok(Made::AsUsual)
     }
 
-    /// Mounts the source of a Mountpoint Pod again whose engine has ended, and binds its targets to the new mount. `false`: nothing was
-    /// to do.
+    /// Mounts the source of a Mountpoint Pod again whose engine has ended, and binds its targets to the new mount. `false`: the source
+    /// needed no mount.
     async fn revive(&self, name: &str) -> Result<bool> {
         let deadline = Instant::now() + self.config.mount_within;
         let _pod = self.locks.lock(name).await;
@@ -272,7 +272,7 @@ impl Node {
         }
         let comm = self.comm(&pod);
         if source::restarting(&comm).is_some() {
-            // The mounter tells with its socket if nothing comes of it.
+            // If the restart fails, the mounter tells so by making its socket.
             return Ok(false);
         }
         if !source::is_served(&source, &comm, &self.probes).await? {
@@ -280,11 +280,11 @@ impl Node {
             mounted = true;
         }
         for (path, bound) in &served.targets {
-            // The target of a call that goes on is not locked for nothing: the kubelet would have to ask again.
+            // Living targets are not locked: a call of the kubelet for one of them would have to be repeated.
             if !matches!(self.probes.check(path, sys::PROBE_LIMIT).await, Health::Dead(_)) {
                 continue;
             }
-            // Another call for this target sees that it is dead, or takes it away.
+            // Another call for this target has the lock: it will see that the target is dead, or remove it.
             let Ok(Some(target)) = self.targets.find(path) else { continue };
             let Health::Dead(why) = self.probes.check(target.path(), sys::PROBE_LIMIT).await else {
                 continue;
@@ -478,13 +478,13 @@ impl Node {
         )))
     }
 
-    /// `None`: the request has none.
+    /// Writes the request's keys; `None`: it has none.
     fn write_credentials(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<Option<Profile>> {
         let profile = Profile::new(pod.uid, &request.handle)?;
         match (&request.credentials, &request.token) {
             (Some(keys), _) => profile.write(&self.credential_files(pod)?, keys)?,
             (None, Some(token)) => {
-                // Both: which one the engine reads was said when it started, and the API server may be away now.
+                // Both are written: the choice was made when the engine started, and the API server may be away now.
                 let files = self.credential_files(pod)?;
                 profile.write_token(&files, token)?;
                 if let Some(agent) = &request.agent {

@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::contract::lease;
 use crate::error::{Error, ErrorKind};
 
-/// A mount that waits looks again after this time at the earliest.
+/// The shortest pause between two looks of a waiting mount.
 const EVERY: Duration = Duration::from_secs(1);
 /// A call that takes longer has failed.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
@@ -69,7 +69,7 @@ impl Seen {
         }
     }
 
-    /// How long it may still stay as it is; `None`: no reconciler works.
+    /// How long the Lease may still stay unchanged; `None`: no reconciler works.
     fn left(&self, now: Instant) -> Option<Duration> {
         // A leader that steps down writes a second, for those that wait for the Lease. They look every few seconds, and may have to start.
         let is_held = self.state.holder.as_deref().is_some_and(|it| !it.is_empty());
@@ -88,7 +88,7 @@ impl ReconcilerLease {
         }
     }
 
-    /// Returns once no reconciler works. An API server that does not say what the Lease is says nothing of the reconciler.
+    /// Returns once no reconciler works. If the API server does not show the Lease, nothing is known of the reconciler.
     pub async fn gone(&self) -> Error {
         loop {
             let wait = match timeout(CALL_LIMIT, self.leases.get_opt(lease::NAME)).await {

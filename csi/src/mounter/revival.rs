@@ -1,5 +1,5 @@
-//! The sources to mount again when their engines end. Enters: what each Mountpoint Pod serves, as the last publish said it. Leaves: the names
-//! of pods whose mounter waits for a device though a source is mounted, or starts its engine again, each at its time.
+//! The sources to mount again when their engines end. Enters: the mount that each Mountpoint Pod serves, by the last publish. Leaves: the
+//! names of pods whose mounter waits for a device though a source is mounted, or starts its engine again, each at its time.
 //!
 //! A mounter says that it waits by making its socket: after its engine has ended, or when its container starts again. It says that it starts an
 //! engine again by its state. The kernel tells of the new file. A driver that was started anew knows a pod from the kubelet's next call on.
@@ -28,7 +28,7 @@ use crate::contract::comm::Comm;
 use crate::error::Result;
 use crate::events::WorkloadRef;
 
-/// An engine that served this long was well: its death is the first of a row. Doubled, a slow row of deaths is slowed down, too.
+/// An engine that served for this long was well: its death begins a new row. Doubled, a slow row of deaths is slowed down, too.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 /// The pause before the second mount of a row; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -37,7 +37,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// The longest pause after mounts that fail: the bucket is gone, keys are refused. The kubelet's calls come besides.
 const PAUSE_OF_FAILURES_MAX: Duration = Duration::from_secs(60);
-/// Room for the kernel's words; what does not fit waits in the kernel.
+/// The buffer for events of inotify; further events wait in the kernel.
 const EVENTS_BYTES: usize = 4096;
 
 /// A source that is mounted, and its targets.
@@ -64,7 +64,7 @@ pub(super) struct Bound {
 #[derive(Debug)]
 pub(super) struct Revivals {
     inside: Mutex<Inside>,
-    /// `None` where the kernel gives no more of them: then the kubelet's calls alone mount again.
+    /// The inotify descriptor; `None` if the kernel gives no more of them: then only the kubelet's calls mount again.
     events: Option<AsyncFd<OwnedFd>>,
     woken: Notify,
 }
@@ -74,7 +74,7 @@ struct Inside {
     served: BTreeMap<String, Served>,
     watches: HashMap<i32, String>,
     due: BTreeSet<String>,
-    /// Pods that said so since they were asked for.
+    /// Pods that reported a restart since the last question.
     restarted: BTreeSet<String>,
     gone: BTreeSet<String>,
 }
@@ -117,7 +117,7 @@ impl Revivals {
         if request.unusable.is_none() {
             served.request = request.clone();
         } else {
-            // The options of before go on; the keys are new.
+            // The earlier options stay; the keys are new.
             served.request.credentials.clone_from(&request.credentials);
             served.request.token.clone_from(&request.token);
             served.request.agent.clone_from(&request.agent);
@@ -155,7 +155,7 @@ impl Revivals {
         self.inside.lock().gone.remove(name)
     }
 
-    /// Lets a pod be looked at, as if its mounter had made a socket.
+    /// Makes a pod due for a look, as if its mounter had made a socket.
     pub(super) fn wake(&self, name: &str) {
         self.inside.lock().due.insert(name.to_owned());
         self.woken.notify_one();
@@ -218,7 +218,7 @@ impl Revivals {
         }
     }
 
-    /// Waits for the kernel's word of new files, and notes whose they are.
+    /// Waits for the kernel's events about new files, and notes their pods.
     async fn listen(&self) {
         let Some(events) = &self.events else { return std::future::pending().await };
         let mut ready = match events.readable().await {

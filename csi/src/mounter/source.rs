@@ -24,7 +24,7 @@ use crate::error::{Error, ErrorKind, Result};
 
 /// The pause between two attempts to reach a mounter that does not listen yet. Its container runs already, so the first few succeed.
 const DIAL_EVERY: Duration = Duration::from_millis(10);
-/// A mounter writes `mount.err` this long after its engine ended, at most; later its words are not in our error.
+/// The longest time until a mounter writes `mount.err` after its engine ended; later its text is not in our error.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// The receiver of a device.
@@ -46,8 +46,8 @@ pub struct SourceMount {
 
 impl SourceMount {
     /// Mounts a bucket at this directory, which is made if it is missing. First the mounter is reached, then the device is mounted out of
-    /// sight and handed over, and when the engine serves it, the mount appears. A kernel that can't do that mounts it in
-    /// its place once the mounter is reached.
+    /// sight and handed over, and when the engine serves it, the mount appears. On a kernel without detached mounts, it is mounted in its
+    /// place once the mounter is reached.
     ///
     /// # Errors
     /// `FailedPrecondition` with the engine's words, or if another process listens in the mounter's place; `DeadlineExceeded`,
@@ -158,15 +158,15 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::internal(format!("{what} for {}: {error}; look at the node's kernel log", path.display()))
 }
 
-/// A mounter of release 2.2 says nothing, and so does one that died. A stat waits in the kernel until the engine serves the
-/// device, or until the last process that held it is gone.
+/// Waits for a mounter that sends no answer: a mounter of release 2.2, or one that died. A stat waits in the kernel until the engine serves
+/// the device, or until the last process that held it is gone.
 async fn served_without_an_answer(
     root: &Path,
     path: &Path,
     files: &CommFiles,
     deadline: Instant,
 ) -> Result<()> {
-    // A path of its own: the root's path is that of another mount later.
+    // The probe needs a path of its own: the root's path may later belong to another mount.
     match Probes::default().check(root, left(deadline)).await {
         Health::Alive => Ok(()),
         Health::Dead(why) => Err(match last_words(files).await {
@@ -276,7 +276,7 @@ async fn dial(files: &CommFiles, deadline: Instant) -> Result<UnixStream> {
             Err(error) => error,
         };
         let at = files.path().join("mount.sock");
-        // Missing, left behind by a container that was restarted, or its queue is full.
+        // The socket is missing, was left by a container that was restarted, or its queue is full.
         if !matches!(
             error.kind(),
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock

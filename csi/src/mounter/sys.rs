@@ -26,8 +26,8 @@ use tokio::sync::watch;
 /// The name of the driver's mounts in the table of mounts.
 pub const FS_NAME: &str = "mountpoint-s3";
 
-/// A mount that does not answer a stat for this time counts as hung. Doubled, a caller waits twice as long before it
-/// hears of it; halved, an engine that is only busy counts as hung.
+/// The time without an answer to stat after which a mount counts as hung. Doubling it lets callers wait twice as long; with half of it, a
+/// busy engine counts as hung.
 pub const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
 /// The most mounts over one another that one call removes. The driver makes two, and systemd at most seven before the driver takes dead
@@ -146,7 +146,7 @@ impl OwnCopy {
 
 impl Drop for OwnCopy {
     fn drop(&mut self) {
-        // Not mounted, if the bind failed.
+        // This fails if the bind failed: nothing is mounted then.
         let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         if let Err(error) = std::fs::remove_dir(&self.0) {
             tracing::warn!("removing {}: {error}", self.0.display());
@@ -157,7 +157,7 @@ impl Drop for OwnCopy {
 /// How to treat a mount that is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
-    /// Leave it, and say so.
+    /// Leave it mounted, and return an error.
     Refuse,
     /// Take it out of the tree; its file system ends when the last user leaves.
     Detach,
@@ -178,7 +178,7 @@ pub fn unmount(point: &Path, busy: Busy) -> io::Result<bool> {
         };
         match result {
             Ok(()) => {}
-            // Not a mount point, or not there.
+            // The path is not a mount point, or missing.
             Err(Errno::INVAL | Errno::NOENT | Errno::NOTDIR) => return Ok(taken > 0),
             Err(error) => return Err(error.into()),
         }
@@ -214,13 +214,13 @@ pub fn resolved(path: &Path) -> io::Result<PathBuf> {
 pub enum Health {
     /// A process serves it, if only with an error.
     Alive,
-    /// The engine is gone; with the kernel's word for it.
+    /// The engine is gone; with the kernel's error.
     Dead(String),
     /// No answer in time.
     Hung,
 }
 
-/// Asks mounts whether they answer, each by at most one thread at a time: that many threads may hang, and no more.
+/// Asks mounts whether they answer, each by at most one thread at a time: no more threads than mounts may hang.
 #[derive(Clone, Debug, Default)]
 pub struct Probes(Arc<Mutex<HashMap<PathBuf, watch::Receiver<Option<Health>>>>>);
 
@@ -231,7 +231,7 @@ impl Probes {
         let answered = tokio::time::timeout(limit, answer.wait_for(Option::is_some)).await;
         match answered {
             Ok(Ok(health)) => health.clone().unwrap_or(Health::Hung),
-            // No thread could be started: nothing is known.
+            // No thread could be started: the state is not known.
             Ok(Err(_)) | Err(_) => Health::Hung,
         }
     }
@@ -255,7 +255,7 @@ impl Probes {
     }
 }
 
-/// Waits for ever if the engine does.
+/// Asks a mount, and waits for ever if its engine hangs.
 fn answered(point: &Path) -> Health {
     match statx(CWD, point, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS) {
         Err(
@@ -267,7 +267,7 @@ fn answered(point: &Path) -> Health {
             | Errno::NOENT
             | Errno::SHUTDOWN),
         ) => Health::Dead(io::Error::from(error).to_string()),
-        // An engine that answers with an error is there. To unmount it would take it from others.
+        // An engine that answers with an error is alive. An unmount would take the mount from others.
         Ok(_) | Err(_) => Health::Alive,
     }
 }

@@ -15,7 +15,7 @@ use crate::observed::Cache;
 use crate::plan::Version;
 use crate::pod_spec;
 
-/// Looks once and acts; whether some workload still waits, or a step failed.
+/// Looks once and acts; returns whether some workload still waits, or a step failed.
 pub async fn reserve(cache: &Cache, applier: &Applier, leadership: &Leadership) -> bool {
     let (steps, mut again) = plan(&cache.headroom(Timestamp::now()));
     for step in &steps {
@@ -24,7 +24,7 @@ pub async fn reserve(cache: &Cache, applier: &Applier, leadership: &Leadership) 
         }
         match tokio::time::timeout(CALL_TIMEOUT, applier.step(step)).await {
             Ok(Ok(())) => tracing::debug!(?step, "headroom: done"),
-            // The object is another one by now, gone, or made already.
+            // The object is replaced by now, gone, or made already.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 tracing::debug!(?step, reason = status.reason, "headroom: old facts");
                 again = true;

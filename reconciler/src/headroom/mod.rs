@@ -66,17 +66,17 @@ pub struct HeadroomPod {
 /// A step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Draw headroom pods to this workload.
+    /// Labels this workload, so that its headroom pods are drawn to it.
     Label(WorkloadRef, Version),
     /// Make a headroom pod.
     Create(Box<HeadroomRequest>),
-    /// Let a workload be scheduled, as far as we are asked; the gates that stay.
+    /// Removes our gate from a workload; the other gates stay.
     Ungate(WorkloadRef, Version, Vec<String>),
     /// Delete a headroom pod.
     Delete(Version),
     /// Removes the label of a workload that needs no headroom any more.
     Unlabel(WorkloadRef, Version),
-    /// Tell the user of a workload.
+    /// Tells the user of a workload.
     Tell(Notice),
 }
 
@@ -93,7 +93,7 @@ pub fn plan(facts: &Facts) -> (Vec<Step>, bool) {
                 waits = true;
                 reserve(workload, &own, &mut steps);
             }
-            // Else its Mountpoint Pods are on their way.
+            // In the other case its Mountpoint Pods are on their way.
         } else if own.is_empty() {
             if workload.labelled && !workload.deleting {
                 let (at, version) = at();

@@ -31,7 +31,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The write that makes it so; `None` if nothing changes.
+    /// The write that brings the attachment to this state; `None` if nothing changes.
     pub(super) fn update(&self) -> Option<Effect> {
         let seen = &self.seen.spec.mountpoint_pods;
         let gone =
@@ -50,7 +50,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The annotation that says so.
+/// The annotation that marks names below this attempt as used up.
 pub(super) fn used_up(attempt: u32) -> BTreeMap<String, String> {
     BTreeMap::from([(ATTEMPTS.to_owned(), attempt.to_string())])
 }

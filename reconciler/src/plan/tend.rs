@@ -1,10 +1,10 @@
 //! Mountpoint Pods beside the plan of their workloads. Enters: the pods of the group, and which of them the plan names. Leaves: marks and deletions
 //! of those that no attachment names, and words to the workloads that wait for one.
 //!
-//! Never here: the deletion of a pod that may serve. Usually the node ends a marked pod: it unmounts the source and tells the mounter to end. On a node
-//! where no driver runs nobody does, and such a pod would stay for good. It is deleted once its container does not run, or has begun again since the
-//! mark: a mounter that waits for a device in vain ends within ten minutes. A time since the mark would not do, since a container can still have a
-//! mount that the host has not any more.
+//! Never here: the deletion of a pod that may serve. Usually the node ends a marked pod: it unmounts the source and tells the mounter to
+//! end. On a node where no driver runs nobody does, and such a pod would stay for good. It is deleted once its container does not run, or
+//! has begun again since the mark: a mounter that waits for a device in vain ends within ten minutes. A time limit after the mark would not
+//! do, since a container can still have a mount that the host has no longer.
 
 use super::{Effect, Planner, UNNAMED_FOR, mark, version_of};
 use crate::facts::{MountpointPod, Phase};
@@ -25,7 +25,7 @@ impl Planner<'_> {
                 self.unnamed.insert(name.clone());
                 self.deletions.push(Effect::DeletePod(version_of(name, pod)));
             } else if pod.needs_unmount {
-                // An earlier release, or a person, has marked it.
+                // An earlier release, or a person, has marked the pod.
                 if pod.restarts_when_marked.is_none() {
                     self.marks.insert(name.clone(), mark(name, pod));
                 }
@@ -41,8 +41,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Tells running workloads how long their pod serves that was asked to end. It is not enough to say so when it has ended: a writer
-    /// would go on until then, and lose the file.
+    /// Tells running workloads until when their pod serves that was asked to end. A word after its end would be too late: a writer would go
+    /// on until then, and lose the file.
     fn announce_end(&mut self, name: &str, pod: &MountpointPod) {
         let Some(ends_at) = pod.ends_at.filter(|_| pod.phase == Phase::Running && pod.may_serve()) else {
             return;

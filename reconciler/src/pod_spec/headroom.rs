@@ -1,4 +1,5 @@
-//! A headroom pod: it asks for what a Mountpoint Pod will ask for, beside its workload, and does nothing. The Mountpoint Pod preempts it.
+//! A headroom pod, which asks for the resources of a future Mountpoint Pod, beside its workload, and does nothing. The Mountpoint Pod
+//! preempts it.
 
 use std::collections::BTreeMap;
 
@@ -72,7 +73,8 @@ pub fn headroom_pod(config: &PodConfig, request: &HeadroomRequest) -> Option<Pod
             tolerations: Some(config.template.tolerations()),
             // A runtime's overhead counts as room, too.
             runtime_class_name: config.template.runtime_class_name.clone(),
-            // The Mountpoint Pod waits for it to be gone. Not 0: its room must not be given away before the kubelet has it back.
+            // The Mountpoint Pod waits for the end of the headroom pod. The time is not 0: the room must not be given away before the
+            // kubelet has it back.
             termination_grace_period_seconds: Some(1),
             priority_class_name: Some(headroom.priority_class.clone()),
             image_pull_secrets: pull_secrets(config),

@@ -32,11 +32,11 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
 /// The most signals that may wait to be read; with more, the connection waits.
 const SIGNALS: usize = 4096;
-/// systemd answers a call within milliseconds; one that has not answered by then hangs.
+/// The limit of one call: systemd answers within milliseconds, so after this time it hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
 /// How often a waiter asks without a signal. Doubled, it waits twice as long after a signal was lost with its connection.
 const ASK_EVERY: Duration = Duration::from_secs(2);
-/// systemd that starts anew is back on the bus by then.
+/// The time in which a systemd that starts anew is back on the bus.
 const BACK_SOON: Duration = Duration::from_secs(1);
 /// The pause between two attempts to use the name of a unit that systemd is about to forget.
 const FORGOTTEN_SOON: Duration = Duration::from_millis(20);
@@ -126,7 +126,7 @@ impl Manager {
         Self { socket: socket.to_owned(), link: tokio::sync::Mutex::default(), wakers: Arc::default() }
     }
 
-    /// Whether its socket is there.
+    /// Whether systemd's socket exists.
     pub(super) fn is_there(&self) -> bool {
         self.socket.exists()
     }
@@ -158,7 +158,7 @@ impl Manager {
             let body = (unit, "fail", properties, others);
             match self.call(MANAGER_PATH, MANAGER, "StartTransientUnit", &body).await {
                 Ok(_) => break,
-                // A unit of an earlier call that systemd has not forgotten yet; or of this call, whose answer was lost.
+                // The unit is of an earlier call, and systemd has not forgotten it yet; or it is of this call, whose answer was lost.
                 Err(error) if is(&error, "UnitExists") && Instant::now() < deadline => {
                     match self.state(unit).await? {
                         State::Active | State::Changing => break,
@@ -233,7 +233,8 @@ impl Manager {
         let answer = self.call(MANAGER_PATH, MANAGER, "GetUnit", &(unit,)).await?;
         let body = answer.body();
         let path: ObjectPath<'_> = body.deserialize()?;
-        // The job is asked for first. A unit without one that is inactive afterwards has ended; one whose start is queued is inactive too.
+        // The order matters: a unit without a job that is inactive afterwards has ended, whereas a unit whose start is queued is inactive,
+        // too.
         let has_job = self.has_job(&path).await?;
         Ok(match self.property(&path, UNIT, "ActiveState").await?.as_str() {
             "active" | "reloading" => State::Active,
@@ -321,7 +322,7 @@ impl Manager {
             .connection
             .call_method(Some(DESTINATION), MANAGER_PATH, Some(MANAGER), "Subscribe", &())
             .await;
-        // Without them waiters ask from time to time.
+        // Without signals, waiters ask from time to time.
         if let Err(error) = subscribed {
             tracing::warn!("subscribing to systemd's signals: {error}");
         }
@@ -369,7 +370,7 @@ fn is_away(error: &zbus::Error) -> bool {
     )
 }
 
-/// Whether it is this error of systemd's.
+/// Whether an error is this one of systemd.
 fn is(error: &zbus::Error, name: &str) -> bool {
     match error {
         zbus::Error::MethodError(error, _, _) => error.as_str().ends_with(&format!(".{name}")),

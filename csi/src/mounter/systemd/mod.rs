@@ -45,9 +45,9 @@ pub struct Config {
     pub socket: PathBuf,
     /// Certificates that engines are to trust besides the host's, as this process sees the file.
     pub extra_ca_bundle: Option<PathBuf>,
-    /// A mount has this long: [`MOUNT_WITHIN`].
+    /// The time limit of one mount: [`MOUNT_WITHIN`].
     pub mount_within: Duration,
-    /// An engine whose target was unmounted has this long to complete its uploads. Then its keys and its cache are taken away.
+    /// The time that an engine has to complete its uploads after its target was unmounted. Then its keys and its cache are removed.
     pub end_within: Duration,
     /// The writer of Events.
     pub notices: Notices,
@@ -74,7 +74,7 @@ impl Config {
 pub struct SystemdMounter(Arc<Node>);
 
 impl SystemdMounter {
-    /// Takes away what an earlier driver left that ended too early. Connects to systemd with the first call.
+    /// Removes the files that an earlier driver left when it ended too early. Connects to systemd with the first call.
     ///
     /// # Errors
     /// The kubelet's directory is not there, or the driver's beneath it can't be made.
@@ -115,7 +115,7 @@ impl Mounter for SystemdMounter {
 
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
         let node = Arc::clone(&self.0);
-        // A task of its own: a kubelet that hangs up does not leave half a mount.
+        // This is a task of its own, so that a kubelet that hangs up does not leave half a mount.
         let task = tokio::spawn(async move { Box::pin(node.mount(&request)).await });
         Box::pin(async { task.await.map_err(Error::internal)?.map(|()| Made::AsUsual) })
     }
@@ -163,14 +163,14 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the target is mounted and stays so. Its engine then has fresh keys. What is dead is left for the new mount to lie over.
+    /// Whether the target is mounted and stays so; its engine then has fresh keys. A dead mount is left, and the new one is laid over it.
     async fn is_served(&self, request: &MountRequest, target: &Target) -> Result<bool> {
         let (mounts, path) = (table()?, target.path());
         let Some(mount) = mounts.at(path) else { return Ok(false) };
         check_ours(mount)?;
         let sources = comm::sources(&self.config.kubelet);
         if let Some(pod) = mounts.source_of(mount, &sources) {
-            // Made by a driver with Mountpoint Pods; its keys are that pod's, and this mounter does not refresh them.
+            // A driver with Mountpoint Pods made this mount; its keys are in that pod, and this mounter does not refresh them.
             tracing::warn!("{} is bound to {}: restart its workload", path.display(), pod.point.display());
         } else {
             self.files.write_keys(request)?;
@@ -247,7 +247,7 @@ impl Node {
         Ok(Some(self.files.directory().join(CA_BUNDLE)))
     }
 
-    /// Cleans up after a failure: nothing that this call made is left. What the workload's other volumes have goes with their unmounts.
+    /// Cleans up after a failure: nothing of this call is left. Files of the workload's other volumes go with their unmounts.
     fn clean_up(&self, request: &MountRequest, target: &Path, made_directory: bool) {
         let cleaned = table().map(|mounts| {
             if mounts.at(target).is_none() {
@@ -268,7 +268,8 @@ impl Node {
         let mounted = table()?.at(path).is_some();
         target.take_away()?;
         let unit = unit::name(path);
-        // An engine ends with its mount, after the uploads of closed files. One that never mounted, or waits to start again, does not.
+        // An engine ends with its mount, after the uploads of closed files. An engine that never mounted, or waits to start again, must be
+        // stopped.
         if mounted && !self.manager.ended(&unit, Instant::now() + self.config.end_within).await {
             tracing::warn!(
                 "{unit} keeps running: a process has files of {} open, or uploads are in progress",
@@ -282,7 +283,7 @@ impl Node {
     }
 }
 
-/// Whether it was missing. A mount that is dead is there.
+/// Makes a target's directory; returns whether it was missing. The directory of a dead mount exists.
 fn make_directory(target: &Path) -> Result<bool> {
     match std::fs::create_dir(target) {
         Ok(()) => Ok(true),
@@ -291,7 +292,7 @@ fn make_directory(target: &Path) -> Result<bool> {
     }
 }
 
-/// The engine mounts in the host's namespace.
+/// The error for an engine whose mount does not show: it mounts in the host's namespace.
 fn unseen(target: &Path) -> Error {
     Error::internal(format!(
         "the engine mounted {} on the host, and this container does not see it: is the kubelet's directory mounted with propagation \
