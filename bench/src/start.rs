@@ -15,7 +15,7 @@ use s3server::Server;
 use crate::mount::UNSET;
 
 const BUCKET: &str = "start";
-/// An engine is idle this long after it has mounted.
+/// The pause between the mount and the first measurement of an idle engine.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Work before the rest: files of this many bytes, which are written, listed and read by as many threads.
 const FILES: usize = 8;

@@ -394,7 +394,7 @@ fn state_dir(args: &Args) -> anyhow::Result<Option<PathBuf>> {
     absolute("--state-dir", dir.filter(|_| !args.mount.read_only))
 }
 
-/// The directory for learned attributes. A read-only mount learns them, too.
+/// The directory for the attributes of objects that the mount learns. A read-only mount learns them, too.
 fn attributes_dir(args: &Args) -> anyhow::Result<Option<PathBuf>> {
     let dir = args.client.state_dir.as_deref().or(args.state_dir_default.as_deref());
     absolute("--state-dir", dir.filter(|_| args.mount.keep_metadata))

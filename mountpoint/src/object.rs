@@ -110,7 +110,7 @@ impl fmt::Debug for ETag {
 pub struct Second(i64);
 
 impl Second {
-    /// `None` for 1970's first, which stands for a time that the store did not say.
+    /// `None` for the first second of 1970, which stands for a time that the store did not say.
     pub fn of(time: SystemTime) -> Option<Self> {
         let seconds = match time.duration_since(SystemTime::UNIX_EPOCH) {
             Ok(after) => i64::try_from(after.as_secs()).unwrap_or(i64::MAX),

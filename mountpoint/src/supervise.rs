@@ -35,7 +35,7 @@ pub struct Supervisor {
 }
 
 impl Supervisor {
-    /// Runs a task on `runtime` until it returns; `work` makes it, each time anew.
+    /// Runs a task on `runtime` until it returns. `work` makes the task at the start and again after each panic.
     pub fn task<F>(
         &self,
         runtime: &tokio::runtime::Handle,
@@ -125,7 +125,7 @@ fn wait_for_trials(clock: &Clock) {
     }
 }
 
-/// Threads of a trial that are there; none where that can't be known.
+/// The number of threads with a trial's name; 0 where `/proc` can't be read.
 fn trials() -> usize {
     let is_trial = |thread: &std::fs::DirEntry| {
         std::fs::read_to_string(thread.path().join("comm")).is_ok_and(|name| name.trim_end() == TRIAL)

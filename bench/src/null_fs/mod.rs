@@ -61,7 +61,7 @@ struct Files {
 }
 
 impl Files {
-    /// Four of `size` bytes.
+    /// Makes the files, each of `size` bytes.
     fn new(size: u64) -> Self {
         Self { size, bases: (0..FILES).map(|number| base_of(&format!("{number:08}"))).collect() }
     }

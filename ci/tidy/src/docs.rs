@@ -15,7 +15,7 @@ const ACCEPTANCE_PAGE: &str = "csi/acceptance.md";
 const CODE_PAGE: &str = "ARCHITECTURE.md";
 /// A newcomer reads the whole page first.
 const CODE_PAGE_MAX_BYTES: usize = 12 << 10;
-/// The folder of the rooms that the page about the code names without it.
+/// The folder of the rooms. The page about the code leaves it out of their paths.
 const ROOMS: &str = "mountpoint/src/";
 /// The files that name the chart's facts.
 const CHART_FACTS: [&str; 2] = ["helm/tests/facts.py", "ci/chart"];
@@ -199,7 +199,7 @@ fn is_path(tree: &Tree, word: &str) -> Option<bool> {
         .then(|| paths.any(|it| it == word || it.starts_with(&folder)))
 }
 
-/// Whether `word` is a file below a room, and whether that is there.
+/// `None` unless `word` is the path of a file in a room; else whether the file exists.
 fn is_in_room(tree: &Tree, word: &str) -> Option<bool> {
     let (room, _) = word.split_once('/')?;
     let room = format!("{ROOMS}{room}/");
@@ -228,7 +228,7 @@ fn is_test(tree: &Tree, name: &str) -> bool {
     tree.sources().any(|(_, text)| has_test(text, name))
 }
 
-/// Whether a source has a test of this name: a function with the attribute of one above it.
+/// Whether a source has a test of this name: a function below a test's attribute.
 fn has_test(text: &str, name: &str) -> bool {
     let function = format!("fn {name}(");
     if !text.contains(&function) {

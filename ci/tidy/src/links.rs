@@ -83,7 +83,7 @@ fn resolved(page: &str, target: &str) -> Option<String> {
     path.to_str().map(str::to_owned)
 }
 
-/// The names of headings, as hosts of repositories and the site make them.
+/// The anchors of a page's headings, as GitHub and the site make them.
 fn anchors(text: &str) -> impl Iterator<Item = String> {
     let mut in_code = false;
     text.lines().filter_map(move |line| {

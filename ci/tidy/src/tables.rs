@@ -9,7 +9,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     pages.flat_map(|(path, text)| rows(path, text)).collect()
 }
 
-/// The part of a table that a line is.
+/// The part of a table to which a line belongs.
 enum Part {
     None,
     Header { cells: usize },

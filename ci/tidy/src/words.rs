@@ -30,7 +30,7 @@ const HIDING: [&str; 7] = [
     concat!("were", " told"),
 ];
 
-/// Every rule over every source.
+/// Checks every source by every rule about words.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.sources() {

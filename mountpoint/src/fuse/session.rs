@@ -238,7 +238,7 @@ impl Unmounter {
     /// was adopted, so that another process must unmount it.
     ///
     /// # Errors
-    /// Another mount covers it; or an error of umount(2) or fusermount3.
+    /// Another mount covers this one; or an error of umount(2) or fusermount3.
     pub fn unmount(&self) -> anyhow::Result<bool> {
         let is_connected = self.connection.as_ref().is_some_and(Connection::is_there);
         match &self.way {

@@ -31,7 +31,7 @@ pub(crate) struct Ranges {
     fastest: Duration,
     /// Whether the store takes ranges, as far as is known.
     splits: bool,
-    /// Too much came in vain: no new ranges until what comes without waste has made up for it.
+    /// Too many keys came in vain: the listing begins no new ranges until enough useful keys have come.
     wastes: bool,
     /// Up to which character of its names the end of the directory was looked for, and where that ends.
     level: usize,

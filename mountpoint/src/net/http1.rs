@@ -319,7 +319,7 @@ async fn read(
     Ok(into.filled().len())
 }
 
-/// Waits for `poll`, as long as `watch` does.
+/// Waits for `poll`, at most until `watch` gives up.
 async fn patient<T>(
     watch: &mut Watch,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,

@@ -34,8 +34,8 @@ use crate::sync::{Arc, Mutex, Weak};
 pub(crate) const SIDE_CONNECTIONS: usize = 4;
 /// Hosts that are remembered; beyond this number idle ones are forgotten.
 const HOSTS_MAX: usize = 16;
-/// The shortest pause between two looks for connections that were idle too long. Doubling it halves the looks of a busy mount, and keeps
-/// a connection open so much longer at most.
+/// The shortest pause between two sweeps, which close connections that were idle too long. Doubling the pause halves the sweeps of a busy
+/// mount, and keeps an idle connection open for at most one second more.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Addresses tried before opening a connection counts as failed.
 const ATTEMPTS: u32 = 2;
@@ -51,7 +51,7 @@ pub(crate) struct ConnectionPool {
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
     hosts: Mutex<HashMap<Authority, Arc<Host>>>,
-    /// Rung when a connection becomes idle: it has to be closed some day.
+    /// Rung when a connection becomes idle: the sweep then has a connection to close after the limit for idle ones.
     rested: Arc<Doorbell>,
     /// Rung when a bulk transfer begins: then the links are measured.
     bulk: Arc<Notify>,

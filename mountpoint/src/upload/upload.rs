@@ -69,7 +69,7 @@ pub(super) struct State {
     /// Bytes beyond `size`, whose replies were given.
     pub(super) early: Early,
     pub(super) stage: Stage,
-    /// The pump or the spiller has the turn: the upload holds writes until it is free again, and nothing is stored.
+    /// The pump or the spiller has the turn. Until the turn is free again, the upload holds writes and stores nothing.
     pub(super) is_busy: bool,
     /// The error, once the upload has failed.
     pub(super) error: Option<Error>,

@@ -12,8 +12,8 @@ use crate::net::tls::session::{Failure, Progress, Session};
 use crate::net::tls::stream::TlsStream;
 use crate::sync::Arc;
 
-/// Agrees with the store named `name` at the other end of `wire`, whose certificate must name it. `moved` counts the bytes of `wire`. The
-/// caller limits the time.
+/// Begins TLS over `wire` with the store, whose certificate must contain `name`. `moved` counts the bytes of `wire`. The caller limits the
+/// time.
 ///
 /// # Errors
 /// `InvalidData` with the error of rustls: the store is not to be trusted, or does not speak TLS. Also the errors of `wire`.
