@@ -177,7 +177,7 @@ pub(crate) struct WeatherArgs {
 }
 
 impl WeatherArgs {
-    /// The order to run.
+    /// The order that the flags describe.
     ///
     /// # Errors
     /// No round at all.
@@ -227,7 +227,7 @@ pub(crate) struct ProgramArgs {
 }
 
 impl ProgramArgs {
-    /// The order to run.
+    /// The order that the flags describe.
     ///
     /// # Errors
     /// No round at all, or no environment.
@@ -269,7 +269,7 @@ pub(crate) struct PeerArgs {
 }
 
 impl PeerArgs {
-    /// The peers, ours first.
+    /// The peers that the flags name, mount-s3 first.
     ///
     /// # Errors
     /// A program that is not there.
@@ -313,7 +313,7 @@ pub(crate) struct RoundArgs {
 }
 
 impl RunArgs {
-    /// How much of everything.
+    /// The sizes of the workloads.
     ///
     /// # Errors
     /// A size that random reads can't be spread over.
@@ -335,13 +335,13 @@ impl RunArgs {
 }
 
 impl FioArgs {
-    /// fio's jobs have sizes of their own: only the time is to be said.
+    /// The duration of fio's jobs. Their sizes stand in their files.
     pub(crate) fn scale(&self) -> Scale {
         Scale { name: "fio".to_owned(), fio_for: Duration::from_secs(self.runtime_s), ..Scale::smoke() }
     }
 }
 
-/// The workloads of `table` that are wanted, all of them if none is named. fio's jobs go by their files' names.
+/// The workloads of `table` that `chosen` names; all if it names none. fio's jobs have the names of their files.
 ///
 /// # Errors
 /// A name that the table has not.

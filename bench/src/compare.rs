@@ -7,7 +7,7 @@ use crate::stats::{Spread, short};
 
 /// The least number of rounds: with fewer on either side neither the spread nor a change says anything.
 const ROUNDS_MIN: usize = 3;
-/// A smaller change than this is not worth a word, even where the spreads do not meet.
+/// Smaller changes count as none, even where the spreads do not meet.
 const CHANGE_MIN: f64 = 0.02;
 
 /// The verdict about two figures.
@@ -58,7 +58,7 @@ pub(crate) fn markdown(before: &Report, after: &Report) -> String {
             let _ = writeln!(out, "| {} | {} | | | | | {word} |", row.workload, row.peer);
         }
         for metric in Metric::ALL {
-            // An older run has not every figure, and a peer that failed none.
+            // An older run may lack a figure, and a peer that failed has no figures.
             let Some(figures) = old.spread(metric).zip(row.spread(metric)) else { continue };
             match line(metric, old, row, figures) {
                 Some(line) => out.push_str(&line),

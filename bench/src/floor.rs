@@ -40,12 +40,12 @@ pub(crate) enum Floor {
 }
 
 impl Floor {
-    /// Whether the floor stands where a file system would, and the workload's own reader reads it.
+    /// Whether the floor is mounted like a file system, so that the workload's own reader reads it.
     pub(crate) fn is_mounted(self) -> bool {
         matches!(self, Self::NullFs(_) | Self::PlainFile)
     }
 
-    /// Name of its row.
+    /// The name of the floor's row.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::NullFs(Transport::Dev) => "(null fs, dev)",
@@ -67,7 +67,7 @@ pub(crate) struct Pass {
 }
 
 impl Pass {
-    /// Times some work, which says how many bytes it moved.
+    /// Measures the time and CPU of `work`, which returns the number of bytes that it moved.
     fn of(work: impl FnOnce() -> anyhow::Result<u64>) -> anyhow::Result<Self> {
         let (before, begun) = (own_cpu_s(), Instant::now());
         let bytes = work()?;

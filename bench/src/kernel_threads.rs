@@ -14,7 +14,7 @@ const IDLE_LOOK: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KernelThreads(HashMap<Thread, u64>);
 
-/// A number alone may be given out again.
+/// A thread's id and its start: the kernel may give an id to a later thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Thread {
     pid: u32,
@@ -23,7 +23,7 @@ struct Thread {
 }
 
 impl KernelThreads {
-    /// A look at all of them; none where `/proc` shows none, as in most containers.
+    /// Reads the CPU time of all kernel threads. `None` where `/proc` shows no kernel thread, as in most containers.
     pub(crate) fn now() -> Option<Self> {
         let precise = schedstat("self").is_some_and(|ran_ns| ran_ns > 0);
         let mut threads = HashMap::new();
@@ -42,7 +42,7 @@ impl KernelThreads {
         (!threads.is_empty()).then_some(Self(threads))
     }
 
-    /// CPU seconds of all of them since `before`. One that ended in between counts nothing, which is little: idle ones end.
+    /// CPU seconds of all kernel threads since `before`. A thread that ended in between is left out: only idle threads end.
     fn seconds_since(&self, before: &Self) -> f64 {
         let ran_ns = |(thread, ran_ns): (&Thread, &u64)| {
             ran_ns.saturating_sub(before.0.get(thread).copied().unwrap_or(0))
@@ -51,7 +51,7 @@ impl KernelThreads {
     }
 }
 
-/// CPU seconds of all of them since a look, if there was one.
+/// CPU seconds of all kernel threads since `before`, if there is one.
 pub(crate) fn since(before: Option<&KernelThreads>) -> Option<f64> {
     Some(KernelThreads::now()?.seconds_since(before?))
 }

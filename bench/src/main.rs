@@ -101,7 +101,7 @@ fn serve(port: u16, cpu: Option<usize>, ca_file: Option<&Path>) -> anyhow::Resul
     server.run()
 }
 
-/// Runs one pass in a process of its own, and tells the bench that started it.
+/// Prints the figures of a pass for the bench that started this process.
 fn pass(pass: floor::Pass) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string(&pass)?);
     Ok(())

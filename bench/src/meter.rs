@@ -78,13 +78,13 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(path) = &self.cgroup {
-            // Busy while a process is left in it; then it stays, and costs nothing.
+            // The kernel refuses while a process is left in the group. Then the group stays, and costs nothing.
             let _ = fs::remove_dir(path);
         }
     }
 }
 
-/// CPU seconds of this very process.
+/// CPU seconds of this process.
 pub(crate) fn own_cpu_s() -> f64 {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9

@@ -17,7 +17,7 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 /// How often we look.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// How much of a daemon's last words goes into a report, in bytes.
+/// Bytes of a daemon's last output that go into a report.
 const LAST_WORDS: usize = 400;
 
 /// A mount and its daemon; unmounted and ended when dropped.
@@ -27,7 +27,7 @@ pub(crate) struct Mount {
     log: PathBuf,
     child: Child,
     group: Group,
-    /// `MAJOR:MINOR` once it stands.
+    /// `MAJOR:MINOR` of the mount.
     device: String,
 }
 
@@ -163,7 +163,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if mounted(&self.dir).is_some() && rustix::mount::unmount(&self.dir, UnmountFlags::empty()).is_err() {
-            // Not root, or something still looks inside: the helper may, and lazily it always works.
+            // The bench is not root, or a process uses the mount: `fusermount3` may unmount, and with `-z` it does so in any case.
             let _ = std::process::Command::new("fusermount3")
                 .arg("-uz")
                 .arg(&self.dir)
@@ -206,7 +206,7 @@ impl Watchdog {
         Self { disarm, thread }
     }
 
-    /// Stands down; whether it had to bark.
+    /// Ends the watchdog. Returns whether it killed the daemon.
     pub(crate) fn disarm(self) -> bool {
         let _ = self.disarm.send(());
         self.thread.join().unwrap_or(false)

@@ -119,7 +119,7 @@ impl Metric {
         Self::Switches,
         Self::Migrations,
     ];
-    /// Shown only where there is one.
+    /// Metrics whose column is shown only if a row has a figure for it.
     const RARE: [Self; 11] = [
         Self::KernelThreads,
         Self::FirstName,
@@ -134,7 +134,7 @@ impl Metric {
         Self::Migrations,
     ];
 
-    /// The figure of one sample; none where it means nothing.
+    /// The figure of one sample; `None` where the metric does not apply.
     pub(crate) fn of(self, sample: &Sample, unit: Unit) -> Option<f64> {
         let gib = sample.bytes as f64 / GIB;
         let items = sample.items as f64;
@@ -238,7 +238,7 @@ impl Metric {
 }
 
 impl Report {
-    /// The figures that are shown: some have a column only where there are any.
+    /// The metrics that are shown. Rare ones are left out unless a row has a figure.
     pub(crate) fn metrics(&self) -> Vec<Metric> {
         let seen = |metric| self.rows.iter().any(|row| row.spread(metric).is_some());
         let shown = |metric: &Metric| !Metric::RARE.contains(metric) || seen(*metric);
@@ -492,7 +492,7 @@ mod tests {
         assert!(unknown.contains("no workload none"), "{unknown}");
     }
 
-    /// A report as the first bench wrote it.
+    /// A report as the first version of the bench wrote it.
     const OLD: &str = r#"{
         "machine": {"kernel": "6.1", "processor": "x", "cores": 2, "memory_mib": 4096, "transparent_huge_pages": "always",
             "load": 0.1, "commit": "c"},

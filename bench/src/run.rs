@@ -26,7 +26,7 @@ const RUN_LIMIT: Duration = Duration::from_secs(180);
 /// Memory touched before a run besides four big files in the page cache, in bytes: a daemon's own.
 const WARM_BESIDES: u64 = 512 << 20;
 
-/// The server as a process of its own, so that its CPU time is not the client's; ended when dropped.
+/// The server, a separate process so that its CPU time does not count as the client's. Dropping this value ends it.
 #[derive(Debug)]
 pub(crate) struct ServerProcess {
     child: Child,
@@ -39,7 +39,7 @@ pub(crate) struct ServerProcess {
 }
 
 impl ServerProcess {
-    /// Starts it; what clients must trust is written into `work`.
+    /// Starts the server. The certificate that clients must trust is written into `work`.
     ///
     /// # Errors
     /// It did not start.
@@ -175,7 +175,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Mounts, runs, unmounts; the sample goes into the row.
+    /// Mounts, runs the workload and unmounts. The sample goes into the row.
     fn once(&mut self, workload: &Workload, peer: &Peer, scale: &Scale, row: &mut Row) -> anyhow::Result<()> {
         self.serial += 1;
         let work = self.work.path().join(format!("{}-{}", self.serial, workload.name));
@@ -241,18 +241,18 @@ impl Bench<'_> {
         };
         let result = (workload.run)(&job);
         let barked = watchdog.disarm();
-        // Only now: a daemon may raise it after its mount stands.
+        // Read only now: a daemon may raise the read-ahead after it has mounted.
         row.read_ahead_kb = mount.read_ahead_kb();
         // Unmounting needs no latency, and must not wait for what a daemon still reads ahead.
         self.control.pace(Duration::ZERO, 0)?;
         if barked {
             bail!("not done after {} s", RUN_LIMIT.as_secs());
         }
-        // The reason first: a table shows the beginning of it.
+        // The reason comes first: a table shows only the beginning.
         result.map_err(|error| anyhow!("{error:#}; its last words: {}", mount.last_words()))
     }
 
-    /// One floor: as many bytes as the workload's, by a process of its own.
+    /// Measures one floor in a separate process, with as many bytes as the workload has.
     fn floor(&self, workload: &Workload, floor: Floor, row: &mut Row) -> anyhow::Result<()> {
         self.control.pace(Duration::ZERO, 0)?;
         self.control.reset()?;

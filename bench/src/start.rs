@@ -20,9 +20,9 @@ const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Work before the rest: files of this many bytes, which are written, listed and read by as many threads.
 const FILES: usize = 8;
 const FILE: usize = 64 << 20;
-/// An engine has given back what it took this long after the work.
+/// The pause between the work and the second measurement: an engine has given memory back by then.
 const RESTED_AFTER: Duration = Duration::from_secs(60);
-/// The time for which its wakeups are counted.
+/// The time for which the engine's wakeups are counted.
 const COUNTED: Duration = Duration::from_secs(30);
 /// A daemon has this long to end once it is unmounted.
 const END_WITHIN: Duration = Duration::from_secs(10);
@@ -86,7 +86,7 @@ pub(crate) fn measure(program: &Path, rounds: usize) -> anyhow::Result<String> {
     Ok(format!("| what | median | range | mark |\n|---|---|---|---|\n{}\n", lines.join("\n")))
 }
 
-/// Milliseconds until it ends well.
+/// Runs a command that must succeed. Returns its milliseconds.
 fn timed(command: &mut Command) -> anyhow::Result<f64> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let begun = Instant::now();
@@ -154,7 +154,7 @@ impl Background {
         rss_mib(&self.daemon).context("the daemon of the mount is gone")
     }
 
-    /// How often its threads went to sleep so far.
+    /// How often the daemon's threads went to sleep so far.
     fn wakeups(&self) -> anyhow::Result<u64> {
         let threads = fs::read_dir(self.daemon.join("task"))?.filter_map(Result::ok);
         let sleeps = threads.filter_map(|thread| {
@@ -172,7 +172,7 @@ impl Background {
     fn end(self) -> anyhow::Result<()> {
         rustix::mount::unmount(&self.dir, UnmountFlags::empty()).context("unmount")?;
         let begun = Instant::now();
-        // A process that ended stays in /proc until init asks for its exit code, which took seconds here; it has no program any more.
+        // A process that ended stays in /proc until init asks for its exit code, which can take seconds; the link `exe` is gone at once.
         while fs::read_link(self.daemon.join("exe")).is_ok() {
             ensure!(begun.elapsed() < END_WITHIN, "the daemon did not end after its mount was gone");
             std::thread::sleep(Duration::from_millis(5));
@@ -183,7 +183,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Fails where `end` has unmounted it. A step that failed may have left files open.
+        // Fails if `end` has unmounted the mount. A step that failed may have left files open.
         let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
     }
 }

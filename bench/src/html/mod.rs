@@ -20,7 +20,7 @@ const COLOURS: usize = 8;
 /// The metrics that are drawn; the table has the rest.
 const DRAWN: [Metric; 2] = [Metric::Speed, Metric::Cpu];
 
-/// Text with what would be markup made harmless.
+/// Escapes the characters of a text that would be markup.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -150,7 +150,7 @@ fn table(report: &Report) -> String {
         let _ =
             write!(out, r#"<tr class="{class}"><td>{}</td><td>{}</td>"#, escaped(name), escaped(&row.peer));
         if row.failure.is_some() {
-            // Why stands with the workload's charts, where there is room.
+            // The reason stands with the workload's charts, where there is room.
             let _ = write!(out, r#"<td colspan="{}">failed</td></tr>"#, metrics.len() + 1);
             continue;
         }

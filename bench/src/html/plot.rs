@@ -12,7 +12,7 @@ const MARGIN: f64 = 16.0;
 const GAP: f64 = 24.0;
 /// Above a row of charts: what the workload is, and what each chart shows.
 const HEAD: f64 = 50.0;
-/// Below it.
+/// The margin below a row of charts.
 const FOOT: f64 = 18.0;
 /// The distance from one line of text to the next.
 const LINE: f64 = 16.0;
@@ -40,7 +40,7 @@ pub(crate) fn picture(report: &Report) -> String {
     )
 }
 
-/// One workload from `y` on; how high it is.
+/// Draws one workload from `y` on. Returns the height.
 fn draw_row(out: &mut String, rows: &[Row], peers: &Peers, y: f64) -> f64 {
     let Some(Row { workload, about, unit, .. }) = rows.first() else { return 0.0 };
     let _ = write!(

@@ -34,7 +34,7 @@ struct Shared {
 pub(super) fn serve(dir: &Path, size: u64) -> anyhow::Result<()> {
     let args = Args::try_parse_from([OsStr::new("mount-s3"), OsStr::new("null-fs"), dir.as_os_str()])?;
     let Config { device, mount, .. } = Config::from_args(&args)?;
-    // For what the loop does beside the requests; a null file system has nothing that waits.
+    // The runtime is for the loop's work beside the requests: the requests of a null file system never wait.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build()?;
     let session =
         Session::start_with(device, NullFs::new(size)?, &mount, Arc::default(), runtime.handle().clone());

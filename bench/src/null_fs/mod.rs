@@ -13,13 +13,13 @@ use crate::pattern::{PERIOD, base_of};
 
 /// Largest FUSE read in bytes.
 const READ_MAX: u64 = 1 << 20;
-/// How long the kernel may keep what we say about names.
+/// How long the kernel may keep names and attributes.
 const TTL: Duration = Duration::from_secs(3600);
 /// Files that the null file system shows: those of the bucket of big objects.
 const FILES: u64 = 5;
-/// The inode of the first.
+/// The inode of the first file.
 const FIRST: u64 = 2;
-/// The bytes that both keep in memory: the pattern, and as much of its beginning again as one read may need.
+/// Bytes that either transport keeps in memory: the pattern, and its beginning once more for reads across its end.
 const MEMORY: u64 = PERIOD + READ_MAX;
 
 /// The carrier of requests and replies, by the words of mount-s3's `--fuse-transport`.

@@ -11,7 +11,7 @@ use crate::null_fs::Transport;
 /// Part size that every peer is given, in MiB.
 const PART_MIB: u32 = 8;
 
-/// The flags of those that are set, each with its value.
+/// The flags that have a value, each with the value.
 fn flags<const N: usize>(flags: [(&str, Option<String>); N]) -> String {
     let set = flags.into_iter().filter_map(|(flag, value)| Some(format!(" {flag}{}", value?)));
     set.collect()
@@ -75,8 +75,8 @@ pub(super) fn rclone(plan: &Plan<'_>) -> String {
     )
 }
 
-/// Told to store at close: by default it does so some time later. It still does so behind the program's back, in RELEASE, which
-/// close does not wait for.
+/// The flags ask geesefs to store at close; by default it stores some time later. geesefs then stores in RELEASE, for which close does not
+/// wait.
 pub(super) fn geesefs(binary: &Path, plan: &Plan<'_>) -> String {
     format!(
         "'{}' -f --endpoint {} --region us-east-1 --list-type 2 --single-part {PART_MIB} --part-sizes {PART_MIB} \

@@ -51,13 +51,13 @@ pub(crate) struct Plan<'a> {
     pub(crate) ttl_s: Option<u32>,
     /// The daemon's limit of memory for data, in MiB, if the workload names one.
     pub(crate) memory_mib: Option<u32>,
-    /// Files are to be removed.
+    /// Whether the workload removes files.
     pub(crate) deletes: bool,
-    /// Files are to be renamed and appended to, on a store that keeps conditions.
+    /// Whether the workload renames files and appends to them; the store then keeps conditions.
     pub(crate) renames: bool,
-    /// Stored files are to be replaced.
+    /// Whether the workload replaces stored files.
     pub(crate) overwrites: bool,
-    /// A directory for files under change: any write anywhere is taken.
+    /// The directory of `--stage`, for a mount that takes any write anywhere.
     pub(crate) stage: Option<&'a Path>,
     /// A private directory of this mount, for credentials.
     pub(crate) work: &'a Path,
@@ -109,7 +109,7 @@ impl Peer {
         Ok(Self { name: name.to_owned(), kind: Kind::Command(command.to_owned()) })
     }
 
-    /// A floor answers some workloads only, and is not a rival.
+    /// The floor that this peer is; `None` for a file system.
     pub(crate) fn floor(&self) -> Option<Floor> {
         self.kind.floor()
     }
@@ -156,7 +156,7 @@ impl Kind {
     }
 }
 
-/// A command of the user's with what it asks for put in.
+/// The user's command with the plan's values for its placeholders.
 fn filled(template: &str, plan: &Plan<'_>) -> anyhow::Result<String> {
     let mut command = template
         .replace("{bucket}", plan.bucket)

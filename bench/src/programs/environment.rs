@@ -51,11 +51,11 @@ impl Environment {
         let mut pip = Command::new(folder.join("bin/pip"));
         pip.args(["install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "-r"]);
         run(pip.arg(&wanted)).context("install the libraries of bench/programs")?;
-        // Last: an environment that was begun and not finished is begun again.
+        // The mark comes last, so that an unfinished environment is made again.
         std::fs::rename(&wanted, &mark).with_context(|| format!("write {}", mark.display()))
     }
 
-    /// The modules that are not there.
+    /// The modules of `modules` that Python does not find.
     ///
     /// # Errors
     /// Python does not run.
@@ -76,7 +76,7 @@ impl Environment {
     }
 }
 
-/// Runs a command to its end; what it printed.
+/// Runs a command to its end. Returns its output.
 fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("start {:?}", command.get_program()))?;
     let said = String::from_utf8_lossy(&output.stderr);

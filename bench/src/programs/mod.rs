@@ -35,11 +35,11 @@ pub(crate) struct Order {
     pub(crate) latency: Duration,
     /// The data of CI: a tenth of the full ones.
     pub(crate) small: bool,
-    /// A row with more requests than expected is run again: threads of a program may ask for more by chance.
+    /// Whether to run a row with more requests than expected again: threads of a program may send more by chance.
     pub(crate) again: bool,
 }
 
-/// Most runs of a row that asks for more than expected, beside its rounds. Doubling it hides what is dear half of the time.
+/// Most further runs of a row with more requests than expected. Doubling it hides a program that sends too many half of the time.
 const AGAIN_MAX: usize = 2;
 
 /// The terms of a mount: which of its flags are set.
@@ -47,7 +47,7 @@ const AGAIN_MAX: usize = 2;
 struct Mode {
     name: &'static str,
     ttl_s: Option<u32>,
-    /// A disk cache, which one run before has filled.
+    /// Whether the mount has a disk cache, filled by an earlier run.
     cache: bool,
     /// Deletes, renames, appends and overwrites are allowed.
     changes: bool,
@@ -140,7 +140,7 @@ struct Bench<'a> {
 
 /// One file system under one program.
 struct Subject<'a> {
-    /// None is a local folder.
+    /// The mounted peer and its mode; `None` for a local folder.
     mount: Option<(&'a Peer, &'a Mode)>,
     row: Row,
 }
@@ -217,7 +217,7 @@ impl Bench<'_> {
         self.work.join("store")
     }
 
-    /// The data in a bucket, and a store that has it.
+    /// Makes the data of the task, and starts a store that has them.
     fn prepare(&mut self) -> anyhow::Result<Server> {
         let folder = self.store().join(self.bucket());
         std::fs::create_dir_all(&folder)?;
@@ -248,7 +248,7 @@ impl Bench<'_> {
         }
         let sample = self.mounted(server, peer, mode, work, &folder)?;
         if self.task.writes() {
-            // The store's own files are what was written, once the mount is gone.
+            // Once the mount has ended, the store's files are the written objects.
             let stored = self.runner.run(self.task.name, "verify", &folder, work, TASK_LIMIT);
             let is_whole = sample.errno.is_none() && sample.words.is_none();
             if is_whole
@@ -262,7 +262,7 @@ impl Bench<'_> {
         Ok(sample)
     }
 
-    /// One run on a mount of its own.
+    /// Runs the task on a new mount.
     fn mounted(
         &self,
         server: &Server,
@@ -306,7 +306,7 @@ impl Bench<'_> {
         let daemon_cpu_s = mount.cpu_s() - cpu_before;
         server.faults().clear();
         let last_words = mount.last_words();
-        // All that the task has cost, until nothing is under way any more.
+        // The counts are read after the unmount, so that they contain all requests of the task.
         drop(mount);
         let said = said.map_err(|error| anyhow!("{error:#}; the mount's last words: {last_words}"))?;
         let mut sample = Sample::of(&said);

@@ -28,13 +28,13 @@ const LAST_WORDS: usize = 300;
 pub(crate) struct Said {
     pub(crate) digest: Option<String>,
     pub(crate) errno: Option<String>,
-    /// The error in its own words, if it failed.
+    /// The program's message, if it failed.
     pub(crate) words: Option<String>,
     pub(crate) seconds: f64,
     pub(crate) cpu_s: f64,
     pub(crate) device_before: Option<String>,
     pub(crate) device_after: Option<String>,
-    /// Bytes that the task can't do without.
+    /// The least number of bytes that the task must read.
     pub(crate) needed: Option<u64>,
 }
 
@@ -96,7 +96,7 @@ impl Runner<'_> {
             }
             std::thread::sleep(LOOK_EVERY);
         };
-        // A program that it started may be left.
+        // A process that the program started may still run.
         if let Some(group) = group {
             let _ = kill_process_group(group, Signal::KILL);
         }
@@ -116,7 +116,7 @@ impl Runner<'_> {
     }
 }
 
-/// The end of what a program said, on one line.
+/// The end of a program's output, on one line.
 fn last_words(file: &Path) -> String {
     let text = std::fs::read(file).unwrap_or_default();
     let text = String::from_utf8_lossy(&text[text.len().saturating_sub(LAST_WORDS)..]).into_owned();

@@ -36,7 +36,7 @@ pub(crate) struct Row {
     pub(crate) file_system: String,
     pub(crate) mode: String,
     pub(crate) verdict: Verdict,
-    /// Bytes that the task can't do without, if it says so.
+    /// The least number of bytes that the task must read, if the program says it.
     needed: Option<u64>,
     pub(crate) samples: Vec<Sample>,
 }
@@ -47,11 +47,11 @@ pub(crate) struct Row {
 pub(crate) enum Verdict {
     /// No run yet.
     Open,
-    /// It did its task, and the digest is the local one.
+    /// The program did its task, with the same digest as on a local folder.
     Passes,
     /// The program met an error of the file system.
     Fails { errno: Option<String>, words: String },
-    /// It, or the mount, can't be judged: it hung, died, or ran elsewhere.
+    /// The run can't be judged: the program or the mount hung or died, or the program ran elsewhere.
     Broken { why: String },
     /// A library or a tool is missing.
     NotInstalled { what: String },
@@ -122,7 +122,7 @@ impl Row {
         matches!(self.verdict, Verdict::Open | Verdict::Passes)
     }
 
-    /// One more run; `local` is the digest on a local folder.
+    /// Adds a run; `local` is the digest on a local folder.
     pub(super) fn add(&mut self, sample: Sample, local: Option<&str>, needed: Option<u64>) {
         self.needed = needed;
         self.verdict = match (&sample.words, &sample.digest) {

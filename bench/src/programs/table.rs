@@ -10,7 +10,7 @@ pub(crate) const SHARED: &[(&str, &str)] = &[
 
 /// The versions and hashes of the libraries that CI runs.
 pub(crate) const LOCK: &str = include_str!("../../programs/requirements.txt");
-/// The same and those of the libraries on demand.
+/// The versions and hashes of all libraries, those on demand included.
 pub(crate) const LOCK_MORE: &str = include_str!("../../programs/requirements-more.txt");
 
 /// One program and its task.
@@ -18,9 +18,9 @@ pub(crate) const LOCK_MORE: &str = include_str!("../../programs/requirements-mor
 pub(crate) struct Task {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,
-    /// A module that it imports and that need not be there.
+    /// A module that the program imports, and that may be missing.
     pub(crate) module: &'static str,
-    /// A program that it starts.
+    /// A tool that the program starts.
     pub(crate) tool: Option<&'static str>,
     pub(crate) kind: Kind,
 }
@@ -28,9 +28,9 @@ pub(crate) struct Task {
 /// The use that a task makes of a mount, and the expectation that follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It reads: the most requests at the small scale, with the default flags and with names that hold for 60 s.
+    /// The program reads. The most requests at the small scale, with the default flags and with a TTL of 60 s.
     Reads { requests_max: u64, with_ttl_max: u64 },
-    /// It writes: the outcome today, with the default flags and with all that allow something.
+    /// The program writes. Its outcome today, with the default flags and with all flags that allow changes.
     Writes { default: Outcome, allowed: Outcome },
 }
 
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Works,
-    /// It fails with this errno; "" where the library says none.
+    /// The program fails with this errno; "" where the library names none.
     Fails(&'static str),
 }
 

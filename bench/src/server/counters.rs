@@ -37,7 +37,7 @@ pub(crate) struct Meters {
     pub(crate) errors: AtomicU64,
     pub(crate) latency_us: AtomicU64,
     pub(crate) rate_bytes_per_s: AtomicU64,
-    /// Each so-and-so-many-th GET waits for so long before its answer begins; 0: none does.
+    /// Every how many GETs one waits before its answer begins; 0: none waits.
     pub(crate) stall_every: AtomicU64,
     pub(crate) stall_us: AtomicU64,
     gets: AtomicU64,

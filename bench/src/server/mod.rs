@@ -120,7 +120,7 @@ fn accept(
         let thread = std::thread::Builder::new().stack_size(STACK);
         thread
             .spawn(move || {
-                // A client that hangs up in the middle is its own business.
+                // A client may hang up at any time: that is not an error of the server.
                 let _ = Wire::new(stream, tls).and_then(|wire| serve(&shared, Connection::new(wire)));
                 shared.connected.fetch_sub(1, Relaxed);
             })
@@ -195,7 +195,7 @@ fn take_body(
         return connection.keep(length);
     }
     if length > 0 && scratch.is_empty() {
-        // Never touched: the kernel drops the bytes, so that this stays address space without memory.
+        // The kernel drops the bytes and never touches the buffer, so that it takes address space and no memory.
         *scratch = vec![0; DROP_MAX];
     }
     let rate = shared.meters.rate_bytes_per_s.load(Relaxed);

@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 
 use crate::pattern::{base_of, hash, stir};
 
-/// When every object was last modified: one moment, so that two runs list the same bytes.
+/// The time of every object in headers: always the same, so that two runs list the same bytes.
 pub(crate) const LAST_MODIFIED_HTTP: &str = "Thu, 01 Jan 2026 00:00:00 GMT";
 /// The time of every object as listings write it.
 pub(crate) const LAST_MODIFIED_ISO: &str = "2026-01-01T00:00:00.000Z";
@@ -20,7 +20,7 @@ pub(crate) struct Object {
     pub(crate) size: u64,
     /// The object's offset in the pattern, in bytes.
     pub(crate) base: u64,
-    /// Changes with every write, so that the ETag does.
+    /// A number that every write changes, and with it the ETag.
     generation: u64,
     /// Headers given with the object and handed back: content type and `x-amz-meta-*`.
     pub(crate) headers: Headers,
@@ -74,7 +74,7 @@ impl std::str::FromStr for Shape {
 }
 
 impl Shape {
-    /// The word that is read back.
+    /// The shape's word in a control request.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -102,7 +102,7 @@ impl Shape {
     }
 }
 
-/// An upload in parts: what it will become.
+/// A multipart upload.
 #[derive(Debug)]
 struct Upload {
     bucket: String,
@@ -172,7 +172,7 @@ impl Store {
         Ok(())
     }
 
-    /// Puts an object with what it was given; the new ETag.
+    /// Stores an object with its headers. Returns the new ETag.
     pub(crate) fn put(
         &self,
         bucket: &str,
@@ -223,7 +223,7 @@ impl Store {
         below.fold((0, 0), |sum, (_, (times, bytes))| (sum.0 + times, sum.1 + bytes))
     }
 
-    /// Begins an upload; its id.
+    /// Begins an upload. Returns its id.
     pub(crate) fn begin(&self, bucket: &str, key: &str, headers: Headers) -> String {
         let mut uploads = poisoned(self.uploads.lock());
         uploads.made += 1;

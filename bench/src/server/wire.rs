@@ -99,7 +99,7 @@ impl Wire {
         if sent == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(sent) }
     }
 
-    /// Says goodbye where the protocol has a word for it; without one a client must think that bytes were cut off.
+    /// Ends the connection in TLS, too: without `close_notify`, a client must assume that bytes were cut off.
     pub(crate) fn finish(&mut self) {
         if let Self::Tls(tls) = self {
             tls.stream.conn.send_close_notify();

@@ -23,12 +23,12 @@ const LATENCY: Duration = Duration::from_millis(20);
 const RATE: u64 = 90_000_000;
 /// Memory for data, in MiB; AWS's engine takes the least that it knows, 512.
 const MEMORY_MIB: u32 = 128;
-/// Larger than anything that is read here.
+/// The size of the object that is read: larger than the reader can get in the time.
 const OBJECT: u64 = 64 << 30;
-/// Reader and writer find their pace first.
+/// The time before the measurement, in which reader and writer find their pace.
 const SETTLES: Duration = Duration::from_secs(3);
 const MEASURED: Duration = Duration::from_secs(8);
-/// The writer's close, which must store its last part, included.
+/// The limit for one mount, including the writer's close, which stores the last part.
 const LIMIT: Duration = Duration::from_secs(60);
 const PIECE: usize = 1 << 20;
 const BUCKET: &str = "beside";
@@ -41,7 +41,7 @@ struct Rates {
     writer: f64,
 }
 
-/// All peers in interleaved rounds; a line for each.
+/// Runs all peers in interleaved rounds. Adds a line for each.
 pub(super) fn run(peers: &[Peer], rounds: usize, done: &mut impl FnMut(Line)) -> anyhow::Result<()> {
     let work = tempfile::Builder::new().prefix("s3-beside-").tempdir()?;
     let server = ServerProcess::start(None, work.path())?;
@@ -119,7 +119,7 @@ fn mounted(
     let mount = Mount::start(&peer.command(&plan)?, work.path(), "beside", None)?;
     control.pace(LATENCY, RATE)?;
     let watchdog = Watchdog::arm(mount.pid(), LIMIT);
-    // A name of its own: the bucket is the same in each round.
+    // Each round has its own name: the bucket is the same.
     let name = format!("written{}", work.path().file_name().unwrap_or_default().display());
     let measured = rates(mount.dir(), writes.then_some(name.as_str()));
     let was_killed = watchdog.disarm();

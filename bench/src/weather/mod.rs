@@ -129,7 +129,7 @@ fn once(peer: &Peer, title: &str, strike: &Strike) -> anyhow::Result<Line> {
         }
     };
     let watchdog = site.watchdog(LIMIT);
-    // A thread of its own: a scenario that never begins panics.
+    // A separate thread: a scenario that never begins panics.
     let struck = std::thread::scope(|scope| scope.spawn(|| strike(&site)).join());
     let was_killed = watchdog.disarm();
     match struck {

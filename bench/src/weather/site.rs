@@ -16,7 +16,7 @@ const BUCKET: &str = "weather";
 /// Contents begin this far apart in the pattern, in bytes: prime to its period, and not a whole number of pages.
 const APART: u64 = 1_000_003;
 
-/// Dropped in this order.
+/// A mount and its surroundings, dropped in the order of the fields.
 #[derive(Debug)]
 pub(super) struct Site {
     mount: Mount,
@@ -68,7 +68,7 @@ impl Site {
         Watchdog::arm(self.mount.pid(), limit)
     }
 
-    /// Unmounts in clear weather; the uploads that are left then.
+    /// Unmounts in clear weather. Returns the number of uploads that are left.
     pub(super) fn end(self) -> usize {
         self.proxy.set(Weather::clear());
         drop(self.mount);

@@ -17,7 +17,7 @@ const WORDS_MAX: usize = 160;
 pub(crate) struct Line {
     weather: String,
     peer: String,
-    /// Why there is nothing else.
+    /// The reason why the line has no figures.
     pub(super) failure: Option<String>,
     operations: usize,
     errors: Vec<String>,
@@ -33,7 +33,7 @@ impl Line {
         Self { weather: weather.to_owned(), peer: peer.name.clone(), ..Self::default() }
     }
 
-    /// Puts in what became of the operations.
+    /// Adds the outcome of the operations.
     pub(super) fn fill(&mut self, outcome: Outcome, note: String) {
         self.operations = outcome.operations;
         self.errors = outcome.errors;

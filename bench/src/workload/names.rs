@@ -11,7 +11,7 @@ use crate::pattern::hash;
 
 /// How long a daemon may take to be at rest after a listing, and to forget its names.
 const REST: Duration = Duration::from_secs(60);
-/// Fewer names have nothing to give back that could be told from other memory.
+/// The least number of names whose memory can be told from other memory.
 const WORTH: u64 = 10_000;
 
 /// All names below `dir`, without a look at any file.

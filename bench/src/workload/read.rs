@@ -23,9 +23,9 @@ const FIRST_BYTES: u64 = 20;
 const RANGE: usize = 8 << 20;
 const RANGE_THREADS: u64 = 4;
 const RANGES: u64 = 150;
-/// Odd, so that multiples of it visit every page of a power of two once, far from one another.
+/// The factor of page numbers. An odd factor visits every page of a power of two once, far from one another.
 pub(super) const STRIDE: u64 = 0x9e37_79b1;
-/// How long a cache may take to write down what it was given.
+/// The time that a cache gets to write its data to disk.
 const CACHE_SETTLES: Duration = Duration::from_secs(1);
 
 /// Name of the object with this number in a bucket of counters.

@@ -1,4 +1,4 @@
-//! Renames, and an append to a long object: what the store does by itself. Each run ends with the names that it found.
+//! Renames, and an append to a long object, for which the store copies by itself. Each run leaves the names as it found them.
 
 use std::fs::{File, rename};
 use std::io::Write as _;
