@@ -48,13 +48,13 @@ impl Config {
         }
     }
 
-    /// Strict.
+    /// Switches strict mode on.
     pub fn strict(mut self) -> Self {
         self.strict = true;
         self
     }
 
-    /// Makes this bucket, too.
+    /// Adds a bucket to make when missing.
     pub fn bucket(mut self, name: &str) -> Self {
         self.buckets.push(name.to_owned());
         self

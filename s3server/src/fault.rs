@@ -13,7 +13,7 @@ pub struct FaultPlan(Arc<Plan>);
 #[derive(Debug, Default)]
 struct Plan {
     armed: Mutex<Vec<Armed>>,
-    /// Sent with the lock held, so that no request is held by what was released before.
+    /// The channel that releases held answers. Sent to with the lock held, so that a release does not miss a request.
     released: watch::Sender<()>,
 }
 
@@ -37,7 +37,7 @@ pub struct Fault {
     /// Lets this many matching requests pass first.
     #[serde(default)]
     pub skip: u64,
-    /// Then strikes this many; all that follow when absent.
+    /// Then strikes this many matching requests; all later ones when absent.
     #[serde(default)]
     pub times: Option<u64>,
     /// The effect on a matching request.
@@ -150,7 +150,7 @@ pub enum Effect {
     },
     /// The ETag of an answer is spelled otherwise.
     Etag {
-        /// How.
+        /// The other spelling.
         form: EtagForm,
     },
     /// An answer has this many headers more.
@@ -160,7 +160,7 @@ pub enum Effect {
     },
     /// A GetObject with If-Match is answered with 412, as by stores that do not know the ETag in the form that they gave it.
     RefuseIfMatch,
-    /// Objects of a listing say this.
+    /// An element of a listing's objects has this content.
     Entry {
         /// A text that the keys of the objects contain, as the listing spells them.
         #[serde(default)]
@@ -307,12 +307,12 @@ impl FaultPlan {
 #[derive(Clone, Debug)]
 pub(crate) struct Struck {
     pub(crate) effects: Vec<Effect>,
-    /// Changes when its answer is let go.
+    /// Changes when the request's answer is released.
     released: watch::Receiver<()>,
 }
 
 impl Struck {
-    /// Waits as long as its answer is delayed or held.
+    /// Waits as long as the request's answer is delayed or held.
     pub(crate) async fn wait(&self) {
         let delay = delay(&self.effects);
         if !delay.is_zero() {

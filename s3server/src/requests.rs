@@ -42,7 +42,7 @@ impl RequestLog {
         self.0.received.load(Ordering::Relaxed)
     }
 
-    /// Counts from zero again.
+    /// Sets all counts to zero.
     pub fn reset(&self) {
         self.0.operations.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.0.sent.store(0, Ordering::Relaxed);

@@ -22,7 +22,7 @@ use crate::wire;
 const THREADS: usize = 2;
 /// Threads that wait for the disk.
 const BLOCKING_THREADS_MAX: usize = 32;
-/// A write that is under way when the server stops gets this long.
+/// The time in which a write under way may end when the server stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A server with threads of its own. It ends when it is dropped.
@@ -127,7 +127,7 @@ impl Drop for Server {
     }
 }
 
-/// Works on a thread of its own. The caller may be a task of a runtime, and no other runtime may begin or end there.
+/// Runs `work` on a separate thread. The caller may be a task of a runtime, where no other runtime may begin or end.
 fn apart<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }

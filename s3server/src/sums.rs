@@ -97,7 +97,7 @@ pub(crate) struct Hasher {
 }
 
 impl Hasher {
-    /// MD5 costs more than everything else a PUT does: only on request.
+    /// MD5 costs more than all other work of a PUT, so it is computed only on request.
     pub(crate) fn new(algorithm: Algorithm, md5: bool) -> Self {
         let state = match (algorithm, algorithm.crc()) {
             (_, Some(crc)) => State::Crc(crc, Box::new(Digest::new(crc))),

@@ -39,7 +39,7 @@ fn again(test: &str) -> String {
     run_again(command, test, String::new)
 }
 
-/// Runs a command that starts this test binary, for one test. `look` is asked for more words if it fails.
+/// Runs a command that starts this test binary, for one test. If the test fails, `look` adds to the message.
 #[track_caller]
 pub(crate) fn run_again(mut command: Command, test: &str, look: impl FnOnce() -> String) -> String {
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);

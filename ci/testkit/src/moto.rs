@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::need;
 use crate::server::Server;
 
-/// The limit on its start. It answers within some seconds where nothing else runs.
+/// The limit on the start of moto, which answers within some seconds where nothing else runs.
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// A running server; killed when dropped. If the test fails, the last lines of its log are printed.
@@ -36,13 +36,13 @@ impl Moto {
         Some(binary)
     }
 
-    /// Starts it with an empty bucket; what it says goes to `folder/log`.
+    /// Starts moto with an empty bucket; its output goes to `folder/log`.
     ///
     /// # Panics
     /// It does not listen within a minute, or does not make the bucket.
     pub fn start(binary: &Path, folder: &Path, bucket: &str) -> Self {
         let mut command = Command::new(binary);
-        // Port 0: the kernel picks one, and nobody else can have it.
+        // With port 0 the kernel picks a free port, and nobody else can have it.
         command.args(["-H", "127.0.0.1", "-p", "0"]).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         let mut server = Server::start("moto", &mut command, folder);

@@ -1,7 +1,7 @@
 //! Requirements of a test that a machine may lack.
 //!
-//! One meaning of CI: with `CI=true` what is missing fails the test. Elsewhere the test says `SKIPPED: test: why` on standard error,
-//! which `ci/test` counts, and ends.
+//! With `CI=true` what is missing fails the test. Elsewhere the test says `SKIPPED: test: why` on standard error, which `ci/test` counts,
+//! and ends.
 
 use std::process::{Command, Stdio};
 

@@ -33,7 +33,7 @@ impl RealStore {
         need("MOUNT_S3_STORE (ci/stores NAME sets it)", !name.is_empty()).then_some(name)
     }
 
-    /// Starts it; what it keeps and says goes below `folder`.
+    /// Starts a store; its data and its output go below `folder`.
     ///
     /// # Panics
     /// It ends, or does not listen within a minute and a half.
@@ -55,7 +55,7 @@ impl RealStore {
         Self { _server: server, address }
     }
 
-    /// The address on which it listens.
+    /// The address on which the store listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

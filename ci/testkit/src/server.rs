@@ -27,7 +27,7 @@ impl Server {
         Self { name: name.to_owned(), child, log }
     }
 
-    /// Waits until it listens on a port of loopback that the kernel picked.
+    /// Waits until the server listens on a port of loopback that the kernel picked.
     pub(crate) fn picked_address(&mut self, limit: Duration) -> SocketAddr {
         let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         self.until(limit, |pid| {
@@ -37,7 +37,7 @@ impl Server {
         address
     }
 
-    /// Waits until it listens there.
+    /// Waits until the server listens at `address`.
     pub(crate) fn listens(&mut self, limit: Duration, address: SocketAddr) {
         self.until(limit, |_| TcpStream::connect(address).is_ok());
     }

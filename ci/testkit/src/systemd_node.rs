@@ -57,7 +57,7 @@ impl Node {
         Some(node)
     }
 
-    /// Runs a command in it, with its files, processes and network. Returns what it said.
+    /// Runs a command in the node, with the node's files, processes and network. Returns its output.
     ///
     /// # Panics
     /// The command failed; the message holds what it said.

@@ -3,7 +3,8 @@
 use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
-/// How long [`until`] waits. Far more than anything takes on a loaded machine: it is there so that a hang says where.
+/// How long [`until`] waits: far longer than any step takes on a loaded machine. The limit makes a hang fail with the name of what did not
+/// come.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 const PAUSE: Duration = Duration::from_millis(5);

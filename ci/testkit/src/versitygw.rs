@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::need;
 use crate::server::Server;
 
-/// The limit on its start. It answers within a second where nothing else runs.
+/// The limit on the start of versitygw, which answers within a second where nothing else runs.
 const START_MAX: Duration = Duration::from_secs(60);
 
 /// A running gateway; killed when dropped. If the test fails, the last lines of its log are printed.
@@ -50,7 +50,7 @@ impl Versitygw {
         let data = folder.join("data");
         fs::create_dir_all(data.join(bucket)).expect("make the folder of the bucket");
         let mut command = Command::new(binary);
-        // Port 0: the kernel picks one, and nobody else can have it.
+        // With port 0 the kernel picks a free port, and nobody else can have it.
         command.args(["--port", "127.0.0.1:0"]);
         if let Some([certificate, key]) = tls {
             command.arg("--cert").arg(certificate).arg("--key").arg(key);

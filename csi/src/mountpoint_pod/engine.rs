@@ -29,14 +29,14 @@ pub(super) const TAIL_BYTES: usize = 8 << 10;
 const READY: &str = "ready";
 /// The longest line that is taken as the engine's word.
 const WORD_BYTES: usize = 64 << 10;
-/// Advice about an engine that the kernel killed; its container goes on, and Kubernetes has nothing to show.
+/// Advice about an engine that the kernel killed: the container goes on, so Kubernetes shows nothing.
 const OUT_OF_MEMORY: &str = "; the kernel killed it, because the Mountpoint Pod was out of memory: raise the memory limit of the volume \
                              (mountpointContainerResourcesLimitsMemory) or of the chart (mountpointPod.resources)";
 
 /// A running engine.
 pub(super) struct Engine {
     child: Child,
-    /// The end of its standard error, once that is closed.
+    /// The end of the engine's standard error, once that is closed.
     tail: JoinHandle<Vec<u8>>,
     word: PipeReader,
     memory_events: Vec<PathBuf>,
@@ -100,7 +100,8 @@ impl Engine {
         Ok(Self { child, tail, word, memory_events: config.memory_events.clone(), oom_kills })
     }
 
-    /// The word of the engine; `None` if it ended without one, or had none until then and was killed. `kept` takes what the engine gives it.
+    /// Waits for the word of the engine. `None` if the engine ended without a word, or was killed because none came in time. `kept` takes
+    /// the descriptors that the engine gives.
     pub(super) fn word(
         &mut self,
         mut kept: Option<&mut Kept>,
@@ -142,7 +143,7 @@ impl Engine {
         Ok((!word.is_empty()).then(|| word.to_owned()))
     }
 
-    /// Waits for its end. `served`: an engine before this one served the mount.
+    /// Waits for the engine's end. `served`: an engine before this one served the mount.
     pub(super) fn end(mut self, word: Option<String>, served: bool) -> Result<Ended> {
         let status =
             self.child.wait().map_err(|error| Error::internal(format!("waiting for the engine: {error}")))?;
@@ -214,7 +215,8 @@ fn ca_bundles(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(bundles)
 }
 
-/// The node does not know this container's directories, so it sends any path for the cache; ours takes its place.
+/// The node does not know this container's directories, so the node sends any path for the cache. This function replaces that path by the
+/// container's.
 pub(super) fn with_cache(
     args: &[String],
     directory: impl FnOnce() -> io::Result<PathBuf>,
@@ -255,7 +257,7 @@ impl OwnCache {
     }
 }
 
-/// All of it passed on, and the end of it kept.
+/// Passes standard error on, and returns the end of it.
 pub(super) fn relay(mut stderr: impl Read, mut to: impl Write) -> Vec<u8> {
     let (mut tail, mut chunk) = (Vec::new(), [0; 4096]);
     loop {

@@ -11,12 +11,12 @@ use crate::contract::comm::Comm;
 
 /// The engine's advice after a failed request of this kind alone (`mountpoint::s3`): a key or a bucket may hold S3's own word for it.
 const ADVICE: &str = "check whether the bucket still exists";
-/// The file is written again after this long. Doubled, an Event that was missed comes twice as late.
+/// The pause before the file is written again. Doubled, an Event that was missed comes twice as late.
 const TELL_AGAIN: Duration = Duration::from_secs(600);
 /// The longest line that is looked at.
 const LINE_MAX: usize = 16 << 10;
 
-/// A writer that passes all on.
+/// A writer that passes the log on and looks for the advice.
 pub(super) struct Noticing<W> {
     to: W,
     comm: Comm,

@@ -22,7 +22,7 @@ const NOT_YOURS: &str = "other";
 /// The number of the first descriptor that sd_listen_fds(3) names.
 const FIRST: usize = 3;
 
-/// The descriptors of one mount. Dropped, both are closed: with the engine's own gone, programs get an error at once.
+/// The descriptors of one mount. When this value is dropped, both are closed; without an engine, programs then get an error at once.
 #[derive(Debug)]
 pub(super) struct Kept {
     device: OwnedFd,
@@ -38,7 +38,7 @@ impl Kept {
     /// The socket can't be made; the device is given back.
     pub(super) fn new(comm: &Comm, device: OwnedFd) -> Result<Self, (OwnedFd, io::Error)> {
         let path = comm.notify_socket();
-        // Left by a container that was killed.
+        // A container that was killed may have left its socket.
         let _ = std::fs::remove_file(&path);
         let bound =
             UnixDatagram::bind(&path).and_then(|socket| socket.set_nonblocking(true).map(|()| socket));

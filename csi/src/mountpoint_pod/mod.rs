@@ -47,7 +47,7 @@ pub struct Config {
     pub comm: Comm,
     /// The directory of `mount-s3`.
     pub engine_directory: PathBuf,
-    /// A node has this long to send the message; then the pod restarts. Doubled, an unneeded pod stays twice as long.
+    /// The time in which a node must send the message; then the pod restarts. Doubled, an unneeded pod stays twice as long.
     pub receive_within: Duration,
     /// Certificates that the engine is to trust besides the system's: each `*.crt` in this directory, if it is there.
     pub ca_directory: PathBuf,
@@ -69,8 +69,8 @@ pub struct Config {
     pub engine_env: Vec<(String, String)>,
 }
 
-/// Whether an engine runs, and whether the process was asked to end: until an engine runs it ends at once, and from then on it outlives
-/// SIGTERM, because workloads that drain still read.
+/// Whether an engine runs, and whether the process was asked to end. Until an engine runs, SIGTERM ends the process at once. From then on
+/// the process outlives SIGTERM, because workloads that drain still read.
 #[derive(Debug, Default)]
 pub struct Serving(AtomicU32);
 
@@ -78,7 +78,7 @@ const ENGINE_RUNS: u32 = 1;
 const TOLD_TO_END: u32 = 2;
 
 impl Serving {
-    /// Takes note of SIGTERM; `true` if an engine runs and the process stays for it.
+    /// Notes SIGTERM. `true` if an engine runs, and the process therefore stays.
     pub fn told_to_end(&self) -> bool {
         self.0.fetch_or(TOLD_TO_END, Ordering::AcqRel) & ENGINE_RUNS != 0
     }
@@ -87,7 +87,7 @@ impl Serving {
         self.0.fetch_or(ENGINE_RUNS, Ordering::AcqRel);
     }
 
-    /// The engine has ended; `true` if the process is to end now.
+    /// Notes the engine's end. `true` if the process is to end now.
     fn end(&self) -> bool {
         self.0.fetch_and(!ENGINE_RUNS, Ordering::AcqRel) & TOLD_TO_END != 0
     }
@@ -138,7 +138,8 @@ pub fn run(config: &Config, serving: &Serving) -> Result<()> {
     }
 }
 
-/// Whether this machine's kernel sends requests again that a dead engine has not answered. Without, no engine can go on for another.
+/// Whether this machine's kernel sends requests again that a dead engine has not answered. If not, no engine can go on with another's
+/// mount.
 #[must_use]
 pub fn kernel_resends() -> bool {
     std::fs::read_to_string(KERNEL_RELEASE).is_ok_and(|release| restarts::resends(&release))
@@ -171,7 +172,8 @@ fn serve(
     }
     let ended = engine.end(word, false)?;
     if !ended.served {
-        // Before the answer: a node that has it may come again, and then removes what an earlier attempt left.
+        // The error must be written before the answer: a node that has the answer may come again, and then removes the files of the earlier
+        // attempt.
         note_error(&config.comm, &ended.why());
         answer(&stream, &Answer::Failed { error: ended.why() });
         return Ok(ended);
@@ -227,7 +229,7 @@ fn go_on(
             return Ok(ended);
         };
         let why = ended.why();
-        // Before the state, which makes the node read it.
+        // The error must be written before the state, on which the node reads the error.
         note_error(&config.comm, &why);
         note_state(&config.comm, Restarting { since: death });
         tracing::error!("the engine has died, and another one goes on with the mount after {pause:?}: {why}");
@@ -246,7 +248,7 @@ fn go_on(
     }
 }
 
-/// Waits for so long; `false` if the mount ended meanwhile.
+/// Waits for `pause`; `false` if the mount ended meanwhile.
 fn waits(pause: Duration, kept: &Kept, comm: &Comm) -> bool {
     let until = Instant::now() + pause;
     loop {
@@ -349,7 +351,7 @@ fn note_error(comm: &Comm, why: &str) {
     }
 }
 
-/// Whole or not at all, for the node alone.
+/// Writes a file whole or not at all, readable by the node alone.
 fn write_whole(comm: &Comm, file: &Path, text: &str) -> io::Result<()> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let temporary = comm.directory().join(format!(".{name}.new"));

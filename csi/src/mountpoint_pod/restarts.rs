@@ -29,13 +29,13 @@ const RESENDS_SINCE: (u32, u32) = (6, 9);
 pub(super) struct End {
     /// The exit status; `None` for a signal.
     pub(super) code: Option<i32>,
-    /// This engine or one before it served the mount.
+    /// Whether this engine or an earlier one served the mount.
     pub(super) served: bool,
-    /// The engine gave its journal to the mounter.
+    /// Whether the engine gave its journal to the mounter.
     pub(super) has_journal: bool,
-    /// The node unmounts on purpose.
+    /// Whether the node announced the unmount.
     pub(super) announced: bool,
-    /// The kernel has the other end of the device.
+    /// Whether the kernel has the other end of the device.
     pub(super) connected: bool,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Deaths {
 }
 
 impl Deaths {
-    /// Counts a death.
+    /// Counts a death, and says what follows.
     pub(super) fn after(&mut self, now: Instant) -> Next {
         let is_recent = |then: &Instant| now.duration_since(*then) < DEATHS_WITHIN;
         if !self.recent.back().is_some_and(is_recent) {

@@ -119,7 +119,7 @@ fn the_engine_gets_bucket_device_options_and_only_the_sent_environment() {
     assert_eq!(words[1..5], ["--allow-delete", "--region=r", "--foreground", "--ready-file"]);
     assert_eq!(read("device").trim(), "/dev/null");
     let env = read("env");
-    // A shell adds what it calls its own.
+    // The shell adds variables of its own.
     let mut sent: Vec<&str> = env
         .lines()
         .filter(|it| !["PWD", "_", "SHLVL", "OLDPWD"].contains(&it.split('=').next().unwrap()))
@@ -195,7 +195,7 @@ fn the_engine_serves_its_metrics_where_the_pod_has_a_port_for_them() {
 #[test]
 fn each_certificate_of_the_pod_is_trusted_by_the_engine() {
     let pod = Pod::new("dir=${0%/*}; echo \"$@\" >$dir/args; touch $dir/comm/mount.exit; echo ready >$ready");
-    // The kubelet writes a volume so.
+    // The kubelet writes a volume in this way.
     let ca = &pod.config.ca_directory;
     fs::create_dir_all(ca.join("..1")).unwrap();
     for name in ["volume.crt", "chart.crt"] {
@@ -306,7 +306,7 @@ fn an_engine_that_the_kernel_killed_for_memory_names_the_limit_to_raise() {
     fs::write(pod.folder.path().join("memory.events"), "low 0\noom 3\noom_kill 3\n").unwrap();
     let (outcome, ()) = pod.run(|stream| {
         pod.hand_over(&stream, &[]);
-        // From then on the socket is another one.
+        // The mounter listens on a new socket from then on.
         assert_eq!(answered(&stream), Some(Answer::Ready));
         drop(pod.connect());
         let said = pod.error().unwrap();
@@ -381,7 +381,7 @@ fn a_node_that_breaks_off_may_come_again() {
     let pod = Pod::new("touch ${0%/*}/comm/mount.exit; echo ready >$ready");
     let socket = pod.config.comm.socket();
     let (outcome, said) = pod.run(|stream| {
-        // Half a message, and the node is gone.
+        // The node sends half a message and hangs up.
         (&stream).write_all(b"{\"bucket").unwrap();
         drop(stream);
         let stream = message::connect(&socket).unwrap();

@@ -58,7 +58,7 @@ pub struct Claims {
 
 #[derive(Debug, Default)]
 struct State {
-    /// A call about this target is under way; without a volume it takes away a target that is not known.
+    /// Targets that a call works on, each with its volume; `None` for a call that unpublishes an unknown target.
     busy: HashMap<PathBuf, Option<Volume>>,
     /// Published volumes by target, as far as we know.
     published: HashMap<PathBuf, Volume>,
@@ -146,7 +146,8 @@ impl Claims {
         Ok(live.chain(coming).find(|point| *point != target).map(Path::to_owned))
     }
 
-    /// The kubelet takes volumes of one handle for one volume, and would mix them up. A target that is mounted is refreshed all the same.
+    /// Refuses a second PersistentVolume with a handle in use: the kubelet would take both for one volume. A mounted target is refreshed
+    /// all the same.
     fn check_handle(&self, state: &State, target: &Path, volume: &Volume) -> Result<()> {
         let is_twin = |it: &Volume| it.handle == volume.handle && it.name != volume.name;
         let coming =
@@ -181,7 +182,7 @@ impl Claims {
 }
 
 impl Claim {
-    /// The target is published.
+    /// Records that the target is published.
     pub fn published(self) {
         let mut state = self.claims.lock();
         if let Some(volume) = state.busy.get(&self.target).cloned().flatten() {
@@ -189,7 +190,7 @@ impl Claim {
         }
     }
 
-    /// The target is gone.
+    /// Records that the target is gone.
     pub fn gone(self) {
         self.claims.lock().published.remove(&self.target);
     }
@@ -201,7 +202,7 @@ impl Drop for Claim {
     }
 }
 
-/// The part of the kubelet's note beside a target that matters here.
+/// The fields that claims need of the kubelet's note beside a target.
 #[derive(Deserialize)]
 struct Note {
     #[serde(rename = "driverName")]

@@ -12,7 +12,7 @@ use crate::mounter::{Credentials, Token};
 
 /// Keys of a Secret, as users write them.
 pub const ACCESS_KEY_ID: &str = "access_key_id";
-/// The secret that belongs to it.
+/// The secret that belongs to the key's id.
 pub const SECRET_ACCESS_KEY: &str = "secret_access_key";
 /// The token of temporary keys; may be absent.
 pub const SESSION_TOKEN: &str = "session_token";
@@ -110,7 +110,7 @@ pub fn token(
         )
     };
     let tokens: HashMap<String, Issued> = serde_json::from_str(named.ok_or_else(none)?)
-        // The text holds the tokens: not shown.
+        // The error does not show the text, which holds the tokens.
         .map_err(|_| Error::invalid(format!("{} is not in the kubelet's form", volume::CONTEXT_TOKENS)))?;
     tokens.get(audience).map(|it| Token(it.token.clone())).ok_or_else(none)
 }
@@ -142,7 +142,8 @@ impl Field {
     }
 }
 
-/// Trims and checks, by one rule for the environment, the driver's Secret, the volume's and the provisioner's. A token of white space is none.
+/// Trims and checks a value, by one rule for the environment, the driver's Secret, the volume's and the provisioner's. A token of white
+/// space counts as absent.
 ///
 /// # Errors
 /// The field, and what is wrong with it, as the end of a sentence.

@@ -15,20 +15,20 @@ use crate::mounter::Credentials;
 const DATA: &str = "..data";
 /// How often a read is repeated if the files change meanwhile: changes are a minute apart.
 const ATTEMPTS: usize = 4;
-/// No key and no token is longer; what is behind it makes it one that is refused.
+/// The most bytes that are read of a file. Keys and tokens are shorter; a longer value is refused.
 const VALUE_MAX: u64 = 32 << 10;
 
 /// The source of the driver's keys.
 #[derive(Clone, Debug)]
 pub enum DriverKeys {
-    /// The keys of its start; `None`: the signing code looks for keys itself.
+    /// The keys of the driver's start; `None`: the signing code looks for keys itself.
     Fixed(Option<Credentials>),
     /// The files `access_key_id`, `secret_access_key` and `session_token` of this directory. No file: none.
     Directory(PathBuf),
 }
 
 impl DriverKeys {
-    /// The keys of now.
+    /// Reads the present keys.
     ///
     /// # Errors
     /// `InvalidArgument`: the Secret is not whole. `Unavailable`: what the file system says.
@@ -62,7 +62,7 @@ impl DriverKeys {
     }
 }
 
-/// All of one state of the Secret.
+/// Reads all values of one state of the Secret.
 fn values(directory: &Path) -> io::Result<[Option<String>; 3]> {
     let current = || directory.join(DATA).canonicalize().unwrap_or_else(|_| directory.to_owned());
     let mut at = current();

@@ -107,7 +107,7 @@ struct Keys {
 struct EngineEnv {
     of_volume: Vec<(String, String)>,
     endpoint_url: Option<String>,
-    /// The bucket's ARN says where it is.
+    /// Whether the bucket is named by an ARN, which says where the bucket is.
     is_arn: bool,
     region: Option<String>,
     sts_region: Option<String>,
@@ -129,7 +129,7 @@ pub struct NodeService {
 }
 
 impl NodeService {
-    /// Asks this mounter.
+    /// A service that asks `mounter` for mounts.
     #[must_use]
     pub fn new(config: Config, mounter: Arc<dyn Mounter>) -> Self {
         let table = Arc::new(Table { path: config.mount_table.clone(), kubelet: config.kubelet.clone() });
@@ -139,25 +139,25 @@ impl NodeService {
         Self { config: Arc::new(config), mounter, table, claims, stats, notices: None, calls, registers }
     }
 
-    /// Told each time the kubelet registers the driver: it asks for the node's name then, and at no other time.
+    /// A receiver that is notified each time the kubelet registers the driver. Only then the kubelet asks for the node's name.
     #[must_use]
     pub fn registers(&self) -> watch::Receiver<()> {
         self.registers.subscribe()
     }
 
-    /// The calls that it counts.
+    /// The counts of this service's calls.
     #[must_use]
     pub fn calls(&self) -> CallMetrics {
         self.calls.clone()
     }
 
-    /// Asks mounts how full they are in another way.
+    /// Replaces the way in which mounts are asked for their usage.
     #[must_use]
     pub fn with_stats(self, stats: Stats) -> Self {
         Self { stats, ..self }
     }
 
-    /// Sends notices for workloads to the writer of Events. Without, they stand in the log alone.
+    /// Sends notices for workloads to the writer of Events. Without a writer, notices stand in the log alone.
     #[must_use]
     pub fn with_notices(self, notices: mpsc::Sender<Notice>) -> Self {
         Self { notices: Some(notices), ..self }
@@ -168,7 +168,7 @@ impl NodeService {
         let request = PublishRequest::parse(call, &self.config.kubelet)?;
         debug!(?request, "NodePublishVolume");
         let Keys { whose, credentials, token, agent } = self.keys(&request)?;
-        // The volume's word, unless it brings keys.
+        // The source that the volume names, unless the volume brings keys.
         let source = match whose {
             AuthenticationSource::Secret | AuthenticationSource::Pod => whose,
             AuthenticationSource::Driver => request.authentication_source,
@@ -193,7 +193,8 @@ impl NodeService {
                 kubernetes: self.config.kubernetes.as_deref(),
             })
         });
-        // Options are edited while volumes are mounted. Theirs were checked when they were made, and new keys must reach them.
+        // Options may be edited while a volume is mounted. The options of the mount were checked when it was made, and new keys must reach
+        // that mount.
         let (options, unusable) = match options {
             Err(error) if is_mounted => (MountOptions::default(), Some(error.to_string())),
             options => (options?, None),
@@ -314,7 +315,7 @@ impl NodeService {
         let path = Target::parse("volume_path", &call.volume_path, &self.config.kubelet)
             .map_err(|_| unknown())?
             .path;
-        // From the table, which answers always, and not from the mount.
+        // The answer comes from the mount table, which never hangs, and not from the mount.
         let mounts = self.table.read()?;
         if mounts.at(&path).is_none() {
             return Err(unknown());
@@ -418,7 +419,7 @@ impl NodeService {
         }
         let region = given.region.or_else(|| self.config.region.clone());
         if given.needs_sts {
-            // Else AWS_ENDPOINT_URL would stand for it, too.
+            // Without this variable AWS_ENDPOINT_URL would also name the token service.
             let region = given.sts_region.or_else(|| region.clone());
             env.push(("AWS_ENDPOINT_URL_STS".to_owned(), self.config.sts.endpoint(region.as_deref())));
         }
@@ -427,7 +428,7 @@ impl NodeService {
         env
     }
 
-    /// A volume's own store must be one that the administrator allows: its keys go there.
+    /// Refuses a volume's own store unless the administrator allows it: the volume's keys go there.
     fn check_endpoint(&self, endpoint_url: Option<&str>, volume: &str) -> Result<()> {
         let Some(asked) = endpoint_url else { return Ok(()) };
         let mut allowed = self.config.allowed_endpoints.iter().chain([&self.config.endpoint_url]);
@@ -468,7 +469,7 @@ fn send(notices: Option<&mpsc::Sender<Notice>>, workload: Option<WorkloadRef>, r
     }
 }
 
-/// A call's end, in the log and on the wire.
+/// Logs the end of a call, and makes the answer for the wire.
 fn answer<T>(call: &str, result: Result<T>) -> std::result::Result<Response<T>, Status> {
     match result {
         Ok(answer) => {

@@ -25,13 +25,13 @@ pub enum Rule {
     /// The option is left out, and an Event says why: it changes nothing that is read or stored, or release 2.2 left it out. Volumes that
     /// hold it go on working.
     Strip(&'static str),
-    /// The driver sets it itself; what the volume says of it is left out.
+    /// The driver sets the option itself; the volume's value is left out.
     Own,
     /// The engine gets it with this value in place of the volume's.
     Fixed(&'static str),
     /// The engine gets it by this variable of its environment.
     Env(&'static str),
-    /// The call fails, and this is why and what to do instead.
+    /// The call fails with this reason and remedy.
     Refuse(&'static str),
 }
 
@@ -46,7 +46,7 @@ const NO_FILES: &str = "the engine runs in a pod of its own, and 'kubectl logs' 
 
 const NO_STAGE: &str = "'mode full' needs a disk that outlives the engine's pod, which the driver does not give it yet; leave it out";
 
-/// Every option of the engine; and those of AWS's, and of release 2.2's driver, that volumes may hold and ours does not have. Sorted.
+/// Every option of the engine; and options of AWS's engine and of release 2.2's driver that volumes may hold and our engine lacks. Sorted.
 pub const TABLE: &[(&str, Rule)] = &[
     ("allow-append", Pass),
     ("allow-delete", Pass),
@@ -152,13 +152,13 @@ pub struct Inputs<'a> {
     pub prefix: Option<&'a str>,
     /// The volume's mount options.
     pub options: &'a [String],
-    /// The volume stands in the pod: a user who writes pods wrote them.
+    /// Whether the volume stands in a pod's manifest, so that any user who writes pods wrote its options.
     pub inline: bool,
     /// The cache of the Mountpoint Pod, if it has a volume for one.
     pub cache: Option<&'a Cache>,
     /// The workload's fsGroup.
     pub fs_group: Option<u32>,
-    /// The access mode allows no writes.
+    /// Whether the access mode forbids writes.
     pub read_only: bool,
     /// The source of the keys, for the user agent.
     pub source: AuthenticationSource,
@@ -300,12 +300,12 @@ fn unknown(name: &str) -> String {
 /// The least likeness (1 is the same) of a name that is offered: two wrong letters in five are no longer a typo.
 const LIKE: f64 = 0.6;
 
-/// A set, as it is written in the end.
+/// The flags as a set, in the form in which the engine gets them.
 #[derive(Default)]
 struct Flags(BTreeSet<(String, Option<String>)>);
 
 impl Flags {
-    /// Adds a flag beside others of that name: only the author knows which one was meant.
+    /// Adds a flag and keeps others of that name: only the author knows which one was meant.
     fn add(&mut self, name: &str, value: Option<&str>) {
         self.0.insert((name.to_owned(), value.map(str::to_owned)));
     }
@@ -376,7 +376,7 @@ impl Flags {
     }
 }
 
-/// The engine's own parser has the last word. Its environment is left out: that is this process's, not the engine's.
+/// Checks the arguments by the engine's own parser. The parser does not read the environment, which is this process's and not the engine's.
 fn try_out(bucket: &str, args: &[String]) -> std::result::Result<(), String> {
     let command = Args::command().mut_args(|arg| arg.env(clap::builder::Resettable::Reset));
     let line = ["mount-s3", bucket, "/dev/fd/3"].into_iter().chain(args.iter().map(String::as_str));

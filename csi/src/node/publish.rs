@@ -34,7 +34,7 @@ pub struct PublishRequest {
     pub target: Target,
     /// The bucket.
     pub bucket: String,
-    /// The volume is this prefix alone; it ends in a slash.
+    /// The prefix to which the volume is restricted, with a slash at its end.
     pub prefix: Option<String>,
     /// The bucket's region, where it is not the driver's.
     pub region: Option<String>,
@@ -48,15 +48,15 @@ pub struct PublishRequest {
     pub cache: BTreeMap<String, String>,
     /// The volume's mount options, as its author wrote them.
     pub mount_options: Vec<String>,
-    /// The volume stands in the pod, and has no PersistentVolume.
+    /// Whether the volume stands in the pod's manifest, and has no PersistentVolume.
     pub inline: bool,
     /// The workload's fsGroup.
     pub fs_group: Option<u32>,
-    /// This target alone is read-only.
+    /// Whether this target alone is read-only.
     pub read_only: bool,
-    /// The volume is read-only.
+    /// Whether the volume is read-only.
     pub volume_read_only: bool,
-    /// No second target at a time.
+    /// Whether the volume may have only one target at a time.
     pub single_writer: bool,
     /// The source of the keys.
     pub authentication_source: AuthenticationSource,
@@ -220,7 +220,7 @@ impl PublishRequest {
     }
 }
 
-/// A volume's words about its data and keys.
+/// The attributes of a volume about its data and keys.
 pub(super) struct Attributes {
     pub(super) bucket: String,
     pub(super) prefix: Option<String>,
@@ -263,8 +263,8 @@ impl Attributes {
     }
 }
 
-/// Any user who may write pods can write such a volume. So it gets only the keys of a Secret that it names, and may only say which
-/// part of which bucket it is.
+/// Checks a volume in a pod's manifest, which any user who may write pods can write. Such a volume gets only the keys of a Secret that it
+/// names, and may only name a bucket and a prefix.
 fn check_inline(context: &HashMap<String, String>, secrets: &HashMap<String, String>) -> Result<()> {
     if secrets.keys().all(|key| key.starts_with(volume::OF_KUBELET)) {
         return Err(Error::invalid(
@@ -307,7 +307,7 @@ fn engine_env(context: &HashMap<String, String>, volume: &str) -> Result<Vec<(St
                 volume::ENGINE_VARIABLES.join(", ")
             )));
         }
-        // It may hold a password: not shown.
+        // The error does not show the value, which may hold a password.
         if value.chars().any(char::is_control) {
             return Err(Error::invalid(format!(
                 "{}{name} holds a character that can't be printed: look at spec.csi.volumeAttributes of PersistentVolume {volume}",

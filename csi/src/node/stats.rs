@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 
 use crate::contract::target::OfPod;
 
-/// The kubelet asks every minute, one volume after the other: a dead one must not hold up the rest.
+/// The limit of one question. The kubelet asks every minute, one volume after the other, so that a dead mount must not hold up the others.
 pub const LIMIT: Duration = Duration::from_secs(2);
 
 /// The most mounts of a volume that are asked in place of a dead one. Most often the first answers, and each hanging one keeps a thread.
@@ -45,7 +45,7 @@ type Statfs = dyn Fn(&Path) -> io::Result<Usage> + Send + Sync;
 pub struct Stats {
     statfs: Arc<Statfs>,
     limit: Duration,
-    /// Mounts whose answer is still out.
+    /// Mounts that were asked and have not answered yet.
     asked: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
@@ -94,7 +94,7 @@ impl Stats {
         };
         let (answer, answered) = oneshot::channel();
         let (statfs, at) = (self.statfs.clone(), path.to_owned());
-        // Not of the runtime's pool: a thread that hangs would hold up the end of the process, too.
+        // The thread is not one of the runtime's pool: a pool's thread that hangs would also hold up the end of the process.
         let thread = std::thread::Builder::new().name("statfs".into()).spawn(move || {
             let result = statfs(&at);
             drop(asked);
@@ -137,7 +137,7 @@ fn wrong(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// An entry in the set, for as long as the thread runs.
+/// A mount's entry in the set, for as long as the thread runs.
 struct Asked {
     set: Arc<Mutex<HashSet<PathBuf>>>,
     path: PathBuf,

@@ -45,7 +45,7 @@ impl Target {
                 )));
             }
         };
-        // It came as UTF-8.
+        // The path came as UTF-8, so nothing is lost here.
         let below_text = below.to_string_lossy().into_owned();
         Ok(Self { path: normal, of_pod: OfPod::read(&below), below: below_text })
     }

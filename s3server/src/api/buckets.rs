@@ -5,7 +5,7 @@ use s3s::{S3Error, S3ErrorCode, S3Response};
 
 use super::{Answer, Folder, error};
 
-/// The region every bucket says it is in; signatures may name any.
+/// The region that the server names for every bucket; signatures may name any region.
 const REGION: &str = "us-east-1";
 
 impl Folder {
@@ -34,7 +34,7 @@ impl Folder {
         }))
     }
 
-    /// `again`: a bucket that is there is no error.
+    /// Makes a bucket. With `again`, an existing bucket counts as made.
     pub(super) async fn create_bucket_(
         &self,
         input: CreateBucketInput,

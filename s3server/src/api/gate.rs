@@ -11,7 +11,7 @@ use crate::fault::{Effect, FaultPlan};
 use crate::requests::RequestLog;
 use crate::wire::Exchange;
 
-/// Asked by s3s once the signature is checked and the operation known.
+/// The gate, which s3s asks once the signature is checked and the operation known.
 pub(crate) struct Gate {
     faults: FaultPlan,
     log: RequestLog,
@@ -43,7 +43,7 @@ impl S3Auth for OneKey {
         if access_key == self.access_key {
             return Ok(self.secret_key.clone());
         }
-        // In S3's words: clients look for newer keys when they hear them.
+        // The words are S3's: clients look for newer keys when they read them.
         Err(S3Error::with_message(S3ErrorCode::InvalidAccessKeyId, "The access key is not known here."))
     }
 }
@@ -90,7 +90,7 @@ impl S3Access for Gate {
     }
 }
 
-/// An error that a fault asked for.
+/// The error that a fault asks for.
 fn ordered(status: u16, code: &str) -> S3Error {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     named(status, code, "A fault asked for this error.")

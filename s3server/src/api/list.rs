@@ -12,7 +12,7 @@ use super::{Answer, Folder};
 use crate::store::Entry;
 use crate::store::list::{From, Item, Page, Query};
 
-/// S3's limit of one page, and what a page has when the request does not say.
+/// S3's limit of one page, and the size of a page when the request names none.
 const PAGE_MAX: usize = 1000;
 /// Characters that S3 leaves as they are under `encoding-type=url`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'*');

@@ -34,7 +34,7 @@ use crate::wire::Exchange;
 pub(crate) struct Folder {
     store: Arc<Store>,
     pool: Arc<Pool>,
-    /// Whether it behaves as S3 also where that is harder on clients.
+    /// Whether the server behaves as S3 also where that is harder on clients.
     strict: bool,
     policy: Policy,
 }
@@ -44,7 +44,7 @@ impl Folder {
         Self { store, pool: Arc::default(), strict, policy }
     }
 
-    /// Runs what may wait for the disk on a thread that may.
+    /// Runs work that may wait for the disk on a thread for blocking work.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store) -> store::Result<T> + Send + 'static,

@@ -169,14 +169,14 @@ impl Folder {
         let wanted = parts.into_iter().map(wanted_part).collect::<S3Result<Vec<_>>>()?;
         let (bucket, key, id) = (input.bucket.clone(), input.key.clone(), input.upload_id);
         let before = self.before(&*self.store.bucket(&bucket).map_err(to_s3)?, &key, &if_);
-        // Strict: an upload that was completed is gone, and only a HEAD says what became of it.
+        // In strict mode a completed upload is unknown, and only a HEAD of the object shows the outcome.
         let remembers = !self.strict;
         let meta = self
             .blocking(move |store| {
                 let done = || completed_before(store, &bucket, &key, &id).filter(|_| remembers);
                 match store.upload(&bucket, &key, &id) {
                     Ok(upload) => {
-                        // One after the other: a second Complete beside the first would make a second object.
+                        // Completes of one upload run one after the other: two at once would make two objects.
                         let _turn = upload.completing();
                         if let Some(meta) = done() {
                             return Ok(meta);
@@ -441,12 +441,12 @@ fn wanted_part(part: CompletedPart) -> S3Result<Wanted> {
     })
 }
 
-/// Whether the object's checksum is to be one of its bytes: always for CRC64NVME, never for SHA, else on request.
+/// Whether the object's checksum is computed over its bytes: always for CRC64NVME, never for SHA, else on request.
 fn full_object(algorithm: Option<Algorithm>, kind: Option<&str>) -> S3Result<bool> {
     let Some(algorithm) = algorithm else {
         return Ok(false);
     };
-    // S3 and some clients write it in lower case, too.
+    // S3 and some clients write the type in lower case, too.
     match (algorithm, kind.map(str::to_ascii_uppercase).as_deref()) {
         (Algorithm::Crc64Nvme, None | Some("FULL_OBJECT")) => Ok(true),
         (_, None) => Ok(false),

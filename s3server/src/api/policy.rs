@@ -33,7 +33,7 @@ impl Policy {
         if hidden { Err(denied()) } else { Ok(()) }
     }
 
-    /// The answer to a read that failed: whether a key exists is not said.
+    /// The answer to a read that failed: a 403 does not say whether the key exists.
     pub(super) fn of_read(&self, error: S3Error) -> S3Error {
         if self.0.is_some() && *error.code() == S3ErrorCode::NoSuchKey { denied() } else { error }
     }

@@ -19,7 +19,7 @@ use super::meta::{Identity, Meta};
 use super::staged::Staged;
 use super::walk;
 
-/// A reader that meets a file being replaced looks again this often.
+/// How often a reader looks again if the file is being replaced.
 const OPEN_ATTEMPTS: usize = 8;
 
 /// The condition on the stored object before it is replaced or deleted.
@@ -125,7 +125,7 @@ impl Bucket {
                     return Ok((file, entry));
                 }
             }
-            // Nothing there, replaced meanwhile, or changed by hand: compare under the lock, then open again.
+            // The file is missing, was replaced meanwhile, or was changed by hand: compare under the lock, then open again.
             if self.current(&mut self.lock(), key)?.is_none() {
                 return Err(Error::NoSuchKey);
             }
@@ -232,7 +232,7 @@ impl Bucket {
         absent_is_fine(fs::remove_dir_all(&self.escaped)).map_err(Error::io("remove the escaped names"))
     }
 
-    /// The index's entry of a key after comparing it with the file: one stat. What was changed by hand is adopted.
+    /// The index's entry of a key, compared with the file by one stat. A change by hand is adopted.
     fn current(&self, state: &mut State, key: &str) -> Result<Option<Arc<Entry>>> {
         let known = state.index.get(key.as_bytes()).cloned();
         if known.is_none() && keys::plain_path(key).is_none() {
@@ -263,7 +263,7 @@ impl Bucket {
     }
 }
 
-/// Entries whose metadata was written by us: that of other files is derived anew at each start.
+/// Entries whose metadata the server wrote. The metadata of other files is derived anew at each start.
 fn journalled(index: &Sorted<Arc<Entry>>) -> impl Iterator<Item = (&str, Identity, &Meta)> {
     index
         .iter()

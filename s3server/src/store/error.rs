@@ -2,10 +2,10 @@
 
 use std::io;
 
-/// The answer of this room.
+/// The result of calls of this room.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// One table turns these into S3 error codes: `api/error.rs`.
+/// The errors of the store. `api/error.rs` turns them into S3's error codes.
 #[derive(Debug)]
 pub(crate) enum Error {
     NoSuchBucket,
@@ -35,7 +35,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Says what was tried.
+    /// Makes an error of the disk that says what was tried.
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }

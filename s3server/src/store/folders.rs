@@ -144,7 +144,7 @@ impl Folders {
         Ok(())
     }
 
-    /// Takes out of the index what a folder no longer holds.
+    /// Removes files from the index that a folder no longer holds.
     fn drop_vanished(
         &mut self,
         folder: &str,
@@ -178,7 +178,7 @@ impl Folders {
         gone.iter().for_each(|f| self.forget(f, index));
     }
 
-    /// A folder is gone, with all that was in it.
+    /// Forgets a folder that is gone, with all that was in it.
     fn forget(&mut self, folder: &str, index: &mut Index) {
         self.forget_folders(folder);
         let range = folder.as_bytes().to_vec().into_boxed_slice()..;
@@ -253,7 +253,7 @@ impl Folders {
                     if !is_real_folder(&root.join(part))? {
                         return Ok(false);
                     }
-                    // Made by hand and not read yet.
+                    // A user made this folder, and the server has not read it yet.
                     self.known.insert(part.to_owned(), None);
                 }
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {
@@ -268,7 +268,7 @@ impl Folders {
         Ok(true)
     }
 
-    /// Like [`Self::make`], without what was known.
+    /// Makes a folder as [`Self::make`] does, and asks the disk instead of the known folders.
     fn make_checked(&mut self, root: &Path, folder: &str) -> io::Result<bool> {
         for (at, _) in folder.match_indices('/') {
             let part = &folder[..=at];
@@ -340,7 +340,7 @@ fn parent(path: &str) -> &str {
 
 /// A real folder's modification time; `None` when there is none.
 fn folder_stamp(root: &Path, folder: &str) -> io::Result<Option<i64>> {
-    // Without the slash at its end, lest a link be followed.
+    // The path has no slash at its end, so that a link is not followed.
     let stat = vanished(fs::symlink_metadata(root.join(folder.trim_end_matches('/'))))?;
     Ok(stat.filter(fs::Metadata::is_dir).map(|s| s.mtime() * 1_000_000_000 + s.mtime_nsec()))
 }

@@ -57,7 +57,7 @@ impl Journal {
         }
         let mut file = OpenOptions::new().create(true).append(true).open(path)?;
         if text.last().is_some_and(|&b| b != b'\n') {
-            // A crash cut the last line short: the next one must not be glued to it.
+            // A crash cut the last line short: the next line must begin on its own.
             file.write_all(b"\n")?;
         }
         Ok((Self { path: path.to_owned(), file, lines }, remembered))

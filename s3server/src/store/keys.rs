@@ -12,9 +12,9 @@ const NAME_MAX: usize = 255;
 const PIECE: usize = 200;
 /// The bytes that an escaped name escapes.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
-/// Ends the last piece, which is the file. Not in the escape's alphabet.
+/// The mark at the end of the last piece, which is the file. The escape's alphabet lacks it.
 const FILE_MARK: char = '=';
-/// Ends every other piece, which is a folder. Not in the escape's alphabet.
+/// The mark at the end of every other piece, which is a folder. The escape's alphabet lacks it.
 const FOLDER_MARK: char = '+';
 /// Longest key, in bytes of UTF-8.
 pub(crate) const KEY_MAX: usize = 1024;
@@ -63,7 +63,7 @@ pub(crate) fn key_of_escaped(path: &str) -> Option<String> {
     escaped.push_str(file.strip_suffix(FILE_MARK)?);
 
     let key = percent_decode_str(&escaped).decode_utf8().ok()?.into_owned();
-    // One spelling per key: anything else under the folder was not put there by us.
+    // A key has one spelling: the server did not make files of other names under this folder.
     (key.len() <= KEY_MAX && escaped_path(&key) == path).then_some(key)
 }
 

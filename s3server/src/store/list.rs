@@ -10,7 +10,7 @@ pub(crate) type Sorted<T> = BTreeMap<Box<[u8]>, T>;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Query {
     pub(crate) prefix: String,
-    /// Empty for none.
+    /// The delimiter; empty for none.
     pub(crate) delimiter: String,
     pub(crate) from: From,
     /// The most keys and common prefixes together.

@@ -39,7 +39,7 @@ pub(crate) use error::{Error, Result};
 pub(crate) use staged::Staged;
 pub(crate) use upload::{NewUpload, Upload, Wanted, append};
 
-/// Escaped names are up to 3 KiB long and Linux takes paths of 4 KiB.
+/// The longest path of the root: escaped names are up to 3 KiB long and Linux takes paths of 4 KiB.
 const ROOT_PATH_MAX: usize = 512;
 
 /// A folder that is served.
@@ -59,7 +59,8 @@ struct Lock(File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Said, not left to the last close: a program that this process starts has the file open, too, until it executes.
+        // The lock is released by a call and not by the last close: a program that this process starts has the file open, too, until it
+        // executes.
         let _ = rustix::fs::flock(&self.0, rustix::fs::FlockOperation::Unlock);
     }
 }
@@ -195,7 +196,7 @@ impl Store {
             return absent_is_fine(fs::remove_file(path)).map_err(writing());
         };
         let text = serde_json::to_vec(&tags).map_err(|e| writing()(io::Error::from(e)))?;
-        // Renamed into place: a reader finds the old tags or the new ones.
+        // The file is renamed into place, so that a reader finds the old tags or the new ones.
         let fresh = self.hidden.join("staged").join(self.marks.next());
         fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, path)).map_err(writing())
     }
@@ -228,7 +229,7 @@ impl Store {
         Ok(upload)
     }
 
-    /// An upload under way, by all its names.
+    /// The upload under way with this bucket, key and id.
     pub(crate) fn upload(&self, bucket: &str, key: &str, id: &str) -> Result<Arc<Upload>> {
         let uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
         let found = uploads.get(id).filter(|u| u.bucket() == bucket && u.key() == key);

@@ -11,7 +11,7 @@ use super::meta::Identity;
 #[derive(Debug)]
 pub(crate) struct Staged {
     file: Arc<File>,
-    /// Empty once the file was moved to where it belongs.
+    /// The file's path; empty once the file was moved to its final place.
     path: PathBuf,
 }
 
@@ -34,7 +34,7 @@ impl Staged {
         &self.path
     }
 
-    /// The file has its name now and stays.
+    /// Notes that the file was moved and stays.
     pub(super) fn moved(mut self) {
         self.path = PathBuf::new();
     }

@@ -56,7 +56,7 @@ pub(crate) struct Upload {
 struct Parts {
     stored: BTreeMap<u16, Part>,
     journal: Journal,
-    /// Set when the folder is being removed: a part that comes later is refused.
+    /// Whether the folder is being removed: later parts are refused.
     ended: bool,
 }
 
@@ -143,7 +143,7 @@ impl Upload {
         UNIX_EPOCH + std::time::Duration::from_millis(self.initiated_ms)
     }
 
-    /// Held by the request that makes the object.
+    /// The lock that the request holds which makes the object.
     pub(crate) fn completing(&self) -> MutexGuard<'_, ()> {
         self.completing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -236,7 +236,7 @@ pub(crate) fn append(from: &File, from_at: u64, to: &File, to_at: u64, size: u64
         copy(from, data.start, to, to_at + (data.start - from_at), data.end - data.start)?;
         at = data.end;
     }
-    // A hole at the end has no byte that would make the file so long.
+    // A hole at the end copies no byte, so the length is set here.
     if from.metadata()?.len() < end {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }

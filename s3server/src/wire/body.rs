@@ -84,7 +84,7 @@ pub(super) struct Outbound {
     line: Arc<Line>,
     /// Bytes given to hyper.
     sent: u64,
-    /// Taken from the inner body, not given to hyper yet.
+    /// Bytes taken from the inner body and not yet given to hyper.
     held: Bytes,
     stalled: Option<Pin<Box<Sleep>>>,
     length: u64,
@@ -98,7 +98,7 @@ impl Outbound {
         Self { inner, effects, line, sent: 0, held: Bytes::new(), stalled: None, length }
     }
 
-    /// Carries out what strikes exactly here. Ready(true) when the body goes on.
+    /// Carries out the effects at this offset. `Ready(true)` when the body goes on.
     fn poll_effect(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         if let Some(stalled) = &mut self.stalled {
             ready!(stalled.as_mut().poll(cx));

@@ -20,7 +20,7 @@ pub(super) enum Cut {
     Reset = 2,
 }
 
-/// The words that the two ends of one connection, hyper's and a body's, tell each other.
+/// The state that the two ends of one connection share: hyper's end and a body's.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     cut: AtomicU8,
@@ -48,7 +48,7 @@ impl Line {
         self.cut.load(Ordering::Relaxed) == Cut::Reset as u8
     }
 
-    /// Ready once all that was given to hyper before is with the kernel.
+    /// Ready once the kernel has all bytes that hyper got before.
     pub(super) fn poll_flushed(&self, cx: &Context<'_>) -> Poll<()> {
         let mut flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Flushing::Done = *flushing {

@@ -27,12 +27,12 @@ use crate::requests::RequestLog;
 
 /// hyper reads requests in pieces of up to this size and holds as much of an answer.
 const BUFFER: usize = 1 << 20;
-/// A head that takes longer is not coming.
+/// The limit for a request's head.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
 /// The pause after a failed accept (no file descriptors left): time for connections to end.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// One request and what becomes of it; travels in the request's extensions.
+/// One request and the faults that strike it. Stands in the request's extensions.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange(Arc<Inner>);
 
@@ -43,7 +43,7 @@ struct Inner {
 }
 
 impl Exchange {
-    /// Says, once, what strikes this request.
+    /// Sets, once, the faults that strike this request.
     pub(crate) fn strike(&self, struck: Struck) {
         let _ = self.0.struck.set(struck);
     }
@@ -76,7 +76,7 @@ impl std::fmt::Display for HungUp {
 
 impl std::error::Error for HungUp {}
 
-/// Accepts connections until the future is dropped; they end with it.
+/// Accepts connections until the future is dropped; the connections end with the future.
 pub(crate) async fn accept(listener: TcpListener, service: S3Service, log: RequestLog) -> Infallible {
     let mut connections = JoinSet::new();
     loop {

@@ -11,7 +11,7 @@ pub(super) fn concerns_document(effect: &Effect) -> bool {
     matches!(effect, Effect::Entry { .. } | Effect::Root { .. })
 }
 
-/// Changes the headers of a success. What can't stand in a header leaves it as it was.
+/// Changes the headers of a success. A value that can't stand in a header changes nothing.
 pub(super) fn change_headers(headers: &mut HeaderMap, effects: &[Effect]) {
     for effect in effects {
         match effect {
@@ -50,7 +50,7 @@ fn spelled(etag: &str, form: EtagForm) -> String {
     }
 }
 
-/// The document of an answer with its entries and its root changed; its length may be another one then.
+/// Changes the entries and the root of an answer's document. Removes Content-Length, since the document's length may change.
 pub(super) fn change_document(headers: &mut HeaderMap, document: &[u8], effects: &[Effect]) -> Vec<u8> {
     headers.remove(CONTENT_LENGTH);
     let mut text = String::from_utf8_lossy(document).into_owned();

@@ -30,9 +30,9 @@ const SLOW_DOWN: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Cod
 struct Piece {
     due: Instant,
     bytes: Vec<u8>,
-    /// Made here, not by the store.
+    /// Whether the proxy made these bytes, and not the store.
     is_ours: bool,
-    /// The sender closed its end behind these bytes.
+    /// Whether the sender closed its end behind these bytes.
     is_last: bool,
     _place: OwnedSemaphorePermit,
 }
@@ -56,7 +56,7 @@ impl Line {
         let places = Arc::clone(&self.places).acquire_many_owned(weight as u32).await;
         let place = places.expect("the places are never closed");
         let piece = Piece { due: Instant::now() + latency / 2, bytes, is_ours, is_last, _place: place };
-        // The receiver may have ended: then nobody is there to miss it.
+        // If the receiver has ended, nobody misses the piece.
         let _ = self.pieces.send(piece).await;
     }
 }
@@ -92,7 +92,7 @@ pub(super) async fn carry(
         () = refused => Err(reset()),
     };
     if ended.is_err() {
-        // Closing then sends RST instead of FIN. It fails where the client is gone already.
+        // Closing then sends RST instead of FIN. The call fails if the client is gone already.
         let _ = client.set_zero_linger();
     }
 }
@@ -123,7 +123,7 @@ impl Flow {
 
     async fn changed(&mut self) {
         if self.state.changed().await.is_err() {
-            // The proxy is going: the runtime drops us.
+            // The proxy ends: the runtime drops this future.
             pending::<()>().await;
         }
     }
@@ -145,7 +145,7 @@ impl Flow {
         let now = self.open().await;
         let n = from.read(&mut buffer[..link::piece(now.weather.rate)]).await?;
         link.pass(n, &mut self.state).await;
-        // Asked again: a black hole swallows what was being read when it opened.
+        // The weather is asked again: a black hole keeps bytes whose read began before it.
         self.open().await;
         Ok(n)
     }

@@ -13,7 +13,7 @@ pub(super) const PIECE_MAX: usize = 16 << 10;
 /// The time that an idle link, or a late machine, may make up for.
 const CREDIT: Duration = Duration::from_millis(20);
 
-/// The resolution of the machine's timers: a shorter wait is none.
+/// The resolution of the machine's timers: shorter waits are left out.
 const SLACK: Duration = Duration::from_millis(1);
 
 /// The time at which the link is free again. The lock is handed over in order, and each holder sends one piece: so connections that

@@ -35,7 +35,7 @@ const BACKLOG: u32 = 1024;
 /// How long a connect to our own full listener may take before it counts as unanswered.
 const NO_ANSWER: Duration = Duration::from_millis(100);
 
-/// A listener on loopback whose connections lead to a store. Dropped, it closes all of them.
+/// A listener on loopback whose connections lead to a store. Dropping it closes all connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -56,7 +56,7 @@ pub struct Counts {
     pub bytes_down: u64,
     /// Requests over plain HTTP whose head was seen, refused ones included.
     pub requests: u64,
-    /// Requests that were answered 503 here.
+    /// Requests that the proxy answered with 503.
     pub requests_refused: u64,
     /// Bits that were flipped.
     pub bits_flipped: u64,
@@ -86,7 +86,7 @@ struct AtomicCounts {
     bits_flipped: AtomicU64,
 }
 
-/// The weather, and what it did that lasts.
+/// The weather, and its lasting effects.
 #[derive(Clone, Debug, Default)]
 struct State {
     weather: Arc<Weather>,
@@ -233,7 +233,8 @@ async fn serve(
         let State { weather, generation, .. } = state.borrow_and_update().clone();
         if weather.passage == Passage::Refused {
             if let Some(listener) = open.take() {
-                // Said, not left to the last close: a child that a test starts has it open, too, until it executes.
+                // The listener is shut down by a call and not by the last close: a child that a test starts has the socket open, too, until
+                // it executes.
                 rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).expect("end a listener");
             }
         } else if open.is_none() {

@@ -51,7 +51,7 @@ impl Requests {
                     let held = head.len();
                     head.extend_from_slice(bytes);
                     let read = Head::read(&head);
-                    // The held bytes were no whole head, so this one ends in these.
+                    // The held bytes were no whole head, so the head ends in the new bytes.
                     bytes = if let Read::Whole(parsed) = &read { &bytes[parsed.len - held..] } else { &[] };
                     match read {
                         Read::More => State::Head(head),
@@ -98,7 +98,7 @@ enum Read {
     Whole(Head),
 }
 
-/// The fields of a head that matter here.
+/// The fields of a head that the proxy needs.
 struct Head {
     len: usize,
     body: u64,

@@ -9,10 +9,10 @@ use std::time::Instant;
 use super::*;
 use crate::{DeadPort, until};
 
-/// A wait that shows nothing if it is too short: what must not come can't come later either.
+/// The time for which tests look whether nothing comes. If it is too short, a test may miss an error, but never fails wrongly.
 const A_MOMENT: Duration = Duration::from_millis(100);
 
-/// Nothing takes so long; a read that does fails its test.
+/// The limit of one read; a read that takes longer fails its test.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A server that does this with each connection.
@@ -29,7 +29,7 @@ fn server(each: impl Fn(TcpStream) + Send + Sync + 'static) -> SocketAddr {
     address
 }
 
-/// Sends back what it gets.
+/// A server that sends back what it gets.
 fn echo() -> SocketAddr {
     server(|mut stream| {
         let mut back = stream.try_clone().unwrap();
@@ -38,7 +38,7 @@ fn echo() -> SocketAddr {
     })
 }
 
-/// Sends zeros as long as they are taken.
+/// A server that sends zeros until its client is gone.
 fn source() -> SocketAddr {
     server(|mut stream| while stream.write_all(&[0; 4096]).is_ok() {})
 }
@@ -155,7 +155,7 @@ fn half_open_connections_stay_dead_and_new_ones_work() {
     assert!(is_silent(&mut old));
 }
 
-/// Answers each request with its number on this connection.
+/// A server that answers each request with its number on the connection.
 fn counting() -> SocketAddr {
     server(|mut stream| {
         let mut seen = Vec::new();

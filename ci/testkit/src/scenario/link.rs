@@ -38,7 +38,7 @@ fn timed(
     (Timed { link_s: (moved() - before) as f64 / rate as f64, wall: started.elapsed() }, result)
 }
 
-/// Ends the readers, also when the scenario panics.
+/// Ends the readers when dropped, also if the scenario panics.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -69,7 +69,7 @@ pub fn among_readers(place: Scene<'_>, rate: u64) -> (Outcome, [Timed; 2]) {
         let ends = Ends(enough);
         let readers: Vec<_> =
             large.iter().map(|file| (file, scope.spawn(move || file.read_until(place, enough)))).collect();
-        // Past their first bytes: all of them read ahead.
+        // The readers are past their first bytes: all of them read ahead.
         until("the link is full of bulk", || place.proxy.counts().bytes_down - before > READERS * MIB);
         let (listed, result) = timed(place, rate, || list(place, "dir", NAMES as usize));
         outcome.add("ls", result);

@@ -47,7 +47,7 @@ impl Scene<'_> {
 /// The results of the operations: reads of whole files, writes with `fsync`, `stat`, `ls`.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// How many there were.
+    /// The number of operations.
     pub operations: usize,
     /// Operations that failed: what was done, on what, and the error.
     pub errors: Vec<String>,

@@ -13,27 +13,27 @@ use crate::until;
 const TRANSFER: u64 = 24 * MIB;
 /// The size of a small file.
 const SMALL: u64 = 4_000;
-/// Read while answers break off.
+/// The size of the file that is read while answers break off.
 const BROKEN: u64 = 64 * MIB;
 /// Bytes a second before the outage: slow enough that all transfers are under way when the store goes.
 const RATE_BEFORE: u64 = 20_000_000;
 /// Small files read while one request in ten is refused.
 const CATS: u64 = 50;
 
-/// A way of being away.
+/// A kind of outage.
 #[derive(Clone, Debug)]
 pub struct Outage {
     /// The name in tables and commands.
     pub name: &'static str,
-    /// While it lasts.
+    /// The weather during the outage.
     pub during: Weather,
     /// The weather after the outage.
     pub after: Weather,
 }
 
 impl Outage {
-    /// All ways: connections are refused; each request is answered 503; silence, in which what was sent is lost, so that the
-    /// connections of that time stay dead afterwards.
+    /// All kinds: connections are refused; each request is answered 503; silence, in which sent bytes are lost, so that connections of that
+    /// time stay dead afterwards.
     pub fn all() -> [Self; 3] {
         let clear = Weather::clear;
         [

@@ -13,7 +13,7 @@ const PIECE: usize = 256 << 10;
 /// The outcome of an operation that failed.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// The file system said so.
+    /// The file system reported an error.
     Failed(io::Error),
     /// Wrong bytes without an error.
     Wrong(String),
@@ -38,7 +38,7 @@ impl Known {
         Self { name: name.into(), content, len }
     }
 
-    /// Puts it into the store, before any mount looks at it.
+    /// Puts the file into the store, before any mount looks at it.
     ///
     /// # Panics
     /// The folder can't be written.
@@ -58,23 +58,23 @@ impl Known {
         Ok(())
     }
 
-    /// Reads it to its end.
+    /// Reads the file to its end.
     pub(super) fn read(&self, place: Scene<'_>) -> Result<(), Trouble> {
         self.read_from(place, &place.mount.join(&self.name), &AtomicBool::new(false))
     }
 
-    /// The same; `enough` ends it earlier.
+    /// Reads the file to its end, or until `enough` is set.
     pub(super) fn read_until(&self, place: Scene<'_>, enough: &AtomicBool) -> Result<(), Trouble> {
         self.read_from(place, &place.mount.join(&self.name), enough)
     }
 
-    /// Creates and writes it; stored when this returns.
+    /// Creates and writes the file, which is stored when this returns.
     pub(super) fn write(&self, place: Scene<'_>) -> Result<(), Trouble> {
         let mut file = File::create_new(place.mount.join(&self.name))?;
         self.write_to(place, &mut file)?;
         file.sync_all()?;
         drop(file);
-        // Past the mount: what counts is in the store.
+        // The bytes are read from the store's folder and not through the mount: they must be stored.
         let stored = self.read_from(place, &place.folder.join(&self.name), &AtomicBool::new(false));
         stored.map_err(|trouble| match trouble {
             Trouble::Failed(error) => {

@@ -2,7 +2,8 @@
 //! messages.
 //!
 //! It uses the system bus: on systemd's own socket, answers carry a sender that the library does not accept as a name. One connection
-//! serves all calls; if the bus closes it, the next call makes a new one. Signals only wake waiters, which then ask, so none is missed.
+//! serves all calls; if the bus closes it, the next call makes a new one. Signals only wake waiters, which then ask systemd, so that no
+//! change is missed.
 //!
 //! Never here: the purpose of a unit.
 
@@ -32,9 +33,9 @@ const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
 /// The most signals that may wait to be read; with more, the connection waits.
 const SIGNALS: usize = 4096;
-/// The limit of one call: systemd answers within milliseconds, so after this time it hangs.
+/// The limit of one call. systemd answers within milliseconds, so a call that takes longer hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-/// How often a waiter asks without a signal. Doubled, it waits twice as long after a signal was lost with its connection.
+/// How often a waiter asks without a signal. Doubled, a waiter waits twice as long after a signal was lost with the connection.
 const ASK_EVERY: Duration = Duration::from_secs(2);
 /// The time in which a systemd that starts anew is back on the bus.
 const BACK_SOON: Duration = Duration::from_secs(1);
@@ -50,7 +51,7 @@ pub(super) enum State {
     Changing,
     /// The unit ended; with its last words.
     Ended(String),
-    /// systemd does not know it.
+    /// systemd does not know the unit.
     Unknown,
 }
 
@@ -185,7 +186,7 @@ impl Manager {
         }
     }
 
-    /// Stops a unit, if it runs, and forgets it. It waits for the end until the deadline.
+    /// Stops a unit, if it runs, and makes systemd forget it. Waits for the end until the deadline.
     pub(super) async fn stop(&self, unit: &str, deadline: Instant) {
         match self.call(MANAGER_PATH, MANAGER, "StopUnit", &(unit, "replace")).await {
             Ok(_) => {
@@ -277,7 +278,7 @@ impl Manager {
         }
     }
 
-    /// A call that meets a closed connection is made once more over a new one.
+    /// Calls systemd. A call that meets a closed connection is made once more over a new one.
     async fn call<B>(&self, path: &str, interface: &str, method: &str, body: &B) -> zbus::Result<Message>
     where
         B: serde::Serialize + zbus::wire::DynamicType + Sync,

@@ -69,7 +69,7 @@ impl Config {
     }
 }
 
-/// Mounts through the node's systemd. Mounts stay when it is dropped.
+/// Mounts through the node's systemd. Mounts stay when this mounter is dropped.
 #[derive(Debug)]
 pub struct SystemdMounter(Arc<Node>);
 
@@ -93,7 +93,7 @@ impl SystemdMounter {
         })))
     }
 
-    /// The files of its mounts.
+    /// The files of this mounter's mounts.
     pub(super) fn files(&self) -> HostFiles {
         self.0.files.clone()
     }
@@ -163,14 +163,15 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the target is mounted and stays so; its engine then has fresh keys. A dead mount is left, and the new one is laid over it.
+    /// Whether the target is mounted and stays mounted; the mount's engine then has fresh keys. A dead mount is left, and the new mount is
+    /// laid over it.
     async fn is_served(&self, request: &MountRequest, target: &Target) -> Result<bool> {
         let (mounts, path) = (table()?, target.path());
         let Some(mount) = mounts.at(path) else { return Ok(false) };
         check_ours(mount)?;
         let sources = comm::sources(&self.config.kubelet);
         if let Some(pod) = mounts.source_of(mount, &sources) {
-            // A driver with Mountpoint Pods made this mount; its keys are in that pod, and this mounter does not refresh them.
+            // A driver with Mountpoint Pods made this mount. The mount's keys are in that pod, and this mounter does not refresh them.
             tracing::warn!("{} is bound to {}: restart its workload", path.display(), pod.point.display());
         } else {
             self.files.write_keys(request)?;
@@ -216,7 +217,7 @@ impl Node {
         served
     }
 
-    /// The unit, and the files that its engine needs.
+    /// Makes the unit, and the files that the unit's engine needs.
     fn unit(&self, request: &MountRequest, target: &Path) -> Result<Unit> {
         let profile = self.files.write_keys(request)?;
         let leads = profile.as_ref().map(|profile: &Profile| profile.env(self.files.directory()));

@@ -192,7 +192,7 @@ fn a_mount_outlives_its_driver_and_the_next_driver_refreshes_it() {
             assert_eq!(hello(&target).unwrap(), "from the bucket");
             let mut rotated = home.request("u1");
             rotated.credentials.as_mut().unwrap().access_key_id = "rotated".into();
-            // Options that no new mount could have do not keep new keys from it.
+            // Options that a new mount may not have do not keep new keys from a mount that exists.
             rotated.unusable = Some("a typo".into());
             anew.mount(rotated).await.unwrap();
             assert!(fs::read_to_string(&keys).unwrap().contains("rotated"));
@@ -481,13 +481,13 @@ fn a_systemd_mount_outlives_the_upgrade_to_mountpoint_pods_until_its_pod() {
             assert!(fs::read_to_string(&keys).unwrap().contains("rotated"), "it is refreshed");
             assert_eq!(std::io::read_to_string(&reader).unwrap(), "from the bucket", "a reader goes on");
             upgraded.mount(home.request("u1")).await.unwrap();
-            // A crash is still systemd's to mend.
+            // After a crash, systemd still starts the engine again.
             drop(reader);
             kill(pid(&target));
             until("systemd starts the engine again", || hello(&target).is_ok());
             assert!(keys.exists(), "no sweep takes the keys of a mount");
 
-            // The pod ends, and with it what systemd made.
+            // The pod ends, and with the pod the unit.
             upgraded.unmount(&target).await.unwrap();
             until("its engine, keys and cache are gone", || units().is_empty() && home.files().is_empty());
             assert!(!target.exists());
@@ -524,7 +524,7 @@ fn without_a_reconciler_systemd_mounts_and_a_later_pod_takes_nothing() {
             let error = driver.mount(token).await.unwrap_err();
             assert!(error.to_string().contains("authenticationSource: pod"), "what it can't honour: {error}");
 
-            // Back, and it knows nothing of this mount.
+            // The reconciler is back, and knows nothing of this mount.
             server.leases().put("scality-csi-controller", lease("2025-06-01T11:00:00.000000Z"));
             server.pods().put("mp-1", mountpoint_pod("mp-1", "pod-uid", "n", "Running"));
             server.attachments().put("a", attachment("a", "n", "pv", &[("mp-1", "u1")]));

@@ -12,13 +12,15 @@ use super::super::MountRequest;
 use super::super::host_files;
 use crate::contract::restart::can_outlive;
 
-/// Most restarts of a crashed engine by systemd. After them the next publish of its target starts it, and removes all dead mounts but the lowest.
+/// Most restarts of a crashed engine by systemd. After these the next publish of the target starts the engine, and removes all dead mounts
+/// but the lowest.
 const RESTARTS_MAX: u32 = 5;
-/// The time in which restarts are counted, if the next engine goes on with the mount. Doubled, a mount whose engines die slowly is given up; halved,
-/// an engine that can't live is started more often. If the mount ends with its engine, each restart leaves a dead mount below, so all of them count.
+/// The time in which restarts are counted, if the next engine goes on with the mount. Doubled, a mount whose engines die slowly is given
+/// up; halved, an engine that can't live is started more often. If the mount ends with the engine, each restart leaves a dead mount below
+/// the new one, so all restarts count.
 const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
-/// The time from a crash to the new start. Longer keeps readers of the mount without it; shorter, and a store that makes engines crash is asked
-/// more often.
+/// The time from a crash to the new start. Doubled, readers of the mount wait twice as long; halved, a store that makes engines crash gets
+/// twice the requests.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// The time from a crash to the new start, if readers wait for the next engine.
 const GO_ON_AFTER: Duration = Duration::from_millis(100);
@@ -62,7 +64,7 @@ impl Unit {
         let engine = self.engine.to_string_lossy().into_owned();
         let mut line = vec![engine.clone()];
         line.extend(self.arguments(request));
-        // systemd puts variables into the words of a command, and takes two of these for one.
+        // systemd replaces `$NAME` in the words of a command, and takes `$$` for one `$`.
         let line: Vec<_> = line.iter().map(|word| word.replace('$', "$$")).collect();
         let environment: Vec<_> = self.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let text = |text: &str| Variant::from(text.to_owned());
@@ -75,10 +77,10 @@ impl Unit {
         let description = format!("bucket {} of volume {}", request.bucket, request.volume);
         vec![
             ("Description", text(&description)),
-            // The engine says when the bucket is mounted, or why it is not, and that is the unit's status.
+            // The engine says when the bucket is mounted, or why not. systemd shows these words as the unit's status.
             ("Type", text("notify")),
             ("NotifyAccess", text("main")),
-            // The last word: whether a failure of this command is not a failure of the unit.
+            // The value `false` says that a failure of this command is a failure of the unit.
             ("ExecStart", Variant::from(vec![(engine, line, false)])),
             ("Environment", Variant::from(environment)),
             ("StandardOutput", text("journal")),
@@ -87,7 +89,8 @@ impl Unit {
             ("LimitNOFILE", Variant::from(OPEN_FILES_MAX)),
             ("TimeoutStartUSec", micros(self.start_within)),
             ("TimeoutStopUSec", micros(STOP_WITHIN)),
-            // By a signal or a panic, not after an error that it named: the next publish of the target tries that again.
+            // systemd restarts an engine that ended by a signal or a panic, but not one that named an error: the next publish of the target
+            // tries again.
             ("Restart", text("on-abnormal")),
             ("RestartUSec", after),
             ("StartLimitIntervalUSec", within),
@@ -106,7 +109,7 @@ impl Unit {
         if let Some(bundle) = &self.extra_ca_bundle {
             args.push(format!("--extra-ca-bundle={}", bundle.display()));
         }
-        // This target has a mount to itself.
+        // The mount serves this target alone, so that the access of the target is that of the mount.
         if (request.read_only || request.source_read_only) && !args.iter().any(|arg| arg == "--read-only") {
             args.push("--read-only".to_owned());
         }

@@ -120,7 +120,7 @@ fn every_flag_of_aws_mount_s3_is_used_reported_or_refused_with_a_way_out() {
     let mut refused = Vec::new();
     for option in OF_AWS {
         let name = option.split(' ').next().unwrap();
-        // Flags that it needs beside it.
+        // Other flags without which the flag is refused.
         let with: &[&str] = match name {
             "max-cache-size" => &["cache"],
             "otlp-export-interval" => &["otlp-endpoint http://collector:4318"],
