@@ -21,7 +21,7 @@ use crate::floor::Pass;
 use crate::meter::own_cpu_s;
 use crate::pattern::{base_of, check};
 
-/// Random pages of the first file until time is up.
+/// Reads random pages of the first file until time is up.
 pub(super) fn random(job: &Job<'_>) -> anyhow::Result<Sample> {
     let program = std::env::current_exe()?;
     job.measure(|| {

@@ -13,7 +13,7 @@ const CLAIM_TESTS_PAGE: &str = "ci/tidy/claims.md";
 const SEEDS_PAGE: &str = "csi/seeds.md";
 const ACCEPTANCE_PAGE: &str = "csi/acceptance.md";
 const CODE_PAGE: &str = "ARCHITECTURE.md";
-/// A newcomer reads the whole page first.
+/// The limit of the page, which a newcomer reads first and whole.
 const CODE_PAGE_MAX_BYTES: usize = 12 << 10;
 /// The folder of the rooms. The page about the code leaves it out of their paths.
 const ROOMS: &str = "mountpoint/src/";

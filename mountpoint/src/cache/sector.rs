@@ -71,7 +71,7 @@ impl Sectors {
         Self(self.0 & !u64::MAX.checked_shl(others.0.trailing_zeros()).unwrap_or(0))
     }
 
-    /// Whether they lie side by side.
+    /// Whether the sectors of the set lie side by side.
     pub(super) fn is_row(self) -> bool {
         self.0.leading_zeros() + self.0.count_ones() + self.0.trailing_zeros() == u64::BITS || self.is_empty()
     }

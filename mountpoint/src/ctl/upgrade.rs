@@ -15,7 +15,7 @@ use crate::telemetry::{SocketFolder, UPGRADE};
 
 /// How long an engine may take to serve after the one before has gone: the new one has 10 s, then the one of before.
 const SERVES_WITHIN: Duration = Duration::from_secs(30);
-/// How long beside the wait for writers a mount may take to answer: the new program has 10 s to be asked.
+/// How long a mount may take to answer, beside the wait for writers: 10 s of it are for the check of the new program.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
 /// How often the mount is asked who serves it.
 const ASK_AGAIN: Duration = Duration::from_millis(20);

@@ -155,7 +155,7 @@ struct Context {
     generation: Option<u64>,
     started: Instant,
     attempt: u32,
-    /// The whole request was sent before, on a connection that broke without an answer, and sent again at once.
+    /// Whether the whole request was sent twice: the first connection broke without an answer.
     resent: bool,
     queued: Duration,
     metrics: Arc<Metrics>,

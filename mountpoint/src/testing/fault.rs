@@ -59,10 +59,10 @@ impl Op {
     }
 }
 
-/// One fault: calls of one operation that it strikes, and what becomes of them. Handed to
-/// [`MemoryClient::inject`](super::MemoryClient::inject) or [`hold`](super::MemoryClient::hold).
+/// One fault: the calls of one operation that it strikes, and the effect on them. [`MemoryClient::inject`](super::MemoryClient::inject) and
+/// [`hold`](super::MemoryClient::hold) take it.
 ///
-/// Without more words it strikes the first matching call, once.
+/// Without further methods the fault strikes the first matching call, once.
 ///
 /// ```
 /// use mountpoint::{s3::ErrorKind, testing::{FaultPlan, MemoryClient, Op}};
@@ -129,7 +129,7 @@ impl FaultPlan {
         self
     }
 
-    /// Never stops.
+    /// Strikes all matching calls from the first one on.
     pub fn always(self) -> Self {
         self.times(usize::MAX)
     }
@@ -154,7 +154,7 @@ impl FaultPlan {
         self
     }
 
-    /// One bit of this byte of the object is another one when it comes, if a GetObject brings it.
+    /// Flips one bit of the object's byte at this offset in the answer of a GetObject that contains the byte.
     pub fn flip(mut self, at: u64) -> Self {
         assert!(self.op == Op::GetObject, "only a GetObject brings bytes");
         self.flip = Some(at);
@@ -173,7 +173,7 @@ impl FaultPlan {
         (self, Gate(barrier))
     }
 
-    /// Counts the call if it is one of this plan's, and says whether it is struck.
+    /// Counts a call that matches the plan, and says whether the plan strikes it.
     pub(super) fn strikes(&mut self, op: Op, key: &str) -> bool {
         if self.op != op || self.key.as_ref().is_some_and(|part| !key.contains(part)) {
             return false;
@@ -199,7 +199,7 @@ impl Barrier {
     }
 }
 
-/// Holds calls back until the test lets them go: order without sleeping. Dropped, it opens.
+/// Holds calls back until the test lets them go, so that tests set an order without sleeping. Dropping the gate opens it.
 #[derive(Debug)]
 #[must_use = "dropping the gate opens it"]
 pub struct Gate(Arc<Barrier>);
@@ -217,7 +217,7 @@ impl Gate {
         self.0.passes.add_permits(1);
     }
 
-    /// Opens it for good.
+    /// Opens the gate for good.
     pub fn release(self) {}
 }
 

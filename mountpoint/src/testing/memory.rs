@@ -26,9 +26,9 @@ pub struct Settings {
     pub page_max: u16,
     /// A listing begins with the first key wherever a request lets it begin, as on some gateways.
     pub ignores_start_after: bool,
-    /// The parts that it takes, and says that it takes.
+    /// The limits of parts that the client reports and enforces.
     pub parts: PartLimits,
-    /// Tells the time of objects and of delays.
+    /// The clock for the times of objects and for delays.
     pub clock: Clock,
 }
 
@@ -73,7 +73,7 @@ struct State {
     store: Store,
     plans: Vec<FaultPlan>,
     log: Vec<Call>,
-    /// The store says checksums of whole objects, by this algorithm.
+    /// The algorithm of whole objects' checksums that the store reports; `None` if it reports none.
     sums: Option<ChecksumAlgorithm>,
 }
 
@@ -91,7 +91,7 @@ impl MemoryClient {
         Self(Arc::new(Inner { clock: settings.clock, parts: settings.parts, state }))
     }
 
-    /// The same bucket as the engine takes it.
+    /// The same bucket in the type that the engine takes.
     pub fn arc(&self) -> Arc<dyn ObjectClient> {
         Arc::new(self.clone())
     }
@@ -183,7 +183,7 @@ impl MemoryClient {
         self.0.state.lock().store.uploads("").into_iter().map(|u| u.upload).collect()
     }
 
-    /// Logs the call, asks the plans, waits where they say; then the effect, then the answer.
+    /// Logs the call, asks the fault plans, waits where they demand it, carries out the effect and then answers.
     async fn call<T>(&self, call: Call, effect: impl FnOnce(&mut Store, &Struck) -> Result<T>) -> Result<T> {
         let struck = self.strike(&call);
         for plan in &struck.0 {
@@ -231,7 +231,7 @@ impl Struck {
         plans.filter_map(|p| p.fail.clone()).next()
     }
 
-    /// The bytes of a range as they come.
+    /// The bytes of a range, with the flipped bits that the plans demand.
     fn flipped(&self, range: &Range<u64>, bytes: Bytes) -> Bytes {
         let mut came = bytes.to_vec();
         for at in self.0.iter().filter_map(|plan| plan.flip).filter(|at| range.contains(at)) {
@@ -292,7 +292,7 @@ impl ObjectClient for MemoryClient {
                     Ok((struck.flipped(&request.range, bytes), struck.broken()))
                 })
                 .await?;
-            // Outside of the store's lock: a block that gets full is handed out from within `put`.
+            // The bytes are put outside of the store's lock, because `put` hands out each full block.
             let came = broken.as_ref().map_or(bytes.len(), |(n, _)| bytes.len().min(*n as usize));
             into.put(&bytes[..came]);
             broken.map_or(Ok(()), |(_, kind)| Err(fault(kind, &call)))

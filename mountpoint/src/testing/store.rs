@@ -119,7 +119,7 @@ impl Store {
         Ok(Stored { etag, checksum: request.checksum.map(Checksum::to_base64), modified: None })
     }
 
-    /// Puts an object there, whatever was there before.
+    /// Stores an object at a key, whatever was there before.
     pub(super) fn insert(&mut self, key: ObjectKey, bytes: Bytes, suffix: &str, now: SystemTime) -> ETag {
         let etag = self.next_etag(suffix);
         // Each version has a second of its own, however fast tests are.
@@ -140,7 +140,7 @@ impl Store {
         }
     }
 
-    /// Whether what is there may be replaced.
+    /// Whether the object at a key may be replaced.
     fn check_there(&self, key: &ObjectKey, replaces: &Replaces, op: Op) -> Result<()> {
         let there = self.objects.get(key).map(|object| &object.meta.etag);
         let refused = |kind| Err(Error::new(kind, op.name()).key(key).status(412));
@@ -164,7 +164,7 @@ impl Store {
         Ok(self.objects[key].properties.tags.clone())
     }
 
-    /// The object of this very version, to be copied.
+    /// The object of exactly this version, to be copied.
     fn source(&self, id: &ObjectId, op: Op) -> Result<Object> {
         let error = |kind| Error::new(kind, op.name()).key(&id.key);
         let object = self.objects.get(&id.key).ok_or_else(|| error(ErrorKind::NotFound).status(404))?;
@@ -226,7 +226,7 @@ impl Store {
     pub(super) fn create_upload(&mut self, object: &NewObject, now: SystemTime) -> Result<UploadId> {
         check_key(&object.key, Op::CreateMultipartUpload)?;
         self.versions += 1;
-        // Named in the order of their start, so that a listing is in that order too.
+        // Ids are given in the order of the uploads' start, so that a listing is in that order too.
         let id = UploadId { key: object.key.clone(), id: format!("upload-{:08}", self.versions) };
         let upload = Upload {
             id: id.clone(),
@@ -383,7 +383,7 @@ fn check_key(key: &ObjectKey, op: Op) -> Result<()> {
     Ok(())
 }
 
-/// A copy, as the wire makes one: what the bucket keeps is no longer the sender's memory.
+/// Copies the body, as the wire does: the bucket does not keep the sender's memory.
 fn join(body: &[Bytes]) -> Bytes {
     body.concat().into()
 }

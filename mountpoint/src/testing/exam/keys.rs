@@ -17,7 +17,7 @@ pub(super) async fn every_key_comes_back_as_it_went(exam: &Exam) {
         exam.put(&ObjectKey::new(key), &bytes).await;
         stored.insert(ObjectKey::new(key), bytes);
     }
-    // All were stored before the first is read: one may have taken another's place.
+    // All keys are stored before the first is read: one object may have taken another's place.
     let listed = exam.keys_under("").await;
     let mut unique = BTreeSet::new();
     for key in &listed {

@@ -6,7 +6,7 @@ use super::Exam;
 use crate::object::ObjectKey;
 use crate::s3::{ListObjects, ListPage};
 
-/// Puts small objects of these names.
+/// Stores small objects with these names.
 async fn fill(exam: &Exam, names: &[&str]) {
     for (i, name) in names.iter().enumerate() {
         exam.put(&exam.key(name), &exam.bytes(i as u64, i + 1)).await;

@@ -132,7 +132,7 @@ pub async fn survey(client: Arc<dyn ObjectClient>, traits: Traits, hostile: &[St
         let exam = Arc::new(Exam::of(&client, promise, &traits, hostile));
         let examined = Arc::clone(&exam);
         let checked = tokio::spawn(async move { check(&examined).await });
-        // The panic of a broken one is on standard error.
+        // The panic of a broken promise is on standard error.
         let is_broken = checked.await.is_err();
         let cleaned = tokio::spawn(async move { exam.clean_up().await });
         if cleaned.await.is_err() || is_broken {
@@ -142,7 +142,7 @@ pub async fn survey(client: Arc<dyn ObjectClient>, traits: Traits, hostile: &[St
     broken
 }
 
-/// The promises to examine, each said on standard error as it begins.
+/// The promises to examine. Each is named on standard error when its examination begins.
 fn examined(traits: &Traits) -> impl Iterator<Item = (&'static str, Promise)> {
     eprintln!("exam of {}: MOUNT_S3_EXAM_SEED={}", traits.store, traits.seed);
     PROMISES.iter().copied().filter(|(promise, _)| {
@@ -162,7 +162,7 @@ fn seed() -> u64 {
         .unwrap_or_else(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64)
 }
 
-/// One promise under examination: the client, and a folder of its own.
+/// One promise under examination: the client, and a separate folder.
 struct Exam {
     client: Arc<dyn ObjectClient>,
     pool: Pool,
@@ -244,13 +244,13 @@ impl Exam {
         Got { result, bytes, filled: fill.filled() }
     }
 
-    /// The first bytes, as many as there is `room` for.
+    /// Gets the first bytes, at most `room`.
     async fn first(&self, key: &ObjectKey, etag: Option<ETag>, room: usize) -> Result<First> {
         let room = self.pool.try_take(Use::Ahead, room).expect("the exam's pool is large enough");
         self.client.get_first(&GetFirst { key: key.clone(), etag, from: 0, is_whole: false }, room).await
     }
 
-    /// The whole object must be `bytes`.
+    /// Asserts that the object's content is `bytes`.
     async fn assert_object(&self, key: &ObjectKey, bytes: &Bytes) {
         let meta = self.head(key).await;
         assert_eq!(meta.size, bytes.len() as u64, "size of {key}");
@@ -261,7 +261,7 @@ impl Exam {
         }
     }
 
-    /// Pages until the end, at most `PAGES_MAX`.
+    /// Lists all pages, at most `PAGES_MAX`.
     async fn pages(&self, first: ListObjects) -> Vec<ListPage> {
         const PAGES_MAX: usize = 200;
         let mut request = first;

@@ -70,7 +70,7 @@ pub(super) async fn three_parts_read_back_whole(exam: &Exam) {
             bytes.slice(from..bytes.len().min(from + PART))
         };
         let mut parts = Vec::new();
-        // In any order, and one of them twice: the last sending counts.
+        // Parts are sent in any order, and one of them twice: the last sending counts.
         send(exam, &upload, 2, &exam.bytes(9, PART), algorithm).await;
         for part_number in [3, 1, 2] {
             parts.push(send(exam, &upload, part_number, &cut(part_number), algorithm).await);

@@ -41,7 +41,7 @@ pub(super) async fn a_body_in_pieces_is_stored_whole(exam: &Exam) {
     request.body = cuts.windows(2).map(|w| bytes.slice(w[0]..w[1])).collect();
     exam.client.put_object(&request).await.expect("put in pieces");
     exam.assert_object(&key, &bytes).await;
-    // The other checksum, and none.
+    // The other algorithm, and no checksum.
     request.object.checksum = Some(ChecksumAlgorithm::Crc64Nvme);
     request.checksum = Some(Checksum::of(ChecksumAlgorithm::Crc64Nvme, &bytes));
     exam.client.put_object(&request).await.expect("put with CRC64NVME");

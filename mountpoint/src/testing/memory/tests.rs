@@ -1,4 +1,4 @@
-//! The double's own behaviour; the exam tests what it has in common with S3.
+//! Tests of the double's own behaviour; the exam tests the behaviour that it shares with S3.
 
 use crate::s3::Replaces;
 use std::time::Duration;
