@@ -67,7 +67,7 @@ enum View {
 struct Model {
     keys: BTreeMap<String, u64>,
     local_directories: BTreeSet<String>,
-    /// Made here or being overwritten, and how long so far.
+    /// Files that the mount made or that are being overwritten, with their length so far.
     local_files: BTreeMap<String, u64>,
 }
 
@@ -306,7 +306,7 @@ impl World {
             (Some(View::Directory), Err(ErrorKind::NotEmpty)) => assert!(local_below, "{path}"),
             (Some(View::Directory), Err(ErrorKind::NotPermitted(_))) => assert!(remote && !marked, "{path}"),
             (Some(View::File(_)), Err(ErrorKind::NotADirectory)) => {}
-            // It went with the last key below it, which somebody else removed, and the kernel knew it.
+            // The directory went with its last key, which another client removed, and the kernel knew the directory.
             (None, Ok(())) => {}
             (None, Err(ErrorKind::NotFound | ErrorKind::NotADirectory)) => {}
             (view, removed) => panic!("rmdir {path}: {view:?} {removed:?}"),
@@ -380,7 +380,7 @@ impl World {
             self.clock.advance(Duration::from_secs(3600));
         }
         let mut directories = vec![(String::new(), ROOT)];
-        // In the order of a walk.
+        // Directories are listed in the order of a walk.
         while let Some((path, ino)) = directories.pop() {
             let mut deeper = Vec::new();
             for name in NAMES {

@@ -70,8 +70,8 @@ impl Store {
         store
     }
 
-    /// One that proves its bucket, and with the n-th other request, of which it has read the head alone, does what `answer` does. The connection
-    /// serves on if that gives it back.
+    /// A server that proves its bucket, and hands each other request to `answer` with its number, after it has read the head alone. The
+    /// connection serves on if `answer` gives it back.
     fn scripted(answer: impl Fn(usize, &str, Stream) -> Option<Stream> + Send + Sync + 'static) -> Self {
         let certificates = Certificates::of(&["127.0.0.1"]);
         let (tls, answer) = (certificates.server(), Arc::new(answer));
@@ -200,7 +200,7 @@ fn put(len: usize) -> PutObject {
     PutObject { object, body: vec![Bytes::from(vec![7; len])], checksum: None }
 }
 
-/// More than the sockets hold.
+/// More bytes than the sockets hold.
 const MORE: usize = 64 << 20;
 
 /// Answers requests, if the handshake succeeds.
@@ -354,7 +354,7 @@ async fn a_success_that_comes_before_the_body_was_sent_stores_nothing() {
 async fn an_idle_connection_that_the_store_takes_leave_of_costs_no_try() {
     let store = Store::scripted(|number, _, mut stream| {
         if number == 1 {
-            // It was about to, and the request was on its way.
+            // The server was about to close, and the request was on its way.
             stream.conn.send_close_notify();
             stream.flush().unwrap();
             return None;

@@ -23,12 +23,12 @@ const KIB: u64 = 1 << 10;
 /// Bytes a second of the whole line: eight times what it must carry, so that a busy machine may be eight times as slow.
 const LINE: u64 = 4096 * KIB;
 const RATE_MIN: u64 = LINE / 8;
-/// Alone it has 7 s.
+/// The size of a part: a part that is sent alone has 7 s.
 const PART: u64 = 2560 * KIB;
 
 /// A store behind a slow line.
 struct Site {
-    // Dropped in this order.
+    // The fields are dropped in this order.
     client: Arc<S3Client>,
     proxy: Proxy,
     _server: s3server::Server,
@@ -79,7 +79,7 @@ fn parts(site: &Site, upload: &UploadId, parts: u32, bytes: u64) -> JoinSet<Resu
     sending
 }
 
-/// None of them fails.
+/// Asserts that no transfer fails.
 async fn all(mut transfers: JoinSet<Result<(), Error>>) {
     while let Some(ended) = transfers.join_next().await {
         ended.unwrap().unwrap_or_else(|error| panic!("{error}"));

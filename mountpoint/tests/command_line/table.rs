@@ -192,11 +192,11 @@ fn every_option_of_aws_is_known() {
         let said = end(command(home.path()).arg(format!("--{option}"))).stderr;
         assert!(!said.contains("unexpected argument"), "--{option}: {said}");
     }
-    // So that the line above can fail.
+    // This line shows that the assertion above can fail.
     assert!(end(command(home.path()).arg("--cache-block-size")).stderr.contains("unexpected argument"));
 }
 
-/// Nobody listens there.
+/// An address on which nobody listens.
 const NOBODY: &str = "127.0.0.1:1";
 
 /// `mount-s3 test-bucket DIR` with one try at an endpoint where nobody listens: an error that names it says that everything else was

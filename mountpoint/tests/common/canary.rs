@@ -10,7 +10,7 @@ pub(crate) const TOKEN: &str = "canary-of-the-session-token";
 /// The password for an exporter's endpoint.
 pub(crate) const EXPORTER: &str = "canary-of-the-exporter";
 
-/// The canary in these bytes.
+/// The canary that these bytes contain.
 pub(crate) fn canary_in(bytes: &[u8]) -> Option<&'static str> {
     let canaries = [Store::SECRET_KEY, TOKEN, EXPORTER];
     canaries.into_iter().find(|canary| bytes.windows(canary.len()).any(|window| window == canary.as_bytes()))

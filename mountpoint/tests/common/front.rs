@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 use super::certificates::Certificates;
 use super::store::RUNTIME;
 
-/// Runs until the test ends.
+/// A front, which runs until the test ends.
 #[derive(Debug)]
 pub(crate) struct Front {
     address: SocketAddr,

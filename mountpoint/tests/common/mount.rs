@@ -262,7 +262,7 @@ impl TestMount {
         &self.dir
     }
 
-    /// A path in it.
+    /// A path below the mount point.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
@@ -305,7 +305,7 @@ impl TestMount {
     /// The folder of the kernel's about this mount, where fusectl can be mounted.
     fn connection(&self) -> PathBuf {
         const CONTROL: &str = "/sys/fs/fuse/connections";
-        // Not mounted everywhere; busy where it is.
+        // fusectl is not mounted everywhere. Where it is, this call fails with EBUSY.
         let none: Option<&std::ffi::CStr> = None;
         let _ = rustix::mount::mount("fusectl", CONTROL, "fusectl", rustix::mount::MountFlags::empty(), none);
         let table = std::fs::read_to_string("/proc/self/mountinfo").expect("the list of mounts");

@@ -164,7 +164,7 @@ impl Store {
 
     fn with(root: tempfile::TempDir, serving: Serving, allowed: String, keys: [&str; 2]) -> Arc<Self> {
         let (endpoint, ca_bundle) = match &serving {
-            // Past the front: what came over TLS is compared with what another way brings.
+            // The test's own client goes past the front, so that bytes which came over TLS are compared with bytes that came another way.
             Serving::S3server { server, .. } => (server.endpoint(), None),
             Serving::Versitygw { gateway, certificates } => {
                 (format!("https://{}", gateway.address()), Some(certificates.ca_bundle()))
@@ -345,7 +345,7 @@ impl Store {
         self.sizes().into_iter().map(|(key, _)| key).collect()
     }
 
-    /// All keys, in order, and the bytes of each object: as of one moment, while objects are replaced.
+    /// All keys, in order, with the size of each object, as of one moment while objects are replaced.
     pub(crate) fn sizes(&self) -> Vec<(String, u64)> {
         let mut request = ListObjects { max_keys: 1000, ..ListObjects::default() };
         let mut keys = Vec::new();

@@ -72,7 +72,7 @@ fn a_new_file_shows_the_times_that_are_set_until_it_is_stored() {
     let (accessed, modified) = shown();
     assert_eq!(accessed, then(7_000));
     assert!(modified.elapsed().unwrap() < Duration::from_secs(600), "a write sets the time of modification");
-    // `cp -p` does so.
+    // `cp -p` sets the times in this way.
     file.set_times(times(7_000, 8_000)).unwrap();
     file.sync_all().unwrap();
     assert_errno(file.set_times(times(7_000, 8_000)), Errno::PERM);

@@ -100,7 +100,7 @@ fn a_cache_of_one_store_is_not_served_for_a_bucket_of_that_name_elsewhere() {
     }
 }
 
-/// Past the page cache.
+/// Opens a file with O_DIRECT, past the page cache.
 pub(super) fn open_direct(path: &Path) -> fs::File {
     use std::os::unix::fs::OpenOptionsExt as _;
     let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
@@ -114,7 +114,7 @@ pub(super) fn reads_all_right(path: &Path, len: usize, pattern: Pattern) -> bool
     bytes.len() == len && pattern.is(0, &bytes)
 }
 
-/// Past the page cache of the mount: each read reaches the engine.
+/// Reads past the page cache of the mount, so that each read reaches the engine.
 fn reads_right(file: &fs::File, at: u64, len: usize) -> bool {
     let mut bytes = vec![0; len];
     let n = file.read_at(&mut bytes, at).unwrap();
@@ -206,7 +206,7 @@ fn a_random_4_kib_read_costs_a_page_without_a_cache_and_64_kib_with_one() {
         let mut each = 0;
         for pass in 0..PASSES {
             store.requests().reset();
-            // From both ends in turn: reads at one distance would be fetched ahead.
+            // The reads come from both ends in turn: reads at a constant distance would be fetched ahead.
             for n in 1..BLOCKS {
                 let block = if n % 2 == 1 { n.div_ceil(2) } else { BLOCKS - n / 2 };
                 assert!(reads_right(&file, (block << 20) + 8192 + pass * (64 << 10), 4096));

@@ -250,7 +250,7 @@ fn each_failed_start_names_the_flag_or_the_command_that_helps() {
     fails(&dir, &case("a prefix that may not be listed", Setup::new(&["--prefix", "a/"]), doctor));
     store.faults().clear();
 
-    // Directories.
+    // Directories that are missing, or are files.
     let (missing, file) = (folder.path().join("missing"), folder.path().join("file"));
     fs::write(&file, b"").unwrap();
     fails(&missing, &case("a directory that is not there", Setup::new(&[]), &["does not exist", "mkdir -p"]));

@@ -48,7 +48,7 @@ fn lines_of_fstab_are_mounted_by_mount_8_with_their_options() {
     fs::write(&fstab, lines).unwrap();
     let said = tempfile::NamedTempFile::new().unwrap();
     let lines = said.reopen().unwrap();
-    // Not to a pipe: the engines would keep it open.
+    // The output does not go to a pipe: the engines would keep the pipe open.
     let status = Command::new("timeout")
         .args(["100", "unshare", "--mount", "sh", "-c", SCRIPT])
         .env("BINARY", env!("CARGO_BIN_EXE_mount-s3"))

@@ -114,7 +114,7 @@ fn appends_sizes_and_holes_are_stored_as_a_local_disk_has_them() {
             file.set_len(size + 5_000).unwrap();
             file.write_all_at(b"end", size + 4_000).unwrap();
             drop(file);
-            // By its path, with no descriptor that is closed.
+            // The file is truncated by its path, so that no close follows.
             python("os.truncate(sys.argv[1], int(sys.argv[2]))", &path, &[&(size + 1).to_string()]);
         }
         assert!(full.stored(name) == fs::read(local.path().join(name)).unwrap(), "{name}");

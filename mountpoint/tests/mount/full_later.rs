@@ -277,7 +277,7 @@ fn a_request_whose_answer_is_lost_with_the_engine_is_no_conflict() {
     drop(file);
     fs::write(full.path("new"), b"first").unwrap();
     until("the store has both", || store.sizes() == [("new".to_owned(), 5), ("replaced".to_owned(), 5)]);
-    // One has a change that no request has.
+    // One file has a change that no request carries.
     let mut more = File::options().append(true).open(full.path("new")).unwrap();
     more.write_all(b" second").unwrap();
     full.mount.kill_9();

@@ -202,7 +202,7 @@ fn an_interrupted_close_returns_and_the_log_names_the_objects_fate() {
         assert!(lines(&mount, case.key).is_empty(), "it ended with the store, not before: {}", mount.log());
     }
 
-    // One that closes nothing: it is killed with the file open, which the kernel closes on its way out.
+    // A program that closes nothing: it is killed with the file open, and the kernel closes the file.
     let left_open = "stored/left-open";
     store.faults().add(hold(put, left_open));
     let mut command = program(&["sh", "-c", "exec cat >\"$0\""], &mount.path(left_open));
@@ -313,7 +313,7 @@ fn a_killed_program_that_writes_to_a_hanging_store_ends_at_once() {
     assert!(stored.len() < 1024 << 20 && stored.iter().all(|byte| *byte == 0), "what was written so far");
 }
 
-/// Both programs have one position in the file; the kernel moves it by what a write says.
+/// Both programs share one position in the file; the kernel moves it by the result of a write.
 #[test]
 fn the_next_program_writes_on_behind_one_that_was_killed_while_it_wrote() {
     let Some(mount) = TestMount::with(&Setup::new(&["--memory-target", "128"])) else { return };
@@ -377,7 +377,7 @@ fn an_open_killed_while_it_waits_leaves_the_file_free_for_the_next() {
     store.faults().add(hold("PutObject", "file"));
     let path = mount.path("file");
     ends_by(Signal::KILL, start_waiting(store, &mut program(&["sh", "-c", "echo first >\"$0\""], &path)));
-    // Both find a file whose storing is under way, and wait for its end. (Shells handle SIGINT.)
+    // Both programs find a file that is being stored, and wait for the end. (Shells handle SIGINT.)
     for words in [["sh", "-c", "echo second >\"$0\""], ["sh", "-c", "read line <\"$0\""]] {
         let child = program(&words, &path).spawn().unwrap();
         until_it_waits("it waits in open", &format!("/proc/{}/stat", child.id()));

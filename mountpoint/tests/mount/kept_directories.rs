@@ -36,7 +36,7 @@ fn what_is_set_on_a_directory_is_kept_on_its_marker_and_read_by_others() {
     let time = SystemTime::UNIX_EPOCH + Duration::new(1_000_000_000, 5);
     File::open(&dir).unwrap().set_modified(time).unwrap();
     setxattr(&dir, "user.name", b"value", XattrFlags::empty()).unwrap();
-    // One that is a directory by its keys alone gets a marker.
+    // A directory that exists by its keys alone gets a marker.
     chmod(&mount.path("plain"), 0o700).unwrap();
     assert_eq!(store.keys(), ["dir/", "plain/", "plain/file"]);
     let kept = store.properties("dir/");
@@ -55,7 +55,7 @@ fn what_is_set_on_a_directory_is_kept_on_its_marker_and_read_by_others() {
     }
     assert_eq!(mode(&last.path("plain")), 0o40_700);
     assert_eq!(fs::read(last.path("plain/file")).unwrap(), b"1");
-    // One that is removed and made anew has none of them.
+    // A directory that is removed and made anew has none of the attributes.
     fs::remove_dir(last.path("moved")).unwrap();
     fs::create_dir(last.path("moved")).unwrap();
     assert_eq!(mode(&last.path("moved")), 0o40_755);

@@ -50,7 +50,7 @@ fn uploads_of_a_killed_mount_are_aborted_by_the_next_and_no_others() {
     assert_eq!(store.pending_uploads(), 3);
     killed.kill_9();
     drop(lost);
-    // It may only read: it aborts nothing.
+    // This mount may only read, so it aborts nothing.
     drop(lives.second_mount(&["--read-only"]));
     assert_eq!((store.pending_uploads(), entries(&store).len()), (3, 3));
     let next = killed.remount(&Setup::new(&[]));
@@ -115,7 +115,7 @@ fn an_upload_of_another_boot_is_aborted_and_a_torn_entry_stops_nothing() {
 #[test]
 fn a_state_directory_that_cannot_be_used_is_one_warning_and_fails_nothing() {
     let file = tempfile::NamedTempFile::new().unwrap();
-    // Read-only, missing with no way to make it, and no directory.
+    // A read-only directory, one that is missing and can't be made, and a file.
     for dir in ["/sys/fs/mount-s3", "/proc/none/mount-s3", file.path().to_str().unwrap()] {
         let Some(mount) = TestMount::new(&["--state-dir", dir]) else { return };
         for name in ["a", "b"] {

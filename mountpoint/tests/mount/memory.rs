@@ -60,7 +60,7 @@ fn huge_pages_are_for_memory_that_asks_for_them_alone() {
     drop(mount);
 }
 
-/// This many readers and this many writers of files of `each` bytes, all at once; every byte is compared.
+/// Runs readers and writers of files of `each` bytes, all at once, and compares every byte.
 fn read_and_write(mount: &TestMount, readers: u64, writers: u64, each: usize) {
     let start = Barrier::new((readers + writers) as usize);
     std::thread::scope(|scope| {

@@ -47,7 +47,7 @@ fn a_service_manager_hears_of_readiness_and_restarts_over_the_dead_mount() {
         }
         engines.push(engine);
     }
-    // Both mounts.
+    // Unmounts both mounts.
     let flags = rustix::mount::UnmountFlags::DETACH;
     rustix::mount::unmount(dir.path(), flags).unwrap();
     rustix::mount::unmount(dir.path(), flags).unwrap();

@@ -14,7 +14,7 @@ use s3server::{Effect, Fault};
 use crate::common::{Pattern, Setup, Store, TestMount, until};
 
 const SMALL: u64 = 300_000;
-/// Two parts.
+/// The size of a file of two parts.
 const LARGE: u64 = 6 << 20;
 const PART: &str = "5242880";
 /// More than one answer brings.
@@ -34,7 +34,7 @@ struct Script<'a> {
     what: String,
     /// Whether an operation may fail.
     may_fail: bool,
-    /// The operations that did.
+    /// The operations that failed.
     failed: Vec<String>,
     /// The files of which the mount said that they are stored.
     acknowledged: Vec<String>,
@@ -117,7 +117,7 @@ impl Script<'_> {
         }
     }
 
-    /// The operations.
+    /// Runs the operations.
     fn run(&mut self) {
         let names = self.list();
         assert_eq!(names, ["gone", "old"], "{}", self.what);

@@ -30,7 +30,7 @@ fn odd(faults: &[(&str, Effect)]) -> Vec<Fault> {
     faults.iter().map(|(operation, effect)| Fault::on(operation, effect.clone())).collect()
 }
 
-/// The same of HEAD and GET.
+/// The same fault for HEAD and GET.
 fn answers(effect: &Effect) -> Vec<Fault> {
     odd(&[("HeadObject", effect.clone()), ("GetObject", effect.clone())])
 }
@@ -363,7 +363,7 @@ fn a_hostile_store_uses_no_tolerance_to_do_harm() {
     }
     match fs::read(mount.path(NAMES[1])) {
         Ok(bytes) => assert!(Pattern(2).is(0, &bytes) && bytes.len() == LEN),
-        // Nothing shows that there is a directory.
+        // Nothing shows that the directory exists.
         Err(error) => assert_eq!(error.kind(), io::ErrorKind::NotFound),
     }
     assert_eq!(mount.complaints().iter().filter(|line| line.contains("can't be shown")).count(), 1);

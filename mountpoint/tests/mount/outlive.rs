@@ -354,7 +354,7 @@ fn flags_of_another_mount_are_refused_and_the_right_ones_go_on() {
 fn an_engine_killed_around_init_leaves_a_mount_that_the_next_one_greets() {
     let Some(mut holder) = Holder::new(&[]) else { return };
     holder.store.put("file", "1");
-    // Before INIT: the engine waits to hear that its device is kept.
+    // The state before INIT: the engine waits for the answer that its device is kept.
     *holder.silent.lock().unwrap() = true;
     holder.engine = Some(holder.command().spawn().unwrap());
     until("the device is kept", || holder.kept() == 2);
@@ -424,7 +424,7 @@ fn a_mount_that_is_unmounted_is_let_go_and_the_next_start_mounts_anew() {
     assert!(!is_mounted(&holder.dir));
     holder.start();
     assert_eq!(holder.runs("print(open(f'{mount}/file').read())"), "1\n");
-    // By another process while no engine serves.
+    // Another process unmounts while no engine serves.
     holder.kill();
     unmount(&holder.dir, UnmountFlags::empty()).unwrap();
     holder.start();

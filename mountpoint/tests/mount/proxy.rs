@@ -10,7 +10,7 @@ const NOBODY: &str = "http://store.invalid:9000";
 fn a_store_behind_an_http_proxy_is_mounted_read_and_written() {
     let store = Store::new();
     store.plant("in", b"1");
-    // It passes requests with whole URLs on to the store, which a server must take.
+    // The proxy passes requests with whole URLs on to the store; servers must accept whole URLs.
     let proxy = Tap::to(&store);
     for name in ["HTTP_PROXY", "http_proxy"] {
         let address = proxy.endpoint().replace("http://", "http://me:p%40ss@");

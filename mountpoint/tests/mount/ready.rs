@@ -143,7 +143,7 @@ fn a_ready_file_is_private_and_holds_nothing_of_an_earlier_mount() {
     let ready = folder.path().join("ready");
     let options = ["--ready-file", ready.to_str().unwrap()];
     let background = Setup { foreground: false, ..Setup::new(&options) };
-    // Not to pipes: a daemon that kept them open would keep us reading.
+    // The output does not go to pipes: a daemon would keep the pipes open, and the test would read for ever.
     let run = |setup: &Setup| {
         let mut command = command(&store, dir.path(), setup);
         command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap()

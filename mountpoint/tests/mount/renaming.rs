@@ -143,7 +143,7 @@ fn a_rename_that_fails_leaves_the_old_name_and_no_other() {
         assert_eq!(fs::read(mount.path("old")).unwrap(), b"1");
         assert_errno(fs::metadata(mount.path("new")), Errno::NOENT);
     }
-    // Both are carried out, and neither answer arrives.
+    // The store carries out both requests, and neither answer arrives.
     for operation in ["CopyObject", "DeleteObject"] {
         store.faults().add(Fault::on(operation, Effect::DropAnswer).times(1));
     }

@@ -125,7 +125,7 @@ fn a_file_of_a_few_mib_that_is_read_at_once_takes_two_requests_for_bytes() {
     fs::metadata(mount.path("file")).unwrap();
     store.requests().reset();
     assert!(fs::read(mount.path("file")).unwrap() == Pattern(1).bytes(0, LONG));
-    // One at the open or for the first bytes that are not there, and one for all the rest.
+    // One request at the open or for the first missing bytes, and one for the rest.
     let all = store.requests().all();
     assert!(store.requests().count("GetObject") <= 2, "{all:?}");
 }
@@ -174,7 +174,7 @@ fn programs_that_look_at_each_file_of_a_directory_cost_a_few_listings() {
 fn a_file_created_where_nothing_is_known_to_be_costs_one_request() {
     let store = store();
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };
-    // By a listing, and by a look-up of before.
+    // The mount knows the names by a listing, and by an earlier look-up.
     fs::read_dir(mount.path("files")).unwrap().for_each(drop);
     assert!(fs::metadata(mount.path("early")).is_err());
     for name in ["files/new", "early"] {
@@ -196,7 +196,7 @@ fn of_two_mounts_that_make_a_file_one_hears_that_it_exists() {
     let store = Store::new();
     let Some(first) = TestMount::of(&store, &Setup::new(&[])) else { return };
     let Some(second) = TestMount::of(&store, &Setup::new(&[])) else { return };
-    // One request, and parts.
+    // The small file is stored by one request, the large one in parts.
     for (name, len) in [("small", 4096), ("large", 20 << 20)] {
         let mut files = [&first, &second].map(|mount| File::create_new(mount.path(name)).unwrap());
         for (file, letter) in files.iter_mut().zip([b'1', b'2']) {
@@ -215,7 +215,7 @@ fn a_file_stored_by_others_within_the_ttl_needs_allow_overwrite() {
     store.plant("dir/file", b"1");
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--metadata-ttl", "600"])) else { return };
     fs::read_dir(mount.path("dir")).unwrap().for_each(drop);
-    // One request, and parts.
+    // The small file is stored by one request, the large one in parts.
     for (name, len) in [("dir/small", 4096), ("dir/large", 20 << 20)] {
         store.put(name, "another client's");
         let mut file = File::create_new(mount.path(name)).unwrap();

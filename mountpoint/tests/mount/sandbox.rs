@@ -116,7 +116,7 @@ fn a_confined_engine_keeps_cache_and_log_and_finds_a_store_by_name() {
     let [cache, log] = ["cache", "log"].map(|name| folder.path().join(name).to_str().unwrap().to_owned());
     let options = ["--cache", &cache, "--max-cache-size", "64", "--log-directory", &log, "--keep-metadata"];
     fs::create_dir(&cache).unwrap();
-    // Not by its address: the resolver's files and libraries are out of reach.
+    // The endpoint has a name and no address: the resolver's files and libraries are out of reach.
     let setup = Setup { endpoint: Some(format!("http://localhost:{port}")), ..setup(&options) };
     let Some(mount) = TestMount::of(&store, &setup) else { return };
     is_confined(&mount);
@@ -146,7 +146,7 @@ fn keys_of_a_confined_engine_are_renewed_by_a_rename_and_by_a_link() {
         fs::create_dir_all(keys.join("one")).unwrap();
         fs::write(keys.join("one/credentials"), text(Store::ACCESS_KEY)).unwrap();
         if by_link {
-            // The kubelet does it so.
+            // The kubelet lays the files of a volume out by such links.
             symlink("one", keys.join("..data")).unwrap();
             symlink("..data/credentials", keys.join("credentials")).unwrap();
         } else {

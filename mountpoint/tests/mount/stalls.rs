@@ -63,7 +63,7 @@ struct Silence {
 
 #[derive(Clone, Copy, PartialEq)]
 enum Call {
-    /// Past the page cache: the kernel would try again page by page.
+    /// Reads past the page cache: the kernel would try again page by page.
     Read,
     Fsync,
 }
@@ -118,7 +118,7 @@ fn a_store_silent_for_ever_is_eio_and_the_log_names_the_clock_that_ended() {
         assert!(Pattern(1).is(0, &fs::read(mount.path("file")).unwrap()), "{what}: the mount goes on");
         Some(())
     };
-    // Most of it is waiting.
+    // Most of the time is waiting, so the cases run at once.
     thread::scope(|scope| {
         let ends = silences().map(|silence| (silence.what, scope.spawn(move || end(silence))));
         for (what, thread) in ends {

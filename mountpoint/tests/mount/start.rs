@@ -242,7 +242,7 @@ fn a_signal_unmounts_nothing_that_was_mounted_over_it_or_in_its_place() {
     }
     let term = rustix::process::Signal::TERM;
 
-    // Over it.
+    // Another mount lies over this one.
     let Some(mut mount) = TestMount::new(&[]) else { return };
     cover(mount.dir());
     mount.signal(term);
@@ -253,7 +253,7 @@ fn a_signal_unmounts_nothing_that_was_mounted_over_it_or_in_its_place() {
     assert!(mount.end_by(term).success());
     assert!(!is_mounted(mount.dir()));
 
-    // In its place, while a file keeps the engine alive: after a detach, and after a first signal.
+    // Another mount takes the place of this one, whose engine an open file keeps alive: after a detach, and after a first signal.
     for by_signal in [false, true] {
         let Some(mut mount) = TestMount::new(&[]) else { return };
         let file = fs::File::create_new(mount.path("file")).unwrap();
@@ -309,7 +309,7 @@ fn in_the_background_it_returns_once_mounted() {
     let (store, dir) = (Store::new(), tempfile::tempdir().unwrap());
     store.plant("file", b"1");
     let mut command = command(&store, dir.path(), &Setup { foreground: false, ..Setup::new(&[]) });
-    // Not to a pipe: a daemon that kept it open would keep us reading.
+    // The output does not go to a pipe: a daemon would keep the pipe open, and the test would read for ever.
     let said = tempfile::NamedTempFile::new().unwrap();
     let ended = command.stdout(said.reopen().unwrap()).stderr(Stdio::null()).status().unwrap();
     let mounted = is_mounted(dir.path());

@@ -49,7 +49,7 @@ impl Times {
     }
 }
 
-/// One program: it has a directory of its own, and reads what all read.
+/// One program. It has a separate directory, and reads the files that all programs read.
 struct Program<'a> {
     dir: &'a Path,
     number: u64,

@@ -39,7 +39,7 @@ fn a_file_made_anew_behind_a_delete_marker_is_stored() {
     }
     store.keep_versions();
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--allow-delete"])) else { return };
-    // By one request, and in parts.
+    // The small file is stored by one request, the large one in parts.
     for (name, len) in [("small", 3), ("large", LEN)] {
         let path = mount.path(name);
         for seed in [1, 2] {
@@ -98,7 +98,7 @@ fn locked_versions_stay_when_files_are_replaced_renamed_and_removed() {
     store.keep_versions();
     let flags = ["--allow-delete", "--allow-overwrite", "--allow-rename"];
     let Some(mount) = TestMount::of(&store, &Setup::new(&flags)) else { return };
-    // By one request, and in parts; the locks come once the first version is there.
+    // The small file is stored by one request, the large one in parts; the locks come once the first version is there.
     let files = [("small", 3), ("large", LEN)];
     for (name, len) in files {
         fs::write(mount.path(name), Pattern(1).bytes(0, len)).unwrap();

@@ -40,7 +40,7 @@ async fn a_dead_endpoint_is_an_error_within_seconds() {
 
 #[tokio::test]
 async fn a_handshake_that_never_ends_is_an_error_after_the_time_for_it() {
-    // It takes the connection, and says nothing.
+    // The server accepts the connection, and sends nothing.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("https://{}", listener.local_addr().unwrap());
     let clock = Clock::manual();
@@ -351,7 +351,7 @@ async fn only_the_stores_word_says_that_a_key_is_deleted_or_an_upload_aborted() 
 
 #[tokio::test]
 async fn what_is_left_over_behind_an_answer_costs_the_next_request_nothing() {
-    // They come behind the second request: those that are there before it are seen by a look at the connection.
+    // The bytes come behind the second request: earlier ones would be seen by the look at the connection.
     let answer = Step::answer(200, &[("etag", "e")], b"");
     let put = PutObject { object: new_object(), body: vec![Bytes::from_static(b"1")], checksum: None };
     let script = vec![answer.clone(), Step::raw([b"left over", &answer.say[..]].concat()), answer];

@@ -122,7 +122,7 @@ async fn a_version_is_deleted_only_while_it_is_there() {
         (vec![head("v1"), Step::answer(204, &[], b"")], true),
         (vec![head("v2"), head("v2")], false),
         (vec![missing(), missing()], true),
-        // It was replaced between the two requests.
+        // The source was replaced between the two requests.
         (vec![head("v1"), Step::error(412, "PreconditionFailed"), head("v2")], false),
         // The answer was lost, and some stores refuse the condition on a key that is gone.
         (

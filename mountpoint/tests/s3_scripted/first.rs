@@ -66,7 +66,7 @@ async fn a_head_decides_where_a_get_is_refused_or_says_too_little() {
         (Step::error(403, "InvalidObjectState"), 50),
         (Step::error(403, "AccessDenied"), 50),
         (Step::error(501, "NotImplemented"), 50),
-        // It ignores ranges.
+        // The store ignores ranges.
         (Step::answer(200, &[V1, DATE], &pattern(1000)), 1000),
         // For another range, without a size.
         (Step::answer(206, &[V1, DATE, ("content-range", "bytes 1-7/8")], &pattern(7)), 8),
@@ -89,7 +89,7 @@ async fn a_tail_is_taken_as_it_was_asked_for_and_else_a_head_decides() {
         Step::answer(206, &[V1, DATE, ("content-range", range)], &pattern(1000)[1000 - len..])
     };
     let odd = [
-        // It ignores ranges: not a byte of it is the tail.
+        // The store ignores ranges: no byte of the answer counts as the tail.
         Step::answer(200, &[V1, DATE], &pattern(1000)),
         // The object became shorter than that.
         Step::error(416, "InvalidRange"),

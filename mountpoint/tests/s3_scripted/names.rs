@@ -112,7 +112,7 @@ async fn connections_spread_over_both_addresses_of_a_name() {
     let (client, metrics) =
         connect(&server, Config { endpoint_url, force_path_style: true, ..config(&server) }).await;
     let key = ObjectKey::new("k");
-    // All are asked for before the first answer can be read: each needs a connection of its own.
+    // All objects are asked for before the first answer can be read, so each request needs a separate connection.
     for answer in join_all((0..AT_ONCE).map(|_| client.head_object(&key))).await {
         answer.unwrap();
     }

@@ -22,7 +22,7 @@ const NEW: [(&str, &str); 3] = [
     ("x-amz-server-side-encryption-aws-kms-key-id", "arn:aws:kms:eu-west-3:111122223333:key/1"),
 ];
 
-/// One request of each operation; what was asked, by the operation's name.
+/// Sends one request of each operation. Returns the requests by the operation's name.
 async fn every_operation(change: impl FnOnce(&mut Config)) -> Vec<(&'static str, Request)> {
     let etag = ("etag", "\"v1\"");
     // A caller that asks for encryption wants to hear of it; no other listens.

@@ -26,13 +26,13 @@ pub(crate) const EMPTY_LISTING: &[u8] =
 /// The server's act on one request.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// Written as it is.
+    /// The bytes of the answer, written as they are.
     pub(crate) say: Vec<u8>,
     /// A number of last bytes, and the time that the server rests before it sends them.
     rest: (usize, Duration),
     /// The number of those that the server sends at a time, with the rest before each piece.
     piece: usize,
-    /// All this begins once a later request was answered.
+    /// Whether the step begins only once a later request was answered.
     is_overtaken: bool,
     pub(crate) then: Then,
 }
@@ -135,11 +135,11 @@ struct State {
     answered: usize,
 }
 
-/// Runs until the test ends.
+/// A scripted server, which runs until the test ends.
 pub(crate) struct Scripted {
     port: u16,
     state: Arc<Mutex<State>>,
-    /// Held only here: without it, the clock stands still.
+    /// The only holder of the clock, which stands still without one.
     clock: Arc<Clock>,
 }
 
@@ -148,7 +148,7 @@ impl Scripted {
         Self::start_at(&[Ipv4Addr::LOCALHOST], script)
     }
 
-    /// One whose clock does not creep: an answer takes no time, unless the server rests.
+    /// A server whose clock does not creep: an answer takes no time, unless the server rests.
     pub(crate) fn still(script: Vec<Step>) -> Self {
         Self::serving(&[Ipv4Addr::LOCALHOST], script)
     }

@@ -152,7 +152,7 @@ async fn a_name_that_a_delete_marker_has_is_stored_once_head_finds_nothing() {
         absent(),
         refused(),
         Step::answer(200, &there, b""),
-        // HEAD does not say.
+        // The HEAD does not say whether the object is there.
         refused(),
         Step::answer(403, &[], b""),
     ]);

@@ -155,7 +155,7 @@ async fn an_object_that_is_there_already_is_told_apart_from_our_own() {
         Step::answer(200, &headers, b"")
     };
     let bench = bench(vec![
-        // Somebody else's, plainly.
+        // The object is plainly another client's.
         Step::error(412, "PreconditionFailed"),
         there("AAAAAA=="),
         // The answer to our own was lost.
@@ -204,7 +204,7 @@ async fn a_file_is_known_as_our_own_by_a_checksum_in_another_form() {
 async fn a_refusal_behind_an_unanswered_try_leaves_the_outcome_open() {
     let lost = || Step::silence(Then::Stall);
     let bench = bench(vec![
-        // Refused, plainly.
+        // The request is plainly refused.
         Step::error(403, "AccessDenied"),
         // Refused only when it was sent again.
         lost(),
@@ -259,7 +259,7 @@ async fn a_request_repeated_on_a_new_connection_counts_as_sent_twice() {
 #[tokio::test]
 async fn a_200_that_carries_an_error_is_no_success() {
     let error = b"\n  \n<Error><Code>InternalError</Code><Message>m</Message></Error>";
-    // It is sent again; and of two that may have made an object, the one that stays counts.
+    // The Complete is sent again. If two may have made an object, the one that stays counts.
     let bench = bench(vec![Step::answer(200, &[], error), completed(), head(Some(&composite()))]).await;
     let stored = bench.client.complete_multipart_upload(&complete(false)).await.unwrap();
     assert_eq!(stored.etag.as_str(), "\"x-2\"");
@@ -278,11 +278,11 @@ async fn a_completion_whose_answer_was_lost_is_looked_up() {
     let lost = || Step::silence(Then::Close);
     let gone = || Step::error(404, "NoSuchUpload");
     let bench = bench(vec![
-        // It happened, and the store forgot the upload.
+        // The Complete took effect, and the store forgot the upload.
         Step::error(500, "InternalError"),
         gone(),
         head(Some(&sum)),
-        // It happened, and only_if_absent finds our own object.
+        // The Complete took effect, and only_if_absent finds our own object.
         Step::error(500, "InternalError"),
         Step::error(412, "PreconditionFailed"),
         head(Some(&sum)),
@@ -292,7 +292,7 @@ async fn a_completion_whose_answer_was_lost_is_looked_up() {
         // An object is there that says nothing of its bytes.
         gone(),
         head(None),
-        // There is no answer, and it turns out to be there.
+        // No answer comes, and the object turns out to be there.
         lost(),
         head(Some(&sum)),
         // A gateway speaks for the store; a first look comes too early.
@@ -465,7 +465,7 @@ async fn a_success_that_comes_before_the_body_was_sent_stores_nothing() {
     let scripted = Scripted::start(vec![]);
     let config = Config { endpoint_url: Some(hasty()), attempts_max: Some(2), ..config(&scripted) };
     let client = S3Client::connect(config, scripted.clock(), Arc::default()).await.unwrap();
-    // More than the sockets hold.
+    // More bytes than the sockets hold.
     let body = vec![Bytes::from(vec![7; 64 << 20])];
     let put = PutObject { object: new_object(false), body, checksum: None };
     let error = client.put_object(&put).await.unwrap_err();

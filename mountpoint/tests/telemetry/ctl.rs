@@ -15,7 +15,7 @@ use crate::common::{BUCKET, Pattern, Store, need, need_tool, run, until};
 use crate::{ctl, end, get, mount, valid};
 
 const LEN: usize = 1 << 20;
-/// One that every user may run, whatever the path finds first.
+/// A Python that every user may run, whatever the search path finds first.
 const PYTHON: &str = "/usr/bin/python3";
 
 fn json(runtime_dir: &Path, words: &[&str]) -> (Option<i32>, Value) {

@@ -102,7 +102,7 @@ fn the_log_says_every_few_seconds_what_the_metrics_did() {
     store.plant("file", &Pattern(1).bytes(0, LEN));
     let Some(mount) = TestMount::of(&store, &Setup::new(&["--log-metrics"])) else { return };
     assert_eq!(fs::read(mount.path("file")).unwrap().len(), LEN);
-    // One line after another, and a request is counted a moment after its bytes were read.
+    // The test waits for each line: a request is counted a moment after its bytes were read.
     for line in [
         "fuse.request_latency[fuse_request=read]: n=",
         "mountpoint::metrics: s3.request_count[s3_request=GetObject]: +",

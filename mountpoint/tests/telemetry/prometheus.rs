@@ -178,7 +178,7 @@ fn every_panel_has_values_and_no_alert_fires_at_a_mount_that_works() {
     until("a mount that is gone is seen", || prometheus.query("up{job=\"mount-s3\"} == 0").len() == 1);
 }
 
-/// Past the page cache, so that the engine sees the read.
+/// Reads past the page cache, so that the engine sees the read.
 fn read_directly(path: &Path) -> Command {
     let mut dd = Command::new("dd");
     dd.arg(format!("if={}", path.display()))

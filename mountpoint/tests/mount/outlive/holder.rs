@@ -189,7 +189,7 @@ impl Holder {
     }
 }
 
-/// One message, and what came with it. `None` once nobody sends any more.
+/// Receives one message and its descriptors. `None` once nobody sends any more.
 fn receive(socket: &UnixDatagram) -> Option<(String, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

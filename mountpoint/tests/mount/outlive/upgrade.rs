@@ -48,7 +48,7 @@ fn installed(options: &[&str]) -> Option<(Holder, PathBuf)> {
 fn install(program: &Path, script: Option<&str>) {
     let new = program.with_extension("new");
     let mut put = Command::new("sh");
-    // By a process of its own, so that no other test's child has the file open for writing.
+    // A separate process writes the file, so that no other test's child has the file open for writing.
     let words = match script {
         Some(_) => r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod 755 "$0" && mv "$0" "$2""#,
         None => r#"cp "$1" "$0" && mv "$0" "$2""#,
@@ -94,7 +94,7 @@ fn an_upgrade_starts_the_installed_program_and_readers_go_on() {
         let now = holder.named().unwrap();
         assert!(said.contains(&format!("(process {}) serves it now", now.as_raw_nonzero())), "{said}");
         if turn == 0 {
-            // It has ended, with success, after it named the next one.
+            // The engine has ended with success, after it named the next one.
             assert_eq!(holder.wait().code(), Some(0));
         }
         until("the process of before ends", || turn == 0 || test_kill_process(before).is_err());
