@@ -151,7 +151,7 @@ fn sigterm_ends_the_driver_whatever_it_waits_for() {
             client.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").unwrap();
             clients.push(client);
         } else {
-            // It asks the API server for its version.
+            // The driver asks the API server for its version.
             clients.push(silent.accept().unwrap().0);
         }
         kill_process(Pid::from_child(&driver), Signal::TERM).unwrap();

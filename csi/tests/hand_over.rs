@@ -20,7 +20,7 @@ use csi::mountpoint_pod::kernel_resends;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{need, until};
 
-/// No step may take longer.
+/// The limit of one step.
 const LIMIT: Duration = Duration::from_secs(60);
 const SECRET: &str = "canary-of-the-secret-key";
 /// The deaths in a row that end a mount.
@@ -247,7 +247,7 @@ fn a_bucket_is_read_through_a_target_and_errors_once_its_engine_dies() {
         let (mount, source) = home.hand_over("bucket").unwrap();
         assert_eq!(fs::read_to_string(source.join("hello")).unwrap(), "from the bucket");
 
-        // This container was not asked to end: it stays when its engines die, and takes the next device.
+        // This container was not asked to end, so it stays when its engines die, and takes the next device.
         let engine = home.engine();
         home.kill_engines();
         drop(mount);

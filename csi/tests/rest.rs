@@ -68,8 +68,8 @@ impl Driver {
         Self(driver)
     }
 
-    /// How often its threads went to sleep, which they do after each wake-up. A thread that ends takes its count with it, so the number of
-    /// threads counts too.
+    /// How often the driver's threads went to sleep, which a thread does after each wake-up. A thread that ends takes its count along, so
+    /// the number of threads is compared, too.
     fn sleeps(&self) -> (usize, u64) {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.0.id())).expect("the driver runs");
         let of = |status: String| {

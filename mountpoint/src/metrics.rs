@@ -200,7 +200,7 @@ metrics! {
     prefetch_wasted: Counter = Counter::default(), Bytes => "prefetch.bytes_wasted",
     /// Questions for a file's attributes that asked for its first bytes too.
     first_asked: Counter = Counter::default(), Count => "prefetch.first_asked",
-    /// Answers to those questions whose first bytes no read used.
+    /// Answers with a file's attributes whose first bytes no read used.
     first_wasted: Counter = Counter::default(), Count => "prefetch.first_wasted",
     /// Background tasks and threads that were started again after a panic: a bug, please report it.
     tasks_restarted: Counter = Counter::default(), Count => "tasks.restarted",

@@ -100,7 +100,7 @@ async fn a_pod_of_a_gone_volume_of_the_same_name_is_not_adopted() {
     assert_eq!(applier.apply(&effects(&cluster)[0]).await.unwrap(), Outcome::Done);
     cluster.remove("persistentvolumes", "", "pv");
     cluster.put("persistentvolumes", fixtures::volume("pv"));
-    // The pod is not seen yet.
+    // The cache has not seen the pod yet.
     let group = Group { node: "node".into(), volume: "pv".into() };
     let mut facts = cluster.cache().facts(&group, VERSION, cluster.now());
     facts.pods.clear();
@@ -362,7 +362,7 @@ async fn who_does_not_lead_changes_nothing() {
         let _ = stopped.await;
     }));
     health.wait_for(|health| health.ready).await.unwrap();
-    // It has turned with full caches at least twice more.
+    // The wheel has turned with full caches at least twice more.
     for _ in 0..2 {
         cluster.edit("pods", "default", "w", |pod| pod["metadata"]["labels"] = json!({"turn": "x"}));
         health.changed().await.unwrap();
@@ -374,7 +374,7 @@ async fn who_does_not_lead_changes_nothing() {
 
 #[tokio::test]
 async fn no_workload_stays_on_a_pod_that_another_reconciler_marks() {
-    // One has seen the last workload go; the other sees a new one come. Each order of their effects is tried.
+    // One reconciler has seen the last workload go; the other sees a new workload come. Each order of their effects is tried.
     for order in 0_u32..1 << 6 {
         let cluster = cluster();
         let applier = cluster.applier();

@@ -81,7 +81,7 @@ async fn a_gated_workload_gets_room_its_place_and_its_pod_by_preemption() {
         until_async("the room is given back", || cluster.get("pods", NAMESPACE, &room).is_none()).await;
         let labels = || workload(&cluster, "w")["metadata"]["labels"].clone();
         until_async("the label is gone", || labels().get(pod::HEADROOM_FOR_WORKLOAD).is_none()).await;
-        // One without the gate is as it always was.
+        // A pod without the gate is served as ever.
         cluster.put("persistentvolumes", fixtures::volume("plain"));
         cluster.put("persistentvolumeclaims", fixtures::claim("plain"));
         cluster.put("pods", fixtures::workload("plain", "node", "plain"));

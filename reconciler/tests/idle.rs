@@ -85,7 +85,7 @@ async fn the_reconciler_keeps_5000_pods_and_500_groups_in_64_mib() {
         .unwrap();
     let log = BufReader::new(child.stderr.take().unwrap());
     let reconciler = Reconciler(child);
-    // It leads, and has swept once: the second turn of its wheel after that is another sweep or nothing.
+    // The reconciler leads, and has swept once: the second turn of the wheel after that is another sweep or nothing.
     let lines = tokio::task::spawn_blocking(move || {
         let mut lines = log.lines().map(Result::unwrap);
         let (mut filled, mut leads) = (false, false);

@@ -177,7 +177,7 @@ impl World {
             Op::CreateVolume(which) => {
                 let name = VOLUMES[usize::from(which)];
                 if self.cluster.get("persistentvolumes", "", name).is_none() {
-                    // Each with a UID of its own.
+                    // Each volume has a separate UID.
                     let mut volume = fixtures::volume(name);
                     let bucket = format!("bucket-{}", self.cluster.revision());
                     volume["spec"]["csi"]["volumeAttributes"]["bucketName"] = json!(bucket);
@@ -380,7 +380,7 @@ impl World {
         assert!(violations.is_empty(), "{violations:#?}");
     }
 
-    /// One reconciler with fresh caches, and the nodes, work until nothing changes.
+    /// Lets one reconciler with fresh caches, and the nodes, work until nothing changes.
     async fn rest(&mut self) {
         self.leaders.iter_mut().for_each(|leader| leader.pending.clear());
         self.sees_all.store(true, Ordering::Relaxed);

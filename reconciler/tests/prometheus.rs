@@ -145,7 +145,7 @@ async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
     let of_node = csi::call_metrics::CallMetrics::of("mount_s3_csi_node");
     let page: server::Page = {
         let (metrics, cluster, of_node) = (Arc::clone(&metrics), cluster.clone(), of_node.clone());
-        // One page for both: here Prometheus has one target.
+        // Both services share one page, since Prometheus has one target in this test.
         Arc::new(move || metrics.page(&cluster.cache()).replace("# EOF\n", "") + &of_node.page(None))
     };
     let health = tokio::sync::watch::channel(Health { ready: true, turned: Instant::now() });
@@ -177,7 +177,7 @@ async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
 
     let refused = expression("MountS3CSIPodsNotCreated");
     until("pods that are not made are seen", || {
-        // Again and again, so that Prometheus sees it grow.
+        // The count grows again and again, so that Prometheus sees a rate.
         metrics.pod_not_created("refused");
         !prometheus.query(&refused).is_empty()
     });

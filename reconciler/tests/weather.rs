@@ -83,7 +83,7 @@ impl World {
     }
 }
 
-/// One attachment names one living Mountpoint Pod, for these workloads and no others, and there is no other pod.
+/// Whether one attachment names one living Mountpoint Pod, for these workloads and no others, and no other pod exists.
 fn serves(cluster: &Cluster, uids: &[&str]) -> bool {
     let (attachments, pods) = (cluster.attachments(), cluster.mountpoint_pods());
     let ([attachment], [pod]) = (&attachments[..], &pods[..]) else { return false };
@@ -186,7 +186,7 @@ async fn what_happened_while_the_watches_expired_is_seen_in_either_form_of_410()
             let trouble = Trouble::ByProxy(502);
             world.cluster.lock().faults.push(Fault { on: On::Watch, resource, times: 1, trouble });
         }
-        // Each watch ends with what it sees now, and the next one is refused; then there is nothing to go on from.
+        // Each watch ends with its present state, and the next watch is refused; then no version is left to go on from.
         world.cluster.edit("pods", "default", "w", |pod| pod["metadata"]["labels"] = json!({"a": "b"}));
         world
             .until("the watch of the pods is away", |cluster| {

@@ -21,7 +21,7 @@ pub(super) struct Section {
     name: String,
     pub(super) writes: bool,
     direct: bool,
-    /// Each has a file of its own.
+    /// The number of fio's processes, each with a separate file.
     processes: u64,
     /// How often each writes its file.
     loops: u64,

@@ -14,7 +14,7 @@ use crate::{Finding, Tree};
 const CRATES: [&str; 3] = [ENGINE, "csi", "reconciler"];
 const ENGINE: &str = "mountpoint";
 
-/// Both rules over every source of the engine.
+/// Checks every source of the engine by both rules.
 pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.sources() {

@@ -3,13 +3,13 @@
 use crate::law::{FENCES, Law};
 use crate::{Finding, Tree};
 
-/// Past this, a file has two nouns: look for the seam.
+/// The most lines of a file. A longer file is about two things, and should be cut between them.
 const LINES_MAX: usize = 600;
 
 /// Top folders of the build machines. A path below them means nothing elsewhere.
 const MACHINE_FOLDERS: [&str; 3] = ["work", "farm", "root"];
 
-/// Every rule over every file.
+/// Checks every file by every rule of this file.
 pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.files() {

@@ -50,7 +50,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Every rule over the whole tree.
+/// Checks the whole tree by every rule.
 ///
 /// # Errors
 /// A page lacks a table that a rule reads.

@@ -93,7 +93,7 @@ fn judge(libraries: &[Library], policy: &str, bans: bool) -> Vec<Finding> {
     findings
 }
 
-/// One registry, no git.
+/// Checks that all libraries come from one registry, and none from git.
 fn sources(path: &str, lock: &str) -> Vec<Finding> {
     let mut seen: Vec<&str> = lock.lines().filter_map(|l| l.strip_prefix("source = ")).collect();
     seen.sort_unstable();

@@ -54,7 +54,7 @@ impl Tree {
         self.files.iter().map(|(p, t)| (p.as_str(), t.as_str()))
     }
 
-    /// One file.
+    /// The text of one file.
     pub fn text(&self, path: &str) -> Option<&str> {
         self.files.get(path).map(String::as_str)
     }

@@ -86,8 +86,8 @@ pub const MOUNT_OPTIONS: &str = "mountOptions";
 /// The only attributes of such a volume: a user who writes pods is not an administrator.
 pub const OF_INLINE: [&str; 3] = [BUCKET_NAME, PREFIX, MOUNT_OPTIONS];
 
-/// Mount options that such a volume may not have: by them a user who writes pods would take any amount of the node's disk or memory, past the quota
-/// of the namespace, or send what the engine measures anywhere. Sorted.
+/// Mount options that a volume in a pod's manifest may not have: with these a user who writes pods could take any amount of the node's disk
+/// or memory, past the quota of the namespace, or send the engine's metrics anywhere. Sorted.
 pub const NOT_INLINE: [&str; 6] =
     ["cache", "max-cache-size", "max-threads", "memory-target", "otlp-endpoint", "otlp-export-interval"];
 

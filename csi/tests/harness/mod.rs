@@ -101,7 +101,7 @@ impl Recorder {
         *self.finished.borrow()
     }
 
-    /// The next mount fails so.
+    /// Makes the next mount fail with this error.
     pub(crate) fn fail(&self, kind: ErrorKind, message: &str) {
         *self.next_error.lock().unwrap() = Some(Error::new(kind, message));
     }
@@ -190,7 +190,7 @@ impl Driver {
         let endpoint = Endpoint::Unix(directory.path().join("csi.sock"));
         let server = Server::bind(&endpoint).await.unwrap();
         let (stop, stopped) = watch::channel(false);
-        // Not there until a test makes it.
+        // The device does not exist until a test makes it.
         let device = directory.path().join("fuse");
         let serving = tokio::spawn(async move { server.serve(node, &device, until(stopped)).await.unwrap() });
         let channel =

@@ -20,7 +20,7 @@ async fn of_two_claims_with_one_bucket_name_at_once_one_gets_the_bucket() {
     let lab = Lab::start().await;
     let faults = lab.server().faults();
     faults.add(Fault::on("CreateBucket", Effect::OwnBucketAgain));
-    // Both look before either makes it.
+    // Both calls look before either makes the bucket.
     faults.add(Fault::on("GetBucketTagging", Effect::Delay { for_ms: 300 }).times(2));
     faults.add(Fault::on("CreateBucket", Effect::Delay { for_ms: 300 }));
     let call = |name: &str| alike(&lab, name, &[("onDelete", "purge")]);

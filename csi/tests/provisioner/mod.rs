@@ -34,7 +34,7 @@ pub(crate) const CLUSTER: &str = "uid-of-kube-system";
 pub(crate) struct Lab {
     store: Arc<Store>,
     channel: Channel,
-    /// The one that answers.
+    /// The service that answers.
     pub(crate) service: ControllerService,
     _directory: tempfile::TempDir,
 }

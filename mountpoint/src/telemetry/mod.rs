@@ -40,7 +40,7 @@ pub struct Config {
     pub log: bool,
     /// The page for Prometheus.
     pub listen: Option<Listen>,
-    /// Folders for the socket of `mount-s3-ctl`; the first that can be used is.
+    /// Folders for the socket of `mount-s3-ctl`, of which the engine uses the first that it can use.
     pub control: Vec<SocketFolder>,
     /// Exports by OpenTelemetry's protocol.
     pub otlp: Option<otlp::Settings>,

@@ -34,7 +34,8 @@ pub(crate) fn judge(before: &BTreeMap<Key, Value>, after: &BTreeMap<Key, Value>,
                 found.push(format!("{uid} lives and has lost its attachment"));
             }
         }
-        // By share key: two reconcilers that see different mount options may make two attachments; one of them goes at once.
+        // Attachments are compared by share key: two reconcilers that see different mount options may make two attachments, and one of
+        // these goes at once.
         if let Some(attachment) = after.get(key) {
             let mut uids = BTreeSet::new();
             for workload in attachment["spec"]["mountpointS3PodAttachments"]
@@ -103,7 +104,7 @@ pub(crate) fn is_marked(pod: &Value) -> bool {
     pod["metadata"]["annotations"]["s3.csi.scality.com/needs-unmount"] == "true"
 }
 
-/// Since it was marked.
+/// Whether a marked pod was started again since it was marked.
 pub(crate) fn has_begun_again(pod: &Value) -> bool {
     let then = pod["metadata"]["annotations"]["s3.csi.scality.com/restarts-when-marked"].as_str();
     then.is_some_and(|then| restarts(pod) > then.parse().unwrap())
