@@ -116,10 +116,10 @@ class Image:
                 say(version in words.stdout, f"{self.name}: {program} says its version", words.stdout + words.stderr)
 
 
-def crates(members):
+def crates(members, arch="x86_64"):
     """The crates that are linked into these members of the workspace, as (name, version)."""
     options = [word for it in members for word in ["--package", it]]
-    tree = subprocess.run(["cargo", "tree", "--locked", "--edges", "normal,no-proc-macro", "--target", "x86_64-unknown-linux-gnu",
+    tree = subprocess.run(["cargo", "tree", "--locked", "--edges", "normal,no-proc-macro", "--target", f"{arch}-unknown-linux-gnu",
                            "--prefix", "none", "--format", "{p}", *options], check=True, capture_output=True, text=True)
     found = {tuple(line.split()[:2]) for line in tree.stdout.splitlines() if line and "(/" not in line}
     return {(name, version.removeprefix("v")) for name, version in found}
@@ -137,7 +137,7 @@ def section(program, name):
     return None
 
 
-def check_list(program, name):
+def check_list(program, name, arch="x86_64"):
     """The libraries that a program says it was built of: those that cargo names, and none that is not locked."""
     data = section(program, ".dep-v0")
     if data is None:
@@ -148,7 +148,7 @@ def check_list(program, name):
     held = {(it["name"], it["version"]) for it in packages}
     with open("Cargo.lock", "rb") as file:
         locked = {(it["name"], it["version"]) for it in tomllib.load(file)["package"]}
-    wrong = sorted(crates(root) - held) + sorted(held - locked)
+    wrong = sorted(crates(root, arch) - held) + sorted(held - locked)
     say(len(root) == 1 and not wrong, f"{name} holds the list of its {len(held)} libraries", f"of {root}, other than cargo's: {wrong}")
 
 
@@ -223,7 +223,7 @@ def check_packages(directory, facts):
                 say(not missing, f"the {what} of {arch}: programs, licences, SBOM", missing)
             for program in ("mount-s3", "mount-s3-ctl"):
                 data = archive.extractfile(f"mount-s3-host-{version}-{arch}/bin/{program}").read()
-                check_list(data, f"{program} of {arch}")
+                check_list(data, f"{program} of {arch}", arch)
         with open(f"{directory}/mount-s3-host-{version}-1.{arch}.rpm", "rb") as file:
             say(file.read(4) == b"\xed\xab\xee\xdb", f"the .rpm of {arch} is one")
 
