@@ -1,13 +1,14 @@
 //! The command `scality-s3-csi-driver`, as a container starts it.
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Output, Stdio};
 
 use csi::proto::csi::controller_client::ControllerClient;
+use csi::proto::csi::identity_client::IdentityClient;
 use csi::proto::csi::volume_capability::{AccessMode, AccessType, MountVolume, access_mode};
-use csi::proto::csi::{CreateVolumeRequest, VolumeCapability};
+use csi::proto::csi::{CreateVolumeRequest, GetPluginInfoRequest, VolumeCapability};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::port::listens_on;
 use testkit::{until, until_it_ends};
@@ -159,4 +160,111 @@ fn sigterm_ends_the_driver_whatever_it_waits_for() {
         let log = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(0), "serving: {is_serving}: {log}");
     }
+}
+
+/// The longest payload of a frame, as long as nobody agrees on another one.
+const FRAME_MAX: usize = 16 << 10;
+/// Bytes that a flood offers on one connection.
+const FLOOD: usize = 64 << 20;
+/// Bytes of a flood that may leave us: the sockets' buffers hold some that the driver never takes.
+const TAKEN_MAX: usize = 2 << 20;
+/// Connections that flood at the same time.
+const FLOODS: usize = 8;
+/// The growth of the driver's memory that is allowed meanwhile, in KiB: a fraction of one flood.
+const GROWTH_MAX_KIB: u64 = 16 << 10;
+
+/// A frame of HTTP/2 without flags, such as END_HEADERS.
+fn frame(kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let len = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&len[1..], &[kind, 0], &stream.to_be_bytes(), payload].concat()
+}
+
+/// Sends HEADERS, then CONTINUATION frames with this payload for as long as they are taken. Returns what was sent, and the answer until
+/// the driver closes the connection.
+fn flood(socket: &std::path::Path, first: &[u8], more: &[u8]) -> (usize, Vec<u8>) {
+    const SETTINGS: u8 = 4;
+    const HEADERS: u8 = 1;
+    const CONTINUATION: u8 = 9;
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_write_timeout(Some(testkit::until::LIMIT)).unwrap();
+    stream.set_read_timeout(Some(testkit::until::LIMIT)).unwrap();
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").unwrap();
+    stream.write_all(&frame(SETTINGS, 0, &[])).unwrap();
+    stream.write_all(&frame(HEADERS, 1, first)).unwrap();
+    let one = frame(CONTINUATION, 1, more);
+    let mut sent = 0;
+    while sent < FLOOD {
+        match stream.write_all(&one) {
+            Ok(()) => sent += one.len(),
+            Err(error) => {
+                let kinds = [std::io::ErrorKind::BrokenPipe, std::io::ErrorKind::ConnectionReset];
+                assert!(kinds.contains(&error.kind()), "neither taken nor closed: {error}");
+                break;
+            }
+        }
+    }
+    let mut answer = Vec::new();
+    // The last words of the driver, which may have closed the connection with bytes of ours unread.
+    if let Err(error) = stream.read_to_end(&mut answer) {
+        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "the connection stays: {error}");
+    }
+    (sent, answer)
+}
+
+/// Goal: a client of the socket that never ends its headers costs neither memory nor other clients' calls.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_continuation_frames_ends_its_connection_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let (kubeconfig, socket) = (folder.path().join("kubeconfig"), folder.path().join("csi.sock"));
+    std::fs::write(&kubeconfig, kubeconfig_of("http://127.0.0.1:1")).unwrap();
+    let mut driver = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
+        .arg(format!("--endpoint=unix://{}", socket.display()))
+        .arg("--health-address=127.0.0.1:0")
+        .env_clear()
+        .env("KUBECONFIG", &kubeconfig)
+        .env("KUBELET_PATH", folder.path())
+        .env("CSI_NODE_NAME", "worker-1")
+        .env("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
+        .spawn()
+        .unwrap();
+    until("the driver serves", || UnixStream::connect(&socket).is_ok());
+    let peak_kib = |driver: &std::process::Child| -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", driver.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    };
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("unix://{}", socket.display())).unwrap();
+    let mut other = IdentityClient::new(endpoint.connect().await.unwrap());
+    other.get_plugin_info(GetPluginInfoRequest {}).await.unwrap();
+    let at_first = peak_kib(&driver);
+    // A header that never ends: a literal name, and a value whose length of 128 MiB comes first. Then headers that are whole, and short ones.
+    let endless = [&[0, 1, b'x'][..], &[0x7f, 0x81, 0xff, 0xff, 0x3f]].concat();
+    let whole = [&[0, 1, b'x', 0x7f, 0x81, 0x7d][..], "y".repeat(16_128).as_bytes()].concat();
+    let kinds = [
+        (endless, vec![b'y'; FRAME_MAX]),
+        (vec![], whole),
+        (vec![], vec![0, 1, b'x', 1, b'y']),
+        (vec![], vec![]),
+    ];
+    for (first, more) in kinds {
+        let floods: Vec<_> = (0..FLOODS)
+            .map(|_| {
+                let (socket, first, more) = (socket.clone(), first.clone(), more.clone());
+                tokio::task::spawn_blocking(move || flood(&socket, &first, &more))
+            })
+            .collect();
+        other.get_plugin_info(GetPluginInfoRequest {}).await.expect("another client is served meanwhile");
+        for flood in floods {
+            let (sent, answer) = flood.await.unwrap();
+            assert!(sent < TAKEN_MAX, "{sent} bytes of frames of {} bytes; it said {answer:x?}", more.len());
+        }
+        other.get_plugin_info(GetPluginInfoRequest {}).await.expect("its connection is still there");
+    }
+    let grown = peak_kib(&driver) - at_first;
+    println!("the driver's memory grew from {at_first} by {grown} KiB");
+    assert!(grown <= GROWTH_MAX_KIB, "{grown} KiB more than {at_first}");
+    let mut last = IdentityClient::new(endpoint.connect().await.unwrap());
+    last.get_plugin_info(GetPluginInfoRequest {}).await.expect("a new client is served");
+    kill_process(Pid::from_child(&driver), Signal::TERM).unwrap();
+    driver.wait().unwrap();
 }
