@@ -217,7 +217,7 @@ impl World {
                     self.table.close_read(found.ino);
                     if let Some(mut first) = first {
                         // Bytes that came along are those of the version that is there now: each has its own size.
-                        if let Some(bytes) = first.take_bytes() {
+                        if let Some((_, bytes)) = first.take_bytes() {
                             assert_eq!(Some(&bytes[..]), self.client.object(name).as_deref(), "{name}");
                             self.came += 1;
                         }
@@ -340,7 +340,7 @@ async fn open_and_change(overlaps: Vec<Overlap>) {
                         OpenRead::Object { id, mut first, .. } => {
                             table.close_read(found.ino);
                             let bytes =
-                                first.as_mut().and_then(|first| first.take_bytes()).map(|b| b.to_vec());
+                                first.as_mut().and_then(|first| first.take_bytes()).map(|(_, b)| b.to_vec());
                             first.into_iter().for_each(|first| first.was_read());
                             (id.etag, bytes)
                         }

@@ -7,6 +7,14 @@ pub enum Cause {
     Lookup,
     /// A file is opened for reading.
     Open,
+    /// A name is looked up of which nothing is known, perhaps for a stat, perhaps for an open. Its size is not known either: of a file that is read
+    /// from its tail that is asked for, and of any other what a look-up asks for.
+    Cold,
+}
+
+impl Cause {
+    /// The number of causes.
+    pub(super) const COUNT: usize = 3;
 }
 
 /// The score of one cause.
@@ -23,11 +31,11 @@ impl Guess {
     /// The cost of a wrong guess. Guessing goes on as long as at most one guess in five is wrong.
     const WRONG: u8 = 4;
 
-    /// An open is nearly always for a read; a look-up has to show it.
+    /// An open is nearly always for a read, and so is the first look-up of a table; any other look-up has to show it.
     pub(super) fn new(cause: Cause) -> Self {
         match cause {
             Cause::Lookup => Self { score: 0 },
-            Cause::Open => Self { score: Self::MOST },
+            Cause::Open | Cause::Cold => Self { score: Self::MOST },
         }
     }
 
@@ -64,8 +72,8 @@ mod tests {
     }
 
     #[test]
-    fn an_open_is_worth_bytes_from_the_start() {
-        assert!(Guess::new(Cause::Open).is_worth());
+    fn an_open_and_a_cold_table_are_worth_bytes_from_the_start() {
+        assert!(Guess::new(Cause::Open).is_worth() && Guess::new(Cause::Cold).is_worth());
     }
 
     #[test]

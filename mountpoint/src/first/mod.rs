@@ -1,5 +1,6 @@
 //! The bytes of a file that are read first, asked for together with its attributes where that is likely to save a round trip: those of its
-//! head, or those of its tail for names whose ending is known to be read from there.
+//! head, or those of its tail for names whose ending is known to be read from there. Where the size is not known, because the name is new, the
+//! tail comes by a suffix range, in place of the HEAD.
 //!
 //! Enters: the key of a file, and the operation that needs its attributes. Leaves: the attributes, and a [`First`] that may hold the
 //! first bytes of that version. The use of each `First` decides about later requests: it paid if a read used it, and did not if it was
@@ -18,7 +19,7 @@ use crate::buffer::{Block, BlockMut, Pool, Use};
 use crate::cache::{BlockCache, CACHE_BLOCK, SECTOR, Sectors};
 use crate::metrics::Metrics;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
-use crate::s3::{self, GetFirst, ObjectClient};
+use crate::s3::{self, Begin, GetFirst, ObjectClient};
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 use endings::{Began, Endings};
@@ -87,7 +88,7 @@ struct Shared {
     /// Files whose first bytes it has are not asked for them.
     cache: Option<Arc<dyn BlockCache>>,
     metrics: Arc<Metrics>,
-    guesses: Mutex<[Guess; 2]>,
+    guesses: Mutex<[Guess; Cause::COUNT]>,
     tails: Mutex<Tails>,
     out: AtomicUsize,
 }
@@ -121,7 +122,7 @@ impl Asker {
         cache: Option<Arc<dyn BlockCache>>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let guesses = Mutex::new([Guess::new(Cause::Lookup), Guess::new(Cause::Open)]);
+        let guesses = Mutex::new([Cause::Lookup, Cause::Open, Cause::Cold].map(Guess::new));
         let (tails, out) = (Mutex::default(), AtomicUsize::new(0));
         Self(Arc::new(Shared { client, pool, cache, metrics, guesses, tails, out }))
     }
@@ -142,7 +143,15 @@ impl Asker {
         let (tail, is_with_kernel) = {
             let tails = self.0.tails.lock();
             let tail = tails.endings.tail(key.as_str());
-            (tail, tail.is_some() && known.is_some_and(|known| tails.recent.has(&known.id, known.size)))
+            let is_with_kernel = || match known {
+                Some(known) => tails.recent.has(&known.id, known.size),
+                None => tails.recent.has_key(key),
+            };
+            (tail, tail.is_some() && is_with_kernel())
+        };
+        let cause = match cause {
+            Cause::Cold if tail.is_none() || is_with_kernel => Cause::Lookup,
+            cause => cause,
         };
         let wanted = known.map(|known| part(known.size, tail, self.unit()));
         if let (Some(known), Some(wanted)) = (known, &wanted)
@@ -156,8 +165,9 @@ impl Asker {
                 First { shared, id, size, part: wanted.clone(), came: false, bytes: None, ticket: None };
             return Ok((meta, first));
         }
-        // Without a size it is not known where the tail begins: the read asks for it.
-        let is_blind = wanted.is_none() && tail.is_some();
+        // Without a size it is not known where the tail begins. Of a name that is not new the read asks for it.
+        let is_new = wanted.is_none() && cause == Cause::Cold;
+        let is_blind = wanted.is_none() && tail.is_some() && !is_new;
         let wanted = wanted.unwrap_or(0..LEN as u64);
         let mut ticket = Ticket { shared: Arc::clone(&self.0), cause, is_out: false, is_blind };
         // On an error nothing was found that a read could have used: that was neither right nor wrong.
@@ -167,7 +177,8 @@ impl Asker {
                 let is_whole = known.is_some_and(|known| wanted == (0..known.size));
                 let etag = known.filter(|known| known.is_pinned).map(|known| known.id.etag.clone());
                 let etag = etag.filter(|etag| !etag.is_none());
-                let request = GetFirst { key: key.clone(), etag, from: wanted.start, is_whole };
+                let begin = if is_new { Begin::Tail } else { Begin::At(wanted.start) };
+                let request = GetFirst { key: key.clone(), etag, begin, is_whole };
                 let first = self.0.client.get_first(&request, room).await?;
                 (first.meta, first.bytes)
             }
@@ -175,7 +186,10 @@ impl Asker {
         };
         let id = ObjectId::of(key.clone(), &meta);
         let (size, came, shared) = (meta.size, bytes.is_some(), Arc::clone(&self.0));
-        let part = wanted.start.min(size)..wanted.end.min(size);
+        let part = match is_new {
+            true => part(size, tail, self.unit()),
+            false => wanted.start.min(size)..wanted.end.min(size),
+        };
         Ok((meta, First { shared, id, size, part, came, bytes, ticket: Some(ticket) }))
     }
 
@@ -229,7 +243,8 @@ pub struct First {
     size: u64,
     /// The part of the object that it is about: where its bytes lie, or would.
     part: Range<u64>,
-    bytes: Option<Block>,
+    /// The bytes, and the offset of the first of them: at least the part.
+    bytes: Option<(u64, Block)>,
     /// Whether bytes came.
     came: bool,
     ticket: Option<Ticket>,
@@ -269,8 +284,8 @@ impl First {
         }
     }
 
-    /// The bytes. They are the reader's from here on.
-    pub fn take_bytes(&mut self) -> Option<Block> {
+    /// The bytes, and the offset of the first of them. They are the reader's from here on.
+    pub fn take_bytes(&mut self) -> Option<(u64, Block)> {
         if let Some(ticket) = &mut self.ticket {
             ticket.give_back();
         }
@@ -302,7 +317,10 @@ impl Drop for First {
         self.shared.guesses.lock()[ticket.cause as usize].wrong();
         self.shared.metrics.first_wasted.add(u64::from(self.came));
         // A reader counts the bytes that it took.
-        self.shared.metrics.prefetch_wasted.add(self.bytes.as_deref().map_or(0, |bytes| bytes.len() as u64));
+        self.shared
+            .metrics
+            .prefetch_wasted
+            .add(self.bytes.as_ref().map_or(0, |(_, bytes)| bytes.len() as u64));
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::object::ObjectId;
+use crate::object::{ObjectId, ObjectKey};
 
 /// A version, and how its tail was read.
 #[derive(Debug)]
@@ -32,6 +32,11 @@ impl Recent {
         self.0.iter().any(|known| known.is(id, size) && !known.again)
     }
 
+    /// Whether the kernel most likely has the tail of the version that this key had when it was read last.
+    pub(super) fn has_key(&self, key: &ObjectKey) -> bool {
+        self.0.iter().any(|known| known.id.key == *key && !known.again)
+    }
+
     /// A read of the tail of this version reached the mount.
     pub(super) fn was_read(&mut self, id: &ObjectId, size: u64) {
         if let Some(known) = self.0.iter_mut().find(|known| known.is(id, size)) {
@@ -50,7 +55,7 @@ impl Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::object::{ETag, ObjectKey};
+    use crate::object::ETag;
 
     fn version(key: &str, etag: &str) -> ObjectId {
         ObjectId::by_etag(ObjectKey::new(key), ETag::new(etag))
@@ -63,8 +68,9 @@ mod tests {
         assert!(!recent.has(&one, 5));
         recent.was_read(&one, 5);
         assert!(recent.has(&one, 5) && !recent.has(&two, 5) && !recent.has(&one, 6));
+        assert!(recent.has_key(&one.key) && !recent.has_key(&ObjectKey::new("b")));
         recent.was_read(&one, 5);
-        assert!(!recent.has(&one, 5));
+        assert!(!recent.has(&one, 5) && !recent.has_key(&one.key));
         recent.was_read(&two, 5);
         assert!(recent.has(&two, 5) && !recent.has(&one, 5), "of each key one version");
     }

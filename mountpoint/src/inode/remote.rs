@@ -12,7 +12,7 @@ use crate::sync::{Arc, Mutex};
 /// The requests that a lookup needs, given what memory knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// Memory knows nothing: HEAD and LIST together.
+    /// Memory knows nothing: HEAD and LIST together. A GET stands for the HEAD if it brings the tail of a table.
     Both,
     /// The name was a directory: LIST, and HEAD only when nothing is below it any more.
     DirectoryFirst,
@@ -68,7 +68,7 @@ pub(super) async fn ask(
     };
     match ask {
         Ask::Both => {
-            let head = Box::pin(look(asker, &file, Cause::Lookup, slot));
+            let head = Box::pin(look(asker, &file, Cause::Cold, slot));
             let list = Box::pin(any_below(client, below, list_keys));
             match select(list, head).await {
                 Either::Left((below, head)) => match below.map_err(fail)? {

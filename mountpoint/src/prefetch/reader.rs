@@ -52,9 +52,9 @@ impl Reader {
         let is_needed = |first: &First| !object.is_cached(&first.part());
         let mut first = first.filter(|first| first.is_of(&object.id, object.size) && is_needed(first));
         if let Some(first) = &mut first
-            && let Some(block) = first.take_bytes()
+            && let Some((start, block)) = first.take_bytes()
         {
-            object.put_first(first.part().start, block);
+            object.put_first(start, block);
         }
         object.readers.fetch_add(1, Relaxed);
         let no = object.next_reader.fetch_add(1, Relaxed);

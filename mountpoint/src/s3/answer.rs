@@ -8,8 +8,8 @@ use http::{HeaderMap, StatusCode};
 use sha2::{Digest as _, Sha256};
 
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta, Second};
-use crate::s3::ErrorKind;
 use crate::s3::date::http_date;
+use crate::s3::{Begin, ErrorKind};
 
 /// The longest ETag that is kept as it is, in bytes. A longer one is kept as its digest: no store needs so long an ETag, and each file has
 /// one.
@@ -252,14 +252,16 @@ pub(crate) fn check_get(
     }
 }
 
-/// The head of the answer to a GET of the `asked` bytes, of this version or of any: the object's metadata, and the length of the body. A
-/// whole object does not answer a request for bytes from its middle.
+/// The head of the answer to a GET of `most` bytes, of this version or of any: the object's metadata, and the range of the body's bytes that
+/// are taken. A whole object does not answer a request for bytes from its middle. Asked for its tail, a store that does not know such
+/// ranges sends the whole object: its metadata are right, and no byte of the body is taken.
 pub(crate) fn first_of(
     status: StatusCode,
     headers: &HeaderMap,
-    asked: &Range<u64>,
+    begin: Begin,
+    most: u64,
     known: Option<&ETag>,
-) -> Result<(ObjectMeta, u64), (ErrorKind, String)> {
+) -> Result<(ObjectMeta, Range<u64>), (ErrorKind, String)> {
     let size = match status {
         StatusCode::PARTIAL_CONTENT => {
             text(headers, "content-range").and_then(content_range).map(|(_, size)| size)
@@ -269,14 +271,20 @@ pub(crate) fn first_of(
     let size =
         size.ok_or_else(|| (ErrorKind::BadAnswer, "the answer does not say how long the object is".into()))?;
     let meta = meta_of(headers, size);
-    let there = asked.start..size.min(asked.end).max(asked.start);
-    if status == StatusCode::OK && asked.start > 0 {
-        return Err((ErrorKind::BadAnswer, "the answer is the whole object, and not its tail".into()));
-    }
+    let is_whole = status == StatusCode::OK;
+    let there = match begin {
+        Begin::At(start) if is_whole && start > 0 => {
+            return Err((ErrorKind::BadAnswer, "the answer is the whole object, and not its tail".into()));
+        }
+        Begin::At(start) => start..size.min(start.saturating_add(most)).max(start),
+        Begin::Tail if is_whole => 0..size,
+        Begin::Tail => size.saturating_sub(most)..size,
+    };
     let etag = known.unwrap_or(&meta.etag).clone();
     let id = ObjectId { key: ObjectKey::new(""), etag, modified: None };
     check_get(status, headers, &id, &there, size)?;
-    Ok((meta, there.end - there.start))
+    let fits = there.end - there.start <= most;
+    Ok((meta, if fits { there } else { size..size }))
 }
 
 #[cfg(test)]
@@ -372,8 +380,8 @@ mod tests {
         let (v1, v2) = (("etag", "\"v1\""), ETag::new("\"v2\""));
         let first = |status: u16, h: &[(&'static str, &str)], known: Option<&ETag>| {
             let headers = headers(&[h, &[date]].concat());
-            first_of(StatusCode::from_u16(status).unwrap(), &headers, &(0..100), known)
-                .map(|(meta, len)| (meta.size, len))
+            first_of(StatusCode::from_u16(status).unwrap(), &headers, Begin::At(0), 100, known)
+                .map(|(meta, range)| (meta.size, range.end - range.start))
                 .map_err(|(kind, _)| kind)
         };
         assert_eq!(first(206, &[v1, ("content-range", "bytes 0-99/1000")], None), Ok((1000, 100)));
@@ -393,6 +401,26 @@ mod tests {
             assert_eq!(first(status, &h, None), Err(kind.clone()), "{status} {h:?}");
         }
         assert_eq!(first(206, &[v1, ("content-range", "bytes 0-6/7")], Some(&v2)), Err(Changed));
+    }
+
+    #[test]
+    fn a_tail_of_an_unknown_size_ends_where_the_object_ends() {
+        let v1 = ("etag", "\"v1\"");
+        let tail = |status: u16, h: &[(&'static str, &str)]| {
+            let headers = headers(&[h, &[v1]].concat());
+            first_of(StatusCode::from_u16(status).unwrap(), &headers, Begin::Tail, 100, None)
+                .map(|(meta, range)| (meta.size, range))
+                .map_err(|(kind, _)| kind)
+        };
+        assert_eq!(tail(206, &[("content-range", "bytes 900-999/1000")]), Ok((1000, 900..1000)));
+        assert_eq!(tail(206, &[("content-range", "bytes 0-6/7")]), Ok((7, 0..7)), "shorter than the tail");
+        assert_eq!(tail(200, &[("content-length", "100")]), Ok((100, 0..100)));
+        assert_eq!(tail(200, &[("content-length", "101")]), Ok((101, 101..101)), "nothing of it is taken");
+        for wrong in ["bytes 0-99/1000", "bytes 899-999/1000", "bytes 900-998/1000", "bytes 900-999/*", ""] {
+            assert_eq!(tail(206, &[("content-range", wrong)]), Err(ErrorKind::BadAnswer), "{wrong}");
+        }
+        let far = format!("bytes {}-{}/{}", u64::MAX - 100, u64::MAX - 1, u64::MAX);
+        assert_eq!(tail(206, &[("content-range", &far)]), Ok((u64::MAX, u64::MAX - 100..u64::MAX)));
     }
 
     #[test]

@@ -212,10 +212,19 @@ pub struct GetFirst {
     pub key: ObjectKey,
     /// The version to read, `None` for any: sent as If-Match and compared with the answer's ETag.
     pub etag: Option<ETag>,
-    /// The offset of the first byte to read.
-    pub from: u64,
+    /// The place of the bytes to read.
+    pub begin: Begin,
     /// The object is believed to fit the room as a whole: no range is named, because most stores give no checksum for a range.
     pub is_whole: bool,
+}
+
+/// The place of the bytes that [`GetFirst`] asks for: as many as there is room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// The bytes from this offset on.
+    At(u64),
+    /// The last bytes of the object, whose size is not known.
+    Tail,
 }
 
 /// The answer to [`GetFirst`].
@@ -223,8 +232,8 @@ pub struct GetFirst {
 pub struct First {
     /// The object's metadata.
     pub meta: ObjectMeta,
-    /// The object's bytes from the asked offset on.
-    pub bytes: Option<Block>,
+    /// The object's bytes, and the offset of the first of them.
+    pub bytes: Option<(u64, Block)>,
 }
 
 /// The key and the properties of a new object.

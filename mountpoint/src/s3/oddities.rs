@@ -18,15 +18,18 @@ pub(crate) enum Oddity {
     IfMatch,
     /// If-None-Match is refused although no object is there, most likely for a delete marker.
     Markers,
+    /// A range of the last bytes is not answered by them.
+    Suffix,
 }
 
-const KINDS: usize = 6;
+const KINDS: usize = 7;
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(crate) struct Oddities {
     seen: [AtomicU64; KINDS],
     without_if_match: AtomicBool,
+    without_suffix: AtomicBool,
 }
 
 impl Oddities {
@@ -50,6 +53,9 @@ impl Oddities {
             Oddity::Markers => {
                 "the store refuses If-None-Match where nothing is, as for a delete marker: there a file is stored without it, once HEAD has found nothing"
             }
+            Oddity::Suffix => {
+                "the store does not answer a range of the last bytes as asked: the tail of a file that was never seen is read behind its HEAD"
+            }
         };
         tracing::warn!(key = key.map(tracing::field::display), detail, "{meaning} (logged once)");
     }
@@ -63,6 +69,19 @@ impl Oddities {
     pub(crate) fn if_match_is_refused(&self, key: &ObjectKey) {
         self.without_if_match.store(true, Relaxed);
         self.saw(Oddity::IfMatch, Some(key), "");
+    }
+
+    /// The last bytes of an object are not asked for without its size from now on: the store answered otherwise, or refused it.
+    pub(crate) fn suffix_is_refused(&self, key: &ObjectKey, is_odd: bool, detail: &str) {
+        self.without_suffix.store(true, Relaxed);
+        if is_odd {
+            self.saw(Oddity::Suffix, Some(key), detail);
+        }
+    }
+
+    /// Whether the last bytes of an object can be asked for without its size, as far as is known.
+    pub(crate) fn knows_suffix(&self) -> bool {
+        !self.without_suffix.load(Relaxed)
     }
 
     /// Whether reads carry If-Match.

@@ -11,9 +11,9 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::clock::Clock;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{
-    BoxFuture, CompleteUpload, CopyObject, CopyPart, Described, Error, ErrorKind, First, GetFirst, GetObject,
-    ListObjects, ListPage, NewObject, ObjectClient, PartLimits, PendingUpload, PutObject, Result, Stored,
-    Tags, UploadId, UploadPart, UploadedPart,
+    Begin, BoxFuture, CompleteUpload, CopyObject, CopyPart, Described, Error, ErrorKind, First, GetFirst,
+    GetObject, ListObjects, ListPage, NewObject, ObjectClient, PartLimits, PendingUpload, PutObject, Result,
+    Stored, Tags, UploadId, UploadPart, UploadedPart,
 };
 use crate::sync::{Arc, Mutex};
 
@@ -301,18 +301,20 @@ impl ObjectClient for MemoryClient {
 
     fn get_first<'a>(&'a self, request: &'a GetFirst, mut room: BlockMut) -> BoxFuture<'a, Result<First>> {
         let key = &request.key;
-        let first = Call {
-            range: Some(request.from..request.from + room.limit() as u64),
-            ..call(Op::GetObject, key.as_str())
+        let most = room.limit() as u64;
+        let range = match request.begin {
+            Begin::At(start) => start..start + most,
+            // The log has the highest offsets for bytes whose place the store alone knows.
+            Begin::Tail => u64::MAX - most..u64::MAX,
         };
+        let first = Call { range: Some(range), ..call(Op::GetObject, key.as_str()) };
         Box::pin(async move {
-            let ask = |store: &mut Store, struck: &Struck| Ok((store.first(request)?, struck.broken()));
+            let ask = |store: &mut Store, struck: &Struck| Ok((store.first(request, most)?, struck.broken()));
             match self.call(first.clone(), ask).await {
-                Ok(((meta, bytes), broken)) => {
-                    let len = bytes.len().min(room.limit());
-                    room.shorten(len);
-                    room.put(&bytes[..len]);
-                    Ok(First { meta, bytes: broken.is_none().then(|| room.freeze()) })
+                Ok(((meta, start, bytes), broken)) => {
+                    room.shorten(bytes.len());
+                    room.put(&bytes);
+                    Ok(First { meta, bytes: broken.is_none().then(|| (start, room.freeze())) })
                 }
                 Err(error) if error.http_status() == Some(416) || *error.kind() == ErrorKind::Archived => {
                     let meta = self.head_object(key).await?;

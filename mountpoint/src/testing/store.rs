@@ -10,9 +10,9 @@ use super::Op;
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{
-    CompleteUpload, CopyObject, CopyPart, Described, Error, ErrorKind, GetFirst, GetObject, ListObjects,
-    ListPage, ListedObject, NewObject, PartLimits, PendingUpload, Properties, PutObject, Replaces, Result,
-    Stored, Tags, UploadId, UploadPart, UploadedPart,
+    Begin, CompleteUpload, CopyObject, CopyPart, Described, Error, ErrorKind, GetFirst, GetObject,
+    ListObjects, ListPage, ListedObject, NewObject, PartLimits, PendingUpload, Properties, PutObject,
+    Replaces, Result, Stored, Tags, UploadId, UploadPart, UploadedPart,
 };
 
 /// The bucket. Keys are in the order of their UTF-8 bytes, as S3 lists them.
@@ -91,7 +91,7 @@ impl Store {
         Ok(object.bytes.slice(range.start as usize..range.end as usize))
     }
 
-    pub(super) fn first(&self, request: &GetFirst) -> Result<(ObjectMeta, Bytes)> {
+    pub(super) fn first(&self, request: &GetFirst, most: u64) -> Result<(ObjectMeta, u64, Bytes)> {
         let error = |kind, status| Error::new(kind, Op::GetObject.name()).key(&request.key).status(status);
         let object = self.objects.get(&request.key).ok_or_else(|| error(ErrorKind::NotFound, 404))?;
         let meta = object.meta.clone();
@@ -101,10 +101,15 @@ impl Store {
         if !meta.readable {
             return Err(error(ErrorKind::Archived, 403));
         }
-        if meta.size <= request.from {
+        let start = match request.begin {
+            Begin::At(start) => start,
+            Begin::Tail => meta.size.saturating_sub(most),
+        };
+        if meta.size <= start {
             return Err(error(ErrorKind::Changed, 416));
         }
-        Ok((meta, object.bytes.slice(request.from as usize..)))
+        let end = meta.size.min(start.saturating_add(most));
+        Ok((meta, start, object.bytes.slice(start as usize..end as usize)))
     }
 
     pub(super) fn put(&mut self, request: &PutObject, now: SystemTime) -> Result<Stored> {

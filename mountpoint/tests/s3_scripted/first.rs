@@ -2,7 +2,7 @@
 
 use mountpoint::buffer::{BlockMut, Pool, Use};
 use mountpoint::object::{ETag, ObjectKey};
-use mountpoint::s3::{ErrorKind, First, GetFirst, ObjectClient as _, Result};
+use mountpoint::s3::{Begin, ErrorKind, First, GetFirst, ObjectClient as _, Result};
 
 use super::server::{Step, Then};
 use super::{Bench, bench, pattern};
@@ -17,7 +17,12 @@ fn room() -> BlockMut {
 }
 
 async fn first(bench: &Bench, known: Option<&str>) -> Result<First> {
-    let request = GetFirst { key: ObjectKey::new("k"), etag: known.map(ETag::new), from: 0, is_whole: false };
+    let request = GetFirst {
+        key: ObjectKey::new("k"),
+        etag: known.map(ETag::new),
+        begin: Begin::At(0),
+        is_whole: false,
+    };
     bench.client.get_first(&request, room()).await
 }
 
@@ -31,8 +36,18 @@ fn part(size: usize) -> Step {
 /// The tail of an object of 1000 bytes: the bytes from 950 on.
 async fn tail(bench: &Bench) -> Result<First> {
     let etag = Some(ETag::new("\"v1\""));
-    let request = GetFirst { key: ObjectKey::new("k"), etag, from: 950, is_whole: false };
+    let request = GetFirst { key: ObjectKey::new("k"), etag, begin: Begin::At(950), is_whole: false };
     bench.client.get_first(&request, room()).await
+}
+
+/// The last bytes of an object whose size is not known.
+async fn last(bench: &Bench) -> Result<First> {
+    let request = GetFirst { key: ObjectKey::new("k"), etag: None, begin: Begin::Tail, is_whole: false };
+    bench.client.get_first(&request, room()).await
+}
+
+fn bytes(first: &First) -> Option<&[u8]> {
+    first.bytes.as_ref().map(|(_, bytes)| &bytes[..])
 }
 
 fn head(size: usize) -> Step {
@@ -48,9 +63,9 @@ async fn metadata_and_first_bytes_are_one_get_with_a_range_or_if_match() {
     let bench = bench(vec![part(1000), part(7)]).await;
     let found = first(&bench, None).await.unwrap();
     assert_eq!((found.meta.size, found.meta.etag.as_str()), (1000, "\"v1\""));
-    assert_eq!(found.bytes.as_deref(), Some(&pattern(ROOM)[..]));
+    assert_eq!(bytes(&found), Some(&pattern(ROOM)[..]));
     let found = first(&bench, Some("\"v1\"")).await.unwrap();
-    assert_eq!((found.meta.size, found.bytes.as_deref()), (7, Some(&pattern(7)[..])));
+    assert_eq!((found.meta.size, bytes(&found)), (7, Some(&pattern(7)[..])));
     let asked = bench.asked();
     assert_eq!(lines(&bench), ["GET", "GET"]);
     assert!(asked.iter().all(|request| request.header("range") == Some("bytes=0-99")));
@@ -102,7 +117,7 @@ async fn a_tail_is_taken_as_it_was_asked_for_and_else_a_head_decides() {
     steps.extend(odd.into_iter().flat_map(|step| [step, head(1000)]));
     let bench = bench(steps).await;
     let found = tail(&bench).await.unwrap();
-    assert_eq!((found.meta.size, found.bytes.as_deref()), (1000, Some(&pattern(1000)[950..])));
+    assert_eq!((found.meta.size, bytes(&found)), (1000, Some(&pattern(1000)[950..])));
     let asked = bench.asked();
     assert_eq!(asked[0].header("range"), Some("bytes=950-1049"));
     assert_eq!(asked[0].header("if-match"), Some("\"v1\""), "never of two versions");
@@ -111,6 +126,90 @@ async fn a_tail_is_taken_as_it_was_asked_for_and_else_a_head_decides() {
         assert_eq!((found.meta.size, found.bytes.is_none()), (1000, true), "{case}");
     }
     assert_eq!(lines(&bench)[1..], ["GET", "HEAD"].repeat(cases));
+}
+
+#[tokio::test]
+async fn the_tail_of_an_unknown_size_is_one_get_with_a_suffix_range() {
+    let answer = |range: &str, from: usize, to: usize| {
+        Step::answer(206, &[V1, DATE, ("content-range", range)], &pattern(1000)[from..to])
+    };
+    let whole =
+        |size: usize| Step::answer(200, &[V1, DATE, ("content-length", &size.to_string())], &pattern(size));
+    let steps = vec![answer("bytes 900-999/1000", 900, 1000), answer("bytes 0-6/7", 0, 7), whole(ROOM)];
+    let bench = bench(steps).await;
+    for (size, from) in [(1000, 900), (7, 0), (ROOM, 0)] {
+        let found = last(&bench).await.unwrap();
+        assert_eq!((found.meta.size, found.meta.etag.as_str()), (size as u64, "\"v1\""));
+        let (at, bytes) = found.bytes.unwrap();
+        assert_eq!((at, &bytes[..]), (from as u64, &pattern(size)[from..]), "{size}");
+    }
+    assert_eq!(lines(&bench), ["GET", "GET", "GET"]);
+    assert!(bench.asked().iter().all(|request| request.header("range") == Some("bytes=-100")));
+}
+
+#[tokio::test]
+async fn a_whole_object_in_place_of_its_tail_is_cut_off_and_not_asked_for_again() {
+    const SIZE: usize = 64 << 20;
+    let announced = Step::answer(200, &[V1, DATE, ("content-length", &SIZE.to_string())], &pattern(5000));
+    let bench = bench(vec![announced.then(Then::Stall), head(1000)]).await;
+    let found = last(&bench).await.unwrap();
+    assert_eq!((found.meta.size, found.meta.etag.as_str()), (SIZE as u64, "\"v1\""), "its head says it");
+    assert!(found.bytes.is_none() && bench.metrics.s3_bytes_received.get() < 6000);
+    let found = last(&bench).await.unwrap();
+    assert_eq!((found.meta.size, found.bytes.is_none()), (1000, true));
+    assert_eq!(lines(&bench), ["GET", "HEAD"]);
+}
+
+#[tokio::test]
+async fn a_store_that_refuses_a_suffix_range_is_asked_for_none_again() {
+    let answer = |range: &str, len: usize| {
+        Step::answer(206, &[V1, DATE, ("content-range", range)], &pattern(1000)[1000 - len..])
+    };
+    for odd in [
+        Step::error(416, "InvalidRange"),
+        Step::error(501, "NotImplemented"),
+        Step::error(400, "InvalidArgument"),
+        // It takes `-100` for the first bytes, for other last ones, or does not say of how many.
+        Step::answer(206, &[V1, DATE, ("content-range", "bytes 0-99/1000")], &pattern(100)),
+        answer("bytes 901-999/1000", 99),
+        answer("bytes 900-999/*", 100),
+        Step::answer(206, &[V1, DATE], &pattern(100)),
+        // Perhaps only of this object; each missing one would cost two requests more.
+        Step::error(403, "AccessDenied"),
+    ] {
+        let said = String::from_utf8_lossy(&odd.say).into_owned();
+        let bench = bench(vec![odd, head(1000), head(1000)]).await;
+        for _ in 0..2 {
+            let found = last(&bench).await.unwrap();
+            assert_eq!((found.meta.size, found.bytes.is_none()), (1000, true), "{said}");
+        }
+        assert_eq!(lines(&bench), ["GET", "HEAD", "HEAD"], "{said}");
+        assert_eq!(bench.metrics.s3_errors.get(), 0, "none of these failed: {said}");
+    }
+}
+
+#[tokio::test]
+async fn an_object_without_a_tail_says_nothing_of_the_next() {
+    let tail = Step::answer(206, &[V1, DATE, ("content-range", "bytes 0-6/7")], &pattern(7));
+    let steps = [
+        // Empty, in an archive, and not there.
+        Step::error(416, "InvalidRange"),
+        head(0),
+        tail.clone(),
+        Step::error(403, "InvalidObjectState"),
+        head(50),
+        tail.clone(),
+        Step::error(404, "NoSuchKey"),
+        tail,
+    ];
+    let bench = bench(steps.to_vec()).await;
+    for (size, has_bytes) in [(0, false), (7, true), (50, false), (7, true)] {
+        let found = last(&bench).await.unwrap();
+        assert_eq!((found.meta.size, found.bytes.is_some()), (size, has_bytes));
+    }
+    assert_eq!(*last(&bench).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(last(&bench).await.unwrap().bytes.is_some());
+    assert_eq!(lines(&bench), ["GET", "HEAD", "GET", "GET", "HEAD", "GET", "GET", "GET"]);
 }
 
 #[tokio::test]
@@ -165,7 +264,7 @@ async fn first_bytes_refused_for_their_date_are_asked_again_by_the_stores_clock(
     let body = b"<Error><Code>RequestTimeTooSkewed</Code></Error>";
     let bench =
         bench(vec![Step::answer(403, &[("date", "Wed, 21 Oct 2037 07:28:00 GMT")], body), part(1000)]).await;
-    assert_eq!(first(&bench, None).await.unwrap().bytes.as_deref(), Some(&pattern(ROOM)[..]));
+    assert_eq!(bytes(&first(&bench, None).await.unwrap()), Some(&pattern(ROOM)[..]));
     assert_eq!(lines(&bench), ["GET", "GET"], "no HEAD, whose refusal would name nothing");
 }
 
@@ -173,6 +272,6 @@ async fn first_bytes_refused_for_their_date_are_asked_again_by_the_stores_clock(
 async fn a_store_that_fails_is_asked_again_for_the_first_bytes() {
     let bench = bench(vec![Step::error(503, "SlowDown"), Step::silence(Then::Close), part(1000)]).await;
     let found = first(&bench, None).await.unwrap();
-    assert_eq!(found.bytes.as_deref(), Some(&pattern(ROOM)[..]));
+    assert_eq!(bytes(&found), Some(&pattern(ROOM)[..]));
     assert_eq!(lines(&bench), ["GET", "GET", "GET"]);
 }

@@ -50,7 +50,7 @@ impl Bench {
     async fn open_bytes(&self, ino: InodeNo) -> Option<Vec<u8>> {
         let (_, first) = self.open_first(ino).await.unwrap();
         let mut first = first?;
-        let bytes = first.take_bytes().map(|bytes| bytes.to_vec());
+        let bytes = first.take_bytes().map(|(_, bytes)| bytes.to_vec());
         first.was_read();
         bytes
     }
@@ -79,6 +79,105 @@ async fn where_look_ups_lead_to_reads_a_cold_open_and_read_is_one_round_trip() {
         assert_eq!(bench.gets_heads_lists(), (1, 0, 1), "{ttl:?}");
         assert_eq!(pool.used(Use::Ahead), 0, "what was read is given back");
     }
+}
+
+#[tokio::test]
+async fn a_cold_table_brings_its_tail_in_place_of_a_head() {
+    for ttl in TTLS {
+        let pool = pool();
+        let bench = Bench::guessing(ttl, &pool, &["d.parquet/part"]);
+        // Longer than the tail, as long, shorter, and empty.
+        for (name, size, cost) in [
+            ("a.parquet", 300_000, (1, 0, 1)),
+            ("b.parquet", first::LEN, (1, 0, 1)),
+            ("c.PARQUET", 10, (1, 0, 1)),
+            ("e.parquet", 0, (1, 1, 1)),
+            ("plain", 300_000, (0, 1, 1)),
+        ] {
+            let bytes: Vec<u8> = (0..size).map(|i: usize| (i % 251) as u8).collect();
+            bench.client.insert(name, bytes.clone());
+            bench.client.reset_log();
+            let found = bench.lookup(ROOT, name).await.unwrap();
+            let (_, first) = bench.open_first(found.ino).await.unwrap();
+            assert_eq!(bench.gets_heads_lists(), cost, "{name} at {ttl:?}");
+            let Some((from, came)) = first.and_then(|mut first| {
+                let bytes = first.take_bytes();
+                first.was_read();
+                bytes
+            }) else {
+                assert!(name == "plain" || size == 0, "{name} without bytes");
+                continue;
+            };
+            assert_eq!(from as usize, size.saturating_sub(first::LEN), "{name}");
+            assert_eq!(came[..], bytes[from as usize..], "{name}");
+        }
+        // A directory and a missing name take as many requests as by HEAD.
+        assert_eq!(bench.lookup(ROOT, "d.parquet").await.unwrap().stat.kind, Kind::Directory);
+        let (gets, heads, lists) = bench.gets_heads_lists();
+        assert!(gets <= 1 && heads == 0 && lists == 1, "LIST may be first: {gets} {heads} {lists}");
+        assert!(matches!(bench.lookup(ROOT, "no.parquet").await.unwrap_err().kind(), ErrorKind::NotFound));
+        assert_eq!(bench.gets_heads_lists(), (1, 0, 1), "{ttl:?}");
+        assert_eq!(pool.used(Use::Ahead), 0);
+    }
+}
+
+#[tokio::test]
+async fn a_table_of_which_the_kernel_has_the_tail_is_asked_for_by_head() {
+    let pool = pool();
+    let bench = Bench::guessing(Ttl::Minimal, &pool, &[]);
+    bench.client.insert("a.parquet", vec![1; 300_000]);
+    for cost in [(1, 0, 1), (0, 1, 1)] {
+        let found = bench.lookup(ROOT, "a.parquet").await.unwrap();
+        let (_, first) = bench.open_first(found.ino).await.unwrap();
+        first.unwrap().began(&(299_000..300_000));
+        assert_eq!(bench.gets_heads_lists(), cost);
+        bench.table.close_read(found.ino);
+        bench.table.forget(found.ino, 1);
+        bench.clock.advance(PAGE);
+    }
+}
+
+#[tokio::test]
+async fn five_cold_tables_that_are_not_read_end_the_guess() {
+    let pool = pool();
+    let bench = Bench::guessing(Ttl::Minimal, &pool, &[]);
+    for i in 0..8 {
+        let name = format!("{i}.parquet");
+        bench.client.insert(&name, vec![1; 300_000]);
+        bench.client.reset_log();
+        // A stat, and an open too late for what the look-up brought.
+        let found = bench.lookup(ROOT, &name).await.unwrap();
+        let by_get = i < 5;
+        assert_eq!(bench.gets_heads_lists(), (by_get.into(), (!by_get).into(), 1), "{i}");
+        bench.clock.advance(FRESH);
+        assert!(bench.open_first(found.ino).await.is_ok());
+        bench.clock.advance(PAGE);
+    }
+}
+
+#[tokio::test]
+async fn the_tail_of_a_table_that_was_replaced_since_serves_no_open() {
+    let pool = pool();
+    let bench = Bench::guessing(Ttl::Minimal, &pool, &[]);
+    bench.client.insert("a.parquet", vec![1; 300_000]);
+    let old = bench.lookup(ROOT, "a.parquet").await.unwrap().ino;
+    let etag = bench.client.insert("a.parquet", vec![2; 300_000]);
+    // This open began before: it reads the version that its look-up found, each byte of it or none.
+    let (opened, first) = bench.open_first(old).await.unwrap();
+    assert!(
+        opened != etag && first.is_some_and(|mut first| first.take_bytes().unwrap().1[..] == [1; first::LEN])
+    );
+    bench.table.close_read(old);
+    bench.clock.advance(FRESH);
+    assert!(matches!(bench.open_first(old).await.unwrap_err().kind(), ErrorKind::Stale));
+    let new = bench.lookup(ROOT, "a.parquet").await.unwrap().ino;
+    let (opened, first) = bench.open_first(new).await.unwrap();
+    assert_eq!(opened, etag);
+    assert!(
+        first.is_none_or(|mut first| first
+            .take_bytes()
+            .is_none_or(|(_, bytes)| bytes.iter().all(|b| *b == 2)))
+    );
 }
 
 #[tokio::test]
@@ -133,7 +232,7 @@ async fn an_open_never_gets_first_bytes_of_another_version_than_it_names() {
     assert_ne!(new, old);
     let (etag, first) = bench.open_first(new).await.unwrap();
     assert_eq!(etag, bench.client.meta("a").unwrap().etag);
-    assert_eq!(first.unwrap().take_bytes().unwrap()[..], b"longer content"[..]);
+    assert_eq!(first.unwrap().take_bytes().unwrap().1[..], b"longer content"[..]);
     // A file that this mount wrote itself has not been asked for.
     bench.table.close_read(new);
     bench.clock.advance(PAGE);
@@ -141,7 +240,10 @@ async fn an_open_never_gets_first_bytes_of_another_version_than_it_names() {
     bench.overwrite(again, "ours").await;
     let opened = bench.open_first(again).await.unwrap();
     assert_eq!(opened.0, bench.client.meta("a").unwrap().etag);
-    assert_eq!(opened.1.and_then(|mut first| first.take_bytes()).map(|b| b.to_vec()), Some(b"ours".to_vec()));
+    assert_eq!(
+        opened.1.and_then(|mut first| first.take_bytes()).map(|(_, b)| b.to_vec()),
+        Some(b"ours".to_vec())
+    );
 }
 
 #[tokio::test]

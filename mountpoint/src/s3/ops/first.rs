@@ -11,30 +11,50 @@ use crate::s3::attempts::Attempts;
 use crate::s3::ops::get::{if_match, is_refused_condition};
 use crate::s3::ops::{head, hedged};
 use crate::s3::wire::{Draft, Failure, Wire};
-use crate::s3::{Error, ErrorKind, First, GetFirst, Result};
+use crate::s3::{Begin, Error, ErrorKind, First, GetFirst, Result};
 use crate::sync::{Arc, Mutex};
 
 const OPERATION: &str = "GetObject";
 
 /// See [`crate::s3::ObjectClient::get_first`].
 pub(crate) async fn get_first(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<First> {
-    match by_get(wire, request, room).await? {
-        Some(first) => Ok(first),
-        None => {
-            let meta = head::head_object(wire, &request.key).await?;
-            match &request.etag {
-                Some(known) if !known.may_be(meta.etag.as_str()) => {
-                    let error = Error::new(ErrorKind::Changed, "HeadObject").key(&request.key);
-                    Err(error.message(format!("it has ETag {}, not {}", meta.etag.as_str(), known.as_str())))
-                }
-                _ => Ok(First { meta, bytes: None }),
-            }
+    let is_known_as_refused = request.begin == Begin::Tail && !wire.abilities.oddities.knows_suffix();
+    let refusal = match is_known_as_refused {
+        true => None,
+        false => match by_get(wire, request, room).await? {
+            Got::First(first) => return Ok(first),
+            Got::Little(refusal) => Some(refusal),
+        },
+    };
+    let refusal = refusal.filter(|_| request.begin == Begin::Tail);
+    if let Some(refusal) = refusal.as_ref().filter(|refusal| *refusal.kind() == ErrorKind::Denied) {
+        // Some stores refuse a missing object, and then each such GET costs a HEAD more.
+        wire.abilities.oddities.suffix_is_refused(&request.key, false, "");
+        tracing::debug!(key = %request.key, error = %refusal, "no more tails without a size");
+    }
+    let meta = head::head_object(wire, &request.key).await?;
+    let is_about_object = |kind: &ErrorKind| matches!(kind, ErrorKind::Denied | ErrorKind::Archived);
+    if let Some(refusal) = refusal.filter(|refusal| meta.size > 0 && !is_about_object(refusal.kind())) {
+        wire.abilities.oddities.suffix_is_refused(&request.key, true, &refusal.to_string());
+    }
+    match &request.etag {
+        Some(known) if !known.may_be(meta.etag.as_str()) => {
+            let error = Error::new(ErrorKind::Changed, "HeadObject").key(&request.key);
+            Err(error.message(format!("it has ETag {}, not {}", meta.etag.as_str(), known.as_str())))
         }
+        _ => Ok(First { meta, bytes: None }),
     }
 }
 
-/// Asks by GET. `None`: a HEAD has to follow.
-async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Option<First>> {
+/// The outcome of a GET.
+enum Got {
+    First(First),
+    /// The answer leaves a question to a HEAD.
+    Little(Error),
+}
+
+/// Asks by GET.
+async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Got> {
     let bytes = room.limit() as u64;
     let mut attempts = Attempts::new(wire, OPERATION, Some(&request.key), bytes).in_lane(Lane::of(bytes));
     let mut room = Some(room);
@@ -42,9 +62,9 @@ async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Optio
         match once(wire, &attempts, request, &mut room).await {
             Ok(first) => {
                 attempts.succeeded();
-                return Ok(Some(first));
+                return Ok(Got::First(first));
             }
-            Err(failure) if says_too_little(&failure.error) => return Ok(None),
+            Err(failure) if says_too_little(&failure.error) => return Ok(Got::Little(failure.error)),
             Err(failure)
                 if is_refused_condition(&failure.error) && wire.abilities.oddities.knows_if_match() =>
             {
@@ -85,8 +105,11 @@ async fn once(
     };
     let mut headers: Vec<_> = attempts.checksum_mode().into_iter().collect();
     if !request.is_whole {
-        let last = (request.from + limit).saturating_sub(1);
-        headers.push((header::RANGE, value(&format!("bytes={}-{last}", request.from))?));
+        let range = match request.begin {
+            Begin::At(start) => format!("bytes={start}-{}", start.saturating_add(limit).saturating_sub(1)),
+            Begin::Tail => format!("bytes=-{limit}"),
+        };
+        headers.push((header::RANGE, value(&range)?));
     }
     headers.extend(request.etag.as_ref().and_then(|etag| if_match(wire, etag)));
     let target = wire.endpoint.key_path(request.key.as_str());
@@ -94,18 +117,23 @@ async fn once(
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
         return Err(answer.failed(wire.clock.wall()).await);
     }
-    let asked = request.from..request.from + limit;
-    let (meta, len) = match first_of(answer.status, &answer.headers, &asked, request.etag.as_ref()) {
+    let etag = request.etag.as_ref();
+    let (meta, range) = match first_of(answer.status, &answer.headers, request.begin, limit, etag) {
         Ok(found) => found,
         Err((kind, why)) => return Err(answer.error(kind, why).into()),
     };
     let meta = head::dated(wire, &request.key, meta).await;
     let id = ObjectId::of(request.key.clone(), &meta);
-    if len == meta.size {
+    if range == (0..meta.size) {
         wire.sums.learn(&id, answer.status, &answer.headers);
     }
+    if range.is_empty() && meta.size > 0 && request.begin == Begin::Tail {
+        // The connection goes with the body.
+        wire.abilities.oddities.suffix_is_refused(&request.key, true, "it sends the whole object");
+        return Ok(First { meta, bytes: None });
+    }
     let Some(mut room) = room.take() else { return Ok(First { meta, bytes: None }) };
-    room.shorten(len as usize);
+    room.shorten((range.end - range.start) as usize);
     let full = Arc::new(Mutex::new(None));
     let taken = Arc::clone(&full);
     let mut into = Fill::new([room], move |block| *taken.lock() = Some(block));
@@ -114,7 +142,7 @@ async fn once(
         tracing::debug!(key = %request.key, error = %failure.error, "the first bytes broke off");
     }
     let bytes = full.lock().take().filter(|block| is_right(wire, &id, &meta, block));
-    Ok(First { meta, bytes })
+    Ok(First { meta, bytes: bytes.map(|block| (range.start, block)) })
 }
 
 /// Whether bytes that are the whole object have the checksum that the store says, if it says one. If not, a read asks for them again.

@@ -20,7 +20,7 @@ use crate::buffer::{BLOCK, Config, Fill, Pool, Use};
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{
-    BoxFuture, ErrorKind, First, GetFirst, GetObject, ListObjects, ListPage, NewObject, ObjectClient,
+    Begin, BoxFuture, ErrorKind, First, GetFirst, GetObject, ListObjects, ListPage, NewObject, ObjectClient,
     PutObject, Result, Stored,
 };
 use crate::sync::{Arc, Mutex};
@@ -244,10 +244,10 @@ impl Exam {
         Got { result, bytes, filled: fill.filled() }
     }
 
-    /// Gets the first bytes, at most `room`.
-    async fn first(&self, key: &ObjectKey, etag: Option<ETag>, room: usize) -> Result<First> {
+    /// Gets the first bytes or the last, at most `room`.
+    async fn first(&self, key: &ObjectKey, etag: Option<ETag>, begin: Begin, room: usize) -> Result<First> {
         let room = self.pool.try_take(Use::Ahead, room).expect("the exam's pool is large enough");
-        self.client.get_first(&GetFirst { key: key.clone(), etag, from: 0, is_whole: false }, room).await
+        self.client.get_first(&GetFirst { key: key.clone(), etag, begin, is_whole: false }, room).await
     }
 
     /// Asserts that the object's content is `bytes`.

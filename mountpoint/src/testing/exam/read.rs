@@ -5,7 +5,7 @@ use futures_util::future::join_all;
 use super::Exam;
 use crate::buffer::BLOCK;
 use crate::object::{ETag, ObjectMeta};
-use crate::s3::ErrorKind;
+use crate::s3::{Begin, ErrorKind};
 
 pub(super) async fn every_range_reads_its_bytes(exam: &Exam) {
     const LEN: usize = 300_007;
@@ -74,10 +74,14 @@ pub(super) async fn first_bytes_come_with_the_metadata_of_their_version(exam: &E
         exam.put(&key, &bytes).await;
         let meta = exam.head(&key).await;
         for etag in [None, Some(meta.etag.clone())] {
-            let first = exam.first(&key, etag, ROOM).await;
-            let first = first.unwrap_or_else(|error| panic!("{len}: {error}"));
-            assert_eq!(first.meta, meta, "as a HEAD says");
-            assert!(first.bytes.as_deref() == Some(&bytes[..len.min(ROOM)]), "{len}: other bytes");
+            for (begin, from) in [(Begin::At(0), 0), (Begin::Tail, len.saturating_sub(ROOM))] {
+                let first = exam.first(&key, etag.clone(), begin, ROOM).await;
+                let first = first.unwrap_or_else(|error| panic!("{begin:?} of {len}: {error}"));
+                assert_eq!(first.meta, meta, "as a HEAD says");
+                let (at, came) = first.bytes.expect("with bytes");
+                assert_eq!(at, from as u64, "{begin:?} of {len}");
+                assert!(came[..] == bytes[from..len.min(from + ROOM)], "{begin:?} of {len}: other bytes");
+            }
         }
     }
 }
@@ -87,18 +91,20 @@ pub(super) async fn first_bytes_of_another_version_are_refused(exam: &Exam) {
     exam.put(&key, &exam.bytes(1, 10_000)).await;
     let old = exam.head(&key).await;
     exam.put(&key, &exam.bytes(2, 10_000)).await;
-    let error = exam.first(&key, Some(old.etag), 4096).await.expect_err("the version is gone");
+    let error = exam.first(&key, Some(old.etag), Begin::At(0), 4096).await.expect_err("the version is gone");
     assert_eq!(*error.kind(), ErrorKind::Changed, "{error}");
     exam.client.delete_object(&key).await.expect("delete");
-    let error = exam.first(&key, None, 4096).await.expect_err("it is gone");
+    let error = exam.first(&key, None, Begin::Tail, 4096).await.expect_err("it is gone");
     assert_eq!(*error.kind(), ErrorKind::NotFound, "{error}");
 }
 
 pub(super) async fn an_object_without_bytes_has_metadata_alone(exam: &Exam) {
     let key = exam.key("o");
     exam.put(&key, &exam.bytes(1, 0)).await;
-    let first = exam.first(&key, None, 4096).await.expect("it is there");
-    assert_eq!((first.meta, first.bytes.is_none()), (exam.head(&key).await, true));
+    for begin in [Begin::At(0), Begin::Tail] {
+        let first = exam.first(&key, None, begin, 4096).await.expect("it is there");
+        assert_eq!((first.meta, first.bytes.is_none()), (exam.head(&key).await, true), "{begin:?}");
+    }
 }
 
 pub(super) async fn many_requests_at_once_do_not_mix(exam: &Exam) {
