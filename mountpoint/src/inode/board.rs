@@ -51,6 +51,12 @@ impl Board {
         Some(seat)
     }
 
+    /// The first in order of the other names that are asked about in this directory.
+    pub(super) fn first_beside(&self, parent: InodeNo, name: &str) -> Option<Box<str>> {
+        let others = self.names.subjects().filter(|(other, there)| *other == parent && **there != *name);
+        others.map(|(_, name)| name).min().cloned()
+    }
+
     /// Something happened to a name: what is under way was asked too early.
     pub(super) fn overtake(&mut self, parent: InodeNo, name: &str) {
         if self.names.is_empty() {

@@ -50,6 +50,11 @@ where
         self.0.get(subject).into_iter().flatten().map(|entry| &entry.question)
     }
 
+    /// The subjects of all questions.
+    pub(super) fn subjects(&self) -> impl Iterator<Item = &K> {
+        self.0.keys()
+    }
+
     /// Puts a question on the list. `ask` makes its request; `landed` runs once, when the answer is here or no seat is left. It takes
     /// the question off the list by [`Flights::land`].
     pub(super) fn start(

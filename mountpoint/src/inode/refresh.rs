@@ -11,7 +11,8 @@ use crate::listing::batch::Batch;
 use crate::listing::expiry::PAGE;
 use crate::listing::merge::{Merge, What};
 use crate::listing::page::{Asked, readable};
-use crate::listing::recent::{Advice, After, Page, Recent};
+use crate::listing::recent::{Advice, Page, Recent};
+use crate::listing::together::{After, Beside};
 use crate::listing::walk::{self, Course};
 use crate::object::ObjectKey;
 use crate::s3::{self, BoxFuture, ListObjects, ListPage};
@@ -41,8 +42,12 @@ impl InodeTable {
         let (key, directory) = tree.directory(parent).ok()?;
         let (key, length) = (key.clone(), directory.length.map(|length| length as usize));
         let terms = tree.prices.terms(length, self.0.config.list_page);
+        // A lookup that costs a HEAD alone is cheaper than a page.
+        let other = (ask == Ask::Both).then(|| tree.board.first_beside(parent, name)).flatten();
+        let is_long = length.is_some_and(|length| length > usize::from(self.0.config.list_page));
+        let beside = other.as_deref().map(|name| Beside { name, is_long });
         let recent = tree.directory_mut(parent)?.recent.get_or_insert_with(|| Box::new(Recent::new()));
-        let after = match recent.miss(name, known, terms, now) {
+        let after = match recent.miss(name, known, terms, beside, now) {
             Advice::Wait(asked) => return tree.board.pages.join(&asked, |()| true),
             Advice::Nothing => return None,
             Advice::Ask(after) => {

@@ -3,6 +3,7 @@
 //! A lookup costs a HEAD and a LIST; a page is one LIST and says the same about a thousand names. So if a program looks up name after
 //! name of a directory (`ls -l`, `du`, `rsync`), the directory is listed again, from the place of the lookups. After a page that did not
 //! pay, the next page needs more lookups first: see [`Spell`].
+//! Two lookups at once are worth a page already ([`together`]).
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use super::batch::Batch;
 use super::expiry::PAGE;
 use super::merge::order;
 use super::price::Terms;
+use super::together::{self, After, Beside, before};
 use crate::sync::Arc;
 
 /// Lookups in one directory that belong together.
@@ -76,6 +78,15 @@ impl Spell {
         true
     }
 
+    /// Whether two look-ups at once are worth a page: not once a page answered nothing. Counts as one that was asked for.
+    fn gets_for_two(&mut self) -> bool {
+        let is_worth = self.hits != Some(0);
+        if is_worth {
+            self.hits = Some(0);
+        }
+        is_worth
+    }
+
     fn is_in_order(&self) -> bool {
         self.run >= Self::RUN
     }
@@ -101,9 +112,6 @@ impl Page {
         self.is_behind_start(name) && (self.is_last || end.is_some_and(|end| order(name, end).is_le()))
     }
 }
-
-/// The name behind which a page begins; `None` for the first page.
-pub(crate) type After = Option<Box<str>>;
 
 /// The request that a lookup should make or wait for.
 pub(crate) enum Advice {
@@ -152,8 +160,16 @@ impl Recent {
         self.spell.count(name, true, now);
     }
 
-    /// No page answers a lookup. `known`: an inode for the name lives. `terms`: what a page is worth.
-    pub(crate) fn miss(&mut self, name: &str, known: bool, terms: Terms, now: Instant) -> Advice {
+    /// No page answers a lookup. `known`: an inode for the name lives. `terms`: what a page is worth. `beside`: another lookup of a new name
+    /// is under way in the directory.
+    pub(crate) fn miss(
+        &mut self,
+        name: &str,
+        known: bool,
+        terms: Terms,
+        beside: Option<Beside<'_>>,
+        now: Instant,
+    ) -> Advice {
         self.spell.count(name, known, now);
         if let Some((after, asked)) = &self.coming {
             return match after.as_deref().is_none_or(|after| after < name) {
@@ -181,7 +197,16 @@ impl Recent {
                 end.map(Into::into)
             }
         };
-        if self.spell.buys(terms) { Advice::Ask(after) } else { Advice::Nothing }
+        let has_pages = young().next().is_some();
+        if self.spell.buys(terms) {
+            return Advice::Ask(after);
+        }
+        match beside {
+            Some(beside) if self.spell.gets_for_two() => {
+                Advice::Ask(together::begin(name, beside, has_pages))
+            }
+            _ => Advice::Nothing,
+        }
     }
 
     /// A page was asked for at event `asked`.
@@ -219,21 +244,6 @@ fn is_young(since: Instant, now: Instant) -> bool {
     now.saturating_duration_since(since) < PAGE
 }
 
-/// A name shortly before this one: a page from there has it. `~` is the last character of ASCII that is printed, and needs no
-/// encoding that a store could get wrong.
-fn before(name: &str) -> After {
-    let mut chars = name.chars();
-    let last = chars.next_back()?;
-    let earlier = char::from_u32(u32::from(last) - 1).filter(char::is_ascii_graphic);
-    let mut before = chars.as_str().to_owned();
-    if let Some(earlier) = earlier.filter(|_| name.len() < 254) {
-        // Never into a directory.
-        before.push(if earlier == '/' { '.' } else { earlier });
-        before.push('~');
-    }
-    (!before.is_empty()).then(|| before.into())
-}
-
 impl fmt::Debug for Recent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Recent")
@@ -250,7 +260,7 @@ mod tests {
     const USUAL: Terms = Terms { in_order: 32, any_order: 32 };
 
     fn ask(recent: &mut Recent, name: &str, now: Instant) -> Option<After> {
-        match recent.miss(name, false, USUAL, now) {
+        match recent.miss(name, false, USUAL, None, now) {
             Advice::Ask(after) => Some(after),
             Advice::Nothing => None,
             Advice::Wait(_) => panic!("no page is on its way"),
@@ -272,8 +282,8 @@ mod tests {
     #[test]
     fn names_that_a_listing_made_known_are_worth_a_page_sooner() {
         let (mut recent, now) = (Recent::new(), Instant::now());
-        let asked =
-            (1..).find(|i| matches!(recent.miss(&format!("n{i:02}"), true, USUAL, now), Advice::Ask(_)));
+        let asked = (1..)
+            .find(|i| matches!(recent.miss(&format!("n{i:02}"), true, USUAL, None, now), Advice::Ask(_)));
         assert_eq!(asked, Some(6));
     }
 
@@ -283,7 +293,7 @@ mod tests {
         let terms = Terms { in_order: 4, any_order: 4 };
         let mut asked = Vec::new();
         for i in 0..200 {
-            if matches!(recent.miss(&format!("missing{i:03}"), false, terms, now), Advice::Ask(_)) {
+            if matches!(recent.miss(&format!("missing{i:03}"), false, terms, None, now), Advice::Ask(_)) {
                 asked.push(i);
             }
         }
@@ -292,10 +302,12 @@ mod tests {
         assert!(gaps[4..].iter().all(|gap| *gap == 16), "{gaps:?}");
         recent.hit("there0", now);
         recent.hit("there1", now);
-        let before =
-            (0..).position(|i| matches!(recent.miss(&format!("x{i:03}"), false, terms, now), Advice::Ask(_)));
-        let after =
-            (0..).position(|i| matches!(recent.miss(&format!("y{i:03}"), false, terms, now), Advice::Ask(_)));
+        let before = (0..).position(|i| {
+            matches!(recent.miss(&format!("x{i:03}"), false, terms, None, now), Advice::Ask(_))
+        });
+        let after = (0..).position(|i| {
+            matches!(recent.miss(&format!("y{i:03}"), false, terms, None, now), Advice::Ask(_))
+        });
         assert!(before <= Some(15) && after <= Some(2), "{before:?} {after:?}");
     }
 
@@ -319,12 +331,18 @@ mod tests {
     }
 
     #[test]
-    fn a_page_begins_before_the_name_it_is_asked_for() {
-        for name in ["b", "file-0001", "\u{fc}", "a b", "a\u{1}", "zz~", "!", "x0"] {
-            if let Some(before) = before(name) {
-                assert!(*before < *name && !before.contains('/'), "{before:?} {name:?}");
-            }
-        }
-        assert_eq!(before("f0010").as_deref(), Some("f001.~"));
+    fn two_lookups_at_once_are_worth_a_page_until_one_answers_nothing() {
+        let (mut recent, now) = (Recent::new(), Instant::now());
+        let beside = Some(Beside { name: "n01", is_long: false });
+        let ask = |name: &str, beside, recent: &mut Recent| {
+            matches!(recent.miss(name, false, USUAL, beside, now), Advice::Ask(_))
+        };
+        assert!(!ask("n01", None, &mut recent), "the first is alone");
+        assert!(ask("n02", beside, &mut recent));
+        assert!(!ask("n03", beside, &mut recent), "it answered nothing so far");
+        recent.hit("n04", now);
+        assert!(ask("n05", beside, &mut recent));
+        assert!((6..20).all(|i| !ask(&format!("n{i:02}"), beside, &mut recent)), "the usual terms");
+        assert!((20..200).any(|i| ask(&format!("n{i:03}"), beside, &mut recent)));
     }
 }

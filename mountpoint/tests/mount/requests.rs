@@ -2,11 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
+use s3server::{Effect, Fault};
 
 use super::semantics::assert_errno;
-use crate::common::{Pattern, Setup, Store, TestMount};
+use crate::common::{Pattern, Setup, Store, TestMount, until};
 
 const FILES: u64 = 20;
 const LEN: usize = 100 << 10;
@@ -91,6 +93,44 @@ fn tables_of_a_listing_read_from_their_footers_take_one_request_each() {
     assert_eq!(store.requests().total(), TABLES, "{:?}", store.requests().all());
     let sent = store.requests().bytes_sent();
     assert!(sent <= TABLES * (160 << 10), "{} KiB for {TABLES} footers", sent >> 10);
+}
+
+#[test]
+fn sixteen_names_of_a_directory_opened_at_once_share_a_page() {
+    const NAMES: u64 = 16;
+    const ROUNDS: u64 = 5;
+    let store = Store::new();
+    for (round, i) in (0..ROUNDS).flat_map(|round| (0..NAMES).map(move |i| (round, i))) {
+        store.plant(&format!("d{round}/chunk-{i}"), &Pattern(i).bytes(0, LEN));
+    }
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    let mut costs: Vec<_> = (0..ROUNDS)
+        .map(|round| {
+            fs::metadata(mount.path(&format!("d{round}"))).unwrap();
+            store.requests().reset();
+            // The first name's HEAD is answered once all others were read.
+            store.faults().add(Fault::on("HeadObject", Effect::Hold).times(1));
+            let read = AtomicU64::new(0);
+            std::thread::scope(|scope| {
+                for i in 0..NAMES {
+                    let (mount, read) = (&mount, &read);
+                    scope.spawn(move || {
+                        let bytes = fs::read(mount.path(&format!("d{round}/chunk-{i}"))).unwrap();
+                        assert!(bytes.len() == LEN && Pattern(i).is(0, &bytes), "{i}");
+                        read.fetch_add(1, Ordering::Relaxed);
+                    });
+                }
+                until("all but the first were read", || read.load(Ordering::Relaxed) >= NAMES - 1);
+                store.faults().release();
+            });
+            store.faults().clear();
+            let count = |name| store.requests().count(name);
+            (count("GetObject"), count("HeadObject"), count("ListObjectsV2"))
+        })
+        .collect();
+    // A machine that stands still for a second asks again.
+    costs.sort_unstable();
+    assert_eq!(costs[costs.len() / 2], (NAMES, 1, 2), "{costs:?}");
 }
 
 #[test]

@@ -223,8 +223,8 @@ async fn lookups_share_the_page_on_its_way_and_ask_for_themselves_if_it_fails() 
 }
 
 #[tokio::test]
-async fn a_burst_of_cold_lookups_is_one_listing_once_times_show_it_is_cheaper() {
-    for (page, expected) in [(25, 3), (100, 9)] {
+async fn a_burst_of_cold_lookups_is_one_lookup_and_one_page() {
+    for page in [25, 100] {
         let names = many(60);
         let bench = bench(&names);
         {
@@ -235,13 +235,99 @@ async fn a_burst_of_cold_lookups_is_one_listing_once_times_show_it_is_cheaper() 
         let gate = bench.client.hold(FaultPlan::on(Op::ListObjects).always());
         let lookups = futures_util::future::join_all(names.iter().map(|name| bench.lookup(ROOT, name)));
         let (found, ()) = tokio::join!(lookups, async {
-            gate.arrived(expected + 1).await;
+            gate.arrived(2).await;
             gate.release();
         });
         assert!(found.into_iter().all(|found| found.is_ok()));
         let (heads, lists) = (bench.client.calls(Op::HeadObject), bench.client.calls(Op::ListObjects));
-        assert_eq!((heads, lists), (expected, expected + 1), "{page} ms a page");
+        assert_eq!((heads, lists), (1, 2), "{page} ms a page");
     }
+}
+
+/// Lookups of these names at once, the first of which is held until the others wait; the HEAD and LIST that they take.
+async fn burst(bench: &Bench, names: &[String]) -> (Vec<Result<Found>>, (usize, usize)) {
+    bench.client.reset_log();
+    let gate = bench.client.hold(FaultPlan::on(Op::HeadObject));
+    let lookups = futures_util::future::join_all(names.iter().map(|name| bench.lookup(ROOT, name)));
+    let (found, ()) = tokio::join!(lookups, async {
+        gate.arrived(1).await;
+        gate.release();
+    });
+    (found, (bench.client.calls(Op::HeadObject), bench.client.calls(Op::ListObjects)))
+}
+
+#[tokio::test]
+async fn a_page_that_answers_nothing_puts_a_directory_back_to_the_usual_terms() {
+    let bench = bench(&many(60));
+    let absent = |from: usize| (from..from + 4).map(|i| format!("x{i}")).collect::<Vec<_>>();
+    let (found, costs) = burst(&bench, &absent(0)).await;
+    assert!(found.into_iter().all(|found| matches!(found.unwrap_err().kind(), ErrorKind::NotFound)));
+    assert_eq!(costs, (4, 5), "HEAD and LIST each, and a page in vain");
+    for round in 1..4 {
+        bench.clock.advance(PAGE);
+        assert_eq!(burst(&bench, &absent(4 * round)).await.1, (4, 4), "{round}");
+    }
+}
+
+#[tokio::test]
+async fn names_at_once_in_a_directory_of_a_million_take_at_most_one_page_more() {
+    let names: Vec<String> = (0..1_000_000).map(|i| format!("n{i:06}")).collect();
+    let bench = bench(&names);
+    // No two of them in one page, in any order.
+    let sparse: Vec<_> = (0..24).map(|i| names[20_000 + (i * 7 % 24) * 30_011].clone()).collect();
+    let mut cost = (0, 0);
+    for names in sparse.chunks(8) {
+        let (found, (heads, lists)) = burst(&bench, names).await;
+        assert!(found.into_iter().all(|found| found.is_ok()));
+        cost = (cost.0 + heads, cost.1 + lists);
+        bench.clock.advance(3 * PAGE);
+    }
+    assert_eq!(cost, (24, 25));
+    // The page begins at the names once the directory is known to be long.
+    {
+        let mut tree = bench.table.0.tree.lock();
+        let root = tree.directory_mut(ROOT).unwrap();
+        (root.length, root.recent) = (Some(1_000_000), None);
+    }
+    let (found, costs) = burst(&bench, &names[750_000..750_016]).await;
+    assert!(found.into_iter().all(|found| found.is_ok()));
+    assert_eq!(costs, (1, 2));
+}
+
+#[tokio::test]
+async fn names_between_a_file_and_a_directory_of_its_name_are_right_at_once() {
+    // `-` and `.` sort before `/`.
+    let mut keys: Vec<String> = ["a", "a-1", "a-2", "a.b", "a/x", "b", "b-1", "c/y"].map(Into::into).into();
+    keys.extend((0..40).map(|i| format!("a-3{i:02}")));
+    let names: Vec<String> = ["a", "a-1", "a-2", "a.b", "b", "b-1", "c"].map(Into::into).into();
+    for (list_page, step) in [(3, 1), (3, 3), (9, 5), (1000, 1)] {
+        let config = Config { list_page, ..Config::default() };
+        let bench = Bench::with(config, &keys.iter().map(String::as_str).collect::<Vec<_>>());
+        let names: Vec<_> = (0..names.len()).map(|i| names[i * step % names.len()].clone()).collect();
+        let (found, _) = burst(&bench, &names).await;
+        for (name, found) in names.iter().zip(found) {
+            let is_directory = matches!(&**name, "a" | "c");
+            let expected = if is_directory { Kind::Directory } else { Kind::File };
+            assert_eq!(found.unwrap().stat.kind, expected, "{name}, {list_page} a page");
+        }
+    }
+}
+
+#[tokio::test]
+async fn an_open_behind_names_at_once_sees_what_another_client_stored() {
+    let names = many(16);
+    let bench = bench(&names);
+    let (found, costs) = burst(&bench, &names).await;
+    assert_eq!(costs, (1, 2));
+    let found: Vec<_> = found.into_iter().map(Result::unwrap).collect();
+    bench.client.insert("n0007", "longer content");
+    bench.client.remove("n0008");
+    assert!(found[1..].iter().all(|found| bench.table.try_open_read(found.ino).is_none()), "each open asks");
+    assert_error!(bench.open_read(found[7].ino).await, ErrorKind::Stale);
+    assert_error!(bench.open_read(found[8].ino).await, ErrorKind::Stale);
+    let again = bench.lookup(ROOT, "n0007").await.unwrap();
+    assert!(matches!(bench.open_read(again.ino).await.unwrap(), OpenRead::Object { size: 14, .. }));
+    assert!(matches!(bench.open_read(found[9].ino).await.unwrap(), OpenRead::Object { size: 7, .. }));
 }
 
 #[tokio::test]
