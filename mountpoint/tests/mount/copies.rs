@@ -96,3 +96,39 @@ fn memcpy_fetches_what_it_copies_in_each_way_and_wherever_its_buffer_lies() {
         }
     }
 }
+
+/// Eight processes that map one file and read it from end to end.
+const EIGHT: &str = "
+import hashlib, mmap, os, sys
+def read():
+    file = os.open(sys.argv[1], os.O_RDONLY)
+    data, digest = mmap.mmap(file, 0, prot=mmap.PROT_READ), hashlib.sha256()
+    for at in range(0, len(data), 1 << 20):
+        digest.update(data[at:at + (1 << 20)])
+    os.write(1, digest.hexdigest().encode() + b'\\n')
+children = []
+for _ in range(8):
+    children.append(os.fork())
+    if children[-1] == 0:
+        read()
+        os._exit(0)
+assert all(os.waitpid(child, 0)[1] == 0 for child in children)
+";
+
+#[test]
+fn eight_processes_that_map_one_model_fetch_it_once() {
+    use sha2::Digest;
+    if !need_tool("python3") {
+        return;
+    }
+    let (store, model) = (Store::new(), Pattern(7).bytes(0, LEN));
+    store.plant("model", &model);
+    let Some(mount) = TestMount::of(&store, &Setup::new(&[])) else { return };
+    let path = mount.path("model");
+    store.requests().reset();
+    let digests = python_with(EIGHT, &path, &[], &[]);
+    let expected = base16ct::lower::encode_string(&sha2::Sha256::digest(&model));
+    assert_eq!(digests.lines().collect::<Vec<_>>(), [&*expected; 8]);
+    let sent = store.requests().bytes_sent();
+    assert!(sent <= (LEN + LEN / 10) as u64, "{} MiB for {}", sent >> 20, LEN >> 20);
+}

@@ -84,3 +84,57 @@ impl Stride {
 fn between(from: &Range<u64>, to: &Range<u64>) -> i128 {
     i128::from(to.start) - i128::from(from.start)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The ranges that reads of `long` bytes at these places bring.
+    fn brought(starts: &[u64], long: u64, size: u64) -> Vec<Range<u64>> {
+        let mut stride = Stride::default();
+        starts.iter().flat_map(|&start| stride.on_read(&(start..start + long), size)).collect()
+    }
+
+    #[test]
+    fn a_stride_of_nothing_or_of_less_than_a_read_is_none() {
+        assert!(brought(&[1 << 20; 20], 8192, 1 << 30).is_empty());
+        let slow: Vec<_> = (0..20).map(|n| n * PAGE).collect();
+        assert!(brought(&slow, 2 * PAGE, 1 << 30).is_empty());
+    }
+
+    #[test]
+    fn a_stride_ends_with_the_object_in_both_directions() {
+        const SIZE: u64 = 10 << 20;
+        let up: Vec<_> = (0..10).map(|n| n << 20).collect();
+        let down: Vec<_> = up.iter().rev().copied().collect();
+        for starts in [up, down] {
+            let brought = brought(&starts, 65_536, SIZE);
+            assert_eq!(brought.len(), 7, "those behind the third: {brought:?}");
+            assert!(brought.iter().all(|range| range.start < range.end && range.end <= SIZE));
+        }
+        assert!(brought(&[SIZE - (3 << 20), SIZE - (2 << 20), SIZE - (1 << 20)], 1 << 20, SIZE).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_read_a_stride_brings_bytes_of_the_object_alone(
+            size in prop_oneof![1..u64::MAX, u64::MAX - (1 << 20)..=u64::MAX, 1..1_u64 << 30],
+            first in any::<u64>(),
+            distance in prop_oneof![any::<i64>(), -(1_i64 << 24)..1 << 24],
+            reads in prop::collection::vec((0..4_u64, 1..1_u64 << 20), 1..40),
+        ) {
+            let mut stride = Stride::default();
+            let mut at = i128::from(first % size);
+            for (off, long) in reads {
+                let start = at.clamp(0, i128::from(size - 1)) as u64;
+                let range = start..start.saturating_add(long).min(size);
+                let ranges = stride.on_read(&range, size);
+                prop_assert!(ranges.len() <= 8);
+                prop_assert!(ranges.iter().all(|range| range.start < range.end && range.end <= size));
+                at += i128::from(distance) + i128::from(off);
+            }
+        }
+    }
+}

@@ -467,6 +467,49 @@ fn reads_at_one_distance_bring_the_next_ones() {
     }
 }
 
+#[test]
+fn one_stream_upwards_and_one_downwards_on_one_handle_are_two_runs() {
+    const STEP: u64 = 512 << 10;
+    let size = 256 * MIB;
+    let mut window = window(size);
+    let mut asked = [0, 0];
+    for n in 0..200 {
+        for (side, at) in [n * STEP, size - (n + 1) * STEP].into_iter().enumerate() {
+            let range = at..at + STEP;
+            let plan = window.on_read(&range, Pressure::Low, CALM);
+            assert!(plan.demand.start <= range.start && plan.demand.end >= range.end);
+            if n > 2 {
+                assert_eq!((plan.sequential, plan.descending), (true, side == 1), "{n}: {plan:?}");
+            }
+            asked[side] += plan.ahead.end - plan.ahead.start;
+        }
+    }
+    assert!(asked.iter().all(|asked| (90 * MIB..=128 * MIB).contains(asked)), "{asked:?}");
+}
+
+#[test]
+fn nine_streams_of_one_handle_get_what_they_ask_for_and_eight_are_runs() {
+    let mut window = window(16 << 30);
+    let mut fetched = 0;
+    for step in 0..64 {
+        for stream in 0..9 {
+            let at = (stream << 30) + step * MIB;
+            let plan = window.on_read(&(at..at + MIB), Pressure::Low, CALM);
+            assert!(plan.demand.start <= at && plan.demand.end >= at + MIB, "{plan:?}");
+            assert!(plan.ahead.end <= at + 64 * MIB, "{plan:?}");
+            fetched += plan.ahead.end.saturating_sub(plan.ahead.start);
+        }
+    }
+    assert!(fetched <= 9 * 128 * MIB, "{} MiB for 576", fetched / MIB);
+    for step in 64..70 {
+        for stream in 0..8 {
+            let at = (stream << 30) + step * MIB;
+            let plan = window.on_read(&(at..at + MIB), Pressure::Low, CALM);
+            assert!(step < 68 || plan.sequential, "{stream} {step}");
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn plans_stay_within_the_object_and_within_the_maximum(
