@@ -25,6 +25,7 @@ use rustix::thread::LinkNameSpaceType;
 
 use crate::cli;
 use crate::supervise::no_thread;
+use crate::sync::Arc;
 
 /// The variable that tells a process that it is the second one.
 pub const BACKGROUND_ENV: &str = "MOUNT_S3_IN_BACKGROUND";
@@ -214,11 +215,17 @@ impl ReadyFile {
 const KEPT_WITHIN: Duration = Duration::from_secs(10);
 
 /// A service manager that receives the messages of sd_notify(3).
+///
+/// Its socket is opened once: a sandboxed engine can't open another.
 #[derive(Clone, Debug)]
-pub struct ServiceManager(SocketAddr);
+pub struct ServiceManager {
+    address: SocketAddr,
+    socket: Arc<UnixDatagram>,
+}
 
 impl ServiceManager {
-    /// The manager that listens at the socket of [`NOTIFY_ENV`]: a path, or `@` and an abstract name. `None` for any other address.
+    /// The manager that listens at the socket of [`NOTIFY_ENV`]: a path, or `@` and an abstract name. `None` for any other address, and
+    /// without a descriptor left.
     #[must_use]
     pub fn at(socket: &OsStr) -> Option<Self> {
         let address = match socket.as_bytes() {
@@ -226,7 +233,7 @@ impl ServiceManager {
             [b'/', ..] => SocketAddr::from_pathname(socket).ok()?,
             _ => return None,
         };
-        Some(Self(address))
+        Some(Self { address, socket: Arc::new(UnixDatagram::unbound().ok()?) })
     }
 
     /// Gives the manager a descriptor that the next process of the unit gets back by this name. Returns once the manager has it.
@@ -272,15 +279,14 @@ impl ServiceManager {
 
     fn send(&self, words: &str, descriptor: Option<BorrowedFd<'_>>) -> io::Result<()> {
         use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
-        let socket = UnixDatagram::unbound()?;
-        socket.connect_addr(&self.0)?;
+        self.socket.connect_addr(&self.address)?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = SendAncillaryBuffer::new(&mut space);
         let rights = descriptor.map(|descriptor| [descriptor]);
         if let Some(rights) = &rights {
             control.push(SendAncillaryMessage::ScmRights(rights));
         }
-        sendmsg(&socket, &[io::IoSlice::new(words.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
+        sendmsg(&self.socket, &[io::IoSlice::new(words.as_bytes())], &mut control, SendFlags::NOSIGNAL)?;
         Ok(())
     }
 

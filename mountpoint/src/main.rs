@@ -122,14 +122,15 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
         daemon::detach()?;
     }
     let guard = config::guard_s_ready_file()?;
+    // It follows the first process of its unit; in the background that is another one. Before a sandbox, which lets no socket be opened.
+    let manager = std::env::var_os(daemon::NOTIFY_ENV).filter(|_| !in_background);
+    let manager = manager.and_then(|socket| ServiceManager::at(&socket));
     let mounted = start(args);
     let outcome = mounted.as_ref().map(|_| ());
     if let Some(guard) = guard {
         guard.say(outcome)?;
     }
-    // It follows the first process of its unit; in the background that is another one.
-    let manager = std::env::var_os(daemon::NOTIFY_ENV).filter(|_| !in_background);
-    if let Some(manager) = manager.and_then(|socket| ServiceManager::at(&socket)) {
+    if let Some(manager) = manager {
         manager.say(outcome);
     }
     let said = match ready {

@@ -147,7 +147,8 @@ impl Disk {
         let mut text = [0; 3];
         hex(&[prefix], &mut text[..2]);
         let name = CStr::from_bytes_until_nul(&text).unwrap_or_default();
-        let path = OFlags::PATH | FOLDER;
+        // Not by O_PATH, which a sandboxed engine may not use.
+        let path = OFlags::RDONLY | FOLDER;
         match openat(&self.root, name, path, Mode::empty()) {
             Err(Errno::NOENT) if create => {
                 mkdir(self.root.as_fd(), name)?;
@@ -296,7 +297,7 @@ fn is_lent(stat: &rustix::fs::Stat) -> bool {
 /// The names in a folder, without `.` and `..`. The list is read to its end first: callers remove entries while they walk over it.
 fn entries(folder: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     let mut names = Vec::new();
-    // The folder is opened anew: a descriptor of O_PATH can't list it.
+    // The folder is opened anew: a descriptor is listed once.
     for entry in Dir::new(openat(folder, c".", OFlags::RDONLY | FOLDER, Mode::empty())?)? {
         let entry = entry?;
         if !matches!(entry.file_name().to_bytes(), b"." | b"..") {

@@ -35,9 +35,11 @@ pub(super) struct Syslog {
     open: Mutex<Option<Open>>,
 }
 
+/// One socket for all the time: a sandboxed engine can't open another.
 #[derive(Debug)]
 struct Open {
     socket: UnixDatagram,
+    is_connected: bool,
     /// When a line last waited in vain.
     stuck: Option<Instant>,
     clock: Clock,
@@ -47,8 +49,12 @@ impl Syslog {
     /// Finds no daemon? Then one that comes later gets the lines from then on.
     pub(super) fn at(path: impl Into<PathBuf>, says_level: bool) -> Self {
         let path = path.into();
-        let open = Mutex::new(Open::to(&path).ok());
-        Self { path, says_level, open }
+        let mut open = Open::new().ok();
+        if let Some(open) = &mut open {
+            // A daemon that is not there now may be later.
+            let _ = open.connect(&path);
+        }
+        Self { path, says_level, open: Mutex::new(open) }
     }
 
     fn send(&self, level: Level, line: &[u8]) -> io::Result<()> {
@@ -60,23 +66,33 @@ impl Syslog {
         }
         datagram.extend_from_slice(&line[..line.len().min(LINE_MAX)]);
         let mut held = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = &mut *held
-            && open.send(&datagram).is_ok()
-        {
+        if held.is_none() {
+            *held = Open::new().ok();
+        }
+        let Some(open) = &mut *held else { return Ok(()) };
+        if open.is_connected && open.send(&datagram).is_ok() {
             return Ok(());
         }
         // The daemon was not there, or was started anew.
-        *held = Open::to(&self.path).ok();
-        held.as_mut().map_or(Ok(()), |open| open.send(&datagram))
+        match open.connect(&self.path) {
+            Ok(()) => open.send(&datagram),
+            Err(_) => Ok(()),
+        }
     }
 }
 
 impl Open {
-    fn to(path: &Path) -> io::Result<Self> {
+    fn new() -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
-        socket.connect(path)?;
         socket.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { socket, stuck: None, clock: Clock::machine() })
+        Ok(Self { socket, is_connected: false, stuck: None, clock: Clock::machine() })
+    }
+
+    fn connect(&mut self, path: &Path) -> io::Result<()> {
+        let connected = self.socket.connect(path);
+        self.is_connected = connected.is_ok();
+        self.stuck = None;
+        connected
     }
 
     /// A line that the daemon does not take in time is lost, and that is not an error.

@@ -21,12 +21,11 @@ const ALLOWED: &[i64] = &[
     libc::SYS_pwritev, libc::SYS_preadv2, libc::SYS_pwritev2, libc::SYS_close, libc::SYS_close_range, libc::SYS_fstat,
     libc::SYS_newfstatat, libc::SYS_statx, libc::SYS_lseek, libc::SYS_fsync, libc::SYS_fdatasync, libc::SYS_sync_file_range,
     libc::SYS_syncfs, libc::SYS_ftruncate, libc::SYS_fallocate, libc::SYS_fadvise64, libc::SYS_readahead, libc::SYS_fcntl,
-    libc::SYS_flock, libc::SYS_dup, libc::SYS_dup3, libc::SYS_openat, libc::SYS_openat2, libc::SYS_faccessat, libc::SYS_faccessat2,
+    libc::SYS_flock, libc::SYS_dup, libc::SYS_dup3, libc::SYS_openat, libc::SYS_faccessat, libc::SYS_faccessat2,
     libc::SYS_getdents64, libc::SYS_mkdirat, libc::SYS_unlinkat, libc::SYS_renameat, libc::SYS_renameat2, libc::SYS_linkat,
-    libc::SYS_symlinkat, libc::SYS_readlinkat, libc::SYS_fchmod, libc::SYS_fchmodat, libc::SYS_utimensat, libc::SYS_getcwd,
+    libc::SYS_symlinkat, libc::SYS_readlinkat, libc::SYS_fchmod, libc::SYS_getcwd,
     libc::SYS_chdir, libc::SYS_fchdir, libc::SYS_umask, libc::SYS_statfs, libc::SYS_fstatfs, libc::SYS_copy_file_range,
-    libc::SYS_sendfile, libc::SYS_splice, libc::SYS_tee, libc::SYS_memfd_create, libc::SYS_fgetxattr, libc::SYS_fsetxattr,
-    libc::SYS_flistxattr, libc::SYS_fremovexattr, libc::SYS_ioctl,
+    libc::SYS_sendfile, libc::SYS_splice, libc::SYS_tee, libc::SYS_memfd_create, libc::SYS_ioctl,
     // Memory.
     libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_munmap, libc::SYS_mremap, libc::SYS_madvise, libc::SYS_brk, libc::SYS_mincore,
     libc::SYS_msync, libc::SYS_mlock, libc::SYS_munlock, libc::SYS_membarrier,
@@ -60,9 +59,9 @@ const ALLOWED: &[i64] = &[
 #[rustfmt::skip]
 const ALLOWED_HERE: &[i64] = &[
     libc::SYS_open, libc::SYS_stat, libc::SYS_lstat, libc::SYS_access, libc::SYS_mkdir, libc::SYS_rmdir, libc::SYS_unlink,
-    libc::SYS_rename, libc::SYS_link, libc::SYS_symlink, libc::SYS_readlink, libc::SYS_chmod, libc::SYS_getdents, libc::SYS_dup2,
+    libc::SYS_rename, libc::SYS_link, libc::SYS_symlink, libc::SYS_readlink, libc::SYS_getdents, libc::SYS_dup2,
     libc::SYS_pipe, libc::SYS_poll, libc::SYS_select, libc::SYS_epoll_wait, libc::SYS_epoll_create, libc::SYS_eventfd,
-    libc::SYS_time, libc::SYS_arch_prctl, libc::SYS_getpgrp, libc::SYS_utimes,
+    libc::SYS_time, libc::SYS_arch_prctl, libc::SYS_getpgrp,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[i64] = &[];
@@ -80,6 +79,9 @@ const REFUSED: &[i64] = &[
     libc::SYS_reboot, libc::SYS_swapon, libc::SYS_swapoff, libc::SYS_open_by_handle_at, libc::SYS_name_to_handle_at,
     libc::SYS_seccomp, libc::SYS_mknodat, libc::SYS_fchown, libc::SYS_fchownat, libc::SYS_acct,
     libc::SYS_settimeofday, libc::SYS_clock_settime, libc::SYS_sethostname,
+    // Landlock sees none of these, whatever the file. The flags of openat2 are in memory, where no filter looks.
+    libc::SYS_fchmodat, libc::SYS_fchmodat2, libc::SYS_utimensat, libc::SYS_openat2, libc::SYS_setxattr, libc::SYS_lsetxattr,
+    libc::SYS_fsetxattr, libc::SYS_removexattr, libc::SYS_lremovexattr, libc::SYS_fremovexattr,
 ];
 
 /// More of them.
@@ -91,20 +93,52 @@ const REFUSED_HERE: &[i64] = &[
     libc::SYS_ioperm,
     libc::SYS_modify_ldt,
     libc::SYS_mknod,
+    libc::SYS_chmod,
+    libc::SYS_chown,
+    libc::SYS_lchown,
+    libc::SYS_utime,
+    libc::SYS_utimes,
+    libc::SYS_futimesat,
 ];
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[];
 
-/// Families of sockets that an engine opens.
-const FAMILIES: [i32; 3] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
+/// Families of sockets that an engine opens. Unix sockets are open before, or come in pairs: one that is opened could speak to D-Bus, systemd
+/// or a container engine.
+const FAMILIES: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
+/// Kinds of Unix sockets that come in pairs and keep their other end. One for datagrams could be connected anew.
+const OF_PAIRS: [i32; 2] = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
+/// The part of a socket's kind that is not a flag.
+const KIND: i32 = 0xf;
+/// Modes that an engine gives to open files of its cache (`cache/io.rs`).
+const MODES: [i32; 2] = [0o400, 0o700];
+
+/// Commands of fcntl(2) that engines and libraries use. `F_SETOWN`, `F_SETOWN_EX` and `F_SETSIG` would have the kernel signal others.
+const FCNTL: [i32; 16] = [
+    libc::F_DUPFD,
+    libc::F_DUPFD_CLOEXEC,
+    libc::F_GETFD,
+    libc::F_SETFD,
+    libc::F_GETFL,
+    libc::F_SETFL,
+    libc::F_GETLK,
+    libc::F_SETLK,
+    libc::F_SETLKW,
+    libc::F_OFD_GETLK,
+    libc::F_OFD_SETLK,
+    libc::F_OFD_SETLKW,
+    libc::F_ADD_SEALS,
+    libc::F_GET_SEALS,
+    libc::F_GETPIPE_SZ,
+    libc::F_SETPIPE_SZ,
+];
 
 /// Options of prctl(2) about a thread's name and names of memory. None of them gives anything back that was given up.
 const PRCTL: [i32; 5] =
     [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, libc::PR_GET_DUMPABLE, libc::PR_CAPBSET_READ];
 
-/// Commands that put words into a terminal's input:
-/// TIOCSTI and TIOCLINUX.
-const OF_TERMINALS: [u64; 2] = [0x5412, 0x541c];
+/// Commands of ioctl(2) that reach others: TIOCSTI and TIOCLINUX put words into a terminal's input, FIOSETOWN and SIOCSPGRP are `F_SETOWN`.
+const OF_OTHERS: [u64; 4] = [0x5412, 0x541c, 0x8901, 0x8902];
 
 /// Confines all threads of this process.
 ///
@@ -145,13 +179,18 @@ fn refused(rings: Rings, arch: TargetArch) -> Filter {
     let others = |position, of: &[i32]| {
         of.iter().map(|&it| word(position, SeccompCmpOp::Ne, u64::from(it.cast_unsigned()))).collect()
     };
-    let bits = |position, mask: i32, set: i32| {
+    let masked = |position, mask: i32, set: i32| {
         let (mask, set) = (u64::from(mask.cast_unsigned()), u64::from(set.cast_unsigned()));
-        vec![word(position, SeccompCmpOp::MaskedEq(mask), set)]
+        word(position, SeccompCmpOp::MaskedEq(mask), set)
     };
+    let bits = |position, mask: i32, set: i32| vec![masked(position, mask, set)];
     for (call, conditions) in [
         (libc::SYS_socket, others(0, &FAMILIES)),
-        (libc::SYS_socketpair, others(0, &FAMILIES[..1])),
+        (libc::SYS_socketpair, others(0, &[libc::AF_UNIX])),
+        // Landlock does not see a file that is opened so, and its descriptor can be sent to others.
+        (libc::SYS_openat, bits(2, libc::O_PATH, libc::O_PATH)),
+        (libc::SYS_fcntl, others(1, &FCNTL)),
+        (libc::SYS_fchmod, others(1, &MODES)),
         (libc::SYS_prctl, others(0, &PRCTL)),
         // A new process. A thread of this one has the flag.
         (libc::SYS_clone, bits(0, libc::CLONE_THREAD, 0)),
@@ -164,9 +203,18 @@ fn refused(rings: Rings, arch: TargetArch) -> Filter {
         let conditions: Result<Vec<_>, _> = conditions.into_iter().collect();
         rules.entry(call).or_default().push(SeccompRule::new(conditions?)?);
     }
-    for command in OF_TERMINALS {
+    for command in OF_OTHERS {
         let condition = word(1, SeccompCmpOp::Eq, command)?;
         rules.entry(libc::SYS_ioctl).or_default().push(SeccompRule::new(vec![condition])?);
+    }
+    for kind in (0..=KIND).filter(|kind| !OF_PAIRS.contains(kind)) {
+        let condition = masked(1, KIND, kind)?;
+        rules.entry(libc::SYS_socketpair).or_default().push(SeccompRule::new(vec![condition])?);
+    }
+    #[cfg(target_arch = "x86_64")]
+    {
+        let condition = masked(1, libc::O_PATH, libc::O_PATH)?;
+        rules.entry(libc::SYS_open).or_default().push(SeccompRule::new(vec![condition])?);
     }
     SeccompFilter::new(rules, SeccompAction::Allow, SeccompAction::Errno(libc::EPERM.cast_unsigned()), arch)
 }

@@ -3,16 +3,23 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::{PermissionsExt as _, chown, fchown};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
 
+use rustix::fs::{Mode, OFlags, open};
 use rustix::mount::{MountFlags, mount};
-use rustix::net::{AddressFamily, SocketType, socket};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket};
 use rustix::process::{Pid, Signal, getppid, kill_process};
 
 use super::*;
+
+/// Commands of fcntl(2) that have another process signalled.
+const F_SETOWN_EX: i32 = 15;
+const F_SETSIG: i32 = 10;
 
 /// The errno of a call; 0 if it is not refused.
 fn errno_of(call: i64, arguments: [i64; 4]) -> i32 {
@@ -45,6 +52,12 @@ fn attempts() -> Vec<String> {
     let parent = i64::from(of_parent.as_raw_nonzero().get());
     let (refused, denied, unknown) = (libc::EPERM, libc::EACCES, libc::ENOSYS);
     let family = |family| errno(socket(family, SocketType::RAW, None).map_err(io::Error::from));
+    let open_to_all = fs::Permissions::from_mode(0o666);
+    let held = |path: &str| errno(open(path, OFlags::PATH, Mode::empty()).map_err(io::Error::from));
+    let own = |command: i32| errno_of(libc::SYS_fcntl, [0, command.into(), parent, 0]);
+    let mode_of = |path: &str, mode| fs::File::open(path)?.set_permissions(mode);
+    let owner_of = |path: &str| fchown(fs::File::open(path)?, Some(1), None);
+    let time_of = |path: &str| fs::File::open(path)?.set_modified(std::time::UNIX_EPOCH);
     let outcomes = [
         ("run a program", refused, errno(Command::new("/bin/true").status())),
         ("execve", refused, errno_of(libc::SYS_execve, [0; 4])),
@@ -71,6 +84,35 @@ fn attempts() -> Vec<String> {
             refused,
             errno_of(libc::SYS_mmap, [0, 4096, i64::from(libc::PROT_READ | libc::PROT_EXEC), 0x22]),
         ),
+        ("speak to services of the machine", refused, family(AddressFamily::UNIX)),
+        ("make a pair that can be connected anew", refused, errno(UnixDatagram::pair())),
+        (
+            "the same by an older name",
+            refused,
+            errno(
+                rustix::net::socketpair(AddressFamily::UNIX, SocketType::RAW, SocketFlags::empty(), None)
+                    .map_err(io::Error::from),
+            ),
+        ),
+        ("hold a file of others", refused, held("/mnt/others/file")),
+        ("hold a file by a newer call", refused, errno_of(libc::SYS_openat2, [0; 4])),
+        (
+            "change a mode by path",
+            refused,
+            errno(fs::set_permissions("/mnt/others/file", open_to_all.clone())),
+        ),
+        ("change a mode by a newer call", refused, errno_of(libc::SYS_fchmodat2, [0; 4])),
+        ("change a mode of what it reads", refused, errno(mode_of("/mnt/read/file", open_to_all))),
+        ("change an owner by path", refused, errno(chown("/mnt/others/file", Some(1), None))),
+        ("change an owner of what it reads", refused, errno(owner_of("/mnt/read/file"))),
+        ("change times by path", refused, errno_of(libc::SYS_utimensat, [0; 4])),
+        ("change times of what it reads", refused, errno(time_of("/mnt/read/file"))),
+        ("change an attribute by path", refused, errno_of(libc::SYS_setxattr, [0; 4])),
+        ("have its parent signalled", refused, own(libc::F_SETOWN)),
+        ("have its parent signalled by a newer command", refused, own(F_SETOWN_EX)),
+        ("choose another signal", refused, own(F_SETSIG)),
+        ("have its parent signalled by an ioctl", refused, errno_of(libc::SYS_ioctl, [0, 0x8901, 0, 0])),
+        ("the same by an older ioctl", refused, errno_of(libc::SYS_ioctl, [0, 0x8902, 0, 0])),
         ("speak to the kernel", refused, family(AddressFamily::NETLINK)),
         ("see all packets", refused, family(AddressFamily::PACKET)),
         ("speak to the host of a machine", refused, family(AddressFamily::VSOCK)),
@@ -104,6 +146,11 @@ fn works() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     std::os::unix::net::UnixStream::pair().unwrap();
+    // A file of the cache that is lent.
+    fs::File::open("/mnt/written/deep/file")
+        .unwrap()
+        .set_permissions(fs::Permissions::from_mode(0o400))
+        .unwrap();
     rustix::fs::memfd_create("x", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
 }
 

@@ -123,10 +123,12 @@ fn signal_one(thread: i32, signal: i32) {
 }
 
 /// Whether the calling thread may list the root directory, which no engine needs and landlock's rules refuse. One that descends from a confined
-/// thread may not: landlock stacks rules, and refuses more than 16 layers.
+/// thread may not: landlock stacks rules, and refuses more than 16 layers. Another error, such as that of a process without a free descriptor,
+/// says nothing of rules: the thread confines itself once more.
 fn sees_root() -> bool {
     use rustix::fs::{Mode, OFlags, open};
-    open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty()).is_ok()
+    open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+        .map_or_else(|error| error != Errno::ACCESS, |_| true)
 }
 
 /// Confines the calling thread, and those that it starts. Called by a handler of signals.
@@ -143,4 +145,21 @@ fn confine(rules: Option<i32>) -> Result<(), Errno> {
     clear_ambient_capability_set()?;
     let none = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: none, permitted: none, inheritable: none })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+
+    use super::*;
+
+    #[test]
+    fn a_thread_without_a_free_descriptor_is_not_taken_for_confined() {
+        testkit::isolated(|| {
+            assert!(sees_root());
+            setrlimit(Resource::Nofile, Rlimit { current: Some(0), maximum: Some(0) }).unwrap();
+            assert_eq!(std::fs::read_dir("/").unwrap_err().raw_os_error(), Some(libc::EMFILE));
+            assert!(sees_root());
+        });
+    }
 }
