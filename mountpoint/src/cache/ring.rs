@@ -11,6 +11,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::fd::{FromRawFd as _, OwnedFd};
 
 use crossbeam::channel::{Receiver, RecvError};
+use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
 
@@ -72,6 +73,16 @@ fn outcome(result: i32, len: usize) -> Outcome {
     }
 }
 
+/// A ring that from here on does nothing but what this file asks of it. No filter of system calls sees what a ring does, such as opening a
+/// socket, in an engine that is sandboxed and in wrong hands.
+fn limited(ring: io::Result<IoUring>) -> io::Result<IoUring> {
+    let ring = ring?;
+    let mut allowed = [opcode::Readv::CODE, opcode::PollAdd::CODE].map(Restriction::sqe_op);
+    ring.submitter().register_restrictions(&mut allowed)?;
+    ring.submitter().register_enable_rings()?;
+    Ok(ring)
+}
+
 /// A ring for this thread.
 ///
 /// # Errors
@@ -79,8 +90,14 @@ fn outcome(result: i32, len: usize) -> Outcome {
 pub(super) fn set_up() -> Result<IoUring, &'static str> {
     // Completions are handled when this thread waits for them, not in the midst of other work (6.1). The kernel closes a ring at exec;
     // `dontfork` unmaps the memory that a forked child could share.
-    let own = IoUring::builder().dontfork().setup_single_issuer().setup_defer_taskrun().build(2 * DEPTH);
-    let ring = own.or_else(|_| IoUring::builder().dontfork().build(2 * DEPTH)).map_err(|e| {
+    let mut plain = IoUring::builder();
+    plain.dontfork();
+    let mut own = plain.clone();
+    let own = limited(own.setup_single_issuer().setup_defer_taskrun().setup_r_disabled().build(2 * DEPTH));
+    let older = |_| limited(plain.clone().setup_r_disabled().build(2 * DEPTH));
+    // Before Linux 5.10, whose landlock confines no engine either.
+    let oldest = |_| plain.build(2 * DEPTH);
+    let ring = own.or_else(older).or_else(oldest).map_err(|e| {
         decide(Err(Errno::from_io_error(&e).unwrap_or(Errno::IO))).err().unwrap_or("the system refused it")
     })?;
     let params = ring.params();
@@ -262,6 +279,22 @@ mod tests {
         let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
         let flags = u32::from_str_radix(flags.trim(), 8).unwrap();
         assert_ne!(flags & rustix::fs::OFlags::CLOEXEC.bits(), 0, "{info}");
+    }
+
+    /// An engine in wrong hands would open a socket so, which its filter of system calls does not see.
+    #[test]
+    fn a_ring_opens_neither_sockets_nor_files() {
+        let Ok(mut ring) = set_up() else { return };
+        let path = c"/etc/passwd";
+        let socket = opcode::Socket::new(rustix::net::AddressFamily::UNIX.as_raw().into(), 1, 0).build();
+        let open = opcode::OpenAt::new(types::Fd(rustix::fs::CWD.as_raw_fd()), path.as_ptr()).build();
+        for entry in [socket, open] {
+            // SAFETY: the path outlives the call, which is done when `submit_and_wait` returns.
+            unsafe { ring.submission().push(&entry) }.unwrap();
+            ring.submit_and_wait(1).unwrap();
+            let done = ring.completion().next().unwrap();
+            assert_eq!(done.result(), -Errno::ACCESS.raw_os_error());
+        }
     }
 
     #[test]

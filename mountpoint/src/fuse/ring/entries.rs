@@ -13,6 +13,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+use io_uring::register::Restriction;
 use io_uring::{IoUring, opcode, squeue, types};
 use rustix::io::Errno;
 
@@ -22,6 +23,9 @@ use crate::buffer::Scratch;
 /// `FUSE_IO_URING_CMD_REGISTER` and `FUSE_IO_URING_CMD_COMMIT_AND_FETCH`.
 const REGISTER: u32 = 1;
 const COMMIT_AND_FETCH: u32 = 2;
+
+/// `IORING_REGISTER_FILES`.
+const REGISTER_FILES: u8 = 2;
 
 /// `struct fuse_uring_req_header`: the header of request or reply, the first argument, and what follows about the entry.
 mod layout {
@@ -117,6 +121,19 @@ struct Slice {
     len: usize,
 }
 
+/// Has a ring do nothing from here on but what this file asks of it. No filter of system calls sees what a ring does, such as opening a socket,
+/// in an engine that is sandboxed and in wrong hands.
+fn limit(ring: &IoUring<squeue::Entry128>) -> io::Result<()> {
+    let mut allowed = [
+        Restriction::sqe_op(opcode::UringCmd80::CODE),
+        Restriction::sqe_op(opcode::FutexWait::CODE),
+        Restriction::sqe_flags_allowed(squeue::Flags::FIXED_FILE.bits()),
+        Restriction::register_op(REGISTER_FILES),
+    ];
+    ring.submitter().register_restrictions(&mut allowed)?;
+    ring.submitter().register_enable_rings()
+}
+
 impl Entries {
     /// Makes a ring for this thread, and maps memory without touching it.
     ///
@@ -129,7 +146,9 @@ impl Entries {
             .setup_defer_taskrun()
             .setup_submit_all()
             .setup_cqsize((2 * shape.entries as u32).max(2 * COMMANDS))
+            .setup_r_disabled()
             .build(COMMANDS)?;
+        limit(&ring)?;
         let mut this = Self {
             ring,
             queue,
