@@ -177,9 +177,9 @@ impl Config {
             },
         };
         let stage_dir = absolute("--stage", args.staging.stage.as_deref())?.filter(|_| is_full);
-        let written = [&cache_dir, &spill_dir, &stage_dir, &s3.state_dir].map(Clone::clone);
+        let written = [&spill_dir, &stage_dir, &s3.state_dir].map(Clone::clone);
         Ok(Self {
-            sandbox: sandboxed::wished(args, written, telemetry.folders()),
+            sandbox: sandboxed::wished(args, cache_dir.clone(), written, telemetry.folders()),
             name: args.bucket.clone(),
             missing_key: missing_key(),
             supervised,

@@ -3,6 +3,7 @@
 mod confined;
 mod desk;
 mod leaving;
+mod lent;
 mod observed;
 mod outliving;
 mod program;

@@ -12,11 +12,14 @@ pub struct Sandbox {
     pub is_required: bool,
     /// The folders of the mount.
     pub folders: Folders,
+    /// The folder whose files the kernel may read by itself.
+    pub cache: Option<PathBuf>,
 }
 
-/// The sandbox of a mount that writes to these folders, and to those of its sockets.
+/// The sandbox of a mount that writes to its cache, these folders, and those of its sockets.
 pub(super) fn wished(
     args: &Args,
+    cache: Option<PathBuf>,
     written: impl IntoIterator<Item = Option<PathBuf>>,
     sockets: Vec<PathBuf>,
 ) -> Option<Sandbox> {
@@ -32,9 +35,10 @@ pub(super) fn wished(
     let state = state.filter(|_| args.mount.keep_metadata);
     let absolute = |path: &PathBuf| std::path::absolute(path).ok();
     let named = log.into_iter().chain(state).filter_map(absolute);
-    let written = written.into_iter().flatten().chain(named).chain(sockets).collect();
+    let written =
+        cache.iter().cloned().chain(written.into_iter().flatten()).chain(named).chain(sockets).collect();
     let read = cli::key_files().iter().flat_map(|file| folders_of(file)).collect();
-    Some(Sandbox { is_required, folders: Folders { written, read } })
+    Some(Sandbox { is_required, folders: Folders { written, read }, cache })
 }
 
 /// The folders in which a file is looked for again: another one comes to its name by a rename, or by a link that is replaced, as the kubelet
@@ -80,7 +84,7 @@ mod tests {
             }
         };
         let wished =
-            |words: &[&str]| wished(&args(words), [Some("/cache".into()), None], vec!["/run".into()]);
+            |words: &[&str]| wished(&args(words), Some("/cache".into()), [None], vec!["/run".into()]);
         assert!(wished(&["--sandbox", "off"]).is_none());
         let on = wished(&["--sandbox", "on"]).unwrap();
         assert!(on.is_required);

@@ -33,14 +33,14 @@ impl Confinement {
         device: &Device,
         transport: Transport,
     ) -> anyhow::Result<Option<Self>> {
-        let Some(Sandbox { is_required, folders }) = wish else { return Ok(None) };
+        let Some(Sandbox { is_required, folders, cache }) = wish else { return Ok(None) };
         let dir = match device {
             Device::Mount(dir) => Some(dir.as_path()),
             Device::Adopted(_) | Device::Outliving(_) => None,
         };
         let is_adopted = matches!(device, Device::Adopted(_));
         let rings = if is_adopted && transport == Transport::IoUring { Rings::Made } else { Rings::Open };
-        match desk::start(dir) {
+        match desk::start(dir, cache.as_deref()) {
             Ok(helper) => Ok(Some(Self { is_required, folders, rings, _helper: helper })),
             Err(error) if is_required => Err(error.context("--sandbox on")),
             Err(error) => {

@@ -15,23 +15,31 @@ use anyhow::Context as _;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::lent::{Lent, check_device};
 use super::program;
 use crate::broker::{self, Answer, Broker, Question};
 use crate::{fs, fuse, sandbox};
 
-/// The hidden flag. Behind it comes the directory of the mount, if it is this engine's own.
+/// The hidden flag. Behind it come the directory of the mount, if it is this engine's own, and the folder of its cache; each may be empty.
 const FLAG: &str = "--help-sandboxed-engine";
 /// The name of the process. A `pkill mount-s3` is meant for engines.
 const NAME: &str = "s3-helper";
 
-/// Starts the helper of this process. `dir`: where it is to unmount.
+/// Starts the helper of this process. `dir`: where it is to unmount. `cache`: the folder whose files it may register for the kernel to read.
 ///
 /// # Errors
 /// This program can't be started once more.
-pub(super) fn start(dir: Option<&Path>) -> anyhow::Result<Child> {
+pub(super) fn start(dir: Option<&Path>, cache: Option<&Path>) -> anyhow::Result<Child> {
     let (ours, theirs) = broker::pair().context("a socket for the helper")?;
     let mut helper = fuse::helper("/proc/self/exe");
-    helper.arg0(NAME).arg(FLAG).args(dir).stdin(theirs).stdout(Stdio::null()).stderr(Stdio::null());
+    let none = Path::new("");
+    helper
+        .arg0(NAME)
+        .arg(FLAG)
+        .args([dir, cache].map(|path| path.unwrap_or(none)))
+        .stdin(theirs)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null());
     // Signals of the terminal are for the engine.
     helper.process_group(0);
     let child = helper.spawn().context("starting the helper")?;
@@ -43,21 +51,25 @@ pub(super) fn start(dir: Option<&Path>) -> anyhow::Result<Child> {
 #[derive(Debug)]
 pub struct Desk {
     dir: Option<PathBuf>,
+    cache: Option<PathBuf>,
+    /// The files that may be registered, once the engine is confined.
+    lent: OnceLock<Option<Lent>>,
     device: OnceLock<Option<fs::DeviceNo>>,
     /// The command line of the program that prints credentials. `None`: the engine was confined before it named one.
     program: OnceLock<Option<String>>,
 }
 
 impl Desk {
-    fn new(dir: Option<PathBuf>) -> Self {
-        Self { dir, device: OnceLock::new(), program: OnceLock::new() }
+    fn new(dir: Option<PathBuf>, cache: Option<PathBuf>) -> Self {
+        Self { dir, cache, lent: OnceLock::new(), device: OnceLock::new(), program: OnceLock::new() }
     }
 
     /// The helper that this command line asks for.
     pub fn asked(line: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut words = line.into_iter().skip(1);
         words.next().filter(|word| word == FLAG)?;
-        Some(Self::new(words.next().map(PathBuf::from)))
+        let mut path = || words.next().filter(|word| !word.is_empty()).map(PathBuf::from);
+        Some(Self::new(path(), path()))
     }
 
     /// Helps until the engine is gone.
@@ -99,11 +111,13 @@ impl Desk {
             }
             Question::HasEndedBySignal { tid } => Answer::Holds(Some(fuse::is_ended_by_signal(tid))),
             Question::Register => of(match files {
-                [device, file] => fuse::register_here(device, file.as_fd()).map(Answer::Number),
+                [device, file] => self.register(device, file).map(Answer::Number),
                 _ => Err(io::ErrorKind::InvalidInput.into()),
             }),
             Question::Forget { id } => of(match files {
-                [device] => fuse::forget_here(device, id).map(|()| Answer::Done),
+                [device] => {
+                    check_device(device).and_then(|()| fuse::forget_here(device, id)).map(|()| Answer::Done)
+                }
                 _ => Err(io::ErrorKind::InvalidInput.into()),
             }),
             Question::Resolve { host, port } => {
@@ -119,11 +133,25 @@ impl Desk {
                 })
             }
             Question::Confined => {
-                // A program that is named from here on does not count.
+                // A program that is named from here on does not count, nor a folder that comes to the cache's name.
                 let _ = self.program.set(None);
+                let _ = self.lent.set(self.cache.as_deref().and_then(|cache| Lent::of(cache).ok()));
                 Answer::Done
             }
         }
+    }
+}
+
+impl Desk {
+    /// Until the engine is confined it is in the hands that started it.
+    fn register(&self, device: &OwnedFd, file: &OwnedFd) -> io::Result<u32> {
+        check_device(device)?;
+        match self.lent.get() {
+            Some(Some(lent)) => lent.check(file)?,
+            Some(None) => return Err(io::Error::other("this mount has no cache whose files could be lent")),
+            None => {}
+        }
+        fuse::register_here(device, file.as_fd())
     }
 }
 
@@ -133,16 +161,18 @@ mod tests {
 
     #[test]
     fn a_hidden_flag_makes_this_program_the_helper_of_an_engine() {
-        let asked = |line: &[&str]| Desk::asked(line.iter().map(OsString::from)).map(|desk| desk.dir);
-        assert_eq!(asked(&[NAME, FLAG, "/a b"]), Some(Some("/a b".into())));
-        assert_eq!(asked(&[NAME, FLAG]), Some(None));
+        let asked =
+            |line: &[&str]| Desk::asked(line.iter().map(OsString::from)).map(|desk| (desk.dir, desk.cache));
+        assert_eq!(asked(&[NAME, FLAG, "/a b", ""]), Some((Some("/a b".into()), None)));
+        assert_eq!(asked(&[NAME, FLAG, "", "/cache"]), Some((None, Some("/cache".into()))));
+        assert_eq!(asked(&[NAME, FLAG]), Some((None, None)));
         assert_eq!(asked(&["mount-s3", "bucket", FLAG]), None);
         assert_eq!(asked(&["mount-s3"]), None);
     }
 
     #[test]
     fn an_engine_without_a_mount_of_its_own_has_nothing_unmounted() {
-        let desk = |dir: Option<&str>| Desk::new(dir.map(PathBuf::from));
+        let desk = |dir: Option<&str>| Desk::new(dir.map(PathBuf::from), None);
         let unmount = Question::Unmount { is_connected: true };
         for desk in [desk(None), desk(Some("/nowhere"))] {
             assert!(matches!(desk.answer(unmount.clone(), &[]), Answer::Refused { .. }));
@@ -155,7 +185,7 @@ mod tests {
 
     #[test]
     fn names_are_resolved_and_files_that_did_not_come_are_refused() {
-        let desk = Desk::new(None);
+        let desk = Desk::new(None, None);
         let Answer::Addresses(found) =
             desk.answer(Question::Resolve { host: "localhost".into(), port: 80 }, &[])
         else {
@@ -168,17 +198,41 @@ mod tests {
         }
     }
 
+    /// The helper has the privilege to have the kernel read any file for everybody.
+    #[test]
+    fn a_confined_engine_has_files_of_its_cache_registered_and_no_others() {
+        let cache = tempfile::tempdir().unwrap();
+        std::fs::write(cache.path().join("file"), "x").unwrap();
+        let Ok(device) = std::fs::File::open("/dev/fuse") else { return };
+        let ask = |desk: &Desk, file: OwnedFd| match desk
+            .answer(Question::Register, &[device.try_clone().unwrap().into(), file])
+        {
+            Answer::Refused { errno, .. } => errno,
+            other => panic!("a device without a mount registers nothing: {other:?}"),
+        };
+        let of_cache = || std::fs::File::open(cache.path().join("file")).unwrap().into();
+        let held =
+            || rustix::fs::open("/etc/shadow", rustix::fs::OFlags::PATH, rustix::fs::Mode::empty()).unwrap();
+        let desk = Desk::new(None, Some(cache.path().to_owned()));
+        assert_eq!(desk.answer(Question::Confined, &[]), Answer::Done);
+        assert!(ask(&desk, of_cache()).is_some(), "the kernel itself refuses it here");
+        assert_eq!(ask(&desk, held()), None, "the helper refuses it");
+        let without = Desk::new(None, None);
+        assert_eq!(without.answer(Question::Confined, &[]), Answer::Done);
+        assert_eq!(ask(&without, of_cache()), None);
+    }
+
     #[test]
     fn a_confined_engine_has_the_program_of_its_start_run_and_no_other() {
         let ask = |desk: &Desk, command: &str| {
             desk.answer(Question::Credentials { command: command.to_owned() }, &[])
         };
-        let desk = Desk::new(None);
+        let desk = Desk::new(None, None);
         assert_eq!(ask(&desk, "echo 1"), Answer::Text("1\n".to_owned()));
         assert!(matches!(ask(&desk, "echo 2"), Answer::Refused { .. }));
         assert_eq!(desk.answer(Question::Confined, &[]), Answer::Done);
         assert_eq!(ask(&desk, "echo 1"), Answer::Text("1\n".to_owned()));
-        let desk = Desk::new(None);
+        let desk = Desk::new(None, None);
         assert_eq!(desk.answer(Question::Confined, &[]), Answer::Done);
         assert!(
             matches!(ask(&desk, "echo 1"), Answer::Refused { .. }),
