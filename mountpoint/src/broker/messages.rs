@@ -111,6 +111,7 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
+/// Never waits for room: without it, the other end reads no more, as a helper that was stopped.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,
@@ -128,8 +129,8 @@ pub(super) fn send(
     if !files.is_empty() && !control.push(SendAncillaryMessage::ScmRights(files)) {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors for one message"));
     }
-    let words = [io::IoSlice::new(&words)];
-    rustix::io::retry_on_intr(|| sendmsg(socket, &words, &mut control, SendFlags::NOSIGNAL))?;
+    let (words, flags) = ([io::IoSlice::new(&words)], SendFlags::NOSIGNAL | SendFlags::DONTWAIT);
+    rustix::io::retry_on_intr(|| sendmsg(socket, &words, &mut control, flags))?;
     Ok(())
 }
 

@@ -169,7 +169,13 @@ impl Broker {
     fn ask(&self, question: &Question, files: &[BorrowedFd<'_>], within: Duration) -> io::Result<Answer> {
         let (ours, theirs) = messages::pair()?;
         let all: Vec<_> = std::iter::once(theirs.as_fd()).chain(files.iter().copied()).collect();
-        messages::send(self.socket.as_fd(), question, &all)?;
+        messages::send(self.socket.as_fd(), question, &all).map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset => ended(),
+            io::ErrorKind::WouldBlock => {
+                io::Error::new(error.kind(), "the helper of the sandbox answers no more")
+            }
+            _ => error,
+        })?;
         drop(theirs);
         let limit = Timespec { tv_sec: within.as_secs().cast_signed(), tv_nsec: 0 };
         let mut polled = [PollFd::new(&ours, PollFlags::IN)];
@@ -179,9 +185,15 @@ impl Broker {
         }
         match messages::receive::<Answer>(ours.as_fd())? {
             Some((answer, _)) => Ok(answer),
-            None => Err(io::Error::other("the helper of the sandbox has ended: unmount, and mount anew")),
+            None => Err(ended()),
         }
     }
+}
+
+fn ended() -> io::Error {
+    io::Error::other(
+        "the helper of the sandbox has ended: unmount by umount or fusermount3 -u, and mount anew",
+    )
 }
 
 fn refused(answer: Answer) -> io::Error {
@@ -262,6 +274,33 @@ mod tests {
         assert!(broker.resolve("store", 443).is_err());
         assert!(!broker.has_ended_by_signal(7));
         assert!(broker.unmount(true).is_err());
+    }
+
+    /// A FUSE thread asks: one that waited for room would hang the mount.
+    #[test]
+    fn a_helper_that_reads_no_question_any_more_is_an_error_without_a_wait() {
+        let (ours, _theirs) = pair().unwrap();
+        let (_never, reply) = pair().unwrap();
+        let full =
+            std::iter::repeat_with(|| messages::send(ours.as_fd(), &Question::Confined, &[reply.as_fd()]))
+                .take(100_000)
+                .find_map(Result::err);
+        assert_eq!(full.unwrap().kind(), io::ErrorKind::WouldBlock);
+        let broker = Broker { socket: ours, registers: false, mounted: OnceLock::new() };
+        assert_eq!(broker.unmount(true).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    /// An engine in wrong hands sends a socket for the answer that nobody reads.
+    #[test]
+    fn a_helper_waits_for_no_engine_to_take_its_answer_and_ends_with_it() {
+        let (ours, theirs) = pair().unwrap();
+        let (reply, _never_read) = pair().unwrap();
+        let answers = || messages::send(reply.as_fd(), &Answer::Done, &[]);
+        assert!(std::iter::repeat_with(answers).take(100_000).any(|sent| sent.is_err()), "it is full");
+        let serving = std::thread::spawn(move || serve(theirs, |_, _| Answer::Done));
+        messages::send(ours.as_fd(), &Question::Confined, &[reply.as_fd()]).unwrap();
+        drop(ours);
+        serving.join().unwrap().unwrap();
     }
 
     #[test]
