@@ -93,7 +93,12 @@ pub(super) fn unmount_directory(
     }
 }
 
-/// The same by this process itself, which a sandboxed engine may not.
+/// Whether a helper unmounts for this process.
+pub(super) fn is_helped() -> bool {
+    broker::of_this_process().is_some_and(|broker| broker.knows_mount())
+}
+
+/// Unmounts by this process itself, as [`unmount_directory`] does, which a sandboxed engine may not.
 ///
 /// # Errors
 /// The same.

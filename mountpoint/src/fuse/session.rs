@@ -11,7 +11,7 @@ use super::auto_unmount::AutoUnmount;
 use super::device::{Connection, FuseDevice};
 use super::fuser::start_fuser;
 use super::gate::Requests;
-use super::mounted::{device_behind, device_of, topmost, unmount_directory};
+use super::mounted::{device_behind, device_of, is_helped, topmost, unmount_directory};
 use super::on_runtime::OnRuntime;
 use super::operations::Operations;
 use super::options::{Device, MountOptions, Outliving, Transport};
@@ -246,7 +246,8 @@ impl Unmounter {
             Way::Directory(dir) => unmount_directory(dir, self.device, is_connected)?,
             Way::Fuser(dir, unmounter) => {
                 let is_there = topmost(dir, self.device, is_connected)?.is_some();
-                if is_there && unmounter.lock().unmount().is_err() {
+                // `fuser` takes a fusermount3 that a sandbox does not let it start for an unmount.
+                if is_there && (is_helped() || unmounter.lock().unmount().is_err()) {
                     unmount_directory(dir, self.device, is_connected)?;
                 }
             }

@@ -96,10 +96,6 @@ soon as 65534 bash -c '! pgrep -x mount-s3 >/dev/null'
 
 #[test]
 fn a_user_s_confined_engine_is_unmounted_by_a_signal_and_keeps_its_memory() {
-    // A user's engine on fuser that is confined does not unmount at SIGTERM: a known gap, docs/hosts.md.
-    if crate::TRANSPORT == "fuser" {
-        return;
-    }
     let script = r#"
 mkdir own/cache
 chown 65534:65534 own/cache
