@@ -42,9 +42,46 @@ pub(super) fn credential_files() -> Vec<PathBuf> {
 /// Variables with the name of a file, which the SDK reads by itself.
 const FILES: [&str; 3] = ["AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"];
 
+/// Variables that the program of a `credential_process` gets from the helper of a sandboxed engine: those by which it finds programs, its user's
+/// files, its language, its profile and its region. None of them holds a secret. The SDKs give it all variables.
+const OF_PROGRAMS: [&str; 27] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "TMPDIR",
+    "TZ",
+    "LANG",
+    "LANGUAGE",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LC_MESSAGES",
+    "XDG_CONFIG_HOME",
+    "XDG_CACHE_HOME",
+    "XDG_RUNTIME_DIR",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "NO_PROXY",
+    "no_proxy",
+    "AWS_PROFILE",
+    "AWS_DEFAULT_PROFILE",
+    "AWS_CONFIG_FILE",
+    "AWS_SHARED_CREDENTIALS_FILE",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_CA_BUNDLE",
+    "AWS_ENDPOINT_URL",
+];
+
 /// A supervisor's wish for a sandbox, where the command line has none.
 pub(crate) fn wishes_sandbox() -> bool {
     std::env::var_os("MOUNT_S3_SANDBOX").is_some_and(|value| value == "1")
+}
+
+/// The variables of [`OF_PROGRAMS`] that are set.
+pub(crate) fn of_programs() -> Vec<(&'static str, OsString)> {
+    OF_PROGRAMS.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect()
 }
 
 /// Files that the chain of credentials reads whenever it is asked.

@@ -26,7 +26,7 @@ pub(crate) use bucket::{BucketOptions, bucket_and_prefix};
 pub(crate) use caching::{CacheOptions, ReadModeArg, When};
 pub(crate) use client::{ClientOptions, TransportArg};
 pub(crate) use credentials::CredentialOptions;
-pub(crate) use environment::{absolute_files, heeded, key_files, wishes_sandbox};
+pub(crate) use environment::{absolute_files, heeded, key_files, of_programs, wishes_sandbox};
 pub(crate) use logging::{LogFormat, LoggingOptions};
 pub(crate) use mounting::{MountOptions, SandboxArg};
 pub(crate) use staging::StagingOptions;
