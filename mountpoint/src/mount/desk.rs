@@ -143,7 +143,7 @@ impl Desk {
 }
 
 impl Desk {
-    /// Until the engine is confined it is in the hands that started it.
+    /// Registers a file. An engine that is not confined yet is in the hands that started it.
     fn register(&self, device: &OwnedFd, file: &OwnedFd) -> io::Result<u32> {
         check_device(device)?;
         match self.lent.get() {

@@ -87,7 +87,7 @@ mod tests {
         let path = cli::of_programs().into_iter().find(|(name, _)| *name == "PATH").unwrap();
         let printed = run("env", vec![path, ("AWS_PROFILE", "p".into())], WITHIN).unwrap();
         let named = |line: &str| line.split_once('=').map(|(name, _)| name.to_owned());
-        // Those of the shell itself.
+        // Variables of the shell itself.
         let own = ["PWD", "SHLVL", "OLDPWD", "_"];
         let mut names: Vec<_> =
             printed.lines().filter_map(named).filter(|name| !own.contains(&name.as_str())).collect();

@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Pattern, Setup, Store, TestMount, command, is_mounted, need_tool, python, run, until};
 
@@ -186,11 +186,17 @@ fn a_confined_engine_has_its_credential_process_run_again() {
     };
     fs::write(home.join("printed"), printed(Store::ACCESS_KEY)).unwrap();
     fs::create_dir(home.join(".aws")).unwrap();
-    let config = format!("[profile p]\ncredential_process = cat {}\n", home.join("printed").display());
+    let script = "env >>\"$0/env\"; echo over >>\"$0/env\"; cat \"$0/printed\"";
+    fs::write(home.join("script"), script).unwrap();
+    let home_shown = home.display();
+    let program = format!("sh -c '. {home_shown}/script' {home_shown}");
+    let config = format!("[profile p]\ncredential_process = {program}\n");
     fs::write(home.join(".aws/config"), config).unwrap();
     let tap = crate::common::Tap::to(&before);
     let options = ["--sandbox", "on", "--profile", "p"];
     let setup = Setup { endpoint: Some(tap.endpoint()), has_keys: false, ..Setup::new(&options) };
+    let setup = setup.env("AWS_SECRET_ACCESS_KEY", "canary-1").env("DATABASE_PASSWORD", "canary-2");
+    let setup = setup.env("AWS_DEFAULT_REGION", "us-east-1");
     let Some(mount) = TestMount::of(&before, &setup) else { return };
     is_confined(&mount);
     assert_eq!(fs::read(mount.path("in")).unwrap(), b"1");
@@ -198,6 +204,10 @@ fn a_confined_engine_has_its_credential_process_run_again() {
     tap.turn_to(&after);
     fs::write(mount.path("out"), b"2").unwrap();
     assert_eq!(after.get("out").unwrap(), b"2");
+    let environment = fs::read_to_string(home.join("env")).unwrap();
+    assert!(environment.matches("over\n").count() > 1, "it ran again");
+    assert!(environment.contains("AWS_DEFAULT_REGION=us-east-1\n") && environment.contains("PATH="));
+    assert!(!environment.contains("canary"), "{environment}");
 }
 
 /// The engine looks in `/proc` for the process that closes a file. `/proc` shows a confined engine nothing of others: its helper looks.
@@ -299,4 +309,71 @@ fn a_file_that_is_being_written_when_a_confined_engine_ends_is_given_up() {
     drop(file);
     assert!(mount.end().success(), "{}", mount.log());
     assert_eq!(mount.store().pending_uploads(), 0);
+}
+
+#[test]
+fn the_log_of_a_confined_engine_follows_its_name_after_a_rename() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["--debug", "--log-directory", folder.path().to_str().unwrap()];
+    let Some(mount) = TestMount::with(&setup(&options)) else { return };
+    let file = || {
+        fs::read_dir(folder.path())
+            .unwrap()
+            .flatten()
+            .find(|file| file.path().extension() == Some("log".as_ref()))
+    };
+    until("it has a log", || {
+        file().is_some_and(|file| fs::read_to_string(file.path()).unwrap().contains("is confined"))
+    });
+    let path = file().unwrap().path();
+    fs::rename(&path, folder.path().join("rotated")).unwrap();
+    until("a line is in a new file of that name", || {
+        mount.signal(Signal::USR1);
+        fs::read_to_string(&path).is_ok_and(|text| text.contains("is ignored"))
+    });
+}
+
+/// The helper of a mount.
+fn helper_of(mount: &TestMount) -> Pid {
+    let is_helper = |status: &str| {
+        status.starts_with("Name:\ts3-helper\n") && status.contains(&format!("\nPPid:\t{}\n", mount.pid()))
+    };
+    let mut pids =
+        fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let status = |pid: &i32| fs::read_to_string(format!("/proc/{pid}/status"));
+    Pid::from_raw(pids.find(|pid| status(pid).is_ok_and(|status| is_helper(&status))).unwrap()).unwrap()
+}
+
+/// Whether a process is there and runs.
+fn lives(pid: Pid) -> bool {
+    let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
+    status.is_ok_and(|status| !status.contains("State:\tZ"))
+}
+
+#[test]
+fn a_confined_engine_whose_helper_died_serves_on_and_says_how_to_unmount() {
+    let Some(mut mount) = confined(&Store::new(), &[]) else { return };
+    let helper = helper_of(&mount);
+    kill_process(helper, Signal::KILL).unwrap();
+    until("the helper is gone", || !lives(helper));
+    mount.signal(Signal::TERM);
+    until("it says so", || mount.log().contains("unmounting failed"));
+    assert!(mount.log().contains("by umount"), "{}", mount.log());
+    fs::write(mount.path("file"), "1").unwrap();
+    assert_eq!(mount.store().get("file").unwrap(), b"1");
+    run(Command::new("umount").arg(mount.dir()));
+    assert!(mount.end().success(), "{}", mount.log());
+}
+
+#[test]
+fn a_helper_that_was_stopped_hangs_no_engine_and_ends_with_it() {
+    let Some(mut mount) = confined(&Store::new(), &["--allow-delete"]) else { return };
+    let helper = helper_of(&mount);
+    kill_process(helper, Signal::STOP).unwrap();
+    // The engine asks it at each close who closes.
+    fs::write(mount.path("file"), "1").unwrap();
+    assert_eq!(mount.store().get("file").unwrap(), b"1");
+    kill_process(helper, Signal::CONT).unwrap();
+    mount.kill_9();
+    until("the helper is gone", || !lives(helper));
 }
