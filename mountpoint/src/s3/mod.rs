@@ -47,6 +47,7 @@ pub use courier::Courier;
 pub use error::{Error, ErrorKind};
 pub use kind::{PartLimits, StoreKind};
 pub use ops::bucket::{Created, Deleted};
+pub(crate) use ops::complete::etag_of_parts;
 pub use ops::properties::{Described, Properties};
 pub use ops::tagging::Tagging;
 pub use probe::{ProbeAnswer, ProbeRequest, Signed};

@@ -5,11 +5,12 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, PermissionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
+use super::disk::Disk;
 use super::kept::{Kept, keep, private, sync_one};
 use super::live::{Files, wrote};
 use super::log::{self, Dirty, Record};
@@ -33,6 +34,7 @@ const LOG_AHEAD: u64 = 256 << 10;
 #[derive(Debug)]
 pub(super) struct Folder {
     dir: PathBuf,
+    disk: Disk,
     mount: log::Mount,
     clock: Clock,
     limit: u64,
@@ -48,6 +50,7 @@ pub(super) struct Folder {
 
 #[derive(Debug)]
 struct Log {
+    disk: Disk,
     file: Arc<File>,
     len: u64,
     /// Number of the next frame.
@@ -70,6 +73,7 @@ struct Log {
 #[derive(Debug)]
 struct Names {
     dir: File,
+    disk: Disk,
     /// A sync of it failed. The kernel says so once, and the disk may lack names that were given before.
     has_failed: AtomicBool,
 }
@@ -81,7 +85,7 @@ impl Names {
             let why = "an earlier sync of files/ in the stage failed: look at its disk, and mount again";
             return Err(io::Error::other(why));
         }
-        self.dir.sync_all().inspect_err(|_| self.has_failed.store(true, Relaxed))
+        self.disk.sync_all(&self.dir).inspect_err(|_| self.has_failed.store(true, Relaxed))
     }
 }
 
@@ -119,13 +123,19 @@ impl Folder {
             recover(dir, &mount, &clock).with_context(|| format!("{shown}: what an earlier mount left"))?;
         let files = Files::of(pending.iter().map(|pending| pending.live.clone()));
         let names = File::open(dir.join("files")).with_context(|| format!("opening {shown}/files"))?;
-        let names = Names { dir: names, has_failed: AtomicBool::new(false) };
+        let disk = Disk::default();
+        let names = Names { dir: names, disk: disk.clone(), has_failed: AtomicBool::new(false) };
         let log = Log::create(dir, &names, &mount, next, files).with_context(|| format!("{shown}/log"))?;
         let (durable, log) = (Mutex::new(log.written), Mutex::new(log));
         let (used, leaving) = (AtomicU64::new(0), Mutex::default());
         let dir = dir.to_owned();
-        let folder = Self { dir, mount, clock, limit, used, log, durable, leaving, names, _lock: lock };
+        let folder = Self { dir, disk, mount, clock, limit, used, log, durable, leaving, names, _lock: lock };
         Ok((folder, kept, pending))
+    }
+
+    /// The disk.
+    pub(super) fn disk(&self) -> &Disk {
+        &self.disk
     }
 
     /// The promise to programs.
@@ -140,12 +150,13 @@ impl Folder {
             log.next += 1;
             log.next - 1
         };
-        Ok((number, private().read(true).write(true).create_new(true).open(self.path(number))?))
+        let options = private().read(true).write(true).create_new(true).clone();
+        Ok((number, self.disk.open(&options, &self.path(number))?))
     }
 
     /// Opens a file that is there.
     pub(super) fn reopen(&self, number: u64) -> io::Result<File> {
-        private().read(true).write(true).open(self.path(number))
+        self.disk.open(private().read(true).write(true), &self.path(number))
     }
 
     pub(super) fn path(&self, number: u64) -> PathBuf {
@@ -162,6 +173,11 @@ impl Folder {
             return Err(Error::Full { limit: self.limit });
         }
         Ok(())
+    }
+
+    /// Whether there is room for more bytes.
+    pub(super) fn has_room(&self, bytes: u64) -> bool {
+        self.used().saturating_add(bytes) <= self.limit
     }
 
     /// Takes room for bytes that are there already, whatever the limit.
@@ -219,7 +235,7 @@ impl Folder {
             }
             (Arc::clone(&log.file), log.written)
         };
-        if let Err(error) = file.sync_data() {
+        if let Err(error) = self.disk.sync_data(&file) {
             // The kernel forgets what it could not write, and would not say so twice.
             self.log.lock().is_broken = true;
             return Err(error);
@@ -242,7 +258,7 @@ impl Folder {
             self.leaving.lock().push(file);
             return noted;
         }
-        fs::remove_file(self.path(file))?;
+        self.disk.remove(&self.path(file))?;
         self.is_away(file)
     }
 
@@ -263,7 +279,7 @@ impl Folder {
         }
         let mut swept = Ok(());
         for file in leaving {
-            match fs::remove_file(self.path(file)) {
+            match self.disk.remove(&self.path(file)) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
                     self.leaving.lock().push(file);
                     swept = Err(error);
@@ -306,9 +322,10 @@ impl Folder {
         why: String,
         is_partial: bool,
     ) -> io::Result<PathBuf> {
-        let kept = keep(&self.dir, &self.clock, file, &self.mount.bucket, key, why, is_partial)?;
+        let kept =
+            keep((&self.dir, &self.disk), &self.clock, file, &self.mount.bucket, key, why, is_partial)?;
         // It is there, whatever comes now. While a loss of power could undo that, the log goes on to speak of it.
-        let forgotten = sync_one(&self.dir, &kept).and_then(|()| self.is_away(file));
+        let forgotten = sync_one((&self.dir, &self.disk), &kept).and_then(|()| self.is_away(file));
         if let Err(error) = forgotten {
             tracing::warn!(
                 "{}: the disk of the stage failed a sync: {error}; a loss of power could move the file back to files/",
@@ -325,21 +342,23 @@ impl Log {
         // No name that is gone comes back without a record.
         names.sync()?;
         let path = dir.join("log.new");
-        let made = Self::write(&path, mount, next, files).and_then(|log| {
-            fs::rename(&path, dir.join("log"))?;
-            File::open(dir)?.sync_all()?;
+        let disk = &names.disk;
+        let made = Self::write(disk, &path, mount, next, files).and_then(|log| {
+            disk.rename(&path, &dir.join("log"))?;
+            disk.sync_all(&File::open(dir)?)?;
             Ok(log)
         });
         if made.is_err() {
             // A half of it takes room of a full disk.
-            let _ = fs::remove_file(path);
+            let _ = disk.remove(&path);
         }
         made
     }
 
-    fn write(path: &Path, mount: &log::Mount, next: u64, before: Files) -> io::Result<Self> {
-        let file = Arc::new(private().write(true).create(true).truncate(true).open(path)?);
+    fn write(disk: &Disk, path: &Path, mount: &log::Mount, next: u64, before: Files) -> io::Result<Self> {
+        let file = Arc::new(disk.open(private().write(true).create(true).truncate(true), path)?);
         let mut log = Self {
+            disk: disk.clone(),
             file,
             len: 0,
             number: 0,
@@ -353,7 +372,7 @@ impl Log {
         log.append(&[Record::Mount(mount.clone())])?;
         let records: Vec<_> = before.records().collect();
         log.append(&records)?;
-        log.file.sync_data()?;
+        disk.sync_data(&log.file)?;
         Ok(log)
     }
 
@@ -376,9 +395,9 @@ impl Log {
     fn append(&mut self, records: &[Record]) -> io::Result<()> {
         let frames: Vec<u8> =
             records.iter().zip(self.number..).flat_map(|(record, number)| record.frame(number)).collect();
-        if let Err(error) = self.file.write_all_at(&frames, self.len) {
+        if let Err(error) = self.disk.write(&self.file, &frames, self.len) {
             // A frame in part would hide all that follow.
-            self.file.set_len(self.len)?;
+            self.disk.set_len(&self.file, self.len)?;
             return Err(error);
         }
         self.number += records.len() as u64;
@@ -392,6 +411,8 @@ impl Log {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt as _;
+
     use super::*;
 
     fn open(dir: &Path) -> anyhow::Result<(Folder, Vec<Kept>)> {

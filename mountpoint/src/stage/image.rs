@@ -14,6 +14,9 @@ pub(super) struct Image {
     /// Bytes of the base object that show where nothing is present.
     base: u64,
     present: Runs,
+    /// Bytes of the object that the next one replaces that may be the file's, from its start, where nothing is `changed`.
+    same: u64,
+    changed: Runs,
     /// Number of the last change.
     generation: u64,
     fate: Fate,
@@ -33,14 +36,14 @@ pub(super) enum Fate {
 impl Image {
     /// A file that the bucket does not have.
     pub(super) fn new() -> Self {
-        let (present, fate) = (Runs::default(), Fate::Stored(None));
-        Self { size: 0, base: 0, present, generation: 1, fate }
+        let (present, changed, fate) = (Runs::default(), Runs::default(), Fate::Stored(None));
+        Self { size: 0, base: 0, present, same: 0, changed, generation: 1, fate }
     }
 
     /// A file whose bytes are all an object's.
     pub(super) fn of_object(size: u64) -> Self {
-        let (present, fate) = (Runs::default(), Fate::Stored(Some(0)));
-        Self { size, base: size, present, generation: 0, fate }
+        let (present, changed, fate) = (Runs::default(), Runs::default(), Fate::Stored(Some(0)));
+        Self { size, base: size, present, same: size, changed, generation: 0, fate }
     }
 
     /// A file with changes of an earlier mount. `written`: the ranges that are not the object's, if the first `base` bytes are elsewhere.
@@ -52,7 +55,8 @@ impl Image {
             present = Runs::default();
             present.insert(0..size);
         }
-        Self { size, base, present, generation: 1, fate: Fate::Stored(None) }
+        let (same, changed) = (base, present.clone());
+        Self { size, base, present, same, changed, generation: 1, fate: Fate::Stored(None) }
     }
 
     pub(super) fn size(&self) -> u64 {
@@ -102,6 +106,26 @@ impl Image {
         if range.start >= end { Vec::new() } else { self.present.missing(range.start..end) }
     }
 
+    /// The ranges, in order, that the file has in common with the object that the next one replaces.
+    pub(super) fn unchanged(&self) -> Vec<Range<u64>> {
+        self.changed.missing(0..self.same.min(self.size))
+    }
+
+    /// The next one replaces another object: nothing is known to be in common.
+    pub(super) fn shares_nothing(&mut self) {
+        self.same = 0;
+    }
+
+    /// The next one replaces an earlier state of this file, of this many bytes.
+    pub(super) fn shares_at_most(&mut self, size: u64) {
+        self.same = self.same.min(size);
+    }
+
+    /// How many bytes only the base object has.
+    pub(super) fn lacks(&self) -> u64 {
+        self.missing(0..u64::MAX).iter().map(|run| run.end - run.start).sum()
+    }
+
     /// Bytes of the range for which the local file has no room yet.
     pub(super) fn added_by(&self, range: Range<u64>) -> u64 {
         self.present.missing(range).iter().map(|run| run.end - run.start).sum()
@@ -110,6 +134,7 @@ impl Image {
     /// The range is written.
     pub(super) fn wrote(&mut self, range: Range<u64>) {
         self.size = self.size.max(range.end);
+        self.changed.insert(range.clone());
         self.present.insert(range);
         self.generation += 1;
     }
@@ -123,15 +148,23 @@ impl Image {
     pub(super) fn resized(&mut self, size: u64) {
         if size < self.size {
             self.present.truncate(size);
-            self.base = self.base.min(size);
+            self.changed.truncate(size);
+            (self.base, self.same) = (self.base.min(size), self.same.min(size));
         }
         self.size = size;
         self.generation += 1;
     }
 
-    /// The bucket has the file as it was at `generation`, and nothing was missing then.
-    pub(super) fn stored(&mut self, generation: u64) {
-        self.base = 0;
+    /// The bucket has the file as it was at `generation`. Bytes that are not here are there, at the same place.
+    pub(super) fn stored(&mut self, generation: u64, size: u64) {
+        if generation == self.generation {
+            (self.same, self.changed) = (size, Runs::default());
+        }
+        // Else what changed since is among what changed before and since.
+        self.same = self.same.min(size);
+        if !self.needs_base() {
+            self.base = 0;
+        }
         if let Fate::Stored(stored) = &mut self.fate {
             *stored = Some(generation);
         }
@@ -178,21 +211,34 @@ mod tests {
         #[test]
         fn every_byte_is_written_or_of_the_base_or_zero(
             base in 0u64..40,
-            steps in prop::collection::vec((0u8..3, 0u64..40, 1u64..20), 0..40),
+            steps in prop::collection::vec((0u8..4, 0u64..40, 1u64..20), 0..40),
         ) {
             let mut image = Image::of_object(base);
             let mut model = vec!['b'; base as usize];
             prop_assert!(!image.is_dirty());
+            // The object as it is, and the file; a byte that was written is a new one.
+            let (mut object, mut content) = (vec![1; base as usize], vec![1; base as usize]);
             for (step, at, len) in steps {
                 let before = image.generation();
                 if step == 0 {
                     image.resized(at);
                     model.resize(at as usize, '0');
+                    content.resize(at as usize, 0);
+                } else if step == 3 {
+                    image.stored(before, image.size());
+                    object.clone_from(&content);
+                    model = sources(&image);
+                    continue;
                 } else {
                     image.wrote(at..at + len);
                     let end = (at + len) as usize;
                     model.resize(model.len().max(end), '0');
                     model[at as usize..end].fill('w');
+                    content.resize(content.len().max(end), 0);
+                    content[at as usize..end].fill(before + 2);
+                }
+                for at in image.unchanged().into_iter().flatten().map(|at| at as usize) {
+                    prop_assert_eq!(object[at], content[at]);
                 }
                 prop_assert!(image.is_dirty() && image.generation() > before);
                 prop_assert_eq!(sources(&image), model.clone());
@@ -204,8 +250,10 @@ mod tests {
             }
             prop_assert!(!image.needs_base());
             let sent = image.generation();
-            image.stored(sent);
+            let size = image.size();
+            image.stored(sent, size);
             prop_assert!(!image.is_dirty());
+            prop_assert_eq!(image.unchanged().iter().map(|run| run.end - run.start).sum::<u64>(), size);
             image.wrote(0..1);
             prop_assert!(image.is_dirty(), "a write after a send begins a generation");
         }
@@ -241,8 +289,20 @@ mod tests {
         image.wrote(0..4);
         let sent = image.generation();
         image.wrote(4..8);
-        image.stored(sent);
+        image.stored(sent, 4);
         assert!(image.is_dirty());
+    }
+
+    #[test]
+    fn a_file_that_was_sent_in_part_shows_the_new_object_where_it_has_nothing() {
+        let mut image = Image::of_object(10);
+        image.wrote(2..4);
+        let sent = image.generation();
+        image.resized(8);
+        image.stored(sent, 10);
+        assert_eq!(sources(&image).iter().collect::<String>(), "bbwwbbbb");
+        assert_eq!(image.unchanged(), [0..2, 4..8]);
+        assert!(image.is_dirty() && image.lacks() == 6);
     }
 
     #[test]

@@ -1,12 +1,13 @@
 //! Files that could not be stored, in `kept/`: each with a `.json` beside it that names it. Nothing here is ever deleted.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::disk::Disk;
 use crate::clock::Clock;
 use crate::object::Second;
 
@@ -85,7 +86,7 @@ pub(super) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
 
 /// Moves a file of the stage to `kept/`. The caller makes that outlive a loss of power before the log forgets the file.
 pub(super) fn keep(
-    dir: &Path,
+    (dir, disk): (&Path, &Disk),
     clock: &Clock,
     file: u64,
     bucket: &str,
@@ -97,19 +98,19 @@ pub(super) fn keep(
     let since = Second::of(clock.wall()).map_or(0, Second::get);
     let (bucket, key) = (bucket.to_owned(), key.map(str::to_owned));
     let kept = Kept { file: path.clone(), bucket, key, why, since, is_partial };
-    let mut about = private().write(true).create(true).truncate(true).open(about(&path))?;
-    about.write_all(&serde_json::to_vec_pretty(&kept)?)?;
-    fs::rename(dir.join("files").join(file.to_string()), &path)?;
+    let about = disk.open(private().write(true).create(true).truncate(true), &about(&path))?;
+    disk.write(&about, &serde_json::to_vec_pretty(&kept)?, 0)?;
+    disk.rename(&dir.join("files").join(file.to_string()), &path)?;
     Ok(kept)
 }
 
 /// Returns when this kept file outlives a loss of power: bytes, description and names.
-pub(super) fn sync_one(dir: &Path, kept: &Kept) -> io::Result<()> {
-    File::open(&kept.file)?.sync_all()?;
-    File::open(about(&kept.file))?.sync_all()?;
+pub(super) fn sync_one((dir, disk): (&Path, &Disk), kept: &Kept) -> io::Result<()> {
+    disk.sync_all(&File::open(&kept.file)?)?;
+    disk.sync_all(&File::open(about(&kept.file))?)?;
     // The new name before the loss of the old one.
-    File::open(dir.join("kept"))?.sync_all()?;
-    File::open(dir.join("files"))?.sync_all()
+    disk.sync_all(&File::open(dir.join("kept"))?)?;
+    disk.sync_all(&File::open(dir.join("files"))?)
 }
 
 /// Returns when all files that were kept outlive a loss of power.

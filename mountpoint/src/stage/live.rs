@@ -282,7 +282,7 @@ mod tests {
     }
 
     fn image(size: u64) -> Digest {
-        Digest { size, sha256: "aa".into() }
+        Digest { size, sha256: "aa".into(), etag: None }
     }
 
     fn folded<'a>(records: impl IntoIterator<Item = &'a Record>) -> Files {

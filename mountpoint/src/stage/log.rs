@@ -5,8 +5,8 @@ use std::collections::HashSet;
 use serde::{Deserialize, Serialize};
 
 use super::Commit;
-
 use crate::checksum::{Checksum, ChecksumAlgorithm};
+use crate::object::ObjectMeta;
 
 /// Length, number and checksum before each record.
 const HEADER: usize = 16;
@@ -128,11 +128,21 @@ pub(super) struct Dirty {
     pub(super) object: u64,
 }
 
-/// The bytes of an object: how many, and their SHA-256 in hexadecimal digits.
+/// An object by which a later mount knows it: the number of its bytes, and their SHA-256 in hexadecimal digits. Of an object of which the store copied
+/// parts, the ETag that it is to have stands for that; `None`: it can't be known.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Digest {
     pub(super) size: u64,
     pub(super) sha256: String,
+    #[serde(default)]
+    pub(super) etag: Option<String>,
+}
+
+impl Digest {
+    /// Whether an object of this size and ETag is the one.
+    pub(super) fn is_named(&self, meta: &ObjectMeta) -> bool {
+        self.size == meta.size && self.etag.as_deref().is_some_and(|etag| meta.etag.matches(etag))
+    }
 }
 
 /// The content of a log.

@@ -4,6 +4,7 @@
 //! condition; or a file in `kept/` and its name. Only whole files are sent, and never over a version that was not seen here. This room knows
 //! neither inodes nor handles nor errno.
 
+mod disk;
 mod error;
 mod folder;
 mod image;
@@ -11,6 +12,7 @@ mod kept;
 mod live;
 mod log;
 mod queue;
+mod reading;
 mod recover;
 mod resolve;
 mod runs;
@@ -222,7 +224,7 @@ impl Area {
 
     /// Whether the files in the stage have no room for more bytes.
     pub fn is_full(&self, more: u64) -> bool {
-        self.0.folder.take(more).map(|()| self.0.folder.give(more)).is_err()
+        !self.0.folder.has_room(more)
     }
 
     /// Bytes of the files in the stage.

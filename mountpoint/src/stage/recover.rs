@@ -12,6 +12,7 @@ use std::time::SystemTime;
 
 use anyhow::bail;
 
+use super::disk::Disk;
 use super::kept::{Kept, keep, numbers, sync_many};
 use super::live::{Files, Live};
 use super::log::{self, Record};
@@ -147,7 +148,7 @@ pub(super) fn recover(dir: &Path, mount: &log::Mount, clock: &Clock) -> anyhow::
     for (file, fate) in fates {
         let path = dir.join("files").join(file.to_string());
         let to_kept = |key: Option<&str>, why: &str, is_partial| {
-            keep(dir, clock, file, &before.bucket, key, why.to_owned(), is_partial)
+            keep((dir, &Disk::default()), clock, file, &before.bucket, key, why.to_owned(), is_partial)
         };
         match fate {
             Fate::Pending(live) => {

@@ -43,9 +43,15 @@ impl Staged {
             return Ok(None);
         }
         let Some(meta) = self.shared.uploader.look(&key).await? else { return Ok(None) };
-        let is_possible = replaces != Replaces::Version(meta.etag.clone())
-            && sent.iter().any(|image| image.size == meta.size);
-        if !is_possible {
+        if replaces == Replaces::Version(meta.etag.clone()) {
+            return Ok(None);
+        }
+        if sent.iter().any(|image| image.is_named(&meta)) {
+            // It is sent again, whatever it has of the file as it is now: by a patch, which costs little.
+            self.adopt(&meta)?;
+            return Ok(None);
+        }
+        if !sent.iter().any(|image| image.size == meta.size && !image.sha256.is_empty()) {
             return Ok(None);
         }
         let there = self.digest_of(ObjectId::of(key, &meta), meta.size).await?;
@@ -76,6 +82,7 @@ impl Staged {
         }
         state.replaces = Replaces::Version(meta.etag.clone());
         state.object = meta.size;
+        state.image.shares_at_most(meta.size);
         if state.image.needs_base() {
             let id = ObjectId::of(state.key.clone(), meta);
             state.reader = Some(Arc::new(self.shared.prefetcher.open(id, meta.size, None)));
@@ -110,7 +117,7 @@ impl Staged {
             let mut bytes = vec![0; BLOCK];
             while at < size {
                 let length = (size - at).min(BLOCK as u64) as usize;
-                let got = super::staged::read_at_most(&file, &mut bytes[..length], at)?;
+                let got = super::reading::read_at_most(&file, &mut bytes[..length], at)?;
                 bytes[got..length].fill(0);
                 hash.update(&bytes[..length]);
                 at += length as u64;

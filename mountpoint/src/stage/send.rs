@@ -1,25 +1,31 @@
-//! Sends a staged file: what is missing is fetched, and all of it goes out as one upload under the condition that the bucket still has the version
-//! that was opened.
+//! Sends a staged file: all of it goes out as one upload under the condition that the bucket still has the version that was opened. Bytes that only
+//! that version has are fetched into the file first. Of a long file, and where the stage is full, they are not: the store copies long runs of them
+//! by itself ([`crate::upload::Patch`]), and the others are fetched on the way.
 //!
 //! The image that is sent is of one moment: it is read while programs may write, and thrown away if one did. After two such attempts it is
 //! copied while writes wait.
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
-use super::image::Fate;
+use super::disk::Disk;
+use super::image::{Fate, Image};
 use super::live::remember;
 use super::log::{Digest, Record};
+use super::reading::fetch_from;
 use super::{Error, Staged};
-use crate::object::{ObjectKey, ObjectMeta};
+use crate::buffer::BLOCK;
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use crate::prefetch::Reader;
 use crate::s3::{ErrorKind, Replaces};
 use crate::sync::Arc;
-use crate::upload::{self, Upload};
+use crate::upload::{self, Patch, Upload};
 
 /// Attempts to send a file as it lies there, before it is copied. Doubling it spares copies where programs write now and then, and sends more
 /// for nothing where they write all the time.
@@ -29,6 +35,10 @@ const ATTEMPTS_MAX: u32 = 2;
 /// again: what was written here is kept then.
 const ADOPTED_MAX: u32 = 8;
 
+/// Bytes of an object that are fetched into the stage before the file is sent. Doubling it keeps longer files whole where another client's version
+/// wins, and takes that much more of the disk. Of a file that lacks more, what is fetched is sent and not written to the disk.
+const FETCHED_MAX: u64 = 64 << 20;
+
 /// Bytes that are read from the disk and given to the upload at once. Doubling it halves the calls, and doubles the memory that a send takes beside
 /// the budget.
 const PIECE: u64 = 128 << 10;
@@ -37,12 +47,41 @@ const PIECE: u64 = 128 << 10;
 #[derive(Debug)]
 pub struct Turn(#[expect(dead_code, reason = "held")] OwnedMutexGuard<()>);
 
+/// The upload of one generation.
+enum Request {
+    /// All bytes are sent.
+    Whole(Arc<Upload>),
+    /// The store copies most of them.
+    Patch(Patch),
+}
+
+impl Request {
+    async fn finish(&self) -> Result<ObjectMeta, upload::Error> {
+        match self {
+            Self::Whole(upload) => upload.finish().await,
+            Self::Patch(patch) => patch.finish().await,
+        }
+    }
+
+    async fn abort(&self) {
+        match self {
+            Self::Whole(upload) => upload.abort().await,
+            Self::Patch(patch) => patch.abort().await,
+        }
+    }
+}
+
 /// One generation of a file, about to be sent.
 struct Draft {
     generation: u64,
     size: u64,
     key: ObjectKey,
     replaces: Replaces,
+    /// The bytes that the local file has of it; the others are zeros, or in the object.
+    image: Image,
+    reader: Option<Arc<Reader>>,
+    /// Bytes of the object that it replaces.
+    object: u64,
 }
 
 impl Staged {
@@ -127,14 +166,28 @@ impl Staged {
         by_copy: bool,
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<ObjectMeta>, Error> {
-        self.hydrate().await?;
+        self.hydrate_if_short().await?;
         let (draft, source) = if by_copy { self.copy().await? } else { (self.draft()?, None) };
-        let upload = self.shared.uploader.replace(draft.key.clone(), draft.replaces.clone());
-        let image = match self.pour(&upload, source, draft.size).await {
+        let source = match source {
+            Some(source) => source,
+            None => self.file_for_now()?,
+        };
+        let mut upload = match self.patch(&draft) {
+            Some(patch) => Request::Patch(patch),
+            None => Request::Whole(self.shared.uploader.replace(draft.key.clone(), draft.replaces.clone())),
+        };
+        let poured = match &mut upload {
+            Request::Whole(upload) => self.pour(upload, &source, &draft).await,
+            Request::Patch(patch) => self.pour_patch(patch, &source, &draft).await,
+        };
+        let image = match poured {
             Ok(image) => image,
             Err(error) => {
+                let is_patch = matches!(upload, Request::Patch(_));
                 upload.abort().await;
-                return Err(error);
+                // All of it is sent, then.
+                let is_refused = is_patch && self.shared.uploader.refuses_copies() && !is_conflict(&error);
+                return if is_refused { Ok(None) } else { Err(error) };
             }
         };
         // A sync failed meanwhile: what was read may not be what was written.
@@ -148,6 +201,8 @@ impl Staged {
             upload.abort().await;
             return Err(error);
         }
+        // A read of bytes that the version has which goes now waits for the one that comes.
+        let _replacing = self.replacing.lock().await;
         let meta = match upload.finish().await {
             Ok(meta) => meta,
             Err(error) => {
@@ -161,18 +216,53 @@ impl Staged {
         Ok(Some(meta))
     }
 
+    /// The upload of a long file of which most is in the bucket.
+    fn patch(&self, draft: &Draft) -> Option<Patch> {
+        let Replaces::Version(etag) = &draft.replaces else { return None };
+        let is_short = draft.size <= FETCHED_MAX && !draft.image.needs_base();
+        // A copy without that condition could be of another version.
+        if is_short || etag.if_match().is_none() {
+            return None;
+        }
+        let id = match &draft.reader {
+            Some(reader) if reader.id().etag == *etag => reader.id().clone(),
+            _ => ObjectId::by_etag(draft.key.clone(), etag.clone()),
+        };
+        let ranges = (draft.image.unchanged(), draft.image.missing(0..draft.size));
+        let to = (draft.key.clone(), draft.replaces.clone());
+        self.shared.uploader.patch(to, (id, draft.object), draft.size, ranges)
+    }
+
+    /// Fetches all that only the object has, if that is not too much.
+    async fn hydrate_if_short(self: &Arc<Self>) -> Result<(), Error> {
+        let lacks = self.state.lock().image.lacks();
+        if lacks > FETCHED_MAX || !self.shared.folder.has_room(lacks) {
+            return Ok(());
+        }
+        match self.hydrate().await {
+            // Others were faster.
+            Err(Error::Full { .. }) => Ok(()),
+            hydrated => hydrated,
+        }
+    }
+
     /// Notes that a send begins. Some bytes may be gone again by a size that was set meanwhile, never missing.
     fn draft(&self) -> Result<Draft, Error> {
         let mut state = self.state.lock();
         if !state.is_noted {
             self.note(&mut state)?;
         }
-        self.shared.folder.append(&[Record::Sealed { file: self.number }])?;
+        if !state.image.needs_base() {
+            self.shared.folder.append(&[Record::Sealed { file: self.number }])?;
+        }
         Ok(Draft {
             generation: state.image.generation(),
             size: state.image.size(),
             key: state.key.clone(),
             replaces: state.replaces.clone(),
+            image: state.image.clone(),
+            reader: state.reader.clone(),
+            object: state.object,
         })
     }
 
@@ -182,8 +272,8 @@ impl Staged {
         let copied = self.shared.runtime.spawn_blocking(move || {
             let file = this.file_for_now()?;
             let (number, copy) = this.shared.folder.create()?;
-            let path = this.shared.folder.path(number);
-            let unlinked = std::fs::remove_file(path);
+            let (path, disk) = (this.shared.folder.path(number), this.shared.folder.disk());
+            let unlinked = disk.remove(&path);
             // Drafted under the lock that writes take: `draft` takes it by itself, so its generation is compared.
             loop {
                 let draft = this.draft()?;
@@ -191,9 +281,9 @@ impl Staged {
                 if state.image.generation() != draft.generation {
                     continue;
                 }
-                copy.set_len(draft.size)?;
+                disk.set_len(&copy, draft.size)?;
                 for run in state.image.present().iter() {
-                    copy_range(&file, &copy, run)?;
+                    copy_range(disk, &file, &copy, run)?;
                 }
                 unlinked?;
                 return Ok((draft, Some(Arc::new(copy))));
@@ -204,37 +294,70 @@ impl Staged {
 
     /// Gives all bytes to the upload, a piece at a time. What they were, if a later mount may ask.
     async fn pour(
-        self: &Arc<Self>,
+        &self,
         upload: &Arc<Upload>,
-        source: Option<Arc<File>>,
-        size: u64,
+        source: &Arc<File>,
+        draft: &Draft,
     ) -> Result<Option<Digest>, Error> {
-        let source = match source {
-            Some(source) => source,
-            None => self.file_for_now()?,
-        };
         let mut hash = self.shared.folder.commit().is_deferred().then(Sha256::new);
-        let mut at = 0;
+        let (size, mut at) = (draft.size, 0);
         while at < size {
-            let length = (size - at).min(PIECE) as usize;
-            let file = Arc::clone(&source);
-            let read = self.shared.runtime.spawn_blocking(move || {
-                let mut bytes = vec![0; length];
-                // Shorter since a size was set: the draft is thrown away then.
-                super::staged::read_at_most(&file, &mut bytes, at)?;
-                if let Some(hash) = &mut hash {
-                    hash.update(&bytes);
-                }
-                io::Result::Ok((bytes, hash))
-            });
-            let (bytes, hashed) = read.await.map_err(io::Error::other)??;
+            let (bytes, hashed) = self.piece(source, draft, at..size, hash).await?;
             hash = hashed;
+            let length = bytes.len();
             let (give, given) = tokio::sync::oneshot::channel();
             upload.write(at, &bytes, Box::new(move |result| drop(give.send(result))));
             given.await.unwrap_or(Err(upload::Error::Aborted))?;
             at += length as u64;
         }
         Ok(hash.map(|hash| digest(size, hash)))
+    }
+
+    /// Gives the changed bytes to a patch, and has the store copy the others. By what it is known, if a later mount may ask.
+    async fn pour_patch(
+        &self,
+        patch: &mut Patch,
+        source: &Arc<File>,
+        draft: &Draft,
+    ) -> Result<Option<Digest>, Error> {
+        let read =
+            move |range| async move { Ok::<_, Error>(self.piece(source, draft, range, None).await?.0) };
+        patch.send(read).await?;
+        let is_asked = self.shared.folder.commit().is_deferred();
+        Ok(is_asked.then(|| Digest { size: draft.size, sha256: String::new(), etag: patch.etag() }))
+    }
+
+    /// Some bytes from the beginning of a range, from the disk or of the object. They are taken into the hash, if there is one.
+    async fn piece(
+        &self,
+        source: &Arc<File>,
+        draft: &Draft,
+        Range { start: at, end }: Range<u64>,
+        mut hash: Option<Sha256>,
+    ) -> Result<(Vec<u8>, Option<Sha256>), Error> {
+        let missing = draft.image.missing(at..end.min(at + BLOCK as u64)).into_iter().next();
+        let fetched = match &missing {
+            Some(run) if run.start == at => Some(fetch_from(draft.reader.as_deref(), run.clone()).await?),
+            _ => None,
+        };
+        let here = missing.map_or(end, |run| run.start) - at;
+        let file = Arc::clone(source);
+        let read = self.shared.runtime.spawn_blocking(move || {
+            let bytes = match fetched {
+                Some(bytes) => bytes,
+                None => {
+                    let mut bytes = vec![0; here.min(PIECE) as usize];
+                    // Shorter since a size was set: the draft is thrown away then.
+                    super::reading::read_at_most(&file, &mut bytes, at)?;
+                    bytes
+                }
+            };
+            if let Some(hash) = &mut hash {
+                hash.update(&bytes);
+            }
+            io::Result::Ok((bytes, hash))
+        });
+        Ok(read.await.map_err(io::Error::other)??)
     }
 
     /// An object of these bytes is about to be stored. If a mount after a loss of power could send the file again, that one is to know.
@@ -269,9 +392,13 @@ impl Staged {
     /// The bucket has the file as it was at `generation`. Should the log not take that, the record of the request's image tells a later mount.
     pub(super) fn is_stored(&self, generation: u64, meta: &ObjectMeta) {
         let mut state = self.state.lock();
-        state.image.stored(generation);
+        state.image.stored(generation, meta.size);
         state.replaces = Replaces::Version(meta.etag.clone());
-        (state.reader, state.object) = (None, meta.size);
+        state.object = meta.size;
+        state.reader = state.image.needs_base().then(|| {
+            let id = ObjectId::of(state.key.clone(), meta);
+            Arc::new(self.shared.prefetcher.open(id, meta.size, None))
+        });
         state.sent.clear();
         let file = self.number;
         let record = if state.image.is_dirty() {
@@ -333,7 +460,8 @@ fn leaves_doubt(error: &upload::Error) -> bool {
 fn is_conflict(error: &Error) -> bool {
     match error {
         Error::Send(upload::Error::Remote(error)) => {
-            matches!(error.kind(), ErrorKind::Changed | ErrorKind::Exists)
+            let is_gone = *error.kind() == ErrorKind::NotFound && error.operation() == "GetObject";
+            is_gone || matches!(error.kind(), ErrorKind::Changed | ErrorKind::Exists)
         }
         Error::Read(error) => matches!(error.kind(), ErrorKind::Changed | ErrorKind::NotFound),
         _ => false,
@@ -342,16 +470,16 @@ fn is_conflict(error: &Error) -> bool {
 
 pub(super) fn digest(size: u64, hash: Sha256) -> Digest {
     let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    Digest { size, sha256 }
+    Digest { size, sha256, etag: None }
 }
 
-fn copy_range(from: &File, to: &File, run: std::ops::Range<u64>) -> io::Result<()> {
+fn copy_range(disk: &Disk, from: &File, to: &File, run: Range<u64>) -> io::Result<()> {
     let mut bytes = vec![0; PIECE.min(run.end - run.start) as usize];
     let mut at = run.start;
     while at < run.end {
         let length = bytes.len().min((run.end - at) as usize);
         from.read_exact_at(&mut bytes[..length], at)?;
-        to.write_all_at(&bytes[..length], at)?;
+        disk.write(to, &bytes[..length], at)?;
         at += length as u64;
     }
     Ok(())

@@ -1,20 +1,16 @@
-//! One staged file: reads and writes of it, and what the log says of it.
+//! One staged file: its changes, and what the log says of it.
 
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
-
-use tokio::sync::oneshot;
 
 use super::image::{Fate, Image};
 use super::live::Live;
 use super::log::{Digest, Dirty, Record};
 use super::recover::Pending;
 use super::{Base, Error, Shared};
-use crate::buffer::{Use, charge};
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
-use crate::prefetch::{Bytes, Reader};
+use crate::prefetch::Reader;
 use crate::s3::Replaces;
 use crate::sync::{Arc, Mutex};
 
@@ -35,6 +31,8 @@ pub struct Staged {
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
     /// Held by the thread that syncs it: the log has one mark for a file.
     pub(super) syncing: Mutex<()>,
+    /// Held while a request replaces the version that reads of it may need.
+    pub(super) replacing: tokio::sync::Mutex<()>,
 }
 
 pub(super) struct State {
@@ -68,6 +66,14 @@ pub(super) struct State {
     pub(super) adopted: Option<ObjectMeta>,
 }
 
+/// Bytes that the local disk does not have.
+#[derive(PartialEq, Eq)]
+pub(super) struct Elsewhere {
+    pub(super) runs: Vec<Range<u64>>,
+    /// The version that has them.
+    id: Option<ObjectId>,
+}
+
 impl State {
     fn new(
         image: Image,
@@ -95,6 +101,11 @@ impl State {
         }
     }
 
+    pub(super) fn elsewhere(&self, range: &Range<u64>) -> Elsewhere {
+        let id = self.reader.as_ref().map(|reader| reader.id().clone());
+        Elsewhere { runs: self.image.missing(range.clone()), id }
+    }
+
     pub(super) fn replaced(&self) -> Option<String> {
         match &self.replaces {
             Replaces::Version(etag) => Some(etag.as_str().to_owned()),
@@ -110,14 +121,15 @@ impl Staged {
         let state = match base {
             None => State::new(Image::new(), key, Replaces::Nothing, None, 0),
             Some(Base { id, size, first }) => {
-                file.set_len(size)?;
+                shared.folder.disk().set_len(&file, size)?;
                 let replaces = Replaces::Version(id.etag.clone());
                 let reader = shared.prefetcher.open(id, size, first);
                 State::new(Image::of_object(size), key, replaces, Some(Arc::new(reader)), size)
             }
         };
         let (file, state) = (Mutex::new(Some(Arc::new(file))), Mutex::new(state));
-        Ok(Self { shared, number, file, state, turn: Arc::default(), syncing: Mutex::default() })
+        let (turn, syncing, replacing) = Default::default();
+        Ok(Self { shared, number, file, state, turn, syncing, replacing })
     }
 
     /// A file that an earlier mount left, which is to be stored.
@@ -150,6 +162,7 @@ impl Staged {
             state: Mutex::new(state),
             turn: Arc::default(),
             syncing: Mutex::default(),
+            replacing: tokio::sync::Mutex::default(),
         }
     }
 
@@ -253,7 +266,7 @@ impl Staged {
     pub fn set_size(&self, size: u64) -> Result<(), Error> {
         let mut state = self.state.lock();
         self.begin_change(&mut state)?;
-        self.file()?.set_len(size)?;
+        self.shared.folder.disk().set_len(&*self.file()?, size)?;
         let held = state.image.held();
         let is_cut = self.logs_ranges(&state) && size < state.image.base();
         state.image.resized(size);
@@ -355,7 +368,7 @@ impl Staged {
             let noted = self.shared.folder.append(&[wrote]);
             if let Err(error) = noted {
                 self.shared.folder.give(added);
-                let _ = self.file()?.set_len(state.image.size());
+                let _ = self.shared.folder.disk().set_len(&*self.file()?, state.image.size());
                 return Err(error.into());
             }
         }
@@ -367,16 +380,17 @@ impl Staged {
     fn put(&self, state: &State, range: Range<u64>, data: &[u8]) -> Result<u64, Error> {
         let (file, added) = (self.file()?, state.image.added_by(range.clone()));
         self.shared.folder.take(added)?;
-        file.write_all_at(data, range.start).inspect_err(|_| {
+        let disk = self.shared.folder.disk();
+        disk.write(&file, data, range.start).inspect_err(|_| {
             self.shared.folder.give(added);
             // A part of it may lie behind the end, where a longer file would show it.
-            let _ = file.set_len(state.image.size());
+            let _ = disk.set_len(&file, state.image.size());
         })?;
         Ok(added)
     }
 
     /// Bytes of the object take their place in the file, where nothing was written meanwhile.
-    fn fill(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
+    pub(super) fn fill(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let mut state = self.state.lock();
         for run in state.image.missing(offset..offset + bytes.len() as u64) {
             let of = |at: u64| (at - offset) as usize;
@@ -384,121 +398,6 @@ impl Staged {
             state.image.filled(run);
         }
         Ok(())
-    }
-
-    /// Reads up to `len` bytes at `offset`; fewer at the end of the file, none behind it. `done` gets them: now if they are on the local disk,
-    /// else by the thread that receives them.
-    pub fn read<F>(self: &Arc<Self>, offset: u64, len: usize, done: F)
-    where
-        F: FnOnce(Result<Bytes, Error>) + Send + 'static,
-    {
-        let (range, missing, reader) = {
-            let state = self.state.lock();
-            let range = offset..offset.saturating_add(len as u64).min(state.image.size());
-            let missing = state.image.missing(range.clone());
-            (range, missing, state.reader.clone())
-        };
-        if range.is_empty() {
-            return done(Ok(Bytes::default()));
-        }
-        if let (Some(reader), true) = (&reader, missing.as_slice() == std::slice::from_ref(&range)) {
-            let length = (range.end - range.start) as usize;
-            let this = Arc::clone(self);
-            return reader.read(range.start, length, move |result| match result {
-                Ok(bytes) => done(Ok(bytes)),
-                // All of it may have come to the local disk meanwhile, before the object was replaced or removed by this mount.
-                Err(error) if this.state.lock().image.missing(range.clone()) == missing => {
-                    done(Err(error.into()))
-                }
-                Err(_) => {
-                    let runtime = this.shared.runtime.clone();
-                    runtime.spawn(async move { done(this.read_mixed(range).await) });
-                }
-            });
-        }
-        if missing.is_empty()
-            && let Some(block) = self.shared.pool.try_take(Use::Demand, (range.end - range.start) as usize)
-        {
-            return done(self.read_here(range, block));
-        }
-        let this = Arc::clone(self);
-        self.shared.runtime.spawn(async move { done(this.read_mixed(range).await) });
-    }
-
-    /// Reads what the local disk has, into this block.
-    fn read_here(&self, range: Range<u64>, mut block: crate::buffer::BlockMut) -> Result<Bytes, Error> {
-        let length = (range.end - range.start) as usize;
-        let got = read_at_most(&*self.file()?, &mut block.spare()[..length], range.start)?;
-        // Cut off since the size was looked at.
-        block.spare()[got..length].fill(0);
-        block.advance(length);
-        let mut bytes = Bytes::default();
-        bytes.push(block.freeze(), 0..length);
-        Ok(bytes)
-    }
-
-    /// Reads from both.
-    async fn read_mixed(&self, range: Range<u64>) -> Result<Bytes, Error> {
-        let mut fetched = Vec::new();
-        let mut missing = self.state.lock().image.missing(range.clone());
-        while let Some(run) = missing.get(fetched.len()).cloned() {
-            match self.fetch(run.clone()).await {
-                Ok(bytes) => fetched.push((run.start, bytes)),
-                Err(error) => {
-                    let now = self.state.lock().image.missing(range.clone());
-                    if now == missing {
-                        return Err(error);
-                    }
-                    (missing, fetched) = (now, Vec::new());
-                }
-            }
-        }
-        let length = (range.end - range.start) as usize;
-        let mut memory = self.shared.pool.reserve(Use::Demand, charge(length)).await;
-        let out_of_memory = || std::io::Error::from(std::io::ErrorKind::OutOfMemory);
-        let mut block = memory.block(length).ok_or_else(out_of_memory)?;
-        let got = read_at_most(&*self.file()?, &mut block.spare()[..length], range.start)?;
-        // Cut off since the size was looked at.
-        block.spare()[got..length].fill(0);
-        for (start, bytes) in fetched {
-            let at = (start - range.start) as usize;
-            // copy: a read of bytes that lie on the local disk and in the bucket
-            block.spare()[at..at + bytes.len()].copy_from_slice(&bytes);
-        }
-        block.advance(length);
-        let mut bytes = Bytes::default();
-        bytes.push(block.freeze(), 0..length);
-        Ok(bytes)
-    }
-
-    /// Bytes of the object; all of the range.
-    pub(super) async fn fetch(&self, range: Range<u64>) -> Result<Vec<u8>, Error> {
-        let gone = || Error::from(std::io::Error::other("a staged file without its object"));
-        let reader = self.state.lock().reader.clone().ok_or_else(gone)?;
-        let (give, given) = oneshot::channel();
-        let length = (range.end - range.start) as usize;
-        reader.read(range.start, length, move |result| drop(give.send(result)));
-        let bytes = given.await.map_err(|_| gone())??.to_vec();
-        if bytes.len() != length {
-            return Err(std::io::Error::from(std::io::ErrorKind::UnexpectedEof).into());
-        }
-        Ok(bytes)
-    }
-
-    /// Fetches all that only the object has.
-    pub(super) async fn hydrate(self: &Arc<Self>) -> Result<(), Error> {
-        loop {
-            let next = {
-                let state = self.state.lock();
-                state.image.missing(0..u64::MAX).into_iter().next()
-            };
-            let Some(run) = next else { return Ok(()) };
-            let piece = run.start..run.end.min(run.start + crate::buffer::BLOCK as u64);
-            let bytes = self.fetch(piece.clone()).await?;
-            let this = Arc::clone(self);
-            let filled = self.shared.runtime.spawn_blocking(move || this.fill(piece.start, &bytes));
-            filled.await.map_err(std::io::Error::other)??;
-        }
     }
 
     /// The object is under another key, or has another version, by an operation of this mount.
@@ -519,6 +418,7 @@ impl Staged {
     pub fn renamed(&self, key: ObjectKey, replaces: Replaces) -> Result<(), Error> {
         let mut state = self.state.lock();
         (state.key, state.replaces) = (key, replaces);
+        state.image.shares_nothing();
         state.sent.clear();
         if state.is_noted { self.note_moved(&state) } else { self.note(&mut state) }
     }
@@ -532,20 +432,6 @@ impl Staged {
         state.image.unlinked();
         self.note_moved(&state)
     }
-}
-
-/// Reads until the buffer is full or the file ends.
-pub(super) fn read_at_most(file: &File, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
-    let mut got = 0;
-    while got < buffer.len() {
-        match file.read_at(&mut buffer[got..], offset + got as u64) {
-            Ok(0) => break,
-            Ok(read) => got += read,
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(got)
 }
 
 impl fmt::Debug for Staged {

@@ -40,7 +40,9 @@ impl Staged {
             }
         };
         if !self.is_synced() {
-            if let Err(error) = self.file_for_now().and_then(|file| file.sync_data()) {
+            if let Err(error) =
+                self.file_for_now().and_then(|file| self.shared.folder.disk().sync_data(&file))
+            {
                 return Err(self.fail(error));
             }
             if !before.is_named {

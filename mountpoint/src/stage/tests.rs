@@ -14,8 +14,13 @@ use super::*;
 use crate::buffer;
 use crate::metrics::Metrics;
 use crate::prefetch;
-use crate::testing::MemoryClient;
+use crate::testing::{FaultPlan, MemoryClient, Op};
 use crate::upload;
+
+mod failing;
+mod patches;
+
+const MIB: usize = 1 << 20;
 
 /// A reader and a writer of objects without a disk cache, on the test's runtime.
 pub(crate) fn transfers(
@@ -53,11 +58,16 @@ struct Engine {
 
 /// An engine that takes this directory, on a machine of this boot.
 fn engine(dir: &Path, boot: &str, client: &MemoryClient) -> Engine {
+    engine_with(dir, boot, client, 1 << 30)
+}
+
+/// The same with room for that many bytes in the stage.
+fn engine_with(dir: &Path, boot: &str, client: &MemoryClient, size_max: u64) -> Engine {
     let (runtime, clock) = (tokio::runtime::Handle::current(), Clock::machine());
     let pool = Pool::new(&buffer::Config { target: 64 << 20, network: 8 << 20 });
     let (prefetcher, uploader) = transfers(client, &pool, &clock, &Arc::default());
     let mount = Mount { boot: boot.into(), commit: Commit::Disk, ..Mount::default() };
-    let (folder, kept, pending) = Folder::open(dir, mount, 1 << 30, clock).unwrap();
+    let (folder, kept, pending) = Folder::open(dir, mount, size_max, clock).unwrap();
     let shared = Shared { folder, uploader, prefetcher, pool, runtime, pending: Mutex::default() };
     Engine { shared: Arc::new(shared), kept, pending }
 }
@@ -72,7 +82,12 @@ impl Engine {
     /// A file over an object of ten bytes, which the bucket has from now on.
     fn file_over(&self, client: &MemoryClient, key: &str) -> Arc<Staged> {
         let etag = client.insert(key, b"0123456789".to_vec());
-        let base = Base { id: ObjectId::by_etag(key.into(), etag), size: 10, first: None };
+        self.over(key, etag, 10)
+    }
+
+    /// A file of the stage that begins as this object.
+    fn over(&self, key: &str, etag: crate::object::ETag, size: u64) -> Arc<Staged> {
+        let base = Base { id: ObjectId::by_etag(key.into(), etag), size, first: None };
         Arc::new(Staged::create(Arc::clone(&self.shared), key.into(), Some(base)).unwrap())
     }
 
@@ -257,6 +272,53 @@ async fn a_send_of_a_synced_file_is_noted_durably_before_its_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_answered_put_counts_though_the_log_takes_no_record_of_it() {
+    for is_changed_meanwhile in [false, true] {
+        let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+        let first = engine(dir.path(), "one", &client);
+        let staged = first.new_file("file");
+        staged.write(0, b"abc").unwrap();
+        staged.sync().await.unwrap();
+        let gate = client.hold_answer(FaultPlan::on(Op::PutObject));
+        let sender = Arc::clone(&staged);
+        let send = tokio::spawn(async move {
+            let turn = sender.turn().await;
+            sender.store(&turn).await
+        });
+        gate.arrived(1).await;
+        first.shared.folder.refuse_records(true);
+        drop(gate);
+        send.await.unwrap().unwrap().expect("the bucket has it");
+        assert!(!staged.is_dirty(), "this mount knows that");
+        if is_changed_meanwhile {
+            client.insert("file", b"theirs".to_vec());
+        }
+        let expected = stored(&client, "file");
+        let turn = staged.turn().await;
+        assert!(staged.store(&turn).await.unwrap().is_none());
+        // The log says that it is still to be sent: to a mount behind a kill, and to one behind a loss of power.
+        for boot in ["one", "two"] {
+            let killed = tempfile::tempdir().unwrap();
+            copy(dir.path(), killed.path());
+            let next = engine(killed.path(), boot, &client);
+            let left = Arc::new(Staged::pending(Arc::clone(&next.shared), next.pending[0].clone()));
+            let turn = left.turn().await;
+            let stored_again = left.store(&turn).await;
+            assert_eq!(stored(&client, "file"), expected, "{boot}");
+            match is_changed_meanwhile {
+                true => assert!(matches!(stored_again, Err(Error::Conflict { .. })), "{boot}"),
+                false => assert!(stored_again.is_ok() && !left.is_dirty(), "{boot}"),
+            }
+        }
+        assert_eq!(
+            client.calls(Op::PutObject),
+            1 + 2 * usize::from(is_changed_meanwhile),
+            "refused ones count"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_stored_image_is_known_again_though_its_answer_was_lost() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let before = {
@@ -266,7 +328,7 @@ async fn a_stored_image_is_known_again_though_its_answer_was_lost() {
         staged.sync().await.unwrap();
         // The state just before the request is sent; that of the bucket after it is made by hand.
         let copied = tempfile::tempdir().unwrap();
-        let image = super::log::Digest { size: 10, sha256: sha256(b"012abc6789") };
+        let image = super::log::Digest { size: 10, sha256: sha256(b"012abc6789"), etag: None };
         let sending = super::log::Record::Sending { file: staged.number(), image };
         engine.shared.folder.append(&[sending]).unwrap();
         copy(dir.path(), copied.path());
@@ -285,6 +347,12 @@ async fn a_stored_image_is_known_again_though_its_answer_was_lost() {
     staged.write(0, b"?").unwrap();
     assert!(matches!(staged.store(&turn).await, Err(Error::Conflict { .. })));
     assert_eq!(stored(&client, "file"), b"012abc678?");
+}
+
+async fn read(staged: &Arc<Staged>, at: u64, len: usize) -> Result<Vec<u8>, Error> {
+    let (give, given) = tokio::sync::oneshot::channel();
+    staged.read(at, len, move |bytes| drop(give.send(bytes.map(|bytes| bytes.to_vec()))));
+    given.await.unwrap()
 }
 
 fn stored(client: &MemoryClient, key: &str) -> Vec<u8> {

@@ -5,10 +5,11 @@
 
 use std::ops::Range;
 
+use super::multipart::Copies;
 use super::size::PART_MIN;
 use super::{Error, Shared};
 use crate::object::{ObjectId, ObjectMeta, Second};
-use crate::s3::{CopyPart, Properties, UploadId, UploadedPart};
+use crate::s3::Properties;
 
 /// Bytes that the store copies into one part. Doubling it halves the requests for a large object, and lets the store copy less at once.
 const COPY: u64 = 512 << 20;
@@ -52,21 +53,8 @@ impl Behind {
     }
 
     /// Each part that the store copies, by its number.
-    pub(super) fn parts(&self, upload: &UploadId) -> Vec<CopyPart> {
-        let ranges = copies(self.meta.size).into_iter().zip(1..);
-        let part = |(range, part_number)| CopyPart {
-            upload: upload.clone(),
-            part_number,
-            source: self.id.clone(),
-            range,
-        };
-        ranges.map(part).collect()
-    }
-
-    /// Whether the copied parts, by ascending number, make up the object.
-    pub(super) fn is(&self, copied: &[UploadedPart]) -> bool {
-        let sizes: u64 = copied.iter().map(|part| part.size).sum();
-        copied.iter().map(|part| part.part_number).eq(1..=self.copies) && sizes == self.meta.size
+    pub(super) fn parts(&self) -> Copies {
+        Copies { source: self.id.clone(), parts: (1..).zip(copies(self.meta.size)).collect() }
     }
 }
 

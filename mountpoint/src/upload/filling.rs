@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use super::Error;
+use super::append::Behind;
 use super::early::Piece;
 use super::memory::Counted;
 use super::multipart::Multipart;
@@ -284,9 +285,10 @@ impl Upload {
     /// Makes the multipart upload, and has the store begin to copy the bytes before the new ones.
     fn begin(self: &Arc<Self>) -> Arc<Multipart> {
         let (shared, object) = (Arc::clone(&self.shared), self.to_be(false));
-        let multipart = Multipart::new(shared, object, self.behind.clone());
+        let copies = self.behind.as_ref().map(Behind::parts);
+        let multipart = Multipart::new(shared, object, copies);
         let upload = Arc::downgrade(self);
-        multipart.copy_what_is_before(move |error| {
+        multipart.copy_parts(move |error| {
             if let Some(upload) = upload.upgrade() {
                 upload.fail(error);
             }

@@ -195,6 +195,11 @@ impl Memory {
         }
     }
 
+    /// Memory for `bytes` that come from the store, in turn with readers. What they hold always comes back.
+    pub(super) async fn wait_to_read(&self, bytes: u64) -> Reservation {
+        self.pool.reserve(Use::Demand, bytes).await
+    }
+
     /// Whether writers wait and nothing that is being sent will help them.
     pub(super) fn starved(&self) -> bool {
         self.pool.waiting(Use::Write) > 0 && self.sending.load(SeqCst) == 0

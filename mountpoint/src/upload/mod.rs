@@ -14,6 +14,8 @@ mod journal;
 mod memory;
 mod multipart;
 mod part;
+mod patch;
+mod plan;
 mod reclaim;
 mod size;
 mod spill;
@@ -33,6 +35,7 @@ use tracing::{debug, info, warn};
 pub use append::Behind;
 pub use error::Error;
 pub use journal::Config as JournalConfig;
+pub use patch::Patch;
 pub use reclaim::Reclaim;
 pub use stage::{Closer, Decision, Event, Stage};
 pub use upload::{Upload, WriteDone};
@@ -44,6 +47,7 @@ use crate::metrics::Metrics;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{ErrorKind, NewObject, ObjectClient, PartLimits, Properties, Replaces, UploadId};
 use crate::supervise::Supervisor;
+use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, Mutex, Weak};
 use journal::{Entry, Journal, Left};
 use memory::{Counted, Memory};
@@ -126,6 +130,8 @@ struct Shared {
     unawaited: Semaphore,
     /// The number of uploads that are being aborted, mostly after their handle is gone.
     aborting: watch::Sender<usize>,
+    /// The store refused to copy a part.
+    refuses_copies: AtomicBool,
 }
 
 impl Uploader {
@@ -163,6 +169,7 @@ impl Uploader {
             open,
             unawaited,
             aborting,
+            refuses_copies: AtomicBool::new(false),
         });
         if shared.config.spill_dir.is_some() {
             let supervisor = Supervisor { metrics: Arc::clone(&shared.metrics), clock: shared.clock.clone() };

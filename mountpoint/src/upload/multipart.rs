@@ -1,25 +1,28 @@
 //! One multipart upload: created once, its parts sent in parallel, then completed or aborted, once.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use tokio::sync::{Notify, OnceCell, Semaphore, watch};
 use tracing::{debug, error};
 
-use super::append::Behind;
 use super::journal::Entry;
 use super::memory::Counted;
 use super::part::{Sealed, SealedBody};
 use super::{Error, Shared};
 use crate::buffer::Block;
 use crate::checksum::{Checksum, ChecksumAlgorithm};
-use crate::s3::{CompleteUpload, CopyPart, NewObject, Stored, UploadId, UploadPart, UploadedPart};
+use crate::object::ObjectId;
+use crate::s3::{
+    CompleteUpload, CopyPart, NewObject, Stored, UploadId, UploadPart, UploadedPart, etag_of_parts,
+};
 use crate::sync::{Arc, Mutex};
 
 #[derive(Debug)]
 pub(super) struct Multipart {
     shared: Arc<Shared>,
     object: NewObject,
-    /// The object whose bytes the first parts are.
-    behind: Option<Behind>,
+    copies: Option<Copies>,
     /// Kept as soon as the store has given it, so that any later failure can abort the upload.
     id: OnceCell<Result<UploadId, Error>>,
     noted: OnceCell<()>,
@@ -31,6 +34,14 @@ pub(super) struct Multipart {
     given_up: watch::Sender<bool>,
     /// The upload's entry in the journal, from before the first part until the end.
     entry: Mutex<Option<Entry>>,
+}
+
+/// Parts that the store copies out of an object.
+#[derive(Clone, Debug)]
+pub(super) struct Copies {
+    pub(super) source: ObjectId,
+    /// Numbers of the parts, ascending, and the bytes of the object.
+    pub(super) parts: Vec<(u32, Range<u64>)>,
 }
 
 #[derive(Debug, Default)]
@@ -127,12 +138,12 @@ impl Drop for Aborting {
 
 impl Multipart {
     /// An upload that sends nothing until the first part is submitted.
-    pub(super) fn new(shared: Arc<Shared>, object: NewObject, behind: Option<Behind>) -> Arc<Self> {
+    pub(super) fn new(shared: Arc<Shared>, object: NewObject, copies: Option<Copies>) -> Arc<Self> {
         let places = Semaphore::new(shared.config.parts_in_flight_max);
         Arc::new(Self {
             shared,
             object,
-            behind,
+            copies,
             id: OnceCell::new(),
             noted: OnceCell::new(),
             parts: Mutex::default(),
@@ -162,14 +173,11 @@ impl Multipart {
         });
     }
 
-    /// Has the store copy the bytes before the new ones into the first parts, if there are any. `on_error` is called if it fails.
-    pub(super) fn copy_what_is_before(
-        self: &Arc<Self>,
-        on_error: impl FnOnce(Error) + Clone + Send + 'static,
-    ) {
-        let Some(behind) = &self.behind else { return };
-        let nameless = UploadId { key: self.object.key.clone(), id: String::new() };
-        for part in behind.parts(&nameless) {
+    /// Has the store copy the parts that it is to copy, if there are any. `on_error` is called if it fails.
+    pub(super) fn copy_parts(self: &Arc<Self>, on_error: impl FnOnce(Error) + Clone + Send + 'static) {
+        let Some(copies) = &self.copies else { return };
+        for (part_number, range) in copies.parts.clone() {
+            let source = copies.source.clone();
             let under_way = UnderWay::count(self, on_error.clone());
             let this = Arc::clone(self);
             self.shared.runtime.spawn(async move {
@@ -178,7 +186,7 @@ impl Multipart {
                 let id = if *given_up.borrow() { Err(Error::Aborted) } else { this.id().await };
                 let copy = async {
                     let _place = this.places.acquire().await.map_err(|_| Error::Aborted)?;
-                    let part = CopyPart { upload: id?, ..part };
+                    let part = CopyPart { upload: id?, part_number, source, range };
                     let copied = this.shared.client.upload_part_copy(&part).await?;
                     // A checksum of another algorithm is not compared, and the last request does not name it.
                     let is_ours = |sum: &Checksum| Some(sum.algorithm) == this.object.checksum;
@@ -197,6 +205,20 @@ impl Multipart {
     /// The number of parts without an answer from the store, including those that wait on disk.
     pub(super) fn in_flight(&self) -> usize {
         self.parts.lock().in_flight
+    }
+
+    /// The error of the first part that failed.
+    pub(super) fn failed(&self) -> Option<Error> {
+        self.parts.lock().error.clone()
+    }
+
+    /// The ETag that the object of all these parts has on stores whose ETags are MD5 sums.
+    pub(super) fn etag(&self) -> Option<String> {
+        let parts = self.parts.lock();
+        let stored = parts.stored.iter().map(|part| &part.answer);
+        let mut all: Vec<_> = stored.chain(&parts.copied).collect();
+        all.sort_unstable_by_key(|part| part.part_number);
+        etag_of_parts(all)
     }
 
     /// Returns when fewer than `most` parts are in flight.
@@ -221,19 +243,24 @@ impl Multipart {
         stored.sort_unstable_by_key(|part| part.answer.part_number);
         let key = &self.object.key;
         copied.sort_unstable_by_key(|part| part.part_number);
-        let before = self.behind.as_ref().filter(|behind| behind.copies > 0);
-        if before.is_some_and(|behind| !behind.is(&copied)) {
-            error!(%key, "the parts that the store copied are not the object that was there: not completed");
+        let expected = self.copies.as_ref().map_or(&[][..], |copies| copies.parts.as_slice());
+        let is_it = |(part, (number, range)): (&UploadedPart, &(u32, Range<u64>))| {
+            (part.part_number, part.size) == (*number, range.end - range.start)
+        };
+        if copied.len() != expected.len() || !copied.iter().zip(expected).all(is_it) {
+            error!(%key, "the parts that the store copied are not those of the object that was there: not completed");
             return Err(Error::Corrupt);
         }
-        let added = size - before.map_or(0, |behind| behind.meta.size);
-        if let Err(difference) = review(&stored, copied.len() as u32 + 1, added, whole) {
+        let added = size - copied.iter().map(|part| part.size).sum::<u64>();
+        let numbers: Vec<_> = copied.iter().map(|part| part.part_number).collect();
+        if let Err(difference) = review(&stored, &numbers, added, whole) {
             error!(%key, difference, "the parts in the store differ from the file that was written: not completed");
             return Err(Error::Corrupt);
         }
         let upload = self.id().await?;
         let added = stored.iter().map(|part| part.answer.clone());
-        let parts = copied.iter().cloned().chain(added).collect();
+        let mut parts: Vec<_> = copied.iter().cloned().chain(added).collect();
+        parts.sort_unstable_by_key(|part| part.part_number);
         let request = CompleteUpload { upload, parts, replaces: self.object.replaces.clone() };
         let answer = self.shared.client.complete_multipart_upload(&request).await?;
         {
@@ -244,14 +271,15 @@ impl Multipart {
         self.forget();
         self.changed.notify_waiters();
         // A copied part has a checksum if the store gave one; without it there is nothing to compare.
-        let known: Option<Vec<_>> = copied.iter().map(|part| Some((part.checksum?, part.size))).collect();
-        let Some(known) = known else { return Ok(answer) };
-        let added = stored.iter().map(|part| (part.checksum, part.answer.size));
-        let all: Vec<_> = known.into_iter().chain(added).collect();
+        let known: Option<Vec<_>> =
+            copied.iter().map(|part| Some((part.part_number, part.checksum?, part.size))).collect();
+        let Some(mut all) = known else { return Ok(answer) };
+        all.extend(stored.iter().map(|part| (part.answer.part_number, part.checksum, part.answer.size)));
+        all.sort_unstable_by_key(|(number, ..)| *number);
         let joined =
-            |(a, a_len): (Checksum, u64), &(b, b_len): &(Checksum, u64)| (a.combine(b, b_len), a_len + b_len);
-        let whole = all.split_first().map_or(whole, |(first, rest)| rest.iter().fold(*first, joined).0);
-        let checksums: Vec<_> = all.iter().map(|(checksum, _)| *checksum).collect();
+            |before: Checksum, &(_, checksum, len): &(u32, Checksum, u64)| before.combine(checksum, len);
+        let whole = all.split_first().map_or(whole, |((_, first, _), rest)| rest.iter().fold(*first, joined));
+        let checksums: Vec<_> = all.iter().map(|(_, checksum, _)| *checksum).collect();
         if !agrees(answer.checksum.as_deref(), self.object.checksum, whole, &checksums) {
             error!(%key, answer = answer.checksum, "the store's checksum of the whole object differs from the engine's");
             return Err(Error::Corrupt);
@@ -348,10 +376,13 @@ pub(super) fn pieces(blocks: Vec<Block>) -> Vec<Bytes> {
     blocks.into_iter().map(Bytes::from_owner).collect()
 }
 
-/// Checks that parts, in order, make up the written file: numbered without gaps from `first`, with its size and checksum. An error says in
-/// words what differs.
-fn review(parts: &[PartStored], first: u32, size: u64, whole: Checksum) -> Result<(), &'static str> {
-    if !parts.iter().map(|p| p.answer.part_number).eq(first..first + parts.len() as u32) {
+/// Checks that parts, in order, make up the written file: numbered without gaps, apart from those that the store `copied`, with its size and
+/// checksum. An error says in words what differs.
+fn review(parts: &[PartStored], copied: &[u32], size: u64, whole: Checksum) -> Result<(), &'static str> {
+    let mut numbers: Vec<_> =
+        parts.iter().map(|part| part.answer.part_number).chain(copied.iter().copied()).collect();
+    numbers.sort_unstable();
+    if !numbers.iter().copied().eq(1..=numbers.len() as u32) {
         return Err("a part is missing or exists twice");
     }
     if parts.iter().map(|p| p.answer.size).sum::<u64>() != size {
@@ -402,7 +433,12 @@ mod tests {
     fn parts_that_are_not_the_file_are_found_out() {
         let whole = Checksum::of(CRC, b"hello world");
         let good = [stored(1, b"hello "), stored(2, b"world")];
-        assert_eq!(review(&good, 1, 11, whole), Ok(()));
+        assert_eq!(review(&good, &[], 11, whole), Ok(()));
+        let between = [stored(1, b"hello "), stored(4, b"world")];
+        assert_eq!(review(&between, &[2, 3], 11, whole), Ok(()));
+        assert!(
+            review(&between, &[2], 11, whole).is_err() && review(&between, &[1, 2, 3], 11, whole).is_err()
+        );
         for bad in [
             vec![],
             vec![stored(1, b"hello ")],
@@ -412,11 +448,11 @@ mod tests {
             vec![stored(1, b"hello "), stored(3, b"world")],
             vec![stored(1, b"hello "), stored(1, b"world")],
         ] {
-            assert!(review(&bad, 1, 11, whole).is_err(), "{bad:?}");
+            assert!(review(&bad, &[], 11, whole).is_err(), "{bad:?}");
         }
         let mut without = good;
         without.iter_mut().for_each(|p| p.answer.checksum = None);
-        assert_eq!(review(&without, 1, 11, whole), Ok(()), "the review needs no checksum on the wire");
+        assert_eq!(review(&without, &[], 11, whole), Ok(()), "the review needs no checksum on the wire");
     }
 
     #[test]

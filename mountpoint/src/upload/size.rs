@@ -14,7 +14,7 @@ const GROWS_TO: u64 = 5 << 40;
 pub(super) const PART_MIN: u64 = 5 << 20;
 
 /// Bytes of the largest part S3 takes.
-const PART_MAX: u64 = 5 << 30;
+pub(super) const PART_MAX: u64 = 5 << 30;
 
 /// The least size from which parts grow: ten steps from 5 MiB would miss 5 TiB narrowly.
 const GROW_FROM: u64 = 6 << 20;

@@ -102,3 +102,35 @@ fn a_store_of_few_parts_is_learned_from_its_first_refusal() {
     let written = store("second").unwrap();
     assert_eq!(hash_file(&mount.path("second"), MIB).unwrap(), (LEN, written));
 }
+
+/// 1 GiB changed in ten places by `--mode full`: the store copies what stays. The object is a hole, and takes no disk.
+#[test]
+fn a_gibibyte_changed_in_ten_places_costs_few_requests_and_bytes() {
+    const LEN: u64 = 1 << 30;
+    let store = Store::new();
+    if !need_large() || !store.has_folder() {
+        return;
+    }
+    File::create_new(store.bucket_folder().join("large")).unwrap().set_len(LEN).unwrap();
+    let stage = tempfile::tempdir().unwrap();
+    let setup = super::full::setup(&stage, &["--memory-target", "128"]).limit(Duration::from_secs(300));
+    let Some(mount) = TestMount::of(&store, &setup) else { return };
+    let file = File::options().read(true).write(true).open(mount.path("large")).unwrap();
+    store.requests().reset();
+    let begin = std::time::Instant::now();
+    let places = (0..10).map(|n| n * (LEN / 10) + 12_345);
+    places.clone().for_each(|at| file.write_all_at(b"patch", at).unwrap());
+    file.sync_all().unwrap();
+    let requests = store.requests().total();
+    let [sent, received] =
+        [store.requests().bytes_sent(), store.requests().bytes_received()].map(|bytes| bytes >> 20);
+    println!("{requests} requests, {sent} MiB fetched, {received} MiB sent, {:?}", begin.elapsed());
+    assert!(requests <= 40 && sent <= 64 && received <= 64, "{requests} requests, {sent} and {received} MiB");
+    assert_eq!(store.requests().count("UploadPart"), 10);
+    for at in places {
+        let mut found = [0; 7];
+        file.read_exact_at(&mut found, at - 1).unwrap();
+        assert_eq!(&found, b"\0patch\0");
+    }
+    assert_eq!((mount.complaints(), store.pending_uploads()), (vec![], 0));
+}

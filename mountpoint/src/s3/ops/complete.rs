@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, Method, StatusCode, header};
+use md5::{Digest as _, Md5};
 
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::ObjectKey;
@@ -245,6 +246,18 @@ pub(crate) fn whole_sum(parts: &[UploadedPart]) -> Option<Checksum> {
     parts.try_fold(first, |whole, part| Some(whole.combine(part.checksum?, part.size)))
 }
 
+/// The ETag of an object of these parts, in order, on stores whose ETags are MD5 sums; `None` where those of the parts are none.
+pub(crate) fn etag_of_parts<'a>(parts: impl IntoIterator<Item = &'a UploadedPart>) -> Option<String> {
+    let (mut md5, mut count) = (Md5::new(), 0);
+    for part in parts {
+        let digits = part.etag.as_str().trim_matches('"');
+        md5.update(base16ct::mixed::decode_vec(digits).ok().filter(|sum| sum.len() == 16)?);
+        count += 1;
+    }
+    let sum: [u8; 16] = md5.finalize().into();
+    Some(format!("{}-{count}", base16ct::lower::encode_string(&sum)))
+}
+
 fn unknown(key: &ObjectKey, why: &str) -> Error {
     Error::new(ErrorKind::Unknown, OPERATION)
         .key(key)
@@ -280,6 +293,21 @@ mod tests {
         let mut unknown = parts(ChecksumAlgorithm::Crc32c);
         unknown[1].checksum = None;
         assert!(Whole::of(&unknown).checksums.is_empty());
+    }
+
+    #[test]
+    fn the_etag_of_parts_is_the_sum_of_their_sums() {
+        let part = |(etag, part_number): (&str, u32)| UploadedPart {
+            part_number,
+            etag: ETag::new(etag),
+            size: 5,
+            checksum: None,
+        };
+        // The sums of "hello" and "world", and that of both as AWS computes it.
+        let sums = ["\"5d41402abc4b2a76b9719d911017c592\"", "7D793037A0760186574B0282F2F435E7"];
+        let parts: Vec<_> = sums.into_iter().zip(1..).map(part).collect();
+        assert_eq!(etag_of_parts(&parts).as_deref(), Some("065947336a2f2a95ba8899f3675c3be6-2"));
+        assert_eq!(etag_of_parts(&[part(("a mark of its own", 1))]), None);
     }
 
     #[test]

@@ -1,0 +1,238 @@
+//! A new version of a long object of which most stays: the store copies that, and the other parts are sent, as [`super::plan`] says.
+
+use std::future::Future;
+use std::ops::Range;
+
+use super::multipart::{Copies, Multipart};
+use super::part::Part;
+use super::plan::{Piece, plan};
+use super::size::{PART_MIN, charges};
+use super::{Error, Uploader};
+use crate::buffer::{BLOCK, Block, Fill};
+use crate::checksum::Checksum;
+use crate::object::{ObjectId, ObjectKey, ObjectMeta};
+use crate::s3::{ErrorKind, GetObject, NewObject, Properties, Replaces};
+use crate::sync::Arc;
+use crate::sync::atomic::Ordering::Relaxed;
+
+/// A new version that is being made. Dropped without [`Patch::finish`], it is aborted in the background.
+#[derive(Debug)]
+pub struct Patch {
+    uploader: Uploader,
+    multipart: Arc<Multipart>,
+    pieces: Vec<Piece>,
+    base: Base,
+    size: u64,
+    /// Checksum of the bytes that were sent.
+    sent: Option<Checksum>,
+}
+
+/// The object of which most stays.
+#[derive(Debug)]
+struct Base {
+    id: ObjectId,
+    size: u64,
+    /// Ranges in order that only the object has.
+    absent: Vec<Range<u64>>,
+}
+
+impl Base {
+    /// The ranges of one part that only the object has.
+    fn within(&self, part: &Range<u64>) -> Vec<Range<u64>> {
+        let first = self.absent.partition_point(|run| run.end <= part.start);
+        let runs = self.absent[first..].iter().take_while(|run| run.start < part.end);
+        runs.map(|run| run.start.max(part.start)..run.end.min(part.end)).collect()
+    }
+}
+
+impl Uploader {
+    /// A file of `size` bytes that replaces no other version, and shares `unchanged` ranges, in order, with this object; those that are `absent` are only
+    /// there. `None`: no range is worth a copy, or the store makes none: all is to be sent.
+    pub fn patch(
+        &self,
+        (key, replaces): (ObjectKey, Replaces),
+        (id, base_size): (ObjectId, u64),
+        size: u64,
+        (unchanged, absent): (Vec<Range<u64>>, Vec<Range<u64>>),
+    ) -> Option<Patch> {
+        let (shared, limits) = (&self.0, self.0.client.part_limits());
+        // A part that is sent has less than twice as many.
+        let part = shared.config.part_size.min(shared.memory.part_max() / 2);
+        if limits.are_equal || part < PART_MIN || shared.refuses_copies.load(Relaxed) {
+            return None;
+        }
+        let pieces = plan(size, &unchanged, part, limits.parts_max)?;
+        let copies = pieces.iter().zip(1..).filter_map(|(piece, number)| match piece {
+            Piece::Copied(range) => Some((number, range.clone())),
+            Piece::Sent(_) => None,
+        });
+        let copies = Copies { source: id.clone(), parts: copies.collect() };
+        let content_type = (shared.config.content_type)(&key);
+        let object = NewObject {
+            properties: Properties { content_type, ..Properties::default() },
+            replaces,
+            checksum: shared.config.checksum,
+            ..NewObject::new(key)
+        };
+        let multipart = Multipart::new(Arc::clone(shared), object, Some(copies));
+        let base = Base { id, size: base_size, absent };
+        Some(Patch { uploader: self.clone(), multipart, pieces, base, size, sent: None })
+    }
+
+    /// Whether the store has refused to copy parts: no file is patched then.
+    pub fn refuses_copies(&self) -> bool {
+        self.0.refuses_copies.load(Relaxed)
+    }
+}
+
+impl Patch {
+    /// Has the store copy its parts, and sends the others, with what only the object has fetched. `read` gives some bytes from the beginning of any
+    /// other range, as many as it likes.
+    ///
+    /// # Errors
+    /// That of `read`; of the first request that fails. The caller gives it up then.
+    pub async fn send<F, E>(&mut self, read: impl Fn(Range<u64>) -> F) -> Result<(), E>
+    where
+        F: Future<Output = Result<Vec<u8>, E>>,
+        E: From<Error>,
+    {
+        let shared = &self.uploader.0;
+        let at_once = shared.config.parts_in_flight_max;
+        self.multipart.copy_parts(|_| {});
+        for (piece, number) in self.pieces.iter().zip(1..) {
+            let Piece::Sent(range) = piece else { continue };
+            self.multipart.fewer_than(at_once).await;
+            self.check()?;
+            let len = range.end - range.start;
+            let mut part = Part::new(number, len, shared.algorithm());
+            if let Some(want) = part.want(0, &shared.memory)? {
+                let reservation = shared.memory.wait(want.bytes).await?;
+                part.grant(want, reservation)?;
+            }
+            // Others that wait for memory see that this is on its way out.
+            let _sending = shared.memory.sending();
+            let absent = self.base.within(range);
+            let fetched = self.fetch(&absent).await?;
+            let (mut at, mut absent) = (range.start, absent.into_iter());
+            while at < range.end {
+                let run = absent.next().unwrap_or(range.end..range.end);
+                while at < run.start {
+                    let bytes = read(at..run.start).await?;
+                    if bytes.is_empty() || part.put(&bytes)? < bytes.len() {
+                        return Err(Error::Corrupt.into());
+                    }
+                    at += bytes.len() as u64;
+                }
+                while at < run.end {
+                    let bytes = fetched.at(at, run.end).ok_or(Error::Corrupt)?;
+                    if part.put(bytes)? < bytes.len() {
+                        return Err(Error::Corrupt.into());
+                    }
+                    at += bytes.len() as u64;
+                }
+            }
+            drop(fetched);
+            let part = part.seal();
+            self.sent = Some(match self.sent {
+                Some(before) => before.combine(part.checksum, part.len),
+                None => part.checksum,
+            });
+            self.multipart.submit(part, |_| {});
+        }
+        self.multipart.fewer_than(1).await;
+        Ok(self.check()?)
+    }
+
+    /// These ranges of a part in one request: with the bytes between them.
+    async fn fetch(&self, absent: &[Range<u64>]) -> Result<Fetched, Error> {
+        let (Some(first), Some(last)) = (absent.first(), absent.last()) else {
+            return Ok(Fetched::default());
+        };
+        let (range, shared) = (first.start..last.end, &self.uploader.0);
+        let mut memory = shared.memory.wait_to_read(charges(range.end - range.start)).await;
+        let lens = range.clone().step_by(BLOCK).map(|at| (range.end - at).min(BLOCK as u64) as usize);
+        let into = lens.map(|len| memory.block(len)).collect::<Option<Vec<_>>>().ok_or(Error::NoMemory)?;
+        let (full, blocks) = std::sync::mpsc::channel();
+        let mut fill = Fill::new(into, move |block| drop(full.send(block)));
+        let Base { id, size: object_size, .. } = &self.base;
+        let request = GetObject { id: id.clone(), range: range.clone(), object_size: *object_size };
+        shared.client.get_object(&request, &mut fill).await?;
+        drop(fill);
+        Ok(Fetched { start: range.start, blocks: blocks.into_iter().collect() })
+    }
+
+    /// The error of the first request that failed. One that says that the store copies nothing is remembered.
+    fn check(&self) -> Result<(), Error> {
+        let Some(error) = self.multipart.failed() else { return Ok(()) };
+        if is_refusal(&error) && !self.uploader.0.refuses_copies.swap(true, Relaxed) {
+            tracing::warn!(
+                "the store does not copy parts of objects: long files of which a part is changed are fetched and sent whole"
+            );
+        }
+        Err(error)
+    }
+
+    /// The ETag that the new object has on stores whose ETags are MD5 sums, once all parts are there.
+    pub fn etag(&self) -> Option<String> {
+        self.multipart.etag()
+    }
+
+    /// Makes the object of the parts.
+    ///
+    /// # Errors
+    /// What the store says. `Changed` and `Exists`: the bucket has another version.
+    pub async fn finish(&self) -> Result<ObjectMeta, Error> {
+        let shared = &self.uploader.0;
+        let whole = self.sent.unwrap_or_else(|| Checksum::of(shared.algorithm(), &[]));
+        let stored = match self.multipart.complete(self.size, whole).await {
+            Ok(stored) => stored,
+            Err(error) => {
+                self.abort().await;
+                return Err(error);
+            }
+        };
+        Ok(ObjectMeta {
+            size: self.size,
+            etag: stored.etag,
+            last_modified: stored.modified.unwrap_or_else(|| shared.clock.wall()),
+            readable: true,
+        })
+    }
+
+    /// Gives it up. Returns when the store has answered.
+    pub async fn abort(&self) {
+        self.multipart.abort();
+        self.multipart.settled().await;
+    }
+}
+
+impl Drop for Patch {
+    fn drop(&mut self) {
+        self.multipart.abort();
+    }
+}
+
+/// Bytes of the object in whole blocks from `start` on, the last one apart.
+#[derive(Default)]
+struct Fetched {
+    start: u64,
+    blocks: Vec<Block>,
+}
+
+impl Fetched {
+    /// The bytes at an offset, up to `end` or to the end of a block.
+    fn at(&self, at: u64, end: u64) -> Option<&[u8]> {
+        let offset = (at - self.start) as usize;
+        let block = self.blocks.get(offset / BLOCK)?.get(offset % BLOCK..)?;
+        let bytes = &block[..block.len().min((end - at) as usize)];
+        (!bytes.is_empty()).then_some(bytes)
+    }
+}
+
+/// Whether a store does not copy parts, or not for this user. What it says of versions is none.
+fn is_refusal(error: &Error) -> bool {
+    let Error::Remote(error) = error else { return false };
+    let refuses =
+        matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::InvalidRequest | ErrorKind::Denied);
+    refuses && error.operation() == "UploadPartCopy"
+}

@@ -1,0 +1,161 @@
+//! How a new version of a long object is made where most of it stays: the parts that the store copies, and those that are sent. Pure.
+//!
+//! Enters: the size, and the ranges that stay. Leaves: parts in order, without gaps, of sizes that stores take; or that no copy is worth it.
+
+use std::ops::Range;
+
+use super::size::{PART_MAX, PART_MIN};
+
+/// Bytes that the store copies into one part, unless the parts would be too many. Doubling it halves the requests for a large object, and lets the
+/// store copy less at once.
+const COPY: u64 = 512 << 20;
+
+/// One part of the new object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// The store copies it from the same place of the object.
+    Copied(Range<u64>),
+    /// It is sent.
+    Sent(Range<u64>),
+}
+
+/// The parts of an object of `size` bytes. `unchanged`: ranges in order that the object has already, none of which touches another. Parts that
+/// are sent have `part` bytes at least, and less than twice as many, where there are as many to send. `None`: all is to be sent.
+pub(super) fn plan(size: u64, unchanged: &[Range<u64>], part: u64, parts_max: u32) -> Option<Vec<Piece>> {
+    let (mut least, mut copy) = (PART_MIN, COPY);
+    loop {
+        let pieces = cut(size, unchanged, (least, copy), part.max(PART_MIN));
+        if !pieces.iter().any(|piece| matches!(piece, Piece::Copied(_))) {
+            return None;
+        }
+        if pieces.len() <= parts_max as usize {
+            return Some(pieces);
+        }
+        // Fewer copies, of longer runs, and more that is sent between them.
+        (least, copy) = (least * 2, (copy * 2).min(PART_MAX));
+    }
+}
+
+/// Copies runs of at least `least` bytes, in parts of at most `copy`, and sends what is between. A part that others follow may not be too small: it
+/// takes what it lacks from the run behind it.
+fn cut(size: u64, unchanged: &[Range<u64>], (least, copy): (u64, u64), part: u64) -> Vec<Piece> {
+    let (mut pieces, mut at) = (Vec::new(), 0);
+    for run in unchanged {
+        let start = if run.start > at { run.start.max(at + PART_MIN) } else { run.start };
+        let end = run.end.min(size);
+        if end < start.saturating_add(least) {
+            continue;
+        }
+        pieces.extend(equal(at..start, |len| len / part).map(Piece::Sent));
+        pieces.extend(equal(start..end, |len| len.div_ceil(copy)).map(Piece::Copied));
+        at = end;
+    }
+    pieces.extend(equal(at..size, |len| len / part).map(Piece::Sent));
+    pieces
+}
+
+/// The range in as many pieces of equal sizes, at least one; none of an empty range.
+fn equal(range: Range<u64>, count: impl Fn(u64) -> u64) -> impl Iterator<Item = Range<u64>> {
+    let len = range.end - range.start;
+    let count = if len == 0 { 0 } else { count(len).max(1) };
+    let at = move |i: u64| range.start + (u128::from(len) * u128::from(i) / u128::from(count)) as u64;
+    (0..count).map(move |i| at(i)..at(i + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+    const PART: u64 = 8 * MIB;
+
+    fn range(piece: &Piece) -> Range<u64> {
+        let (Piece::Copied(range) | Piece::Sent(range)) = piece;
+        range.clone()
+    }
+
+    fn len(piece: &Piece) -> u64 {
+        range(piece).end - range(piece).start
+    }
+
+    fn sent(pieces: &[Piece]) -> u64 {
+        pieces.iter().filter(|piece| matches!(piece, Piece::Sent(_))).map(len).sum()
+    }
+
+    /// A byte every 20 MiB, as often as that.
+    fn changed(times: u64) -> Vec<Range<u64>> {
+        (0..times).map(|i| i * 20 * MIB..i * 20 * MIB + 1).collect()
+    }
+
+    /// The ranges between these changes.
+    fn between(size: u64, changes: &[Range<u64>]) -> Vec<Range<u64>> {
+        let (mut unchanged, mut at) = (Vec::new(), 0);
+        for change in changes {
+            unchanged.push(at..change.start);
+            at = change.end;
+        }
+        unchanged.push(at..size);
+        unchanged.retain(|run| !run.is_empty());
+        unchanged
+    }
+
+    proptest! {
+        #[test]
+        fn parts_cover_the_file_and_a_store_takes_each(
+            steps in prop::collection::vec((1..3 * COPY, 1..60 * MIB, any::<bool>()), 0..60),
+            part in PART_MIN..64 * MIB,
+            parts_max in 100u32..10_000,
+        ) {
+            let (mut changes, mut at) = (Vec::new(), 0);
+            for (gap, change, is_near) in steps {
+                let start = at + if is_near { gap % (12 * MIB) + 1 } else { gap };
+                changes.push(start..start + change);
+                at = start + change;
+            }
+            let size = at + 12 * MIB;
+            let unchanged = between(size, &changes);
+            let Some(pieces) = plan(size, &unchanged, part, parts_max) else {
+                prop_assert!(parts_max < 5_000, "the last run is worth a copy");
+                return Ok(());
+            };
+            prop_assert!(pieces.len() <= parts_max as usize);
+            prop_assert_eq!((range(&pieces[0]).start, range(pieces.last().unwrap()).end), (0, size));
+            prop_assert!(pieces.windows(2).all(|pair| range(&pair[0]).end == range(&pair[1]).start));
+            prop_assert!(pieces[..pieces.len() - 1].iter().all(|piece| len(piece) >= PART_MIN), "{:?}", pieces);
+            for piece in &pieces {
+                match piece {
+                    Piece::Copied(copy) => {
+                        prop_assert!(copy.end - copy.start <= PART_MAX);
+                        prop_assert!(unchanged.iter().any(|run| run.start <= copy.start && copy.end <= run.end));
+                    }
+                    Piece::Sent(sent) => prop_assert!(sent.end - sent.start < 2 * part),
+                }
+            }
+            // Each change costs itself, what it lacks to a part, and a run behind it that is too short for a copy.
+            if parts_max > 5_000 {
+                let changed: u64 = changes.iter().map(|run| run.end - run.start).sum();
+                prop_assert!(sent(&pieces) <= changed + (changes.len() as u64 + 1) * 2 * PART_MIN);
+            }
+        }
+    }
+
+    #[test]
+    fn a_gibibyte_patched_in_ten_places_sends_fifty_mebibytes() {
+        let changes: Vec<_> = (0..10).map(|i| (i * 100 + 50) * MIB..(i * 100 + 50) * MIB + 4096).collect();
+        let pieces = plan(1 << 30, &between(1 << 30, &changes), PART, 10_000).unwrap();
+        assert_eq!((pieces.len(), sent(&pieces)), (21, 50 * MIB));
+    }
+
+    #[test]
+    fn short_runs_are_sent_and_many_changes_make_fewer_copies() {
+        assert_eq!(plan(4 * MIB, &between(4 * MIB, &changed(1)), PART, 10_000), None);
+        assert_eq!(plan(0, &[], PART, 10_000), None);
+        let size = 9_000 * 20 * MIB;
+        let plan_of = |times, parts_max| plan(size, &between(size, &changed(times)), PART, parts_max);
+        assert_eq!(plan_of(9_000, 10_000), None, "all runs are too short then");
+        let pieces = plan_of(100, 500).unwrap();
+        assert_eq!(sent(&pieces), 100 * 5 * MIB, "longer copies are fewer");
+    }
+}
