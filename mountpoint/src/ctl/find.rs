@@ -94,6 +94,19 @@ pub(super) fn at(places: &[SocketFolder], dir: &Path) -> anyhow::Result<Found> {
     )
 }
 
+/// The path below the mount point of the mount that contains it.
+///
+/// # Errors
+/// It is in no mount that is named so.
+pub(super) fn below(found: &Found, dir: &Path) -> anyhow::Result<PathBuf> {
+    let point = found.mount_point();
+    let below = |path: PathBuf| path.strip_prefix(&point).ok().map(Path::to_owned);
+    spellings(dir)?
+        .into_iter()
+        .find_map(below)
+        .with_context(|| format!("{} is not below {}", dir.display(), point.display()))
+}
+
 /// The path as it is written and with the links before its last name resolved. The last name itself is not looked at: its mount may
 /// hang.
 fn spellings(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {

@@ -10,31 +10,54 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
 use indicatif::{HumanBytes, HumanDuration};
+use serde::Serialize;
 
 use super::{printable, quoted, say};
 use crate::clock::Clock;
 use crate::stage::{Kept, kept_in};
 
+/// The document that `--json` prints.
+#[derive(Debug, Serialize)]
+struct Report {
+    kept: Vec<Listed>,
+}
+
+/// A kept file, and its size.
+#[derive(Debug, Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    kept: Kept,
+    bytes: u64,
+}
+
 /// Lists what the stage at `dir` keeps, the oldest first.
-pub(super) fn list(dir: &Path) -> anyhow::Result<ExitCode> {
+pub(super) fn list(dir: &Path, json: bool) -> anyhow::Result<ExitCode> {
     let shown = printable(dir.display());
     let all = kept_in(dir)
         .with_context(|| format!("{shown}: reading kept/ in it: is it the directory of --stage?"))?;
+    if json {
+        let kept = all.into_iter().map(|kept| Listed { bytes: size(&kept), kept }).collect();
+        say(&format!("{}\n", serde_json::to_string_pretty(&Report { kept })?));
+        return Ok(ExitCode::SUCCESS);
+    }
     let text: String = all.iter().map(about).collect();
     say(if all.is_empty() { "nothing is kept\n" } else { &text });
     Ok(ExitCode::SUCCESS)
 }
 
+fn size(kept: &Kept) -> u64 {
+    fs::symlink_metadata(&kept.file).map_or(0, |about| about.len())
+}
+
 fn about(kept: &Kept) -> String {
     let now = Clock::machine().wall().duration_since(UNIX_EPOCH).unwrap_or_default();
     let since = Duration::from_secs(kept.since.try_into().unwrap_or(0));
-    let size = fs::symlink_metadata(&kept.file).map_or(0, |about| about.len());
     let part = if kept.is_partial { "; only the bytes that were written are in it" } else { "" };
     format!(
         "{}\n  file        {}; {}{part}\n  kept        {} ago: {}\n",
         printable(format_args!("{}/{}", kept.bucket, kept.key.as_deref().unwrap_or("(of unknown name)"))),
         quoted(&printable(kept.file.display())),
-        HumanBytes(size),
+        HumanBytes(size(kept)),
         HumanDuration(now.saturating_sub(since)),
         printable(&kept.why),
     )

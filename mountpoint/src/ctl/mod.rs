@@ -9,6 +9,7 @@ mod find;
 mod kept;
 mod show;
 mod status;
+mod sync;
 mod table;
 mod top;
 mod upgrade;
@@ -84,6 +85,18 @@ enum Command {
     Kept {
         /// Directory of --stage
         stage: PathBuf,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Store what a mount with --mode full has pending at PATH or below it, wait for that, and name what can't be stored
+    #[command(after_help = SYNC_AFTER)]
+    Sync {
+        /// File or directory in a mount
+        path: PathBuf,
+        /// Seconds in which files that can't be stored, or that programs have open for writing, are tried again
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=86_400))]
+        within: u32,
     },
     /// Copy a kept file to where it is wanted, and keep it no more
     #[command(after_help = RESTORE_AFTER)]
@@ -124,6 +137,11 @@ waited for, and named if they are still open at the end of that time: nothing ha
 seconds, the program of before serves again.
 
 Exit code 0: the new program serves; 1: the program of before serves, or the mount could not be asked; 2: bad usage.";
+
+const SYNC_AFTER: &str = "\
+It waits as long as bytes take to be sent. A store that is away is given up as by any request of the mount, and tried again within that time.
+
+Exit code 0: the bucket has all of it; 1: it lacks the files that are named, or the mount could not be asked; 2: bad usage.";
 
 const RESTORE_AFTER: &str = "\
 The file is removed from the stage once all of it is written and synced under the new name. It replaces no file there.
@@ -186,7 +204,8 @@ fn run(line: Line) -> anyhow::Result<ExitCode> {
     let outcome = match line.command {
         Command::Status { dir, json } => runtime.block_on(status::run(&places, dir.as_deref(), json)),
         Command::Look { dir } => Ok(ask::look(&dir)),
-        Command::Kept { stage } => kept::list(&stage),
+        Command::Kept { stage, json } => kept::list(&stage, json),
+        Command::Sync { path, within } => runtime.block_on(sync::run(&places, &path, within)),
         Command::Restore { file, to, partial } => kept::restore(&file, &to, partial),
         Command::Top { dir, every } => {
             runtime.block_on(top::run(&places, &dir, std::time::Duration::from_secs(every)))

@@ -32,6 +32,7 @@ pub use attr::{Attr, Attributes, Entry, Maker, Ownership};
 pub use error::{Error, Result};
 pub use fallocate::Fallocate;
 pub use file::{OpenFlags, Opened, Opening, Tried, unsynced};
+pub use full::Unsynced;
 pub use handle::HandleNo;
 pub use kept::Keeping;
 pub use namespace::{DirItem, SetAttr, StatFs};

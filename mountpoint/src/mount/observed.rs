@@ -1,5 +1,6 @@
 //! The state of a mount, as it is measured when somebody asks for it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -8,12 +9,16 @@ use super::upgrade::Upgrade;
 use crate::buffer::{Pool, Use};
 use crate::cache::DiskCache;
 use crate::daemon;
-use crate::fs::FileSystem;
+use crate::fs::{FileSystem, Unsynced};
 use crate::logging;
 use crate::metrics::Metrics;
 use crate::sync::Arc;
-use crate::telemetry::{self, ErrorLine};
+use crate::telemetry::{self, ErrorLine, Synced};
 use crate::upload::Stage;
+
+/// The answer of a mount without a stage.
+const NOTHING_WAITS: &str =
+    "this mount has no stage (--mode full): nothing waits there, and a file is stored when it is closed";
 
 /// The parts that a mount measures when it is asked for its state.
 pub(super) struct Observed {
@@ -88,5 +93,17 @@ impl telemetry::Mount for Observed {
                 Box::pin(async { why })
             }
         }
+    }
+
+    fn sync(&self, below: PathBuf, within: Duration) -> BoxFuture<'static, Result<Synced, String>> {
+        let fs = Arc::clone(&self.fs);
+        Box::pin(async move {
+            let unsynced = fs.sync_below(&below, within).await.ok_or(NOTHING_WAITS)?;
+            let told = |file: Unsynced| {
+                let Unsynced { path, bytes, why } = file;
+                telemetry::Unsynced { path, bytes, why }
+            };
+            Ok(Synced { unsynced: unsynced.into_iter().map(told).collect() })
+        })
     }
 }

@@ -1,10 +1,12 @@
-//! The small HTTP server of `--metrics-listen` and of the control socket: `/metrics`, `/healthz`, and for the latter `/status` and `/upgrade`.
+//! The small HTTP server of `--metrics-listen` and of the control socket: `/metrics`, `/healthz`, and for the latter `/status`, `/upgrade` and `/sync`.
 
 use std::convert::Infallible;
+use std::ffi::OsString;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::FileTypeExt as _;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path as FilePath, PathBuf};
@@ -32,6 +34,8 @@ const CONNECTIONS_MAX: usize = 16;
 const REQUEST_WITHIN: Duration = Duration::from_secs(60);
 /// The request to hand the mount over to another program.
 pub const UPGRADE: &str = "/upgrade";
+/// The request to store what is pending.
+pub const SYNC: &str = "/sync";
 const TEXT: &str = "text/plain; charset=utf-8";
 /// The pause after a failed accept, mostly for lack of descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -220,16 +224,10 @@ async fn accept_for_ever<S, F>(
                 let telemetry = Arc::clone(&telemetry);
                 async move {
                     let uri = request.uri();
-                    let refusal = match (request.method(), uri.path(), door) {
-                        (&Method::POST, UPGRADE, Door::Control) => match within(uri.query()) {
-                            Some(within) => Some(telemetry.mount.hand_over(within).await),
-                            None => Some("the query is within=SECONDS".to_owned()),
-                        },
-                        _ => None,
-                    };
-                    Ok::<_, Infallible>(match refusal {
-                        Some(refusal) => response(StatusCode::CONFLICT, TEXT, refusal),
-                        None => answer(&telemetry, door, request.method(), uri.path()),
+                    Ok::<_, Infallible>(match (request.method(), uri.path(), door) {
+                        (&Method::POST, UPGRADE, Door::Control) => upgrade(&telemetry, uri.query()).await,
+                        (&Method::POST, SYNC, Door::Control) => sync(&telemetry, uri.query()).await,
+                        (method, path, door) => answer(&telemetry, door, method, path),
                     })
                 }
             });
@@ -238,6 +236,31 @@ async fn accept_for_ever<S, F>(
             let _ = connection.serve_connection(TokioIo::new(stream), answer).await;
             drop(place);
         });
+    }
+}
+
+async fn upgrade(telemetry: &Telemetry, query: Option<&str>) -> Response<Full<Bytes>> {
+    let refusal = match within(query) {
+        Some(within) => telemetry.mount.hand_over(within).await,
+        None => "the query is within=SECONDS".to_owned(),
+    };
+    response(StatusCode::CONFLICT, TEXT, refusal)
+}
+
+/// The query is `within=SECONDS&below=PATH`, the path in hexadecimal digits.
+async fn sync(telemetry: &Telemetry, query: Option<&str>) -> Response<Full<Bytes>> {
+    let (time, path) = query.and_then(|query| query.split_once("&below=")).unwrap_or_default();
+    let path = base16ct::lower::decode_vec(path).map(|path| PathBuf::from(OsString::from_vec(path)));
+    let synced = match (within(Some(time)), path) {
+        (Some(within), Ok(path)) => telemetry.mount.sync(path, within).await,
+        _ => Err("the query is within=SECONDS&below=PATH".to_owned()),
+    };
+    match synced {
+        Ok(synced) => {
+            let synced = serde_json::to_string(&synced).unwrap_or_default();
+            response(StatusCode::OK, "application/json", synced)
+        }
+        Err(why) => response(StatusCode::CONFLICT, TEXT, why),
     }
 }
 

@@ -11,15 +11,17 @@ mod prometheus;
 mod rates;
 mod status;
 
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use futures_util::future::BoxFuture;
 
 pub use control::{Entry, PERMITTED, SocketFolder, places, read_entries};
-pub use http::{Listen, UPGRADE};
+pub use http::{Listen, SYNC, UPGRADE};
 pub use status::{
-    Cache, ErrorLine, Hits, Latency, Memory, OpenFiles, Origin, Requests, Status, Throughput, Upload,
+    Cache, ErrorLine, Hits, Latency, Memory, OpenFiles, Origin, Requests, Status, Synced, Throughput,
+    Unsynced, Upload,
 };
 
 use crate::clock::Clock;
@@ -62,6 +64,9 @@ pub trait Mount: Send + Sync + 'static {
     /// Hands the mount to the program that is installed now, once no file is being written, within this time. On success another program
     /// runs in this process; a returned outcome says why the old one goes on.
     fn hand_over(&self, within: Duration) -> BoxFuture<'static, String>;
+
+    /// Stores what is pending at this path below the mount point, or under it. What can't be stored within this time is named; `Err`: why nothing can.
+    fn sync(&self, below: PathBuf, within: Duration) -> BoxFuture<'static, Result<Synced, String>>;
 }
 
 /// The sources of all reports about one mount.
@@ -90,7 +95,7 @@ pub struct Told {
 
 impl Config {
     /// Folders in which the mount has files of its own, which it removes at its end.
-    pub fn folders(&self) -> Vec<std::path::PathBuf> {
+    pub fn folders(&self) -> Vec<PathBuf> {
         let page = match &self.listen {
             Some(Listen::Unix(path)) => path.parent().map(std::path::Path::to_owned),
             _ => None,

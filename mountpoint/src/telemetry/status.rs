@@ -156,6 +156,24 @@ pub struct Upload {
     pub state: String,
 }
 
+/// The answer to `mount-s3-ctl sync`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Synced {
+    /// Files of which the bucket lacks a change.
+    pub unsynced: Vec<Unsynced>,
+}
+
+/// A file of which the bucket lacks a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unsynced {
+    /// Path below the mount point.
+    pub path: String,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// The reason.
+    pub why: String,
+}
+
 /// How long requests of a kind took: half of them at most `p50_us`, 99 of 100 at most `p99_us`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {

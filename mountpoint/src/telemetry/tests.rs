@@ -22,6 +22,10 @@ impl Mount for Nothing {
     fn hand_over(&self, within: Duration) -> BoxFuture<'static, String> {
         Box::pin(async move { format!("not within {} s", within.as_secs()) })
     }
+
+    fn sync(&self, _below: PathBuf, _within: Duration) -> BoxFuture<'static, Result<Synced, String>> {
+        Box::pin(async { Err("there is no stage".to_owned()) })
+    }
 }
 
 pub(super) fn telemetry() -> Telemetry {

@@ -214,11 +214,78 @@ fn a_kept_file_is_listed_with_its_reason_and_restored_into_the_mount() {
     let (is_fine, list) = ctl(&["kept".as_ref(), full.stage.path()]);
     assert!(is_fine && list.contains("/file\n") && list.contains("another client changed it"), "{list}");
     let file = list.split("  file        ").nth(1).unwrap().split(';').next().unwrap().to_owned();
+    let (is_fine, json) = ctl(&["kept".as_ref(), "--json".as_ref(), full.stage.path()]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let schema = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/schemas/kept.json");
+    let schema = serde_json::from_str(&fs::read_to_string(schema).unwrap()).unwrap();
+    assert!(is_fine && jsonschema::is_valid(&schema, &json), "{json:#}");
+    let first = &json["kept"][0];
+    assert_eq!(
+        (&first["file"], &first["bytes"], &first["key"]),
+        (&file.clone().into(), &4.into(), &"file".into())
+    );
     assert!(!ctl(&["restore".as_ref(), file.as_ref(), &full.path("file")]).0, "theirs is there");
     assert!(ctl(&["restore".as_ref(), file.as_ref(), &full.path("ours")]).0);
     until("it is stored", || store.get("ours").is_some_and(|bytes| bytes == b"ours"));
     assert_eq!(store.get("file").unwrap(), b"theirs");
     assert_eq!(ctl(&["kept".as_ref(), full.stage.path()]).1, "nothing is kept\n");
+}
+
+#[test]
+fn a_sync_waits_for_what_is_pending_below_a_path_and_names_the_rest() {
+    let (store, place, stage) = (Store::new(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let setup = setup(&stage, &["--commit", "disk", "--prefix", "under/"]);
+    let setup = setup.env("XDG_RUNTIME_DIR", place.path().to_str().unwrap());
+    let Some(mount) = TestMount::of(&store, &setup) else { return };
+    let sync = |path: &Path, words: &[&str]| {
+        let mut ctl = Command::new(env!("CARGO_BIN_EXE_mount-s3-ctl"));
+        ctl.arg("sync").arg(path).args(words).env("XDG_RUNTIME_DIR", place.path());
+        let output = ctl.output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), said)
+    };
+    let write = |name: &str, bytes: &str| fs::write(mount.path(name), bytes).unwrap();
+    fs::create_dir(mount.path("dir")).unwrap();
+    // Refused once, and stored by the next attempt.
+    let refused = || Effect::Error { status: 403, code: "AccessDenied".to_owned() };
+    store.faults().add(Fault::on("PutObject", refused()).times(1));
+    write("dir/a", "first");
+    let (code, said) = sync(&mount.path("dir"), &["--within", "60"]);
+    assert_eq!((code, store.get("under/dir/a")), (Some(0), Some(b"first".to_vec())), "{said}");
+    // Files elsewhere are not waited for, and one that is refused is named with its reason.
+    store.faults().add(Fault::on("PutObject", refused()).times(u64::MAX));
+    for name in ["dir-b", "dir/c"] {
+        write(name, "second");
+    }
+    assert_eq!(sync(&mount.path("dir/a"), &[]).0, Some(0));
+    let (code, said) = sync(&mount.path("dir"), &[]);
+    assert!(code == Some(1) && said.contains("/dir/c: 6 B are not in the bucket: "), "{said}");
+    assert!(said.contains("AccessDenied") && !said.contains("dir-b"), "{said}");
+    store.faults().clear();
+    assert_eq!(sync(mount.dir(), &[]).0, Some(0));
+    assert_eq!(
+        (store.get("under/dir-b").unwrap(), store.get("under/dir/c").unwrap().len()),
+        (b"second".to_vec(), 6)
+    );
+    // A program has one open; another client's version wins over the other.
+    let mut open = File::create_new(mount.path("open")).unwrap();
+    open.write_all(b"half").unwrap();
+    let (code, said) = sync(&mount.path("open"), &[]);
+    assert!(code == Some(1) && said.contains("a program has it open for writing"), "{said}");
+    drop(open);
+    let mut late = File::options().write(true).truncate(true).open(mount.path("dir/a")).unwrap();
+    late.write_all(b"third").unwrap();
+    store.put("under/dir/a", "theirs");
+    drop(late);
+    // It is named, unless the mount found that out before.
+    let (code, said) = sync(mount.dir(), &["--within", "60"]);
+    assert_eq!(code == Some(1), said.contains("/dir/a: "), "{said}");
+    assert_eq!(
+        (store.get("under/open").unwrap(), store.get("under/dir/a").unwrap()),
+        (b"half".to_vec(), b"theirs".to_vec())
+    );
+    assert_eq!(kept(&stage), [b"third".to_vec()]);
+    assert_eq!(sync(mount.dir(), &[]).0, Some(0), "what is kept waits no more");
 }
 
 #[test]
@@ -418,9 +485,19 @@ fn writers_wait_for_room_while_files_leave_the_stage() {
     until("all is stored", || {
         files.clone().all(|n| store.get(&n.to_string()).is_some_and(|bytes| bytes == vec![n; 1 << 20]))
     });
+    // A longer one of which a part is changed needs room for that alone.
+    store.plant("patched", &Pattern(1).bytes(0, 12 << 20));
+    let patched = File::options().write(true).open(full.path("patched")).unwrap();
+    for at in [0, 6 << 20, (12 << 20) - 5] {
+        patched.write_all_at(b"patch", at).unwrap();
+    }
+    drop(patched);
     // Nothing that waits could make room for this one.
     until("nothing stays in the stage", || files_of(&full.stage) == 0);
     let file = File::create_new(full.path("long")).unwrap();
     let error = (&file).write_all(&vec![1; 3 << 20]).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(Errno::NOSPC.raw_os_error()));
+    let stored = store.get("patched").unwrap();
+    assert!([0, 6 << 20, (12 << 20) - 5].iter().all(|&at| stored[at..at + 5] == *b"patch"));
+    assert!(Pattern(1).is(5, &stored[5..6 << 20]) && kept(&full.stage).is_empty());
 }

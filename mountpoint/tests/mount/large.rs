@@ -124,7 +124,7 @@ fn a_gibibyte_changed_in_ten_places_costs_few_requests_and_bytes() {
     let requests = store.requests().total();
     let [sent, received] =
         [store.requests().bytes_sent(), store.requests().bytes_received()].map(|bytes| bytes >> 20);
-    println!("{requests} requests, {sent} MiB fetched, {received} MiB sent, {:?}", begin.elapsed());
+    eprintln!("{requests} requests, {sent} MiB fetched, {received} MiB sent, {:?}", begin.elapsed());
     assert!(requests <= 40 && sent <= 64 && received <= 64, "{requests} requests, {sent} and {received} MiB");
     assert_eq!(store.requests().count("UploadPart"), 10);
     for at in places {

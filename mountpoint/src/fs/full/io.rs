@@ -121,13 +121,7 @@ impl FileSystem {
             full.synced(ino, staged, self.clock.now());
             return Ok(());
         }
-        let turn = loop {
-            full.pauses.ended(&staged.key()).await;
-            let turn = staged.turn().await;
-            if !full.pauses.has(&staged.key()) {
-                break turn;
-            }
-        };
+        let turn = full.turn_to_send(staged).await;
         self.store_staged(ino, staged, &turn).await
     }
 

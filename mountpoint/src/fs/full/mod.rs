@@ -9,6 +9,7 @@
 //! | `names.rs` | unlink, rename |
 //! | `pause.rs` | sends that wait for a rename of a directory |
 //! | `sending.rs` | files that are sent behind their last close, with `--commit fsync` and `disk` |
+//! | `syncing.rs` | files that are stored now because `mount-s3-ctl sync` asks for it |
 //! | `left.rs` | files that an earlier mount left |
 //! | `attributes.rs` | setattr, and the attributes that programs set |
 //! | `ending.rs` | the end of the mount |
@@ -20,6 +21,7 @@ mod left;
 mod names;
 mod pause;
 mod sending;
+mod syncing;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -34,6 +36,7 @@ use attributes::Shown;
 pub(super) use names::{HeldFile, Unstored};
 use pause::Pauses;
 use sending::Sending;
+pub use syncing::Unsynced;
 
 /// Attempts of an operation on a file that other programs open, remove and rename meanwhile. Only a file that changes without end exhausts
 /// them; the error is `STALE` then.

@@ -1,0 +1,140 @@
+//! `mount-s3-ctl sync`: what is pending below a path is stored now, and what can't be is named.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+
+use super::Full;
+use super::sending::SENDS_MAX;
+use crate::fs::{FileSystem, Result};
+use crate::inode::{InodeNo, ROOT};
+use crate::stage::{Staged, Turn};
+use crate::sync::Arc;
+
+/// The first pause before files that could not be stored are tried again; each further one doubles it, up to the longest. Doubling them asks a store
+/// that is away half as often, and notices later that it is back.
+const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+/// The reason of a file that is not sent, since it may be half-written.
+const WRITTEN: &str = "a program has it open for writing";
+
+/// A file of which the bucket lacks a change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unsynced {
+    /// The path below the mount point.
+    pub path: String,
+    /// Bytes of the file.
+    pub bytes: u64,
+    /// The reason.
+    pub why: String,
+}
+
+impl Full {
+    /// The right to send a file, once no directory above it is being renamed.
+    pub(super) async fn turn_to_send(&self, staged: &Staged) -> Turn {
+        loop {
+            self.pauses.ended(&staged.key()).await;
+            let turn = staged.turn().await;
+            if !self.pauses.has(&staged.key()) {
+                return turn;
+            }
+        }
+    }
+}
+
+impl FileSystem {
+    /// Stores what is pending at a path below the mount point, or under it. Files that can't be stored, or that programs have open for writing, are tried
+    /// again within that time, and named behind it. `None`: the mount has no stage.
+    pub async fn sync_below(self: Arc<Self>, below: &Path, within: Duration) -> Option<Vec<Unsynced>> {
+        let full = self.full.as_ref()?;
+        let root = self.inodes.key_of(ROOT).map_or_else(String::new, |key| key.as_str().to_owned());
+        let top = format!("{root}{}", below.to_string_lossy());
+        let (until, mut pause) = (self.clock.now() + within, PAUSE);
+        let mut lost = Vec::new();
+        loop {
+            let mut left = BTreeMap::new();
+            let (mut sends, turns) = (Vec::new(), Arc::new(Semaphore::new(SENDS_MAX)));
+            for (ino, staged) in full.all() {
+                if !staged.is_dirty() || !is_below(staged.key().as_str(), &top) {
+                    continue;
+                }
+                if full.writers(ino) > 0 {
+                    left.insert(ino, unsynced(&root, &staged, WRITTEN));
+                    continue;
+                }
+                let (fs, turns, of_task) = (Arc::clone(&self), Arc::clone(&turns), Arc::clone(&staged));
+                // A task of its own: one who asks no more must not leave an object half made.
+                let send = tokio::spawn(async move {
+                    let _one_of_some = turns.acquire().await;
+                    fs.sync_one(ino, &of_task).await
+                });
+                sends.push((ino, staged, send));
+            }
+            for (ino, staged, send) in sends {
+                let why = match send.await {
+                    Ok(Ok(())) if !staged.is_dirty() => continue,
+                    Ok(Ok(())) => WRITTEN.to_owned(),
+                    Ok(Err(error)) => error.to_string(),
+                    Err(panicked) => panicked.to_string(),
+                };
+                let unsynced = unsynced(&root, &staged, &why);
+                match staged.is_kept() {
+                    true => lost.push(unsynced),
+                    false => drop(left.insert(ino, unsynced)),
+                }
+            }
+            let now = self.clock.now();
+            if left.is_empty() || now >= until {
+                lost.extend(left.into_values());
+                lost.sort_unstable_by(|a, b| a.path.cmp(&b.path));
+                return Some(lost);
+            }
+            self.clock.sleep(pause.min(until - now)).await;
+            pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    async fn sync_one(&self, ino: InodeNo, staged: &Arc<Staged>) -> Result<()> {
+        let full = self.full()?;
+        let turn = full.turn_to_send(staged).await;
+        // A program that opened it since may be in the middle of writing it anew.
+        self.store_staged_while(ino, staged, &turn, &|| full.writers(ino) == 0).await
+    }
+}
+
+/// Whether a key is that of a file at this path, or under it as a directory.
+fn is_below(key: &str, top: &str) -> bool {
+    match key.strip_prefix(top) {
+        Some(rest) => rest.is_empty() || rest.starts_with('/') || top.is_empty() || top.ends_with('/'),
+        None => false,
+    }
+}
+
+fn unsynced(root: &str, staged: &Staged, why: &str) -> Unsynced {
+    let key = staged.key();
+    let path = key.as_str().strip_prefix(root).unwrap_or(key.as_str()).to_owned();
+    Unsynced { path, bytes: staged.size(), why: why.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_stands_for_itself_and_what_is_under_it() {
+        for (key, top, is_it) in [
+            ("a", "", true),
+            ("dir/a", "dir", true),
+            ("dir/a", "dir/a", true),
+            ("dir-a", "dir", false),
+            ("dir/ab", "dir/a", false),
+            ("prefix/a", "prefix/", true),
+            ("prefix", "prefix/a", false),
+        ] {
+            assert_eq!(is_below(key, top), is_it, "{key} {top}");
+        }
+    }
+}
