@@ -63,6 +63,7 @@ mod tests {
         for (attributes, options, words) in [
             (&good[..], &["alow-delete"][..], "did you mean 'allow-delete'"),
             (&good, &["uid=none"], "mount-s3 refuses a mount option"),
+            (&good, &["otlp-endpoint=0"], "mount-s3 refuses a mount option: --otlp-endpoint"),
             (&good, &["mode=full"], "is not allowed"),
             (&good, &["prefix=other/"], "beside the attribute prefix"),
             (&[], &[], "bucketName is missing"),

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args as ClapArgs, ValueEnum};
 
 use crate::telemetry::Listen;
+use crate::telemetry::otlp::Settings;
 
 /// The destination of the log.
 #[derive(Clone, Debug, ClapArgs)]
@@ -40,6 +41,13 @@ pub(crate) struct LoggingOptions {
     /// A tracing-subscriber filter in place of the flags above
     #[arg(long, env = "MOUNTPOINT_LOG", hide = true)]
     pub(crate) log_filter: Option<String>,
+}
+
+impl LoggingOptions {
+    /// Checks the flags alone: the variables of this process may be another one's than the engine's.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        Settings::read(self.otlp_endpoint.as_deref(), self.otlp_export_interval, &|_| None).map(drop)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

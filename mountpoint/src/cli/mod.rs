@@ -201,6 +201,7 @@ impl Args {
         self.client.check()?;
         self.bucket_options.check()?;
         self.check_supervised()?;
+        self.logging.check()?;
         self.staging.check(&[
             (self.mount.read_only, "--read-only"),
             (self.supervised, "--supervised"),
