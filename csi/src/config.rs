@@ -1,45 +1,211 @@
-//! The driver's configuration, as a node or as the controller service. Enters: the command line and the environment, read once. Leaves:
+//! The driver's configuration, as a node or as the controller service. Enters: flags and variables, as clap has read them. Leaves:
 //! one configuration, or the name of a missing setting and where to set it.
 //!
 //! Never here: a default guessed from the machine.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::str::FromStr;
 
-use clap::Parser;
+use clap::{Args as Group, Parser};
+use tracing_subscriber::EnvFilter;
 
+use crate::command_line::{WITHOUT_FLAG, switch, trimmed};
 use crate::contract::log::{self, LogFormat};
 use crate::contract::pod;
 use crate::controller::store;
 use crate::error::{Error, Result};
 use crate::node::driver_keys::DriverKeys;
 use crate::node::{self, Sts, credentials};
+use crate::server::Endpoint;
 
 /// The CSI driver of S3 buckets: on one node, or with CSI_CONTROLLER_ONLY=true the service that makes and deletes volumes.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "scality-s3-csi-driver", disable_version_flag = true)]
+#[command(
+    name = "scality-s3-csi-driver",
+    override_usage = "scality-s3-csi-driver [OPTIONS]",
+    disable_version_flag = true
+)]
 pub struct Args {
     /// Address for the calls of the kubelet: unix:///path/to.sock or tcp://address:port
     #[arg(long, default_value = "unix://tmp/csi.sock")]
-    pub endpoint: String,
-    /// Name of this node [default: CSI_NODE_NAME, else NODE_NAME]
-    #[arg(long)]
+    pub endpoint: Endpoint,
+    /// Name of this node
+    #[arg(long, env = "CSI_NODE_NAME")]
     pub node_id: Option<String>,
+    /// Name of this node, as the pages of release 2.2 call it; --node-id goes before it
+    #[arg(long, env = "NODE_NAME")]
+    pub node_name: Option<String>,
     /// Address of GET /healthz
     #[arg(long, default_value = "0.0.0.0:9808")]
     pub health_address: SocketAddr,
-    /// How much is logged: 5 shows each call, 6 everything; RUST_LOG overrides it
+    /// How much is logged: 5 shows each call, 6 everything
     #[arg(long = "v", value_name = "LEVEL", default_value_t = 2)]
     pub verbosity: u8,
+    /// Directives of the log, like `info,kube=debug`; overrides --v
+    #[arg(long, env = "RUST_LOG", value_name = "DIRECTIVES", value_parser = directives)]
+    pub log: Option<String>,
     /// Form of log lines: text or json
     #[arg(long, env = log::VARIABLE, default_value = "text")]
     pub log_format: LogFormat,
-    /// Version of the engine, for the log [default: MOUNTPOINT_VERSION]
-    #[arg(long)]
+    /// Version of the engine, for the log
+    #[arg(long, env = "MOUNTPOINT_VERSION", value_parser = trimmed)]
     pub mp_version: Option<String>,
+    /// Be the service that makes and deletes volumes, and no node
+    #[arg(long, env = "CSI_CONTROLLER_ONLY", value_parser = switch)]
+    pub controller_only: bool,
+    /// URL of the store; needed to run
+    #[arg(long, env = "AWS_ENDPOINT_URL", value_name = "URL", value_parser = endpoint_url, hide_env_values = true)]
+    pub endpoint_url: Option<String>,
+    /// URLs of the other stores that volumes may name, with commas between them
+    #[arg(
+        long,
+        env = "ALLOWED_ENDPOINTS",
+        value_name = "URLS",
+        default_value = "",
+        hide_default_value = true,
+        hide_env_values = true
+    )]
+    pub allowed_endpoints: Endpoints,
+    /// Region of volumes that name none
+    #[arg(long, env = "AWS_REGION", value_parser = trimmed)]
+    pub region: Option<String>,
+    /// Directory of the Secret with the driver's own keys: access_key_id, secret_access_key, session_token
+    #[arg(long, env = "DRIVER_CREDENTIALS_DIRECTORY", value_name = "DIR")]
+    pub credentials_directory: Option<PathBuf>,
+    /// Certificates that are trusted besides the system's: by the controller service, and by engines that systemd starts
+    #[arg(long, env = "EXTRA_CA_BUNDLE", value_name = "FILE")]
+    pub extra_ca_bundle: Option<PathBuf>,
+    /// Settings of a node.
+    #[command(flatten)]
+    pub of_node: OfNode,
+    /// Id of the cluster, where it is not the UID of the namespace kube-system; for the controller service
+    #[arg(long, env = "CSI_CLUSTER_ID", value_name = "ID", value_parser = trimmed)]
+    pub cluster_id: Option<String>,
+    /// Keys of the driver.
+    #[command(flatten)]
+    pub keys: Keys,
     /// Print the version, in JSON
     #[arg(long)]
     pub version: bool,
+}
+
+/// Settings that the controller service does not use.
+#[derive(Clone, Debug, Group)]
+pub struct OfNode {
+    /// Directory of the kubelet
+    #[arg(long, env = "KUBELET_PATH", value_name = "DIR", default_value = "/var/lib/kubelet", value_parser = kubelet_path)]
+    pub kubelet_path: PathBuf,
+    /// The part that makes mounts: pod (Mountpoint Pods) or systemd (of the node)
+    #[arg(long, env = "NODE_MOUNTER", default_value = "pod")]
+    pub mounter: MounterKind,
+    /// The part that mounts for new workloads while no reconciler works: systemd, or unavailable if they wait
+    #[arg(long, env = "NODE_DEGRADED", default_value = "unavailable")]
+    pub degraded: Degraded,
+    /// The engine that systemd starts, as the host calls it
+    #[arg(long, env = "MOUNT_S3_PATH", value_name = "FILE")]
+    pub mount_s3_path: Option<PathBuf>,
+    /// Namespace of Mountpoint Pods
+    #[arg(long, env = "MOUNTPOINT_NAMESPACE", value_name = "NAMESPACE", default_value = pod::NAMESPACE, value_parser = trimmed)]
+    pub mountpoint_namespace: String,
+    /// Namespace of the release
+    #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", value_parser = trimmed)]
+    pub release_namespace: Option<String>,
+    /// URL of the token service, instead of AWS's
+    #[arg(long, env = "AWS_ENDPOINT_URL_STS", value_name = "URL", value_parser = sts_url, hide_env_values = true)]
+    pub sts_endpoint_url: Option<String>,
+    /// Audience of the tokens that it gets
+    #[arg(long, env = "STS_AUDIENCE", value_name = "AUDIENCE", default_value = "sts.amazonaws.com", value_parser = trimmed)]
+    pub sts_audience: String,
+    /// URL of an agent on each node that gives keys to service accounts, such as EKS Pod Identity's
+    #[arg(long, env = "POD_IDENTITY_AGENT_URL", value_name = "URL", value_parser = agent_url, hide_env_values = true)]
+    pub pod_identity_agent_url: Option<String>,
+}
+
+/// Keys of the driver in its environment.
+#[derive(Clone, Default, Group)]
+pub struct Keys {
+    /// The driver's key, unless a directory has it
+    #[arg(env = ACCESS_KEY_ID, value_name = ACCESS_KEY_ID, hide_env_values = true, help_heading = WITHOUT_FLAG)]
+    access_key_id: Option<String>,
+    /// Secret of that key
+    #[arg(env = SECRET_ACCESS_KEY, value_name = SECRET_ACCESS_KEY, hide_env_values = true, help_heading = WITHOUT_FLAG)]
+    secret_access_key: Option<String>,
+    /// Token of that key, if it is a temporary one
+    #[arg(env = SESSION_TOKEN, value_name = SESSION_TOKEN, hide_env_values = true, help_heading = WITHOUT_FLAG)]
+    session_token: Option<String>,
+}
+
+const ACCESS_KEY_ID: &str = "AWS_ACCESS_KEY_ID";
+const SECRET_ACCESS_KEY: &str = "AWS_SECRET_ACCESS_KEY";
+const SESSION_TOKEN: &str = "AWS_SESSION_TOKEN";
+
+impl fmt::Debug for Keys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Keys").finish_non_exhaustive()
+    }
+}
+
+/// The part that makes a node's mounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MounterKind {
+    /// Mountpoint Pods.
+    Pod,
+    /// The node's systemd.
+    Systemd,
+}
+
+impl FromStr for MounterKind {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text.trim() {
+            "pod" => Ok(Self::Pod),
+            "systemd" => Ok(Self::Systemd),
+            _ => Err("must be pod or systemd (node.mounter in the chart)".to_owned()),
+        }
+    }
+}
+
+/// The part that mounts while no reconciler works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Degraded {
+    /// Nothing: new workloads wait.
+    Unavailable,
+    /// The node's systemd.
+    Systemd,
+}
+
+impl FromStr for Degraded {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        match text.trim() {
+            "unavailable" => Ok(Self::Unavailable),
+            "systemd" => Ok(Self::Systemd),
+            _ => Err("must be unavailable or systemd (node.degraded in the chart)".to_owned()),
+        }
+    }
+}
+
+/// URLs of stores, with commas between them in text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoints(Vec<String>);
+
+impl FromStr for Endpoints {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let urls: Vec<_> = text.split(',').map(str::trim).filter(|url| !url.is_empty()).collect();
+        match urls.iter().all(|url| is_endpoint(url)) {
+            true => Ok(Self(urls.into_iter().map(str::to_owned).collect())),
+            false => {
+                Err("an entry is not of the form http(s)://host[:port] (s3.allowedEndpoints in the chart)"
+                    .to_owned())
+            }
+        }
+    }
 }
 
 /// The service of this process.
@@ -52,22 +218,14 @@ pub enum Start {
 }
 
 impl Start {
-    /// Reads the configuration from the command line and this process's environment.
+    /// The configuration that these flags and variables make.
     ///
     /// # Errors
     /// The same as [`Config::new`].
-    pub fn from_args(args: &Args) -> Result<Self> {
-        Self::new(args, |name| std::env::var(name).ok())
-    }
-
-    /// Reads the configuration from the command line and an environment.
-    ///
-    /// # Errors
-    /// The same as [`Config::new`].
-    pub fn new(args: &Args, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        match environment("CSI_CONTROLLER_ONLY").is_some_and(|it| it.trim() == "true") {
-            true => ControllerConfig::new(args, environment).map(|it| Self::Controller(Box::new(it))),
-            false => Config::new(args, environment).map(|it| Self::Node(Box::new(it))),
+    pub fn new(args: &Args) -> Result<Self> {
+        match args.controller_only {
+            true => ControllerConfig::new(args).map(|it| Self::Controller(Box::new(it))),
+            false => Config::new(args).map(|it| Self::Node(Box::new(it))),
         }
     }
 }
@@ -75,8 +233,8 @@ impl Start {
 /// A controller service that can run.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
-    /// The endpoint for the provisioner's calls, as it was written.
-    pub endpoint: String,
+    /// The endpoint for the provisioner's calls.
+    pub endpoint: Endpoint,
     /// The address at which `/healthz` is answered.
     pub health_address: SocketAddr,
     /// How the stores are reached.
@@ -86,19 +244,18 @@ pub struct ControllerConfig {
 }
 
 impl ControllerConfig {
-    fn new(args: &Args, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let var = |name: &str| said(&environment, name);
+    fn new(args: &Args) -> Result<Self> {
         Ok(Self {
             endpoint: args.endpoint.clone(),
             health_address: args.health_address,
             stores: store::Config {
-                endpoint_url: endpoint_url(var("AWS_ENDPOINT_URL"))?,
-                allowed_endpoints: allowed_endpoints(var("ALLOWED_ENDPOINTS"))?,
-                region: var("AWS_REGION"),
-                credentials: of_driver(&var)?,
-                extra_ca_bundles: var("EXTRA_CA_BUNDLE").map(PathBuf::from).into_iter().collect(),
+                endpoint_url: args.store()?,
+                allowed_endpoints: args.allowed_endpoints.0.clone(),
+                region: args.region.clone(),
+                credentials: args.credentials()?,
+                extra_ca_bundles: args.extra_ca_bundle.iter().cloned().collect(),
             },
-            cluster_id: var("CSI_CLUSTER_ID"),
+            cluster_id: args.cluster_id.clone(),
         })
     }
 }
@@ -127,8 +284,8 @@ pub struct Systemd {
 /// A driver of a node that can run.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The endpoint for the kubelet's calls, as it was written.
-    pub endpoint: String,
+    /// The endpoint for the kubelet's calls.
+    pub endpoint: Endpoint,
     /// The address at which `/healthz` is answered.
     pub health_address: SocketAddr,
     /// How it makes mounts.
@@ -144,127 +301,121 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads the configuration from the command line and an environment. An empty variable is an absent one, as charts write it.
+    /// The configuration that these flags and variables make.
     ///
     /// # Errors
     /// `InvalidArgument` that names the flag or variable and where the chart sets it.
-    pub fn new(args: &Args, environment: impl Fn(&str) -> Option<String>) -> Result<Self> {
-        let var = |name: &str| said(&environment, name);
-        let node_id = args
-            .node_id
-            .clone()
-            .filter(|id| !id.is_empty())
-            .or_else(|| var("CSI_NODE_NAME").or_else(|| var("NODE_NAME")));
-        let node_id = node_id.ok_or_else(|| {
+    pub fn new(args: &Args) -> Result<Self> {
+        let named = [&args.node_id, &args.node_name].into_iter().flatten().map(|name| name.trim());
+        let node_id = named.into_iter().find(|name| !name.is_empty()).ok_or_else(|| {
             Error::invalid(
                 "the node's name is missing: give --node-id or CSI_NODE_NAME (spec.nodeName of the pod)",
             )
         })?;
-        let kubelet = PathBuf::from(var("KUBELET_PATH").unwrap_or_else(|| "/var/lib/kubelet".to_owned()));
-        if !kubelet.is_absolute() {
-            return Err(Error::invalid(format!(
-                "KUBELET_PATH {kubelet:?} must be an absolute path: set node.kubeletPath in the chart"
-            )));
-        }
+        let of_node = &args.of_node;
         let node = node::Config {
-            node_id,
-            kubelet,
-            endpoint_url: endpoint_url(var("AWS_ENDPOINT_URL"))?,
-            allowed_endpoints: allowed_endpoints(var("ALLOWED_ENDPOINTS"))?,
-            region: var("AWS_REGION"),
-            credentials: of_driver(&var)?,
-            sts: sts(&var)?,
-            agent_url: agent_url(&var)?,
+            node_id: node_id.to_owned(),
+            kubelet: of_node.kubelet_path.clone(),
+            endpoint_url: args.store()?,
+            allowed_endpoints: args.allowed_endpoints.0.clone(),
+            region: args.region.clone(),
+            credentials: args.credentials()?,
+            sts: Sts {
+                endpoint_url: of_node.sts_endpoint_url.clone(),
+                audience: of_node.sts_audience.clone(),
+            },
+            agent_url: of_node.pod_identity_agent_url.clone(),
             kubernetes: None,
             mount_table: PathBuf::from("/proc/self/mountinfo"),
+        };
+        let systemd = || Systemd {
+            engine: of_node.mount_s3_path.clone(),
+            extra_ca_bundle: args.extra_ca_bundle.clone(),
+        };
+        let mounting = match (of_node.mounter, of_node.degraded) {
+            (MounterKind::Systemd, _) => Mounting::Systemd(systemd()),
+            (MounterKind::Pod, Degraded::Systemd) => Mounting::Pod { degraded: Some(systemd()) },
+            (MounterKind::Pod, Degraded::Unavailable) => Mounting::Pod { degraded: None },
         };
         Ok(Self {
             endpoint: args.endpoint.clone(),
             health_address: args.health_address,
-            mounting: mounting(&var)?,
-            mountpoint_namespace: var("MOUNTPOINT_NAMESPACE").unwrap_or_else(|| pod::NAMESPACE.to_owned()),
-            release_namespace: var("POD_NAMESPACE"),
-            mountpoint_version: args.mp_version.clone().or_else(|| var("MOUNTPOINT_VERSION")),
+            mounting,
+            mountpoint_namespace: of_node.mountpoint_namespace.clone(),
+            release_namespace: of_node.release_namespace.clone(),
+            mountpoint_version: args.mp_version.clone(),
             node,
         })
     }
 }
 
-fn mounting(var: &impl Fn(&str) -> Option<String>) -> Result<Mounting> {
-    let systemd = || Systemd {
-        engine: var("MOUNT_S3_PATH").map(PathBuf::from),
-        extra_ca_bundle: var("EXTRA_CA_BUNDLE").map(PathBuf::from),
-    };
-    let degraded = match var("NODE_DEGRADED").as_deref() {
-        None | Some("unavailable") => None,
-        Some("systemd") => Some(systemd()),
-        Some(other) => {
-            return Err(Error::invalid(format!(
-                "NODE_DEGRADED {other:?} is neither unavailable nor systemd: set node.degraded in the chart"
-            )));
+impl Args {
+    fn store(&self) -> Result<String> {
+        self.endpoint_url.clone().ok_or_else(|| {
+            Error::invalid(
+                "AWS_ENDPOINT_URL is missing: set s3.endpointUrl in the chart to the URL of your store",
+            )
+        })
+    }
+
+    /// The Secret's volume, if one is mounted; else what the environment holds, all or nothing: half a pair of keys is a misspelt key.
+    fn credentials(&self) -> Result<DriverKeys> {
+        if let Some(directory) = &self.credentials_directory {
+            return Ok(DriverKeys::Directory(directory.clone()));
         }
-    };
-    match var("NODE_MOUNTER").as_deref() {
-        None | Some("pod") => Ok(Mounting::Pod { degraded }),
-        Some("systemd") => Ok(Mounting::Systemd(systemd())),
-        Some(other) => Err(Error::invalid(format!(
-            "NODE_MOUNTER {other:?} is neither pod nor systemd: set node.mounter in the chart"
-        ))),
+        let Keys { access_key_id, secret_access_key, session_token } = &self.keys;
+        let values = [access_key_id, secret_access_key, session_token];
+        if values.iter().all(|value| value.is_none()) {
+            return Ok(DriverKeys::Fixed(None));
+        }
+        let [key, secret, token] = values.map(Option::as_deref);
+        let keys = credentials::checked(key, secret, token);
+        keys.map(|keys| DriverKeys::Fixed(Some(keys))).map_err(|(field, wrong)| {
+            let name = match field {
+                credentials::Field::AccessKeyId => ACCESS_KEY_ID,
+                credentials::Field::SecretAccessKey => SECRET_ACCESS_KEY,
+                credentials::Field::SessionToken => SESSION_TOKEN,
+            };
+            Error::invalid(format!(
+                "the driver's credentials are unusable: {name} {wrong}; look at the Secret that s3CredentialSecret.name \
+                 of the chart names"
+            ))
+        })
     }
 }
 
-fn sts(var: &impl Fn(&str) -> Option<String>) -> Result<Sts> {
-    let endpoint_url = var("AWS_ENDPOINT_URL_STS");
-    if endpoint_url.as_ref().is_some_and(|url| !is_endpoint(url)) {
-        return Err(Error::invalid(
-            "AWS_ENDPOINT_URL_STS is not of the form http(s)://host[:port]: look at podIdentity.stsEndpointUrl in the chart",
-        ));
-    }
-    let audience = var("STS_AUDIENCE").unwrap_or_else(|| "sts.amazonaws.com".to_owned());
-    Ok(Sts { endpoint_url, audience })
+type Parsed<T> = std::result::Result<T, String>;
+
+fn directives(text: &str) -> Parsed<String> {
+    EnvFilter::try_new(text).map(|_| text.to_owned()).map_err(|error| error.to_string())
 }
 
-fn agent_url(var: &impl Fn(&str) -> Option<String>) -> Result<Option<String>> {
-    match var("POD_IDENTITY_AGENT_URL") {
-        Some(url) if !is_endpoint(&url) => Err(Error::invalid(
-            "POD_IDENTITY_AGENT_URL is not of the form http(s)://host[:port][/path]: look at podIdentity.agentUrl in the chart",
-        )),
-        url => Ok(url),
+fn kubelet_path(text: &str) -> Parsed<PathBuf> {
+    let path = PathBuf::from(text.trim());
+    match path.is_absolute() {
+        true => Ok(path),
+        false => Err("must be an absolute path (node.kubeletPath in the chart)".to_owned()),
     }
 }
 
-/// A variable that is not empty.
-fn said(environment: &impl Fn(&str) -> Option<String>, name: &str) -> Option<String> {
-    environment(name).map(|value| value.trim().to_owned()).filter(|value| !value.is_empty())
+fn endpoint_url(text: &str) -> Parsed<String> {
+    endpoint(text, "not of the form http(s)://host[:port] (s3.endpointUrl in the chart)")
 }
 
-fn endpoint_url(value: Option<String>) -> Result<String> {
-    let url = value.ok_or_else(|| {
-        Error::invalid(
-            "AWS_ENDPOINT_URL is missing: set s3.endpointUrl in the chart to the URL of your store",
-        )
-    })?;
-    if is_endpoint(&url) {
-        return Ok(url);
-    }
-    // It may hold a password: not shown.
-    Err(Error::invalid(
-        "AWS_ENDPOINT_URL is not of the form http(s)://host[:port]: set s3.endpointUrl in the chart",
-    ))
+fn sts_url(text: &str) -> Parsed<String> {
+    endpoint(text, "not of the form http(s)://host[:port] (podIdentity.stsEndpointUrl in the chart)")
 }
 
-/// URLs with commas between them.
-fn allowed_endpoints(value: Option<String>) -> Result<Vec<String>> {
-    let urls: Vec<_> = value.iter().flat_map(|it| it.split(',')).map(|it| it.trim().to_owned()).collect();
-    let urls: Vec<_> = urls.into_iter().filter(|it| !it.is_empty()).collect();
-    if urls.iter().all(|url| is_endpoint(url)) {
-        return Ok(urls);
-    }
-    Err(Error::invalid(
-        "ALLOWED_ENDPOINTS has an entry that is not of the form http(s)://host[:port]: look at s3.allowedEndpoints in the chart",
-    ))
+fn agent_url(text: &str) -> Parsed<String> {
+    endpoint(text, "not of the form http(s)://host[:port][/path] (podIdentity.agentUrl in the chart)")
 }
 
+fn endpoint(text: &str, wrong: &str) -> Parsed<String> {
+    let url = text.trim();
+    if is_endpoint(url) { Ok(url.to_owned()) } else { Err(wrong.to_owned()) }
+}
+
+/// Whether this is a URL without a password and a query.
 fn is_endpoint(url: &str) -> bool {
     let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     host.is_some_and(|rest| {
@@ -274,82 +425,63 @@ fn is_endpoint(url: &str) -> bool {
     })
 }
 
-/// The Secret's volume, if one is mounted; else what the environment holds, all or nothing: half a pair of keys is a misspelt key.
-fn of_driver(var: &impl Fn(&str) -> Option<String>) -> Result<DriverKeys> {
-    if let Some(directory) = var("DRIVER_CREDENTIALS_DIRECTORY") {
-        return Ok(DriverKeys::Directory(directory.into()));
-    }
-    let values = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"].map(var);
-    if values.iter().all(Option::is_none) {
-        return Ok(DriverKeys::Fixed(None));
-    }
-    let [key, secret, token] = &values;
-    let keys = credentials::checked(key.as_deref(), secret.as_deref(), token.as_deref());
-    keys.map(|keys| DriverKeys::Fixed(Some(keys))).map_err(
-        |(field, wrong)| {
-            let name = match field {
-                credentials::Field::AccessKeyId => "AWS_ACCESS_KEY_ID",
-                credentials::Field::SecretAccessKey => "AWS_SECRET_ACCESS_KEY",
-                credentials::Field::SessionToken => "AWS_SESSION_TOKEN",
-            };
-            Error::invalid(format!(
-                "the driver's credentials are unusable: {name} {wrong}; look at the Secret that s3CredentialSecret.name \
-                 of the chart names"
-            ))
-        },
-    )
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
     use std::path::Path;
 
     use super::*;
+    use crate::command_line::try_read;
 
-    fn config(args: &[&str], environment: &[(&str, &str)]) -> Result<Config> {
-        let args = Args::try_parse_from(["driver"].iter().chain(args)).unwrap();
-        let environment: HashMap<_, _> = environment.iter().copied().collect();
-        Config::new(&args, |name| environment.get(name).map(|&value| value.to_owned()))
+    const URL: &str = "--endpoint-url=http://s3.example.com:8000";
+
+    fn args(line: &[&str]) -> Args {
+        try_read(["driver"].iter().chain(line)).unwrap()
     }
 
-    const URL: (&str, &str) = ("AWS_ENDPOINT_URL", "http://s3.example.com:8000");
+    fn config(line: &[&str]) -> Config {
+        Config::new(&args(line)).unwrap()
+    }
+
+    fn keys(values: [Option<&str>; 3]) -> Keys {
+        let [access_key_id, secret_access_key, session_token] = values.map(|it| it.map(str::to_owned));
+        Keys { access_key_id, secret_access_key, session_token }
+    }
 
     #[test]
-    fn the_chart_s_arguments_and_variables_are_understood() {
-        let config = config(
-            &["--endpoint=unix:/csi/csi.sock", "--node-id=worker-1", "--v=4"],
-            &[
-                URL,
-                ("KUBELET_PATH", "/var/snap/kubelet"),
-                ("MOUNTPOINT_NAMESPACE", "elsewhere"),
-                ("AWS_REGION", "eu-west-1"),
-                ("AWS_ACCESS_KEY_ID", "AKIA1\n"),
-                ("AWS_SECRET_ACCESS_KEY", "hush"),
-                ("AWS_SESSION_TOKEN", ""),
-            ],
-        )
-        .unwrap();
-        assert_eq!(config.endpoint, "unix:/csi/csi.sock");
+    fn flags_of_a_node_are_understood() {
+        let args = args(&[
+            URL,
+            "--endpoint=unix:/csi/csi.sock",
+            "--node-id=worker-1",
+            "--v=4",
+            "--kubelet-path=/var/snap/kubelet",
+            "--mountpoint-namespace=elsewhere",
+            "--region= eu-west-1\n",
+        ]);
+        let config =
+            Config::new(&Args { keys: keys([Some("AKIA1\n"), Some("hush"), None]), ..args }).unwrap();
+        assert_eq!(config.endpoint.to_string(), "unix:///csi/csi.sock");
         assert_eq!(config.mountpoint_namespace, "elsewhere");
         let node = config.node;
         assert_eq!(
             (node.node_id.as_str(), node.kubelet.as_path()),
             ("worker-1", Path::new("/var/snap/kubelet"))
         );
-        assert_eq!((node.endpoint_url.as_str(), node.region.as_deref()), (URL.1, Some("eu-west-1")));
+        assert_eq!(
+            (node.endpoint_url.as_str(), node.region.as_deref()),
+            ("http://s3.example.com:8000", Some("eu-west-1"))
+        );
         let keys = node.credentials.read().unwrap().unwrap();
         assert_eq!((keys.access_key_id.as_str(), keys.session_token), ("AKIA1", None));
     }
 
     #[test]
-    fn what_is_not_said_has_a_default() {
-        let config = config(&[], &[URL, ("CSI_NODE_NAME", "worker-2"), ("KUBELET_PATH", "")]).unwrap();
+    fn settings_that_are_left_out_have_a_default() {
+        let config = config(&[URL, "--node-id=worker-2"]);
         assert_eq!(config.node.node_id, "worker-2");
-        // The pages of release 2.2 call it so.
-        let named = |environment: &[_]| self::config(&[], environment).unwrap().node.node_id;
-        assert_eq!(named(&[URL, ("NODE_NAME", "worker-3")]), "worker-3");
-        assert_eq!(named(&[URL, ("NODE_NAME", "worker-3"), ("CSI_NODE_NAME", "worker-2")]), "worker-2");
+        let named = |line: &[&str]| self::config(line).node.node_id;
+        assert_eq!(named(&[URL, "--node-name=worker-3", "--node-id="]), "worker-3");
+        assert_eq!(named(&[URL, "--node-name=worker-3", "--node-id=worker-2"]), "worker-2");
         assert_eq!(config.node.kubelet, Path::new("/var/lib/kubelet"));
         assert_eq!(config.mountpoint_namespace, "mount-s3");
         assert_eq!(config.health_address.port(), 9808);
@@ -358,18 +490,15 @@ mod tests {
 
     #[test]
     fn the_chart_chooses_how_mounts_are_made() {
-        let mounting = |environment: &[(&str, &str)]| {
-            let environment = [&[URL, ("CSI_NODE_NAME", "n")], environment].concat();
-            config(&[], &environment).unwrap().mounting
-        };
+        let mounting = |flags: &[&str]| config(&[&[URL, "--node-id=n"], flags].concat()).mounting;
         let pod = Mounting::Pod { degraded: None };
-        assert_eq!((mounting(&[]), mounting(&[("NODE_MOUNTER", "pod")])), (pod.clone(), pod.clone()));
-        assert_eq!(mounting(&[("NODE_DEGRADED", "unavailable")]), pod);
-        let degraded = [("NODE_DEGRADED", "systemd"), ("MOUNT_S3_PATH", "/opt/x/mount-s3")];
+        assert_eq!((mounting(&[]), mounting(&["--mounter=pod"])), (pod.clone(), pod.clone()));
+        assert_eq!(mounting(&["--degraded=unavailable"]), pod);
+        let degraded = ["--degraded=systemd", "--mount-s3-path=/opt/x/mount-s3"];
         let by = Systemd { engine: Some("/opt/x/mount-s3".into()), extra_ca_bundle: None };
         assert_eq!(mounting(&degraded), Mounting::Pod { degraded: Some(by) });
-        let systemd = ("NODE_MOUNTER", "systemd");
-        let given = [systemd, ("MOUNT_S3_PATH", "/opt/x/mount-s3"), ("EXTRA_CA_BUNDLE", "/etc/ca.crt")];
+        let systemd = "--mounter=systemd";
+        let given = [systemd, "--mount-s3-path=/opt/x/mount-s3", "--extra-ca-bundle=/etc/ca.crt"];
         let (engine, bundle) = (Some("/opt/x/mount-s3".into()), Some("/etc/ca.crt".into()));
         assert_eq!(mounting(&given), Mounting::Systemd(Systemd { engine, extra_ca_bundle: bundle }));
         assert_eq!(mounting(&[systemd]), Mounting::Systemd(Systemd::default()));
@@ -378,10 +507,9 @@ mod tests {
     #[test]
     fn the_volume_of_the_secret_goes_before_the_environment_and_is_read_later() {
         let folder = tempfile::tempdir().unwrap();
-        let directory = ("DRIVER_CREDENTIALS_DIRECTORY", folder.path().to_str().unwrap());
-        let node = config(&[], &[URL, ("CSI_NODE_NAME", "n"), directory, ("AWS_ACCESS_KEY_ID", "HALF")])
-            .unwrap()
-            .node;
+        let directory = format!("--credentials-directory={}", folder.path().display());
+        let args = Args { keys: keys([Some("HALF"), None, None]), ..args(&[URL, "--node-id=n", &directory]) };
+        let node = Config::new(&args).unwrap().node;
         assert!(node.credentials.read().unwrap().is_none());
         std::fs::write(folder.path().join("access_key_id"), "LATER").unwrap();
         std::fs::write(folder.path().join("secret_access_key"), "hush").unwrap();
@@ -389,64 +517,38 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named_with_its_place_in_the_chart() {
-        let node = ("CSI_NODE_NAME", "n");
-        for (environment, words) in [
-            (&[node][..], "s3.endpointUrl"),
-            (&[node, ("AWS_ENDPOINT_URL", " ")], "AWS_ENDPOINT_URL is missing"),
-            (&[node, ("AWS_ENDPOINT_URL", "s3.example.com")], "AWS_ENDPOINT_URL"),
-            (&[node, ("AWS_ENDPOINT_URL", "http://a:HUSH@s3.example.com")], "AWS_ENDPOINT_URL"),
-            (&[URL], "CSI_NODE_NAME"),
-            (&[URL, node, ("NODE_MOUNTER", "docker")], "node.mounter"),
-            (&[URL, node, ("NODE_DEGRADED", "docker")], "node.degraded"),
-            (&[URL, node, ("AWS_ENDPOINT_URL_STS", "http://a:HUSH@c.test")], "podIdentity.stsEndpointUrl"),
-            (&[URL, node, ("POD_IDENTITY_AGENT_URL", "http://HUSH@c.test")], "podIdentity.agentUrl"),
-            (&[URL, node, ("KUBELET_PATH", "kubelet")], "node.kubeletPath"),
-            (&[URL, node, ("AWS_ACCESS_KEY_ID", "HUSH")], "AWS_SECRET_ACCESS_KEY is missing"),
-            (&[URL, node, ("AWS_SECRET_ACCESS_KEY", "HUSH")], "AWS_ACCESS_KEY_ID is missing"),
-            (&[URL, node, ("AWS_SESSION_TOKEN", "HUSH")], "s3CredentialSecret.name"),
-            (
-                &[URL, node, ("ALLOWED_ENDPOINTS", "https://b.test,http://a:HUSH@c.test")],
-                "s3.allowedEndpoints",
-            ),
+    fn half_a_pair_of_keys_is_refused_without_showing_it() {
+        for (values, words) in [
+            ([Some("HUSH"), None, None], "AWS_SECRET_ACCESS_KEY is missing"),
+            ([None, Some("HUSH"), None], "AWS_ACCESS_KEY_ID is missing"),
+            ([None, None, Some("HUSH")], "s3CredentialSecret.name"),
         ] {
-            let error = config(&[], environment).unwrap_err().to_string();
-            assert!(error.contains(words), "{words}: {error}");
-            assert!(!error.contains("HUSH"), "{error}");
+            let args = Args { keys: keys(values), ..args(&[URL, "--node-id=n"]) };
+            let error = Config::new(&args).unwrap_err().to_string();
+            assert!(error.contains(words) && !error.contains("HUSH"), "{words}: {error}");
         }
     }
 
     #[test]
     fn the_controller_service_needs_a_store_and_no_node() {
-        let start = |environment: &[(&str, &str)]| {
-            let args = Args::try_parse_from(["driver", "--endpoint=unix:///csi/csi.sock"]).unwrap();
-            let environment: HashMap<_, _> = environment.iter().copied().collect();
-            Start::new(&args, |name| environment.get(name).map(|&value| value.to_owned()))
-        };
-        let only = ("CSI_CONTROLLER_ONLY", "true");
-        let others = ("ALLOWED_ENDPOINTS", "https://b.test, http://c.test:1,");
-        let keys = [("AWS_ACCESS_KEY_ID", "A"), ("AWS_SECRET_ACCESS_KEY", "HUSH")];
-        let started = start(&[only, URL, others, keys[0], keys[1], ("CSI_CLUSTER_ID", "c")]).unwrap();
-        let Start::Controller(config) = started else { panic!("a node was started") };
+        let only = "--controller-only";
+        let all = [only, URL, "--allowed-endpoints=https://b.test, http://c.test:1,", "--cluster-id=c"];
+        let args = Args { keys: keys([Some("A"), Some("HUSH"), None]), ..args(&all) };
+        let Start::Controller(config) = Start::new(&args).unwrap() else { panic!("a node was started") };
         assert_eq!(config.stores.allowed_endpoints, ["https://b.test", "http://c.test:1"]);
         assert_eq!(
             (config.cluster_id.as_deref(), config.stores.credentials.read().unwrap().is_some()),
             (Some("c"), true)
         );
-        assert!(!format!("{config:?}").contains("HUSH"));
-        assert!(start(&[only]).unwrap_err().to_string().contains("AWS_ENDPOINT_URL"));
-        assert!(
-            start(&[("CSI_CONTROLLER_ONLY", "false"), URL])
-                .unwrap_err()
-                .to_string()
-                .contains("CSI_NODE_NAME")
-        );
+        assert!(!format!("{config:?} {args:?}").contains("HUSH"));
+        let wrong = |line: &[&str]| Start::new(&self::args(line)).unwrap_err().to_string();
+        assert!(wrong(&[only]).contains("AWS_ENDPOINT_URL"));
+        assert!(wrong(&[URL]).contains("CSI_NODE_NAME"));
     }
 
     #[test]
     fn a_configuration_can_be_logged() {
-        let environment =
-            [URL, ("CSI_NODE_NAME", "n"), ("AWS_ACCESS_KEY_ID", "HUSH"), ("AWS_SECRET_ACCESS_KEY", "HUSH")];
-        assert!(!format!("{:?}", config(&[], &environment).unwrap()).contains("HUSH"));
+        let args = Args { keys: keys([Some("HUSH"), Some("HUSH"), None]), ..args(&[URL, "--node-id=n"]) };
+        assert!(!format!("{args:?} {:?}", Config::new(&args).unwrap()).contains("HUSH"));
     }
 }

@@ -5,6 +5,7 @@
 //! kubelet's target. `contract/` contains the agreement between the processes. In another process, `controller/` makes and deletes volumes.
 
 pub mod call_metrics;
+pub mod command_line;
 pub mod config;
 pub mod contract;
 pub mod controller;

@@ -67,9 +67,7 @@ impl FromStr for Endpoint {
         {
             return Ok(Self::Tcp(address));
         }
-        Err(Error::invalid(format!(
-            "--endpoint {text:?} is neither unix:///path/to.sock nor tcp://address:port"
-        )))
+        Err(Error::invalid(format!("{text:?} is neither unix:///path/to.sock nor tcp://address:port")))
     }
 }
 

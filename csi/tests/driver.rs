@@ -2,7 +2,9 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use csi::proto::csi::controller_client::ControllerClient;
@@ -42,7 +44,6 @@ fn a_driver_that_can_not_run_says_why_in_one_line_and_shows_no_key() {
         (&[][..], &[node][..], "AWS_ENDPOINT_URL is missing"),
         (&["--v=5"], &[url], "CSI_NODE_NAME"),
         (&[], &[("CSI_CONTROLLER_ONLY", "true")], "AWS_ENDPOINT_URL is missing"),
-        (&["--endpoint=http://127.0.0.1:1"], &[url, node], "--endpoint"),
         (&[], &[url, node, ("AWS_SESSION_TOKEN", "HUSHHUSH HUSHHUSH")], "AWS_SESSION_TOKEN"),
     ] {
         let environment: Vec<_> = environment.iter().chain(&keys).copied().collect();
@@ -53,6 +54,117 @@ fn a_driver_that_can_not_run_says_why_in_one_line_and_shows_no_key() {
         assert!(last.contains("the driver ends:") && last.contains(words), "{words}: {log}");
         assert!(!log.contains("HUSHHUSH"), "{log}");
     }
+}
+
+#[test]
+fn an_invalid_setting_is_named_with_flag_and_variable_in_one_line() {
+    for (flag, variable, value, words) in [
+        ("--endpoint", "", "http://127.0.0.1:1", "is neither unix:///path/to.sock nor tcp://"),
+        ("--health-address", "", "somewhere", "invalid socket address"),
+        ("--v", "", "loud", "invalid digit"),
+        ("--log", "RUST_LOG", "csi=loud=1", "is \"csi=loud=1\": error parsing level filter"),
+        ("--log-format", "LOG_FORMAT", "xml", "neither text nor json"),
+        ("--controller-only", "CSI_CONTROLLER_ONLY", "yes", "must be true or false"),
+        ("--endpoint-url", "AWS_ENDPOINT_URL", "s3.HUSH.example.com", "s3.endpointUrl"),
+        ("--endpoint-url", "AWS_ENDPOINT_URL", "http://a:HUSH@s3.example.com", "s3.endpointUrl"),
+        (
+            "--allowed-endpoints",
+            "ALLOWED_ENDPOINTS",
+            "https://b.test,http://a:HUSH@c.test",
+            "s3.allowedEndpoints",
+        ),
+        ("--kubelet-path", "KUBELET_PATH", "kubelet", "node.kubeletPath"),
+        ("--mounter", "NODE_MOUNTER", "docker", "node.mounter"),
+        ("--degraded", "NODE_DEGRADED", "docker", "node.degraded"),
+        ("--sts-endpoint-url", "AWS_ENDPOINT_URL_STS", "http://a:HUSH@c.test", "podIdentity.stsEndpointUrl"),
+        ("--pod-identity-agent-url", "POD_IDENTITY_AGENT_URL", "http://HUSH@c.test", "podIdentity.agentUrl"),
+    ] {
+        // A switch takes no value on the command line.
+        let by_flag = (flag != "--controller-only").then(|| driver(&[&format!("{flag}={value}")], &[]));
+        let by_variable = (!variable.is_empty()).then(|| driver(&[], &[(variable, value)]));
+        for said in [by_flag, by_variable].into_iter().flatten() {
+            let log = String::from_utf8(said.stderr).expect("a log is text");
+            assert_eq!((said.status.code(), log.lines().count()), (Some(2), 1), "{flag}: {log}");
+            assert!(log.contains(flag) && log.contains(variable) && log.contains(words), "{words}: {log}");
+            assert!(!log.contains("HUSH"), "{log}");
+        }
+    }
+}
+
+#[test]
+fn a_variable_that_is_not_utf_8_is_named() {
+    let said = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
+        .env_clear()
+        .env("AWS_REGION", std::ffi::OsStr::from_bytes(b"eu-\xff"))
+        .output()
+        .expect("the driver starts");
+    assert_eq!(String::from_utf8_lossy(&said.stderr), "error: AWS_REGION is not UTF-8\n");
+}
+
+/// A help without the line breaks that clap has put between words.
+fn unwrapped(help: Vec<u8>) -> String {
+    let text = String::from_utf8(help).expect("a help is text");
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Goal: a key can't be an argument, so that it does not show in the list of processes; and the help shows no value of a variable with a secret.
+#[test]
+fn keys_and_proxies_come_from_the_environment_alone() {
+    let mounter = env!("CARGO_BIN_EXE_scality-s3-csi-mounter");
+    for (program, variables) in [
+        (
+            env!("CARGO_BIN_EXE_scality-s3-csi-driver"),
+            ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"],
+        ),
+        (mounter, ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"]),
+    ] {
+        let run = |argument: &str| {
+            let mut command = Command::new(program);
+            command.env_clear().envs(variables.map(|name| (name, "HUSHHUSH"))).arg(argument);
+            let said = command.output().expect("the program starts");
+            (said.status.code(), unwrapped([said.stdout, said.stderr].concat()))
+        };
+        let (code, refusal) = run("KEYKEYKEY");
+        assert_eq!(code, Some(2), "{refusal}");
+        assert!(!refusal.contains("KEYKEYKEY") && refusal.contains("every argument is a flag"), "{refusal}");
+        let (code, help) = run("--help");
+        assert_eq!(code, Some(0), "{help}");
+        assert!(!help.contains("HUSHHUSH"), "{help}");
+        for name in variables {
+            assert!(help.contains(&format!("[env: {name}]")), "{name}: {help}");
+        }
+    }
+}
+
+/// Goal: a variable that the chart sets for a container is one that its program reads.
+#[test]
+fn each_variable_of_the_chart_is_in_the_help_of_its_program() {
+    let templates =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../helm/scality-mountpoint-s3-csi-driver/templates");
+    let help = |program: &str| {
+        let said = Command::new(program).env_clear().arg("--help").output().expect("the program starts");
+        unwrapped(said.stdout)
+    };
+    let of_driver = help(env!("CARGO_BIN_EXE_scality-s3-csi-driver"));
+    let of_install = help(env!("CARGO_BIN_EXE_install-mp"));
+    let text = |name: &str| std::fs::read_to_string(templates.join(name)).expect("the chart is here");
+    // The reconciler's container is behind the controller service's: its own test is in its crate.
+    let controller = text("controller.yaml");
+    let (service, _) =
+        controller.split_once("- name: s3-pod-reconciler").expect("the container of the reconciler");
+    let mut seen = 0;
+    for text in [text("node.yaml"), service.to_owned(), text("_helpers.tpl")] {
+        let names = text.lines().filter_map(|line| line.trim().strip_prefix("- name: "));
+        for name in names.filter(|name| name.chars().all(|c| c.is_ascii_uppercase() || c == '_')) {
+            // A word for the chart's own arguments.
+            if name != "CSI_ENDPOINT" {
+                let listed = |help: &str| help.contains(&format!("[env: {name}"));
+                assert!(listed(&of_driver) || listed(&of_install), "{name}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 15, "{seen}");
 }
 
 #[test]

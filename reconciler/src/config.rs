@@ -1,16 +1,22 @@
-//! Flags and environment of `scality-csi-controller`, read once.
+//! Flags and environment of `scality-csi-controller`, as clap reads them once: each value has its type, or the error names flag and variable.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use anyhow::{anyhow, bail, ensure};
+use anyhow::{Context as _, bail};
 use clap::{Args, Parser, Subcommand};
+use csi::command_line::{switch, trimmed};
 use csi::contract::DRIVER;
 use csi::contract::log::{self, LogFormat};
 use csi::contract::quantity::Quantity;
 use csi::contract::volume::ENGINE_VARIABLES;
+use k8s_openapi::api::core::v1::SELinuxOptions;
 
-use crate::pod_spec::{HeadroomConfig, PodConfig, Resources, Template};
+use crate::pod_spec::{HeadroomConfig, PodConfig, PullPolicy, Resources, Template};
+
+/// Keys and values, an object in JSON.
+type Map = BTreeMap<String, String>;
+type Parsed<T> = Result<T, String>;
 
 /// Gives workloads with S3 volumes their Mountpoint Pods.
 #[derive(Debug, Parser)]
@@ -52,65 +58,65 @@ pub struct Run {
     #[arg(long, env = "MOUNTPOINT_NAMESPACE", default_value = csi::contract::pod::NAMESPACE)]
     pub mountpoint_namespace: String,
     /// The version of the engine, for a label of Mountpoint Pods
-    #[arg(long, env = "MOUNTPOINT_VERSION", default_value = "")]
-    pub mountpoint_version: String,
+    #[arg(long, env = "MOUNTPOINT_VERSION", value_parser = trimmed)]
+    pub mountpoint_version: Option<String>,
     /// The priority class of Mountpoint Pods
-    #[arg(long, env = "MOUNTPOINT_PRIORITY_CLASS_NAME", default_value = "")]
-    pub mountpoint_priority_class_name: String,
+    #[arg(long, env = "MOUNTPOINT_PRIORITY_CLASS_NAME", value_parser = trimmed)]
+    pub mountpoint_priority_class_name: Option<String>,
     /// The priority class of Mountpoint Pods whose workload reserved room; needs the next two settings
-    #[arg(long, env = "MOUNTPOINT_PREEMPTING_PRIORITY_CLASS_NAME", default_value = "")]
-    pub mountpoint_preempting_priority_class_name: String,
+    #[arg(long, env = "MOUNTPOINT_PREEMPTING_PRIORITY_CLASS_NAME", value_parser = trimmed)]
+    pub mountpoint_preempting_priority_class_name: Option<String>,
     /// The priority class of headroom pods
-    #[arg(long, env = "MOUNTPOINT_HEADROOM_PRIORITY_CLASS_NAME", default_value = "")]
-    pub mountpoint_headroom_priority_class_name: String,
+    #[arg(long, env = "MOUNTPOINT_HEADROOM_PRIORITY_CLASS_NAME", value_parser = trimmed)]
+    pub mountpoint_headroom_priority_class_name: Option<String>,
     /// The image of headroom pods: its program only waits
-    #[arg(long, env = "MOUNTPOINT_HEADROOM_IMAGE", default_value = "")]
-    pub headroom_image: String,
+    #[arg(long, env = "MOUNTPOINT_HEADROOM_IMAGE", value_parser = trimmed)]
+    pub headroom_image: Option<String>,
     /// When that image is pulled: Always, IfNotPresent or Never
-    #[arg(long, env = "MOUNTPOINT_HEADROOM_IMAGE_PULL_POLICY", default_value = "")]
-    pub headroom_image_pull_policy: String,
+    #[arg(long, env = "MOUNTPOINT_HEADROOM_IMAGE_PULL_POLICY")]
+    pub headroom_image_pull_policy: Option<PullPolicy>,
     /// More labels of headroom pods, a JSON object
-    #[arg(long, env = "MOUNTPOINT_HEADROOM_POD_LABELS", default_value = "")]
-    pub headroom_pod_labels: String,
+    #[arg(long, env = "MOUNTPOINT_HEADROOM_POD_LABELS", value_name = "JSON", value_parser = unreserved, hide_env_values = true)]
+    pub headroom_pod_labels: Option<Map>,
     /// The image of Mountpoint Pods; needed to run
-    #[arg(long, env = "MOUNTPOINT_IMAGE", default_value = "")]
-    pub mountpoint_image: String,
+    #[arg(long, env = "MOUNTPOINT_IMAGE", value_parser = trimmed)]
+    pub mountpoint_image: Option<String>,
     /// When that image is pulled: Always, IfNotPresent or Never
-    #[arg(long, env = "MOUNTPOINT_IMAGE_PULL_POLICY", default_value = "")]
-    pub mountpoint_image_pull_policy: String,
+    #[arg(long, env = "MOUNTPOINT_IMAGE_PULL_POLICY")]
+    pub mountpoint_image_pull_policy: Option<PullPolicy>,
     /// Names of secrets to pull that image with, separated by commas
     #[arg(long, env = "MOUNTPOINT_IMAGE_PULL_SECRETS", value_delimiter = ',')]
     pub mountpoint_image_pull_secrets: Vec<String>,
     /// More labels of Mountpoint Pods, a JSON object
-    #[arg(long, env = "MOUNTPOINT_POD_LABELS", default_value = "")]
-    pub mountpoint_pod_labels: String,
+    #[arg(long, env = "MOUNTPOINT_POD_LABELS", value_name = "JSON", value_parser = unreserved, hide_env_values = true)]
+    pub mountpoint_pod_labels: Option<Map>,
     /// More annotations of Mountpoint Pods, a JSON object
-    #[arg(long, env = "MOUNTPOINT_POD_ANNOTATIONS", default_value = "")]
-    pub mountpoint_pod_annotations: String,
+    #[arg(long, env = "MOUNTPOINT_POD_ANNOTATIONS", value_name = "JSON", value_parser = unreserved, hide_env_values = true)]
+    pub mountpoint_pod_annotations: Option<Map>,
     /// Variables for engines whose volume does not set them, a JSON object: HTTP_PROXY, HTTPS_PROXY, NO_PROXY
-    #[arg(long, env = "MOUNTPOINT_POD_ENV", default_value = "", hide_env_values = true)]
-    pub mountpoint_pod_env: String,
+    #[arg(long, env = "MOUNTPOINT_POD_ENV", value_name = "JSON", value_parser = engine_variables, hide_env_values = true)]
+    pub mountpoint_pod_env: Option<Map>,
     /// The SELinux context of Mountpoint Pods, a JSON object
-    #[arg(long, env = "MOUNTPOINT_POD_SE_LINUX_OPTIONS", default_value = "")]
-    pub mountpoint_pod_se_linux_options: String,
+    #[arg(long, env = "MOUNTPOINT_POD_SE_LINUX_OPTIONS", value_name = "JSON", value_parser = json::<SELinuxOptions>, hide_env_values = true)]
+    pub mountpoint_pod_se_linux_options: Option<SELinuxOptions>,
     /// Security contexts, DNS, aliases of hosts, runtime class and tolerations of Mountpoint Pods, a JSON object
-    #[arg(long, env = "MOUNTPOINT_POD_TEMPLATE", default_value = "")]
-    pub mountpoint_pod_template: String,
+    #[arg(long, env = "MOUNTPOINT_POD_TEMPLATE", value_name = "JSON", value_parser = template, hide_env_values = true)]
+    pub mountpoint_pod_template: Option<Template>,
     /// The mounter in that image
     #[arg(long, env = "MOUNTPOINT_CONTAINER_COMMAND", default_value = "/bin/scality-s3-csi-mounter")]
     pub mountpoint_container_command: String,
     /// CPU request of Mountpoint Pods whose volume sets none
-    #[arg(long, env = "MOUNTPOINT_RESOURCES_REQUESTS_CPU", default_value = "")]
-    pub mountpoint_resources_requests_cpu: String,
+    #[arg(long, env = "MOUNTPOINT_RESOURCES_REQUESTS_CPU", value_name = "QUANTITY", value_parser = quantity)]
+    pub mountpoint_resources_requests_cpu: Option<String>,
     /// Memory request of Mountpoint Pods whose volume sets none
-    #[arg(long, env = "MOUNTPOINT_RESOURCES_REQUESTS_MEMORY", default_value = "")]
-    pub mountpoint_resources_requests_memory: String,
+    #[arg(long, env = "MOUNTPOINT_RESOURCES_REQUESTS_MEMORY", value_name = "QUANTITY", value_parser = quantity)]
+    pub mountpoint_resources_requests_memory: Option<String>,
     /// CPU limit of Mountpoint Pods whose volume sets none
-    #[arg(long, env = "MOUNTPOINT_RESOURCES_LIMITS_CPU", default_value = "")]
-    pub mountpoint_resources_limits_cpu: String,
+    #[arg(long, env = "MOUNTPOINT_RESOURCES_LIMITS_CPU", value_name = "QUANTITY", value_parser = quantity)]
+    pub mountpoint_resources_limits_cpu: Option<String>,
     /// Memory limit of Mountpoint Pods whose volume sets none
-    #[arg(long, env = "MOUNTPOINT_RESOURCES_LIMITS_MEMORY", default_value = "")]
-    pub mountpoint_resources_limits_memory: String,
+    #[arg(long, env = "MOUNTPOINT_RESOURCES_LIMITS_MEMORY", value_name = "QUANTITY", value_parser = quantity)]
+    pub mountpoint_resources_limits_memory: Option<String>,
     /// Share of the workload's requests and memory limit, in per cent, that its Mountpoint Pod gets if neither the volume nor the flags above
     /// set any; 0 for none
     #[arg(long, env = "MOUNTPOINT_WORKLOAD_SHARE_PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
@@ -119,20 +125,20 @@ pub struct Run {
     #[arg(long, env = "MOUNTPOINT_METRICS_PORT", default_value_t = 0)]
     pub mountpoint_metrics_port: u16,
     /// A ConfigMap in the namespace of Mountpoint Pods with certificates that engines trust besides the system's (key ca-bundle.crt)
-    #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", default_value = "")]
-    pub tls_ca_cert_configmap: String,
+    #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", value_parser = trimmed)]
+    pub tls_ca_cert_configmap: Option<String>,
     /// Make Mountpoint Pods also for inline volumes of pods
-    #[arg(long, env = "INLINE_VOLUMES")]
+    #[arg(long, env = "INLINE_VOLUMES", value_parser = switch)]
     pub inline_volumes: bool,
     /// An agent on each node gives keys to service accounts that are annotated with no role, as EKS Pod Identity does
-    #[arg(long, env = "POD_IDENTITY_AGENT")]
+    #[arg(long, env = "POD_IDENTITY_AGENT", value_parser = switch)]
     pub pod_identity_agent: bool,
     /// The namespace of this process, where its Lease is
     #[arg(long, env = "POD_NAMESPACE", default_value = "default")]
     pub namespace: String,
     /// The name of this process's pod, which the Lease names as its holder; needed to run
-    #[arg(long, env = "POD_NAME", default_value = "")]
-    pub pod_name: String,
+    #[arg(long, env = "POD_NAME", value_parser = trimmed)]
+    pub pod_name: Option<String>,
     /// Address of /healthz, /readyz and /metrics
     #[arg(long, env = "HEALTH_ADDRESS", default_value = "0.0.0.0:8080")]
     pub health_address: SocketAddr,
@@ -142,67 +148,30 @@ impl Run {
     /// The settings of all Mountpoint Pods.
     ///
     /// # Errors
-    /// A setting that is missing or makes no sense; the message names flag and variable.
+    /// A setting that is missing; the message names flag and variable.
     pub fn pod_config(&self) -> anyhow::Result<PodConfig> {
-        ensure!(
-            !self.mountpoint_image.is_empty(),
-            "--mountpoint-image (MOUNTPOINT_IMAGE) is empty: name the image of Mountpoint Pods"
-        );
-        ensure!(
-            !self.pod_name.is_empty(),
-            "--pod-name (POD_NAME) is empty: each replica needs a name of its own to hold the Lease"
-        );
-        ensure!(
-            ["", "Always", "IfNotPresent", "Never"].contains(&self.mountpoint_image_pull_policy.as_str()),
-            "--mountpoint-image-pull-policy (MOUNTPOINT_IMAGE_PULL_POLICY) is {:?}, and must be Always, IfNotPresent or Never",
-            self.mountpoint_image_pull_policy
-        );
-        let quantity = |flag: &str, text: &str| {
-            ensure!(
-                text.is_empty() || Quantity::parse(text).is_some(),
-                "--mountpoint-resources-{flag} is {text:?}, and must be a quantity like 100m, 0.5, 256Mi or 1Gi"
-            );
-            Ok((!text.is_empty()).then(|| text.to_owned()))
-        };
-        let env: BTreeMap<String, String> =
-            json("--mountpoint-pod-env (MOUNTPOINT_POD_ENV)", &self.mountpoint_pod_env)?.unwrap_or_default();
-        if let Some(name) = env.keys().find(|name| !ENGINE_VARIABLES.contains(&name.as_str())) {
-            bail!(
-                "--mountpoint-pod-env (MOUNTPOINT_POD_ENV) has {name:?}, and may set {}",
-                ENGINE_VARIABLES.join(", ")
-            );
-        }
-        let flag = "--mountpoint-pod-template (MOUNTPOINT_POD_TEMPLATE)";
-        let template: Template = json(flag, &self.mountpoint_pod_template)?.unwrap_or_default();
-        template.check().map_err(|refusal| anyhow!("{flag}: {refusal}"))?;
+        let image = self.mountpoint_image.clone();
         let secrets = self.mountpoint_image_pull_secrets.iter().map(|name| name.trim().to_owned());
         Ok(PodConfig {
             namespace: self.mountpoint_namespace.clone(),
-            image: self.mountpoint_image.clone(),
-            pull_policy: self.mountpoint_image_pull_policy.clone(),
+            image: image.context(
+                "--mountpoint-image (MOUNTPOINT_IMAGE) is missing: name the image of Mountpoint Pods",
+            )?,
+            pull_policy: self.mountpoint_image_pull_policy,
             pull_secrets: secrets.filter(|name| !name.is_empty()).collect(),
             command: self.mountpoint_container_command.clone(),
             priority_class: self.mountpoint_priority_class_name.clone(),
-            labels: unreserved(
-                "--mountpoint-pod-labels (MOUNTPOINT_POD_LABELS)",
-                &self.mountpoint_pod_labels,
-            )?,
-            annotations: unreserved(
-                "--mountpoint-pod-annotations (MOUNTPOINT_POD_ANNOTATIONS)",
-                &self.mountpoint_pod_annotations,
-            )?,
-            env,
-            se_linux: json(
-                "--mountpoint-pod-se-linux-options (MOUNTPOINT_POD_SE_LINUX_OPTIONS)",
-                &self.mountpoint_pod_se_linux_options,
-            )?,
-            template,
+            labels: self.mountpoint_pod_labels.clone().unwrap_or_default(),
+            annotations: self.mountpoint_pod_annotations.clone().unwrap_or_default(),
+            env: self.mountpoint_pod_env.clone().unwrap_or_default(),
+            se_linux: self.mountpoint_pod_se_linux_options.clone(),
+            template: self.mountpoint_pod_template.clone().unwrap_or_default(),
             engine_version: self.mountpoint_version.clone(),
             resources: Resources {
-                requests_cpu: quantity("requests-cpu", &self.mountpoint_resources_requests_cpu)?,
-                requests_memory: quantity("requests-memory", &self.mountpoint_resources_requests_memory)?,
-                limits_cpu: quantity("limits-cpu", &self.mountpoint_resources_limits_cpu)?,
-                limits_memory: quantity("limits-memory", &self.mountpoint_resources_limits_memory)?,
+                requests_cpu: self.mountpoint_resources_requests_cpu.clone(),
+                requests_memory: self.mountpoint_resources_requests_memory.clone(),
+                limits_cpu: self.mountpoint_resources_limits_cpu.clone(),
+                limits_memory: self.mountpoint_resources_limits_memory.clone(),
             },
             ca_config_map: self.tls_ca_cert_configmap.clone(),
             metrics_port: self.mountpoint_metrics_port,
@@ -211,24 +180,25 @@ impl Run {
             openshift: false,
         })
     }
-}
 
-impl Run {
+    /// The name of this process's pod.
+    ///
+    /// # Errors
+    /// It is missing.
+    pub fn holder(&self) -> anyhow::Result<&str> {
+        self.pod_name.as_deref().context(
+            "--pod-name (POD_NAME) is missing: each replica needs a name of its own to hold the Lease",
+        )
+    }
+
     fn headroom(&self) -> anyhow::Result<Option<HeadroomConfig>> {
-        let [preempting, headroom, image] = [
-            &self.mountpoint_preempting_priority_class_name,
-            &self.mountpoint_headroom_priority_class_name,
-            &self.headroom_image,
-        ];
-        match [preempting, headroom, image].map(|text| text.is_empty()) {
-            [true, true, true] => Ok(None),
-            [false, false, false] => Ok(Some(HeadroomConfig {
+        let preempting = &self.mountpoint_preempting_priority_class_name;
+        match (preempting, &self.mountpoint_headroom_priority_class_name, &self.headroom_image) {
+            (None, None, None) => Ok(None),
+            (Some(preempting), Some(headroom), Some(image)) => Ok(Some(HeadroomConfig {
                 image: image.clone(),
-                pull_policy: self.headroom_image_pull_policy.clone(),
-                labels: unreserved(
-                    "--headroom-pod-labels (MOUNTPOINT_HEADROOM_POD_LABELS)",
-                    &self.headroom_pod_labels,
-                )?,
+                pull_policy: self.headroom_image_pull_policy,
+                labels: self.headroom_pod_labels.clone().unwrap_or_default(),
                 priority_class: headroom.clone(),
                 preempting_class: preempting.clone(),
             })),
@@ -242,38 +212,51 @@ impl Run {
 }
 
 /// Labels or annotations that the chart gives, of which none may be the driver's own.
-fn unreserved(flag: &str, text: &str) -> anyhow::Result<BTreeMap<String, String>> {
-    let map: BTreeMap<String, String> = json(flag, text)?.unwrap_or_default();
+fn unreserved(text: &str) -> Parsed<Map> {
+    let map: Map = json(text)?;
     match map.keys().find(|key| key.starts_with(&format!("{DRIVER}/"))) {
-        Some(key) => {
-            bail!("{flag} has {key:?}, but only the driver may write keys that begin with {DRIVER}/")
-        }
+        Some(key) => Err(format!("{key:?} begins with {DRIVER}/, and only the driver may write such keys")),
         None => Ok(map),
     }
 }
 
-/// The value of a flag that holds JSON; the text itself is not repeated, since a proxy's address may hold a password.
-fn json<T: serde::de::DeserializeOwned>(flag: &str, text: &str) -> anyhow::Result<Option<T>> {
-    if text.is_empty() {
-        return Ok(None);
+fn engine_variables(text: &str) -> Parsed<Map> {
+    let map: Map = json(text)?;
+    match map.keys().find(|name| !ENGINE_VARIABLES.contains(&name.as_str())) {
+        Some(name) => Err(format!("has {name:?}, and may set {}", ENGINE_VARIABLES.join(", "))),
+        None => Ok(map),
     }
-    let parsed = serde_json::from_str(text);
-    parsed.map(Some).map_err(|error| {
-        anyhow!(
-            "{flag} is not a JSON object of the expected form (line {}, column {})",
-            error.line(),
-            error.column()
-        )
+}
+
+fn template(text: &str) -> Parsed<Template> {
+    let template: Template = json(text)?;
+    template.check()?;
+    Ok(template)
+}
+
+fn quantity(text: &str) -> Parsed<String> {
+    match Quantity::parse(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("must be a quantity like 100m, 0.5, 256Mi or 1Gi".to_owned()),
+    }
+}
+
+/// The value of a flag that holds JSON; the text itself is not repeated, since a proxy's address may hold a password.
+fn json<T: serde::de::DeserializeOwned>(text: &str) -> Parsed<T> {
+    serde_json::from_str(text).map_err(|error| {
+        format!("not a JSON object of the expected form (line {}, column {})", error.line(), error.column())
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use csi::command_line::try_read;
+
     use super::*;
 
     fn run(flags: &[&str]) -> Run {
         let base = ["scality-csi-controller", "--mountpoint-image=i", "--pod-name=p"];
-        Cli::try_parse_from(base.iter().chain(flags)).unwrap().run
+        try_read::<Cli>(base.iter().chain(flags)).unwrap().run
     }
 
     #[test]
@@ -327,39 +310,19 @@ mod tests {
     }
 
     #[test]
-    fn a_setting_without_sense_is_named() {
-        let cases: [(&[&str], &str); 13] = [
-            (&["--mountpoint-pod-labels=team"], "MOUNTPOINT_POD_LABELS"),
-            (&["--mountpoint-pod-labels={\"a\": 1}"], "MOUNTPOINT_POD_LABELS"),
-            (
-                &["--mountpoint-pod-annotations={\"s3.csi.scality.com/needs-unmount\": \"true\"}"],
-                "needs-unmount",
-            ),
-            (&["--mountpoint-pod-env={\"AWS_PROFILE\": \"x\"}"], "AWS_PROFILE"),
-            (&["--mountpoint-pod-env=HTTPS_PROXY=http://user:password@proxy"], "MOUNTPOINT_POD_ENV"),
-            (&["--mountpoint-pod-se-linux-options=[1]"], "MOUNTPOINT_POD_SE_LINUX_OPTIONS"),
-            (&["--mountpoint-pod-template={\"hostNetwork\": true}"], "MOUNTPOINT_POD_TEMPLATE"),
-            (&["--mountpoint-pod-template={\"securityContext\": {\"runAsUser\": 0}}"], "runAsUser is 0"),
-            (&["--mountpoint-pod-template={\"dnsPolicy\": 1}"], "MOUNTPOINT_POD_TEMPLATE"),
-            (&["--mountpoint-resources-limits-memory=much"], "--mountpoint-resources-limits-memory"),
-            (&["--mountpoint-image-pull-policy=Sometimes"], "MOUNTPOINT_IMAGE_PULL_POLICY"),
-            (&["--mountpoint-image="], "MOUNTPOINT_IMAGE"),
-            (&["--pod-name="], "POD_NAME"),
-        ];
-        for (flags, named) in cases {
-            let base = ["scality-csi-controller", "--mountpoint-image=i", "--pod-name=p"];
-            let kept = base
-                .iter()
-                .filter(|it| !flags.iter().any(|flag| flag.split('=').next() == it.split('=').next()));
-            let error =
-                Cli::try_parse_from(kept.chain(flags)).unwrap().run.pod_config().unwrap_err().to_string();
-            assert!(error.contains(named) && !error.contains("password"), "{error}");
-        }
+    fn a_setting_that_is_needed_to_run_is_named() {
+        let run =
+            |flags: &[&str]| try_read::<Cli>(["scality-csi-controller"].iter().chain(flags)).unwrap().run;
+        let image = run(&["--pod-name=p"]).pod_config().unwrap_err().to_string();
+        assert!(image.contains("--mountpoint-image (MOUNTPOINT_IMAGE) is missing"), "{image}");
+        let name = run(&["--mountpoint-image=i"]).holder().unwrap_err().to_string();
+        assert!(name.contains("--pod-name (POD_NAME) is missing"), "{name}");
+        assert_eq!(run(&["--pod-name=p"]).holder().unwrap(), "p");
     }
 
     #[test]
     fn installing_the_crd_needs_no_settings() {
-        let cli = Cli::try_parse_from(["scality-csi-controller", "install-crd"]).unwrap();
+        let cli: Cli = try_read(["scality-csi-controller", "install-crd"]).unwrap();
         assert_eq!(cli.command, Some(Command::InstallCrd));
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::Parser as _;
+use csi::command_line;
 use csi::contract::log::LogFormat;
 use csi::events::Teller;
 use kube::Client;
@@ -22,7 +22,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 // One thread suffices, since there is little to compute, and each further thread has an arena of its own, 20 MiB at 5,000 pods.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+    let cli: Cli = command_line::read();
     // The library logs the leader every three seconds.
     let filter = tracing_subscriber::EnvFilter::try_new(format!("kube_leader_election=warn,{}", cli.log))
         .with_context(|| format!("--log (LOG_LEVEL) is {:?}", cli.log))?;
@@ -66,6 +66,7 @@ async fn is_openshift(client: &Client) -> bool {
 
 async fn run(run: &Run, log_format: LogFormat) -> anyhow::Result<()> {
     let mut config = run.pod_config()?;
+    let holder = run.holder()?;
     config.log_format = log_format;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -77,8 +78,8 @@ async fn run(run: &Run, log_format: LogFormat) -> anyhow::Result<()> {
         _ = terminate.recv() => return Ok(()),
         _ = interrupt.recv() => return Ok(()),
     };
-    let mut elector = Elector::new(client.clone(), &run.namespace, &run.pod_name);
-    let teller = Teller::new(client.clone(), crd::FIELD_MANAGER, &run.pod_name);
+    let mut elector = Elector::new(client.clone(), &run.namespace, holder);
+    let teller = Teller::new(client.clone(), crd::FIELD_MANAGER, holder);
     let namespace = config.namespace.clone();
     let applier = Applier::new(client.clone(), config, teller);
     let controller = Controller::new(&client, &namespace, applier, elector.leadership())

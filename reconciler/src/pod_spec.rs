@@ -8,6 +8,7 @@ mod resources;
 mod template;
 
 use std::collections::BTreeMap;
+use std::str::FromStr;
 
 use csi::contract::cache::{self, Cache, Place};
 use csi::contract::log::{self, LogFormat};
@@ -39,14 +40,14 @@ pub struct PodConfig {
     pub namespace: String,
     /// The image with mounter and engine.
     pub image: String,
-    /// When the image is pulled: `Always`, `IfNotPresent` or `Never`.
-    pub pull_policy: String,
+    /// When the image is pulled; `None` for the cluster's default.
+    pub pull_policy: Option<PullPolicy>,
     /// Names of the secrets to pull it with, in the namespace of Mountpoint Pods.
     pub pull_secrets: Vec<String>,
     /// The mounter in the image.
     pub command: String,
-    /// The priority class; empty for the cluster's default.
-    pub priority_class: String,
+    /// The priority class; `None` for the cluster's default.
+    pub priority_class: Option<String>,
     /// Labels besides ours.
     pub labels: BTreeMap<String, String>,
     /// Annotations besides ours.
@@ -57,12 +58,12 @@ pub struct PodConfig {
     pub se_linux: Option<SELinuxOptions>,
     /// Contexts, names, runtime and tolerations.
     pub template: Template,
-    /// The engine's version, for a label; empty for none.
-    pub engine_version: String,
+    /// The engine's version, for a label.
+    pub engine_version: Option<String>,
     /// Defaults for volumes that do not set their own.
     pub resources: Resources,
-    /// A ConfigMap in that namespace with certificates that every engine trusts besides the system's; empty for none.
-    pub ca_config_map: String,
+    /// A ConfigMap in that namespace with certificates that every engine trusts besides the system's.
+    pub ca_config_map: Option<String>,
     /// The port where engines serve their metrics; 0 for none.
     pub metrics_port: u16,
     /// The form of log lines of mounter and engine.
@@ -71,6 +72,39 @@ pub struct PodConfig {
     pub headroom: Option<HeadroomConfig>,
     /// OpenShift gives each namespace a range of users and groups of its own, and admits no fixed ones.
     pub openshift: bool,
+}
+
+/// When a node pulls an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// Each start pulls it.
+    Always,
+    /// A node that lacks it pulls it.
+    IfNotPresent,
+    /// Nothing pulls it: something else brings it.
+    Never,
+}
+
+impl PullPolicy {
+    /// The policy as Kubernetes writes it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Always => "Always",
+            Self::IfNotPresent => "IfNotPresent",
+            Self::Never => "Never",
+        }
+    }
+}
+
+impl FromStr for PullPolicy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let all = [Self::Always, Self::IfNotPresent, Self::Never];
+        let found = all.into_iter().find(|policy| policy.name() == text);
+        found.ok_or_else(|| "must be Always, IfNotPresent or Never".to_owned())
+    }
 }
 
 /// A volume's attributes about its Mountpoint Pods.
@@ -158,9 +192,7 @@ pub struct Owners<'a> {
 pub fn build(config: &PodConfig, request: &PodRequest, owners: Owners<'_>) -> Pod {
     let mut labels = config.labels.clone();
     labels.insert(pod::MOUNTED_BY_VERSION.to_owned(), csi::contract::VERSION.to_owned());
-    if !config.engine_version.is_empty() {
-        labels.insert(pod::MOUNTPOINT_VERSION.to_owned(), config.engine_version.clone());
-    }
+    labels.extend(config.engine_version.clone().map(|version| (pod::MOUNTPOINT_VERSION.to_owned(), version)));
     let ours = [
         (pod::VOLUME_NAME.to_owned(), request.volume.clone()),
         (pod::VOLUME_ID.to_owned(), request.handle.clone()),
@@ -202,7 +234,7 @@ fn digest_of(spec: &PodSpec) -> String {
 
 fn spec(config: &PodConfig, request: &PodRequest) -> PodSpec {
     let preempting = config.headroom.as_ref().filter(|_| request.settings.preempts);
-    let priority_class = preempting.map_or(&config.priority_class, |headroom| &headroom.preempting_class);
+    let preempting_class = preempting.map(|headroom| headroom.preempting_class.clone());
     PodSpec {
         affinity: Some(on_node(&request.node)),
         tolerations: Some(config.template.tolerations()),
@@ -214,7 +246,7 @@ fn spec(config: &PodConfig, request: &PodRequest) -> PodSpec {
         dns_config: config.template.dns_config.clone(),
         host_aliases: config.template.host_aliases.clone(),
         runtime_class_name: config.template.runtime_class_name.clone(),
-        priority_class_name: (!priority_class.is_empty()).then(|| priority_class.clone()),
+        priority_class_name: preempting_class.or_else(|| config.priority_class.clone()),
         image_pull_secrets: pull_secrets(config),
         service_account_name: request.settings.service_account.clone(),
         automount_service_account_token: Some(false),
@@ -310,8 +342,10 @@ fn cache_volume(cache: &Cache) -> Volume {
 
 /// The certificates of the chart and of the volume, a file each.
 fn ca_volume(config: &PodConfig, request: &PodRequest) -> Option<Volume> {
-    let of_chart = Some(&config.ca_config_map).filter(|name| !name.is_empty());
-    let named = [(of_chart, "chart.crt"), (request.settings.ca_config_map.as_ref(), "volume.crt")];
+    let named = [
+        (config.ca_config_map.as_ref(), "chart.crt"),
+        (request.settings.ca_config_map.as_ref(), "volume.crt"),
+    ];
     let sources = named.into_iter().filter_map(|(name, path)| {
         let item = KeyToPath { key: pod::CA_KEY.into(), path: path.into(), mode: None };
         let config_map = ConfigMapProjection { name: name?.clone(), items: Some(vec![item]), optional: None };
@@ -352,7 +386,7 @@ fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
     Container {
         name: pod::CONTAINER.into(),
         image: Some(config.image.clone()),
-        image_pull_policy: (!config.pull_policy.is_empty()).then(|| config.pull_policy.clone()),
+        image_pull_policy: config.pull_policy.map(|policy| policy.name().to_owned()),
         command: Some(vec![config.command.clone()]),
         env: (!env.is_empty()).then_some(env),
         args: (!args.is_empty()).then_some(args),

@@ -21,12 +21,12 @@ fn gated(name: &str, claim: &str) -> Value {
 fn applier(cluster: &Cluster, headroom: bool) -> Applier {
     let headroom = headroom.then(|| HeadroomConfig {
         image: "pause".into(),
-        pull_policy: String::new(),
+        pull_policy: None,
         labels: [("team".to_owned(), "storage".to_owned())].into(),
         priority_class: "headroom".into(),
         preempting_class: "preempting".into(),
     });
-    let config = PodConfig { priority_class: "critical".into(), headroom, ..fixtures::config() };
+    let config = PodConfig { priority_class: Some("critical".into()), headroom, ..fixtures::config() };
     Applier::new(cluster.client(), config, Teller::new(cluster.client(), "scality-csi-controller", "test"))
 }
 

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use clap::Parser as _;
+use csi::command_line;
 use csi::config::{self, Args, Config, ControllerConfig, Mounting, Start};
 use csi::contract::log::LogFormat;
 use csi::contract::{DRIVER, VERSION};
@@ -22,7 +22,7 @@ use csi::mounter::Mounter;
 use csi::mounter::pod::{self, PodMounter};
 use csi::mounter::systemd::{self, SystemdMounter};
 use csi::node::NodeService;
-use csi::server::{Endpoint, Health, Server};
+use csi::server::{Health, Server};
 use csi::taint;
 use kube::Client;
 use mountpoint::sync::Arc;
@@ -41,12 +41,12 @@ const STOP_WITHIN: Duration = Duration::from_millis(4500);
 const NOTICES: usize = 64;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args: Args = command_line::read();
     if args.version {
         let said = writeln!(io::stdout(), "{}", version());
         return if said.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
-    start_logging(args.verbosity, args.log_format);
+    start_logging(&args);
     match start(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -57,7 +57,7 @@ fn main() -> ExitCode {
 }
 
 fn start(args: &Args) -> anyhow::Result<()> {
-    let config = Start::from_args(args)?;
+    let config = Start::new(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(run(config));
     // A thread may still wait for a mounter for minutes; its result would reach no caller.
@@ -95,7 +95,6 @@ async fn run(config: Start) -> anyhow::Result<()> {
 async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
     let mountpoint = config.mountpoint_version.as_deref().unwrap_or("not said");
     info!(version = VERSION, mountpoint, node = config.node.node_id, "starting");
-    let endpoint: Endpoint = config.endpoint.parse()?;
     let client = api_server().await?;
     tokio::select! {
         version = kubernetes_version(&client) => config.node.kubernetes = version,
@@ -105,7 +104,7 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     let (of_taint, name) = (client.clone(), config.node.node_id.clone());
     let mounter = mounter(client, &config, &notices)?;
     let of_mounter = mounter.clone();
-    let server = Server::bind(&endpoint).await?;
+    let server = Server::bind(&config.endpoint).await?;
     let device = Path::new("/dev/fuse");
     let health = Health::new(server.endpoint(), device, Arc::new(move || of_mounter.fault()))?;
     let listener = listen(config.health_address).await?;
@@ -123,11 +122,10 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
 /// Serves calls that make and delete volumes. Until the API server has told the cluster's id, calls get an error and are repeated.
 async fn serve_controller(config: ControllerConfig, stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
     info!(version = VERSION, store = config.stores.endpoint_url, "starting the controller service");
-    let endpoint: Endpoint = config.endpoint.parse()?;
     let volumes = Volumes::follow(&api_server().await?, config.cluster_id.as_deref().map(Cluster::new));
     let controller = ControllerService::new(config.stores, volumes);
     let of_controller = controller.clone();
-    let server = Server::bind(&endpoint).await?;
+    let server = Server::bind(&config.endpoint).await?;
     let health = Health::of_controller(server.endpoint(), Arc::new(move || of_controller.fault()))?;
     let of_controller = controller.clone();
     let health = health.with_page(Arc::new(move || of_controller.page()));
@@ -241,13 +239,13 @@ fn level(verbosity: u8) -> &'static str {
     }
 }
 
-fn start_logging(verbosity: u8, format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level(verbosity)));
+fn start_logging(args: &Args) {
+    let filter = EnvFilter::new(args.log.as_deref().unwrap_or(level(args.verbosity)));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
         .with_writer(|| OneLine(io::stderr()));
-    match format {
+    match args.log_format {
         LogFormat::Text => lines.init(),
         LogFormat::Json => lines.json().init(),
     }

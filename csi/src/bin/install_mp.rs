@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use csi::command_line;
 use csi::install::install;
 
 /// Copies mount-s3 to a directory of the host. Running mounts keep the engine that they have.
@@ -26,7 +27,7 @@ struct Args {
 
 fn main() -> ExitCode {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
-    let args = Args::parse();
+    let args: Args = command_line::read();
     match install(&args.engine, &args.directory) {
         Ok(path) => {
             tracing::info!("{} is installed", path.display());

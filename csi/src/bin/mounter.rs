@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Parser;
+use csi::command_line::{self, WITHOUT_FLAG};
 use csi::contract::cache;
 use csi::contract::comm::Comm;
 use csi::contract::log::{self, LogFormat};
@@ -19,7 +20,7 @@ use signal_hook::iterator::Signals;
 
 /// Receives a FUSE device from the node and runs mount-s3 on it.
 #[derive(Parser)]
-#[command(version)]
+#[command(version, override_usage = "scality-s3-csi-mounter [OPTIONS]")]
 struct Args {
     /// How long to wait for the node, such as 90s or 2m; then the container restarts. The kubelet restarts a container at once if it ran for
     /// ten minutes
@@ -43,10 +44,23 @@ struct Args {
     /// The pod's address, on which that port listens
     #[arg(long, env = pod::POD_ADDRESS, value_name = "ADDRESS")]
     pod_ip: Option<IpAddr>,
+    /// Proxy of the engine for http URLs, if the volume does not set it
+    #[arg(env = HTTP_PROXY, value_name = HTTP_PROXY, hide_env_values = true, help_heading = WITHOUT_FLAG)]
+    http_proxy: Option<String>,
+    /// Proxy of the engine for https URLs, if the volume does not set it
+    #[arg(env = HTTPS_PROXY, value_name = HTTPS_PROXY, hide_env_values = true, help_heading = WITHOUT_FLAG)]
+    https_proxy: Option<String>,
+    /// Hosts that the engine reaches without them, if the volume does not set it
+    #[arg(env = NO_PROXY, value_name = NO_PROXY, hide_env_values = true, help_heading = WITHOUT_FLAG)]
+    no_proxy: Option<String>,
 }
 
+const HTTP_PROXY: &str = ENGINE_VARIABLES[0];
+const HTTPS_PROXY: &str = ENGINE_VARIABLES[1];
+const NO_PROXY: &str = ENGINE_VARIABLES[2];
+
 fn main() -> ExitCode {
-    let args = Args::parse();
+    let args: Args = command_line::read();
     let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
     match args.log_format {
         LogFormat::Text => lines.init(),
@@ -67,8 +81,9 @@ fn main() -> ExitCode {
             .into(),
         restarts: kernel_resends(),
         engine_env: ENGINE_VARIABLES
-            .iter()
-            .filter_map(|name| Some(((*name).to_owned(), std::env::var(name).ok()?)))
+            .into_iter()
+            .zip([args.http_proxy, args.https_proxy, args.no_proxy])
+            .filter_map(|(name, value)| Some((name.to_owned(), value?)))
             .collect(),
     };
     let serving = Arc::new(Serving::default());

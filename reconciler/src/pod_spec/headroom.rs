@@ -11,15 +11,15 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
-use super::{PodConfig, Settings, pull_secrets};
+use super::{PodConfig, PullPolicy, Settings, pull_secrets};
 
 /// How room is reserved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadroomConfig {
     /// An image that waits.
     pub image: String,
-    /// When it is pulled; empty for the cluster's default.
-    pub pull_policy: String,
+    /// When it is pulled; `None` for the cluster's default.
+    pub pull_policy: Option<PullPolicy>,
     /// Labels of headroom pods, beside ours and never in their place.
     pub labels: BTreeMap<String, String>,
     /// The priority class of headroom pods: everything else comes before them.
@@ -82,7 +82,7 @@ pub fn headroom_pod(config: &PodConfig, request: &HeadroomRequest) -> Option<Pod
             containers: vec![Container {
                 name: "headroom".into(),
                 image: Some(headroom.image.clone()),
-                image_pull_policy: (!headroom.pull_policy.is_empty()).then(|| headroom.pull_policy.clone()),
+                image_pull_policy: headroom.pull_policy.map(|policy| policy.name().to_owned()),
                 resources: Some(request.settings.resources.or(&config.resources, &request.settings.share)),
                 security_context: Some(SecurityContext {
                     run_as_user: (!config.openshift).then_some(1000),

@@ -8,22 +8,22 @@ fn config() -> PodConfig {
     PodConfig {
         namespace: "mount-s3".into(),
         image: "registry.example.com/driver:1".into(),
-        pull_policy: "IfNotPresent".into(),
+        pull_policy: Some(PullPolicy::IfNotPresent),
         pull_secrets: vec!["regcred".into()],
         command: "/bin/scality-s3-csi-mounter".into(),
-        priority_class: "mount-s3-critical".into(),
+        priority_class: Some("mount-s3-critical".into()),
         labels: BTreeMap::new(),
         annotations: BTreeMap::new(),
         env: BTreeMap::new(),
         se_linux: None,
         template: Template::default(),
-        engine_version: "1.2.3".into(),
+        engine_version: Some("1.2.3".into()),
         resources: Resources {
             requests_cpu: Some("10m".into()),
             limits_memory: Some("512Mi".into()),
             ..Resources::default()
         },
-        ca_config_map: String::new(),
+        ca_config_map: None,
         metrics_port: 0,
         log_format: LogFormat::Text,
         headroom: None,
@@ -167,7 +167,7 @@ fn a_pod_says_that_its_volume_names_a_secret_and_is_not_remade_for_it() {
 fn certificates_of_the_chart_and_of_the_volume_are_files_of_the_pod() {
     let attributes = BTreeMap::from([(volume::CA_CONFIG_MAP.to_owned(), "team-ca".to_owned())]);
     let settings = Settings::new(&attributes, &[]).unwrap();
-    let config = PodConfig { ca_config_map: "site-ca".into(), ..config() };
+    let config = PodConfig { ca_config_map: Some("site-ca".into()), ..config() };
     let pod = serde_json::to_value(pod_of(&config, &PodRequest { settings, ..request() })).unwrap();
     assert_eq!(
         pod["spec"]["volumes"][3],
@@ -259,10 +259,10 @@ fn names_runtime_and_tolerations_of_the_chart_are_the_pods() {
 #[test]
 fn what_the_chart_leaves_empty_is_left_out() {
     let config = PodConfig {
-        pull_policy: String::new(),
+        pull_policy: None,
         pull_secrets: Vec::new(),
-        priority_class: String::new(),
-        engine_version: String::new(),
+        priority_class: None,
+        engine_version: None,
         resources: Resources::default(),
         ..config()
     };
@@ -438,7 +438,7 @@ fn a_share_of_the_workload_counts_where_volume_and_chart_name_nothing() {
 fn a_headroom_pod_asks_for_its_mountpoint_pods_room_and_is_restricted() {
     let headroom = HeadroomConfig {
         image: "pause".into(),
-        pull_policy: "Always".into(),
+        pull_policy: Some(PullPolicy::Always),
         labels: [("team", "storage"), (pod::HEADROOM_FOR_POD, "another")]
             .map(|(key, value)| (key.to_owned(), value.to_owned()))
             .into(),
