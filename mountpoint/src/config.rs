@@ -161,6 +161,7 @@ impl Config {
             log: args.logging.log_metrics,
             listen: args.logging.metrics_listen.clone(),
             otlp: args.otlp.clone(),
+            driver: absolute("--control-socket", args.logging.control_socket.as_deref())?,
             control: telemetry::places(args.runtime_dir.as_deref()),
             origin: telemetry::Origin {
                 bucket: bucket.clone(),

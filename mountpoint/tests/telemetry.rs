@@ -16,6 +16,7 @@ const STORE: common::Kind = common::Kind::S3server;
 mod telemetry {
     mod ctl;
     mod doctor;
+    mod engine_socket;
     mod metrics;
     mod otlp;
     mod prometheus;

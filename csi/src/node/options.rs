@@ -65,6 +65,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("cache-xz", Strip(NOT_HERE)),
     ("check-journal", Own),
     ("commit", Refuse(NO_STAGE)),
+    ("control-socket", Own),
     ("debug", Pass),
     ("debug-crt", Strip("the engine has no CRT; 'debug' and 'log-filter' show its requests")),
     ("dir-mode", Pass),

@@ -29,6 +29,9 @@ pub(crate) struct LoggingOptions {
     /// Serve metrics for Prometheus at /metrics, and /healthz, on this address or Unix socket
     #[arg(long, value_name = "ADDRESS|unix:PATH")]
     pub(crate) metrics_listen: Option<Listen>,
+    /// Answer the node's CSI driver, a process of root, on this Unix socket; for Mountpoint Pods
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control_socket: Option<PathBuf>,
     /// Export metrics by OTLP (http/protobuf) to the collector at this URL; OTEL_* variables are understood too
     #[arg(long, value_name = "URL")]
     pub(crate) otlp_endpoint: Option<String>,

@@ -58,7 +58,7 @@ pub(super) enum Bound {
 
 /// A socket's name, removed when the mount ends.
 #[derive(Debug)]
-pub(super) struct Path(PathBuf);
+pub(super) struct Path(pub(super) PathBuf);
 
 impl Drop for Path {
     fn drop(&mut self) {

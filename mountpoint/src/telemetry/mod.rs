@@ -1,9 +1,12 @@
-//! The reports of a mount about itself: lines in the log, a page for Prometheus, a socket for `mount-s3-ctl`.
+//! The reports of a mount about itself: lines in the log, a page for Prometheus, a socket for `mount-s3-ctl`, another for the CSI driver.
 //!
 //! Enters: the metrics that the other rooms count, and a [`Mount`] that measures the rest when it is asked. Leaves: text, JSON and HTTP
 //! answers. Nothing here waits for the store, and no request for a file passes here. This room knows no secret.
 
+mod cgroup;
 mod control;
+pub mod engine_lines;
+mod engine_socket;
 mod http;
 mod log;
 pub mod otlp;
@@ -32,6 +35,8 @@ use rates::Rates;
 
 /// How often `--log-metrics` writes its lines: as AWS's mount-s3.
 const LOG_EVERY: Duration = Duration::from_secs(5);
+/// The user of the node's CSI driver.
+const ROOT: u32 = 0;
 /// How long the last export may delay the end of a mount.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
@@ -44,6 +49,8 @@ pub struct Config {
     pub listen: Option<Listen>,
     /// Folders for the socket of `mount-s3-ctl`, of which the engine uses the first that it can use.
     pub control: Vec<SocketFolder>,
+    /// The path of the socket for the node's CSI driver.
+    pub driver: Option<PathBuf>,
     /// Exports by OpenTelemetry's protocol.
     pub otlp: Option<otlp::Settings>,
     /// The bucket and the place of the mount.
@@ -84,6 +91,7 @@ pub(crate) struct Telemetry {
 pub struct Bound {
     config: Config,
     http: Option<http::Bound>,
+    driver: Option<engine_socket::Bound>,
 }
 
 /// Keeps the control socket in its folder.
@@ -91,6 +99,7 @@ pub struct Told {
     exporter: Option<(Arc<otlp::Exporter>, Arc<Telemetry>)>,
     _control: Option<control::Registered>,
     _http: Option<http::Path>,
+    _driver: Option<http::Path>,
 }
 
 impl Config {
@@ -103,13 +112,18 @@ impl Config {
         self.control.iter().map(|place| place.folder.clone()).chain(page).collect()
     }
 
-    /// Binds what `--metrics-listen` names, before anything is mounted.
+    /// Binds what `--metrics-listen` and `--control-socket` name, before anything is mounted.
     ///
     /// # Errors
-    /// The address can't be had: it is named.
+    /// The address of `--metrics-listen` can't be had: it is named. That there is no socket for the driver is a line of the log: the mount serves
+    /// without.
     pub fn bind(self) -> anyhow::Result<Bound> {
         let http = self.listen.as_ref().map(http::Listen::bind).transpose();
-        Ok(Bound { http: http.context("--metrics-listen")?, config: self })
+        let driver = self.driver.as_deref().and_then(|path| {
+            let bound = engine_socket::Bound::at(path);
+            bound.inspect_err(|error| tracing::warn!("--control-socket: {error:#}")).ok()
+        });
+        Ok(Bound { http: http.context("--metrics-listen")?, driver, config: self })
     }
 }
 
@@ -159,6 +173,9 @@ impl Bound {
             Some(bound) => bound.serve(&telemetry, supervisor, runtime).context("--metrics-listen")?,
             None => None,
         };
+        let of_driver = engine_socket::Served { peer: ROOT, root: PathBuf::from("/") };
+        let driver = self.driver.map(|bound| bound.serve(of_driver, supervisor, runtime));
+        let driver = driver.transpose().context("--control-socket")?;
         let control = match control::Registered::serve(&control, &telemetry, supervisor, runtime) {
             Ok(registered) => Some(registered),
             Err(error) => {
@@ -166,7 +183,8 @@ impl Bound {
                 None
             }
         };
-        Ok(Told { exporter: exporter.map(|exporter| (exporter, telemetry)), _control: control, _http: http })
+        let exporter = exporter.map(|exporter| (exporter, telemetry));
+        Ok(Told { exporter, _control: control, _http: http, _driver: driver })
     }
 }
 

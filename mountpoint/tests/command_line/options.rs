@@ -103,6 +103,7 @@ const TAKEN: &[&[&str]] = &[
     &["--otlp-endpoint", "http://localhost:4318", "--otlp-export-interval", "1"],
     &["--metrics-listen", "127.0.0.1:0"],
     &["--metrics-listen", "unix:/tmp/metrics.sock"],
+    &["--control-socket", "/tmp/engine.sock"],
 ];
 
 /// Refused with exit code 2, and these words.

@@ -20,6 +20,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--cache", "", ""),
     ("--cache-passthrough", "auto", ""),
     ("--commit", "close", ""),
+    ("--control-socket", "", ""),
     ("--debug", "", ""),
     ("--dir-mode", "0755", ""),
     ("--directory-markers", "", ""),

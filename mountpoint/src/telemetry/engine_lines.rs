@@ -1,0 +1,155 @@
+//! Lines between an engine and the driver of its node, over the socket of `--control-socket`. Enters: a stream. Leaves: one value a line, as JSON.
+//!
+//! Each side's first line is its [`Hello`]. Then come requests with a number, one at a time, and answers with the same number. Both sides ignore
+//! fields that they do not know, and answer requests that they do not know with an error, so that either may be upgraded first.
+//!
+//! Never here: a decision about a request; a line longer than [`LINE_MAX`].
+
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+/// The version of the protocol. A side that knows a later one knows this one, too.
+pub const VERSION: u32 = 1;
+/// The longest line, in bytes. Ours have some hundreds; a sender of a longer one hears an error, and its connection ends.
+pub const LINE_MAX: usize = 8 << 10;
+/// The request for the usage of the engine's control group.
+pub const USAGE: &str = "usage";
+
+/// The first line of each side.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hello {
+    /// The latest version of the protocol that this side knows.
+    pub version: u32,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// The number that the answer repeats.
+    pub number: u64,
+    /// The kind of request: [`USAGE`].
+    pub request: String,
+}
+
+/// An answer: an error, or else what was asked for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// The number of the request; `None` if the line had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub number: Option<u64>,
+    /// The usage, if it was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub usage: Option<Usage>,
+    /// Why there is no other answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+}
+
+/// The usage of a control group, as far as the kernel tells it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    /// Memory that the kernel can't take back at once: without pages of files that were not used lately.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// The group's own limit; `None` without one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_limit_bytes: Option<u64>,
+    /// Time of CPU that the group's processes took.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cpu_us: Option<u64>,
+    /// Processes that the kernel killed for want of memory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub oom_kills: Option<u64>,
+}
+
+/// A stream of lines.
+#[derive(Debug)]
+pub struct Lines<S> {
+    stream: S,
+    /// Bytes behind the last line that was read.
+    rest: Vec<u8>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Lines<S> {
+    /// Reads and writes lines on this stream.
+    pub fn new(stream: S) -> Self {
+        Self { stream, rest: Vec::new() }
+    }
+
+    /// The next line, without its end; `None` at the end of the stream. A call that is given up loses no byte.
+    ///
+    /// # Errors
+    /// `InvalidData` if the line is too long; `UnexpectedEof` if the stream ends within a line; what the stream says.
+    pub async fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
+        loop {
+            if let Some(at) = self.rest.iter().take(LINE_MAX + 1).position(|&byte| byte == b'\n') {
+                let mut line: Vec<u8> = self.rest.drain(..=at).collect();
+                line.pop();
+                return Ok(Some(line));
+            }
+            if self.rest.len() > LINE_MAX {
+                let text = format!("a line is longer than {LINE_MAX} bytes");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            let mut chunk = [0; 1024];
+            match self.stream.read(&mut chunk).await? {
+                0 if self.rest.is_empty() => return Ok(None),
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                got => self.rest.extend_from_slice(&chunk[..got]),
+            }
+        }
+    }
+
+    /// Writes a value as a line.
+    ///
+    /// # Errors
+    /// What the stream says.
+    pub async fn write(&mut self, value: &impl Serialize) -> io::Result<()> {
+        let mut line = serde_json::to_vec(value).map_err(io::Error::other)?;
+        line.push(b'\n');
+        self.stream.write_all(&line).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lines_come_one_by_one_and_a_half_or_long_one_is_an_error() {
+        let (mut far, near) = tokio::io::duplex(64 << 10);
+        let mut lines = Lines::new(near);
+        far.write_all(b"first\n\nthird\nhal").await.unwrap();
+        for line in ["first", "", "third"] {
+            assert_eq!(lines.read().await.unwrap().unwrap(), line.as_bytes());
+        }
+        far.write_all(b"f\n").await.unwrap();
+        far.write_all(&[vec![b'x'; LINE_MAX], vec![b'\n']].concat()).await.unwrap();
+        assert_eq!(lines.read().await.unwrap().unwrap(), b"half");
+        assert_eq!(lines.read().await.unwrap().unwrap().len(), LINE_MAX);
+        far.write_all(b"no end").await.unwrap();
+        drop(far);
+        assert_eq!(lines.read().await.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+
+        let (mut far, near) = tokio::io::duplex(64 << 10);
+        let mut lines = Lines::new(near);
+        far.write_all(&vec![b'x'; LINE_MAX + 1]).await.unwrap();
+        assert_eq!(lines.read().await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(far);
+
+        let (far, near) = tokio::io::duplex(64);
+        drop(far);
+        assert_eq!(Lines::new(near).read().await.unwrap(), None);
+    }
+
+    #[test]
+    fn fields_of_a_later_release_are_ignored_and_missing_ones_are_unknown() {
+        let answer: Answer =
+            serde_json::from_str(r#"{"number":3,"new":[1],"usage":{"memory_bytes":7,"swap":1}}"#).unwrap();
+        let usage = Usage { memory_bytes: Some(7), ..Usage::default() };
+        assert_eq!(answer, Answer { number: Some(3), usage: Some(usage), error: None });
+        assert_eq!(serde_json::to_string(&answer).unwrap(), r#"{"number":3,"usage":{"memory_bytes":7}}"#);
+    }
+}

@@ -1,0 +1,256 @@
+//! The socket of `--control-socket`, for the CSI driver of the node. Enters: connections of root's processes. Leaves: answers to their requests,
+//! one at a time for each connection.
+//!
+//! Never here: a name of an object, a secret; an answer to another user; a wait that the reads of a mount would feel.
+
+use std::os::unix::net::UnixListener;
+use std::path::{Path as FilePath, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+
+use super::engine_lines::{Answer, Hello, Lines, Request, USAGE, VERSION};
+use super::{cgroup, http};
+use crate::clock::Clock;
+use crate::supervise::Supervisor;
+use crate::sync::Arc;
+
+/// Connections that are served at once; further ones wait. A node has one driver, and two during its upgrade.
+const CONNECTIONS_MAX: usize = 4;
+/// How long a peer may take for its first line, and for taking an answer; then its connection ends. Doubling it keeps a place for twice as long
+/// from others.
+const PEER_WITHIN: Duration = Duration::from_secs(10);
+/// The pause after an accept that failed: for want of descriptors, mostly.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// A listener whose connections wait.
+#[derive(Debug)]
+pub(super) struct Bound(UnixListener, PathBuf);
+
+/// The peers and places of a socket.
+#[derive(Clone, Debug)]
+pub(super) struct Served {
+    /// The user that is answered.
+    pub(super) peer: u32,
+    /// The directory where `proc` and the control groups lie.
+    pub(super) root: PathBuf,
+}
+
+impl Bound {
+    /// Takes the path. A socket that an earlier engine left is replaced.
+    pub(super) fn at(path: &FilePath) -> anyhow::Result<Self> {
+        Ok(Self(http::bind_unix(path)?, path.to_owned()))
+    }
+
+    /// Serves until the runtime ends. The path is removed with what this returns.
+    pub(super) fn serve(
+        self,
+        served: Served,
+        supervisor: &Supervisor,
+        runtime: &tokio::runtime::Handle,
+    ) -> anyhow::Result<http::Path> {
+        let Self(listener, path) = self;
+        let _inside = runtime.enter();
+        let context = || format!("serving {}", path.display());
+        let listener = Arc::new(tokio::net::UnixListener::from_std(listener).with_context(context)?);
+        let (places, clock) = (Arc::new(Semaphore::new(CONNECTIONS_MAX)), supervisor.clock.clone());
+        supervisor.task(runtime, "serving the driver", move || {
+            accept_for_ever(Arc::clone(&listener), served.clone(), Arc::clone(&places), clock.clone())
+        });
+        Ok(http::Path(path))
+    }
+}
+
+async fn accept_for_ever(
+    listener: Arc<tokio::net::UnixListener>,
+    served: Served,
+    places: Arc<Semaphore>,
+    clock: Clock,
+) {
+    loop {
+        let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+        let accepted =
+            listener.accept().await.and_then(|(stream, _)| Ok((stream.peer_cred()?.uid(), stream)));
+        let stream = match accepted {
+            Ok((peer, stream)) if peer == served.peer => stream,
+            Ok((peer, _)) => {
+                tracing::warn!(
+                    "user {peer} connected to the socket of the driver and got no answer: only user {} does",
+                    served.peer
+                );
+                continue;
+            }
+            Err(error) => {
+                tracing::debug!("accepting a connection of the driver: {error}");
+                clock.sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
+        let (served, clock) = (served.clone(), clock.clone());
+        tokio::spawn(async move {
+            if let Err(error) = answer_all(Lines::new(stream), &served, &clock).await {
+                tracing::debug!("a connection of the driver has ended: {error}");
+            }
+            drop(place);
+        });
+    }
+}
+
+/// Answers until the peer ends the connection, or breaks the protocol.
+async fn answer_all(mut lines: Lines<UnixStream>, served: &Served, clock: &Clock) -> std::io::Result<()> {
+    let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
+    lines.write(&Hello { version: VERSION }).await?;
+    let first = clock.timeout(PEER_WITHIN, lines.read()).await.ok_or_else(late)?;
+    let hello = first.and_then(|line| match line {
+        Some(line) => read::<Hello>(&line).map(Some).map_err(std::io::Error::other),
+        None => Ok(None),
+    });
+    let mut next = match hello {
+        Ok(Some(Hello { version: 1.. })) => lines.read().await,
+        Ok(Some(Hello { version })) => Err(std::io::Error::other(format!("version {version} is not known"))),
+        Ok(None) => return Ok(()),
+        Err(error) => Err(error),
+    };
+    loop {
+        let (answer, is_last) = match next {
+            Ok(Some(line)) => (answer(&line, served).await, false),
+            Ok(None) => return Ok(()),
+            Err(error) => (Answer { error: Some(error.to_string()), ..Answer::default() }, true),
+        };
+        clock.timeout(PEER_WITHIN, lines.write(&answer)).await.ok_or_else(late)??;
+        if is_last {
+            return Ok(());
+        }
+        next = lines.read().await;
+    }
+}
+
+async fn answer(line: &[u8], served: &Served) -> Answer {
+    let Request { number, request } = match read(line) {
+        Ok(request) => request,
+        Err(error) => return Answer { error: Some(error), ..Answer::default() },
+    };
+    let answer = Answer { number: Some(number), ..Answer::default() };
+    if request != USAGE {
+        let error = format!("this engine answers only {USAGE:?}");
+        return Answer { error: Some(error), ..answer };
+    }
+    let root = served.root.clone();
+    // The kernel may add up the numbers of many CPUs first.
+    match tokio::task::spawn_blocking(move || cgroup::usage(&root)).await {
+        Ok(usage) => Answer { usage: Some(usage), ..answer },
+        Err(error) => Answer { error: Some(error.to_string()), ..answer },
+    }
+}
+
+fn read<T: DeserializeOwned>(line: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(line).map_err(|error| format!("the line can't be read: {error}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::engine_lines::{LINE_MAX, Usage};
+
+    /// A served socket, and the folder that stands for `/`.
+    fn socket(peer: u32) -> (tempfile::TempDir, http::Path, PathBuf) {
+        let root = tempfile::tempdir().unwrap();
+        for (path, text) in [
+            ("proc/self/cgroup", "0::/\n"),
+            ("proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"),
+            ("sys/fs/cgroup/memory.current", "1000\n"),
+        ] {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        }
+        let path = root.path().join("engine.sock");
+        let supervisor = Supervisor { metrics: Arc::default(), clock: Clock::machine() };
+        let served = Served { peer, root: root.path().to_owned() };
+        let bound = Bound::at(&path).unwrap();
+        let kept = bound.serve(served, &supervisor, &tokio::runtime::Handle::current()).unwrap();
+        (root, kept, path)
+    }
+
+    fn me() -> u32 {
+        rustix::process::geteuid().as_raw()
+    }
+
+    async fn dial(path: &FilePath) -> Lines<UnixStream> {
+        Lines::new(UnixStream::connect(path).await.unwrap())
+    }
+
+    async fn line(lines: &mut Lines<UnixStream>) -> String {
+        String::from_utf8(lines.read().await.unwrap().expect("a line")).unwrap()
+    }
+
+    fn ask(number: u64, request: &str) -> serde_json::Value {
+        serde_json::json!({ "number": number, "request": request, "of_a_later_release": [1] })
+    }
+
+    #[tokio::test]
+    async fn the_driver_hears_the_version_and_then_the_usage_as_often_as_it_asks() {
+        let (root, kept, path) = socket(me());
+        let mut lines = dial(&path).await;
+        assert_eq!(line(&mut lines).await, r#"{"version":1}"#);
+        lines.write(&serde_json::json!({ "version": 7, "new": true })).await.unwrap();
+        lines.write(&ask(1, USAGE)).await.unwrap();
+        assert_eq!(line(&mut lines).await, r#"{"number":1,"usage":{"memory_bytes":1000}}"#);
+        std::fs::write(root.path().join("sys/fs/cgroup/memory.current"), "2000\n").unwrap();
+        lines.write(&ask(2, USAGE)).await.unwrap();
+        let answer: Answer = serde_json::from_str(&line(&mut lines).await).unwrap();
+        assert_eq!(answer.usage, Some(Usage { memory_bytes: Some(2000), ..Usage::default() }));
+        drop(kept);
+        assert!(!path.exists(), "removed with the mount");
+    }
+
+    #[tokio::test]
+    async fn a_request_that_is_not_known_is_refused_and_the_next_is_answered() {
+        let (_root, _kept, path) = socket(me());
+        let mut lines = dial(&path).await;
+        line(&mut lines).await;
+        lines.write(&Hello { version: 1 }).await.unwrap();
+        lines.write(&ask(1, "open")).await.unwrap();
+        let refused = line(&mut lines).await;
+        assert!(refused.starts_with(r#"{"number":1,"error":"this engine answers only"#), "{refused}");
+        lines.write(&"words").await.unwrap();
+        let refused = line(&mut lines).await;
+        assert!(refused.starts_with(r#"{"error":"the line can't be read"#), "{refused}");
+        lines.write(&ask(2, USAGE)).await.unwrap();
+        assert!(line(&mut lines).await.starts_with(r#"{"number":2,"usage""#));
+    }
+
+    #[tokio::test]
+    async fn a_peer_that_breaks_the_protocol_hears_why_and_others_are_served() {
+        let (_root, _kept, path) = socket(me());
+        let mut others = dial(&path).await;
+        let long = "x".repeat(LINE_MAX);
+        for (first, why) in [
+            (serde_json::json!({ "version": 0 }), "version 0 is not known"),
+            (serde_json::json!(["hello"]), "the line can't be read"),
+            (serde_json::json!(long), "a line is longer"),
+        ] {
+            let mut lines = dial(&path).await;
+            line(&mut lines).await;
+            lines.write(&first).await.unwrap();
+            let refused = line(&mut lines).await;
+            assert!(refused.contains(why), "{refused}");
+            // The rest of a long line may be there unread, which resets the connection.
+            assert!(!matches!(lines.read().await, Ok(Some(_))));
+        }
+        line(&mut others).await;
+        others.write(&Hello { version: VERSION }).await.unwrap();
+        others.write(&ask(1, USAGE)).await.unwrap();
+        assert!(line(&mut others).await.contains("usage"));
+    }
+
+    #[tokio::test]
+    async fn a_process_of_another_user_gets_no_line() {
+        let (_root, _kept, path) = socket(me() + 1);
+        let mut lines = dial(&path).await;
+        assert!(!matches!(lines.read().await, Ok(Some(_))));
+    }
+}
