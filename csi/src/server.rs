@@ -18,6 +18,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
+use futures_util::future::BoxFuture;
 use mountpoint::sync::Arc;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_stream::wrappers::{TcpListenerStream, UnixListenerStream};
@@ -210,7 +211,7 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
 pub type Fault = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// Writes the page of metrics.
-pub type Page = Arc<dyn Fn() -> String + Send + Sync>;
+pub type Page = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
 
 /// The state behind `/healthz`, `/readyz` and `/metrics`.
 #[derive(Clone)]
@@ -269,7 +270,8 @@ impl Health {
         let page = self.page.clone();
         let mut router = Router::new().route("/healthz", get(healthz)).route("/readyz", get(readyz));
         if let Some(page) = page {
-            router = router.route("/metrics", get(async move || ([(CONTENT_TYPE, OPEN_METRICS)], page())));
+            router =
+                router.route("/metrics", get(async move || ([(CONTENT_TYPE, OPEN_METRICS)], page().await)));
         }
         let router = router.with_state(self);
         axum::serve(listener, router)

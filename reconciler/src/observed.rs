@@ -27,7 +27,7 @@ use kube::runtime::reflector::{ObjectRef, Store};
 use crate::facts::{Facts, Group, Phase, Wants, Workload};
 use crate::handles::{Handles, handle_of};
 use crate::mountpoint_pod;
-use crate::pod_spec::{self, Resources, Settings};
+use crate::pod_spec::{self, Claim, Resources, Settings};
 pub use index::Index;
 
 /// The cluster as the watches have shown it. Each part may lag by its own time.
@@ -281,7 +281,11 @@ impl Cache {
         let preempts = has_reserved(pod);
         let has_secret = csi.node_publish_secret_ref.is_some();
         let share = share.unwrap_or_default();
-        let settings = settings.map(|it| Settings { share, has_secret, preempts, ..it });
+        let claim = spec
+            .claim_ref
+            .as_ref()
+            .and_then(|claim| Some(Claim { name: claim.name.clone()?, namespace: claim.namespace.clone()? }));
+        let settings = settings.map(|it| Settings { share, has_secret, preempts, claim, ..it });
         Some(Wants { key, volume_uid: volume.metadata.uid.clone(), settings })
     }
 

@@ -124,6 +124,17 @@ pub struct Settings {
     pub has_secret: bool,
     /// The workload has reserved room, which this pod takes by preemption.
     pub preempts: bool,
+    /// The claim that the volume is bound to, for metrics.
+    pub claim: Option<Claim>,
+}
+
+/// A claim by its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The claim's name.
+    pub name: String,
+    /// The claim's namespace.
+    pub namespace: String,
 }
 
 /// One Mountpoint Pod to be.
@@ -203,6 +214,9 @@ pub fn build(config: &PodConfig, request: &PodRequest, owners: Owners<'_>) -> Po
     let mut annotations = config.annotations.clone();
     annotations.extend(ours);
     annotations.extend(request.volume_uid.clone().map(|uid| (pod::VOLUME_UID.to_owned(), uid)));
+    if let Some(Claim { name, namespace }) = request.settings.claim.clone() {
+        annotations.extend([(pod::CLAIM.to_owned(), name), (pod::CLAIM_NAMESPACE.to_owned(), namespace)]);
+    }
     if request.settings.has_secret {
         annotations.insert(pod::KEYS.to_owned(), pod::KEYS_OF_SECRET.to_owned());
     }

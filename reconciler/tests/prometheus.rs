@@ -12,6 +12,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use csi::contract::VERSION;
+use csi::mounter::{Usage, VolumeUsage};
+use csi::node::volume_metrics;
 use fixtures::Cluster;
 use reconciler::controller::Health;
 use reconciler::facts::Group;
@@ -125,6 +127,22 @@ fn panels_about_engines_ask_for_what_engines_count() {
     }
 }
 
+/// A volume whose Mountpoint Pod has 91 % of its memory in use.
+fn full() -> VolumeUsage {
+    VolumeUsage {
+        volume: "pv".into(),
+        claim: "pv".into(),
+        claim_namespace: "default".into(),
+        mountpoint_pod: "mp-1".into(),
+        usage: Usage {
+            memory_bytes: Some(91),
+            memory_limit_bytes: Some(100),
+            cpu_us: Some(1),
+            oom_kills: Some(0),
+        },
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
     if !need_tool(&program()) {
@@ -146,7 +164,10 @@ async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
     let page: server::Page = {
         let (metrics, cluster, of_node) = (Arc::clone(&metrics), cluster.clone(), of_node.clone());
         // Both services share one page, since Prometheus has one target in this test.
-        Arc::new(move || metrics.page(&cluster.cache()).replace("# EOF\n", "") + &of_node.page(None))
+        Arc::new(move || {
+            let of_node = volume_metrics::page(&of_node.page(None), "node", &[full()]);
+            metrics.page(&cluster.cache()).replace("# EOF\n", "") + &of_node
+        })
     };
     let health = tokio::sync::watch::channel(Health { ready: true, turned: Instant::now() });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -161,7 +182,7 @@ async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
     until("every rule was evaluated", || {
         let rules = prometheus.rules();
         assert!(rules.iter().all(|(_, _, health)| health != "err"), "{rules:?}");
-        rules.len() == 8 && rules.iter().all(|(_, _, health)| health == "ok")
+        rules.len() == 9 && rules.iter().all(|(_, _, health)| health == "ok")
     });
     let expression = |alert: &str| {
         let rules = prometheus.rules();
@@ -174,6 +195,9 @@ async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
     });
     let pending = expression("MountS3CSIPodsPending");
     until("the pod that does not start is seen", || !prometheus.query(&pending).is_empty());
+
+    let memory = expression("MountS3CSIMemoryNearLimit");
+    until("a Mountpoint Pod whose memory is nearly full is seen", || !prometheus.query(&memory).is_empty());
 
     let refused = expression("MountS3CSIPodsNotCreated");
     until("pods that are not made are seen", || {

@@ -24,6 +24,7 @@ use csi::mounter::systemd::{self, SystemdMounter};
 use csi::node::NodeService;
 use csi::server::{Health, Server};
 use csi::taint;
+use futures_util::FutureExt as _;
 use kube::Client;
 use mountpoint::sync::Arc;
 use tokio::net::TcpListener;
@@ -110,8 +111,11 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     let listener = listen(config.health_address).await?;
     let node = NodeService::new(config.node, mounter).with_notices(notices);
     tokio::spawn(taint::keep_off(of_taint, name, node.registers()));
-    let calls = node.calls();
-    let health = health.with_page(Arc::new(move || calls.page(None)));
+    let of_node = node.clone();
+    let health = health.with_page(Arc::new(move || {
+        let node = of_node.clone();
+        async move { node.page().await }.boxed()
+    }));
     tokio::try_join!(
         server.serve(node, device, on_stop(stopped.clone())),
         health.serve(listener, on_stop(stopped)),
@@ -128,7 +132,7 @@ async fn serve_controller(config: ControllerConfig, stopped: watch::Receiver<boo
     let server = Server::bind(&config.endpoint).await?;
     let health = Health::of_controller(server.endpoint(), Arc::new(move || of_controller.fault()))?;
     let of_controller = controller.clone();
-    let health = health.with_page(Arc::new(move || of_controller.page()));
+    let health = health.with_page(Arc::new(move || std::future::ready(of_controller.page()).boxed()));
     let listener = listen(config.health_address).await?;
     tokio::try_join!(
         server.serve_controller(controller, on_stop(stopped.clone())),

@@ -11,6 +11,8 @@ pub struct Comm(PathBuf);
 impl Comm {
     /// The name of the mounter's socket in the directory.
     pub const SOCKET: &str = "mount.sock";
+    /// The name of the engine's socket.
+    pub const ENGINE_SOCKET: &str = "engine.sock";
     /// The name of the file that says that no engine serves for now.
     pub const STATE: &str = "mount.state";
     /// The name of the file that says that the store knows the bucket no longer.
@@ -50,6 +52,12 @@ impl Comm {
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.0.join(Self::SOCKET)
+    }
+
+    /// The engine listens here, while it serves: the node asks it what it uses. One of an earlier release does not.
+    #[must_use]
+    pub fn engine_socket(&self) -> PathBuf {
+        self.0.join(Self::ENGINE_SOCKET)
     }
 
     /// The engine's error when it failed, mode 0600.

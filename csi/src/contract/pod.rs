@@ -42,6 +42,11 @@ pub const NO_NEW_WORKLOAD: &str = "s3.csi.scality.com/no-new-workload";
 pub const VOLUME_NAME: &str = "s3.csi.scality.com/volume-name";
 /// Annotation: the volume handle.
 pub const VOLUME_ID: &str = "s3.csi.scality.com/volume-id";
+/// Annotation: the claim that the PersistentVolume was bound to when the pod was made, for metrics. Pods of release 2.2 and those of inline
+/// volumes have none.
+pub const CLAIM: &str = "s3.csi.scality.com/claim";
+/// Annotation: the namespace of [`CLAIM`].
+pub const CLAIM_NAMESPACE: &str = "s3.csi.scality.com/claim-namespace";
 /// Annotation: the UID of the PersistentVolume. One that was deleted and made again under its name may name another bucket. Pods of
 /// release 2.2 and those of inline volumes have none.
 pub const VOLUME_UID: &str = "s3.csi.scality.com/volume-uid";

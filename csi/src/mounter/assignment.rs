@@ -129,6 +129,12 @@ pub struct MountpointPod {
     pub needs_unmount: bool,
     /// The pod's volume names a Secret: its mounts have no other keys.
     pub keys_of_secret: bool,
+    /// The PersistentVolume that the pod was made for.
+    pub volume: Option<String>,
+    /// The claim of the volume when the pod was made; empty if there was none, and for pods of an earlier release.
+    pub claim: String,
+    /// The claim's namespace.
+    pub claim_namespace: String,
     /// The pod is being deleted.
     pub leaving: bool,
     /// The reason why its container does not run, if a start was tried: no image, a crash, an invalid configuration.
@@ -146,6 +152,9 @@ impl MountpointPod {
             phase: status.and_then(|status| status.phase.clone()).unwrap_or_default(),
             needs_unmount: says(pod::NEEDS_UNMOUNT, "true"),
             keys_of_secret: says(pod::KEYS, pod::KEYS_OF_SECRET),
+            volume: it.annotations().get(pod::VOLUME_NAME).cloned(),
+            claim: it.annotations().get(pod::CLAIM).cloned().unwrap_or_default(),
+            claim_namespace: it.annotations().get(pod::CLAIM_NAMESPACE).cloned().unwrap_or_default(),
             leaving: it.metadata.deletion_timestamp.is_some(),
             waits: status.and_then(waits),
             why: why(it),

@@ -47,15 +47,15 @@ impl CommFiles {
         &self.path
     }
 
-    /// Connects to the mounter's socket in it; the stream does not block. A link or a file in the socket's place is refused.
+    /// Connects to a socket in it; the stream does not block. A link or a file in the socket's place is refused.
     ///
     /// # Errors
     /// `NotFound`, `ConnectionRefused` or `WouldBlock` while no process takes connections there yet; or another error of the system.
-    pub fn connect(&self) -> io::Result<UnixStream> {
+    pub fn connect(&self, name: &str) -> io::Result<UnixStream> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let socket = rustix::fs::openat(&self.directory, Comm::SOCKET, flags, Mode::empty())?;
+        let socket = rustix::fs::openat(&self.directory, name, flags, Mode::empty())?;
         if FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) != FileType::Socket {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "mount.sock is not a socket"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{name} is not a socket")));
         }
         // The path through the descriptor names the socket that was checked, and it is short.
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
@@ -362,24 +362,24 @@ mod tests {
         let (files, folder) = comm();
         let elsewhere = tempfile::tempdir().unwrap();
         let (theirs, ours) = (elsewhere.path().join("socket"), folder.path().join("mount.sock"));
-        assert_eq!(files.connect().unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(files.connect(Comm::SOCKET).unwrap_err().kind(), io::ErrorKind::NotFound);
         let other = crate::contract::message::listen(&theirs).unwrap();
         symlink(&theirs, &ours).unwrap();
         other.set_nonblocking(true).unwrap();
-        files.connect().unwrap_err();
+        files.connect(Comm::SOCKET).unwrap_err();
         assert_eq!(other.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock, "nobody connected there");
         std::fs::remove_file(&ours).unwrap();
         std::fs::write(&ours, "").unwrap();
-        assert_eq!(files.connect().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(files.connect(Comm::SOCKET).unwrap_err().kind(), io::ErrorKind::InvalidData);
         std::fs::remove_file(&ours).unwrap();
         let ended = crate::contract::message::listen(&ours).unwrap();
         // Said, not left to the last close: the child of another test has it open, too, until it executes.
         rustix::net::shutdown(&ended, rustix::net::Shutdown::Both).unwrap();
         drop(ended);
-        assert_eq!(files.connect().unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(files.connect(Comm::SOCKET).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
         std::fs::remove_file(&ours).unwrap();
         let listener = crate::contract::message::listen(&ours).unwrap();
-        files.connect().unwrap();
+        files.connect(Comm::SOCKET).unwrap();
         listener.accept().unwrap();
     }
 }

@@ -9,6 +9,7 @@ pub mod comm_files;
 pub mod credentials;
 mod dead;
 pub mod deaths;
+mod engines;
 mod host_files;
 pub mod idle;
 mod locks;
@@ -31,6 +32,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+pub use mountpoint::telemetry::engine_lines::Usage;
 
 use crate::contract::restart::Restarting;
 use crate::error::Result;
@@ -39,6 +41,10 @@ use crate::events::WorkloadRef;
 /// The time limit of one mount. The kubelet waits for two minutes, so a longer limit would lose the error; with half of it, mounts whose
 /// image is still being pulled would fail and be asked for again.
 pub const MOUNT_WITHIN: Duration = Duration::from_secs(110);
+
+/// Engines have this long to tell their usage, all at once. A scrape of Prometheus waits for 10 s by default; doubled, one engine that hangs
+/// delays each scrape by a second more.
+pub const USAGE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Everything about one mount of one workload.
 #[derive(Clone, Debug)]
@@ -114,6 +120,21 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// The usage of the engine of one Mountpoint Pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeUsage {
+    /// The PersistentVolume's name.
+    pub volume: String,
+    /// The claim that it is bound to; empty if it is not known.
+    pub claim: String,
+    /// The claim's namespace.
+    pub claim_namespace: String,
+    /// The name of the Mountpoint Pod. A volume may have several on a node.
+    pub mountpoint_pod: String,
+    /// The usage of the pod's container.
+    pub usage: Usage,
+}
+
 /// How a target came to be mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Made {
@@ -143,6 +164,11 @@ pub trait Mounter: Send + Sync {
     /// The state of a target whose engine died, if another one is about to go on with it.
     fn restarting(&self, _target: &Path) -> Option<Restarting> {
         None
+    }
+
+    /// The usage of the engines that tell it now, in at most [`USAGE_WITHIN`] for all.
+    fn usage(&self) -> BoxFuture<'_, Vec<VolumeUsage>> {
+        Box::pin(std::future::ready(Vec::new()))
     }
 
     /// Removes a target: unmounts it, and removes its directory. No error if it is gone already.

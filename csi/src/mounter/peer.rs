@@ -31,22 +31,22 @@ impl Processes {
     ///
     /// # Errors
     /// `FailedPrecondition`: the process belongs to another pod or to none, or its pod can't be found.
-    pub fn check(&self, stream: &UnixStream, pod_uid: &str) -> Result<()> {
+    pub fn check(&self, stream: &UnixStream, pod_uid: &str, socket: &str) -> Result<()> {
         let refused = |why: String| Err(Error::new(ErrorKind::FailedPrecondition, why));
         let peer = match pid(stream) {
             Ok(peer) => peer.unwrap_or_default(),
             Err(error) => {
-                return refused(format!("the process that listens at mount.sock is not known: {error}"));
+                return refused(format!("the process that listens at {socket} is not known: {error}"));
             }
         };
         match std::fs::read_to_string(self.file(peer)) {
             Ok(cgroups) if is_in_pod(&cgroups, pod_uid) => Ok(()),
             Ok(_) => refused(format!(
-                "the process that listens at mount.sock (PID {peer}) does not run in the Mountpoint Pod's cgroup: another process \
+                "the process that listens at {socket} (PID {peer}) does not run in the Mountpoint Pod's cgroup: another process \
                  took the socket's place; nothing was sent to it"
             )),
             Err(error) => refused(format!(
-                "the process that listens at mount.sock (PID {peer}) can't be checked, reading {}: {error}; the driver's pod \
+                "the process that listens at {socket} (PID {peer}) can't be checked, reading {}: {error}; the driver's pod \
                  needs hostPID, as the chart has it",
                 self.file(peer).display()
             )),
@@ -114,16 +114,16 @@ mod tests {
         let stream = UnixStream::connect(&socket).unwrap();
         let ours = folder.path().join(std::process::id().to_string());
         let processes = Processes::at(folder.path());
-        let error = processes.check(&stream, UID).unwrap_err();
+        let error = processes.check(&stream, UID, "x.sock").unwrap_err();
         assert!(error.to_string().contains("hostPID"), "{error}");
         std::fs::create_dir(&ours).unwrap();
         std::fs::write(ours.join("cgroup"), "0::/kubepods/podsomebody-else/x\n").unwrap();
-        let error = processes.check(&stream, UID).unwrap_err();
+        let error = processes.check(&stream, UID, "x.sock").unwrap_err();
         assert_eq!(error.kind, ErrorKind::FailedPrecondition);
         assert!(error.to_string().contains("nothing was sent"), "{error}");
         std::fs::write(ours.join("cgroup"), format!("0::/kubepods/pod{UID}/x\n")).unwrap();
-        processes.check(&stream, UID).unwrap();
+        processes.check(&stream, UID, "x.sock").unwrap();
         // The test's own process is in no pod.
-        Processes::default().check(&stream, UID).unwrap_err();
+        Processes::default().check(&stream, UID, "x.sock").unwrap_err();
     }
 }

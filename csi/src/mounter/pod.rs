@@ -5,6 +5,8 @@
 //!
 //! Nothing here writes to the API server, and no failed mount stays.
 
+mod usage;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,6 +21,7 @@ use super::bind::{Over, bind, over};
 use super::comm_files::{CommFiles, CredentialFiles};
 use super::credentials::{self, Profile};
 use super::deaths::{self, Notices};
+use super::engines::Engines;
 use super::host_files::HostFiles;
 use super::idle::Idle;
 use super::locks::Locks;
@@ -31,7 +34,7 @@ use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Health, Probes};
 use super::systemd::SystemdMounter;
 use super::targets::{self, Targets, check_ours, mounted, table};
-use super::{MOUNT_WITHIN, Made, MountRequest, Mounter};
+use super::{MOUNT_WITHIN, Made, MountRequest, Mounter, VolumeUsage};
 use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
 use crate::contract::restart::Restarting;
@@ -121,7 +124,10 @@ impl PodMounter {
             probes: Probes::default(),
             locks,
             revivals: Arc::new(Revivals::new()),
+            engines: Arc::new(Engines::default()),
         });
+        let serving = Arc::clone(&node);
+        tasks.spawn(async move { serving.dial_all() });
         let idle = Idle {
             kubelet: node.config.kubelet.clone(),
             notes: node.notes.clone(),
@@ -161,6 +167,10 @@ impl Mounter for PodMounter {
         self.node.restarting(source.point.file_name()?.to_str())
     }
 
+    fn usage(&self) -> BoxFuture<'_, Vec<VolumeUsage>> {
+        Box::pin(self.node.usage())
+    }
+
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {
         Box::pin(async {
             let Some(target) = self.node.targets.find(target)? else { return Ok(()) };
@@ -183,6 +193,7 @@ struct Node {
     locks: Arc<Locks>,
     targets: Targets,
     revivals: Arc<Revivals>,
+    engines: Arc<Engines>,
 }
 
 impl Node {
@@ -461,7 +472,10 @@ impl Node {
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
         };
         let peer = Peer { uid: pod.uid, processes: &self.config.processes };
-        SourceMount::make(source, request.source_read_only, &comm, &peer, message, deadline).await
+        let mount =
+            SourceMount::make(source, request.source_read_only, &comm, &peer, message, deadline).await?;
+        self.dial(pod.uid);
+        Ok(mount)
     }
 
     /// A volume that names a Secret never gets the driver's keys in its place. The kubelet's call does not tell an empty Secret from none, but the

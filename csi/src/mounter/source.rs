@@ -65,7 +65,7 @@ impl SourceMount {
             Error::new(ErrorKind::Unavailable, format!("opening the comm directory {at}: {error}"))
         })?;
         let stream = dial(&files, deadline).await?;
-        pod.processes.check(&stream, pod.uid)?;
+        pod.processes.check(&stream, pod.uid, Comm::SOCKET)?;
         files.forget_error().map_err(|error| {
             Error::internal(format!("removing an old mount.err in {}: {error}", files.path().display()))
         })?;
@@ -271,7 +271,7 @@ fn exchange(
 
 async fn dial(files: &CommFiles, deadline: Instant) -> Result<UnixStream> {
     loop {
-        let error = match files.connect() {
+        let error = match files.connect(Comm::SOCKET) {
             Ok(stream) => return Ok(stream),
             Err(error) => error,
         };

@@ -82,6 +82,7 @@ impl Engine {
             command.arg("--metrics-listen").arg(address.to_string());
         }
         command.arg("--ready-file").arg(inherited(&word_in).map_err(failed)?);
+        command.arg("--control-socket").arg(config.comm.engine_socket());
         command.env_clear().envs(config.engine_env.iter().cloned());
         command.envs(message.env.iter().filter_map(|it| it.split_once('=')));
         if let Some(kept) = kept {

@@ -117,6 +117,8 @@ fn the_engine_gets_bucket_device_options_and_only_the_sent_environment() {
     let words: Vec<&str> = args.split_whitespace().collect();
     assert!(words[0].starts_with("/dev/fd/"), "{args}");
     assert_eq!(words[1..5], ["--allow-delete", "--region=r", "--foreground", "--ready-file"]);
+    let socket = format!("--control-socket {}", pod.config.comm.engine_socket().display());
+    assert!(args.contains(&socket), "{args}");
     assert_eq!(read("device").trim(), "/dev/null");
     let env = read("env");
     // The shell adds variables of its own.

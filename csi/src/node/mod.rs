@@ -15,6 +15,7 @@ pub mod publish;
 pub mod stats;
 pub mod target;
 pub mod trial;
+pub mod volume_metrics;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -145,10 +146,10 @@ impl NodeService {
         self.registers.subscribe()
     }
 
-    /// The counts of this service's calls.
-    #[must_use]
-    pub fn calls(&self) -> CallMetrics {
-        self.calls.clone()
+    /// The page of metrics: the calls that it counted, and what the engines of its volumes tell of themselves now.
+    pub async fn page(&self) -> String {
+        let volumes = self.mounter.usage().await;
+        volume_metrics::page(&self.calls.page(None), &self.config.node_id, &volumes)
     }
 
     /// Replaces the way in which mounts are asked for their usage.

@@ -6,12 +6,11 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use csi::call_metrics::CallMetrics;
 use csi::contract::restart::Restarting;
 use csi::contract::volume;
 use csi::error::{Error, ErrorKind, Result};
 use csi::events::Notice;
-use csi::mounter::{Credentials, Made, MountRequest, Mounter};
+use csi::mounter::{Credentials, Made, MountRequest, Mounter, VolumeUsage};
 use csi::node::driver_keys::DriverKeys;
 use csi::node::stats::Stats;
 use csi::node::{Config, NodeService, Sts};
@@ -41,8 +40,16 @@ pub(crate) struct Recorder {
     ignored: Mutex<&'static [&'static str]>,
     made: Mutex<Made>,
     restarting: Mutex<Option<Restarting>>,
+    usage: Mutex<Vec<VolumeUsage>>,
     finished: watch::Sender<usize>,
     begun: watch::Sender<usize>,
+}
+
+impl Recorder {
+    /// Engines tell this from now on.
+    pub(crate) fn uses(&self, usage: Vec<VolumeUsage>) {
+        *self.usage.lock().unwrap() = usage;
+    }
 }
 
 impl Mounter for Recorder {
@@ -52,6 +59,11 @@ impl Mounter for Recorder {
 
     fn restarting(&self, _target: &Path) -> Option<Restarting> {
         *self.restarting.lock().unwrap()
+    }
+
+    fn usage(&self) -> BoxFuture<'_, Vec<VolumeUsage>> {
+        let usage = self.usage.lock().unwrap().clone();
+        async { usage }.boxed()
     }
 
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
@@ -144,7 +156,7 @@ pub(crate) struct Driver {
     channel: Channel,
     stop: watch::Sender<bool>,
     notices: Mutex<mpsc::Receiver<Notice>>,
-    calls: CallMetrics,
+    node: NodeService,
     registers: watch::Receiver<()>,
     serving: Option<JoinHandle<()>>,
 }
@@ -186,7 +198,7 @@ impl Driver {
         let mounter = Arc::new(Recorder::default());
         let (to_tell, notices) = mpsc::channel(8);
         let node = NodeService::new(config, mounter.clone()).with_stats(stats).with_notices(to_tell);
-        let (calls, registers) = (node.calls(), node.registers());
+        let (of_page, registers) = (node.clone(), node.registers());
         let endpoint = Endpoint::Unix(directory.path().join("csi.sock"));
         let server = Server::bind(&endpoint).await.unwrap();
         let (stop, stopped) = watch::channel(false);
@@ -201,7 +213,7 @@ impl Driver {
             channel,
             stop,
             notices: Mutex::new(notices),
-            calls,
+            node: of_page,
             registers,
             serving: Some(serving),
         }
@@ -278,9 +290,12 @@ impl Driver {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let endpoint = Endpoint::Unix(self.directory.path().join("csi.sock"));
-        let calls = self.calls.clone();
-        let health =
-            Health::new(&endpoint, device, fault).unwrap().with_page(Arc::new(move || calls.page(None)));
+        let node = self.node.clone();
+        let page = move || {
+            let node = node.clone();
+            async move { node.page().await }.boxed()
+        };
+        let health = Health::new(&endpoint, device, fault).unwrap().with_page(Arc::new(page));
         tokio::spawn(async move { health.serve(listener, std::future::pending()).await.unwrap() });
         address
     }

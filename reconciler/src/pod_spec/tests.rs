@@ -164,6 +164,19 @@ fn a_pod_says_that_its_volume_names_a_secret_and_is_not_remade_for_it() {
 }
 
 #[test]
+fn a_pod_says_its_volumes_claim_for_metrics_and_is_not_remade_for_it() {
+    let claim = Some(Claim { name: "data".into(), namespace: "team".into() });
+    let with = PodRequest { settings: Settings { claim, ..request().settings }, ..request() };
+    let said = |request: &PodRequest| {
+        let annotations = pod_of(&config(), request).metadata.annotations.unwrap();
+        [pod::CLAIM, pod::CLAIM_NAMESPACE].map(|name| annotations.get(name).cloned())
+    };
+    assert_eq!(said(&request()), [None, None]);
+    assert_eq!(said(&with), ["data", "team"].map(|it| Some(it.to_owned())));
+    assert_eq!(digest(&config(), &with), digest(&config(), &request()));
+}
+
+#[test]
 fn certificates_of_the_chart_and_of_the_volume_are_files_of_the_pod() {
     let attributes = BTreeMap::from([(volume::CA_CONFIG_MAP.to_owned(), "team-ca".to_owned())]);
     let settings = Settings::new(&attributes, &[]).unwrap();

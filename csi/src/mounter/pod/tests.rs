@@ -2,6 +2,7 @@
 
 mod deaths;
 mod empty_secret;
+mod usage;
 
 use super::*;
 use crate::mounter::mountinfo::{Changes, Mount, Mounts};

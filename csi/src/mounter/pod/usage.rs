@@ -1,0 +1,72 @@
+//! The engines of Mountpoint Pods, as they tell what they use. Enters: the sources of this node. Leaves: a connection to each engine, and its usage.
+//!
+//! Never here: a mount; a wait of one engine for another.
+
+use std::collections::BTreeSet;
+
+use mountpoint::sync::Arc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use super::Node;
+use crate::contract::comm::{self, Comm};
+use crate::mounter::targets::table;
+use crate::mounter::{USAGE_WITHIN, VolumeUsage};
+
+impl Node {
+    /// The Mountpoint Pods with a source, and their UIDs.
+    fn serving(&self) -> Vec<(String, String)> {
+        let Ok(mounts) = table() else { return Vec::new() };
+        let sources = comm::sources(&self.config.kubelet);
+        let names = mounts.buckets().filter(|point| point.parent() == Some(&*sources));
+        let names: BTreeSet<_> = names.filter_map(|point| point.file_name()?.to_str()).collect();
+        names.into_iter().filter_map(|name| Some((name.to_owned(), self.uid_of(name)?))).collect()
+    }
+
+    /// Dials the engines of all sources, after a start of the driver.
+    pub(super) fn dial_all(&self) {
+        for (_, uid) in self.serving() {
+            self.dial(&uid);
+        }
+    }
+
+    /// Dials an engine; nobody waits for that.
+    pub(super) fn dial(&self, uid: &str) {
+        let serving = self.serving();
+        self.engines.keep(|other| other == uid || serving.iter().any(|(_, it)| it == other));
+        let (engines, processes) = (Arc::clone(&self.engines), self.config.processes.clone());
+        let (uid, comm) = (uid.to_owned(), Comm::on_host(&self.config.kubelet, uid));
+        tokio::spawn(async move { engines.dial(&uid, &comm, &processes).await });
+    }
+
+    /// Asks all engines at once. Those of pods that the API server has not shown yet are left out: their volume is not known.
+    pub(super) async fn usage(&self) -> Vec<VolumeUsage> {
+        let deadline = Instant::now() + USAGE_WITHIN;
+        let serving = self.serving();
+        self.engines.keep(|uid| serving.iter().any(|(_, it)| it == uid));
+        let mut asked = JoinSet::new();
+        for (name, uid) in serving {
+            let Some(pod) = self.assignments.pod(&name).filter(|pod| pod.uid == uid) else { continue };
+            let Some(volume) = pod.volume else { continue };
+            let (engines, processes) = (Arc::clone(&self.engines), self.config.processes.clone());
+            let comm = Comm::on_host(&self.config.kubelet, &uid);
+            asked.spawn(async move {
+                let usage = timeout_at(deadline, engines.usage(&uid, &comm, &processes)).await.ok()?;
+                let usage = usage.inspect_err(|error| tracing::debug!("Mountpoint Pod {name}: {error}"));
+                Some(VolumeUsage {
+                    volume,
+                    claim: pod.claim,
+                    claim_namespace: pod.claim_namespace,
+                    mountpoint_pod: name,
+                    usage: usage.ok()?,
+                })
+            });
+        }
+        let mut told = Vec::new();
+        while let Some(usage) = asked.join_next().await {
+            told.extend(usage.ok().flatten());
+        }
+        told.sort_by(|one, other| one.mountpoint_pod.cmp(&other.mountpoint_pod));
+        told
+    }
+}
