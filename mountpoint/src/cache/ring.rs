@@ -95,8 +95,11 @@ pub(super) fn set_up() -> Result<IoUring, &'static str> {
     let mut own = plain.clone();
     let own = limited(own.setup_single_issuer().setup_defer_taskrun().setup_r_disabled().build(2 * DEPTH));
     let older = |_| limited(plain.clone().setup_r_disabled().build(2 * DEPTH));
-    // Before Linux 5.10, whose landlock confines no engine either.
-    let oldest = |_| plain.build(2 * DEPTH);
+    // Linux before 5.10 knows no limited ring, and has no landlock that would confine an engine.
+    let oldest = |e: io::Error| match Errno::from_io_error(&e) {
+        Some(Errno::INVAL) => plain.build(2 * DEPTH),
+        _ => Err(e),
+    };
     let ring = own.or_else(older).or_else(oldest).map_err(|e| {
         decide(Err(Errno::from_io_error(&e).unwrap_or(Errno::IO))).err().unwrap_or("the system refused it")
     })?;

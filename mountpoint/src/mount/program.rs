@@ -45,11 +45,15 @@ fn run(command: &str, given: Vec<(&'static str, OsString)>, within: Duration) ->
         (Clock::machine(), format!("the credential_process took longer than {} s", within.as_secs()));
     let until = clock.now() + within;
     let read = receive.recv_timeout(within).map_err(|_| io::Error::other(late.as_str()));
-    // It may have closed its output and work on.
+    if read.is_err() {
+        // A child may hold the output of a program that has ended: the group lives until the program is waited for.
+        end(&mut child);
+    }
+    // The program may have closed its output and work on.
     let status = loop {
         match child.try_wait()? {
             Some(status) => break status,
-            None if read.is_ok() && clock.now() < until => std::thread::sleep(LOOK_AGAIN),
+            None if clock.now() < until => std::thread::sleep(LOOK_AGAIN),
             None => {
                 end(&mut child);
                 return Err(io::Error::other(late));
@@ -95,17 +99,27 @@ mod tests {
         assert_eq!(names, ["AWS_PROFILE", "PATH"]);
     }
 
-    #[test]
-    fn a_program_that_closes_its_output_and_stays_is_ended_with_its_children() {
+    /// Runs a program that takes longer than a second, and waits until each process that it noted in `pids` has ended.
+    fn all_end(program: &str) {
         let dir = tempfile::tempdir().unwrap();
         let pids = dir.path().join("pids");
-        let stays = format!("sleep 1000 & echo $! >{0}; echo $$ >>{0}; exec >&-; wait", pids.display());
-        assert!(run(&stays, cli::of_programs(), Duration::from_secs(1)).is_err());
+        let program = program.replace("PIDS", &pids.display().to_string());
+        assert!(run(&program, cli::of_programs(), Duration::from_secs(1)).is_err());
         for pid in std::fs::read_to_string(pids).unwrap().lines() {
             testkit::until("it is killed", || {
                 let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
                 stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with(['Z', 'X']))
             });
         }
+    }
+
+    #[test]
+    fn a_program_that_closes_its_output_and_stays_is_ended_with_its_children() {
+        all_end("sleep 1000 & echo $! >PIDS; echo $$ >>PIDS; exec >&-; wait");
+    }
+
+    #[test]
+    fn a_child_that_holds_the_output_of_a_program_that_ended_is_ended() {
+        all_end("sleep 1000 & echo $! >PIDS");
     }
 }
