@@ -241,7 +241,7 @@ impl Bench<'_> {
         };
         let result = (workload.run)(&job);
         let barked = watchdog.disarm();
-        // Read only now: a daemon may raise the read-ahead after it has mounted.
+        // This read comes late, because a daemon may raise the read-ahead after it has mounted.
         row.read_ahead_kb = mount.read_ahead_kb();
         // Unmounting needs no latency, and must not wait for what a daemon still reads ahead.
         self.control.pace(Duration::ZERO, 0)?;

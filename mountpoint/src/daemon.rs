@@ -27,7 +27,7 @@ use crate::cli;
 use crate::supervise::no_thread;
 use crate::sync::Arc;
 
-/// The variable that tells a process that it is the second one.
+/// The variable by which a process knows that it is the second one.
 pub const BACKGROUND_ENV: &str = "MOUNT_S3_IN_BACKGROUND";
 
 /// Names the socket of a service manager, such as systemd for a unit of `Type=notify`.
@@ -48,12 +48,11 @@ pub fn enter_mount_namespace(path: &Path) -> anyhow::Result<()> {
         .with_context(context)
 }
 
-/// Starts this command again in the background and waits until it has mounted. The ready file gets the result, too. `elsewhere`: the mount
-/// namespace may lack this program's file.
+/// Starts this command again in the background and waits until it has mounted. The ready file gets the result, too. `elsewhere`: the
+/// mount namespace may lack this program's file.
 ///
-/// # Errors
-/// The failure that the second process reported; or that it reported nothing in time, and was ended; or that the ready file can't be
-/// written.
+/// # Errors The failure that the second process reported; or the second process reported nothing in time, and was ended; or the ready
+/// file can't be written.
 pub fn start(ready: Option<&Path>, elsewhere: bool) -> anyhow::Result<()> {
     let ready = ready.map(ReadyFile::open).transpose()?;
     let started = start_second(elsewhere);

@@ -119,7 +119,7 @@ fn mounted(
     let mount = Mount::start(&peer.command(&plan)?, work.path(), "beside", None)?;
     control.pace(LATENCY, RATE)?;
     let watchdog = Watchdog::arm(mount.pid(), LIMIT);
-    // Each round has its own name: the bucket is the same.
+    // Each round needs a name of its own, because all rounds use one bucket.
     let name = format!("written{}", work.path().file_name().unwrap_or_default().display());
     let measured = rates(mount.dir(), writes.then_some(name.as_str()));
     let was_killed = watchdog.disarm();

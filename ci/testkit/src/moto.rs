@@ -38,8 +38,7 @@ impl Moto {
 
     /// Starts moto with an empty bucket; its output goes to `folder/log`.
     ///
-    /// # Panics
-    /// It does not listen within a minute, or does not make the bucket.
+    /// # Panics moto does not listen within a minute, or does not make the bucket.
     pub fn start(binary: &Path, folder: &Path, bucket: &str) -> Self {
         let mut command = Command::new(binary);
         // With port 0 the kernel picks a free port, and nobody else can have it.

@@ -35,8 +35,7 @@ impl RealStore {
 
     /// Starts a store; its data and its output go below `folder`.
     ///
-    /// # Panics
-    /// It ends, or does not listen within a minute and a half.
+    /// # Panics The store ends, or does not listen within a minute and a half.
     pub fn start(name: &str, folder: &Path, keys: [&str; 2]) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../stores");
         // Not every store can be told to pick a port. Another program may take this one in between: then the store ends, and the test says so.

@@ -207,7 +207,7 @@ fn is_in_room(tree: &Tree, word: &str) -> Option<bool> {
     is_path.then(|| tree.text(&format!("{ROOMS}{word}")).is_some())
 }
 
-/// Files and folders that the page about the code names are there, and the page is short.
+/// Checks that the files and folders that the page about the code names exist, and that the page is short.
 fn paths(tree: &Tree) -> Vec<Finding> {
     let page = tree.text(CODE_PAGE).unwrap_or_default();
     let long = page.len().checked_sub(CODE_PAGE_MAX_BYTES + 1).map(|over| {

@@ -186,10 +186,9 @@ pub fn answer(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     }
 }
 
-/// Reads the mounter's answer; `None` if it closed without one, as release 2.2 does.
+/// Reads the mounter's answer; `None` if the mounter closed without an answer, as release 2.2 does.
 ///
-/// # Errors
-/// `TimedOut` after `within`; `InvalidData` if the bytes are not an answer.
+/// # Errors `TimedOut` after `within`; `InvalidData` if the bytes are not an answer.
 pub fn read_answer(stream: &UnixStream, within: Duration) -> io::Result<Option<Answer>> {
     let until = Instant::now() + within;
     let mut line = Vec::new();

@@ -73,8 +73,8 @@ pub const MOUNTPOINT_VERSION: &str = "s3.csi.scality.com/mountpoint-version";
 /// Label: the release that made the pod; a workload joins only pods of the running release.
 pub use super::attachment::MOUNTED_BY_VERSION;
 
-/// The name of the Mountpoint Pod that a workload is given first (`attempt` 0), or after that name was used up by a pod that failed or is
-/// leaving. It is also the name of the source directory, so no two pods ever have the same one.
+/// The name of the Mountpoint Pod that a workload gets first (`attempt` 0), or after that name was used up by a pod that failed or is
+/// leaving. The source directory has this name, too, so no two pods ever share a name.
 #[must_use]
 pub fn name(workload_uid: &str, volume: &str, driver_version: &str, attempt: u32) -> String {
     format!("mp-{}", digest(&[workload_uid, volume, driver_version, &attempt.to_string()]))

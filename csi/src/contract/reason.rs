@@ -25,7 +25,7 @@ pub enum Reason {
     MountpointPodEnds,
     /// The Mountpoint Pod of a running workload has ended.
     MountpointPodLost,
-    /// A Mountpoint Pod ended before it served. It repeats while the trouble lasts, as one Event with a count.
+    /// A Mountpoint Pod ended before it served. Repetitions are one Event with a count.
     MountpointPodNotServing,
     /// The API server refuses to make a Mountpoint Pod.
     MountpointPodRefused,

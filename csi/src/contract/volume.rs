@@ -20,7 +20,7 @@ pub const AUTHENTICATION_SOURCE: &str = "authenticationSource";
 pub const SOURCE_POD: &str = "pod";
 /// The region of the token service that `pod` asks, where it is not the bucket's.
 pub const STS_REGION: &str = "stsRegion";
-/// Annotation of a service account: the role that its workloads take. Ours wins over AWS's.
+/// Annotation of a service account: the role that its workloads take. This driver's annotation wins over AWS's.
 pub const ROLE_ANNOTATIONS: [&str; 2] = ["s3.csi.scality.com/role-arn", "eks.amazonaws.com/role-arn"];
 /// Variables of the engine's environment that a volume may set: this, and one of [`ENGINE_VARIABLES`].
 pub const ENGINE_ENV: &str = "mountpointEnv.";
@@ -107,7 +107,7 @@ pub fn inline_options(attribute: Option<&str>) -> Vec<String> {
     items.filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
 
-/// The options of an inline volume that its Mountpoint Pod is made with. If there are others, the node refuses the volume, and names them.
+/// The options of an inline volume for its Mountpoint Pod. If the volume has others, the node refuses it, and names them.
 #[must_use]
 pub fn allowed_inline(options: Vec<String>) -> Vec<String> {
     let allowed = |option: &String| !NOT_INLINE.contains(&name_and_value(option).0);

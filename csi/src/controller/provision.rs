@@ -54,9 +54,8 @@ pub struct Made {
 impl Request<'_> {
     /// Makes the volume, or finds it.
     ///
-    /// # Errors
-    /// `AlreadyExists`: the bucket belongs to another owner, or has another size; or the prefix has objects. `FailedPrecondition`: the bucket of all prefixes is not there.
-    /// And what a store may answer.
+    /// # Errors `AlreadyExists`: the bucket belongs to another owner, or has another size; or the prefix has objects.
+    /// `FailedPrecondition`: the bucket of all prefixes does not exist. And the errors of the store.
     pub async fn make(&self, bucket: Bucket) -> Result<Made> {
         match &self.chosen.place {
             Place::Bucket(_) => self.make_bucket(bucket).await,

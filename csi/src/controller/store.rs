@@ -242,7 +242,7 @@ fn meaning(error: &s3::Error, of_secret: bool) -> (ErrorKind, &'static str) {
     }
 }
 
-/// Removes secrets from a text, since a store may repeat the bytes it was sent.
+/// Removes secrets from a text, since a store may repeat the bytes of a request.
 fn without(text: &str, keys: &Keys) -> String {
     let Some(keys) = &keys.credentials else { return text.to_owned() };
     let secrets = [Some(&keys.access_key_id), Some(&keys.secret_access_key), keys.session_token.as_ref()];

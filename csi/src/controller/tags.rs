@@ -65,7 +65,7 @@ impl Mark {
         tags
     }
 
-    /// Whether the marks are those of this cluster's request of this name.
+    /// Whether the marks belong to this cluster's request of this name.
     #[must_use]
     pub fn is_of(&self, cluster: &Cluster, request: &str) -> bool {
         self.cluster == cluster.mark() && self.name == tag_text(cluster, request)

@@ -100,8 +100,7 @@ impl Volumes {
     /// The record of the PersistentVolume with this handle. If the watch has not shown it, the API server is asked: an unseen volume may
     /// exist, and its record decides about the data.
     ///
-    /// # Errors
-    /// The API server has not shown it, and does not list the volumes now.
+    /// # Errors The watch has not shown the volume, and the API server does not list the volumes now.
     pub async fn look_up(&self, handle: &str) -> kube::Result<Option<Recorded>> {
         let known = self.known(handle);
         let Some(api) = self.api.as_ref().filter(|_| known.is_none()) else { return Ok(known) };

@@ -429,7 +429,7 @@ impl NodeService {
         env
     }
 
-    /// Refuses a volume's own store unless the administrator allows it: the volume's keys go there.
+    /// Refuses a volume's own store unless the administrator allows it, because the volume's keys would go there.
     fn check_endpoint(&self, endpoint_url: Option<&str>, volume: &str) -> Result<()> {
         let Some(asked) = endpoint_url else { return Ok(()) };
         let mut allowed = self.config.allowed_endpoints.iter().chain([&self.config.endpoint_url]);

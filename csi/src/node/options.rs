@@ -306,7 +306,7 @@ const LIKE: f64 = 0.6;
 struct Flags(BTreeSet<(String, Option<String>)>);
 
 impl Flags {
-    /// Adds a flag and keeps others of that name: only the author knows which one was meant.
+    /// Adds a flag and keeps others of that name: only the author knows which of them is right.
     fn add(&mut self, name: &str, value: Option<&str>) {
         self.0.insert((name.to_owned(), value.map(str::to_owned)));
     }

@@ -142,7 +142,7 @@ impl Block {
         Bytes::from_owner(self.clone()).slice(range)
     }
 
-    /// Charges the block to another use, if that use could take its memory now; else nothing changes and the answer is false.
+    /// Charges the block to another use, if that use could take its memory now. Otherwise returns false and changes nothing.
     pub fn try_convert(&self, to: Use) -> bool {
         let charge = &self.0.charge;
         let mut purpose = charge.purpose.lock();

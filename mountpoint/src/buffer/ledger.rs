@@ -134,7 +134,7 @@ impl Ledger {
         self.heap.fetch_sub(bytes, Relaxed);
     }
 
-    /// Changes the state, and wakes the requests that it then grants.
+    /// Changes the state, and wakes the requests that the change grants.
     fn change<T>(&self, change: impl FnOnce(&mut BudgetState) -> T) -> T {
         let (done, granted) = {
             let mut queue = self.queue.lock();
@@ -199,7 +199,7 @@ impl Drop for Waiting {
         if self.done {
             return;
         }
-        // The request was given up: leave the queue, or return the memory that was granted meanwhile.
+        // The request was given up: it leaves the queue, or returns the memory that was granted meanwhile.
         let granted = {
             let mut queue = self.ledger.queue.lock();
             let waiting = queue.wakers.iter().any(|(t, _)| *t == self.ticket);

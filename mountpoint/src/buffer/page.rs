@@ -34,7 +34,7 @@ pub(super) struct Pages {
     idle: Mutex<Vec<Idle>>,
     /// Bytes mapped, in use or idle.
     mapped: AtomicUsize,
-    /// Rung when a block becomes idle: its page has to be given back some day.
+    /// The bell that rings when a block becomes idle: its page may be given back later.
     rested: Doorbell,
 }
 
@@ -85,7 +85,7 @@ impl Pages {
         Ok(PageBlock { raw: Some(raw), home: Arc::clone(self) })
     }
 
-    /// Gives huge pages back once they were idle for `idle_for`, for ever. Rests while no page is idle.
+    /// Gives huge pages back after they were idle for `idle_for`, for ever. Rests while no page is idle.
     pub(super) async fn keep_trimmed(&self, idle_for: Duration) {
         let look = |_| {
             self.trim(idle_for);

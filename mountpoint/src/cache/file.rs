@@ -74,17 +74,17 @@ struct Inner {
     holds: u32,
     /// The time at which the last reader came or left, counted as `used` of blocks.
     held: u64,
-    /// There was such a reader, in this run or an earlier one.
+    /// Whether such a reader ever existed, in this run or an earlier one.
     lent: bool,
-    /// This run found that the data file ends where the object does, and marked the file as lent.
+    /// Whether this run found that the data file ends where the object does, and marked the file as lent.
     lends: bool,
-    /// All sectors were found sound, and none has left since.
+    /// Whether all sectors were found sound, and none has left since.
     whole: bool,
     /// The time before which no sector was found sound.
     sound_since: Option<Instant>,
     /// Later runs may serve it.
     proven: bool,
-    /// The version is wrong, and leaves once no operation works on it.
+    /// Whether the version is wrong, and leaves once no operation works on it.
     condemned: bool,
     removed: bool,
     /// The memory of the entry.
@@ -97,9 +97,9 @@ pub(super) struct Seen {
     /// Checksums of the wanted sectors.
     pub(super) crcs: Box<[u32]>,
     pub(super) born: u64,
-    /// This run found the sectors sound before.
+    /// Whether this run found the sectors sound before.
     pub(super) known: bool,
-    /// The data file, if it is open.
+    /// The data file, while it is open.
     pub(super) file: Option<Arc<OwnedFd>>,
 }
 
@@ -454,7 +454,7 @@ impl Entry {
         (!inner.removed && inner.busy == 0).then(|| self.clear(&mut inner))
     }
 
-    /// Removes the entry as [`Entry::remove_whole`] does, if it has no block.
+    /// Removes the entry as [`Entry::remove_whole`] does, if the entry has no block.
     pub(super) fn remove_empty(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
         (!inner.removed && inner.busy == 0 && inner.blocks.is_empty()).then(|| self.clear(&mut inner))

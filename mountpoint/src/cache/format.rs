@@ -114,7 +114,7 @@ pub(super) fn slot_at(slots_at: u64, block: u32) -> u64 {
     slots_at + u64::from(block) * SLOT as u64
 }
 
-/// Whether a version of this scope is kept for later runs only once it was compared with the store's checksum: over plain HTTP, TCP's own
+/// Whether later runs may use a version of this scope only after a comparison with the store's checksum: over plain HTTP, TCP's own
 /// checksum alone protects the bytes.
 pub(super) fn needs_proof(scope: &str) -> bool {
     scope.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://"))

@@ -28,7 +28,7 @@ pub(super) enum Doing {
 /// The consequence of an error for the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
-    /// This process is short of something, or the file would be longer than allowed; the existing bytes are fine.
+    /// This process lacks a resource, or the file would exceed the allowed length; the existing bytes are fine.
     Passing,
     /// No room on the disk.
     Full,
@@ -162,7 +162,7 @@ impl Health {
         }
     }
 
-    /// Logs once that the index takes all memory that it may have.
+    /// Logs once that the index has reached its limit of memory.
     pub(super) fn index_is_full(&self, most: u64) {
         if !self.index_full_said.swap(true, Relaxed) {
             tracing::info!(

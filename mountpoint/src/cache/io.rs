@@ -77,7 +77,7 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
     /// Gives the disk space of a range back. The range reads as zeros then.
     fn punch(&self, file: &OwnedFd, at: u64, len: u64) -> io::Result<()>;
 
-    /// Marks a file, for later runs too, as one that programs may read by themselves: the cache does not change it any more.
+    /// Marks a file, for later runs too, as a file that programs may read by themselves: the cache no longer changes it.
     fn lend(&self, file: &OwnedFd) -> io::Result<()>;
 
     /// Removes a file; one that is gone already is a success.
@@ -137,7 +137,7 @@ pub(super) const FOLDER_MODE: Mode = Mode::RWXU;
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Disk {
-    /// Makes a disk on our folder, which it holds open, and the folder of this format.
+    /// Makes a disk on the cache's folder, which stays open, and the folder of this format.
     pub(super) fn new(home: OwnedFd) -> io::Result<Self> {
         let root = open_folder(home.as_fd(), FORMAT_FOLDER)?;
         Ok(Self { home, root })
@@ -147,7 +147,7 @@ impl Disk {
         let mut text = [0; 3];
         hex(&[prefix], &mut text[..2]);
         let name = CStr::from_bytes_until_nul(&text).unwrap_or_default();
-        // Not by O_PATH, which a sandboxed engine may not use.
+        // The flags avoid O_PATH, which a sandboxed engine may not use.
         let path = OFlags::RDONLY | FOLDER;
         match openat(&self.root, name, path, Mode::empty()) {
             Err(Errno::NOENT) if create => {

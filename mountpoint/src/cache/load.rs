@@ -50,8 +50,8 @@ impl Store {
                             let _making = self.name_lock(&name);
                             self.load(&name);
                         }
-                        // This comes after the name lock, which an eviction takes. The files of earlier runs may need more memory than this
-                        // run has.
+                        // This step comes after the name lock, which an eviction takes. The files of earlier runs may need more memory
+                        // than this run has.
                         self.shrink_index();
                     }
                 }

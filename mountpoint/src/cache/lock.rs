@@ -19,7 +19,8 @@ pub(super) struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Unlocked here, not by the last close: a child of this process has the file open, too, until it executes its program.
+        // This call unlocks the file, since its last close may come late: a child of this process has the file open, too, until the child
+        // executes its program.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }

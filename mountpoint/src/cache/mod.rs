@@ -82,9 +82,9 @@ pub struct Config {
     pub size_max: Option<u64>,
     /// Share of the file system kept free for others when there is no `size_max`, in percent.
     pub free_min_percent: u8,
-    /// Most memory for the index, in bytes: beyond it the coldest blocks leave, as beyond `size_max`. Doubling it keeps twice as many small
-    /// files (half a KiB each), or twice as much of large ones (0.4 KiB for each MiB) on a disk that has room. [`Config::INDEX_MIN`] is of
-    /// use.
+    /// Most memory for the index, in bytes: beyond it the coldest blocks leave, as beyond `size_max`. Doubling it keeps twice as many
+    /// small files (half a KiB each), or twice as much of large ones (0.4 KiB for each MiB) on a disk that has room.
+    /// [`Config::INDEX_MIN`] is the least useful value.
     pub index_max: u64,
     /// Blocks that may wait to be written; further ones are dropped. Doubling it holds that many MiB more of memory, and keeps more of what
     /// a fast network brings to a slow disk.
@@ -150,8 +150,8 @@ pub enum Now {
     Here,
     /// The bytes are not here, or not sound.
     Absent,
-    /// The bytes may be here, but not in the kernel's memory. The disk has been asked for them where that is possible; [`BlockCache::read`]
-    /// waits for the disk.
+    /// The bytes may be on the disk, but not in the kernel's memory. If possible, the cache has requested them from the disk;
+    /// [`BlockCache::read`] waits for the disk.
     OnDisk,
 }
 
@@ -177,8 +177,8 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
     /// It is called within seconds, whatever the disk does.
     fn read_later(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: BlockMut, done: Later);
 
-    /// The answer of memory about a file with the whole object that the kernel may read by itself: each byte was compared with its checksum
-    /// since the start. [`Lend::No`] if the cache has no such files, or if its disk failed to read one.
+    /// The answer from memory about a file with the whole object that the kernel may read by itself: each byte was compared with its
+    /// checksum since the start. [`Lend::No`] if the cache has no such files, or if its disk failed to read one.
     fn lends(&self, _id: &ObjectId, _object_size: u64) -> Lend {
         Lend::No
     }
@@ -189,8 +189,8 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
         done(None);
     }
 
-    /// Says the checksum of all bytes of a version. A cache that keeps only compared versions for later mounts reads the version back once
-    /// it has all of it.
+    /// Gives the cache the checksum of all bytes of a version. A cache that keeps only compared versions for later mounts reads the
+    /// version back once it has all bytes.
     fn expect(&self, _id: &ObjectId, _object_size: u64, _sum: Checksum) {}
 
     /// Drops a version whose bytes are wrong, with its blocks that wait to be written. Never waits for the disk.

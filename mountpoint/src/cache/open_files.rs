@@ -24,7 +24,7 @@ impl OpenFiles {
         if !entry.keep(file) {
             return;
         }
-        // These are dropped after the lock: on a disk that hangs, closing a file may never return.
+        // These files are dropped after the lock: on a hanging disk, a close may never return.
         let mut closed = Vec::new();
         let mut queue = self.queue.lock();
         queue.push_back(Arc::downgrade(entry));

@@ -14,10 +14,12 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Versions that may wait to be proven; further ones are not kept for later runs. Doubling it lets twice as many small files come at once.
+/// Most versions that may wait for proof; further ones are not kept for later runs. Doubling it lets twice as many small files come at
+/// once.
 pub(super) const QUEUE_MAX: usize = 1024;
 
-/// How long the end of a mount waits for versions that are being proven. Doubling it keeps larger versions among those that were read last.
+/// Longest wait at the end of a mount for versions whose proof is running. Doubling it keeps larger versions among those that were read
+/// last.
 pub(super) const AFTER_END: Duration = Duration::from_secs(3);
 
 /// The outcome of a proof.

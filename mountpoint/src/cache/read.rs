@@ -18,12 +18,12 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The longest time since a file was compared, at an open that lets the kernel read it. Doubling it saves opens that compare, each about
-/// 0.1 s of CPU a GiB, and serves rotten bytes for twice as long.
+/// The longest time between a file's last comparison and an open that lets the kernel read the file. Doubling it saves comparisons at
+/// opens, each about 0.1 s of CPU a GiB, and serves rotten bytes for twice as long.
 const COMPARED_FOR: Duration = Duration::from_secs(60);
 
-/// Files longer than this are not compared at an open, which would take too long: the engine reads them itself. Doubling it doubles the
-/// longest such open.
+/// Longest file that an open compares: for longer files this would take too long, so the engine reads them itself. Doubling it doubles
+/// the longest such open.
 const COMPARED_AT_OPEN_MAX: u64 = 1 << 30;
 
 /// An object version whose bytes all lie in one file, each at its offset.
@@ -104,7 +104,7 @@ impl Store {
         self.begin(id, object_size, range).is_some_and(|reading| self.finish(&reading, into))
     }
 
-    /// Reads without changing the cache: rotten bytes stay until a read finds them.
+    /// Whether a read succeeds with sound bytes. Does not change the cache: rotten bytes stay until another read finds them.
     pub(super) fn is_read(
         &self,
         id: &ObjectId,
@@ -200,7 +200,7 @@ impl Store {
         }
     }
 
-    /// Ends a read: with the bytes of its range and of its pads, or with the disk's error. True if the bytes are sound.
+    /// Ends a read: with the bytes of its range and its pads, or with the disk's error. True if the bytes are sound.
     pub(super) fn end(&self, reading: &Reading, read: Result<(&[u8], &[u8]), &io::Error>) -> bool {
         let Found { entry, block, born, .. } = &reading.found;
         match read {
@@ -223,7 +223,7 @@ impl Store {
         is_sound
     }
 
-    /// Takes in that a read did not give the block's bytes: the block is dropped, unless it has left meanwhile.
+    /// Notes that a read did not return the block's bytes: drops the block, unless it has left meanwhile.
     fn doubt(&self, entry: &Arc<Entry>, block: u32, born: u64, error: Option<&io::Error>) -> bool {
         // A put of the bytes that were fetched anew waits until the old ones are dropped.
         let _no_put = self.block_lock(&entry.name, block);
@@ -249,10 +249,10 @@ impl Store {
         }
     }
 
-    /// The data file of a version that is here from its first byte to its last, all found sound since the start; see
+    /// The data file of a version that the cache has completely, with all bytes found sound since the start; see
     /// [`super::BlockCache::whole`]. If the last comparison is long ago, the version is compared anew, as far as the kernel has it in
-    /// memory. A version with bytes on the disk alone is not lent: the engine's reads compare those. `None` after a read error of the disk:
-    /// the next one would hit the program.
+    /// memory. A version with bytes on the disk alone is not lent: the engine's reads compare those. `None` after a read error of the
+    /// disk: the next one would hit the program.
     pub(super) fn whole(&self, id: &ObjectId, object_size: u64) -> Option<Whole> {
         if self.is_away() || self.health.is_unreadable() {
             return None;

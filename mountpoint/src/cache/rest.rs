@@ -1,7 +1,7 @@
-//! Decides when the cache rests because its disk does not answer in time, and when it is back; and logs both.
+//! Decides when the cache rests because its disk does not answer in time, and when it works again; logs both.
 //!
 //! Enters: reads, opens and writes that were late, that ended late, or that were on time; the duration of a trial of the disk. Leaves:
-//! whether the cache may ask its disk for anything, and whether a trial is due.
+//! whether the cache may use its disk, and whether a trial is due.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -86,7 +86,7 @@ impl Rest {
         self.state.lock().stuck -= 1;
     }
 
-    /// Whether the disk is to be tried now. If so, the caller tries the disk, and calls [`Rest::tried`].
+    /// Whether the disk needs a trial now. If so, the caller makes one, and calls [`Rest::tried`].
     pub(super) fn is_trial_due(&self, now: Instant) -> bool {
         if !self.is_resting() {
             return false;

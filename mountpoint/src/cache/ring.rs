@@ -23,8 +23,8 @@ use super::store::Store;
 use super::waits::Ticket;
 use crate::buffer::BlockMut;
 
-/// The most reads that the disk has at once; others wait in the queue. Doubling it helps an array of disks, and doubles the memory that a
-/// disk that hangs may hold.
+/// Most reads that the disk has at once; others wait in the queue. Doubling it helps an array of disks, and doubles the memory that a
+/// hanging disk may hold.
 pub(super) const DEPTH: u32 = 48;
 /// The number of the bell among the numbers of reads.
 const BELL: u64 = u64::MAX;
@@ -40,7 +40,7 @@ struct Features {
     polls: bool,
 }
 
-/// Decides by the kernel's answer to the set-up whether reads wait by io_uring. The error names the reason against it.
+/// Decides by the kernel's answer to the set-up whether reads wait by io_uring. The error is the reason against that.
 fn decide(answer: Result<Features, Errno>) -> Result<(), &'static str> {
     match answer {
         Ok(Features { keeps_all: true, polls: true }) => Ok(()),
@@ -73,8 +73,8 @@ fn outcome(result: i32, len: usize) -> Outcome {
     }
 }
 
-/// A ring that from here on does nothing but what this file asks of it. No filter of system calls sees what a ring does, such as opening a
-/// socket, in an engine that is sandboxed and in wrong hands.
+/// Limits a ring to the operations that this file requests. No filter of system calls sees the operations of a ring, such as opening a
+/// socket, so an intruder in a sandboxed engine could otherwise use them.
 fn limited(ring: io::Result<IoUring>) -> io::Result<IoUring> {
     let ring = ring?;
     let mut allowed = [opcode::Readv::CODE, opcode::PollAdd::CODE].map(Restriction::sqe_op);
@@ -95,7 +95,7 @@ pub(super) fn set_up() -> Result<IoUring, &'static str> {
     let mut own = plain.clone();
     let own = limited(own.setup_single_issuer().setup_defer_taskrun().setup_r_disabled().build(2 * DEPTH));
     let older = |_| limited(plain.clone().setup_r_disabled().build(2 * DEPTH));
-    // Before Linux 5.10, whose landlock confines no engine either.
+    // The oldest usable ring. Linux before 5.10 has no such limits, but no landlock that confines an engine either.
     let oldest = |_| plain.build(2 * DEPTH);
     let ring = own.or_else(older).or_else(oldest).map_err(|e| {
         decide(Err(Errno::from_io_error(&e).unwrap_or(Errno::IO))).err().unwrap_or("the system refused it")
@@ -186,7 +186,7 @@ impl Air {
     /// Begins a read, which goes to the kernel with the next wait.
     fn take_off(&mut self, job: Job) {
         let Job { reading, ticket } = job;
-        // The read is late, or (never) exceeds the places: its caller is answered.
+        // The read is late, or (never) exceeds the places: its caller has its answer already.
         let Some(Some(into)) = ticket.begin() else { return };
         let Some(number) = self.free.pop() else { return };
         let pads = reading.span().pads();
@@ -281,7 +281,7 @@ mod tests {
         assert_ne!(flags & rustix::fs::OFlags::CLOEXEC.bits(), 0, "{info}");
     }
 
-    /// An engine in wrong hands would open a socket so, which its filter of system calls does not see.
+    /// An intruder in the engine would try to open a socket by the ring, which the filter of system calls does not see.
     #[test]
     fn a_ring_opens_neither_sockets_nor_files() {
         let Ok(mut ring) = set_up() else { return };

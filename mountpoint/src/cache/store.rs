@@ -68,7 +68,7 @@ pub(super) struct Store {
     /// Operations that wait for the disk.
     pub(super) waits: Arc<Waits>,
     pub(super) scope: Arc<str>,
-    /// Later runs serve only versions that this run compared with the store's checksum.
+    /// Whether later runs may serve only versions that this run compared with the store's checksum.
     pub(super) needs_proof: bool,
     pub(super) proofs: Proofs,
     pub(super) files: OpenFiles,

@@ -41,7 +41,7 @@ pub(super) fn places(runtime_dir: Option<&Path>, of_users: &Path) -> Vec<SocketF
     places
 }
 
-/// Every mount of this user, or of all users for root. Files of a dead process are removed, unless its mount is still there.
+/// Every mount of this user, or of all users for root. Removes the files of a dead process, unless its mount still exists.
 pub(super) fn all(places: &[SocketFolder]) -> anyhow::Result<Vec<Found>> {
     let me = rustix::process::geteuid().as_raw();
     let entries: Vec<Entry> = places.iter().flat_map(telemetry::read_entries).collect();
@@ -96,8 +96,7 @@ pub(super) fn at(places: &[SocketFolder], dir: &Path) -> anyhow::Result<Found> {
 
 /// The path below the mount point of the mount that contains it.
 ///
-/// # Errors
-/// It is in no mount that is named so.
+/// # Errors The directory lies in no mount of that name.
 pub(super) fn below(found: &Found, dir: &Path) -> anyhow::Result<PathBuf> {
     let point = found.mount_point();
     let below = |path: PathBuf| path.strip_prefix(&point).ok().map(Path::to_owned);

@@ -65,7 +65,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Reports why the bucket does not answer as it should, as far as that can be known.
+    /// Reports why the bucket does not answer as it should, as far as requests can show.
     pub(super) async fn refused(&mut self, error: Error) {
         let region = match error.kind() {
             ErrorKind::WrongRegion(Some(right)) => Some(right.clone()),

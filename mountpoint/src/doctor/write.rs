@@ -344,7 +344,7 @@ impl Examination<'_> {
         fate(self.client.ask(&ProbeRequest { key: Some(key), headers: &headers, body, ..question }).await)
     }
 
-    /// Sends such a request, and looks at the result: an object of `size` bytes, if the store did as it says.
+    /// Sends a request of this kind, and examines the result: an object of `size` bytes, if the store did what it answered.
     async fn trap(
         &self,
         operation: &'static str,

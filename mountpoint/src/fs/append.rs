@@ -1,5 +1,5 @@
-//! Opens a stored file to append to it: looks at the object, and has the new upload write an object first that is too small for a copy by
-//! the store.
+//! Opens a stored file to append to it: looks at the object. If the object is too small for a copy by the store, the new upload writes
+//! its bytes first.
 
 use super::file::OpenFlags;
 use super::{Error, FileSystem, Result};

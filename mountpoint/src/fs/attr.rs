@@ -68,7 +68,7 @@ pub struct Attr {
 pub struct Entry {
     /// The attributes of the file or directory.
     pub attr: Attr,
-    /// How long the kernel may use the name without looking it up again.
+    /// How long the kernel may use the name without another lookup.
     pub valid_for: Duration,
 }
 

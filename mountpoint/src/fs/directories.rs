@@ -1,4 +1,4 @@
-//! The attributes of directories, as the last HEAD of their markers told them. Nothing here makes a request.
+//! The attributes of directories, from the last HEADs of their markers. Nothing here makes a request.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -24,7 +24,7 @@ impl Directories {
         self.0.lock().get(&ino).map(|told| Arc::clone(&told.kept))
     }
 
-    /// Takes in attributes as they were at the moment `at`, unless later ones are known.
+    /// Takes in attributes of the moment `at`, unless later ones are known.
     pub(super) fn set(&self, ino: InodeNo, kept: Kept, at: Instant) {
         let mut known = self.0.lock();
         if known.get(&ino).is_none_or(|known| known.at <= at) {

@@ -28,7 +28,7 @@ struct State {
 enum Fate {
     Stored(ETag),
     NotStored(String),
-    /// The store may have the object: the store's answer was lost, or its bytes are not to be trusted.
+    /// The store may have the object: its answer was lost, or its bytes are doubtful.
     Unknown(String),
 }
 

@@ -102,7 +102,7 @@ pub fn unsynced() -> Error {
 }
 
 impl FileSystem {
-    /// Creates a file and opens it for writing. The bucket has nothing of the file before its close.
+    /// Creates a file and opens it for writing. The bucket has nothing of the file before the close.
     pub async fn create(
         &self,
         parent: InodeNo,
@@ -297,7 +297,7 @@ impl FileSystem {
                 return Err(Error::new(Errno::STALE, why));
             }
         };
-        // The kernel reads such a file without asking the engine, so the listing's word must be settled before.
+        // The kernel reads such a file without the engine, so the listing's marks must be verified first.
         let is_listed = is_listed && (passthrough.is_none() || !self.inodes.is_proven(ino, &id, size));
         let mut course = self.read_modes.begin(size, pid);
         // If the kernel knows too large a size, it may show zeros behind the end.

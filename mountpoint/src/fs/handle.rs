@@ -65,7 +65,7 @@ pub(super) struct Reading {
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) upload: Arc<Upload>,
-    /// The key that the object gets once it is stored: the upload had begun with the old key when the file was renamed.
+    /// The key that the object gets after it is stored: the upload had begun with the old key when the file was renamed.
     pub(super) moves: Mutex<Option<(ObjectKey, Replaces)>>,
     /// The outcome of that move.
     pub(super) moved: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
@@ -74,8 +74,8 @@ pub(super) struct Writer {
     /// Whether a program receives the outcome, or the log.
     pub(super) ending: Ending,
     pub(super) last: LastWriter,
-    /// The opener closed its last descriptor and the writing went on: a later close comes from another process, even if it has the same
-    /// number.
+    /// Whether the opener closed its last descriptor and the writing went on: then a later close comes from another process, even if that
+    /// process has the same number.
     pub(super) opener_left: AtomicBool,
 }
 
@@ -102,7 +102,7 @@ pub(super) struct LastWriter {
 }
 
 impl LastWriter {
-    /// The most threads that are remembered. Doubling it asks `/proc` less often where programs write by more threads.
+    /// Most threads that are kept. Doubling it reads `/proc` less often for programs that write by more threads.
     const KNOWN_MAX: usize = 64;
 
     pub(super) fn new(opened_by: (u32, u32)) -> Self {
@@ -160,10 +160,10 @@ pub(super) struct DirHandle {
 pub(super) struct HandleTable<T> {
     open: RwLock<HashMap<u64, Arc<T>>>,
     next: AtomicU64,
-    /// Numbers below this one are set aside in the journal, if the mount is to outlive this engine.
+    /// End of the numbers that the journal reserves, if the mount may outlive this engine.
     limit: AtomicU64,
     journal: Option<Arc<Journal>>,
-    /// Numbers below this one belong to engines that are gone.
+    /// End of the numbers that earlier engines gave out.
     lost_below: u64,
 }
 
@@ -256,10 +256,9 @@ impl Writer {
 }
 
 impl Reading {
-    /// Whether a read may be answered with the bytes that came (`short.rs`). `is_old` is the one of [`Short::allows`].
+    /// Whether a read may be answered with the received bytes (`short.rs`). `is_old`: the same as in [`Short::allows`].
     ///
-    /// # Errors
-    /// `STALE`: the read may not be answered. The kernel asks again for the bytes that a program waits for.
+    /// # Errors `STALE`: the read may not be answered. The kernel sends another read for bytes that a program waits for.
     pub(super) fn allows(&self, offset: u64, len: usize, is_old: impl FnOnce() -> bool) -> Result<()> {
         match self.short.get() {
             Some(short) if !short.allows(offset, len, is_old) => {

@@ -25,7 +25,7 @@ pub(super) const PASSTHROUGH_MIN: u64 = 1 << 20;
 /// that open nor others meanwhile may be refused again.
 const APART: Duration = Duration::from_secs(60);
 
-/// The most such objects that are remembered; beyond it the oldest is dropped.
+/// Most objects in this list. Beyond it the oldest is dropped.
 const APART_MAX: usize = 64;
 
 /// A transport's way to register files with the kernel.
@@ -81,7 +81,7 @@ pub(super) struct IoModes {
     /// The kernel refused a file once, and will refuse all others.
     refused: AtomicBool,
     open: Mutex<HashMap<InodeNo, Open>>,
-    /// Objects of which a handle needed another inode, and until when the engine reads them itself.
+    /// Objects for which a handle needed another inode, and the time until which the engine reads them itself.
     apart: Mutex<Vec<(ObjectKey, Instant)>>,
 }
 
@@ -152,7 +152,7 @@ impl IoModes {
         let found =
             self.wants(key, wish, now).then(whole).flatten().and_then(|whole| self.register(backings, whole));
         let mut open = self.open.lock();
-        // Another open may have been quicker; then `found` is given back, after the lock.
+        // Another open may have been quicker; then `found` is returned, after the lock.
         if let Some(entered) = self.join(&mut open, ino, key, wish, now) {
             return entered;
         }

@@ -41,7 +41,7 @@ pub struct Keeping {
 #[derive(Debug, Default)]
 struct Pending {
     wanted: Mutex<Wanted>,
-    /// The end of the file's upload, once the attributes that came too late for it are stored, too.
+    /// The end of the file's upload, after the attributes that came too late for the upload are stored, too.
     stored: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
 }
 
@@ -80,7 +80,7 @@ impl Keeping {
         Arc::clone(pending.entry(ino).or_default())
     }
 
-    /// Takes in that the inode table knows the file as stored. Another writing of the file may have begun.
+    /// Notes that the inode table shows the file as stored. Another writing of the file may have begun.
     pub(super) fn ended(&self, ino: InodeNo) {
         let mut pending = self.pending.lock();
         if pending.get(&ino).is_some_and(|pending| pending.is_settled()) {
@@ -178,8 +178,8 @@ impl FileSystem {
         }
     }
 
-    /// Asks the store for the attributes of these entries, side by side. Where it has none to give, the file shows those of the flags until
-    /// its next lookup.
+    /// Asks the store for the attributes of these entries, side by side. If the store has none, a file shows those of the flags until its
+    /// next lookup.
     pub(super) async fn learn_all(&self, directory: InodeNo, entries: &[DirEntry]) {
         let Some(keeping) = self.keeps() else { return };
         let files = entries.iter().filter(|entry| entry.stat.kind == Kind::File);
@@ -238,7 +238,7 @@ impl FileSystem {
         Ok(self.kept_of(ino).filter(|_| !self.inodes.is_local(ino)))
     }
 
-    /// Begins to collect the attributes of a file that is opened for writing: its upload carries those that are set before its last
+    /// Begins to collect the attributes of a file that is opened for writing: the upload carries those that programs set before its last
     /// request.
     pub(super) fn keep_with(&self, ino: InodeNo, before: Option<Arc<Kept>>, upload: &Upload) {
         let Some(keeping) = self.keeps() else { return };
@@ -260,8 +260,7 @@ impl FileSystem {
         });
     }
 
-    /// Stores the attributes that were set too late for the upload of a file that is stored now. Once: later changes are those of a stored
-    /// file.
+    /// Stores the attributes that programs set too late for the upload of a file. Later changes count as changes of a stored file.
     pub(super) async fn keep_rest(
         &self,
         ino: InodeNo,

@@ -125,8 +125,8 @@ impl Listed {
             // same as one past the page cache.
             return Err(Error::new(Errno::STALE, why()));
         }
-        // The notification comes first: a read behind the file's end fails, the kernel sends another, and the kernel believes its short
-        // answer only if the notification came before.
+        // The notification comes first. A read behind the file's end fails, the kernel sends another read, and the kernel believes the
+        // short answer to it only if the notification came before.
         if own_size != size {
             self.resized.tell(&self.inodes, ino);
         }

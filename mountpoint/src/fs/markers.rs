@@ -1,6 +1,6 @@
-//! Directories that the bucket has while nothing is in them, with `--directory-markers`: an object of the directory's name and a `/`. With
-//! `--keep-metadata` the marker keeps the attributes of its directory. The mount shows those of the last HEAD for as long as a directory's
-//! facts hold.
+//! Directories that the bucket has while they are empty, with `--directory-markers`: an object of the directory's name and a `/`. With
+//! `--keep-metadata` the marker keeps the attributes of its directory. The mount shows those of the last HEAD while the facts about the
+//! directory are valid.
 
 use rustix::io::Errno;
 

@@ -9,8 +9,8 @@ use super::{Attr, Attributes, Entry, Error, FileSystem, HandleNo, Maker, Result}
 use crate::inode::{DirEntry, ErrorKind, Found, InodeNo, TimeWish, Unlinked};
 use crate::sync::Mutex;
 
-/// Entries of a listing whose attributes are asked for at once, ahead of the kernel's requests. Doubling it helps a long listing on a
-/// distant store, and wastes requests where a program reads no further.
+/// Entries of a listing whose attributes the mount requests at once, ahead of the kernel's requests. Doubling it helps a long listing on
+/// a distant store, and wastes requests if a program reads no further.
 const AHEAD: usize = 512;
 /// The changes that a setattr asks for.
 #[derive(Clone, Copy, Debug, Default)]
@@ -133,7 +133,7 @@ impl FileSystem {
         }
         let attr = self.getattr(ino).await?;
         let local = self.inodes.is_local(ino);
-        // By path, any program may ask. The program gets the error, and the writer goes on.
+        // Any program may truncate by path. The program gets the error, and the writer goes on.
         let is_set = match (wish.size, wish.handle) {
             (Some(size), Some(handle)) => self.set_size(handle, size)?,
             _ => false,
@@ -213,7 +213,7 @@ impl FileSystem {
             match self.inodes.unlink(parent, name, self.config.allow_delete).await {
                 Ok(Unlinked::Gone) => return Ok(()),
                 Ok(Unlinked::Busy { writer }) => self.cancel_writer(HandleNo(writer)).await?,
-                // The name went with its writer.
+                // The name disappeared with its writer.
                 Err(error) if was_written && matches!(error.kind(), ErrorKind::NotFound) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }

@@ -55,12 +55,12 @@ impl OwnMount {
     }
 }
 
-/// Descriptors of one process that [`holds`] looks at; of a process with more, it does not know the answer. Doubling it doubles the longest
-/// time that a FUSE thread spends here.
+/// Most descriptors of one process that [`holds`] examines; for a process with more, the answer is unknown. Doubling it doubles the
+/// longest time that a FUSE thread spends here.
 const DESCRIPTORS_MAX: usize = 1024;
 
-/// Threads of one process that are looked at: mostly the first thread has the descriptors; only threads that have ended lack them. Doubling
-/// it doubles the longest time that a FUSE thread spends here.
+/// Most threads of one process that are examined: usually the first thread has the descriptors, and only ended threads lack them.
+/// Doubling it doubles the longest time that a FUSE thread spends here.
 const THREADS_MAX: usize = 64;
 
 /// FUSE names the calling *thread*; a file is opened by one thread and often closed by another of the same process.
@@ -116,7 +116,7 @@ pub(super) fn holds(tid: u32, mount: OwnMount, ino: InodeNo, which: Which) -> Op
     })
 }
 
-/// The answer of [`holds`] for a sandboxed engine, which its helper gives. `device`: major and minor number of the mount, `mount`: its own
+/// The answer of [`holds`] from the helper of a sandboxed engine. `device`: major and minor number of the mount, `mount`: the mount's own
 /// number.
 pub fn holds_for(tid: u32, device: (u32, u32), mount: Option<u32>, ino: u64, writing: bool) -> Option<bool> {
     let which = if writing { Which::Writing } else { Which::All };

@@ -16,7 +16,7 @@ use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 /// How files are opened for reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadMode {
-    /// Past the page cache for programs that gained nothing from it with earlier files.
+    /// Bypasses the page cache for programs that gained nothing from it with earlier files.
     Auto,
     /// Reads go through the page cache.
     #[default]
@@ -41,7 +41,7 @@ const PIECE_DIRECT: u32 = 64 << 10;
 const PASSES: u32 = 4;
 const PASSES_MAX: u32 = PASSES << 16;
 
-/// Files whose second reading is noticed. Doubling it notices files that lie further back, of which fewer pages are left.
+/// Files whose second reading the mount notices. Doubling it notices files that lie further back, of which fewer pages are left.
 const REMEMBERED: usize = 256;
 
 /// The most programs that are watched one by one; beyond it, all begin anew.

@@ -1,9 +1,9 @@
-//! Reads of a file that has fewer bytes than the kernel knows, from a listing of a store whose listings lie: which of them get an answer. Pure.
+//! Reads of a file that has fewer bytes than the kernel knows, because a store's listing lied: decides which of them get an answer. Pure.
 //!
-//! The kernel fills the rest of a short answer with zeros, and takes its end for the end of the file: but only the first one counts of
-//! those whose requests were under way at once. So only the read in which the file ends gets a short answer, and no read that was under way
-//! when the wrong size was found. All other reads behind the end fail. Where the kernel read ahead in vain, it asks again for a page once a
-//! program waits for it.
+//! The kernel fills the rest of a short answer with zeros, and takes its end for the end of the file. Among reads in flight at once, it
+//! believes only the first short answer. So only the read in which the file ends gets a short answer, and only if it was not in flight
+//! when the wrong size was found. All other reads behind the end fail. Where the kernel read ahead in vain, it requests a page again once
+//! a program waits for it.
 
 /// The end of such a file, for one handle that reads through the page cache.
 #[derive(Debug)]

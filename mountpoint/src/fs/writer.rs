@@ -85,7 +85,7 @@ impl FileSystem {
                 done(result.map_err(Error::from));
             }),
         );
-        // If the thread is killed, programs that share the descriptor write on behind these bytes, which are taken.
+        // If the thread is killed, programs that share the descriptor continue to write after these bytes, which count as written.
         if waits {
             self.inodes.written(open.ino, writer.upload.length());
         }
@@ -341,7 +341,7 @@ impl FileSystem {
             Released::Staged => return self.release_staged(handle).await,
             Released::Read(ino) => return self.reader_left_stage(ino).await,
         };
-        // Others (a new open, the end of the mount) find the handle until it is settled; then it is removed.
+        // Other operations (a new open, the end of the mount) find the handle until its outcome is settled; then it is removed.
         let Some(open) = self.files.find(handle) else { return };
         let Mode::Write(writer) = &open.mode else { return };
         match decision {
@@ -454,7 +454,7 @@ impl FileSystem {
     }
 }
 
-/// Whether everything that waits for the outcome of a writer knows it.
+/// Whether every party that waits for a writer's outcome knows it.
 fn is_settled(writer: &Writer) -> bool {
     matches!(writer.upload.stage(), Stage::Stored { settled: true } | Stage::Failed { settled: true })
 }

@@ -29,7 +29,7 @@ impl FileSystem {
         })
     }
 
-    /// The value of an extended attribute, if memory has the answer. Before each write the kernel asks for an attribute that no file has.
+    /// The value of an extended attribute, if memory has the answer. Before each write the kernel requests an attribute that no file has.
     pub fn try_getxattr(&self, ino: InodeNo, name: &OsStr) -> Option<Result<Vec<u8>>> {
         let keeping = match self.attributes() {
             Ok(keeping) => keeping,

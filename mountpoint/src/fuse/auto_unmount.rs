@@ -1,8 +1,8 @@
 //! `--auto-unmount`: a small process that unmounts when the engine is gone, however it ended.
 //!
-//! That process is this program once more, started with a hidden flag. It waits for the end of a pipe from the engine. `fusermount3` has an
-//! option of that name, but it does not help a user without `--allow-other`: `fusermount3` checks the mount as root before it unmounts, the
-//! kernel refuses root that look, and the dead mount stays.
+//! That process is this program once more, started with a hidden flag. It waits for the end of a pipe from the engine. `fusermount3` has
+//! an option of that name, which does not help a user without `--allow-other`: `fusermount3` checks the mount as root before it unmounts,
+//! the kernel refuses root that look, and the dead mount stays.
 
 use std::ffi::OsString;
 use std::io;
@@ -84,9 +84,9 @@ impl Watcher {
         Ok(())
     }
 
-    /// The path that unmounts what is left of the mount. A later mount at the same path has another device, and stays. If a directory above
-    /// the mount was renamed, the mount has another path. At another path the mount counts only if it is dead: a mount that was made after
-    /// ours was unmounted may have got the same number.
+    /// The path that unmounts the rest of the mount. A later mount at the same path has another device, and stays. If a directory above
+    /// the mount was renamed, the mount has another path. There the mount counts only if it is dead: a mount that was made after ours was
+    /// unmounted may have got the same number.
     fn left(&self, table: &[u8], is_dead: impl Fn(&Path) -> bool) -> Option<PathBuf> {
         match standing(table, &self.dir, self.device, true) {
             Standing::Top(point) => Some(point).filter(|point| *point == self.dir || is_dead(point)),

@@ -54,22 +54,22 @@ impl fmt::Display for Capability {
     }
 }
 
-/// Asked for only if the mount opens files past the page cache for reading (`--read-mode auto` or `direct`). Other mounts go without: a
-/// file that is being written bypasses the page cache too, and a program that maps it would end by SIGBUS instead of getting ENODEV.
+/// Requested only if the mount opens files past the page cache for reading (`--read-mode auto` or `direct`). Other mounts go without: a
+/// file with a writer bypasses the page cache too, and a program that maps it would end by SIGBUS instead of getting ENODEV.
 pub(super) const MAPPED_DIRECT: Capability =
     Capability::new(36, "DIRECT_IO_ALLOW_MMAP", "mmap of a file that is read past the page cache");
 
-/// Asked for only if the mount has a disk cache whose files the kernel may read by itself. The mount then counts as one more level of
+/// Requested only if the mount has a disk cache whose files the kernel may read by itself. The mount then counts as one more level of
 /// stacked file systems: one overlayfs may lie on it, but not two.
 const PASSTHROUGH: Capability =
     Capability::new(37, "PASSTHROUGH", "the kernel reads whole files of the disk cache by itself, for root");
 
-/// Asked for only by the transport of that name, once it has its rings: after the answer to INIT, the kernel holds requests back until it
+/// Requested only by the transport of that name, once it has its rings: after the answer to INIT, the kernel holds requests back until it
 /// knows the rings.
 const OVER_IO_URING: Capability =
     Capability::new(41, "OVER_IO_URING", "requests and answers through memory shared with the kernel");
 
-/// Capabilities that INIT asks for only if the mount can use them.
+/// Capabilities that INIT requests only if the mount can use them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Besides {
     /// Files that are read past the page cache can be mapped.

@@ -1,5 +1,4 @@
-//! A connection that is served: calls the operation of each request, by whichever transport it came, and sends the answer back the same
-//! way.
+//! A FUSE connection: calls the operation of each request, on whichever transport it came, and sends the answer back the same way.
 //!
 //! Never here: the threads that bring requests. Those are above, in `serve.rs` and `ring/`, and nothing here makes them wait.
 
@@ -27,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::outlive::Journal;
 use crate::sync::Arc;
 
-/// Interval at which a request is looked at again whose thread got a signal.
+/// Interval between looks at a request whose thread got a signal.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// A connection that is served.
@@ -61,7 +60,7 @@ struct Reply<O> {
 }
 
 impl<O> Reply<O> {
-    /// Takes the request off the list of pending ones; false if an interrupt has ended it.
+    /// Takes the request off the list of pending ones; false if an interrupt has ended the request.
     fn take(&mut self) -> bool {
         self.open = false;
         let wanted = self.channel.pending.end(self.unique);
@@ -167,7 +166,7 @@ impl<O> Channel<O> {
         self.inboxes.len()
     }
 
-    /// Ends the queues of a ring when the connection is over: the kernel may have no entry by which to tell them.
+    /// Ends the queues of a ring when the connection is over: the kernel may have no entry left for the news.
     pub(super) fn end_queues(&self) {
         self.inboxes.iter().for_each(|inbox| inbox.close());
     }
@@ -458,8 +457,8 @@ impl<O: Operations> Channel<O> {
         refuses
     }
 
-    /// Handles a signal to a waiting thread. Only a signal that ends the thread ends its request: see `caller.rs`. The kernel tells of it
-    /// once, so this looks again until the thread or the request is over.
+    /// Handles a signal to a waiting thread. Only a signal that ends the thread ends its request: see `caller.rs`. The kernel reports the
+    /// signal once, so this task looks again until the thread or the request is over.
     fn interrupt(self: &Arc<Self>, unique: u64, target: u64) {
         match self.pending.interrupt(target, is_dying) {
             Interrupted::Now(waiter) => self.end_interrupted(target, &waiter),
@@ -530,7 +529,7 @@ fn entry<O: Operations>(reply: Reply<O>) -> impl FnOnce(Result<crate::fs::Entry>
     }
 }
 
-/// Sends an extended attribute, or the list of their names: or only its length, if the caller offers no room.
+/// Sends an extended attribute, or the list of their names: only the length, if the caller offers no room.
 fn attribute<O: Operations>(reply: Reply<O>, size: u32) -> impl FnOnce(Result<Vec<u8>>) + Send + 'static {
     move |result| match result {
         Ok(value) if size == 0 => {

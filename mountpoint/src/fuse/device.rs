@@ -169,7 +169,7 @@ pub(super) fn after_failed_read(error: Errno) -> AfterFailedRead {
     match error {
         // NOENT: the request was interrupted before we took it.
         Errno::INTR | Errno::AGAIN | Errno::NOENT => AfterFailedRead::Again,
-        // CONNABORTED: the unmount came just when we took a request, mostly the release of the last file.
+        // CONNABORTED: the unmount came while the engine took a request, usually the release of the last file.
         Errno::NODEV | Errno::CONNABORTED => AfterFailedRead::Unmounted,
         _ => AfterFailedRead::Broken,
     }

@@ -56,7 +56,7 @@ pub(super) fn device_behind(fuse: &OwnedFd) -> Option<DeviceNo> {
 /// The place of the mount in a table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// This path leads to the mount.
+    /// Path that leads to the mount.
     Top(PathBuf),
     /// This path leads to a later mount.
     Covered(PathBuf),

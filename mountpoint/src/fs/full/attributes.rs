@@ -11,8 +11,8 @@ use crate::fs::{Attr, Attributes, Error, FileSystem, Maker, Result, SetAttr};
 use crate::inode::{InodeNo, TimeWish};
 use crate::sync::Mutex;
 
-/// Inodes whose attributes are remembered; beyond this number all are forgotten, and files show the mount's own modes and times again.
-/// Doubling it takes twice the memory, about 100 bytes for each inode.
+/// Most inodes whose attributes are kept. Beyond it all are dropped, and files show the mount's own modes and times again. Doubling it
+/// takes twice the memory, about 100 bytes for each inode.
 const REMEMBERED_MAX: usize = 500_000;
 
 /// The attributes that programs set.

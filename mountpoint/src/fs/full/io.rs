@@ -166,7 +166,7 @@ impl FileSystem {
     pub(in crate::fs) fn take_back_staged(&self, ino: InodeNo, staged: &Staged) {
         let is_alone = self.full.as_ref().is_some_and(|full| full.users(ino) == 1);
         if is_alone && !staged.is_in_bucket() && !staged.was_closed() && staged.size() == 0 {
-            // The caller is gone: no program can hear of an error.
+            // The caller is gone: no program can get an error.
             if let Err(error) = staged.unlinked() {
                 tracing::debug!(%error, "a file that was made and not opened could not be noted as removed");
             }

@@ -128,7 +128,7 @@ impl Full {
 }
 
 impl FileSystem {
-    /// Programs may write files at any place, by way of this stage. Files that an earlier mount left there have their names from now on.
+    /// Enables writes at any place, by way of this stage. Files that an earlier mount left there have their names from now on.
     #[must_use]
     pub fn in_full(self, area: Area) -> Self {
         let full = Full::new(area);
@@ -235,7 +235,7 @@ impl FileSystem {
         self.store_staged_while(ino, staged, turn, &|| true).await
     }
 
-    /// Stores a staged file as [`FileSystem::store_staged`] does, and gives up once `is_wanted` says no.
+    /// Stores a staged file as [`FileSystem::store_staged`] does, and gives up once `is_wanted` returns false.
     async fn store_staged_while(
         &self,
         ino: InodeNo,

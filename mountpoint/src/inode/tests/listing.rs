@@ -189,7 +189,7 @@ async fn a_remembered_entry_is_a_lookup() {
         bench.table.forget(entry.ino, 2);
     }
     assert_eq!(bench.table.len(), 1);
-    // An open's own lookup must ask S3, and this was not one.
+    // A listing does not replace the open's own lookup: the open must ask S3.
     let a = bench.list(ROOT).await.remove(0);
     bench.table.remember(ROOT, &a);
     assert!(bench.table.try_open_read(a.ino).is_none());
