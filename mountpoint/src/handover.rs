@@ -1,9 +1,9 @@
 //! Hands a supervised mount to the program that is installed now, and takes it back if that program does not serve.
 //!
-//! The engine asks the new program whether it could go on (`--check-journal`). Once no file is being written, the engine's process executes
-//! its own program again as a guard, with the device and the journal. The guard starts the new program, waits for its word, names it to the
-//! service manager as the main process, and ends. Without that word it ends the new program, and its process executes the engine of before
-//! again.
+//! The engine asks the new program whether it could continue the mount (`--check-journal`). Once no file is being written, the engine's
+//! process executes its own program again as a guard, with the device and the journal. The guard starts the new program, waits for its
+//! word, names it to the service manager as the main process, and ends. Without that word it ends the new program, and its process
+//! executes the engine of before again.
 //!
 //! Locks, sockets and threads of the engine end at its exec, so that two engines never have them at once.
 
@@ -27,7 +27,7 @@ use crate::daemon::{self, ServiceManager};
 const FLAG: &str = "--hand-over";
 /// The hidden flag by which a program says whether it could go on with the journal on its standard input.
 const CHECK: &str = "--check-journal";
-/// The descriptors that were handed over: `fuse=N:journal=N`. They win over LISTEN_FDS, which names those of an earlier engine.
+/// The descriptors that were handed over: `fuse=N:journal=N`. They precede LISTEN_FDS, which names the descriptors of an earlier engine.
 pub const KEPT_ENV: &str = "MOUNT_S3_KEPT";
 /// The descriptor on which the guard hears the word `ready`.
 pub const READY_ENV: &str = "MOUNT_S3_READY";
@@ -41,7 +41,7 @@ const LISTEN: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 const READY_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of the new program's complaint that are read.
 const COMPLAINT_MAX: u64 = 4 << 10;
-/// Interval at which a process is looked at that should end.
+/// Interval between looks at a process that should end.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// The program that is to go on, and the command line of this one.
@@ -153,7 +153,7 @@ impl Guard {
     pub fn run(&self, manager: Option<&ServiceManager>) -> anyhow::Result<()> {
         let (error, name) = match self.start() {
             Ok(child) => {
-                // The new program goes on by itself, whatever the manager answers.
+                // The new program continues by itself, whatever the manager answers.
                 if let Some(manager) = manager
                     && let Err(error) = manager.follow(child.id())
                 {

@@ -122,7 +122,8 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
         daemon::detach()?;
     }
     let guard = config::guard_s_ready_file()?;
-    // It follows the first process of its unit; in the background that is another one. Before a sandbox, which lets no socket be opened.
+    // The manager follows the first process of its unit, and the background has another one. This comes before the sandbox, which lets no
+    // socket be opened.
     let manager = std::env::var_os(daemon::NOTIFY_ENV).filter(|_| !in_background);
     let manager = manager.and_then(|socket| ServiceManager::at(&socket));
     let mounted = start(args);

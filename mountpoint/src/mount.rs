@@ -100,12 +100,11 @@ pub struct Connected {
     runtime: tokio::runtime::Runtime,
 }
 
-/// Asks the store whether the bucket is there, opens the cache, and joins the rooms. Nothing is mounted yet.
+/// Asks the store whether the bucket exists, opens the cache, and joins the rooms. Nothing is mounted yet.
 ///
-/// `collect` has the allocator give back the memory that the calling thread freed.
+/// `collect` makes the allocator return the memory that the calling thread freed.
 ///
-/// # Errors
-/// One line that says what could not be reached, found or read, and what to look at.
+/// # Errors One line that says what could not be reached, found or read, and what to look at.
 pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let rounds = Arc::new(AtomicU64::new(0));
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
@@ -289,9 +288,8 @@ fn are_on_one_disk(one: &Path, other: &Path) -> bool {
 /// The threads of the network, and one that may wait for disks. That thread stays: a runtime without one panics, and loses the work, when
 /// the system has no thread left for us. Further threads join it while more work waits at once, and stay, too.
 ///
-/// # Errors
-/// The system has no threads for them and for `others`. tokio would panic, or wait for ever for a thread that is not there; so they are
-/// tried before.
+/// # Errors The system has no threads for these and for `others`. tokio would panic, or wait for ever for a missing thread, so this
+/// function tries the threads first.
 fn runtime(
     rounds: Arc<AtomicU64>,
     collect: fn(),
@@ -428,8 +426,7 @@ impl Mounted {
 
     /// Serves until the unmount, then completes closed files and gives up those still being written.
     ///
-    /// # Errors
-    /// The FUSE device failed otherwise than by an unmount; it is unmounted then.
+    /// # Errors The FUSE device failed otherwise than by an unmount; the mount is unmounted then.
     pub fn wait(self) -> anyhow::Result<()> {
         let (farewell, unmounter) = (self.farewell(), self.unmounter());
         let served = self.session.wait().context("serving /dev/fuse");
@@ -499,7 +496,8 @@ pub struct Farewell {
 }
 
 impl Farewell {
-    /// Completes closed files and gives up those still being written, as [`FileSystem::end`] does. Not for a thread of the runtime.
+    /// Completes closed files and gives up those still being written, as [`FileSystem::end`] does. Do not call this on a thread of the
+    /// runtime.
     pub fn say(&self, how: MountEnd) {
         self.runtime.block_on(self.fs.end(GOODBYE_WITHIN, how));
     }

@@ -1,5 +1,5 @@
-//! The process that a file of the state directory belongs to, and whether it lives. A living process holds a lock on its file. The file
-//! also names the process, for file systems without locks, or with locks of one machine alone.
+//! The process to which a file of the state directory belongs, and whether that process lives. A living process holds a lock on its file.
+//! The file also names the process, for file systems without locks, or with locks of one machine alone.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -91,7 +91,8 @@ impl Locked {
         Ok(Self(file))
     }
 
-    /// Takes the file that a dead process left; `None` if the process lives, another mount has taken the file, or it is not a file of ours.
+    /// Takes the file that a dead process left; `None` if the process lives, another mount has taken the file, or the content is not
+    /// ours.
     pub(crate) fn take(path: &Path) -> Option<Self> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let file = OpenOptions::new().read(true).append(true).custom_flags(flags as i32).open(path).ok()?;
@@ -123,7 +124,8 @@ impl Deref for Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // Unlocked here, not by the last close: a child of this process has the file open, too, until it executes its program.
+        // This call unlocks the file, since its last close may come late: a child of this process has the file open, too, until the child
+        // executes its program.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }

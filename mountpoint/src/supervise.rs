@@ -96,11 +96,10 @@ impl Supervisor {
     }
 }
 
-/// Whether the system has this many threads for us at once: they are started, and end. This is for a library that panics, or waits for
-/// ever, without them.
+/// Whether the system has this many threads for the engine at once: starts them and lets them end. Libraries panic, or wait for ever, if
+/// they get none.
 ///
-/// # Errors
-/// The system has no such number; the error says which limits to look at.
+/// # Errors The system refuses this number; the error names the limits to examine.
 pub fn try_threads(count: usize, clock: &Clock) -> std::io::Result<()> {
     let (hold, held) = crossbeam::channel::bounded::<()>(0);
     let start = |_| {

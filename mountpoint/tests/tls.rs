@@ -70,8 +70,8 @@ impl Store {
         store
     }
 
-    /// A server that proves its bucket, and hands each other request to `answer` with its number, after it has read the head alone. The
-    /// connection serves on if `answer` gives it back.
+    /// A server that proves its bucket, and passes each other request to `answer` with its number, after reading the head alone. The
+    /// connection serves further requests if `answer` returns it.
     fn scripted(answer: impl Fn(usize, &str, Stream) -> Option<Stream> + Send + Sync + 'static) -> Self {
         let certificates = Certificates::of(&["127.0.0.1"]);
         let (tls, answer) = (certificates.server(), Arc::new(answer));

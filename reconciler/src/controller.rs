@@ -64,7 +64,7 @@ pub type Again = Result<Option<Duration>, Left>;
 pub struct Left {
     /// The failed effect or the change.
     pub why: String,
-    /// The facts had changed since the plan was made, which is usual: the next plan uses the new ones.
+    /// Whether the facts changed after the plan was made, which is usual: the next plan uses the new ones.
     pub conflict: bool,
     /// The API server asked not to be called again within this time.
     pub rest: Option<Duration>,
@@ -275,11 +275,10 @@ async fn reconcile(
     (group, again)
 }
 
-/// Plans and applies. If a Mountpoint Pod can't be made (a quota, a webhook), it plans again without that pod: other workloads do not wait
-/// for it. The loop ends when a plan repeats an effect.
+/// Plans and applies. If a Mountpoint Pod can't be made (a quota, a webhook), it plans again without that pod: other workloads do not
+/// wait for it. The loop ends when a plan repeats an effect.
 ///
-/// # Errors
-/// The reason why the plan was left, or the Mountpoint Pod that could not be made.
+/// # Errors The reason why the plan was left, or the pod that could not be made.
 pub async fn carry_out(applier: &Applier, leadership: &Leadership, mut facts: Facts) -> Again {
     outdated::note(&applier.config, &mut facts);
     let (mut done, mut refused) = (Vec::new(), None);

@@ -81,7 +81,8 @@ impl Phase {
 pub struct Wants {
     /// The properties that it must share with others of one Mountpoint Pod.
     pub key: ShareKey,
-    /// The UID of the PersistentVolume: one that was made again under the same name may name another bucket. `None` for an inline volume.
+    /// The UID of the PersistentVolume: a volume that was made again under the same name may have another bucket. `None` for an inline
+    /// volume.
     pub volume_uid: Option<String>,
     /// The volume's attributes about its Mountpoint Pods, or why they can't be read.
     pub settings: Result<Settings, String>,
@@ -102,7 +103,7 @@ pub struct MountpointPod {
     pub runs: bool,
     /// The number of restarts of that container.
     pub restarts: u32,
-    /// The number of restarts when the pod was asked to unmount; `None` if it was not noted.
+    /// The number of restarts when the pod was asked to unmount; `None` if no number was noted.
     pub restarts_when_marked: Option<u32>,
     /// The deletion of the pod has begun.
     pub deleting: bool,
@@ -124,7 +125,7 @@ pub struct MountpointPod {
     pub volume_uid: Option<String>,
     /// The time at which the pod was made.
     pub created: Timestamp,
-    /// The digest of the specification that it was made with; `None` if the pod does not name it.
+    /// The digest of the specification from which the pod was made; `None` if the pod does not name it.
     pub spec: Option<String>,
     /// The pod never began, and would be made with another specification now.
     pub outdated: bool,

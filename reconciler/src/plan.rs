@@ -109,7 +109,7 @@ pub enum Effect {
     Tell(Notice),
 }
 
-/// An object as it was seen: the effect fails if the object was replaced or changed since.
+/// An object as the plan saw it: the effect fails if the object was replaced or changed since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The object's name.
@@ -373,7 +373,7 @@ impl<'a> Planner<'a> {
         if let Some(own) = own(false).or_else(|| own(true)) {
             found = vec![found[own]];
         } else if key.identity.is_some() {
-            // It is not known any more whose identity the pod has.
+            // The pod's identity is unknown by now.
             return None;
         }
         match found[..] {

@@ -77,16 +77,16 @@ pub struct PodConfig {
 /// When a node pulls an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullPolicy {
-    /// Each start pulls it.
+    /// The node pulls the image at each start.
     Always,
-    /// A node that lacks it pulls it.
+    /// The node pulls the image if it lacks it.
     IfNotPresent,
-    /// Nothing pulls it: something else brings it.
+    /// The node never pulls the image: something else brings it.
     Never,
 }
 
 impl PullPolicy {
-    /// The policy as Kubernetes writes it.
+    /// The policy in Kubernetes's spelling.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -416,7 +416,7 @@ fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
 }
 
 /// The engine's memory for data, in MiB: the rest of the limit beside its code and tables, and beside a cache in memory. `None` without a
-/// limit, or if the rest is less than an engine needs: the engine then chooses, and logs that.
+/// limit, or if the rest is less than an engine needs: then the engine chooses the size, and logs it.
 fn memory_target(resources: &ResourceRequirements, cache: Option<&Cache>) -> Option<u64> {
     let limit = Amount::parse(&resources.limits.as_ref()?.get("memory")?.0)?.bytes();
     let in_memory = cache.filter(|cache| cache.place == Place::Memory).map_or(0, |cache| cache.size.bytes());

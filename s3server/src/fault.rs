@@ -37,7 +37,7 @@ pub struct Fault {
     /// Lets this many matching requests pass first.
     #[serde(default)]
     pub skip: u64,
-    /// Then strikes this many matching requests; all later ones when absent.
+    /// Number of matching requests that the fault then strikes; all later ones if absent.
     #[serde(default)]
     pub times: Option<u64>,
     /// The effect on a matching request.

@@ -137,14 +137,13 @@ pub(super) fn fusermount(dir: &Path, clock: &Clock) -> io::Result<ExitStatus> {
     }
 }
 
-/// The path whose unmount unmounts our mount of `device` on `dir`. `None`: the mount is not there any more. If the table can't be read, the
-/// mount is assumed to be there.
+/// The path whose unmount unmounts our mount of `device` on `dir`. `None`: the mount is gone. If the table can't be read, the mount is
+/// assumed to exist.
 ///
-/// Once the kernel has taken the file system down, another file system may get its number, at any path. So the mount is looked for at other
-/// paths than `dir` only while it `is_connected`.
+/// Once the kernel has taken the file system down, another file system may get its number, at any path. So the mount is looked for at
+/// other paths than `dir` only while it `is_connected`.
 ///
-/// # Errors
-/// Another mount covers ours.
+/// # Errors Another mount covers ours.
 pub(super) fn topmost(
     dir: &Path,
     device: Option<DeviceNo>,

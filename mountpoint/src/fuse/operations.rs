@@ -19,7 +19,8 @@ pub trait Operations: Clone + Send + Sync + 'static {
     /// The number that the kernel gave the file system. Called before the first request, where it is known.
     fn mounted_as(&self, _device: DeviceNo) {}
 
-    /// Takes the way to register files that the kernel reads by itself. Called before the first request, by transports that have it.
+    /// Hands over the way to register files that the kernel reads by itself. Called before the first request, by transports that have
+    /// that way.
     fn allow_passthrough(&self, _backings: Backings) {}
 
     /// Takes the way to make the kernel ask for the attributes of a file again, and whether it learns from a short answer to a read where a

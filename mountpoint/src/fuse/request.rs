@@ -175,7 +175,7 @@ impl Operation<'_> {
         !matches!(self, Self::Forget { .. } | Self::BatchForget { .. } | Self::Interrupt { .. })
     }
 
-    /// Whether the request needs no permission of its own: it ends something, or works on an open file.
+    /// Whether the request needs no permission of its own, because it ends something, or works on an open file.
     pub(super) fn follows_an_open(&self) -> bool {
         matches!(
             self,

@@ -51,7 +51,7 @@ impl RequestBuffer {
 }
 
 impl Large {
-    /// Whether to give the room for large requests back. A thread can't do so while it waits for its next request, so the first small
+    /// Whether to give the room for large requests back. A thread that waits for its next request can't do so, so the first small
     /// requests after the last large one do it.
     fn lets_go(&mut self, len: usize, now: impl FnOnce() -> Instant) -> bool {
         if len > LARGE {

@@ -113,14 +113,14 @@ pub(super) fn greet<O: Operations>(
     }
 }
 
-/// The only user besides root whose requests are served; `None` if all users' are.
+/// The only user besides root whose requests are served; `None` if all users' requests are.
 fn only(options: &MountOptions) -> Option<u32> {
     let owner = || rustix::process::getuid().as_raw();
     (options.allow_root && !options.allow_other).then(owner)
 }
 
-/// Goes on with the connection of an earlier engine: the kernel sends again the requests that the earlier engine took and did not answer.
-/// Nothing may be read from the device before.
+/// Continues the connection of an earlier engine: the kernel sends again the requests that the earlier engine took and did not answer.
+/// Nothing may read from the device before.
 pub(super) fn go_on<O: Operations>(
     device: FuseDevice,
     ops: O,
@@ -138,7 +138,7 @@ pub(super) fn go_on<O: Operations>(
     }
     let greets = match journal.agreed().greeting {
         Greeting::Before => true,
-        // An INIT without an answer comes at once.
+        // An INIT without an answer comes again at once.
         Greeting::Answering => device.comes_within(INIT_WITHIN),
         Greeting::Done | Greeting::Ended => false,
     };

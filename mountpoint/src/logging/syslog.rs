@@ -35,7 +35,7 @@ pub(super) struct Syslog {
     open: Mutex<Option<Open>>,
 }
 
-/// One socket for all the time: a sandboxed engine can't open another.
+/// The socket of a syslog, for the life of the process: a sandboxed engine can't open another.
 #[derive(Debug)]
 struct Open {
     socket: UnixDatagram,

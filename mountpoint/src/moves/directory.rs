@@ -78,8 +78,8 @@ impl Mover {
     /// Deletes the sources of a directory's copies, each only if it is still the copied version. Returns the sources that another client
     /// has replaced, which stay.
     ///
-    /// # Errors
-    /// `Remote`: the store does not delete; nothing was deleted, and the copies are taken back. `Partial`: some are deleted.
+    /// # Errors `Remote`: the store does not delete; nothing was deleted, and the call removes the copies. `Partial`: some sources are
+    /// deleted.
     pub async fn delete_directory(&self, copied: CopiedDirectory) -> Result<Vec<ObjectKey>> {
         let CopiedDirectory { copies, mark, note } = copied;
         let Some((first, others)) = copies.split_first() else {
@@ -223,7 +223,7 @@ impl Mover {
         (done, failed)
     }
 
-    /// Copies one object. `None`: its source is gone meanwhile.
+    /// Copies one object. `None`: another client removed its source meanwhile.
     pub(super) async fn copy_item(&self, item: &Item, note: Option<&Arc<Note>>) -> Result<Option<Copied>> {
         let whole = || async {
             match self.copy_noted(&item.source.key, &item.to, &item.replaces, note).await {
@@ -269,7 +269,8 @@ impl Mover {
         }
     }
 
-    /// Proves the copies by a listing of the new name. The pages of the listing are asked for side by side, since their bounds are known.
+    /// Proves the copies by a listing of the new name. The call requests the pages of the listing side by side, since their bounds are
+    /// known.
     async fn proven_below(&self, to: &ObjectKey, mut copies: Vec<Copied>) -> Result<Vec<Copied>> {
         copies.sort_unstable_by(|one, other| one.id.key.as_str().cmp(other.id.key.as_str()));
         let chunks = copies.chunks(PAGE.into()).filter_map(<[Copied]>::last);

@@ -92,7 +92,7 @@ pub struct Copied {
 pub enum Source {
     /// The source is gone.
     Deleted,
-    /// Another client has stored another version since, which stays.
+    /// Another client has stored a newer version since, which stays.
     Replaced,
 }
 

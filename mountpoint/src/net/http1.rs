@@ -433,7 +433,7 @@ fn framing(method: &Method, response: &http::Response<()>) -> Result<Framing, Br
     })
 }
 
-/// Whether the connection serves on after this answer. After an answer with both kinds of length it does not.
+/// Whether the connection serves further requests after this answer. After an answer with both kinds of length the connection ends.
 fn keeps(response: &http::Response<()>) -> bool {
     let headers = response.headers();
     let said = |what: &str| words(headers, &CONNECTION).any(|w| w.eq_ignore_ascii_case(what));

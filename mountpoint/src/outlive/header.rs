@@ -132,7 +132,7 @@ pub(super) fn decode_again(page: &[u8]) -> Again {
     body.chunks_exact(20).filter_map(entry).collect()
 }
 
-/// Encodes the identity. `None` if it does not fit, which no real bucket, prefix and URL exceed.
+/// Encodes the identity. `None` if the identity has no room there, which no real bucket, prefix and URL exceed.
 pub(super) fn encode_identity(identity: &Identity) -> Option<Vec<u8>> {
     let mut body = identity.mounted_us.to_le_bytes().to_vec();
     body.push(identity.path_style.into());

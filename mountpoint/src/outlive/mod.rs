@@ -32,7 +32,7 @@ const BLOCK: u64 = 65_536;
 /// The number of repetitions after which a request is answered EIO, so that it can't kill every engine.
 const AGAIN_REFUSED: u32 = 3;
 
-/// How long a repeated request is remembered. Doubling it also catches requests that kill an engine more slowly.
+/// How long a repeated request counts. Doubling it also catches requests that kill an engine more slowly.
 const AGAIN_WITHIN: Duration = Duration::from_secs(60);
 
 /// Bit of a request's number: the kernel has sent it before.
@@ -137,10 +137,9 @@ impl Journal {
         Ok((Self { table, shared, identity, state: Mutex::new(state) }, restored))
     }
 
-    /// The identity of a journal that another engine has in use. Nothing is locked.
+    /// The identity of a journal that another engine uses. Locks nothing.
     ///
-    /// # Errors
-    /// This program could not go on with the journal.
+    /// # Errors This program could not continue with the journal.
     pub fn examine(shared: &OwnedFd) -> Result<Identity, Refused> {
         let page = table::examine(shared)?;
         header::decode_identity(&page).ok_or(Refused::Damaged("bucket and prefix"))
@@ -192,7 +191,7 @@ impl Journal {
         raised
     }
 
-    /// Writes a record, in place of an earlier one of the same number. Call it before the kernel learns the number.
+    /// Writes a record, in place of an earlier one of the same number. Call this before the kernel learns the number.
     pub fn record(&self, record: &Record) {
         self.table.record(record);
     }

@@ -238,8 +238,8 @@ impl Shared {
     /// Drops unread bytes: those of idle handles; and, while a request waits for memory that it is entitled to, the longest unread bytes
     /// first, until no request waits. Writers at their limit get the memory of handles that are not read at present.
     ///
-    /// Returns whether there will be more to do although no file is read and no request waits: bytes are in memory or in flight, or a file
-    /// was read just now.
+    /// Returns whether more work will come although no file is read and no request waits: bytes are in memory or in flight, or a file was
+    /// read just now.
     fn tidy(&self) -> bool {
         let mut objects: Vec<Arc<Object>> = self.objects.lock().values().filter_map(Weak::upgrade).collect();
         // The keys are cached: if each comparison read them anew, they would change meanwhile, and the sort would panic.

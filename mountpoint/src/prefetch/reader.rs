@@ -75,7 +75,7 @@ impl Reader {
 
     /// Reads up to `len` bytes at `offset`; fewer at the end of the object, none behind it.
     ///
-    /// `done` gets them: now if memory has them, else later on the thread that receives them. Never blocks.
+    /// Calls `done` with the bytes: now if memory has them, otherwise later on the thread that receives them. Never blocks.
     pub fn read<F>(&self, offset: u64, len: usize, done: F)
     where
         F: FnOnce(Result<Bytes, Error>) + Send + 'static,

@@ -1,7 +1,7 @@
 //! A store and its buckets, for a process that makes and deletes buckets. Enters: one configuration for all buckets, the name of one.
 //! Leaves: its operations, each with the retries and limits of every other request.
 //!
-//! Nothing here decides to make or to delete.
+//! The caller decides whether to make or to delete a bucket.
 
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -72,26 +72,24 @@ impl Bucket {
 
     // Each call is boxed: calls are rare, and a future that makes several in turn stays small.
 
-    /// Makes the bucket. `location`: the region to name in the request; `None` for stores without regions, and for the first region of AWS.
+    /// Makes the bucket. `location`: the region to name in the request; `None` for stores without regions, and for the first region of
+    /// AWS.
     ///
-    /// # Errors
-    /// `Denied`, `InvalidRequest` (the name, the location), and what every request may meet.
+    /// # Errors `Denied`, `InvalidRequest` (the name, the location), and the errors of every request.
     pub async fn create(&self, location: Option<&str>) -> Result<Created> {
         Box::pin(bucket::create(&self.wire, location)).await
     }
 
     /// Removes the bucket, if it is empty. A bucket that is gone already is a success.
     ///
-    /// # Errors
-    /// `Denied`, and what every request may meet.
+    /// # Errors `Denied`, and the errors of every request.
     pub async fn delete(&self) -> Result<Deleted> {
         Box::pin(bucket::delete(&self.wire)).await
     }
 
-    /// Succeeds if the bucket is there and we may list it.
+    /// Checks that the bucket exists and this user may list it.
     ///
-    /// # Errors
-    /// `NoSuchBucket`; `Denied`, also for a bucket of another account; `WrongRegion`; and what every request may meet.
+    /// # Errors `NoSuchBucket`; `Denied`, also for a bucket of another account; `WrongRegion`; and the errors of every request.
     pub async fn head(&self) -> Result<()> {
         Box::pin(bucket::head(&self.wire)).await
     }
@@ -128,11 +126,10 @@ impl Bucket {
         Box::pin(versions::list(&self.wire, prefix, after)).await
     }
 
-    /// Removes one version for good; without `version` it removes the object, whose bytes a versioned bucket keeps. A version that is gone
-    /// already is a success.
+    /// Removes one version for good; without `version` it removes the object, whose bytes a versioned bucket keeps. A version that is
+    /// gone already is a success.
     ///
-    /// # Errors
-    /// `Denied` (also a version under object lock), and what every request may meet.
+    /// # Errors `Denied` (also a version under object lock), and the errors of every request.
     pub async fn delete_object(&self, key: &ObjectKey, version: Option<&str>) -> Result<()> {
         match version {
             Some(version) => Box::pin(delete::delete_version(&self.wire, key, version)).await,

@@ -38,9 +38,9 @@ use crate::s3::{
 };
 use crate::sync::{Arc, Mutex};
 
-/// Attempts at the proof of the bucket, so that a dead endpoint is known within seconds ...
+/// Attempts at the proof of the bucket, so that a dead endpoint shows within seconds ...
 const PROOF_ATTEMPTS: u32 = 3;
-/// ... and their time, so that a silent endpoint is known before the command gives up its mount.
+/// ... and their time, so that a silent endpoint shows before the command gives up its mount.
 const PROOF_MAX: std::time::Duration = std::time::Duration::from_secs(26);
 /// The longest time that a source of the region may take.
 const REGION_MAX: std::time::Duration = std::time::Duration::from_secs(3);
@@ -52,21 +52,20 @@ pub struct S3Client {
 }
 
 impl S3Client {
-    /// Finds region and credentials, and lists one key under the prefix to prove that the bucket is there and may be read. Must be called
-    /// within a tokio runtime.
+    /// Finds region and credentials, and lists one key under the prefix to prove that the bucket exists and this user may read it. Must
+    /// be called within a tokio runtime.
     ///
-    /// # Errors
-    /// `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
+    /// # Errors `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
     /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 26 s), `InvalidRequest` (the configuration).
     pub async fn connect(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
         let (client, proof) = Self::reach(config, clock, metrics).await?;
         proof.map(|()| client)
     }
 
-    /// Does the same for a caller that goes on if the bucket is not proven: returns the last client, and the result of the proof.
+    /// Connects as [`Self::connect`] does, for a caller that goes on if the bucket is not proven: returns the last client, and the result
+    /// of the proof.
     ///
-    /// # Errors
-    /// `InvalidRequest` (the configuration).
+    /// # Errors `InvalidRequest` (the configuration).
     pub async fn reach(
         mut config: Config,
         clock: Clock,
@@ -221,7 +220,7 @@ impl S3Client {
         Ok(stored)
     }
 
-    /// Notes that the store takes equal parts only, if its answer says so.
+    /// Notes that the store accepts equal parts only, if its answer says so.
     async fn learning<T>(&self, completed: impl Future<Output = Result<T>>) -> Result<T> {
         completed.await.inspect_err(|error| {
             if error.wants_equal_parts() {

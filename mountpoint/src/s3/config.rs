@@ -95,15 +95,15 @@ pub struct Timeouts {
     pub idle: Duration,
     /// How long the addresses of a name are believed. Doubling it asks DNS half as often, and finds new ones later.
     pub resolve: Duration,
-    /// The least average rate of a body in bytes per second, alone or together with all bodies that share the line, so that a store that
-    /// trickles ends in an error. Doubling it finds a store that trickles sooner, and asks for a line that is twice as fast.
+    /// The least average rate of a body in bytes per second, alone or together with all bodies that share the line: a trickling store
+    /// ends in an error. Doubling it finds a trickling store sooner, and requires a line that is twice as fast.
     pub rate_min: u64,
 }
 
 impl Timeouts {
     /// The least silence of a store that ends an attempt.
     const SILENCE_MIN: Duration = Duration::from_secs(5);
-    /// The most silence of a store: one that answers later than CompleteMultipartUpload may is not at work.
+    /// The most silence of a store: later than the limit of CompleteMultipartUpload, the store is not at work.
     const SILENCE_MAX: Duration = Duration::from_secs(300);
 
     /// Sets `operation`, and `first_byte` so that a silent store is asked again before the time is up.

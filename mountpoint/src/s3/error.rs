@@ -21,7 +21,7 @@ pub enum ErrorKind {
     NoCredentials,
     /// The object is another version than the one that was asked for (412, or an answer with another ETag or size).
     Changed,
-    /// An object is there, and none may be replaced. From a copy, also: the version to be replaced is not there.
+    /// An object exists, and the request may replace none. From a copy, also: the version to replace does not exist.
     Exists,
     /// The object is in an archive tier and must be restored first.
     Archived,
@@ -39,7 +39,7 @@ pub enum ErrorKind {
     Corrupt,
     /// The answer makes no sense: broken XML, missing headers, a range that was not requested.
     BadAnswer,
-    /// The store does not encrypt as the user asked: the object is stored without it, or the upload was given up.
+    /// The store does not encrypt as the user asked: the object is stored unencrypted, or the upload was given up.
     NotEncrypted,
     /// The operation may or may not have happened.
     Unknown,
@@ -175,7 +175,7 @@ impl Error {
         self
     }
 
-    /// The error of a GET whose bytes have the checksum `ours` instead of the store's. `then` says what happens next.
+    /// The error of a GET whose bytes have the checksum `ours` instead of the store's. `then`: the next step, in words.
     pub(crate) fn corrupt(key: &ObjectKey, ours: Checksum, theirs: Checksum, then: &str) -> Self {
         let (name, ours, theirs) = (theirs.algorithm.name(), ours.to_base64(), theirs.to_base64());
         Self::new(ErrorKind::Corrupt, "GetObject").key(key).message(format!(
@@ -244,14 +244,14 @@ impl Error {
         self.0.operation == "CompleteMultipartUpload" && self.0.kind == ErrorKind::InvalidRequest && says
     }
 
-    /// Whether an object may be there all the same: a request that makes one was sent, and no answer tells its outcome. The kind alone
-    /// tells only about the last attempt.
+    /// Whether an object may exist all the same: a request that makes one was sent, and no answer showed its outcome. The kind alone
+    /// describes only the last attempt.
     pub fn may_have_stored(&self) -> bool {
         let makes_object = matches!(self.0.operation, "PutObject" | "CompleteMultipartUpload" | "CopyObject");
         makes_object && (self.0.unsettled || self.leaves_doubt())
     }
 
-    /// Whether the kind alone leaves open what became of the request.
+    /// Whether the kind alone leaves the outcome of the request open.
     fn leaves_doubt(&self) -> bool {
         matches!(
             self.0.kind,

@@ -17,7 +17,7 @@ const SAMPLES: usize = 64;
 const EVERY: u64 = 16;
 /// Index of the sample that sets the limit, in order of time: 19 of 20 are faster.
 const TELLING: usize = SAMPLES * 19 / 20;
-/// The factor by which a late answer exceeds that time. Doubling it halves the requests that are sent in vain where times spread widely.
+/// The factor by which a late answer exceeds that time. Doubling it halves the requests that are wasted where times spread widely.
 const TIMES: u32 = 2;
 /// The least limit: a busy machine adds this much, without any fault of the store.
 const LEAST: Duration = Duration::from_millis(50);
@@ -88,7 +88,7 @@ impl Hedge {
         self.or_never().await;
     }
 
-    /// The longest silence of a body that is not a stall, if enough is known of the store.
+    /// The longest silence of a body that is not a stall, if the engine knows enough of the store.
     pub(crate) fn body_patience(&self) -> Option<Duration> {
         self.0.lock().late.map(|late| (late * BODY_TIMES).max(BODY_LEAST))
     }

@@ -36,7 +36,7 @@ pub enum StoreKind {
 /// The fate of a condition on a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
-    /// The store keeps the condition; or refuses it with 501, which shows at the first request.
+    /// The store keeps the condition, or refuses it with 501, which shows at the first request.
     Kept,
     /// The store ignores the condition, or did in releases that are in use: the condition is sent, and a HEAD asks first.
     Ignored,

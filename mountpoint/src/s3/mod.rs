@@ -80,7 +80,7 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
         None
     }
 
-    /// The limits of parts, as far as they are known. Each new file asks for them.
+    /// The limits of parts, as far as the client knows them. Each new file asks for them.
     fn part_limits(&self) -> PartLimits {
         PartLimits::default()
     }
@@ -140,8 +140,9 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
         unsupported("GetObjectTagging")
     }
 
-    /// The store copies an object of at most 5 GiB by itself. `NotFound`, `Changed`: the source is gone, or another version. `Exists`: the
-    /// object under the new key may not be replaced. `Unknown`: the copy may be there, and the client has looked and could not tell.
+    /// Makes the store copy an object of at most 5 GiB by itself. `NotFound`, `Changed`: the source is gone, or another version.
+    /// `Exists`: the object under the new key may not be replaced. `Unknown`: the copy may exist, and the client has looked without a
+    /// result.
     fn copy_object<'a>(&'a self, _request: &'a CopyObject) -> BoxFuture<'a, Result<Stored>> {
         unsupported("CopyObject")
     }
@@ -224,7 +225,7 @@ pub struct GetFirst {
 pub enum Begin {
     /// The bytes from this offset on.
     At(u64),
-    /// The last bytes of the object, whose size is not known.
+    /// The last bytes of the object, whose size is unknown.
     Tail,
 }
 

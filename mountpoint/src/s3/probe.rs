@@ -222,19 +222,17 @@ impl S3Client {
         Ok(Bucket { pool: Arc::clone(&self.wire.pool), wire })
     }
 
-    /// Sends PutObject with If-None-Match, whatever is known of the store.
+    /// Sends PutObject with If-None-Match, whatever the engine knows of the store.
     ///
-    /// # Errors
-    /// `Exists`: the store keeps the condition; `Unsupported`: it refuses it. And what every request may meet.
+    /// # Errors `Exists`: the store keeps the condition; `Unsupported`: the store refuses it. And the errors of every request.
     pub async fn put_if_absent(&self, request: &PutObject) -> Result<Stored> {
         let object = NewObject { replaces: Replaces::Nothing, ..request.object.clone() };
         put::put_object(&self.wire, &PutObject { object, ..request.clone() }, true).await
     }
 
-    /// Sends CompleteMultipartUpload with If-None-Match, whatever is known of the store.
+    /// Sends CompleteMultipartUpload with If-None-Match, whatever the engine knows of the store.
     ///
-    /// # Errors
-    /// The same as [`Self::put_if_absent`].
+    /// # Errors The same as [`Self::put_if_absent`].
     pub async fn complete_if_absent(&self, request: &CompleteUpload) -> Result<Stored> {
         complete::complete(
             &self.wire,

@@ -11,8 +11,8 @@ use crate::sync::Mutex;
 const SCALE: Duration = Duration::from_millis(200);
 /// The longest wait of ours. If a store names a time, that time counts.
 const CAP: Duration = Duration::from_secs(5);
-/// Attempts at bytes that are refused as damaged: after three refusals they are damaged on this machine, and sending them again does not
-/// help.
+/// Most attempts at bytes that the store refuses as damaged: after three refusals the damage is on this machine, and another attempt does
+/// not help.
 const CORRUPT_ATTEMPTS: u32 = 3;
 
 /// Whether this kind of failure passes by itself.
@@ -22,7 +22,7 @@ pub(crate) fn is_transient(kind: &ErrorKind) -> bool {
         | ErrorKind::Timeout
         | ErrorKind::Network
         | ErrorKind::ServerError
-        // The bytes were damaged on their way: they are moved again.
+        // The bytes were damaged on their way: the next attempt moves them again.
         | ErrorKind::Corrupt => true,
         ErrorKind::NotFound
         | ErrorKind::NoSuchBucket
@@ -57,7 +57,7 @@ fn backoff(attempts: u32, random: f64, retry_after: Option<Duration>) -> Duratio
     retry_after.unwrap_or_default().saturating_add(ceiling.mul_f64(random.clamp(0.0, 1.0)))
 }
 
-/// A failed attempt, as far as it decides when the next one is due.
+/// A failed attempt, as far as it decides the time of the next one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Miss<'a> {
     pub(crate) kind: &'a ErrorKind,
@@ -85,8 +85,8 @@ pub(crate) struct Patience {
     lost: Option<Instant>,
 }
 
-/// The time that is kept for the answer to the last attempt; a quarter of shorter limits. Doubling it notices slower stores that come back
-/// late, and shortens the outages that fail nothing by as much.
+/// The time reserved for the answer to the last attempt; a quarter of shorter limits. Doubling it notices slower stores that come back
+/// late, and shortens by as much the outages that programs outlast.
 const RESERVE: Duration = Duration::from_secs(5);
 
 impl Patience {
@@ -135,7 +135,7 @@ impl Patience {
         }
     }
 
-    /// Takes in a failed attempt: returns the wait before the next one; `None`: it was the last.
+    /// Notes a failed attempt. Returns the wait before the next one; `None`: this was the last.
     pub(crate) fn missed(&mut self, miss: &Miss<'_>, random: f64) -> Option<Duration> {
         let lost = match self.lost {
             Some(lost) => lost + miss.queued,
@@ -155,8 +155,8 @@ impl Patience {
         }
     }
 
-    /// Takes in that an attempt was left after a silence of `quiet`, for another one that does not count as a try. Returns whether there is
-    /// time for that.
+    /// Notes that an attempt was left after a silence of `quiet`, for another one that does not count as a try. Returns whether there is
+    /// time for the other one.
     pub(crate) fn silent(&mut self, now: Instant, quiet: Duration) -> bool {
         self.lost.get_or_insert_with(|| now.checked_sub(quiet).unwrap_or(now));
         !self.left(now).is_zero()

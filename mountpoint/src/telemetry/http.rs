@@ -34,7 +34,7 @@ const CONNECTIONS_MAX: usize = 16;
 const REQUEST_WITHIN: Duration = Duration::from_secs(60);
 /// The request to hand the mount over to another program.
 pub const UPGRADE: &str = "/upgrade";
-/// The request to store what is pending.
+/// The request to store pending files.
 pub const SYNC: &str = "/sync";
 const TEXT: &str = "text/plain; charset=utf-8";
 /// The pause after a failed accept, mostly for lack of descriptors.

@@ -54,7 +54,7 @@ impl Rates {
         metrics.work.keep_house(clock, |_| self.sample(metrics, clock.now())).await;
     }
 
-    /// Takes a sample. Of a time without moved bytes only the end counts, and after a rest only later samples.
+    /// Takes a sample. A time without moved bytes counts only by its end, and after a rest only later samples count.
     fn sample(&self, metrics: &Metrics, at: Instant) -> Next {
         let sample = Sample::take(metrics);
         let mut samples = self.0.lock();

@@ -173,7 +173,7 @@ impl FaultPlan {
         (self, Gate(barrier))
     }
 
-    /// Counts a call that matches the plan, and says whether the plan strikes it.
+    /// Counts a call that matches the plan. Returns whether the plan strikes it.
     pub(super) fn strikes(&mut self, op: Op, key: &str) -> bool {
         if self.op != op || self.key.as_ref().is_some_and(|part| !key.contains(part)) {
             return false;

@@ -304,7 +304,7 @@ impl ObjectClient for MemoryClient {
         let most = room.limit() as u64;
         let range = match request.begin {
             Begin::At(start) => start..start + most,
-            // The log has the highest offsets for bytes whose place the store alone knows.
+            // The log shows the highest offsets for bytes whose place only the store knows.
             Begin::Tail => u64::MAX - most..u64::MAX,
         };
         let first = Call { range: Some(range), ..call(Op::GetObject, key.as_str()) };

@@ -124,7 +124,7 @@ impl Store {
         Ok(Stored { etag, checksum: request.checksum.map(Checksum::to_base64), modified: None })
     }
 
-    /// Stores an object at a key, whatever was there before.
+    /// Stores an object at a key, in place of an earlier one.
     pub(super) fn insert(&mut self, key: ObjectKey, bytes: Bytes, suffix: &str, now: SystemTime) -> ETag {
         let etag = self.next_etag(suffix);
         // Each version has a second of its own, however fast tests are.

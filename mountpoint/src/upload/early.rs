@@ -1,6 +1,6 @@
-//! Bytes that a program writes beyond the end of a file: they are kept until the bytes between come, or until the file is closed, when
-//! missing bytes become zeros. Programs write so if their threads write pieces of one file side by side (DuckDB's COPY), or if they leave
-//! holes.
+//! Bytes that a program writes beyond the end of a file. The upload keeps them until the bytes between come, or until the file is closed,
+//! when missing bytes become zeros. Programs write this way if their threads write pieces of one file side by side (DuckDB's COPY), or if
+//! they leave holes.
 
 use std::collections::BTreeMap;
 

@@ -45,7 +45,7 @@ pub enum Error {
         "the file was stored by fsync, or by a close of the process that opened it, and takes no more bytes: open it anew"
     )]
     Finished,
-    /// A program asked for a smaller size and was refused, and the file did not reach a size that fits since: it is not the file that the
+    /// A program requested a smaller size and was refused, and the file did not reach a fitting size since: its content is not what the
     /// program meant.
     #[error(
         "truncate to another size was refused, and the file did not get that size by writing: not stored"

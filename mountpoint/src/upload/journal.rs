@@ -23,8 +23,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 const FOLDER: &str = "uploads";
 /// The ending of an entry's name.
 const ENDING: &str = "json";
-/// Uploads of dead processes that are locked at once, each by an open file; further ones are read when these are aborted. Doubling it
-/// leaves fewer uploads to other mounts that start meanwhile.
+/// Most uploads of dead processes that are locked at once, each by an open file; further ones are read after these are aborted. Doubling
+/// it leaves fewer uploads to other mounts that start meanwhile.
 const LEFT_MAX: usize = 512;
 /// Bytes of an entry that are read: a key has 1024 at most, six times as many when each is escaped.
 const ENTRY_MAX: u64 = 64 << 10;
@@ -36,7 +36,7 @@ const TORN_AFTER: Duration = Duration::from_secs(60);
 pub struct Config {
     /// The state directory. It is made if it is not there.
     pub dir: PathBuf,
-    /// The user named the directory: a warning says if it can't be used. Otherwise it is a default, and the log line is information.
+    /// Whether the user named the directory: then an unusable directory causes a warning, otherwise a line of information.
     pub asked: bool,
     /// URL of the store; empty for AWS.
     pub endpoint: String,
@@ -129,7 +129,7 @@ impl Journal {
         };
         let text = serde_json::to_string(&record)?;
         match self.write(&text, &create) {
-            // Another mount was looking for entries of dead processes, and at this one before it was locked. The next name will do.
+            // Another mount was looking for entries of dead processes, and found this one before it was locked. The next name will do.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.write(&text, &create),
             written => written,
         }

@@ -164,7 +164,7 @@ impl Memory {
         loop {
             let sent = self.sent.load(SeqCst);
             let patience = async {
-                // This point is reached after `turn`: other writers now see this one wait.
+                // Other writers see from here on that this one waits, because `turn` has passed.
                 self.spiller.notify_one();
                 self.clock.sleep(self.wait_max).await;
             };

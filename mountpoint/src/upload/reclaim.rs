@@ -8,7 +8,7 @@ use crate::sync::Arc;
 /// The space that a full disk is asked to give up at once. Doubling it asks half as often, and takes more from the other user of the disk than a part
 /// may need.
 const EACH: u64 = 64 << 20;
-/// How often one write asks for space: freed space may be taken before the write uses it.
+/// Most times that one write asks for space: freed space may be taken before the write uses it.
 pub(super) const ASKED_MAX: u32 = 4;
 
 /// Asks the other user of the spill directory's disk to free space.

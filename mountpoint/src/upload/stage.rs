@@ -19,7 +19,7 @@ pub enum Stage {
         /// The last descriptor is gone.
         released: bool,
     },
-    /// The request that makes the object visible is on its way: only the store's answer decides.
+    /// The request that makes the object visible is in flight: only the store's answer decides.
     Committing {
         /// The last descriptor is gone.
         released: bool,

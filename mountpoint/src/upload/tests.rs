@@ -2,7 +2,7 @@
 
 use tokio::sync::oneshot;
 
-/// The requests that a client over a [`MemoryClient`] passes on to it.
+/// Passes a client's requests on to a [`MemoryClient`].
 macro_rules! passed_on {
     () => {
         fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {

@@ -139,13 +139,13 @@ impl Upload {
         self.object.lock().key.clone()
     }
 
-    /// Sets the last word about the object's properties: the function runs just before a request carries them, and learns whether that
+    /// Sets the function that completes the object's properties. It runs just before a request carries them, and learns whether that
     /// request has all bytes of the file. Call it before the first write.
     pub fn described_by(&self, describe: impl Fn(&mut Properties, bool) + Send + Sync + 'static) {
         let _ = self.describe.set(Box::new(describe));
     }
 
-    /// The object as a request carries it now.
+    /// The object as a request would carry it now.
     pub(super) fn to_be(&self, is_whole: bool) -> NewObject {
         let mut object = self.object.lock().clone();
         if let Some(describe) = self.describe.get() {
@@ -154,8 +154,9 @@ impl Upload {
         object
     }
 
-    /// Runs `rename` while bytes are taken, so that no outcome is known before it ends. `rename` learns whether the key can still change;
-    /// if so, it returns the new key and the version that the new key may replace. `None`: the file takes no more bytes.
+    /// Runs `rename` while the file accepts bytes, so that no outcome is known before the rename ends. `rename` learns whether the key
+    /// can still change; if so, it returns the new key and the version that the new key may replace. `None`: the file accepts no more
+    /// bytes.
     pub fn rename(&self, rename: impl FnOnce(bool) -> Option<(ObjectKey, Replaces)>) -> Option<()> {
         let state = self.state.lock();
         if !matches!(state.stage, Stage::Open { .. }) {
@@ -170,12 +171,12 @@ impl Upload {
         Some(())
     }
 
-    /// Takes the bytes at `offset`, which must be where the write before ended, or a little beyond: see `early.rs`. They are copied before
-    /// this returns; `done` is called at once, or later when there is room again: a writer that waits for `done` is slowed to the pace of
-    /// the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk. True: the write waits.
+    /// Takes the bytes at `offset`, which must be where the write before ended, or a little beyond: see `early.rs`. The call copies the
+    /// bytes before it returns. It calls `done` at once, or later when there is room again: a writer that waits for `done` is slowed to
+    /// the pace of the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk. True: the write
+    /// waits.
     ///
-    /// # Errors
-    /// To `done`: any [`Error`]. Each gives the upload up, and later calls get it again; `Finished` alone changes nothing.
+    /// # Errors To `done`: any [`Error`]. Each gives the upload up, and later calls get it again; `Finished` alone changes nothing.
     pub fn write(self: &Arc<Self>, offset: u64, data: &[u8], done: WriteDone) -> bool {
         let mut state = self.state.lock();
         let was_closed = state.stage.is_still_closed();
@@ -244,8 +245,8 @@ impl Upload {
         permit.map(Some).ok_or(out_of_order)
     }
 
-    /// Adds bytes at the end of the file. `None`: the bytes wait, and `done` with them. `permit`: their permission to wait, if they have
-    /// one.
+    /// Adds bytes at the end of the file. `None`: the bytes wait, and `done` with them. `permit`: the bytes' permission to wait, if they
+    /// have one.
     fn take(
         self: &Arc<Self>,
         state: &mut State,
@@ -350,11 +351,10 @@ impl Upload {
         self.behind.as_ref().map_or(0, |behind| behind.meta.size)
     }
 
-    /// Sets the size, for a program. A larger size is a promise: bytes that are not written before the end become zeros. A smaller size
-    /// than is written can't be: the file will not be stored, unless a later size fits.
+    /// Sets the size, for a program. A larger size is a promise: bytes that are not written before the end become zeros. A size below the
+    /// written bytes is impossible: the file will not be stored, unless a later size fits.
     ///
-    /// # Errors
-    /// `Unmeant`: shorter; `TooLarge`; `Finished`: it takes no more bytes.
+    /// # Errors `Unmeant`: shorter; `TooLarge`; `Finished`: the file accepts no more bytes.
     pub fn set_size(&self, size: u64) -> Result<(), Error> {
         let mut state = self.state.lock();
         if !matches!(state.stage, Stage::Open { .. }) {
@@ -497,7 +497,7 @@ impl State {
         decision
     }
 
-    /// Ends the upload: no byte is taken or sent from here on. `None` if it had ended before, or if it is too late.
+    /// Ends the upload: from here on it takes and sends no byte. `None` if the upload had ended before, or is too late to stop.
     pub(super) fn fail(&mut self, error: Error) -> Option<Remains> {
         self.fail_by(Event::Fail, error)
     }

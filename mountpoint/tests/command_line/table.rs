@@ -197,7 +197,7 @@ fn every_option_of_aws_is_known() {
     assert!(end(command(home.path()).arg("--cache-block-size")).stderr.contains("unexpected argument"));
 }
 
-/// An address on which nobody listens.
+/// An address without a listener.
 const NOBODY: &str = "127.0.0.1:1";
 
 /// `mount-s3 test-bucket DIR` with one try at an endpoint where nobody listens: an error that names it says that everything else was

@@ -345,7 +345,7 @@ impl Store {
         self.sizes().into_iter().map(|(key, _)| key).collect()
     }
 
-    /// All keys, in order, with the size of each object, as of one moment while objects are replaced.
+    /// All keys, in order, with the sizes of their objects, as of one moment while objects are replaced.
     pub(crate) fn sizes(&self) -> Vec<(String, u64)> {
         let mut request = ListObjects { max_keys: 1000, ..ListObjects::default() };
         let mut keys = Vec::new();

@@ -202,7 +202,7 @@ fn an_interrupted_close_returns_and_the_log_names_the_objects_fate() {
         assert!(lines(&mount, case.key).is_empty(), "it ended with the store, not before: {}", mount.log());
     }
 
-    // A program that closes nothing: it is killed with the file open, and the kernel closes the file.
+    // A program that closes nothing: a signal kills it with the file open, and the kernel closes the file.
     let left_open = "stored/left-open";
     store.faults().add(hold(put, left_open));
     let mut command = program(&["sh", "-c", "exec cat >\"$0\""], &mount.path(left_open));

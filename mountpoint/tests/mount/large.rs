@@ -103,7 +103,7 @@ fn a_store_of_few_parts_is_learned_from_its_first_refusal() {
     assert_eq!(hash_file(&mount.path("second"), MIB).unwrap(), (LEN, written));
 }
 
-/// 1 GiB changed in ten places by `--mode full`: the store copies what stays. The object is a hole, and takes no disk.
+/// 1 GiB changed in ten places by `--mode full`: the store copies the rest. The object is a hole, and takes no disk.
 #[test]
 fn a_gibibyte_changed_in_ten_places_costs_few_requests_and_bytes() {
     const LEN: u64 = 1 << 30;

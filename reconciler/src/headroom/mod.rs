@@ -93,7 +93,7 @@ pub fn plan(facts: &Facts) -> (Vec<Step>, bool) {
                 waits = true;
                 reserve(workload, &own, &mut steps);
             }
-            // In the other case its Mountpoint Pods are on their way.
+            // Otherwise the workload's Mountpoint Pods are about to start.
         } else if own.is_empty() {
             if workload.labelled && !workload.deleting {
                 let (at, version) = at();

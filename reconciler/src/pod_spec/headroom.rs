@@ -18,7 +18,7 @@ use super::{PodConfig, PullPolicy, Settings, pull_secrets};
 pub struct HeadroomConfig {
     /// An image that waits.
     pub image: String,
-    /// When it is pulled; `None` for the cluster's default.
+    /// The policy for pulling the image; `None` for the cluster's default.
     pub pull_policy: Option<PullPolicy>,
     /// Labels of headroom pods, beside ours and never in their place.
     pub labels: BTreeMap<String, String>,

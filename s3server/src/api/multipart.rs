@@ -441,7 +441,7 @@ fn wanted_part(part: CompletedPart) -> S3Result<Wanted> {
     })
 }
 
-/// Whether the object's checksum is computed over its bytes: always for CRC64NVME, never for SHA, else on request.
+/// Whether the object's checksum covers its bytes: always for CRC64NVME, never for SHA, otherwise on request.
 fn full_object(algorithm: Option<Algorithm>, kind: Option<&str>) -> S3Result<bool> {
     let Some(algorithm) = algorithm else {
         return Ok(false);

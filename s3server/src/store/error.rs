@@ -35,7 +35,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Makes an error of the disk that says what was tried.
+    /// Makes an error of the disk that names the attempted operation.
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }

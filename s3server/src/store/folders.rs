@@ -178,7 +178,7 @@ impl Folders {
         gone.iter().for_each(|f| self.forget(f, index));
     }
 
-    /// Forgets a folder that is gone, with all that was in it.
+    /// Forgets a folder that is gone, with all its entries.
     fn forget(&mut self, folder: &str, index: &mut Index) {
         self.forget_folders(folder);
         let range = folder.as_bytes().to_vec().into_boxed_slice()..;

@@ -41,7 +41,7 @@ mod layout {
 
 /// Commands that wait for the next call of the kernel; more are sent at once.
 const COMMANDS: u32 = 64;
-/// How long the kernel may take to say whether it would take an entry. A working kernel answers at once.
+/// Longest wait for the kernel's answer whether it would take an entry. A working kernel answers at once.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
 /// Names the bell among the entries, which are numbered.
 const BELL: u64 = u64::MAX;
@@ -95,8 +95,8 @@ pub(super) struct Entries {
     ring: IoUring<squeue::Entry128>,
     queue: u16,
     shape: Shape,
-    /// Headers and slices, then payloads. Never unmapped: the kernel keeps the addresses. No slice covers all of the memory, only entries
-    /// that are ours.
+    /// Headers and slices, then payloads. The memory is never unmapped, because the kernel keeps the addresses. No slice covers all of
+    /// the memory, only entries that the engine owns.
     memory: ManuallyDrop<Scratch>,
     /// The owner of each entry: true if it is ours.
     ours: Vec<bool>,
@@ -121,8 +121,8 @@ struct Slice {
     len: usize,
 }
 
-/// Has a ring do nothing from here on but what this file asks of it. No filter of system calls sees what a ring does, such as opening a socket,
-/// in an engine that is sandboxed and in wrong hands.
+/// Limits a ring to the operations that this file requests. No filter of system calls sees the operations of a ring, such as opening a
+/// socket, so an intruder in a sandboxed engine could otherwise use them.
 fn limit(ring: &IoUring<squeue::Entry128>) -> io::Result<()> {
     let mut allowed = [
         Restriction::sqe_op(opcode::UringCmd80::CODE),
@@ -209,12 +209,11 @@ impl Entries {
         self.ours.contains(&false)
     }
 
-    /// Whether this kernel would take entries of this mount, asked with a ring of its own before the kernel is greeted: later, FUSE would
-    /// not notice a refusal by another part of the kernel (a security module, a seccomp profile), and would wait for rings for ever. On a
-    /// thread that ends soon: the kernel gives it one more thread.
+    /// Whether this kernel would take entries of this mount. The question goes by a separate ring, before the kernel is greeted: later,
+    /// FUSE would not notice a refusal by another part of the kernel (a security module, a seccomp profile), and would wait for rings for
+    /// ever. Call this on a thread that ends soon, because the kernel gives that thread one more.
     ///
-    /// # Errors
-    /// The errors of io_uring, or the kernel's reason to refuse.
+    /// # Errors The errors of io_uring, or the kernel's reason to refuse.
     pub(super) fn probe(device: BorrowedFd<'_>) -> io::Result<()> {
         let mut entries = Self::new(0, Shape { entries: 1, payload: 0 })?;
         entries.use_device(device)?;
@@ -250,7 +249,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Offers an entry that the kernel has to refuse, so that it goes on by `/dev/fuse`. False if that is not sure.
+    /// Offers an entry that the kernel has to refuse, so that the kernel goes on by `/dev/fuse`. False if the refusal is not certain.
     pub(super) fn refuse(&mut self) -> bool {
         let memory = [const { Slice { at: std::ptr::null_mut(), len: 0 } }; 2];
         let offered = self.offer(0, memory);
@@ -303,7 +302,7 @@ impl Entries {
         unsafe { self.ring.submission().push(&command) }.map_err(|_| io::Error::from(Errno::BUSY))
     }
 
-    /// Sends all waiting commands. If the kernel has no memory for them, tries again until it has.
+    /// Sends all waiting commands. While the kernel has no memory for them, tries again.
     fn send_all(&mut self) -> io::Result<()> {
         self.enter(false, None)?;
         while self.has_commands() {

@@ -127,7 +127,7 @@ impl<O: Operations> Rings<O> {
             let thread = thread.map_err(|error| format!("no thread: {error}"))?;
             Ok(Prepared { thread, inbox, go, reports })
         };
-        // Threads that were started end when their sender is dropped.
+        // Started threads end when their sender is dropped.
         let queues = (0..queues).map(start).collect::<Result<Vec<_>, String>>()?;
         for queue in &queues {
             queue.reports.recv().map_err(|_| PANICKED)?.map_err(|refusal| refusal.why)?;
@@ -152,7 +152,7 @@ impl<O: Operations> Rings<O> {
         let report =
             |queue: &Prepared<O>| queue.reports.recv().unwrap_or_else(|_| Err(Refusal::new(PANICKED)));
         let refusals = self.queues.iter().map(report).filter_map(Result::err);
-        // One refusal that the kernel knows is enough.
+        // One refusal that the kernel has seen is enough.
         let refused = refusals.reduce(|one, other| if other.is_known { other } else { one });
         if refused.is_some() {
             self.queues.iter().for_each(|queue| queue.inbox.close());

@@ -147,7 +147,7 @@ impl Lanes {
         LaneSlot { lanes: Arc::clone(self), lane, in_lane: in_lane.ok(), _in_all: in_all.ok() }
     }
 
-    /// Takes in a new connection: its bytes count from now on.
+    /// Counts the bytes of a new connection from now on.
     pub(crate) fn opened(&self, moved: &Moved) {
         let mut link = self.link.lock();
         link.count();

@@ -16,8 +16,8 @@ use crate::sync::Arc;
 /// look makes the wait longer by one such step at most. Doubling it finds silence an eighth sooner, for twice the wakes of a long transfer.
 const LOOKS: u32 = 4;
 
-/// Looks now and then whether bytes still move, including those that the kernel holds. It costs nothing per byte: the timer compares counts
-/// when it fires.
+/// Looks now and then whether bytes still move, including those that the kernel holds. The watch costs nothing per byte: the timer
+/// compares counts when it fires.
 pub(crate) struct Watch {
     clock: Clock,
     moved: Moved,
@@ -113,7 +113,7 @@ impl Watch {
         }
     }
 
-    /// Ready when the wait is over. Call it when there is nothing to do but wait.
+    /// Ready when the wait is over. Call this when there is nothing to do but wait.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {
         loop {
             if let Some(timer) = &mut self.timer

@@ -26,7 +26,7 @@ impl Received {
         self.range.is_empty()
     }
 
-    /// The bytes that came and were not given back.
+    /// The bytes that came and were not returned yet.
     pub(super) fn filled(&mut self) -> &mut [u8] {
         &mut self.bytes[self.range.clone()]
     }
@@ -56,8 +56,8 @@ impl Received {
     }
 }
 
-/// Content from rustls for which the reader had no room: the rest of a record, or content that came before a write. It is never more than
-/// [`Received`] holds, because no byte is received while content is left here.
+/// Content from rustls for which the reader had no room: the rest of a record, or content that came before a write. The content never
+/// exceeds the size of [`Received`], because the connection receives no byte while content is left here.
 #[derive(Default)]
 pub(super) struct Kept {
     bytes: Vec<u8>,

@@ -46,7 +46,7 @@ pub(super) enum Progress {
     Over,
 }
 
-/// The reason for which no more bytes can be read; a reader may ask for it again.
+/// The reason why no more bytes can be read. A reader may repeat the question.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
     Rustls(rustls::Error),
@@ -318,7 +318,7 @@ impl From<EncryptError> for Refusal {
     }
 }
 
-/// Lets `write` write behind the waiting bytes, first with this much room, then with as much as it asks for. Returns the number of bytes
+/// Lets `write` append to the waiting bytes, first with this much room, then with as much as `write` needs. Returns the number of bytes
 /// written.
 fn append<E: Into<Refusal>>(
     to_send: &mut ToSend,

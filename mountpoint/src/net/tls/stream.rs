@@ -24,7 +24,7 @@ pub(in crate::net) struct TlsStream<S> {
     agreed: Agreed,
     /// The client announced that it sends no more.
     is_closed: bool,
-    /// The reason for which no more bytes can be read.
+    /// The reason why no more bytes can be read.
     failure: Option<Failure>,
 }
 

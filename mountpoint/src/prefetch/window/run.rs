@@ -209,7 +209,7 @@ impl Run {
         self.direction == other.direction && self.direction.turned(range.clone()).end == self.begun
     }
 
-    /// Takes in the reads of another run, which were the first reads of this one.
+    /// Adds the reads of another run, which were the first reads of this one.
     pub(super) fn takes_in(&mut self, first: &Self) {
         self.begun = self.begun.min(first.begun);
         self.held.start = self.held.start.min(first.held.start);

@@ -49,7 +49,7 @@ impl Stride {
         if self.reads < ENOUGH {
             return Vec::new();
         }
-        // One of the fetched ranges was read.
+        // The program read one of the fetched ranges.
         self.ahead = self.ahead.saturating_sub(1);
         let wanted = 1_u64 << (self.reads - ENOUGH).min(AHEAD_MAX.ilog2());
         if self.ahead * 2 > wanted {

@@ -58,7 +58,7 @@ fn program(profiles: &ProfileSet) -> Option<&str> {
     profiles.get("credential_process").filter(|_| is_first)
 }
 
-/// Parses the output. An error repeats nothing of it, since it may have a secret.
+/// Parses the output. An error repeats nothing from the output, which may contain a secret.
 fn credentials(text: &str) -> io::Result<Credentials> {
     let wrong = |what: &str| io::Error::other(format!("the credential_process printed {what}"));
     let printed: Printed = serde_json::from_str(text).map_err(|_| wrong("no credentials in JSON"))?;

@@ -240,7 +240,7 @@ impl Skew {
         theirs.unwrap_or(ours).clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + SIGNABLE)
     }
 
-    /// Learns that the store's clock says `theirs` when ours says `ours`.
+    /// Learns that the store's clock shows `theirs` when the engine's shows `ours`.
     pub(crate) fn learn(&self, ours: SystemTime, theirs: SystemTime) {
         let (is_behind, by) = match theirs.duration_since(ours) {
             Ok(ahead) => (false, ahead),
@@ -250,7 +250,8 @@ impl Skew {
         *learned = Learned { is_behind, by, times: learned.times + 1 };
     }
 
-    /// The number of times that the skew was learned: a request signed before the last time may have been refused for its date.
+    /// The number of times that the skew was learned: the store may have refused a request for its date if it was signed before the last
+    /// time.
     pub(crate) fn times_learned(&self) -> u64 {
         self.0.lock().times
     }

@@ -1,6 +1,6 @@
 //! Answers of services that hand out credentials, made readable for the SDK, which refuses some services' words beside the keys. Pure.
 //!
-//! Enters and leaves: the body of an answer. A body without such an oddity leaves as it is.
+//! Enters and leaves: the body of an answer. A body without such an oddity leaves unchanged.
 
 use aws_smithy_types::DateTime;
 use aws_smithy_types::date_time::Format;

@@ -10,7 +10,7 @@ use crate::s3::{Error, ErrorKind, Result, xml};
 /// How CreateBucket ended, if it did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// The bucket is new. Some stores also answer so if it was ours before.
+    /// The bucket is new. Some stores also give this answer if the bucket was ours before.
     New,
     /// The bucket was ours before.
     Yours {

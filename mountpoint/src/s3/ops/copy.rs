@@ -1,7 +1,7 @@
 //! CopyObject and UploadPartCopy: the store copies bytes by itself, of exactly the version that is named.
 //!
-//! The store may take long for a copy, so the client waits as for a Complete. An error may come behind status 200. If the answer is lost,
-//! the client looks at the target before it gives up.
+//! The store may take long for a copy, so the client waits as for a Complete. An error may follow status 200. If the answer is lost, the
+//! client looks at the target before it gives up.
 
 use std::fmt::Write as _;
 

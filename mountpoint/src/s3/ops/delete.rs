@@ -79,10 +79,9 @@ async fn once(
     is_gone(answer, wire.clock.wall())
 }
 
-/// Whether the answer to a DELETE says that nothing is left: success without a body, or a 404 with S3's code for a missing key.
+/// Whether the answer to a DELETE proves that nothing is left: success without a body, or a 404 with S3's code for a missing key.
 ///
-/// # Errors
-/// Anything else, such as the page of a proxy that has lost the store.
+/// # Errors Anything else, such as the page of a proxy that has lost the store.
 pub(crate) fn is_gone(answer: Collected, wall: SystemTime) -> std::result::Result<(), Failure> {
     let is_silent = answer.body.trim_ascii().is_empty();
     let code = xml::error_body(&answer.body).code;

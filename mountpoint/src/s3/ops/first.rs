@@ -1,4 +1,4 @@
-//! The metadata of an object and its first bytes in one GET. If the answer tells too little, a HEAD follows.
+//! The metadata of an object and its first bytes in one GET. If the answer lacks metadata, a HEAD follows.
 
 use http::{HeaderValue, Method, StatusCode, header};
 
@@ -28,7 +28,7 @@ pub(crate) async fn get_first(wire: &Wire, request: &GetFirst, room: BlockMut) -
     };
     let refusal = refusal.filter(|_| request.begin == Begin::Tail);
     if let Some(refusal) = refusal.as_ref().filter(|refusal| *refusal.kind() == ErrorKind::Denied) {
-        // Some stores refuse a missing object, and then each such GET costs a HEAD more.
+        // Some stores refuse such a GET for a missing object, which would then cost a HEAD each time.
         wire.abilities.oddities.suffix_is_refused(&request.key, false, "");
         tracing::debug!(key = %request.key, error = %refusal, "no more tails without a size");
     }

@@ -80,7 +80,7 @@ pub(crate) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
     }
 }
 
-/// Whether the store says that If-Match did not hold.
+/// Whether the store reports that If-Match failed.
 pub(crate) fn is_refused_condition(error: &Error) -> bool {
     error.http_status() == Some(StatusCode::PRECONDITION_FAILED.as_u16())
 }

@@ -1,4 +1,4 @@
-//! HeadObject: the metadata of one object. If the store refuses to say whether a key is there, a listing of this key tells.
+//! HeadObject: the metadata of one object. If the store does not say whether a key exists, a listing of this key does.
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 
@@ -46,8 +46,8 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, He
                         attempts.succeeded();
                         return Ok((described(wire, key, &headers).await?, headers));
                     }
-                    // The store knows these credentials, and refuses the read: no other credentials are looked for. But the listing may
-                    // have found others: then the refused ones are not those in use.
+                    // The store knows these credentials, and refuses the read, so a search for others would be wasted. But if the listing
+                    // has found others, the refused ones are no longer in use.
                     if !has_other_keys(wire, failure.generation).await {
                         return Err(failure.error);
                     }

@@ -41,7 +41,7 @@ pub(crate) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str
     }
 }
 
-/// Adds the condition on the object that is there.
+/// Adds the condition on the existing object.
 pub(crate) fn push_condition(
     headers: &mut Headers,
     operation: &'static str,

@@ -1,4 +1,4 @@
-//! One page of a listing, of any kind.
+//! One page of a listing, of objects or of other kinds.
 
 use http::{Method, StatusCode};
 

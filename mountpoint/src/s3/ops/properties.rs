@@ -74,7 +74,7 @@ impl Properties {
         Ok(())
     }
 
-    /// Reads the properties from the answer of a HEAD; the error names one that can't be kept.
+    /// Reads the properties from the answer of a HEAD. The error names a property that can't be kept.
     pub(crate) fn of(headers: &HeaderMap) -> std::result::Result<Self, String> {
         let own = |name: &str| text(headers, name).filter(|value| !value.is_empty()).map(str::to_owned);
         let mut user = BTreeMap::new();

@@ -71,7 +71,7 @@ fn without_count(checksum: &str) -> &str {
 }
 
 /// Whether two checksums are comparable: of one algorithm, by their length, and both of the parts or both of all bytes, as far as the
-/// store's one shows.
+/// store's checksum shows.
 fn is_of_a_kind(ours: &str, theirs: &str) -> bool {
     let is_composite = |checksum: &str| checksum.contains('-');
     without_count(ours).len() == without_count(theirs).len() && (is_composite(ours) || !is_composite(theirs))

@@ -15,7 +15,7 @@ use crate::s3::{ListObjects, ListPage, ListedObject};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LeftOut {
     pub(crate) count: u64,
-    /// One such entry and its fault, in few words.
+    /// An example of these entries and its fault, in few words.
     pub(crate) example: Option<String>,
 }
 
