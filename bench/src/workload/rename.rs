@@ -10,12 +10,12 @@ use super::{Job, Sample, Work};
 /// Bytes that are appended.
 const APPENDED: usize = 4096;
 
-/// One long file.
+/// Renames one long file.
 pub(super) fn file(job: &Job<'_>) -> anyhow::Result<Sample> {
     renamed(job, "00000000", job.scale.big_bytes, 1)
 }
 
-/// A directory with all that is below it.
+/// Renames a directory with its files.
 pub(super) fn directory(job: &Job<'_>) -> anyhow::Result<Sample> {
     let (_, _, files, size) = job.workload.bucket.objects(job.scale);
     renamed(job, "dir", files * size, files)

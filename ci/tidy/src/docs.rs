@@ -243,7 +243,7 @@ fn has_test(text: &str, name: &str) -> bool {
     lines.iter().enumerate().any(|(at, line)| line.contains(&function) && of_function(at))
 }
 
-/// Every library of the workspace has its reason: a comment behind its line, or right above it. Members need none.
+/// Checks that every library of the workspace has a reason: a comment on its line, or right above it. Members need none.
 fn reasons(tree: &Tree) -> Vec<Finding> {
     let manifest = tree.text(MANIFEST).unwrap_or_default();
     let mut findings = Vec::new();

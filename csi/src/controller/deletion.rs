@@ -25,7 +25,7 @@ pub enum Outcome {
     Gone,
     /// The volume is not in this store.
     NotHere,
-    /// The volume had data, which stays; the text of the Event about it.
+    /// The volume had data, which stays. The text is for the Event.
     Kept(String),
 }
 

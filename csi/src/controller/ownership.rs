@@ -14,7 +14,7 @@ use super::volume_id::VolumeId;
 /// The relation of an existing bucket to a new request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// An earlier call for the same request made it.
+    /// An earlier call for the same request made the bucket.
     Ours {
         /// The capacity that was recorded, in bytes.
         capacity_bytes: Option<i64>,

@@ -63,14 +63,14 @@ impl Volumes {
         Self { view, cluster: Arc::new(OnceLock::from(cluster)), api: None, recorder: None }
     }
 
-    /// Like [`Volumes::without_api`], with these volumes by their handles.
+    /// Makes volumes like [`Volumes::without_api`], with these records by their handles.
     #[must_use]
     pub fn known_to_be(cluster: Cluster, volumes: BTreeMap<String, Recorded>) -> Self {
         let view = View { volumes, ..View::default() };
         Self { view: watch::channel(view).1, ..Self::without_api(cluster) }
     }
 
-    /// Follows the volumes for as long as the process lives, and asks for the cluster's id unless it is `given`.
+    /// Follows the volumes for the life of the process, and asks for the cluster's id unless it is `given`.
     #[must_use]
     pub fn follow(client: &Client, given: Option<Cluster>) -> Self {
         let (sender, view) = watch::channel(View::default());
