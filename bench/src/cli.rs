@@ -290,7 +290,7 @@ pub(crate) fn found(program: &Path) -> anyhow::Result<PathBuf> {
     std::fs::canonicalize(program).with_context(|| format!("find {}", program.display()))
 }
 
-/// The number of runs, their subjects, and the destination of the figures.
+/// How often, on what, and where the figures go.
 #[derive(Debug, Args)]
 pub(crate) struct RoundArgs {
     #[arg(long, default_value_t = 3)]

@@ -179,7 +179,7 @@ fn a_log_in_json_has_one_object_a_line() {
     assert!(String::from_utf8_lossy(&said.stderr).contains("neither text nor json"));
 }
 
-/// Goal: whatever is logged, the keys of a call are not in it.
+/// Goal: no log line contains the keys of a call, at any log level.
 #[tokio::test]
 async fn the_controller_service_logs_calls_without_their_secrets() {
     const HUSH: &str = "HUSHHUSH";

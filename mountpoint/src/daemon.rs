@@ -30,17 +30,16 @@ use crate::sync::Arc;
 /// The variable by which a process knows that it is the second one.
 pub const BACKGROUND_ENV: &str = "MOUNT_S3_IN_BACKGROUND";
 
-/// Names the socket of a service manager, such as systemd for a unit of `Type=notify`.
+/// The variable with the socket of a service manager, such as systemd for a unit of `Type=notify`.
 pub const NOTIFY_ENV: &str = "NOTIFY_SOCKET";
 
-/// How long the first process waits.
+/// Longest wait of the first process.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 pub(crate) const READY: &str = "ready";
 
 /// Moves this process, which has no second thread yet, into another mount namespace: mount(8) names it with `-N`.
 ///
-/// # Errors
-/// It can't be opened, or the kernel refuses.
+/// # Errors The namespace can't be opened, or the kernel refuses.
 pub fn enter_mount_namespace(path: &Path) -> anyhow::Result<()> {
     let context = || format!("entering the mount namespace {}", path.display());
     let namespace = File::open(path).with_context(context)?;
@@ -65,7 +64,7 @@ pub fn start(ready: Option<&Path>, elsewhere: bool) -> anyhow::Result<()> {
     said
 }
 
-/// The second process, once it has mounted.
+/// Starts the second process. Returns it after it has mounted.
 fn start_second(elsewhere: bool) -> anyhow::Result<Child> {
     let mut args = std::env::args_os();
     let program = match elsewhere {
@@ -210,7 +209,7 @@ impl ReadyFile {
     }
 }
 
-/// How long a service manager may take to say that it has what it was given. Doubling it lets a busier machine start such a mount.
+/// Longest wait for a service manager's word that it has a descriptor. Doubling it lets a busier machine start such a mount.
 const KEPT_WITHIN: Duration = Duration::from_secs(10);
 
 /// A service manager that receives the messages of sd_notify(3).

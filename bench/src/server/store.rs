@@ -53,7 +53,7 @@ pub(crate) enum Shape {
     Tree,
     /// `012/03/00000042`, 25 files a folder, twenty folders a folder
     Folders,
-    /// All names in one folder, eight folders down
+    /// All in one folder, eight folders down
     Deep,
 }
 

@@ -29,7 +29,7 @@ impl Bell {
         Ok(Self { sleeps: AtomicBool::new(false), button, sound })
     }
 
-    /// Wakes the thread, if it sleeps.
+    /// Wakes the ring's thread, if it sleeps.
     pub(super) fn ring(&self) {
         if self.sleeps.swap(false, SeqCst) {
             // The pipe is full: the bell rings already.
@@ -65,7 +65,7 @@ impl AsFd for Bell {
 mod tests {
     use super::*;
 
-    /// Whether there is something to hear; it is silent then.
+    /// Whether the bell rang; silences it.
     fn heard(bell: &Bell) -> bool {
         let mut one = [0];
         let rang = (&bell.sound).read(&mut one).is_ok();

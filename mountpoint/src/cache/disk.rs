@@ -75,7 +75,7 @@ pub struct DiskCache {
 #[derive(Debug)]
 enum Job {
     Put(Put),
-    /// The files of a version that was found wrong, and the bytes they took.
+    /// Unlink the files of a version that was found wrong. The number is their bytes.
     Unlink(Arc<Entry>, u64),
 }
 
@@ -100,7 +100,7 @@ struct Put {
     _waiting: Waiting,
 }
 
-/// Counts a block as waiting as long as it lives.
+/// Counts a block as waiting while this value lives.
 #[derive(Debug)]
 struct Waiting(Arc<Metrics>);
 
@@ -118,10 +118,9 @@ impl Drop for Waiting {
 }
 
 impl DiskCache {
-    /// Opens the cache of a bucket; returns at once, whatever the directory holds.
+    /// Opens the cache of a bucket. Returns at once, whatever the directory contains.
     ///
-    /// # Errors
-    /// A problem that the user must mend: the directory is missing, can't be written, or another process uses it.
+    /// # Errors A problem that the user must mend: the directory is missing, can't be written, or another process uses it.
     pub fn open(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Self, Error> {
         let home = open_home(&config)?;
         let lock = Lock::take(home.as_fd(), &config.dir)?;
@@ -205,7 +204,7 @@ impl DiskCache {
         Ok(())
     }
 
-    /// Starts the thread that waits for many reads at once, where the system allows it.
+    /// Starts the thread that waits for many reads at once, if the system allows it.
     fn start_ring(&mut self, supervisor: &Supervisor, crew: &Arc<Crew>) -> io::Result<()> {
         let (send, jobs) = bounded(QUEUE_MAX);
         let (say, hear) = bounded(1);
@@ -253,7 +252,7 @@ impl DiskCache {
         }
     }
 
-    /// Bytes the cache takes on disk, as far as it is indexed.
+    /// Bytes of the cache on disk, as far as they are indexed.
     pub fn used_bytes(&self) -> u64 {
         self.store.used_bytes()
     }

@@ -82,7 +82,7 @@ struct Inner {
     whole: bool,
     /// The time before which no sector was found sound.
     sound_since: Option<Instant>,
-    /// Later runs may serve it.
+    /// Whether later runs may serve the version.
     proven: bool,
     /// Whether the version is wrong, and leaves once no operation works on it.
     condemned: bool,
@@ -110,7 +110,7 @@ pub(super) struct Claim {
     pub(super) new: Sectors,
     /// The sectors that the cache has.
     pub(super) before: Sums,
-    /// The disk space of the new ones, in bytes.
+    /// The disk space of the new sectors, in bytes.
     pub(super) charge: u64,
 }
 
@@ -130,12 +130,12 @@ pub(super) enum Eviction {
     Whole(usize, u64),
     /// Punch these blocks, which have this many bytes, then call [`Entry::punched`].
     Blocks(Vec<u32>, u64),
-    /// The blocks are gone, or another operation works on them.
+    /// Nothing to write: the blocks are gone, or another operation works on them.
     Nothing,
 }
 
 impl Entry {
-    /// An entry for a decoded (or just encoded) header, with the blocks that its slots name. Its memory is counted in `account` as long as it lives.
+    /// An entry for a decoded (or just encoded) header, with the blocks in its slots. `account` counts the entry's memory while it lives.
     pub(super) fn new(
         owner: Owner,
         name: Name,
@@ -262,7 +262,7 @@ impl Entry {
         is_whole.then_some(self)
     }
 
-    /// Whether each block is on disk, and all its sectors are among those that `sectors` names.
+    /// Whether each block is on disk, and `sectors` names all its sectors.
     fn is_whole(&self, inner: &Inner, sectors: impl Fn(&Stored) -> Sectors) -> bool {
         inner.blocks.len() as u64 == self.object_size.div_ceil(CACHE_BLOCK)
             && inner.blocks.iter().all(|(block, stored)| {
@@ -345,7 +345,7 @@ impl Entry {
         inner.lends = !inner.removed;
     }
 
-    /// The open file, if it can be lent.
+    /// The open file, if it may be lent.
     pub(super) fn lent_file(&self) -> Option<Arc<OwnedFd>> {
         let mut inner = self.inner.lock();
         inner.file_used = true;

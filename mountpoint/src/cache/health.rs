@@ -1,4 +1,4 @@
-//! The health of the cache: the meaning of a disk error, when to stop trying, and the log line about it (once).
+//! The health of the cache: the meaning of a disk error, the time to stop, and the log line about it (once).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 /// Failures in a row, without one success between, after which the cache is switched off.
 const FAILURES_MAX: u32 = 8;
 
-/// How long nothing is written after the disk was full.
+/// Pause of all writes after the disk was full.
 const FULL_PAUSE: Duration = Duration::from_secs(30);
 
 /// The operation under way.

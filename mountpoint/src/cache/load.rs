@@ -65,7 +65,7 @@ impl Store {
         self.shrink();
     }
 
-    /// Loads one version, or removes its files when they are of no use. The caller holds its name lock.
+    /// Loads one version, or removes its files if they are of no use. The caller holds its name lock.
     pub(super) fn load(&self, name: &Name) {
         match self.examine(name) {
             // The place is taken: the index has this version already, or (once in 2^64) another one with its hash.

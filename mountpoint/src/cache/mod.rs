@@ -62,7 +62,7 @@ use crate::buffer::{Block, BlockMut};
 use crate::checksum::Checksum;
 use crate::object::ObjectId;
 
-/// Bytes of a cache block: what is evicted at once, and what a reader in sequence fetches and keeps.
+/// Bytes of a cache block: the unit of eviction, and of fetches by a sequential reader.
 pub const CACHE_BLOCK: u64 = 1 << 20;
 const _: () = assert!(CACHE_BLOCK as usize == crate::buffer::BLOCK);
 
@@ -74,7 +74,7 @@ pub type BlockIndex = u64;
 pub struct Config {
     /// An existing directory, used by one process at a time; one mount after the other may be of different buckets.
     pub dir: PathBuf,
-    /// The store's address: with `bucket`, what keeps two buckets' objects apart.
+    /// The store's address. Together with `bucket` it keeps two buckets' objects apart.
     pub endpoint: String,
     /// The bucket's name.
     pub bucket: String,
@@ -91,7 +91,7 @@ pub struct Config {
     pub queue_max: usize,
     /// Threads that write (1 to 16). Doubling it helps a disk that likes several writes at once.
     pub writers: usize,
-    /// Reads that wait for the disk go by io_uring, where the system allows it.
+    /// Whether reads that wait for the disk go by io_uring, if the system allows it.
     pub ring: bool,
 }
 
@@ -118,7 +118,7 @@ impl Config {
 /// The answer to a read that may wait for the disk.
 #[derive(Debug)]
 pub enum Given {
-    /// The block's room now holds the bytes; it is not advanced.
+    /// The block's room now contains the bytes. The block is not advanced.
     Here(BlockMut),
     /// The bytes are not here, or not sound.
     Absent(BlockMut),
@@ -157,17 +157,17 @@ pub enum Now {
 
 /// Blocks of object versions, by version and index.
 pub trait BlockCache: Debug + Send + Sync + 'static {
-    /// The sectors of the block that are thought to be here. From memory, without touching the disk: cheap enough for every read.
-    /// Just after a start, while what an earlier run left is not yet indexed, "perhaps" counts as yes.
+    /// The sectors of the block that the cache probably has. The answer comes from memory, without touching the disk: cheap enough for
+    /// every read. Just after a start, before an earlier run's files are indexed, "perhaps" counts as yes.
     fn present(&self, id: &ObjectId, block: BlockIndex) -> Sectors;
 
-    /// Whether the cache would keep a block that is put now. If not, a reader need not fetch more than a program asked for.
+    /// Whether the cache would keep a block that is put now. If not, a reader need not fetch more than its program requested.
     fn keeps(&self) -> bool;
 
     /// Reads `range` of the object (within one block, within the object) into `into`, which has that length.
     ///
-    /// `true`: every byte is there and was compared with its checksum. `false`: not here, or not sound (then it is dropped); the
-    /// contents of `into` mean nothing. May touch the disk, never the network.
+    /// `true`: every byte came and was compared with its checksum. `false`: the cache lacks bytes, or they are unsound (then it drops
+    /// them); the contents of `into` mean nothing. May touch the disk, never the network.
     fn read(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> bool;
 
     /// Reads as [`BlockCache::read`] does, but asks the disk for nothing that could wait.

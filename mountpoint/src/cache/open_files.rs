@@ -14,7 +14,7 @@ pub(super) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// A set of which at most `max` files stay open; those being read at the moment come on top.
+    /// A set of at most `max` open files, besides those that are being read.
     pub(super) fn new(max: usize) -> Self {
         Self { max, queue: Mutex::new(VecDeque::new()) }
     }

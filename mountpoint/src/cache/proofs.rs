@@ -14,11 +14,11 @@ const EXPECTED_MAX: usize = 4096;
 /// Most wrong versions that are kept, until their blocks that wait to be written are dropped.
 const WRONG_MAX: usize = 64;
 
-/// Versions whose checksum is remembered, and versions that were found wrong.
+/// Versions with their checksums, and versions that were found wrong.
 #[derive(Debug, Default)]
 pub(super) struct Proofs {
     expected: Mutex<Expected>,
-    /// Versions that were found wrong, with the time: blocks that were put before it are not written.
+    /// Versions that were found wrong, with the time: blocks that were put earlier are not written.
     wrong: Mutex<VecDeque<(ObjectId, u64)>>,
     any_wrong: AtomicBool,
 }

@@ -35,7 +35,7 @@ pub struct Whole {
     pub hold: Hold,
 }
 
-/// Keeps a version in the cache as it is.
+/// A hold, which keeps a version in the cache unchanged.
 #[derive(Debug)]
 pub struct Hold {
     entry: Arc<Entry>,
@@ -56,7 +56,7 @@ impl Drop for Hold {
     }
 }
 
-/// A read that found its sectors in the index and is about to ask the disk for them. Ends with [`Store::end`].
+/// A read that found its sectors in the index and is about to read them from the disk. [`Store::end`] ends it.
 #[derive(Debug)]
 pub(super) struct Reading {
     found: Found,
@@ -92,7 +92,7 @@ impl Found {
 pub(super) enum Beginning {
     /// The read begins with this reading.
     Reads(Reading),
-    /// The disk has to be asked first: for the file, or whether the version is there.
+    /// The disk must answer first: for the file, or whether it has the version.
     Waits,
     /// The cache lacks the range.
     Absent,
@@ -168,7 +168,7 @@ impl Store {
         }
     }
 
-    /// The facts of memory about a range, and the file if it is open.
+    /// The facts in memory about a range, and the file if it is open.
     fn look(&self, entry: Arc<Entry>, range: &Range<u64>) -> Option<(Found, Option<Arc<OwnedFd>>)> {
         let block = (range.start / CACHE_BLOCK) as u32; // versions in the index are below OBJECT_MAX
         let start = u64::from(block) * CACHE_BLOCK;
@@ -367,7 +367,7 @@ impl Span {
         (self.range.start - self.whole.start) as usize
     }
 
-    /// Memory for what is read besides the range: none for a range of whole sectors.
+    /// Memory for the bytes read besides the range: none for a range of whole sectors.
     pub(super) fn pads(&self) -> Vec<u8> {
         vec![0; self.len() - (self.range.end - self.range.start) as usize]
     }
@@ -378,7 +378,7 @@ impl Span {
         [head, into, tail].map(IoSliceMut::new)
     }
 
-    /// Reads all of it, and waits for the disk.
+    /// Reads the whole span, and waits for the disk.
     fn read(&self, io: &dyn BlockIo, file: &OwnedFd, into: &mut [u8], pads: &mut [u8]) -> io::Result<()> {
         let mut slices = self.slices(into, pads);
         let (mut left, mut at) = (&mut slices[..], self.at());

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// A read, open or write that takes this long is a miss. Doubling it waits longer for a disk that is busy, and as long for one that hangs.
+/// Duration after which a read, open or write counts as a miss. Doubling it waits longer for a busy disk, and as long for a hanging one.
 pub(super) const LATE: Duration = Duration::from_secs(2);
 
-/// Late operations, with their memory, that the disk may have at once; at the limit the cache rests. Doubling it doubles the memory, up to 1 MiB
-/// each, that a disk that hangs may hold.
+/// Most late operations, with their memory, that the disk may have at once; at the limit the cache rests. Doubling it doubles the memory,
+/// up to 1 MiB each, that a hanging disk may hold.
 pub(super) const LATE_MAX: usize = 64;
 
 /// Late operations in a row, without one on time between, after which the cache rests: a program that reads alone would wait 64 times.
@@ -51,7 +51,7 @@ impl Rest {
         &self.dir
     }
 
-    /// Whether the disk may not be asked.
+    /// Whether the cache rests, so that no operation may use the disk.
     pub(super) fn is_resting(&self) -> bool {
         self.is_resting.load(Relaxed)
     }

@@ -218,7 +218,7 @@ impl Air {
         unsafe { self.ring.submission().push(&entry).is_ok() }
     }
 
-    /// Waits until something has landed, and adds it to the list.
+    /// Waits until at least one read has landed, and adds the landed reads to the list.
     fn wait(&mut self, landed: &mut Vec<(u64, i32)>) -> io::Result<()> {
         match self.ring.submit_and_wait(1) {
             Ok(_) => {}
@@ -230,8 +230,8 @@ impl Air {
         Ok(())
     }
 
-    /// Completes a read: compares its bytes with their checksums and gives them to the reader. A read that failed, or whose bytes are wrong, goes to
-    /// a thread of the crew, which may wait and drops damaged files.
+    /// Completes a read: compares its bytes with their checksums and passes them to the reader. A failed read, or one with wrong bytes,
+    /// goes to a thread of the crew, which may wait and drops damaged files.
     fn land(&mut self, store: &Store, crew: &Crew, number: usize, result: i32) {
         let Some(flight) = self.flights.get_mut(number).and_then(Option::take) else { return };
         self.free.push(number);

@@ -47,7 +47,7 @@ fn answer(later: Later, given: Given) {
 
 /// The state of one operation.
 enum State {
-    /// The disk was not asked yet.
+    /// The operation waits, and the disk has not got it yet.
     Queued(Option<BlockMut>, Done),
     /// The disk has the operation.
     Begun(Done),
@@ -76,7 +76,7 @@ pub(super) struct Waits {
 struct Open {
     next: u64,
     waits: HashMap<u64, Arc<Wait>>,
-    /// The thread looks at nothing until it is woken.
+    /// Whether the thread rests until it is woken.
     sleeps: bool,
 }
 
@@ -290,7 +290,7 @@ mod tests {
             (self.waits.queue(Some(into), Done::Read(done)), given)
         }
 
-        /// One look of the thread.
+        /// Makes one look at the open operations.
         fn look(&self) {
             let now = self.clock.now();
             let open: Vec<_> = self.waits.open.lock().waits.values().cloned().collect();

@@ -1,4 +1,4 @@
-//! The memory that the index takes: what allocations cost, and the account of them. Pure but for the account, a number.
+//! The memory of the index: the size of allocations, and the account of them. Pure but for the account, a number.
 
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -7,7 +7,7 @@ use crate::inode::InodeNo;
 use crate::kept::Kept;
 use crate::sync::{Arc, Mutex};
 
-/// The attributes that the last HEAD of each marker told, by directory.
+/// The attributes from the last HEAD of each marker, by directory.
 #[derive(Debug, Default)]
 pub(super) struct Directories(Mutex<HashMap<InodeNo, Told>>);
 
@@ -37,7 +37,7 @@ impl Directories {
         self.0.lock().remove(&ino);
     }
 
-    /// How long the known attributes of a directory still hold.
+    /// How long the known attributes of a directory are still valid.
     pub(super) fn left(&self, ino: InodeNo, ttl: Duration, now: Instant) -> Duration {
         let age = self.0.lock().get(&ino).map(|told| now.saturating_duration_since(told.at));
         age.map_or(Duration::ZERO, |age| ttl.saturating_sub(age))

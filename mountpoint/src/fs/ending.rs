@@ -9,7 +9,7 @@ use crate::object::{ETag, ObjectKey};
 use crate::sync::Mutex;
 use crate::upload;
 
-/// The end of one file's upload, as far as it is known.
+/// The known part of the end of one file's upload.
 #[derive(Debug, Default)]
 pub(super) struct Ending(Mutex<State>);
 

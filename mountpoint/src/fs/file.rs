@@ -41,7 +41,7 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Keep out of the page cache.
     pub direct: bool,
-    /// The kernel reads the file that has this number; with `direct`, only where a program maps it.
+    /// The number of a file that the kernel reads by itself; with `direct`, only through mappings.
     pub passthrough: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ impl Opening {
 pub enum Tried {
     /// The answer.
     Done(Result<Opened>),
-    /// The disk of the cache has to be asked: [`FileSystem::finish_open`].
+    /// The disk of the cache must answer first: call [`FileSystem::finish_open`].
     Asks(Box<Opening>),
 }
 
@@ -95,7 +95,7 @@ fn refuse_sync(flags: OpenFlags) -> Result<()> {
     if flags.sync { Err(unsynced()) } else { Ok(()) }
 }
 
-/// The error of a write that is to be durable when it returns: by O_SYNC, O_DSYNC, or the RWF_SYNC and RWF_DSYNC of `pwritev2`.
+/// The error of a write that must be durable on return: by O_SYNC, O_DSYNC, or the RWF_SYNC and RWF_DSYNC of `pwritev2`.
 pub fn unsynced() -> Error {
     let why = "a write can't be synced by itself (O_SYNC, O_DSYNC, RWF_DSYNC): a file is stored when it is closed or fsynced";
     Error::new(Errno::INVAL, why)

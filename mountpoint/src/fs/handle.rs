@@ -49,11 +49,11 @@ pub(super) enum Mode {
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) reader: Reader,
-    /// Whether only a listing named the version that the reader reads, and no byte of it came (`listed.rs`).
+    /// Whether only a listing named the version of the reader, and no byte of it has come (`listed.rs`).
     pub(super) is_listed: AtomicBool,
-    /// Reads the object's own version, where the listing named another one.
+    /// The reader of the object's own version, if the listing named another one.
     pub(super) own: OnceLock<Box<Reader>>,
-    /// Set where the kernel may think that the file is longer than what is read.
+    /// Set if the kernel may know a size above the version's.
     pub(super) short: OnceLock<Short>,
     /// The number of the file that the kernel reads by itself.
     pub(super) passthrough: Option<u32>,
@@ -69,7 +69,7 @@ pub(super) struct Writer {
     pub(super) moves: Mutex<Option<(ObjectKey, Replaces)>>,
     /// The outcome of that move.
     pub(super) moved: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
-    /// Held while the inode table takes the outcome, so that a second caller finds it there.
+    /// Locked while the inode table takes the outcome, so that a second caller finds the outcome there.
     pub(super) settling: Mutex<()>,
     /// Whether a program receives the outcome, or the log.
     pub(super) ending: Ending,
@@ -90,7 +90,7 @@ pub(super) struct StagedHandle {
     pub(super) opener_left: AtomicBool,
 }
 
-/// The thread that wrote to a handle last. The process is noted with the write, since a thread may have ended when it matters.
+/// The thread that wrote to a handle last, with its process, since the thread may have ended by the time of a question.
 #[derive(Debug)]
 pub(super) struct LastWriter {
     /// The thread that opened the file, and its process.
@@ -133,7 +133,7 @@ impl LastWriter {
     }
 }
 
-/// The mappings of a handle, as far as they are known (see `mapping.rs`).
+/// The known mappings of a handle (see `mapping.rs`).
 #[derive(Debug, Default)]
 pub(super) struct Mapping {
     /// The handle was opened with O_RDWR, and reads.
@@ -142,7 +142,7 @@ pub(super) struct Mapping {
     refused: AtomicBool,
 }
 
-/// Whether a descriptor of a handle that reads was closed; mostly it was the last one (see `readers.rs`).
+/// Whether a descriptor of a read handle was closed; usually that was the last one (see `readers.rs`).
 #[derive(Debug, Default)]
 pub(super) struct Closing(AtomicBool);
 
@@ -151,7 +151,7 @@ pub(super) struct Closing(AtomicBool);
 pub(super) struct DirHandle {
     pub(super) ino: InodeNo,
     pub(super) listing: Listing,
-    /// The ends of the last two answers, if the mount is to outlive this engine.
+    /// The ends of the last two answers, if the mount may outlive this engine.
     pub(super) places: Mutex<[outlive::Place; 2]>,
 }
 
@@ -198,7 +198,7 @@ impl<T> HandleTable<T> {
         HandleNo(no)
     }
 
-    /// How many are open, and the next number.
+    /// Number of open entries, and the next number.
     pub(super) fn count(&self) -> (usize, u64) {
         (self.open.read().len(), self.next.load(Relaxed))
     }
@@ -230,7 +230,7 @@ impl<T> HandleTable<T> {
         self.open.write().remove(&no.0)
     }
 
-    /// All of them with their numbers.
+    /// All open entries with their numbers.
     pub(super) fn numbered(&self) -> Vec<(HandleNo, Arc<T>)> {
         self.open.read().iter().map(|(no, handle)| (HandleNo(*no), Arc::clone(handle))).collect()
     }

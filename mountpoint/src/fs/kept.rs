@@ -1,6 +1,8 @@
-//! Attributes that objects keep, with `--keep-metadata`: shown, changed, and stored with a file; and, with `--xattrs`, what a HEAD tells of an object.
+//! Attributes that objects keep, with `--keep-metadata`: shown, changed, and stored with a file; and, with `--xattrs`, a HEAD's facts
+//! about an object.
 //!
-//! An attribute that is set before the file is stored goes with the request that stores it. Later, the store copies the object onto itself.
+//! An attribute that is set before the file is stored goes with the request that stores it. Later, the store copies the object onto
+//! itself.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -94,7 +96,7 @@ impl Keeping {
         self.directories.forget(ino);
     }
 
-    /// One change of this file at a time.
+    /// The right to change a file's attributes: one change at a time.
     pub(super) async fn turn(&self, ino: InodeNo) -> tokio::sync::MutexGuard<'_, ()> {
         self.changes[ino.0 as usize % CHANGES_MAX].lock().await
     }
@@ -141,7 +143,7 @@ impl FileSystem {
         keeping.keeper.known(&self.inodes.stored(ino)?)
     }
 
-    /// The attributes that stat shows, as far as they are known.
+    /// The attributes that stat shows, as far as memory knows them.
     pub(super) fn attr(&self, ino: InodeNo, stat: &Stat) -> Attr {
         let plain = self.attr_in_full(self.config.ownership.attr(ino, stat));
         let attr = match self.kept_of(ino) {
@@ -229,10 +231,9 @@ impl FileSystem {
         }
     }
 
-    /// The attributes of a file that is about to be replaced or appended to: it keeps them.
+    /// The attributes of a file before its replacement or an append: the file keeps them.
     ///
-    /// # Errors
-    /// The errors of the store.
+    /// # Errors The errors of the store.
     pub(super) async fn kept_before(&self, ino: InodeNo) -> Result<Option<Arc<Kept>>> {
         self.learn(ino).await?;
         Ok(self.kept_of(ino).filter(|_| !self.inodes.is_local(ino)))
@@ -410,10 +411,9 @@ impl FileSystem {
         Ok(OsString::from_vec(self.whole(&id, attr.size).await?))
     }
 
-    /// Stores a symbolic link: an object that holds its target.
+    /// Stores a symbolic link: an object that contains its target.
     ///
-    /// # Errors
-    /// `PERM` without `--keep-metadata`; those of a create and a write.
+    /// # Errors `PERM` without `--keep-metadata`; those of a create and a write.
     pub async fn symlink(
         self: &Arc<Self>,
         parent: InodeNo,
@@ -457,7 +457,7 @@ impl FileSystem {
 /// Bytes of the longest target of a symbolic link (PATH_MAX).
 const TARGET_MAX: u64 = 4096;
 
-/// When the last byte of a file was written, which is not stored yet.
+/// Time of the last write to a file that is not stored yet.
 fn written_at(inodes: &InodeTable, ino: InodeNo) -> Option<SystemTime> {
     inodes.try_getattr(ino)?.ok().map(|stat| stat.modified)
 }

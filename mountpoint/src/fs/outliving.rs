@@ -72,7 +72,7 @@ impl FileSystem {
         fs
     }
 
-    /// Records a file that is open for reading, as it is now.
+    /// Records the present state of a file that is open for reading.
     pub(super) fn record_file(&self, no: HandleNo) {
         let Some(journal) = &self.journal else { return };
         let Some(open) = self.files.find(no) else { return };
@@ -101,7 +101,7 @@ impl FileSystem {
         }
     }
 
-    /// Records an open directory. `answer`: the kernel asked from this offset on, and is about to get the names up to this one.
+    /// Records an open directory. `answer`: the kernel requested names from this offset on, and is about to get those up to this one.
     pub(super) fn record_listing(&self, no: HandleNo, answer: Option<(u64, &DirItem)>) {
         let Some(journal) = &self.journal else { return };
         let Some(dir) = self.dirs.find(no) else { return };

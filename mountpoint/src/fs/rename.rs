@@ -296,7 +296,7 @@ impl FileSystem {
         Ok(done)
     }
 
-    /// Moves an object from the key that its upload began with to the key that it was given since. Once.
+    /// Moves an object from the key with which its upload began to its newer key. A second call does nothing.
     pub(super) async fn follow(
         &self,
         writer: &Writer,

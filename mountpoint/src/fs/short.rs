@@ -5,7 +5,7 @@
 //! when the wrong size was found. All other reads behind the end fail. Where the kernel read ahead in vain, it requests a page again once
 //! a program waits for it.
 
-/// The end of such a file, for one handle that reads through the page cache.
+/// The end of a file that is shorter than the kernel knows, for one handle that reads through the page cache.
 #[derive(Debug)]
 pub(super) struct Short {
     size: u64,
@@ -24,8 +24,8 @@ impl Short {
         Self { size, amid_reads: true }
     }
 
-    /// Whether a read may be answered. `is_old` is true of the first read in which the file ends, whichever handle it comes by: the second
-    /// was sent after the answer to the first, since both are about one page.
+    /// Whether a read may be answered. `is_old` is true for the first read in which the file ends, on any handle: the second read was
+    /// sent after the answer to the first, since both are about one page.
     pub(super) fn allows(&self, offset: u64, len: usize, is_old: impl FnOnce() -> bool) -> bool {
         let end = offset.saturating_add(len as u64);
         end <= self.size || offset <= self.size && !(self.amid_reads && is_old())

@@ -16,8 +16,8 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::upload::{self, Closer, Decision, Event, Stage};
 
-/// How long a newcomer waits for the RELEASE of a closed file: the kernel sends it after close(2) has returned, mostly within a few hundred
-/// microseconds. Doubling it doubles the wait of a newcomer between two programs that write one file in turn.
+/// Longest wait of a newcomer for the RELEASE of a closed file: the kernel sends RELEASE after close(2) has returned, usually within a
+/// few hundred microseconds. Doubling it doubles the wait of a newcomer between two programs that write one file in turn.
 pub(super) const MOMENT: Duration = Duration::from_secs(1);
 
 /// The outcome of an upload.
@@ -26,7 +26,7 @@ type Outcome = std::result::Result<ObjectMeta, upload::Error>;
 /// The work left after the release of a file.
 #[derive(Debug)]
 pub enum Released {
-    /// A written file is completed, or given up.
+    /// The end of a written file: it is completed, or given up.
     Written(Decision),
     /// A handle of the stage is gone.
     Staged,
@@ -34,7 +34,7 @@ pub enum Released {
     Read(InodeNo),
 }
 
-/// How a mount ends.
+/// The way in which a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountEnd {
     /// Unmounted: every descriptor is gone.

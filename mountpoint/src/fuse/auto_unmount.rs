@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::fs::DeviceNo;
 use crate::mountinfo;
 
-/// The hidden flag. Behind it come the directory and the device of the mount.
+/// The hidden flag. The directory and the device of the mount follow it.
 const FLAG: &str = "--unmount-after-engine";
 /// The name of the process. It differs from the engine's, so that `pkill mount-s3` ends engines alone.
 const NAME: &str = "s3-unmounter";
@@ -66,10 +66,9 @@ impl Watcher {
         Some(Self { dir: words.next()?.into(), device: DeviceNo::of(words.next()?.to_str()?)? })
     }
 
-    /// Waits for the end of the engine, then unmounts what is left of its mount.
+    /// Waits for the end of the engine, then unmounts the rest of its mount.
     ///
-    /// # Errors
-    /// The dead mount stays.
+    /// # Errors The unmount failed, and the dead mount stays.
     pub fn run(&self) -> anyhow::Result<()> {
         // When systemd ends a unit, it signals all processes of the unit: the watcher must outlive the engine.
         let _heard = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("taking signals")?;

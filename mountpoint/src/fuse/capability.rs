@@ -17,7 +17,7 @@ pub(super) struct Capability {
     bit: u32,
     /// The name in `linux/fuse.h`, behind `FUSE_`.
     name: &'static str,
-    /// Why we ask for it.
+    /// The reason for the request.
     why: &'static str,
 }
 
@@ -26,13 +26,13 @@ impl Capability {
         Self { bit, name, why }
     }
 
-    /// The flag as INIT carries it.
+    /// The flag's bit in INIT.
     pub(super) const fn flag(&self) -> u64 {
         1 << self.bit
     }
 }
 
-/// Capabilities that INIT asks for where the kernel offers them.
+/// Capabilities that INIT requests if the kernel offers them.
 pub(super) const CAPABILITIES: [Capability; 8] = [
     Capability::new(0, "ASYNC_READ", "several reads of one handle at once"),
     Capability::new(3, "ATOMIC_O_TRUNC", "replacing a file is one decision, at open"),
@@ -80,17 +80,17 @@ pub(super) struct Besides {
     pub(super) ring: bool,
 }
 
-/// Whether the kernel can send requests again to an engine that follows another one (FUSE_HAS_RESEND, Linux 6.9).
+/// Whether the kernel can repeat requests for an engine that follows another one (FUSE_HAS_RESEND, Linux 6.9).
 pub(super) fn can_resend(offered: u64) -> bool {
     offered & (1 << 39) != 0
 }
 
-/// The release of this kernel, as `/proc` has it; empty where that can't be read.
+/// The release of this kernel, from `/proc`; empty if it can't be read.
 pub(super) fn release() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
-/// The first three numbers of a release; 0 for one that is not there.
+/// The first three numbers of a release; 0 for a missing one.
 pub(super) fn version(release: &str) -> [u32; 3] {
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
     std::array::from_fn(|_| parts.next().unwrap_or(0))

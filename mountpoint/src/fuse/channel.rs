@@ -45,7 +45,7 @@ pub(super) struct Channel<O> {
     only: Option<u32>,
     /// The journal of a mount that outlives its engine.
     journal: Option<Arc<Journal>>,
-    /// The gate before the operations of such a mount.
+    /// The gate before the operations of a supervised mount.
     gate: Option<Arc<Gate>>,
 }
 
@@ -137,8 +137,8 @@ impl<O> Drop for Reply<O> {
 }
 
 impl<O> Channel<O> {
-    /// A channel to a kernel that was greeted. `inboxes`: of the queues of the ring, if there is one; `only`: the user whose requests are served,
-    /// besides root.
+    /// A channel to a kernel that was greeted. `inboxes`: of the queues of the ring, if there is one; `only`: the user whose requests are
+    /// served, besides root.
     pub(super) fn new(
         device: Arc<FuseDevice>,
         inboxes: Vec<Arc<Inbox>>,
@@ -161,7 +161,7 @@ impl<O> Channel<O> {
         Some(Requests::new(gate, Arc::clone(&self.pending), Arc::clone(&self.device)))
     }
 
-    /// How many queues of the ring there are.
+    /// Number of queues of the ring.
     pub(super) fn queues(&self) -> usize {
         self.inboxes.len()
     }
@@ -443,7 +443,7 @@ impl<O: Operations> Channel<O> {
         }
     }
 
-    /// Whether a request that was sent again is to be refused, because engine after engine ended with it.
+    /// Whether to refuse a repeated request, because engine after engine ended with it.
     fn kills_engines(&self, request: &Request<'_>) -> bool {
         let is_answered = request.operation.is_answered();
         let Some(journal) = self.journal.as_ref().filter(|_| is_answered) else { return false };

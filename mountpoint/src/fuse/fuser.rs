@@ -102,7 +102,7 @@ pub(super) fn start_fuser(
     Ok(Started { serving, unmounter, number })
 }
 
-/// How serving ended: `fuser` takes one of the two ways in which the kernel says that the mount is gone for a failure.
+/// The result of serving: `fuser` takes one of the kernel's two signs that the mount is gone for a failure.
 fn ended(served: io::Result<()>) -> io::Result<()> {
     let is_unmounted = |error: &io::Error| {
         let errno = rustix::io::Errno::from_io_error(error);
@@ -114,7 +114,7 @@ fn ended(served: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The file system as `fuser` sees it.
+/// The adapter of the file system for `fuser`.
 pub(super) struct FuserAdapter<O> {
     pub(super) ops: O,
     pub(super) reads_direct: bool,

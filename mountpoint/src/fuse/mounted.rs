@@ -19,10 +19,10 @@ use crate::clock::Clock;
 use crate::fs::DeviceNo;
 use crate::mountinfo;
 
-/// How long an unmount waits until the limit of processes allows one more.
+/// Longest wait of an unmount until the limit of processes allows one more.
 const PROCESS_WITHIN: Duration = Duration::from_secs(2);
 
-/// The number of the file system that is mounted there, without a request to it.
+/// The number of the file system mounted there, without a request to it.
 pub(super) fn device_of(dir: &Path) -> Option<DeviceNo> {
     let ask = || {
         let root = rustix::fs::open(
@@ -58,7 +58,7 @@ pub(super) fn device_behind(fuse: &OwnedFd) -> Option<DeviceNo> {
 pub(super) enum Standing {
     /// Path that leads to the mount.
     Top(PathBuf),
-    /// This path leads to a later mount.
+    /// Path that leads to a later mount, which covers ours.
     Covered(PathBuf),
     Gone,
 }

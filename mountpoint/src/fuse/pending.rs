@@ -1,6 +1,6 @@
-//! Requests that were taken and not yet answered, so that INTERRUPT can end one.
+//! Requests without an answer, so that INTERRUPT can end one.
 //!
-//! The thread that removes a request from here answers it: the thread that has its answer, or the one that read an INTERRUPT for it.
+//! The thread that removes a request from here answers it: the thread with its answer, or the thread that read an INTERRUPT for it.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::sync::Mutex;
 /// Shards, so that threads rarely meet.
 const SHARDS: usize = 16;
 
-/// All requests under way.
+/// All requests in progress.
 #[derive(Debug)]
 pub(super) struct Pending {
     shards: [Mutex<HashMap<u64, Option<Waiter>>>; SHARDS],
@@ -66,7 +66,7 @@ pub(super) enum Interrupted {
     NotYet,
     /// The request must run to its end.
     Never,
-    /// No such request: answered already, or not taken yet.
+    /// Unknown request: answered already, or not taken yet.
     Unknown,
 }
 

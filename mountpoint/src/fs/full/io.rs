@@ -54,7 +54,7 @@ impl FileSystem {
         Ok(Opened { handle: no, keep_cache, direct: false, passthrough: None })
     }
 
-    /// Sets the size of a staged file. The tree of names shows it.
+    /// Sets the size of a staged file, also in the tree of names.
     pub(super) fn resize_staged(&self, ino: InodeNo, staged: &Staged, size: u64) -> Result<()> {
         staged.set_size(size)?;
         self.inodes.written(ino, 0);

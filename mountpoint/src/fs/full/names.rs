@@ -224,7 +224,7 @@ impl FileSystem {
         Ok(true)
     }
 
-    /// Stores all files in the stage below a directory that is to be renamed, and holds them.
+    /// Stores all files in the stage below a directory before its rename, and holds them.
     pub(in crate::fs) async fn hold_below(&self, from: &ObjectKey) -> Result<Vec<HeldFile>> {
         let is_below =
             |staged: &Staged| !staged.is_unlinked() && staged.key().as_str().starts_with(from.as_str());

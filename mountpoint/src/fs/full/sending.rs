@@ -21,8 +21,8 @@ pub(super) const SENDS_MAX: usize = 64;
 /// Longest wait of a write to a full stage for room; then ENOSPC. Doubling it lets a program outlast a longer outage of the store, and
 /// delays the error of a program that could handle it.
 const ROOM_WITHIN: Duration = Duration::from_secs(60);
-/// How long closed files wait for the local disk to have them. Doubling it syncs fewer files that are soon gone, and a loss of power costs what was
-/// closed in twice the time.
+/// Longest wait of closed files for a sync to the local disk. Doubling it syncs fewer files that soon disappear, and a loss of power
+/// loses the files closed in twice the time.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// The files that wait to be sent.
@@ -147,7 +147,7 @@ impl Full {
 }
 
 impl FileSystem {
-    /// The runtime for a write of this length that failed because the stage is full of files that may leave it.
+    /// The runtime for a failed write of this length, if the stage is full of files that may leave it.
     pub(in crate::fs) fn room_may_come(
         &self,
         written: &Result<()>,
