@@ -56,16 +56,16 @@ const WAITING_MAX: usize = 64;
 /// Threads of a cache that are there from the start, beside its writers: of the index, of reads, of proofs, of the watch, and the first that waits
 /// for the disk.
 const OF_CACHE: usize = 5;
-/// Threads and processes beside those of network, FUSE and cache: the thread that hears signals, one that asks DNS, and `fusermount3`, without
-/// which a user can't unmount what was mounted.
+/// Threads and processes beside those of network, FUSE and cache: the thread that handles signals, one for DNS, and `fusermount3`,
+/// without which a user can't unmount.
 const BESIDE: usize = 3;
-/// How long the threads of the runtime may take to start. Doubling it lets a busier machine start a mount, and delays the error of one that
-/// has no threads.
+/// Longest wait for the start of the runtime's threads. Doubling it lets a busier machine start a mount, and delays the error of a mount
+/// that gets no threads.
 const THREADS_WITHIN: Duration = Duration::from_secs(10);
-/// How long the mount may stay in the table after its connection: `umount -f` ends the connection first. Doubling it doubles how long the
-/// end takes after an abort.
+/// How long the mount may stay in the table after its connection: `umount -f` ends the connection first. Doubling it doubles the duration
+/// of the end after an abort.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
-/// How long uploads at the end may move no byte, and how long their abort may take. Doubling it waits longer for a store that is away.
+/// Longest time without a moved byte for uploads at the end, and for their abort. Doubling it waits longer for an unreachable store.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A bucket that is mounted.
@@ -488,7 +488,7 @@ fn is_soon_gone(unmounter: &Unmounter, clock: &Clock) -> bool {
     true
 }
 
-/// See [`Mounted::farewell`].
+/// The handle of [`Mounted::farewell`].
 #[derive(Clone, Debug)]
 pub struct Farewell {
     fs: Arc<FileSystem>,

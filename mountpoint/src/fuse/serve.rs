@@ -36,8 +36,8 @@ pub(super) struct Greeted<O> {
     rings: Option<Rings<O>>,
 }
 
-/// Greets the kernel. By `/dev/fuse` the file system can be used once this returns; by rings, once it is served. `rings` makes them, if the
-/// kernel's flags and the device are right.
+/// Greets the kernel. By `/dev/fuse` programs can use the file system after this call; by rings, after it is served. `rings` makes them,
+/// if the kernel's flags and the device allow that.
 pub(super) fn greet<O: Operations>(
     device: FuseDevice,
     ops: O,
@@ -180,7 +180,7 @@ fn tell_resized<O: Operations>(device: &Arc<FuseDevice>, ops: &O) {
     });
 }
 
-/// Rings, if this kernel takes them; else a line in the log.
+/// Rings, if this kernel accepts them; otherwise the log gets a line.
 pub(super) fn rings_for<O: Operations>(offered: u64, device: BorrowedFd<'_>) -> Option<Rings<O>> {
     let release = capability::release();
     let rings = match capability::has_ring(offered) {
@@ -241,7 +241,7 @@ pub(super) fn serve<O: Operations>(
     Ok(serving)
 }
 
-/// Takes requests from the device until it is unmounted.
+/// Takes requests from the device until the unmount.
 fn run<O: Operations>(channel: &Arc<Channel<O>>) -> io::Result<()> {
     let outcome = read_all(channel);
     channel.end_queues();

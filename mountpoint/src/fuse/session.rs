@@ -35,7 +35,7 @@ pub struct Session {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     way: Way,
-    /// Number of the file system, where it is known.
+    /// Number of the file system, if it is known.
     device: Option<fs::DeviceNo>,
     /// The connection, for questions to it; `None` with fuser.
     connection: Option<Connection>,
@@ -43,17 +43,17 @@ pub struct Unmounter {
 
 #[derive(Clone, Debug)]
 enum Way {
-    /// The device was adopted: another process unmounts it.
+    /// The device was adopted, so another process unmounts it.
     NotOurs,
     Directory(PathBuf),
     Fuser(PathBuf, Arc<Mutex<::fuser::SessionUnmounter>>),
 }
 
 impl Session {
-    /// Mounts a bucket, and serves it until the unmount. Returns once the kernel has been greeted: the file system can be used.
+    /// Mounts a bucket, and serves it until the unmount. Returns once the kernel has been greeted, so that programs can use the file
+    /// system.
     ///
-    /// # Errors
-    /// An error of mount(2), fusermount3 or the kernel's INIT; nothing is left mounted then.
+    /// # Errors An error of mount(2), fusermount3 or the kernel's INIT; nothing is left mounted then.
     pub fn start(
         device: Device,
         fs: Arc<FileSystem>,
@@ -255,7 +255,7 @@ impl Unmounter {
         Ok(true)
     }
 
-    /// The number of the mount's file system, where it is known.
+    /// The number of the mount's file system, if it is known.
     pub fn device(&self) -> Option<fs::DeviceNo> {
         self.device
     }

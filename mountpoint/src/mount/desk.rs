@@ -1,6 +1,7 @@
-//! The helper of a sandboxed engine, put together: what it does by each question (`broker/`), and its start.
+//! The helper of a sandboxed engine, put together: its acts for each question (`broker/`), and its start.
 //!
-//! It is this program once more, by a hidden flag, and started before anything is asked of the store. Its standard input is the socket.
+//! The helper is this program once more, by a hidden flag, started before the first request to the store. Its standard input is the
+//! socket.
 
 use std::ffi::OsString;
 use std::io;

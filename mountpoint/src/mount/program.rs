@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::cli;
 use crate::clock::Clock;
 
-/// How long it may take. Its caller gives up then.
+/// Longest run of the program. Its caller gives up then.
 const WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of output that are read.
 const OUTPUT_MAX: u64 = 32 << 10;

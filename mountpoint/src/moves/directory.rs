@@ -15,7 +15,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Keys of a page of a listing: the most that S3 gives.
 const PAGE: u16 = 1000;
-/// Copies that are noted together. Doubling it halves the writes, and has the next mount compare twice as many copies after a kill.
+/// Copies that are noted together. Doubling it halves the writes, and makes the next mount compare twice as many copies after a kill.
 const NOTED_AT_ONCE: usize = 64;
 
 /// A directory whose objects are under both names, proven.
@@ -177,7 +177,7 @@ impl Mover {
         }
     }
 
-    /// The object that marks a directory, if there is one, and nothing else is below it.
+    /// The object that marks a directory, if there is one and nothing else lies below the directory.
     async fn marker_alone(&self, directory: &ObjectKey) -> Result<Option<ETag>> {
         let request =
             ListObjects { prefix: directory.as_str().to_owned(), max_keys: 2, ..ListObjects::default() };

@@ -27,7 +27,7 @@ impl Broken {
         matches!(self, Self::OutOfStep(_))
     }
 
-    /// Whether bytes came, and they are not HTTP.
+    /// Whether bytes came that are not HTTP.
     pub(crate) fn is_no_http(&self) -> bool {
         matches!(self, Self::Malformed(_) | Self::OutOfStep(_))
     }

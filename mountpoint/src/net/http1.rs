@@ -372,7 +372,7 @@ fn no_head(error: httparse::Error) -> Broken {
     }
 }
 
-/// The head that `bytes` begin with and its length; `None` while it is not whole.
+/// The head at the beginning of `bytes`, and its length; `None` while it is incomplete.
 fn parse_head(bytes: &[u8]) -> Result<Option<(usize, http::Response<()>)>, Broken> {
     // The array is not initialised before the parsing: that would cost more than the parsing.
     let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];

@@ -80,7 +80,7 @@ pub(crate) struct Host {
     question: Question,
 }
 
-/// A connection in use. Dropped, it is closed; [`Lease::give_back`] keeps it for the next.
+/// A connection in use. A drop closes it; [`Lease::give_back`] keeps it for the next request.
 #[derive(Debug)]
 pub(crate) struct Lease {
     connection: Option<Connection>,
@@ -98,7 +98,7 @@ pub(crate) enum NoConnection {
     Connect(SocketAddr, io::Error),
     /// Neither the host's name nor its addresses led to a connection in the allowed time.
     Late(Duration),
-    /// All connections (their number) are in use, and no byte moved on any of them for this time.
+    /// All connections (this number) are in use, and no byte moved on any of them for this time.
     AllBusy(usize, Duration),
 }
 
@@ -394,7 +394,7 @@ async fn sweep(pool: Weak<ConnectionPool>, clock: Clock, rested: Arc<Doorbell>) 
     rested.keep_house(&clock, |_| pool.upgrade().map_or(Next::Leave, |pool| pool.sweep())).await;
 }
 
-/// Looks at the links for as long as the pool lives, while they are busy.
+/// Looks at the links for the life of the pool, while they are busy.
 async fn look(pool: Weak<ConnectionPool>, clock: Clock, bulk: Arc<Notify>) {
     loop {
         clock.sleep(width::EVERY).await;
@@ -453,7 +453,7 @@ impl Lease {
         }
     }
 
-    /// Closes the connection and keeps its place, for another one.
+    /// Closes the connection and keeps its place for another one.
     pub(crate) fn into_place(mut self) -> Option<LaneSlot> {
         self.place.take()
     }

@@ -1,4 +1,4 @@
-//! The meaning of a journal's records together. Pure: records in whatever order in, directories before what they hold out.
+//! The meaning of a journal's records together. Pure. Enters: records in any order. Leaves: directories, each before its entries.
 
 use std::collections::{HashMap, HashSet};
 

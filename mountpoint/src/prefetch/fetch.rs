@@ -1,4 +1,4 @@
-//! Requests for pieces: plans those for a range, splits it into pieces, and carries out one request.
+//! Requests for pieces: plans the requests for a range, splits them into pieces, and carries out one request.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -23,7 +23,7 @@ pub(super) enum Cause {
     Demand,
     /// A read waits for the bytes, and the disk of the cache was late.
     DemandOfStore,
-    /// No read has asked for the bytes yet.
+    /// The bytes are fetched ahead of reads.
     Ahead,
     /// No read has asked for the bytes yet. Bytes in the cache are not fetched before a read asks: they are as near as memory.
     AheadOfStore,
@@ -53,7 +53,7 @@ pub(super) const KEPT: u64 = 64 << 10;
 const _: () = assert!(KEPT.is_multiple_of(SECTOR) && CACHE_BLOCK.is_multiple_of(KEPT));
 /// The time after which a request reads no further block from the cache. Doubling it waits longer for a slow disk, and for a hanging one.
 const CACHED_WITHIN: Duration = Duration::from_secs(1);
-/// A request's first pieces are small, so that the first of them can be answered early.
+/// Length of a request's first pieces, which are small so that the first read gets its bytes early.
 const FIRST_PIECE: u64 = 128 << 10;
 
 impl Object {

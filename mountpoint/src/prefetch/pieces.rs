@@ -294,7 +294,7 @@ impl Pieces {
         (dropped, idle)
     }
 
-    /// Drops bytes that no read asked for yet; bytes in flight stay. Returns the bytes dropped unread.
+    /// Drops bytes in memory that no read requested yet; bytes in flight stay. Returns the number of bytes dropped unread.
     pub(super) fn forget_ready(&mut self) -> u64 {
         let mut dropped = 0;
         let waiters = &self.waiters;
@@ -310,7 +310,7 @@ impl Pieces {
     }
 }
 
-/// Whether a handle (another one than this) reads in sequence towards a piece and is near it, or in it.
+/// Whether another handle reads in sequence towards a piece and is near it, or in it.
 fn awaited(readers: &[(ReaderNo, Option<u64>)], but: Option<ReaderNo>, start: u64, end: u64) -> bool {
     let mut fronts = readers.iter().filter(|(no, _)| Some(*no) != but).filter_map(|(_, front)| *front);
     fronts.any(|front| front < end && front + BEHIND_MAX >= start)

@@ -1,4 +1,4 @@
-//! The checksum of a whole object version, combined from those of its pieces as they come, in whatever order. Pure.
+//! The checksum of a whole object version, combined from the checksums of its pieces in any order. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

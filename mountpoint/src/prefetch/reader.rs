@@ -136,7 +136,7 @@ impl Reader {
         }
     }
 
-    /// A handle that fetches ahead is a stream from then on, until it is closed.
+    /// Counts the handle as a stream from its first fetch ahead until its close.
     fn count_stream(&self, fetches_ahead: bool) {
         if fetches_ahead && !self.streams.load(Relaxed) && !self.streams.swap(true, Relaxed) {
             self.object.shared.streams.fetch_add(1, Relaxed);

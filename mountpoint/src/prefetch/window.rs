@@ -28,8 +28,8 @@ use stride::Stride;
 /// The sizes a window works with, in bytes.
 #[derive(Clone, Debug)]
 pub struct WindowConfig {
-    /// The first request of a run that begins at offset 0: small, so that the first byte comes soon. Doubling it saves a
-    /// request per file of that size and makes the first byte of larger files later on slow connections.
+    /// The first request of a run from offset 0: small, so that the first byte comes soon. Doubling it saves a request per file of that
+    /// size, and delays the first byte of larger files on slow connections.
     pub first: u64,
     /// The size up to which a file is fetched whole, when its first read is a long one from the beginning. Doubling it doubles the bytes
     /// fetched in vain of files of which only the beginning is read.
@@ -75,7 +75,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The offset that a handle that reads upwards has reached; `None` for one that reads elsewhere next.
+    /// The offset that an upward reader has reached; `None` for a handle whose next read is elsewhere.
     pub fn reads_up_to(&self, end: u64) -> Option<u64> {
         (self.sequential && !self.descending).then_some(end)
     }
@@ -200,7 +200,7 @@ impl Window {
         }
     }
 
-    /// The planned range from `offset` on was dropped for want of memory: plan it again.
+    /// Notes that the planned range from `offset` on was dropped for want of memory, so that it is planned again.
     pub fn lost(&mut self, range: &Range<u64>) {
         self.runs.iter_mut().any(|run| run.lost(range));
     }

@@ -23,20 +23,18 @@ pub struct Store {
 }
 
 impl Store {
-    /// Makes a store without a request. Bucket, region and credentials of `config` are replaced by those of each bucket. Must be called within a
-    /// tokio runtime.
+    /// Makes a store without a request. Each bucket has its own name, region and credentials in place of those of `config`. Must be
+    /// called within a tokio runtime.
     ///
-    /// # Errors
-    /// `InvalidRequest`: the configuration.
+    /// # Errors `InvalidRequest`: the configuration.
     pub fn new(config: Config, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Self> {
         let pool = ConnectionPool::new(&config.net(), clock, metrics)?;
         Ok(Self { config, pool })
     }
 
-    /// One bucket, which need not exist, for one account. Without credentials: those that `aws-config` finds. Without a request.
+    /// One bucket, which need not exist, for one account. Without credentials it uses those that `aws-config` finds. Makes no request.
     ///
-    /// # Errors
-    /// `InvalidRequest`: the endpoint.
+    /// # Errors `InvalidRequest`: the endpoint.
     pub fn bucket(&self, name: &str, region: &str, credentials: Option<Credentials>) -> Result<Bucket> {
         let config = Config {
             bucket: name.to_owned(),
@@ -61,10 +59,9 @@ impl Bucket {
         &self.wire.config.bucket
     }
 
-    /// The same bucket, asked for in another region.
+    /// The same bucket, for requests to another region.
     ///
-    /// # Errors
-    /// `InvalidRequest`: the endpoint.
+    /// # Errors `InvalidRequest`: the endpoint.
     pub fn in_region(&self, region: &str) -> Result<Self> {
         let config = Config { region: Some(region.to_owned()), ..self.wire.config.clone() };
         Ok(Self { pool: Arc::clone(&self.pool), wire: client::wire(config, region, &self.pool)? })
@@ -96,24 +93,21 @@ impl Bucket {
 
     /// The bucket's tags.
     ///
-    /// # Errors
-    /// `NoSuchBucket`, `Denied`, `WrongRegion`, and what every request may meet. A store without tags is not an error.
+    /// # Errors `NoSuchBucket`, `Denied`, `WrongRegion`, and the errors of every request. A store without tags is not an error.
     pub async fn tags(&self) -> Result<Tagging> {
         Box::pin(tagging::get(&self.wire)).await
     }
 
-    /// Replaces all its tags; `false`: the store has none.
+    /// Replaces all tags of the bucket; `false`: the store has no tags.
     ///
-    /// # Errors
-    /// `NoSuchBucket`, `Denied`, `InvalidRequest` (a character, the number of tags), and what every request may meet.
+    /// # Errors `NoSuchBucket`, `Denied`, `InvalidRequest` (a character, the number of tags), and the errors of every request.
     pub async fn set_tags(&self, tags: &Tags) -> Result<bool> {
         Box::pin(tagging::put(&self.wire, tags)).await
     }
 
-    /// One page of its objects.
+    /// One page of the bucket's objects.
     ///
-    /// # Errors
-    /// The same as [`crate::s3::ObjectClient::list_objects`].
+    /// # Errors The same as [`crate::s3::ObjectClient::list_objects`].
     pub async fn list(&self, request: &ListObjects) -> Result<ListPage> {
         Box::pin(list::list_objects(&self.wire, request)).await
     }

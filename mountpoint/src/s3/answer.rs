@@ -66,7 +66,7 @@ pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&st
     }
 }
 
-/// The code of a request whose date is not the store's.
+/// The code of a request whose date differs from the store's.
 pub(crate) const CLOCK_REFUSED: &str = "RequestTimeTooSkewed";
 
 /// Whether fresh credentials may help.
@@ -91,7 +91,7 @@ pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
     text(headers, "x-amz-request-id").map(str::to_owned)
 }
 
-/// How long the store wants us to wait.
+/// The pause that the store requests.
 pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = text(headers, "retry-after")?.trim();
     match value.parse() {
@@ -100,7 +100,7 @@ pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     }
 }
 
-/// The store's clock when it answered.
+/// The store's clock in its answer.
 pub(crate) fn date(headers: &HeaderMap) -> Option<SystemTime> {
     text(headers, "date").and_then(http_date)
 }

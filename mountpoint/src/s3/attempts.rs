@@ -102,7 +102,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// The header that asks for the checksum that the store has of the object; `None` where the store refuses it.
+    /// The header that requests the store's checksum of the object; `None` if the store refuses it.
     pub(crate) fn checksum_mode(&self) -> Option<(HeaderName, HeaderValue)> {
         let is_asked = !self.leaves_checksums && !self.wire.abilities.refuses_checksum_mode();
         is_asked.then(checksum_mode)

@@ -165,7 +165,7 @@ impl S3Client {
         self.wire.abilities.refuses_copies()
     }
 
-    /// Whether the store has refused an upload for lack of Content-MD5, to this client or to a mount before it.
+    /// Whether the store has refused an upload for lack of Content-MD5, to this client or an earlier mount.
     pub fn demands_md5(&self) -> bool {
         self.wire.abilities.demands_md5()
     }
@@ -277,7 +277,7 @@ pub(crate) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> 
     })
 }
 
-/// Whether the refusal may come from the bucket's name in the host name, where the store does not look for it or DNS does not know it.
+/// Whether the refusal may come from the bucket in the host name, because the store does not look there or DNS does not know the name.
 fn may_be_path_style(wire: &Wire, refused: &Error) -> bool {
     let config = &wire.config;
     let chosen = config.endpoint_url.is_none() || config.force_path_style || config.store.is_some();
@@ -290,7 +290,7 @@ fn may_be_path_style(wire: &Wire, refused: &Error) -> bool {
     !chosen && wire.endpoint.has_bucket_in_host() && is_doubtful
 }
 
-/// The region of the environment, the profile or the instance; the instance is asked only on AWS.
+/// The region of the environment, the profile or the instance; the function asks the instance only on AWS.
 async fn find_region(config: &Config, pool: &Arc<ConnectionPool>) -> String {
     let provider = ProviderConfig::default().with_http_client(Http::new(config, pool));
     let mut profile = ProfileFileRegionProvider::builder().configure(&provider);

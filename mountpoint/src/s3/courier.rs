@@ -1,4 +1,5 @@
-//! Requests to other services than the store, on connections of the same pool: so they use the proxies and certificates of the mount.
+//! Requests to other services than the store, on connections of the same pool, so that they use the proxies and certificates of the
+//! mount.
 
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_types::body::SdkBody;

@@ -1,7 +1,7 @@
-//! Decides which answers are late, and whether another request may be sent for one (`hedged.rs` sends it).
+//! Decides which answers are late, and whether a second request may replace a late one (`hedged.rs` sends it).
 //!
-//! The answers say when one is late: after twice the time in which 19 of 20 began. The extra requests are a small share of all, so that
-//! a store that is slow as a whole, or that throttles, is not asked for more.
+//! An answer is late after twice the time in which 19 of 20 answers began. The extra requests are a small share of all, so that a store
+//! that is slow as a whole, or that throttles, gets hardly more requests.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -30,7 +30,7 @@ const SHARE: f64 = 0.02;
 /// The most extra requests that may be saved up in a quiet hour.
 const SAVED_MAX: f64 = 4.0;
 
-/// The limit past which an answer is late, and the requests that may still be spent on late ones.
+/// The limit beyond which an answer is late, and the remaining extra requests.
 #[derive(Debug, Default)]
 pub(crate) struct Hedge(Mutex<Learned>);
 

@@ -24,7 +24,7 @@ pub(crate) enum Oddity {
 
 const KINDS: usize = 7;
 
-/// See the module.
+/// Oddities of one store, seen so far.
 #[derive(Debug, Default)]
 pub(crate) struct Oddities {
     seen: [AtomicU64; KINDS],

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// How long failures without a success last before they are an outage. Doubling it keeps shorter outages out of the log.
 const BEGINS_AFTER: Duration = Duration::from_secs(2);
 
-/// The state of the store, as all calls together see it.
+/// The state of the store, by the results of all calls together.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     /// The time of the last answer that was not a failure of the store.

@@ -41,7 +41,7 @@ pub struct ProbeRequest<'a> {
     pub method: Method,
     /// The key to ask about; `None` for the bucket.
     pub key: Option<&'a ObjectKey>,
-    /// Parameters, in alphabetical order as signatures want them.
+    /// Parameters of the query, in alphabetical order for the signature.
     pub query: &'a [(&'static str, &'a str)],
     /// Headers besides those of every request, in lower case.
     pub headers: &'a [(&'static str, &'a str)],

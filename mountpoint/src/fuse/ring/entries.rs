@@ -27,7 +27,7 @@ const COMMIT_AND_FETCH: u32 = 2;
 /// `IORING_REGISTER_FILES`.
 const REGISTER_FILES: u8 = 2;
 
-/// `struct fuse_uring_req_header`: the header of request or reply, the first argument, and what follows about the entry.
+/// `struct fuse_uring_req_header`: the header of request or reply, the first argument, and facts about the entry.
 mod layout {
     pub(super) const ARGUMENT: usize = 128;
     pub(super) const COMMIT_ID: usize = 264;
@@ -56,7 +56,7 @@ const NO_IOWAIT: u32 = 1 << 7;
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Shape {
     pub(super) entries: usize,
-    /// Whole pages: the memory of one payload is given back without its neighbour's.
+    /// Bytes of a payload's address range, in whole pages, so that the memory of one payload returns without its neighbour's.
     pub(super) payload: usize,
 }
 
@@ -72,7 +72,7 @@ impl Shape {
     }
 }
 
-/// A request as the kernel laid it down.
+/// A request in the kernel's layout.
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
     pub(super) header: &'a [u8],
@@ -98,7 +98,7 @@ pub(super) struct Entries {
     /// Headers and slices, then payloads. The memory is never unmapped, because the kernel keeps the addresses. No slice covers all of
     /// the memory, only entries that the engine owns.
     memory: ManuallyDrop<Scratch>,
-    /// The owner of each entry: true if it is ours.
+    /// The owner of each entry: true for the engine.
     ours: Vec<bool>,
     hears_bell: bool,
     /// Whether waiting counts as waiting for a disk unless we say no (6.15).
@@ -312,11 +312,10 @@ impl Entries {
         Ok(())
     }
 
-    /// Answers the request in this entry; it goes to the kernel with the next wait, and brings the next request. Returns its bytes in the
-    /// payload.
+    /// Answers the request in this entry. The answer goes to the kernel with the next wait, which brings the next request. Returns the
+    /// answer's bytes in the payload.
     ///
-    /// # Errors
-    /// The errors of io_uring.
+    /// # Errors The errors of io_uring.
     pub(super) fn answer<'a>(
         &mut self,
         entry: usize,
@@ -351,10 +350,9 @@ impl Entries {
         Ok(len)
     }
 
-    /// Sends the same answer once more, because the kernel did not take it.
+    /// Sends the same answer once more, because the kernel did not accept it.
     ///
-    /// # Errors
-    /// The errors of io_uring.
+    /// # Errors The errors of io_uring.
     pub(super) fn again(&mut self, entry: usize) -> io::Result<()> {
         let Some(header) = self.header(entry) else { return Ok(()) };
         let commit_id = u64::from_ne_bytes(std::array::from_fn(|i| header[layout::COMMIT_ID + i]));

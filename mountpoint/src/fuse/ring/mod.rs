@@ -2,8 +2,8 @@
 //! each processor.
 //!
 //! The kernel hands a request to the queue of the processor on which it was made, and one system call takes answers and brings the next
-//! requests. INIT, FORGET, INTERRUPT and the engine's own notifications stay on `/dev/fuse`. If the system refuses any part of this, the
-//! mount continues with `/dev/fuse`, and one line of the log says why.
+//! requests. INIT, FORGET, INTERRUPT and the engine's own notifications stay on `/dev/fuse`. If the system refuses any part of this
+//! transport, the mount continues with `/dev/fuse`, and one line of the log gives the reason.
 
 mod entries;
 mod queue;
@@ -140,10 +140,9 @@ impl<O: Operations> Rings<O> {
         self.queues.iter().map(|queue| Arc::clone(&queue.inbox)).collect()
     }
 
-    /// Begins to serve, once the kernel knows that it may come this way.
+    /// Begins to serve, once the kernel knows that requests may come by rings.
     ///
-    /// # Errors
-    /// There is no ring.
+    /// # Errors There is no ring.
     pub(super) fn start(self, channel: &Arc<Channel<O>>) -> Result<Vec<JoinHandle<io::Result<()>>>, Refusal> {
         for queue in &self.queues {
             // A thread that is gone reports nothing.
@@ -170,7 +169,7 @@ impl<O: Operations> Rings<O> {
     }
 }
 
-/// The thread of a queue: reports that it has a ring, waits until the kernel was greeted, reports whether the kernel took it, and serves.
+/// The thread of a queue: reports its ring, waits until the kernel was greeted, reports whether the kernel accepted the ring, and serves.
 fn run<O: Operations>(
     number: usize,
     shape: entries::Shape,

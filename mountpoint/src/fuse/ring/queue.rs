@@ -1,5 +1,5 @@
-//! One queue of FUSE over io_uring: its thread takes the requests made on one processor, calls the operations, and gives the kernel the
-//! answers, its own and those of other threads.
+//! One queue of FUSE over io_uring: its thread takes the requests made on one processor, calls the operations, and passes the answers of
+//! all threads to the kernel.
 
 use std::collections::VecDeque;
 use std::io;
@@ -22,7 +22,7 @@ use crate::sync::Arc;
 /// Interval between looks at waiting requests. If a signal comes before a request was taken, the kernel sends no INTERRUPT for it, so
 /// only such looks find killed threads.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long a queue is idle before its payloads give memory back.
+/// Idle time of a queue before its payloads return memory.
 const REST: Duration = Duration::from_secs(10);
 /// Bytes of answers, and of the requests that may follow them, that one call of the kernel moves; at most one answer more. Further answers
 /// wait until these have given their memory back. Doubling it saves calls while many requests end at once.

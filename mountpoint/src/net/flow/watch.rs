@@ -180,7 +180,7 @@ mod tests {
     const QUIET: Duration = Duration::from_secs(20);
     const WHOLE: Duration = Duration::from_secs(60);
 
-    /// When the wait ends, with a byte moving every `every` seconds; in seconds from the start, and why.
+    /// The end of the wait, with a byte moving every `every` seconds: in seconds from the start, with the reason.
     async fn ends(every: u64, body: Option<(&Arc<Lanes>, u64)>) -> (u64, Expired) {
         let (clock, moved) = (Clock::manual(), Moved::default());
         let mut watch = Watch::new(&clock, &moved, QUIET, clock.now() + WHOLE);
@@ -248,7 +248,8 @@ mod tests {
         assert_eq!(second, (QUIET + longer).as_secs() + 1);
     }
 
-    /// When the first of connections that receive this many bytes a second is given up, and why; `None`: not within a thousand seconds.
+    /// The time at which the first of connections with these rates (bytes a second) is given up, and the reason; `None`: not within a
+    /// thousand seconds.
     async fn shares(rates: &[u64]) -> Option<(u64, Expired)> {
         shares_of(&rates.iter().map(|&rate| (Direction::Received, rate)).collect::<Vec<_>>()).await
     }

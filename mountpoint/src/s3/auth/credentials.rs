@@ -33,7 +33,7 @@ const LAST_MOMENTS: Duration = Duration::from_secs(10);
 const REREAD: Duration = Duration::from_secs(900);
 /// The time between two looks at the credentials files, while there are requests. Doubled, a change is seen later and a stat is saved.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long a look at the files, or the wait for another request that looks, may take.
+/// Longest wait for a look at the files, or for another request's look.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 /// The pause of a source after an answer without usable credentials; requests get the same error meanwhile.
 const REST: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ pub(crate) struct Source {
     skew: Arc<Skew>,
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,
-    /// The last error of the source, while it is not asked.
+    /// The last error of the source, during the pause after it.
     failed: Mutex<Option<(Instant, String)>>,
     loading: tokio::sync::Mutex<()>,
     generations: AtomicU64,
@@ -70,7 +70,7 @@ pub(crate) struct Held {
     pub(crate) credentials: Credentials,
     pub(crate) generation: u64,
     loaded: Instant,
-    /// The files as they were before they were read.
+    /// The stamps of the files before they were read.
     stamps: Vec<Option<Stamp>>,
 }
 
@@ -165,7 +165,7 @@ impl Source {
         }
     }
 
-    /// One request in [`LOOK`] looks whether a file has changed, and those that come meanwhile wait for it.
+    /// Looks whether a file has changed: one request in [`LOOK`] does so, and others meanwhile wait for it.
     async fn look(self: &Arc<Self>) {
         let Some(mut looked) = self.clock.timeout(LOOK_MAX, self.looked.lock()).await else { return };
         let now = self.clock.now();
@@ -193,7 +193,7 @@ impl Source {
         self.looks.run(&self.clock, LOOK_MAX, move || files.iter().map(|it| Stamp::of(it)).collect()).await
     }
 
-    /// A file has changed: takes its credentials, or keeps the old ones while it has none.
+    /// Takes the credentials of a changed file, or keeps the old ones while the file has none.
     async fn read_again(self: &Arc<Self>, held: Held) {
         let _turn = self.loading.lock().await;
         if self.held.lock().as_ref().is_some_and(|it| it.generation > held.generation) {

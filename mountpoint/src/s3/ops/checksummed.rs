@@ -87,7 +87,7 @@ pub(crate) async fn headers_of(proof: Proof, checksum: Option<Checksum>, body: &
     headers
 }
 
-/// The MD5 as most stores spell it in the ETag of an object that is not a multipart one.
+/// The MD5 of a body, in the form that most stores use in the ETag of an object that is not a multipart one.
 pub(crate) async fn md5_hex(body: &[Bytes]) -> Option<String> {
     md5(body).await.map(|digest| base16ct::lower::encode_string(&digest))
 }

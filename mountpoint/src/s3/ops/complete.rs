@@ -22,7 +22,7 @@ use crate::s3::{CompleteUpload, Error, ErrorKind, Replaces, Result, Stored, Uplo
 
 const OPERATION: &str = "CompleteMultipartUpload";
 
-/// See [`crate::s3::ObjectClient::complete_multipart_upload`]. `conditional`: with the store's own condition.
+/// Completes an upload; see [`crate::s3::ObjectClient::complete_multipart_upload`]. `conditional`: with the store's own condition.
 pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional: bool) -> Result<Stored> {
     let key = &request.upload.key;
     let whole = Whole::of(&request.parts);
@@ -128,7 +128,7 @@ enum Next {
 }
 
 impl Next {
-    /// `doubt`: an attempt before this one had no clear answer.
+    /// The next step after a failed attempt. `doubt`: an earlier attempt had no clear answer.
     fn after(failed: &Failure, doubt: bool, conditional: bool) -> Self {
         match failed.error.kind() {
             // The upload still exists, and the object to replace is gone.
@@ -149,7 +149,7 @@ fn is_the_stores_word(error: &Error) -> bool {
     !by_a_gateway && *error.kind() != ErrorKind::BadAnswer
 }
 
-/// The object that was made, and whether the answer says that it is encrypted as the user asked.
+/// Sends the request once. Returns the new object, and whether the answer shows the encryption that the user asked for.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,
@@ -212,7 +212,7 @@ fn headers(replaces: Option<&Replaces>, whole: &Whole) -> Result<Vec<(HeaderName
 struct Whole {
     size: u64,
     algorithm: Option<ChecksumAlgorithm>,
-    /// The checksums of the object, as the store may spell them; none unless every part has one.
+    /// The checksums of the object, in the spellings that a store may use; none unless every part has one.
     checksums: Vec<String>,
     /// CRC64NVME of the whole object, which Complete is sent.
     full_object: Option<String>,
