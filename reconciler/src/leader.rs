@@ -124,7 +124,7 @@ impl Elector {
         self.until.send_replace(None);
     }
 
-    /// Releases the Lease for waiting reconcilers. Call it when no effect is in progress.
+    /// Releases the Lease for waiting reconcilers. Call this when no effect is in progress.
     pub async fn step_down(&mut self) {
         self.stop();
         if self.confirmed.take().is_none() {

@@ -28,7 +28,8 @@ fn waits(pod: &MountpointPod) -> bool {
     pod.ours && pod.phase == Phase::Pending && !pod.began && pod.spec.is_some()
 }
 
-/// Digests of the pods that workloads would get now, by Mountpoint Pod: workloads that wait, and those that run and lost an earlier pod.
+/// Digests of the pods that workloads would get now, by Mountpoint Pod: for waiting workloads, and for running ones that lost an earlier
+/// pod.
 fn wanted(config: &PodConfig, facts: &Facts) -> BTreeMap<String, BTreeSet<String>> {
     let mut wanted = BTreeMap::<_, BTreeSet<_>>::new();
     for (name, workloads) in facts.attachments.iter().flat_map(|it| &it.spec.mountpoint_pods) {

@@ -47,7 +47,7 @@ async fn of_two_claims_with_one_bucket_name_at_once_one_gets_the_bucket() {
     lab.create(call(name)).await.unwrap();
 }
 
-/// Regression: the tags belong to another cluster, whose driver took the bucket for new at the same moment.
+/// The case: the tags belong to another cluster, whose driver took the bucket for new at the same moment.
 #[tokio::test]
 async fn a_bucket_whose_tags_another_wrote_over_is_not_ours_and_is_left() {
     let lab = Lab::start().await;

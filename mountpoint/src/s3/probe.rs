@@ -192,7 +192,7 @@ impl S3Client {
         Ok(Some(Signed { source: source.unwrap_or("a provider"), expires: held.credentials.expiry() }))
     }
 
-    /// Scheme, host and port that requests go to; the host may have the bucket in it.
+    /// Scheme, host and port of requests; the host may include the bucket.
     pub fn origin(&self) -> String {
         let authority = &self.wire.endpoint.authority;
         format!("{}://{}", if authority.tls { "https" } else { "http" }, authority.host_header())
@@ -203,10 +203,9 @@ impl S3Client {
         self.wire.endpoint.has_bucket_in_host()
     }
 
-    /// The same bucket, asked for otherwise, on the same connections. Without a request.
+    /// The same bucket, with changed requests on the same connections. Makes no request.
     ///
-    /// # Errors
-    /// `InvalidRequest`: the endpoint.
+    /// # Errors `InvalidRequest`: the endpoint.
     pub fn changed(&self, change: impl FnOnce(&mut Config)) -> Result<Arc<Self>> {
         let mut config = self.wire.config.clone();
         change(&mut config);

@@ -50,8 +50,8 @@ fn attempts_limit(kind: &ErrorKind, attempts_max: Option<u32>) -> Option<u32> {
     }
 }
 
-/// How long to wait after `attempts` attempts (1 or more): full jitter, `random` being uniform in 0..1. If the store names a time, the wait
-/// is that time and the jitter, so that not all requests come back at one moment.
+/// The wait after `attempts` attempts (1 or more): full jitter, with `random` uniform in 0..1. If the store names a time, the wait is
+/// that time plus the jitter, so that not all requests come back at one moment.
 fn backoff(attempts: u32, random: f64, retry_after: Option<Duration>) -> Duration {
     let ceiling = SCALE.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(CAP);
     retry_after.unwrap_or_default().saturating_add(ceiling.mul_f64(random.clamp(0.0, 1.0)))
@@ -80,7 +80,7 @@ pub(crate) struct Miss<'a> {
 pub(crate) struct Patience {
     limit: Duration,
     attempts_max: Option<u32>,
-    /// Attempts since there was progress, the one that is under way included.
+    /// Attempts since the last progress, including the one in flight.
     attempts: u32,
     lost: Option<Instant>,
 }
@@ -177,7 +177,7 @@ struct Counts {
     slots: usize,
 }
 
-/// One retry that may run.
+/// A permit for one retry to run.
 pub(crate) type Slot<'a> = SemaphorePermit<'a>;
 
 /// A call under way.
@@ -199,7 +199,7 @@ impl Slots {
         Self { free: Semaphore::new(SLOTS_MIN), counts: Mutex::new(Counts { calls: 0, slots: SLOTS_MIN }) }
     }
 
-    /// Counts a call until what is returned is dropped.
+    /// Counts a call until the result is dropped.
     pub(crate) fn call(&self) -> Call<'_> {
         self.count(|calls| calls + 1);
         Call(self)
@@ -273,8 +273,8 @@ mod tests {
         Swallows,
     }
 
-    /// One call that begins `before` seconds before (or, negative, after the beginning of) an outage of `outage`: when
-    /// it succeeds, in seconds after the outage's beginning.
+    /// Runs one call that begins `before` seconds before an outage of `outage` (or, negative, after its beginning). Returns the time of
+    /// its success, in seconds after the outage's beginning.
     fn ride(away: Away, before: f64, outage: f64, dice: &Dice) -> Option<f64> {
         let start = Instant::now() + LIMIT;
         let at = |now: Instant| now.duration_since(start - LIMIT).as_secs_f64() - 60.0;

@@ -1,4 +1,4 @@
-//! The checksums that the store says of whole object versions: which header of which answer says one, and what the last answers said.
+//! Checksums of whole object versions from the store: the headers and answers that contain one, and the values of the last answers.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -38,7 +38,7 @@ impl Sums {
         }
     }
 
-    /// The checksum of all bytes of a version, if an answer said it.
+    /// The checksum of all bytes of a version, if an answer had it.
     pub(crate) fn get(&self, id: &ObjectId) -> Option<Checksum> {
         let id = plain(id);
         let mut known = self.0.lock();
@@ -99,7 +99,7 @@ mod tests {
 
     const CRC32C: &str = "x-amz-checksum-crc32c";
     const CRC64: &str = "x-amz-checksum-crc64nvme";
-    /// Both of `123456789`.
+    /// Both checksums of `123456789`.
     const RIGHT: &str = "4waSgw==";
     const RIGHT64: &str = "rosUhgp5mIg=";
 

@@ -164,7 +164,7 @@ struct Context {
 }
 
 impl Wire {
-    /// Bytes that went to the store and came from it so far.
+    /// Bytes that have gone to the store and come from it so far.
     pub(crate) fn moved(&self) -> u64 {
         self.host.lanes.moved()
     }
@@ -507,7 +507,7 @@ impl Answer {
     }
 }
 
-/// How receiving a body ended, if not with an error.
+/// The end of a body that was received without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filled {
     /// All bytes arrived.

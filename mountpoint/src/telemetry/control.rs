@@ -25,7 +25,7 @@ use crate::sync::Arc;
 
 /// Our folder in the user's runtime directory.
 const FOLDER: &str = "mount-s3";
-/// The folder of root's mounts and those of services.
+/// The folder for the mounts of root and of services.
 const OF_THE_SYSTEM: &str = "/run";
 /// The mode that lets only the mounting user in.
 pub const PERMITTED: u32 = 0o600;
@@ -33,7 +33,7 @@ pub const PERMITTED: u32 = 0o600;
 const FILE: &str = "json";
 /// The ending of its socket.
 const SOCKET: &str = "sock";
-/// Bytes of a file that are read: the longest command line that anyone writes by hand has a tenth of it.
+/// Most bytes of a file that are read: the longest command line that anyone writes by hand has a tenth of them.
 const FILE_MAX: u64 = 64 << 10;
 /// Files of one folder that are read. No machine has that many mounts.
 const FILES_MAX: usize = 1_000;

@@ -33,7 +33,7 @@ use crate::supervise::Supervisor;
 use crate::sync::Arc;
 use rates::Rates;
 
-/// How often `--log-metrics` writes its lines: as AWS's mount-s3.
+/// Interval of the lines of `--log-metrics`, as with AWS's mount-s3.
 const LOG_EVERY: Duration = Duration::from_secs(5);
 /// The user of the node's CSI driver.
 const ROOT: u32 = 0;
@@ -104,7 +104,7 @@ pub struct Told {
 }
 
 impl Config {
-    /// Folders in which the mount has files of its own, which it removes at its end.
+    /// Folders with the mount's own files, which it removes at its end.
     pub fn folders(&self) -> Vec<PathBuf> {
         let page = match &self.listen {
             Some(Listen::Unix(path)) => path.parent().map(std::path::Path::to_owned),

@@ -9,7 +9,7 @@ use crate::doorbell::Next;
 use crate::metrics::Metrics;
 use crate::sync::Mutex;
 
-/// How often the counters are read while they move. Doubling it halves the wake-ups, and throughput is known later.
+/// Interval between reads of the counters while they move. Doubling it halves the wake-ups, and delays the throughput.
 const EVERY: Duration = Duration::from_secs(1);
 /// Samples that are kept: throughput is the mean of the seconds between the first and now.
 const KEPT: usize = 4;

@@ -15,7 +15,7 @@ use crate::s3::{
     Replaces, Result, Stored, Tags, UploadId, UploadPart, UploadedPart,
 };
 
-/// The bucket. Keys are in the order of their UTF-8 bytes, as S3 lists them.
+/// The bucket. Its keys are in the order of their UTF-8 bytes, as S3 lists them.
 #[derive(Debug)]
 pub(super) struct Store {
     objects: BTreeMap<ObjectKey, Object>,
@@ -215,7 +215,7 @@ impl Store {
         self.upload_part(&UploadPart { upload, part_number, body: vec![body], checksum })
     }
 
-    /// Removes an object of this version. One that is gone already is a success.
+    /// Removes an object of this version. A missing object is a success.
     pub(super) fn remove_version(&mut self, id: &ObjectId) -> Result<()> {
         if self.objects.contains_key(&id.key) {
             self.check_there(&id.key, &Replaces::Version(id.etag.clone()), Op::DeleteObject)?;

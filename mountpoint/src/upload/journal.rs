@@ -34,7 +34,7 @@ const TORN_AFTER: Duration = Duration::from_secs(60);
 /// The place of the journal, and the bucket of this mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The state directory. It is made if it is not there.
+    /// The state directory, which is made if it is missing.
     pub dir: PathBuf,
     /// Whether the user named the directory: then an unusable directory causes a warning, otherwise a line of information.
     pub asked: bool,
@@ -59,14 +59,14 @@ pub(super) struct Journal {
     late: AtomicBool,
 }
 
-/// One upload under way, as its file holds it.
+/// One upload in progress, in the form of its file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     endpoint: String,
     bucket: String,
     key: String,
     upload_id: String,
-    /// The machine of the process; empty where it is not known, as in entries of older releases.
+    /// The machine of the process; empty if it is unknown, as in entries of older releases.
     #[serde(default)]
     machine: String,
     #[serde(flatten)]
@@ -80,7 +80,7 @@ pub(super) struct Entry {
     locked: Locked,
 }
 
-/// An upload of a dead process, for us to abort: no other process takes it meanwhile.
+/// An upload of a dead process, for this process to abort: no other process takes it meanwhile.
 #[derive(Debug)]
 pub(super) struct Left {
     pub(super) upload: UploadId,
@@ -117,7 +117,7 @@ impl Journal {
         self.note_in(upload, create)
     }
 
-    /// Like [`Journal::note`], in a file that `create` makes.
+    /// Notes an upload as [`Journal::note`] does, in a file that `create` makes.
     fn note_in(&self, upload: &UploadId, create: impl Fn(&Path) -> io::Result<File>) -> io::Result<Entry> {
         let record = Record {
             endpoint: self.config.endpoint.clone(),
@@ -158,7 +158,7 @@ impl Journal {
         }
     }
 
-    /// Whether this failure is the first: later ones are the same news.
+    /// Whether this failure is the first: later ones are not news.
     pub(super) fn fails_first(&self) -> bool {
         !self.failed.swap(true, Relaxed)
     }
@@ -186,13 +186,13 @@ impl Journal {
         Ok(Search { entries: fs::read_dir(&self.folder)?, now })
     }
 
-    /// The next uploads to this bucket, below this prefix, whose processes are dead: [`LEFT_MAX`] at most, none at the end. Removes entries that
-    /// were torn.
+    /// The next uploads to this bucket, below this prefix, whose processes are dead: at most [`LEFT_MAX`], none at the end. Removes torn
+    /// entries.
     pub(super) fn left_behind(&self, search: &mut Search) -> Vec<Left> {
         self.left_behind_on(kind, search)
     }
 
-    /// Like [`Journal::left_behind`], on a file system of the kind that `kind` says.
+    /// Finds uploads as [`Journal::left_behind`] does, on a file system of the kind that `kind` returns.
     fn left_behind_on(&self, kind: impl Fn(&File) -> Option<u32>, search: &mut Search) -> Vec<Left> {
         let now = search.now;
         let paths = search.entries.by_ref().filter_map(|entry| Some(entry.ok()?.path()));
@@ -244,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// All of them, in one hand.
+    /// All uploads of dead processes, taken by one process.
     fn all_left(journal: &Journal) -> Vec<Left> {
         let mut search = journal.search(SystemTime::now()).unwrap();
         let mut all = Vec::new();
@@ -272,7 +272,7 @@ mod tests {
         UploadId { key: key.into(), id: format!("id of {key}") }
     }
 
-    /// The keys of what is left behind. Nothing is taken away.
+    /// The keys of uploads of dead processes. Takes none of them.
     fn found(config: &Config) -> Vec<String> {
         let left = all_left(&Journal::open(config.clone()).unwrap());
         let mut keys: Vec<_> = left.iter().map(|it| it.upload.key.as_str().to_owned()).collect();

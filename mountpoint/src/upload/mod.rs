@@ -66,7 +66,7 @@ const NOTE_WITHIN: Duration = Duration::from_secs(5);
 /// at once would only wait for a connection, and time out there. Doubling it stores many empty files sooner on a distant store.
 const UNAWAITED_MAX: usize = 64;
 
-/// How files are written.
+/// Settings of uploads.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Bytes of the first 1000 parts (`--write-part-size`); later ones grow so that 5 TiB fits. Doubling it halves the requests and doubles
@@ -81,17 +81,17 @@ pub struct Config {
     pub checksum: Option<ChecksumAlgorithm>,
     /// The directory for idle parts while other writers wait for memory; `None`: the parts stay in memory, and the writers wait.
     pub spill_dir: Option<PathBuf>,
-    /// Another user of that directory's disk, which makes room where it is full; `None`: there is none.
+    /// Another user of that directory's disk, which makes room if the disk is full; `None`: there is no other user.
     pub reclaim: Option<Reclaim>,
-    /// Parts that may be on disk at once, an open file each (`ulimit -n`). At the limit parts stay in memory, and their writers wait.
-    /// Doubling it takes descriptors from connections and the cache.
+    /// Most parts on disk at once, an open file each (`ulimit -n`). At the limit parts stay in memory, and their writers wait. Doubling
+    /// it takes descriptors from connections and the cache.
     pub spill_files_max: u64,
     /// Longest wait of a write for memory while no part is being sent. Doubling it rides out longer shortages, and delays the refusal of
     /// a write.
     pub wait_max: Duration,
-    /// The journal of multipart uploads, by which those of a killed process are found; `None`: no journal.
+    /// The journal of multipart uploads, with which the next mount finds those of a killed process; `None`: no journal.
     pub journal: Option<JournalConfig>,
-    /// MIME type of a new object; `None` leaves it to the store.
+    /// The MIME type for a new object; `None` leaves it to the store.
     pub content_type: fn(&ObjectKey) -> Option<String>,
 }
 
@@ -181,8 +181,8 @@ impl Uploader {
         Self(shared)
     }
 
-    /// An upload to `key` that holds nothing and has sent nothing yet. With `only_if_absent` the store refuses
-    /// it at the end (`Exists`) if an object is there.
+    /// An upload to `key` that holds nothing and has sent nothing yet. With `only_if_absent` the store refuses its end (`Exists`) if an
+    /// object exists.
     pub fn create(&self, key: ObjectKey, only_if_absent: bool) -> Arc<Upload> {
         self.replace(key, if only_if_absent { Replaces::Nothing } else { Replaces::Anything })
     }
@@ -255,7 +255,7 @@ impl Uploader {
         });
     }
 
-    /// Like [`ObjectClient::moved`].
+    /// Bytes moved to and from the store so far, as in [`ObjectClient::moved`].
     pub fn moved(&self) -> u64 {
         self.0.client.moved()
     }

@@ -1,4 +1,4 @@
-//! One multipart upload: created once, its parts sent in parallel, then completed or aborted, once.
+//! One multipart upload: created once; its parts sent in parallel; then completed or aborted, once.
 
 use std::ops::Range;
 
@@ -154,7 +154,7 @@ impl Multipart {
         })
     }
 
-    /// Sends a part in the background; its memory returns when the store has answered. `on_error` is called if it fails.
+    /// Sends a part in the background. Its memory returns when the store has answered. Calls `on_error` if that fails.
     pub(super) fn submit(self: &Arc<Self>, part: Sealed, on_error: impl FnOnce(Error) + Send + 'static) {
         let under_way = UnderWay::count(self, on_error);
         // A part in memory is being sent from now on; a part on disk must find memory first.

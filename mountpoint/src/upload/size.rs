@@ -19,8 +19,8 @@ pub(super) const PART_MAX: u64 = 5 << 30;
 /// The least size from which parts grow: ten steps from 5 MiB would miss 5 TiB narrowly.
 const GROW_FROM: u64 = 6 << 20;
 
-/// Steps of growth. Doubling keeps a part small against what was written before it, so that an object of a few GiB is still cut finely;
-/// ten steps, 1000 parts each, reach 5 TiB.
+/// Steps of growth. Doubling keeps a part small beside the bytes before it, so that an object of a few GiB is still cut finely; ten
+/// steps, 1000 parts each, reach 5 TiB.
 const STEPS: u32 = 10;
 
 /// Bytes of part `number` (from 1) if the first parts have `base` bytes. On a store that wants equal parts they do not grow.

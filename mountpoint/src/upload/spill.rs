@@ -90,7 +90,7 @@ impl SpillFile {
     }
 }
 
-/// Whether the disk has no room, or our user's share of it.
+/// Whether the disk has no room left, or the user's share of it is full.
 fn is_full(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
 }

@@ -31,7 +31,7 @@ pub type WriteDone = Box<dyn FnOnce(Result<(), Error>) + Send>;
 /// write beyond this limit gets `NoMemory`.
 const HELD_WRITES_MAX: usize = 64;
 
-/// An object being written. Dropped without [`Upload::finish`], it is aborted in the background.
+/// An object being written. A drop without [`Upload::finish`] aborts the upload in the background.
 ///
 /// | file | methods |
 /// |---|---|
@@ -57,16 +57,16 @@ pub struct Upload {
 pub(super) type Outcome = Result<ObjectMeta, Error>;
 
 pub(super) struct State {
-    /// Bytes accepted, held ones included.
+    /// Bytes accepted, including held ones.
     pub(super) size: u64,
     /// Number of the last part that was sealed, and the checksum up to its end.
     pub(super) sealed: u32,
     pub(super) whole: Option<Checksum>,
     pub(super) part: Option<Part>,
     pub(super) multipart: Option<Arc<Multipart>>,
-    /// Writes in order whose replies are held.
+    /// Writes in order with held replies.
     pub(super) held: VecDeque<Held>,
-    /// Bytes beyond `size`, whose replies were given.
+    /// Bytes beyond `size`, whose writes have their replies.
     pub(super) early: Early,
     pub(super) stage: Stage,
     /// The pump or the spiller has the turn. Until the turn is free again, the upload holds writes and stores nothing.
@@ -299,11 +299,10 @@ impl Upload {
         }
     }
 
-    /// Makes the object of everything written, after all held writes. One outcome for every caller, now and later.
+    /// Makes the object of all written bytes, after all held writes. Every caller gets the same outcome, now and later.
     ///
-    /// # Errors
-    /// The first error of the upload. Nothing is visible then, unless a store lost its last answer (`Remote` with
-    /// kind `Unknown`) or stored other bytes in one PUT and said so only after (`Corrupt`).
+    /// # Errors The first error of the upload. Nothing is visible then, unless a store lost its last answer (`Remote` with kind
+    /// `Unknown`), or stored other bytes in one PUT and reported that only afterwards (`Corrupt`).
     pub async fn finish(self: &Arc<Self>) -> Result<ObjectMeta, Error> {
         self.tell(Event::Sync);
         self.outcome().await
@@ -377,10 +376,9 @@ impl Upload {
         self.state.lock().stage
     }
 
-    /// The outcome, once it is known. For callers that got [`Decision::Store`] or [`Decision::Outcome`].
+    /// The outcome, once it is known. For callers with [`Decision::Store`] or [`Decision::Outcome`].
     ///
-    /// # Errors
-    /// The same as [`Upload::finish`].
+    /// # Errors The same as [`Upload::finish`].
     pub async fn outcome(&self) -> Result<ObjectMeta, Error> {
         match self.outcome.subscribe().wait_for(Option::is_some).await.as_deref() {
             Ok(Some(outcome)) => outcome.clone(),
@@ -413,7 +411,7 @@ impl Upload {
         self.fail(Error::Aborted);
     }
 
-    /// Like [`Upload::give_up`]. Returns when the store has answered.
+    /// Gives the upload up as [`Upload::give_up`] does. Returns when the store has answered.
     pub async fn abort(&self) {
         self.give_up();
         let multipart = self.state.lock().multipart.clone();
@@ -502,7 +500,7 @@ impl State {
         self.fail_by(Event::Fail, error)
     }
 
-    /// Like [`State::fail`], by this event: the last request got no good answer (`Lose`), or was not sent yet (`Fail`).
+    /// Fails as [`State::fail`] does, by this event: the last request got no good answer (`Lose`), or was not sent yet (`Fail`).
     pub(super) fn fail_by(&mut self, event: Event, error: Error) -> Option<Remains> {
         if self.on(event) != Decision::Done {
             return None;

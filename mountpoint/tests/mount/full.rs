@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::semantics::assert_errno;
 use crate::common::{Pattern, Setup, Store, TestMount, command, python, run, until};
 
-/// A mount with a stage, which lies beside it.
+/// A mount with a stage beside it.
 pub(super) struct FullMount {
     pub(super) mount: TestMount,
     pub(super) stage: TempDir,

@@ -1,4 +1,4 @@
-//! `--commit disk` and `fsync`: close waits for nothing, files are sent behind it, and what waits outlives the engine.
+//! `--commit disk` and `fsync`: close waits for nothing, files are sent after it, and waiting files outlive the engine.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};

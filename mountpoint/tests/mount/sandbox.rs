@@ -1,4 +1,4 @@
-//! `--sandbox on`: an engine that is confined to its mount does all that one without does.
+//! `--sandbox on`: a confined engine does everything that an unconfined one does.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -23,7 +23,7 @@ fn setup(options: &[&str]) -> Setup {
     Setup::new(&[&["--sandbox", "on"], options].concat())
 }
 
-/// Every thread of the engine is confined, by what the kernel shows.
+/// Asserts that every thread of the engine is confined, by the kernel's own report.
 fn is_confined(mount: &TestMount) {
     // The mount is there a moment before.
     until("it says that it is mounted", || mount.log().contains("is mounted at"));

@@ -1,4 +1,4 @@
-//! Metadata and first bytes in one request: what is taken, and when a HEAD decides.
+//! Metadata and first bytes in one request: the bytes that are used, and the cases for a HEAD.
 
 use mountpoint::buffer::{BlockMut, Pool, Use};
 use mountpoint::object::{ETag, ObjectKey};

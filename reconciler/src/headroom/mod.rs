@@ -46,7 +46,7 @@ pub struct Workload {
     pub deleting: bool,
     /// The workload has waited for longer than a volume usually takes to be made.
     pub waits_long: bool,
-    /// The workload's volumes of this driver, or why they are not known.
+    /// The workload's volumes of this driver, or the reason why they are unknown.
     pub volumes: Result<Vec<(String, Settings)>, String>,
 }
 

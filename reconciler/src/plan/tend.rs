@@ -63,7 +63,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Tells workloads why the pod they wait for does not start.
+    /// Tells workloads the reason why the pod for which they wait does not start.
     fn explain(&mut self, name: &str, pod: &MountpointPod) {
         let Some(trouble) = pod.trouble.as_ref().filter(|_| pod.phase == Phase::Pending) else { return };
         let named = self.drafts.iter().filter_map(|draft| draft.entries.get(name)).flatten();

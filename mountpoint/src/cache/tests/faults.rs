@@ -200,7 +200,7 @@ fn any_one_call_that_fails_costs_at_most_a_miss() {
     fail_each_call(Fault::Once(Errno::IO), 1);
 }
 
-/// Regression: when descriptors run out for a moment, a file that could not be examined does not count as missing.
+/// The case: when descriptors run out for a moment, a file that could not be examined does not count as missing.
 #[test]
 fn a_start_at_which_one_call_fails_removes_no_version() {
     let dir = tempfile::tempdir().unwrap();
@@ -339,7 +339,7 @@ fn a_full_disk_stops_writing_for_a_while_and_never_reading() {
     assert!(!store.health.is_off());
 }
 
-/// Regression: the kernel reads a lent file by itself, so an error of the disk would reach the program, and not the engine.
+/// The case: the kernel reads a lent file by itself, so an error of the disk would reach the program, and not the engine.
 #[test]
 fn after_a_read_error_no_file_is_lent_any_more() {
     let dir = tempfile::tempdir().unwrap();

@@ -290,7 +290,7 @@ fn a_cache_whose_disk_hangs_closes_all_the_same() {
     drop(let_go);
 }
 
-/// Regression: two reads of one block run side by side. The first finds the rot, and the disk takes its time to drop the block; meanwhile
+/// The case: two reads of one block run side by side. The first finds the rot, and the disk takes its time to drop the block; meanwhile
 /// the second has fetched the block anew. A version of one block leaves as a whole.
 #[test]
 fn a_block_that_comes_anew_while_its_rotten_bytes_are_dropped_is_kept() {
