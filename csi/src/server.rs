@@ -81,7 +81,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Listens, and does not serve yet.
+/// A listening server that does not serve yet.
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,

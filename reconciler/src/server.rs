@@ -29,7 +29,7 @@ pub async fn serve(address: SocketAddr, health: Receiver<Health>, page: Page) ->
 /// Writes the page of metrics.
 pub type Page = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// The routes.
+/// The routes of the HTTP server: health and metrics.
 pub fn router(health: Receiver<Health>, page: Page) -> Router {
     let (live, ready) = (health.clone(), health);
     Router::new()

@@ -20,7 +20,7 @@ use crate::wire;
 
 /// Threads that answer requests. More only help when the bodies of many clients are received at once.
 const THREADS: usize = 2;
-/// Threads that wait for the disk.
+/// Most threads that wait for the disk.
 const BLOCKING_THREADS_MAX: usize = 32;
 /// The time in which a write under way may end when the server stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);

@@ -241,7 +241,7 @@ impl Row {
 }
 
 impl Report {
-    /// The rows that are not as expected, a line for each.
+    /// A line for each row that differs from the expected one.
     pub(crate) fn surprises(&self) -> Vec<String> {
         let told = |row: &Row| {
             let surprise = row.surprise(self.small)?;

@@ -21,7 +21,7 @@ pub(super) fn directory(job: &Job<'_>) -> anyhow::Result<Sample> {
     renamed(job, "dir", files * size, files)
 }
 
-/// Renames `name`, below which are `files` of `bytes` together; and back again, when the clock has stopped.
+/// Renames `name`, which has `files` of together `bytes` below it; and renames it back after the clock has stopped.
 fn renamed(job: &Job<'_>, name: &str, bytes: u64, files: u64) -> anyhow::Result<Sample> {
     let new = format!("renamed-{:04}", job.serial);
     let (from, to) = (job.path(name), job.path(&new));

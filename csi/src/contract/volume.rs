@@ -8,7 +8,7 @@ pub const PREFIX: &str = "prefix";
 pub const REGION: &str = "region";
 /// The store, if it differs from the driver's: one of `s3.allowedEndpoints` of the chart.
 pub const ENDPOINT_URL: &str = "endpointUrl";
-/// A ConfigMap in the namespace of Mountpoint Pods with certificates that the volume's engine trusts besides (key `ca-bundle.crt`).
+/// A ConfigMap in the namespace of Mountpoint Pods with certificates that the volume's engine trusts besides the system's (key `ca-bundle.crt`).
 pub const CA_CONFIG_MAP: &str = "caBundleConfigMap";
 /// The fate of the data when a volume that the driver made is deleted: `keep`, `fail`, `purge`.
 pub const ON_DELETE: &str = "onDelete";

@@ -114,7 +114,7 @@ impl Report {
         }
     }
 
-    /// Whether all that was tried will work.
+    /// Whether a mount can do everything that the probes tried.
     #[must_use]
     pub fn is_fine(&self) -> bool {
         self.findings.iter().all(|finding| finding.verdict != Verdict::Fails)

@@ -19,7 +19,7 @@ struct State {
     unheard: Option<&'static str>,
     fate: Option<Fate>,
     told: bool,
-    /// The log has a line about an end behind the file's last close.
+    /// Whether the log has a line about an upload that ended after the file's last close.
     told_closed: bool,
 }
 

@@ -15,7 +15,7 @@ use super::words::{Kept, Words};
 use crate::object::{ETag, ObjectId, ObjectKey, Second};
 use crate::sync::{Arc, Mutex};
 
-/// The folder of these files in the state directory.
+/// The folder for files of learned attributes, in the state directory.
 const FOLDER: &str = "attributes";
 /// Most objects whose attributes are kept, about 300 bytes each. Beyond it all are dropped, and the engine asks the store again. Doubling
 /// it doubles the memory of a mount that has seen so large a number.

@@ -53,7 +53,7 @@ pub(super) fn start(dir: Option<&Path>, cache: Option<&Path>) -> anyhow::Result<
 pub struct Desk {
     dir: Option<PathBuf>,
     cache: Option<PathBuf>,
-    /// The files that may be registered, once the engine is confined.
+    /// The files that a confined engine may register.
     lent: OnceLock<Option<Lent>>,
     device: OnceLock<Option<fs::DeviceNo>>,
     /// The command line of the program that prints credentials. `None`: the engine was confined before it named one.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fstat, major, minor, open, readlink};
 
-/// The number of `/dev/fuse`.
+/// Major and minor number of `/dev/fuse`.
 const FUSE: (u32, u32) = (10, 229);
 
 /// The folder of a cache, held open so that a later folder of its name does not count.

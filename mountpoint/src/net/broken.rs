@@ -22,7 +22,7 @@ pub(crate) enum Broken {
 }
 
 impl Broken {
-    /// Whether bytes came that begin no answer.
+    /// Whether the received bytes do not begin an answer.
     pub(crate) fn is_out_of_step(&self) -> bool {
         matches!(self, Self::OutOfStep(_))
     }

@@ -1,4 +1,4 @@
-//! The journal against a plain map of records, cut at any store, and against memfds that are not a journal.
+//! Tests of the journal against a plain map of records, cut at any store, and against memfds that are not a journal.
 
 use std::collections::BTreeMap;
 use std::fs::File as Opened;

@@ -205,8 +205,8 @@ impl S3Client {
         call.await.map_err(|error| error.log(&self.wire.metrics))
     }
 
-    /// Logs likewise for a request that stores an object, and keeps the object's checksum: a read can then be compared even if the store
-    /// keeps another kind of checksum, or none.
+    /// Awaits a request that stores an object: logs its failure, and keeps the object's checksum. So a read can be compared even if the
+    /// store keeps another kind of checksum, or none.
     async fn stored(
         &self,
         key: &ObjectKey,

@@ -23,7 +23,7 @@ use super::{Origin, Telemetry};
 use crate::supervise::Supervisor;
 use crate::sync::Arc;
 
-/// Our folder in the user's runtime directory.
+/// The name of mount-s3's folder in the user's runtime directory.
 const FOLDER: &str = "mount-s3";
 /// The folder for the mounts of root and of services.
 const OF_THE_SYSTEM: &str = "/run";

@@ -59,7 +59,7 @@ pub struct Status {
 /// Bytes and requests per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Throughput {
-    /// The time that these are the mean of; 0: not known yet.
+    /// The time over which the rates are averaged; 0: not known yet.
     pub over_ms: u64,
     /// Bytes that programs read.
     pub read_bytes_per_s: u64,

@@ -27,7 +27,7 @@ pub struct Patch {
     sent: Option<Checksum>,
 }
 
-/// The object of which most stays.
+/// The object whose bytes a patch keeps for the most part.
 #[derive(Debug)]
 struct Base {
     id: ObjectId,
@@ -57,7 +57,7 @@ impl Uploader {
         (unchanged, absent): (Vec<Range<u64>>, Vec<Range<u64>>),
     ) -> Option<Patch> {
         let (shared, limits) = (&self.0, self.0.client.part_limits());
-        // A part that is sent has less than twice as many.
+        // A sent part has less than twice as many bytes.
         let part = shared.config.part_size.min(shared.memory.part_max() / 2);
         if limits.are_equal || part < PART_MIN || shared.refuses_copies.load(Relaxed) {
             return None;

@@ -26,7 +26,7 @@ async fn get(bench: &Bench) -> mountpoint::s3::Result<Vec<u8>> {
     Ok(bytes.bytes())
 }
 
-/// A client that knows how fast the store is: at once. What follows is answered by `script`.
+/// A client that has learned that the store answers at once. `script`: the steps after that.
 async fn learned(script: Vec<Step>) -> Bench {
     let proof = Step::answer(200, &[], EMPTY_LISTING);
     let bench = bench_of(Scripted::still([vec![proof], vec![part(0); LEARNED], script].concat())).await;

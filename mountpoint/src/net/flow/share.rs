@@ -34,9 +34,9 @@ impl Carried {
 /// The least rate of a transfer's line, if the transfer may last longer than it would need alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Floor {
-    /// Bytes per second, on all connections together, on average ...
+    /// The average bytes per second that all connections together must carry ...
     pub(crate) rate: u64,
-    /// ... after this long.
+    /// ... after a transfer has lasted this long.
     pub(crate) after: Duration,
 }
 

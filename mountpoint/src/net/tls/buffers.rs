@@ -31,7 +31,7 @@ impl Received {
         &mut self.bytes[self.range.clone()]
     }
 
-    /// Gives these bytes at the front back.
+    /// Drops this number of bytes at the front.
     pub(super) fn discard(&mut self, bytes: usize) {
         self.range.start += bytes;
     }
