@@ -341,10 +341,9 @@ impl FioArgs {
     }
 }
 
-/// The workloads of `table` that `chosen` names; all if it names none. fio's jobs have the names of their files.
+/// The workloads of `table` that `chosen` names; all of them without names. fio's jobs have the names of their files.
 ///
-/// # Errors
-/// A name that the table has not.
+/// # Errors A name that `table` lacks.
 pub(crate) fn chosen<'t>(table: &'t [Workload], names: &[String]) -> anyhow::Result<Vec<&'t Workload>> {
     let short = |workload: &Workload| workload.name.strip_prefix("fio_").unwrap_or(workload.name);
     let is = |workload: &Workload, name: &String| name == workload.name || name == short(workload);

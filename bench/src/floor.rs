@@ -31,9 +31,9 @@ pub(crate) enum Floor {
     NullFs(Transport),
     /// A file on the disk of the caches, without a file system in between: mounted like a peer, too.
     PlainFile,
-    /// One object received, over TLS where the workload is.
+    /// A receiver of one object, over TLS if the workload uses it.
     Receive,
-    /// A file in memory read: what the kernel's copy to a reader costs.
+    /// A reader of a file in memory, which shows the cost of the kernel's copy to a reader.
     PageCache,
     /// Memory copied to memory by a program.
     Memcpy,
@@ -77,8 +77,7 @@ impl Pass {
 
 /// Gets one object and throws it away; over TLS if there is a certificate to trust.
 ///
-/// # Errors
-/// The server is not there, is not the one that the certificate vouches for, or sends nothing.
+/// # Errors The server does not answer, lacks the key of the certificate, or sends nothing.
 pub(crate) fn receive(server: SocketAddr, path: &str, ca_file: Option<&Path>) -> anyhow::Result<Pass> {
     let stream = TcpStream::connect(server).with_context(|| format!("connect to {server}"))?;
     let Some(ca_file) = ca_file else { return receive_from(stream, path) };
@@ -150,7 +149,7 @@ pub(crate) fn memcpy(bytes: u64) -> anyhow::Result<Pass> {
     Ok(pass)
 }
 
-/// Memory whose pages are there before the clock runs.
+/// Memory whose pages exist before the clock runs.
 fn touched(size: usize) -> Vec<u8> {
     let mut memory = vec![0; size];
     memory.fill(1);

@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Flag of a task that is a thread of the kernel's own (`PF_KTHREAD`); those that io_uring has in a process are not.
+/// Flag of a task that is a thread of the kernel's own (`PF_KTHREAD`); threads of io_uring in a process lack it.
 const KERNEL_THREAD: u64 = 0x0020_0000;
-/// How long `idle` looks.
+/// Time between the two samples of `idle`.
 const IDLE_LOOK: Duration = Duration::from_millis(500);
 
 /// CPU time of each of the kernel's threads at one moment, in nanoseconds.
@@ -69,12 +69,12 @@ fn ticks_per_s() -> u64 {
     rustix::param::clock_ticks_per_second()
 }
 
-/// How long a task ran, in nanoseconds: the scheduler's own figure. A kernel without this figure reports 0, even for the running process.
+/// Run time of a task in nanoseconds: the scheduler's own figure. A kernel without this figure reports 0, even for the running process.
 fn schedstat(pid: &str) -> Option<u64> {
     fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?.split(' ').next()?.parse().ok()
 }
 
-/// When a thread of the kernel began and how long it ran, in ticks, from its `/proc/PID/stat`; none if it is another task.
+/// The start and the run time of a thread of the kernel, in ticks, from its `/proc/PID/stat`; `None` for other tasks.
 fn kernel_thread(stat: &str) -> Option<(u64, u64)> {
     // The name, field 2, is in parentheses and may hold anything; what follows begins with field 3.
     let fields: Vec<&str> = stat[stat.rfind(')')? + 2..].split(' ').collect();

@@ -1,5 +1,5 @@
-//! Measures what mount-s3 costs, beside other file systems: an S3 server that costs almost nothing, workloads, a table.
-//! `bench/README.md` says how to run it and what each figure means.
+//! Measures the costs of mount-s3, beside other file systems: an S3 server that costs almost nothing, workloads, a table.
+//! `bench/README.md` explains the commands and each figure.
 #![expect(clippy::print_stdout, reason = "a command line speaks on its standard output")]
 
 mod cli;

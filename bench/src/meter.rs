@@ -6,9 +6,9 @@ use std::process::Command;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A set of processes whose CPU time is counted together: in a control group where one can be made, by root or in a group that
-/// was delegated to the user of the bench (in microseconds, with processes that ended); else by adding up `/proc` (in steps of 10
-/// ms, those that are left).
+/// A set of processes whose CPU time is counted together: in a control group if the bench may make one, as root or in a group that was
+/// delegated to its user (in microseconds, with processes that ended); otherwise by the sum over `/proc` (in steps of 10 ms, without
+/// processes that ended).
 #[derive(Debug)]
 pub(crate) struct Group {
     cgroup: Option<PathBuf>,
@@ -31,7 +31,7 @@ impl Group {
         Self { cgroup }
     }
 
-    /// How the CPU time is counted, for the record.
+    /// The way in which CPU time is counted, for the record.
     pub(crate) fn method(&self) -> &'static str {
         if self.cgroup.is_some() { "control group" } else { "/proc, 10 ms" }
     }
@@ -106,7 +106,7 @@ fn usage_s(cgroup: &Path) -> Option<f64> {
     Some(microseconds / 1e6)
 }
 
-/// `root` and all below it.
+/// The process `root` and all its descendants.
 fn family(root: u32) -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return vec![root] };
     let parents: Vec<(u32, u32)> = entries

@@ -11,11 +11,11 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::meter::Group;
 
-/// How long a mount may take to stand.
+/// Longest wait until a mount serves.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long a daemon may take to end once unmounted; then it is killed.
+/// Longest wait for a daemon to end after the unmount; then the bench kills it.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// How often we look.
+/// Interval between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Bytes of a daemon's last output that go into a report.
 const LAST_WORDS: usize = 400;
@@ -31,7 +31,7 @@ pub(crate) struct Mount {
     device: String,
 }
 
-/// Settings that would send a daemon elsewhere than to our server, or keep it from reading its own.
+/// Variables that would send a daemon to another server than the bench's, or make it read its own settings.
 pub(crate) const UNSET: [&str; 13] = [
     "AWS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
@@ -52,11 +52,10 @@ pub(crate) const UNSET: [&str; 13] = [
 const TRUSTED: [&str; 3] = ["AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"];
 
 impl Mount {
-    /// Runs `shell`, a daemon in the foreground that mounts on `work`/mnt, and waits until it stands. With `ca_file` it is
-    /// told in the environment to trust that certificate, by each name that a file system of ours or others looks for.
+    /// Runs `shell`, a daemon in the foreground that mounts on `work`/mnt, and waits until it serves. With `ca_file` its environment
+    /// names that certificate as trusted, by each name that a measured file system reads.
     ///
-    /// # Errors
-    /// It ended or did not mount in time; with its last words.
+    /// # Errors The daemon ended, or did not mount in time; the error has its last words.
     pub(crate) fn start(
         shell: &str,
         work: &Path,
@@ -106,7 +105,7 @@ impl Mount {
         &self.dir
     }
 
-    /// `MAJOR:MINOR` of what is mounted.
+    /// `MAJOR:MINOR` of the mounted file system.
     pub(crate) fn device(&self) -> &str {
         &self.device
     }
@@ -145,12 +144,12 @@ impl Mount {
         format!("/sys/class/bdi/{}/read_ahead_kb", self.device)
     }
 
-    /// The daemon's process id, for the watchdog; it stays ours until the mount is dropped.
+    /// The daemon's process id, for the watchdog. The id stays reserved until the mount is dropped.
     pub(crate) fn pid(&self) -> Option<Pid> {
         Pid::from_raw(i32::try_from(self.child.id()).ok()?)
     }
 
-    /// The end of what the daemon printed, on one line.
+    /// The end of the daemon's output, on one line.
     pub(crate) fn last_words(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();
         let tail = &bytes[bytes.len().saturating_sub(LAST_WORDS)..];
@@ -185,8 +184,8 @@ impl Drop for Mount {
     }
 }
 
-/// Ends the daemon of a workload that takes too long: a read that waits for a dead daemon fails, one that waits for a
-/// stuck daemon never would.
+/// Ends the daemon of a workload that takes too long: a read that waits for a dead daemon fails, whereas a read that waits for a stuck
+/// daemon never ends.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     disarm: std::sync::mpsc::Sender<()>,
@@ -213,7 +212,7 @@ impl Watchdog {
     }
 }
 
-/// `MAJOR:MINOR` of what is mounted on `dir`.
+/// `MAJOR:MINOR` of the file system mounted on `dir`.
 fn mounted(dir: &Path) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let dir = dir.to_str()?;

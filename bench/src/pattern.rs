@@ -25,7 +25,7 @@ pub(crate) fn stir(number: u64) -> u64 {
     fastrand::Rng::with_seed(number).u64(..)
 }
 
-/// Writes into `buf` what an object that begins at `base` contains at `offset`.
+/// Fills `buf` with the content at `offset` of an object that begins at `base`.
 pub(crate) fn fill(base: u64, offset: u64, buf: &mut [u8]) {
     let mut at = 0;
     for (skip, len, word) in words(base, offset, buf.len()) {
@@ -51,7 +51,7 @@ fn words(base: u64, offset: u64, len: usize) -> impl Iterator<Item = (usize, usi
     })
 }
 
-/// A byte that is not what the object contains.
+/// A byte that differs from the object's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mismatch {
     /// Offset of the wrong byte in the object.
@@ -66,10 +66,9 @@ impl std::fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
-/// Compares `data`, read at `offset`, with what an object that begins at `base` contains there.
+/// Compares `data`, read at `offset`, with the content of an object that begins at `base`.
 ///
-/// # Errors
-/// The first wrong byte.
+/// # Errors The first wrong byte.
 pub(crate) fn check(base: u64, offset: u64, data: &[u8]) -> Result<(), Mismatch> {
     let mut at = 0;
     for (skip, len, word) in words(base, offset, data.len()) {

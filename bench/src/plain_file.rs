@@ -1,5 +1,5 @@
-//! A file on the disk of the caches, shown where a file system would show it: the floor of cached reads. The same reader reads it, so
-//! that a difference is the file system's. No file system of ours or others is in between: the directory is bound.
+//! A file on the disk of the caches, shown where a file system would show it: the floor of cached reads. The same reader reads it as the
+//! other peers' files, so a difference comes from the file system. The directory is bound, so no other file system is in between.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -15,7 +15,7 @@ use crate::pattern::{base_of, fill};
 const NAME: &str = "00000000";
 /// Bytes written at once.
 const PIECE: u64 = 1 << 20;
-/// How often we look whether the directory is still bound.
+/// Interval between looks whether the directory is still bound.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Writes a file of `size` bytes into `cache` and binds that directory over `dir`, until it is unmounted.

@@ -25,10 +25,9 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Keeps the rows of these workloads, in their order; all if none is named.
+    /// Keeps the rows of these workloads, in their order; all rows if no workload is named.
     ///
-    /// # Errors
-    /// It has no such workload.
+    /// # Errors The report has no such workload.
     pub(crate) fn only(mut self, workloads: &[String], floors: bool) -> anyhow::Result<Self> {
         self.rows.retain(|row| floors || !row.is_floor);
         if workloads.is_empty() {
@@ -54,7 +53,7 @@ pub(crate) struct Row {
     pub(crate) unit: Unit,
     pub(crate) peer: String,
     pub(crate) is_floor: bool,
-    /// Why there are no figures.
+    /// The reason for missing figures.
     pub(crate) failure: Option<String>,
     pub(crate) read_ahead_kb: Option<u64>,
     /// A remark for the reader about how the peer was started.
@@ -66,7 +65,7 @@ pub(crate) struct Row {
 /// A figure that tables and comparisons show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Metric {
-    /// GiB/s, items a second, milliseconds each, or seconds: what the unit says.
+    /// GiB/s, items a second, milliseconds each, or seconds, as the unit says.
     Speed,
     /// The daemon's CPU: seconds per GiB or for all, milliseconds per item.
     Cpu,
@@ -91,7 +90,7 @@ pub(crate) enum Metric {
     /// The daemon's memory a while after the work, and once the kernel forgot all names.
     RestRss,
     ForgottenRss,
-    /// How often the daemon's threads waited for one another, per unit.
+    /// The number of times that the daemon's threads waited for one another, per unit.
     Futex,
     KernelLocks,
     Switches,
@@ -211,7 +210,7 @@ impl Metric {
         }
     }
 
-    /// Whether more of it is better.
+    /// Whether a larger figure is better.
     pub(crate) fn more_is_better(self, unit: Unit) -> bool {
         self == Self::Speed && matches!(unit, Unit::GiB | Unit::PerSecond)
     }
@@ -245,7 +244,7 @@ impl Report {
         Metric::ALL.into_iter().filter(shown).collect()
     }
 
-    /// How CPU was counted, what the kernel's threads took before the run, and the mounts' read-ahead, for the head.
+    /// The way in which CPU was counted, the kernel's threads' CPU before the run, and the mounts' read-ahead, for the head.
     pub(crate) fn conditions(&self) -> String {
         let mut out = self.cpu_counted_by.clone();
         if let Some(idle) = self.kernel_threads_idle {
@@ -376,7 +375,7 @@ pub(crate) fn markdown(report: &Report) -> String {
     out
 }
 
-/// A figure as tables show it.
+/// A figure in the form of tables.
 pub(crate) fn cell(metric: Metric, unit: Unit, spread: Spread) -> String {
     let Spread { median, min, max } = spread;
     match metric {

@@ -20,7 +20,7 @@ use crate::server::control::Control;
 use crate::warm::warm;
 use crate::workload::{Bucket, Job, Sample, Scale, Unit, Workload};
 
-/// How long one run of one workload may take; then its daemon is killed and the peer has failed it.
+/// Longest run of one workload; then the bench kills the daemon, and the peer has failed the workload.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 
 /// Memory touched before a run besides four big files in the page cache, in bytes: a daemon's own.
@@ -87,7 +87,7 @@ pub(crate) struct Order<'a> {
     pub(crate) rounds: usize,
     pub(crate) scale: Scale,
     pub(crate) server_cpu: Option<usize>,
-    /// Read-ahead that every mount is given, in KiB.
+    /// Read-ahead of every mount, in KiB.
     pub(crate) read_ahead_kb: Option<u64>,
     /// Receive loops and null file systems are measured too.
     pub(crate) floors: bool,
@@ -241,7 +241,7 @@ impl Bench<'_> {
         };
         let result = (workload.run)(&job);
         let barked = watchdog.disarm();
-        // Read only now: a daemon may raise the read-ahead after it has mounted.
+        // This read comes late, because a daemon may raise the read-ahead after it has mounted.
         row.read_ahead_kb = mount.read_ahead_kb();
         // Unmounting needs no latency, and must not wait for what a daemon still reads ahead.
         self.control.pace(Duration::ZERO, 0)?;

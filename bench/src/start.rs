@@ -1,7 +1,7 @@
-//! How long our program takes to help, to say its version, to mount in the background and to tell its status; its memory while nobody
-//! uses it, before and after work; and how often it wakes up then.
+//! The times that our program takes for its help, its version, a mount in the background and its status; its memory while nobody uses it,
+//! before and after work; and its wake-ups then.
 //!
-//! Enters: the program, and how often. Leaves: a table. Each mount is of a new bucket on loopback, as users start it.
+//! Enters: the program, and the number of runs. Leaves: a table. Each mount is of a new bucket on loopback, as users start it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,11 +20,11 @@ const IDLE_AFTER: Duration = Duration::from_secs(1);
 /// Work before the rest: files of this many bytes, which are written, listed and read by as many threads.
 const FILES: usize = 8;
 const FILE: usize = 64 << 20;
-/// The pause between the work and the second measurement: an engine has given memory back by then.
+/// The pause between the work and the second measurement: by then an engine has returned memory.
 const RESTED_AFTER: Duration = Duration::from_secs(60);
 /// The time for which the engine's wakeups are counted.
 const COUNTED: Duration = Duration::from_secs(30);
-/// A daemon has this long to end once it is unmounted.
+/// Longest wait for a daemon to end after the unmount.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
 /// Sorted figures of one kind.
@@ -96,7 +96,8 @@ fn timed(command: &mut Command) -> anyhow::Result<f64> {
     Ok(took.as_secs_f64() * 1e3)
 }
 
-/// Milliseconds until the command returned, the daemon's RSS in MiB, milliseconds until `mount-s3-ctl`, beside the program, told its status.
+/// Milliseconds until the command returned, the daemon's RSS in MiB, milliseconds until `mount-s3-ctl`, beside the program, showed its
+/// status.
 fn mount(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<[f64; 3]> {
     let (mount, took) = Background::start(program, endpoint, work)?;
     std::thread::sleep(IDLE_AFTER);

@@ -1,6 +1,6 @@
-//! How often the threads of a daemon wait for one another: its calls of futex, waits for locks of the kernel, and switches of its
-//! threads over one stretch of work. Enters: processes. Leaves: counts, as Debian's `perf` has them. A tracepoint makes each system call
-//! a little dearer, so a run counts these only with `--locks`; and futex also puts threads to sleep that have nothing to do.
+//! The number of times that the threads of a daemon wait for one another: its calls of futex, waits for locks of the kernel, and switches
+//! of its threads over one stretch of work. Enters: processes. Leaves: counts, as Debian's `perf` has them. A tracepoint makes each
+//! system call a little dearer, so a run counts these only with `--locks`. futex also puts idle threads to sleep.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// The events that are counted, in the order of [`Waits`].
 const EVENTS: &str = "syscalls:sys_enter_futex,lock:contention_begin,context-switches,cpu-migrations";
-/// How long perf may take to attach to all threads. The daemon is idle meanwhile.
+/// Longest wait until perf has attached to all threads. The daemon is idle meanwhile.
 const ATTACHES: Duration = Duration::from_millis(500);
 
 /// Counts of one stretch of work, over all threads of the daemon.
@@ -24,21 +24,20 @@ pub(crate) struct Waits {
     pub(crate) kernel_locks: u64,
     /// Threads that left a processor.
     pub(crate) switches: u64,
-    /// Threads that went on on another one: their cache lines follow.
+    /// Threads that moved to another processor: their cache lines follow.
     pub(crate) migrations: u64,
 }
 
-/// perf, as long as it counts.
+/// A running perf, which counts.
 #[derive(Debug)]
 pub(crate) struct Watch {
     perf: Child,
     output: PathBuf,
 }
 
-/// Whether this machine can count.
+/// Checks whether this machine can count.
 ///
-/// # Errors
-/// There is no perf, or it may not trace.
+/// # Errors There is no perf, or it may not trace.
 pub(crate) fn available() -> anyhow::Result<()> {
     let tried = Command::new("perf").args(["stat", "-e", EVENTS, "--", "true"]).output();
     let tried = tried.context("--locks counts with perf: apt-get install linux-perf")?;
@@ -51,10 +50,10 @@ pub(crate) fn available() -> anyhow::Result<()> {
 }
 
 impl Watch {
-    /// Counts from now on what the threads of these processes do, those that they start among them. The counts go through a file in `work`.
+    /// Counts from now on the waits of these processes' threads, including threads that start later. The counts go through a file in
+    /// `work`.
     ///
-    /// # Errors
-    /// perf does not start.
+    /// # Errors perf does not start.
     pub(crate) fn begin(processes: &[u32], work: &Path) -> anyhow::Result<Self> {
         let output = work.join("waits.csv");
         let processes: Vec<_> = processes.iter().map(u32::to_string).collect();

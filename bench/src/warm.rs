@@ -6,11 +6,10 @@ use std::io::{self, Write as _};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// Touches as many bytes as are wanted and free, and frees them again. What the next program takes comes from there, unless
-/// it takes its time: after some seconds the host may have them back.
+/// Touches this number of bytes, as far as memory is free, and frees them again. The next program takes its memory from there, unless it
+/// waits: after some seconds the host may have taken the bytes back.
 ///
-/// # Errors
-/// The kernel gives no memory file.
+/// # Errors The kernel gives no memory file.
 pub(crate) fn warm(bytes: u64) -> io::Result<()> {
     let mut file = File::from(memfd_create("bench-warm", MemfdFlags::CLOEXEC)?);
     let zeros = vec![0; 1 << 20];

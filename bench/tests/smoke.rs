@@ -30,7 +30,7 @@ fn has_fuse() -> bool {
     need("/dev/fuse", std::fs::File::options().read(true).write(true).open("/dev/fuse").is_ok())
 }
 
-/// The user that Debian and others call nobody.
+/// The number of the user that Debian and others call nobody.
 const NOBODY: u32 = 65534;
 
 /// The needs of a user other than root for a bench: programs that he can reach, and a folder of his own.
@@ -39,7 +39,7 @@ struct Unprivileged {
 }
 
 impl Unprivileged {
-    /// A user without privileges; `None` where such a user can't mount.
+    /// A user without privileges; `None` if that user can't mount here.
     fn new() -> Option<Self> {
         if !has_fuse() {
             return None;
@@ -65,8 +65,8 @@ impl Unprivileged {
         Some(Self { folder })
     }
 
-    /// The beginning of a command that a user other than root runs. Where only root may open `/dev/fuse`, he is given a
-    /// copy that all may open, in a mount namespace of his own: the helper opens it with his rights.
+    /// The beginning of a command that a user other than root runs. If only root may open `/dev/fuse`, the user gets a copy that all may
+    /// open, in a separate mount namespace: the helper opens the copy with the user's rights.
     fn become_him(&self) -> Vec<String> {
         let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
         if !is_root() {
@@ -148,7 +148,7 @@ fn an_ordinary_user_can_measure_and_the_head_names_user_and_read_ahead() {
     }
 }
 
-/// A control group of version 2 below ours, given away; removed when dropped.
+/// A control group of version 2 below ours, owned by another user; removed when dropped.
 struct Delegated(PathBuf);
 
 impl Delegated {

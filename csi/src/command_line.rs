@@ -12,7 +12,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 
-/// The heading of such variables in the help.
+/// Heading of these variables in the help.
 pub const WITHOUT_FLAG: &str = "Variables without a flag";
 
 /// Reads the command line and the environment of this process, or ends it with a message.
@@ -57,7 +57,7 @@ fn without_blanks(command: Command) -> Result<Command, clap::Error> {
     }
 }
 
-/// The same error, with the variable, and without a value that may be secret.
+/// clap's error with the variable's name, and without a value that may be secret.
 fn named(error: clap::Error, command: &Command) -> clap::Error {
     let known = |shown: &str| command.get_arguments().find(|arg| arg.to_string() == shown);
     match (error.kind(), error.get(ContextKind::InvalidArg)) {

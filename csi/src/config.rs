@@ -237,7 +237,7 @@ pub struct ControllerConfig {
     pub endpoint: Endpoint,
     /// The address at which `/healthz` is answered.
     pub health_address: SocketAddr,
-    /// How the stores are reached.
+    /// The way to the stores.
     pub stores: store::Config,
     /// The cluster's id, where it is not the UID of the namespace `kube-system` (`CSI_CLUSTER_ID`).
     pub cluster_id: Option<String>,
@@ -260,24 +260,24 @@ impl ControllerConfig {
     }
 }
 
-/// How a node makes mounts.
+/// The way in which a node makes mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mounting {
     /// Mounts in Mountpoint Pods: architecture v2.
     Pod {
-        /// The systemd that mounts for new workloads while no reconciler works; `None`: they wait.
+        /// The systemd that mounts for new workloads while no reconciler works; `None`: the workloads wait.
         degraded: Option<Systemd>,
     },
     /// Mounts by the node's systemd: architecture v1.
     Systemd(Systemd),
 }
 
-/// How the node's systemd makes mounts.
+/// Settings of mounts by the node's systemd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Systemd {
-    /// The engine's file, as the host calls it.
+    /// The engine's file, by its path on the host.
     pub engine: Option<PathBuf>,
-    /// Certificates that engines are to trust besides the host's.
+    /// Certificates that engines trust besides the host's.
     pub extra_ca_bundle: Option<PathBuf>,
 }
 
@@ -288,13 +288,13 @@ pub struct Config {
     pub endpoint: Endpoint,
     /// The address at which `/healthz` is answered.
     pub health_address: SocketAddr,
-    /// How it makes mounts.
+    /// The way in which the node makes mounts.
     pub mounting: Mounting,
     /// The namespace of Mountpoint Pods.
     pub mountpoint_namespace: String,
-    /// The namespace of the release, if it was said.
+    /// The namespace of the release, if a setting names it.
     pub release_namespace: Option<String>,
-    /// The version of the engine, if it was said.
+    /// The version of the engine, if a setting names it.
     pub mountpoint_version: Option<String>,
     /// The configuration of the service Node.
     pub node: node::Config,
@@ -358,7 +358,8 @@ impl Args {
         })
     }
 
-    /// The Secret's volume, if one is mounted; else what the environment holds, all or nothing: half a pair of keys is a misspelt key.
+    /// The driver's own keys, from the mounted Secret, or else from the environment. Half a pair of keys is an error, because it shows a
+    /// misspelt name.
     fn credentials(&self) -> Result<DriverKeys> {
         if let Some(directory) = &self.credentials_directory {
             return Ok(DriverKeys::Directory(directory.clone()));
@@ -415,7 +416,7 @@ fn endpoint(text: &str, wrong: &str) -> Parsed<String> {
     if is_endpoint(url) { Ok(url.to_owned()) } else { Err(wrong.to_owned()) }
 }
 
-/// Whether this is a URL without a password and a query.
+/// Whether `url` is a URL without a password and a query.
 fn is_endpoint(url: &str) -> bool {
     let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     host.is_some_and(|rest| {

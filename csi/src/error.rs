@@ -1,12 +1,12 @@
-//! Errors of a call, by kind: each kind says what the caller does next. Also the one table from kinds to gRPC codes.
+//! Errors of a call, by kind, which tells the caller the next step. Also the one table from kinds to gRPC codes.
 
 use std::fmt;
 
-/// A failed call: its kind, and a sentence that says what was tried, on what, and what to look at next. It never holds a secret.
+/// A failed call: its kind, and a sentence with the attempt, its object, and the next thing to check. The error never contains a secret.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
-    /// The kind tells the caller what to do next.
+    /// The kind, which tells the caller the next step.
     pub kind: ErrorKind,
     message: String,
 }
@@ -14,14 +14,14 @@ pub struct Error {
 /// The result of a call.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// The kind tells the caller what to do next.
+/// The kind of an error, which tells the caller the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The request is wrong and stays wrong: the author of the volume must correct it.
     InvalidArgument,
     /// The volume, path or bucket of the request is not here.
     NotFound,
-    /// Another volume of that name is there already.
+    /// Another volume has this name already.
     AlreadyExists,
     /// The store does not know these keys.
     Unauthenticated,
@@ -31,7 +31,7 @@ pub enum ErrorKind {
     ResourceExhausted,
     /// Something else must change first; the same call may then succeed.
     FailedPrecondition,
-    /// Another call for the same volume is under way: come back.
+    /// Another call for the same volume is in progress: repeat the call later.
     Aborted,
     /// A part that is needed does not answer now: come back.
     Unavailable,

@@ -15,7 +15,7 @@ use crate::contract::reason::Reason;
 
 /// The time within which the same notice is not written again. An Event lives for an hour.
 const SAID_FOR: Duration = Duration::from_secs(600);
-/// Most notices that are remembered. Beyond it all are forgotten, and some may be repeated early.
+/// Most notices that are kept. Beyond it all are dropped, and some Events may be repeated early.
 const REMEMBERED: usize = 4096;
 /// Most bytes of text that the API server takes in an Event. A longer text is shortened.
 const NOTE_LIMIT: usize = 1024;

@@ -24,14 +24,14 @@ pub struct IdentityService {
 }
 
 impl IdentityService {
-    /// The service of a node whose FUSE device is `device`; without a device that of the controller, which makes volumes.
+    /// The service of a node whose FUSE device is `device`; without a device, the service of the controller, which makes volumes.
     #[must_use]
     pub fn new(device: Option<PathBuf>) -> Self {
         Self { device }
     }
 }
 
-/// Why the FUSE device does not open, if it does not.
+/// The error of the FUSE device, if it does not open.
 #[must_use]
 pub fn fault_of(device: &Path) -> Option<String> {
     let opened = std::fs::File::options().read(true).write(true).open(device);
@@ -56,7 +56,7 @@ impl Identity for IdentityService {
         }))
     }
 
-    /// A node has none: it makes no volumes.
+    /// Returns no capabilities: a node makes no volumes.
     async fn get_plugin_capabilities(
         &self,
         _: Request<GetPluginCapabilitiesRequest>,
@@ -76,7 +76,7 @@ impl Identity for IdentityService {
     }
 }
 
-/// The service Controller of a node: it says which access modes there are, and makes nothing.
+/// The service Controller of a node, which only reports the access modes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NodesController;
 

@@ -45,7 +45,8 @@ mod tests {
 
     use super::*;
 
-    /// Another test's child, between fork and exec, holds the file that was just written, and what is held for writing cannot be started.
+    /// Runs a program that was just written. A child of another test, between fork and exec, may hold the file open for writing, and such
+    /// a file can't be started.
     fn started(path: &Path, arguments: &[&str]) -> Child {
         loop {
             match Command::new(path).args(arguments).stdin(Stdio::null()).spawn() {

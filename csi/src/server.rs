@@ -1,5 +1,5 @@
 //! The socket that the kubelet calls, and `/healthz`. Enters: the address to listen on, the services. Leaves: a server that runs until
-//! it is asked to stop, and lets started calls end.
+//! its stop, and lets started calls end.
 //!
 //! Never here: the meaning of a call.
 
@@ -37,12 +37,12 @@ use crate::proto::csi::node_server::NodeServer;
 
 /// The longest call, in bytes; a longer one is refused. A call is a page of text.
 pub const MESSAGE_MAX: usize = 2 << 20;
-/// How long calls that have begun may take after the signal to stop; then they are cut off. What a mount has made by then goes with the
-/// process, as long as it is detached. Longer delays the next driver on this node, and the kubelet repeats the call to that one.
+/// Longest time that running calls get after the signal to stop; then they are cut off. A mount in the making ends with the process, as
+/// long as it is detached. A longer time delays the next driver on this node, to which the kubelet repeats the call.
 pub const GRACE: Duration = Duration::from_secs(4);
 /// The type of the page of metrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// How long `/healthz` waits for our own answer before it says no.
+/// Longest wait of `/healthz` for our own answer before it reports a failure.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The address to listen on.
@@ -81,7 +81,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// Listens, and does not serve yet.
+/// A listening server that does not serve yet.
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,
@@ -207,7 +207,7 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Why no new mount can be made, if none can.
+/// The reason why no new mount can be made; `None` if mounts can be made.
 pub type Fault = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// Writes the page of metrics.
@@ -256,12 +256,11 @@ impl Health {
         Self { page: Some(page), ..self }
     }
 
-    /// Serves until `stop`: `GET /healthz` is 200 if our own socket answers a probe, for the kubelet's liveness probe: a new start mends
-    /// nothing else. `GET /readyz` is 200 if new mounts can be made: the device opens, the API server is followed, the CRD is there; of the
-    /// controller service, if volumes can be made. Else 503 and what is wrong.
+    /// Serves until `stop`: `GET /healthz` is 200 if our own socket answers a probe, for the kubelet's liveness probe, since a new start
+    /// mends nothing else. `GET /readyz` is 200 if new mounts can be made: the device opens, the API server answers, the CRD exists; for
+    /// the controller service, if volumes can be made. Otherwise the answer is 503 with the fault.
     ///
-    /// # Errors
-    /// Serving failed.
+    /// # Errors Serving failed.
     pub async fn serve(
         self,
         listener: TcpListener,

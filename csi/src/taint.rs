@@ -19,7 +19,7 @@ use crate::contract::DRIVER;
 /// The key of the taint; its value and effect are the administrator's.
 pub const KEY: &str = "s3.csi.scality.com/agent-not-ready";
 
-/// A driver that is not registered by then has other troubles, and its log says them.
+/// Longest wait for the registration. A driver that is not registered by then has other troubles, which its log names.
 const WITHIN: Duration = Duration::from_secs(600);
 /// The pause between two attempts after an error; twice as long keeps pods away so much longer.
 const RETRY: Duration = Duration::from_millis(500);
@@ -35,7 +35,7 @@ pub async fn keep_off(client: Client, node: String, mut registers: watch::Receiv
     }
 }
 
-/// Removes the taint once the kubelet knows the driver. Says in the log what came of it.
+/// Removes the taint once the kubelet knows the driver. Logs the result.
 async fn remove(client: Client, node: String) {
     match timeout(WITHIN, removed(&client, &node)).await {
         Ok(true) => tracing::info!(node, "the startup taint {KEY} is removed"),

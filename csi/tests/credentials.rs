@@ -1,4 +1,4 @@
-//! The keys of a mount, as the kubelet's calls name them, and the proxy that they go through. Only the mounter is a double.
+//! The keys of a mount, as the kubelet's calls name them, and the proxy on their way. Only the mounter is a double.
 
 mod harness;
 
@@ -44,7 +44,7 @@ async fn a_volume_with_a_secret_uses_it_whatever_it_says_of_its_source() {
     }
 }
 
-/// Goal: every bad call is InvalidArgument, names the field and what to do, shows no secret, and no mounter hears of it.
+/// Goal: every bad call is InvalidArgument, names the field and a remedy, shows no secret, and reaches no mounter.
 #[tokio::test]
 async fn a_workload_s_own_identity_is_its_token_and_never_the_driver_s_keys() {
     let driver = Driver::start().await;

@@ -136,7 +136,7 @@ fn keys_and_proxies_come_from_the_environment_alone() {
     }
 }
 
-/// Goal: a variable that the chart sets for a container is one that its program reads.
+/// Goal: a program reads every variable that the chart sets for its container.
 #[test]
 fn each_variable_of_the_chart_is_in_the_help_of_its_program() {
     let templates =
@@ -148,7 +148,7 @@ fn each_variable_of_the_chart_is_in_the_help_of_its_program() {
     let of_driver = help(env!("CARGO_BIN_EXE_scality-s3-csi-driver"));
     let of_install = help(env!("CARGO_BIN_EXE_install-mp"));
     let text = |name: &str| std::fs::read_to_string(templates.join(name)).expect("the chart is here");
-    // The reconciler's container is behind the controller service's: its own test is in its crate.
+    // The reconciler's container comes after the controller service's: the reconciler's crate has the test of its variables.
     let controller = text("controller.yaml");
     let (service, _) =
         controller.split_once("- name: s3-pod-reconciler").expect("the container of the reconciler");
@@ -179,7 +179,7 @@ fn a_log_in_json_has_one_object_a_line() {
     assert!(String::from_utf8_lossy(&said.stderr).contains("neither text nor json"));
 }
 
-/// Goal: whatever is logged, the keys of a call are not in it.
+/// Goal: no log line contains the keys of a call, at any log level.
 #[tokio::test]
 async fn the_controller_service_logs_calls_without_their_secrets() {
     const HUSH: &str = "HUSHHUSH";
@@ -274,7 +274,7 @@ fn sigterm_ends_the_driver_whatever_it_waits_for() {
     }
 }
 
-/// The longest payload of a frame, as long as nobody agrees on another one.
+/// The longest payload of a frame, unless both sides agree on another one.
 const FRAME_MAX: usize = 16 << 10;
 /// Bytes that a flood offers on one connection.
 const FLOOD: usize = 64 << 20;
@@ -291,8 +291,8 @@ fn frame(kind: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&len[1..], &[kind, 0], &stream.to_be_bytes(), payload].concat()
 }
 
-/// Sends HEADERS, then CONTINUATION frames with this payload for as long as they are taken. Returns what was sent, and the answer until
-/// the driver closes the connection.
+/// Sends HEADERS, then CONTINUATION frames with this payload for as long as the driver takes them. Returns the number of bytes sent, and
+/// the answer until the driver closes the connection.
 fn flood(socket: &std::path::Path, first: &[u8], more: &[u8]) -> (usize, Vec<u8>) {
     const SETTINGS: u8 = 4;
     const HEADERS: u8 = 1;
@@ -349,7 +349,7 @@ async fn a_flood_of_continuation_frames_ends_its_connection_and_no_other() {
     let mut other = IdentityClient::new(endpoint.connect().await.unwrap());
     other.get_plugin_info(GetPluginInfoRequest {}).await.unwrap();
     let at_first = peak_kib(&driver);
-    // A header that never ends: a literal name, and a value whose length of 128 MiB comes first. Then headers that are whole, and short ones.
+    // First a header that never ends: a literal name, and a value of 128 MiB. Then complete headers, and short ones.
     let endless = [&[0, 1, b'x'][..], &[0x7f, 0x81, 0xff, 0xff, 0x3f]].concat();
     let whole = [&[0, 1, b'x', 0x7f, 0x81, 0x7d][..], "y".repeat(16_128).as_bytes()].concat();
     let kinds = [

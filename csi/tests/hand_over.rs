@@ -43,7 +43,7 @@ fn everything_is_here() -> bool {
         && built("s3server", "s3server")
 }
 
-/// Runs the body in a process whose mounts nobody else sees, and which takes them with it.
+/// Runs the body in a process with mounts of its own, which end with the process.
 fn isolated(body: impl Fn()) {
     if everything_is_here() {
         let said = testkit::isolated(body).unwrap_or_default();
@@ -67,7 +67,7 @@ impl Process {
         kill_process(Pid::from_child(&self.0), signal).unwrap();
     }
 
-    /// The exit code, once it has ended.
+    /// The exit code, if the process has ended.
     fn code(&mut self) -> Option<i32> {
         let mut status = None;
         until("the process ends", || {
@@ -120,7 +120,7 @@ impl Home {
         Process::start(&mut server)
     }
 
-    /// The store started anew at its address: it looks for buckets then.
+    /// Starts the store anew at its address, so that it looks for buckets.
     fn restart_store(&mut self) {
         self.store.signal(Signal::KILL);
         self.store.code();
@@ -172,7 +172,7 @@ impl Home {
         Processes::at(self.root.join("proc"))
     }
 
-    /// The engine, as the mounter's only child, unless it is this one.
+    /// The engine, which is the mounter's only child, unless it is this one.
     fn engine_but(&self, other: u32) -> Option<u32> {
         let children = format!("/proc/{0}/task/{0}/children", self.pod.pid());
         let engine = fs::read_to_string(children).ok()?.trim().parse().ok()?;
@@ -316,7 +316,7 @@ fn a_missing_bucket_is_named_and_mounted_by_the_same_container_later() {
     });
 }
 
-/// Goal: a workload hears why its files fail when somebody deletes the bucket. The engine's log is what the mounter reads of it.
+/// Goal: a workload learns why its files fail after somebody deleted the bucket. The mounter learns it from the engine's log.
 #[test]
 fn a_bucket_that_goes_while_it_is_mounted_is_told_to_the_node() {
     isolated(|| {

@@ -302,7 +302,7 @@ async fn a_workload_is_told_of_options_that_have_no_effect() {
     assert_eq!(driver.mounter.mounts().len(), 5);
 }
 
-/// Goal: a user of a cache without a limit learns that it has one now, and how to choose it.
+/// Goal: a user of a cache without a limit learns that the cache has a limit now, and how to choose it.
 #[tokio::test]
 async fn a_cache_without_a_size_gets_one_and_its_workload_is_told() {
     let driver = Driver::start().await;
@@ -382,7 +382,7 @@ async fn a_workload_hears_of_pod_attributes_without_effect_under_systemd() {
     assert!(notice.note.contains("tls.caCertConfigMap"), "{}", notice.note);
 }
 
-/// Goal: a mount that differs from what the chart says is not a riddle later.
+/// Goal: a mount that differs from the chart's settings is explained in the log.
 #[tokio::test]
 async fn a_workload_is_told_when_systemd_mounts_in_place_of_a_mountpoint_pod() {
     let driver = Driver::start().await;
@@ -400,7 +400,7 @@ async fn a_workload_is_told_when_systemd_mounts_in_place_of_a_mountpoint_pod() {
     assert_eq!(driver.notice(), None);
 }
 
-/// Goal: options that somebody edits badly keep no keys from what is mounted.
+/// Goal: bad edits of options keep no new keys from an existing mount.
 #[tokio::test]
 async fn a_badly_edited_volume_is_refreshed_if_mounted_and_else_refused() {
     let driver = Driver::start().await;
@@ -456,7 +456,7 @@ async fn a_mounter_s_error_keeps_its_kind_and_its_words() {
     driver.publish(driver.call()).await.unwrap();
 }
 
-/// Goal: a mount that has begun runs to its end though its caller went away, and nobody else touches the target meanwhile.
+/// Goal: a mount that has begun runs to its end after its caller went away, and no other call touches the target meanwhile.
 #[tokio::test]
 async fn a_mount_outlives_its_caller_and_is_not_disturbed() {
     let driver = Driver::start().await;
@@ -495,7 +495,7 @@ async fn a_call_that_has_begun_ends_after_the_signal_to_stop() {
     driver.ended().await;
 }
 
-/// Goal: what a new start does not mend starts nothing anew, and the readiness page shows it.
+/// Goal: troubles that a restart does not mend cause no restart, and the readiness page shows them.
 #[tokio::test]
 async fn healthz_follows_the_socket_and_readyz_also_the_device_and_the_crd() {
     let mut driver = Driver::start().await;

@@ -1,4 +1,4 @@
-//! The driver at rest, as a container starts it: what is woken when nothing is to be done.
+//! The driver at rest, as a container starts it: tests of the wake-ups without work.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
-/// Whatever happens every 10 s or more often happens in each window.
+/// Length of a window: work that recurs every 10 s or faster falls into each window several times.
 const WINDOW: Duration = Duration::from_secs(11);
 /// A busy machine may need the first windows for the start.
 const WINDOWS_MAX: usize = 20;

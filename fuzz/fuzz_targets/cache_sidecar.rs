@@ -1,5 +1,5 @@
-//! A sidecar of the cache, with whatever a disk, a crash or another program left in it: what is believed is what its bytes say, and nothing
-//! behind the object's end.
+//! A sidecar of the cache, damaged by a disk, a crash or another program: the cache believes only what its bytes say, and nothing behind
+//! the object's end.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! `~/.aws/config` and `~/.aws/credentials`, as anybody may have written them: what a mount takes from them stands there, and a sound file
-//! is read whole.
+//! `~/.aws/config` and `~/.aws/credentials` with any content: every value that a mount takes stands in the file, and a sound file is read
+//! completely.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! An error document of a hostile or broken store becomes one line of the log: no panic, no second line, no terminal's commands in it, and
-//! not much longer than what a store may say.
+//! An error document of a hostile or broken store becomes one line of the log: no panic, no second line, no terminal's commands in it,
+//! and not much longer than the limit on a store's words.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-//! Bytes of a store, or of any server in its place, on a connection: an answer with a body, or an error. No panic, no waiting for what
+//! Bytes of a store, or of any server in its place, on a connection: an answer with a body, or an error. No panic, no wait for bytes that
 //! can't come, and no more bytes than were sent.
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! The slots of a journal, with whatever a holder passed: what is believed hangs together.
+//! The slots of a journal with any content from a holder: the accepted records are consistent.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,5 +1,5 @@
-//! A key as any user may have put it into the bucket. The mount shows it under a path that leads back to it, or not at all; no component
-//! of that path leads elsewhere.
+//! A key that any user may have put into the bucket. The mount shows the key under a path that leads back to it, or not at all; no
+//! component of that path leads elsewhere.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

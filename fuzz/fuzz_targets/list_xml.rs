@@ -39,13 +39,13 @@ enum Root {
 
 #[derive(Arbitrary, Debug)]
 enum Item {
-    /// An entry as a sound store sends it.
+    /// An entry of a sound store.
     Object {
         key: String,
         size: u64,
         second: u8,
     },
-    /// An entry as another store may send it.
+    /// An entry that another store may send.
     Contents(Vec<Leaf>),
     CommonPrefix(String),
     Upload(Vec<Leaf>),
@@ -68,7 +68,7 @@ enum Leaf {
     Unknown(String),
 }
 
-/// `&`, `<` and `>` have names in XML. Other characters that it can't hold stay, as stores send them.
+/// Text with `&`, `<` and `>` by their names in XML. Other characters that XML can't hold stay, as stores send them.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
@@ -141,7 +141,7 @@ impl Document {
         out
     }
 
-    /// A name as `encoding-type=url` spells it, or as it is.
+    /// A name in the spelling of `encoding-type=url`, or unchanged.
     fn name(&self, name: &str) -> String {
         if !self.encoded {
             return escaped(name);
@@ -182,7 +182,7 @@ fuzz_target!(|input: Input| {
     let _ = (is_whole(&raw), root(&raw));
 });
 
-/// How many entries the document has as a listing.
+/// Number of entries of the document, read as a listing.
 fn look_at(document: &[u8], request: &ListObjects) -> Option<usize> {
     about_uploads(document);
     about_buckets(document, &request.prefix);

@@ -1,4 +1,4 @@
-//! Messages to the mounter in a Mountpoint Pod over its socket: a message that says the same when it is sent again, or an error.
+//! Messages to the mounter in a Mountpoint Pod over its socket: a message that stays the same after another sending, or an error.
 #![no_main]
 
 use std::fs::File;
@@ -42,7 +42,7 @@ fn send_raw(stream: &UnixStream, bytes: &[u8], device: BorrowedFd<'_>) {
     assert_eq!(sent, bytes.len(), "a socket that waits takes them whole");
 }
 
-/// A message that the buffers of the socket may not hold: it is sent while it is received.
+/// A message that may exceed the buffers of the socket: it is sent while it is received.
 fn received_meanwhile(bytes: &[u8], device: BorrowedFd<'_>) -> std::io::Result<MountMessage> {
     let (node, mounter) = UnixStream::pair().expect("a pair of sockets");
     thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! The options of a line in /etc/fstab, as anybody may have written them: flags that a mount takes, or a usage error.
+//! The options of a line in /etc/fstab, with any content: flags that a mount accepts, or a usage error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

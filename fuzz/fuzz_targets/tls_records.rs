@@ -17,7 +17,7 @@ const CONTENT: u8 = 23;
 const CONTENT_MAX: usize = 16 << 10;
 /// Records without content in a row that a sound store may send here: fewer than the client bears.
 const SILENT_MAX: usize = 30;
-/// Bytes of such records; the client bears 256 KiB.
+/// Bytes of records without content; the client's limit is 256 KiB.
 const SILENT_BYTES_MAX: usize = 250 << 10;
 /// Bytes of the type and the version in front of a record.
 const OUTER: usize = 3;
@@ -35,7 +35,7 @@ struct Input {
 
 #[derive(Arbitrary, Debug)]
 enum Act {
-    /// Content as a sound store sends it.
+    /// Content of a sound store.
     Content {
         bytes: Vec<u8>,
         padding: u8,
@@ -65,7 +65,7 @@ enum Act {
         bytes: Vec<u8>,
         spoil: Spoil,
     },
-    /// The client's: it reads, it writes, and the wire takes so much of it.
+    /// The client's turn: it reads, it writes, and the wire takes this number of bytes.
     Read,
     Write(u16),
     Takes(u16),
@@ -90,9 +90,9 @@ struct Game {
     got: Vec<u8>,
     written: Vec<u8>,
     heard: Vec<u8>,
-    /// Nothing odd was said so far: all content is read.
+    /// Whether all records so far were sound: then the client reads all content.
     is_sound: bool,
-    /// All bytes sent so far are the sealed ones, so that bytes sealed now can be read.
+    /// Whether all bytes so far are the sealed ones, so that bytes sealed now can be read.
     is_whole: bool,
     silent: usize,
     silent_bytes: usize,
@@ -194,7 +194,7 @@ impl Game {
         self.talk.tell(kind, content);
     }
 
-    /// The next record brings no content, and has this many bytes besides what each record has.
+    /// Notes that the next record brings no content, and has this many bytes besides those of each record.
     fn is_silent(&mut self, bytes: usize) {
         self.silent += 1;
         self.silent_bytes += bytes + 40;
@@ -270,7 +270,7 @@ impl Game {
         }
     }
 
-    /// Receives the client's records: their content is the bytes that it wrote.
+    /// Receives the client's records: their content is the bytes that the client wrote.
     fn hear(&mut self) {
         for (kind, content) in self.talk.heard() {
             if kind == CONTENT {

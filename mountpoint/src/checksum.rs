@@ -12,7 +12,7 @@ pub enum ChecksumAlgorithm {
     Crc32c,
     /// 64 bits, NVME. Parts combine to the checksum of the whole object ("full object").
     Crc64Nvme,
-    /// 32 bits, as in zip files: the default of many SDKs. No upload of ours carries it.
+    /// 32 bits, as in zip files: the default of many SDKs. The engine's uploads do not use it.
     Crc32,
 }
 
@@ -37,7 +37,7 @@ impl ChecksumAlgorithm {
         }
     }
 
-    /// The algorithm's name as S3 spells it in requests.
+    /// The algorithm's name, in S3's spelling for requests.
     pub fn name(self) -> &'static str {
         match self {
             Self::Crc32c => "CRC32C",
@@ -62,7 +62,7 @@ impl Checksum {
         Self { algorithm, value: crc_fast::checksum(algorithm.params(), bytes) }
     }
 
-    /// Base64 of the big-endian value: how S3 writes it in headers and XML.
+    /// Base64 of the big-endian value: S3's form in headers and XML.
     pub fn to_base64(self) -> String {
         match self.algorithm {
             ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => {
@@ -72,7 +72,7 @@ impl Checksum {
         }
     }
 
-    /// The value that [`Checksum::to_base64`] wrote; `None` for anything else, such as a composite.
+    /// The value of a text from [`Checksum::to_base64`]; `None` for other text, such as a composite.
     pub fn from_base64(algorithm: ChecksumAlgorithm, text: &str) -> Option<Self> {
         let bytes = STANDARD.decode(text).ok()?;
         let value = match algorithm {
@@ -84,8 +84,8 @@ impl Checksum {
         Some(Self { algorithm, value })
     }
 
-    /// The composite of parts' CRC32C as S3 returns it for a multipart object: the checksum over the parts'
-    /// big-endian values, and the number of parts behind a dash.
+    /// The composite of parts' CRC32C that S3 returns for a multipart object: the checksum over the parts' big-endian values, and the
+    /// number of parts behind a dash.
     pub fn composite(parts: &[Self]) -> String {
         let mut joined = Vec::with_capacity(parts.len() * 8);
         let algorithm = parts.first().map_or(ChecksumAlgorithm::Crc32c, |p| p.algorithm);

@@ -47,7 +47,7 @@ impl Clock {
         }
     }
 
-    /// Wall time: for what a user sees and what is signed.
+    /// Wall time: for users and signatures.
     pub fn wall(&self) -> SystemTime {
         match &self.0 {
             Source::Machine => SystemTime::now(),
@@ -55,10 +55,9 @@ impl Clock {
         }
     }
 
-    /// Turns a manual clock forward and wakes what sleeps on it.
+    /// Turns a manual clock forward, and wakes the sleepers on it.
     ///
-    /// # Panics
-    /// On the machine's clock, which tests do not control.
+    /// # Panics The clock is the machine's, which tests do not control.
     pub fn advance(&self, by: Duration) {
         let Source::Manual(m) = &self.0 else { panic!("only a manual clock can be turned") };
         *m.elapsed.lock() += by;

@@ -1,4 +1,4 @@
-//! The meaning of the flags: one configuration per room, checked before anything is touched.
+//! The meaning of the flags: one configuration per room, checked before the program changes anything.
 
 mod memory;
 mod mount_point;
@@ -22,7 +22,7 @@ use crate::{
     telemetry, upload,
 };
 
-/// A mount, ready to be made.
+/// The configuration of a mount.
 #[derive(Debug)]
 pub struct Config {
     /// The bucket as the user named it, for messages.
@@ -51,63 +51,63 @@ pub struct Config {
     pub buffer: buffer::Config,
     /// Settings of the store's client.
     pub s3: s3::Config,
-    /// The variable of a pair of keys that is not set, while the other one is.
+    /// The variable that is missing from a pair of keys, while the other one is set.
     pub missing_key: Option<&'static str>,
     /// Settings of metrics, log and control socket.
     pub telemetry: telemetry::Config,
-    /// Descriptors that a service manager keeps of a mount that outlives its engine.
+    /// Descriptors that a service manager keeps for a mount that outlives its engine.
     pub supervised: Option<Supervised>,
-    /// Confinement of the process once it has mounted.
+    /// Confinement of the process after the mount.
     pub sandbox: Option<sandboxed::Sandbox>,
 }
 
 /// The attributes of objects that a mount keeps or shows.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// Whether modes, owners, times, links and attributes are kept (`--keep-metadata`).
+    /// Whether objects keep modes, owners, times, links and attributes (`--keep-metadata`).
     pub keeps: bool,
-    /// Whether facts that the store says of an object are shown (`--xattrs`).
+    /// Whether attributes show the store's facts about an object (`--xattrs`).
     pub shows: bool,
-    /// The file that keeps what is learned for the next mount.
+    /// The file that keeps learned attributes for the next mount.
     pub file: Option<kept::FileConfig>,
 }
 
-/// The descriptors that a service manager keeps of a mount that outlives its engine, and the way to reach that manager.
+/// The descriptors that a service manager keeps for a mount that outlives its engine, and the way to reach that manager.
 #[derive(Debug)]
 pub struct Supervised {
     /// The service manager.
     pub manager: Option<daemon::ServiceManager>,
-    /// The journal, if an engine before this one made it.
+    /// The journal, if an earlier engine made one.
     pub journal: Option<OwnedFd>,
-    /// The device of a mount that an engine before this one made.
+    /// The device of a mount that an earlier engine made.
     pub device: Option<OwnedFd>,
-    /// Whether the mount is there already: that of `device`, or of a mount point that is a device.
+    /// Whether the mount exists already: the mount of `device`, or of a mount point that is a device.
     pub is_mounted: bool,
 }
 
 /// The number of the first descriptor that a service manager passes.
 const LISTEN_FDS_FIRST: i32 = 3;
-/// Most descriptors that are looked at. A unit of ours has two.
+/// Most descriptors that the program examines. The driver's unit has two.
 const LISTEN_FDS_MAX: usize = 16;
 
-/// Read-ahead we ask of the kernel where we may: one block, so that a sequential reader's requests are as large as can be.
+/// Read-ahead that the mount requests of the kernel, where it may: one block, so that a sequential reader's requests are as large as
+/// possible.
 const READ_AHEAD: u64 = buffer::BLOCK as u64;
-/// The time for which `mount-s3-ctl doctor` waits for a store, whatever `--operation-timeout` allows a mount: a person waits.
+/// How long `mount-s3-ctl doctor` waits for a store, whatever `--operation-timeout` grants a mount: a person waits.
 const DOCTORS_PATIENCE: Duration = Duration::from_secs(15);
-/// Threads that take requests, per core: they never wait, so that more of them only take turns.
+/// Threads for requests, per core. They never wait, so more of them would only take turns.
 const THREADS_PER_CORE: usize = 2;
 
 impl Config {
-    /// The configuration that the flags and the environment ask for.
+    /// The configuration by flags and environment.
     ///
-    /// # Errors
-    /// A sentence that names the flag that is wrong, and the fix.
+    /// # Errors A sentence that names the wrong flag and the fix.
     pub fn from_args(args: &Args) -> anyhow::Result<Self> {
         let (bucket, prefix) = cli::bucket_and_prefix(&args.bucket, args.bucket_options.prefix.as_deref())
             .map_err(anyhow::Error::msg)?;
         let mut supervised = args.supervised.then(|| supervised(args)).transpose()?;
         let device = match &supervised {
-            // Nothing is asked of it: no engine answers, or one that another process is to follow.
+            // The mount point needs no check: either no engine answers there, or another process is about to follow the present engine.
             Some(supervised) if supervised.device.is_some() || args.check_journal => {
                 fuse::Device::Mount(std::path::absolute(&args.directory).context("the mount point")?)
             }
@@ -133,16 +133,16 @@ impl Config {
         let (memory, index_max) = memory::shares(memory, cached.is_some());
         let mut s3 = flags.s3(&bucket, &prefix, memory);
         s3.state_dir = state_dir(args)?;
-        // Memory comes free when requests end: those that an outage left without an answer, too, shall have ended by then. A part on a slow
-        // line may take longer; a writer waits for as long as one is on its way.
+        // Memory comes free when requests end, also those that an outage left without an answer: this limit lets them end first. A part
+        // on a slow line may take longer; a writer waits while one is in flight.
         let memory_within = s3.timeouts.operation + s3.timeouts.tail();
 
         let cache = cached.map(|dir| {
             cache::Config {
                 size_max: args.cache.max_cache_size.map(|mib| mib << 20),
                 index_max,
-                // Bytes that a network brings faster than the disk takes wait in memory, and hold their share of it: so
-                // read-ahead slows down before blocks have to be dropped.
+                // Bytes that arrive faster than the disk takes them wait in memory and keep their share of it, so read-ahead slows down
+                // before the cache must drop blocks.
                 queue_max: (memory / 4 / cache::CACHE_BLOCK) as usize,
                 ..cache::Config::new(dir, "", &bucket)
             }
@@ -211,7 +211,7 @@ impl Config {
                 allow_overwrite: args.mount.allow_overwrite || is_full,
                 allow_append: args.mount.allow_append,
                 rename_errno: args.mount.rename_errno.into(),
-                // Git takes a folder without its empty `refs/` for no repository.
+                // Git does not recognise a repository without its empty `refs/`.
                 directory_markers: args.mount.directory_markers || is_full,
                 attributes: match args.mount.ignore_attributes {
                     true => fs::Attributes::Ignored,
@@ -222,7 +222,7 @@ impl Config {
             inode: inode::Config {
                 prefix: Prefix::new(&prefix).map_err(|e| anyhow::anyhow!("--prefix: {e}"))?,
                 ttl: args.cache.ttl(),
-                // Only where it is asked for: each name that is not there costs a request.
+                // Only with the flag, because each absent name costs a request.
                 folder_marks: args.mount.directory_markers,
                 ..inode::Config::default()
             },
@@ -284,7 +284,7 @@ impl Config {
     }
 }
 
-/// The flags and variables by which a store is reached.
+/// The flags and variables that name a store and the way to it.
 struct StoreFlags<'a> {
     bucket: &'a BucketOptions,
     credentials: &'a CredentialOptions,
@@ -294,7 +294,7 @@ struct StoreFlags<'a> {
 }
 
 impl StoreFlags<'_> {
-    /// The store's settings for a memory target of `memory` bytes. Facts learned about the store are not saved.
+    /// The store's settings for a memory target of `memory` bytes. They save no learned facts about the store.
     fn s3(&self, bucket: &str, prefix: &str, memory: u64) -> s3::Config {
         let mut s3 = s3::Config::for_memory(memory);
         bucket.clone_into(&mut s3.bucket);
@@ -329,10 +329,9 @@ impl StoreFlags<'_> {
     }
 }
 
-/// The examination of a store that is asked for as it would be mounted.
+/// The settings of a store's examination, as a mount with these flags would have them.
 ///
-/// # Errors
-/// A sentence that says which flag is wrong.
+/// # Errors A sentence that names the wrong flag.
 pub(crate) fn doctor(
     options: &StoreOptions,
     connections: usize,
@@ -358,7 +357,7 @@ pub(crate) fn doctor(
     })
 }
 
-/// The absolute path of `path`, which holds after this process has left its directory, as it does in the background.
+/// The absolute path of `path`, which stays right when this process leaves its directory, as in the background.
 fn absolute(named: &str, path: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
     let absolute = |path: &Path| {
         std::path::absolute(path)
@@ -367,7 +366,7 @@ fn absolute(named: &str, path: Option<&Path>) -> anyhow::Result<Option<PathBuf>>
     path.map(absolute).transpose()
 }
 
-/// The variable of a pair of keys that is not set, while the other one is.
+/// The variable that is missing from a pair of keys, while the other one is set.
 fn missing_key() -> Option<&'static str> {
     let names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
     match names.map(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
@@ -377,10 +376,10 @@ fn missing_key() -> Option<&'static str> {
     }
 }
 
-/// A file that is there if SELinux is on.
+/// A file that exists if SELinux is on.
 const SELINUX: &str = "/sys/fs/selinux/enforce";
 
-/// The labels that the kernel takes: none where SELinux is off, as mount(8) does it, so that one fstab serves all machines.
+/// The labels for the kernel: none where SELinux is off, as with mount(8), so that one fstab serves all machines.
 fn labels(asked: &[String], selinux: &Path) -> Vec<String> {
     if asked.is_empty() || selinux.exists() {
         return asked.to_vec();
@@ -411,12 +410,12 @@ fn journal(args: &Args, bucket: &str, prefix: &str) -> anyhow::Result<Option<upl
     }))
 }
 
-/// The MIME type that the extension of a name stands for, as far as it is known.
+/// The MIME type for the extension of a name, if the table has one.
 fn type_by_extension(key: &ObjectKey) -> Option<String> {
     mime_guess::from_path(key.as_str()).first_raw().map(str::to_owned)
 }
 
-/// The log that the flags ask for.
+/// The log settings by the flags.
 pub fn logging(args: &Args) -> logging::Config {
     logging::Config {
         stdout: args.foreground,
@@ -428,7 +427,7 @@ pub fn logging(args: &Args) -> logging::Config {
     }
 }
 
-/// The descriptors that the service manager passes: `LISTEN_FDS` of them from 3 on, by the names in `LISTEN_FDNAMES`.
+/// The descriptors from the service manager: `LISTEN_FDS` of them from 3 on, named in `LISTEN_FDNAMES`.
 fn supervised(args: &Args) -> anyhow::Result<Supervised> {
     if args.check_journal {
         return Ok(Supervised { manager: None, journal: None, device: None, is_mounted: false });
@@ -493,36 +492,35 @@ pub fn guard_s_ready_file() -> anyhow::Result<Option<ReadyFile>> {
     Ok(Some(ReadyFile::of(fd)))
 }
 
-/// Whether this program could go on with the mount whose journal is on standard input.
+/// Checks whether this program could take over the mount whose journal is on standard input.
 ///
-/// # Errors
-/// It could not, or not with these flags.
+/// # Errors The program could not, or not with these flags.
 pub fn check_journal(args: &Args) -> anyhow::Result<()> {
     let config = Config::from_args(args)?;
     let journal = std::io::stdin().as_fd().try_clone_to_owned().context("standard input")?;
     let identity = Journal::examine(&journal).context("the mount's journal")?;
-    // The store says what the endpoint is; it is not asked here.
+    // Only the store could tell its endpoint; this check makes no request, and takes the journal's.
     identity.check(&config.s3.bucket, &config.s3.prefix, &identity.endpoint).context("the mount's journal")
 }
 
-/// Whether the kernel has the other end of a FUSE device.
+/// Whether the kernel still has the other end of a FUSE device.
 fn is_connected(device: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     poll(&mut [PollFd::new(device, PollFlags::empty())], Some(&Timespec::default()))
         .is_ok_and(|ready| ready == 0)
 }
 
-/// A directory to mount on, or a device that was handed to us.
+/// The device to serve: a directory to mount on, or an open device from another process.
 fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     let number = directory.to_str().and_then(|d| d.strip_prefix("/dev/fd/"));
     let Some(number) = number else {
-        // A service manager starts this command again after a crash; the mount of the process that crashed is still there.
+        // A service manager starts this command again after a crash; the crashed process's mount still exists.
         let supervised = std::env::var_os(daemon::NOTIFY_ENV).is_some();
         return Ok(fuse::Device::Mount(mount_point::fit(directory, supervised)?));
     };
     let shown = directory.display();
     if args.mount.auto_unmount {
-        // Word for word as AWS's mount-s3, which lacks the same space.
+        // Word for word the message of AWS's mount-s3, which lacks the same space.
         bail!(
             "Mount options: --auto-unmount are ignored with FUSE fd mount point.Mount options should be passed while performing `mount` syscall in the caller process."
         );
@@ -548,17 +546,16 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     if !flags.contains(rustix::fs::OFlags::RDWR) {
         bail!("{} must be open for reading and writing", directory.display());
     }
-    // The loop waits in read(2).
+    // The loop waits in read(2), so the descriptor must block.
     rustix::fs::fcntl_setfl(fd.as_fd(), flags - rustix::fs::OFlags::NONBLOCK)?;
     rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC)?;
     Ok(fuse::Device::Adopted(fd))
 }
 
-/// Closes a ready file that is `/dev/fd/N` in the processes that this one starts: a reader waits until the last process has closed it.
-/// Standard input, output and error are theirs all the same.
+/// Keeps a ready file that is `/dev/fd/N` from the processes that this one starts: its reader waits until the last process has closed it.
+/// Standard input, output and error are passed on.
 ///
-/// # Errors
-/// The kernel refuses.
+/// # Errors The kernel refuses.
 pub fn keep_from_children(ready_file: &Path) -> anyhow::Result<()> {
     let number = ready_file.to_str().and_then(|path| path.strip_prefix("/dev/fd/")?.parse::<i32>().ok());
     let Some(number) =
@@ -568,14 +565,14 @@ pub fn keep_from_children(ready_file: &Path) -> anyhow::Result<()> {
     };
     let fd = adopt(number);
     let set = rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC);
-    // It stays open in this process: the ready file is opened by its path.
+    // The descriptor stays open in this process: the ready file is opened by its path.
     let _ = fd.into_raw_fd();
     set.with_context(|| {
         format!("keeping the ready file {} from the background process", ready_file.display())
     })
 }
 
-/// A word for the target of a descriptor.
+/// A word for the kind of a descriptor's target.
 fn kind_of(target: &Path) -> String {
     match target.to_str().and_then(|target| target.split_once(":[")) {
         Some(("pipe", _)) => "Pipe".to_owned(),

@@ -27,20 +27,19 @@ use crate::cli;
 use crate::supervise::no_thread;
 use crate::sync::Arc;
 
-/// The variable that tells a process that it is the second one.
+/// The variable by which a process knows that it is the second one.
 pub const BACKGROUND_ENV: &str = "MOUNT_S3_IN_BACKGROUND";
 
-/// Names the socket of a service manager, such as systemd for a unit of `Type=notify`.
+/// The variable with the socket of a service manager, such as systemd for a unit of `Type=notify`.
 pub const NOTIFY_ENV: &str = "NOTIFY_SOCKET";
 
-/// How long the first process waits.
+/// Longest wait of the first process.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 pub(crate) const READY: &str = "ready";
 
 /// Moves this process, which has no second thread yet, into another mount namespace: mount(8) names it with `-N`.
 ///
-/// # Errors
-/// It can't be opened, or the kernel refuses.
+/// # Errors The namespace can't be opened, or the kernel refuses.
 pub fn enter_mount_namespace(path: &Path) -> anyhow::Result<()> {
     let context = || format!("entering the mount namespace {}", path.display());
     let namespace = File::open(path).with_context(context)?;
@@ -48,12 +47,11 @@ pub fn enter_mount_namespace(path: &Path) -> anyhow::Result<()> {
         .with_context(context)
 }
 
-/// Starts this command again in the background and waits until it has mounted. The ready file gets the result, too. `elsewhere`: the mount
-/// namespace may lack this program's file.
+/// Starts this command again in the background and waits until it has mounted. The ready file gets the result, too. `elsewhere`: the
+/// mount namespace may lack this program's file.
 ///
-/// # Errors
-/// The failure that the second process reported; or that it reported nothing in time, and was ended; or that the ready file can't be
-/// written.
+/// # Errors The failure that the second process reported; or the second process reported nothing in time, and was ended; or the ready
+/// file can't be written.
 pub fn start(ready: Option<&Path>, elsewhere: bool) -> anyhow::Result<()> {
     let ready = ready.map(ReadyFile::open).transpose()?;
     let started = start_second(elsewhere);
@@ -66,7 +64,7 @@ pub fn start(ready: Option<&Path>, elsewhere: bool) -> anyhow::Result<()> {
     said
 }
 
-/// The second process, once it has mounted.
+/// Starts the second process. Returns it after it has mounted.
 fn start_second(elsewhere: bool) -> anyhow::Result<Child> {
     let mut args = std::env::args_os();
     let program = match elsewhere {
@@ -211,7 +209,7 @@ impl ReadyFile {
     }
 }
 
-/// How long a service manager may take to say that it has what it was given. Doubling it lets a busier machine start such a mount.
+/// Longest wait for a service manager's word that it has a descriptor. Doubling it lets a busier machine start such a mount.
 const KEPT_WITHIN: Duration = Duration::from_secs(10);
 
 /// A service manager that receives the messages of sd_notify(3).

@@ -1,6 +1,6 @@
-//! How the work behind the requests rests while there is none: a mount that nobody uses wakes no thread.
+//! A bell that lets housekeepers rest while they have no work: a mount without users wakes no thread.
 //!
-//! A request that leaves work for later rings the bell. A housekeeper looks around, comes back as long as it finds work, and else rests
+//! A request that leaves work for later rings the bell. A housekeeper looks for work, continues as long as it finds some, and then rests
 //! until the next ring.
 
 use std::pin::pin;
@@ -18,7 +18,7 @@ pub enum Next {
     Look(Duration),
     /// Rests until the bell rings.
     Rest,
-    /// Ends, because its room is gone.
+    /// The housekeeper ends, because its room is gone.
     Leave,
 }
 
@@ -31,7 +31,7 @@ pub struct Doorbell {
 }
 
 impl Doorbell {
-    /// Rings: there may be work. Call it once a housekeeper can see the work. Costs one load while all housekeepers are up.
+    /// Rings, because there may be work. Call this after housekeepers can see the work. Costs one load while all housekeepers are up.
     pub fn ring(&self) {
         if self.is_armed.load(SeqCst) && self.is_armed.swap(false, SeqCst) {
             self.rung.notify_waiters();

@@ -1,9 +1,9 @@
 //! Hands a supervised mount to the program that is installed now, and takes it back if that program does not serve.
 //!
-//! The engine asks the new program whether it could go on (`--check-journal`). Once no file is being written, the engine's process executes
-//! its own program again as a guard, with the device and the journal. The guard starts the new program, waits for its word, names it to the
-//! service manager as the main process, and ends. Without that word it ends the new program, and its process executes the engine of before
-//! again.
+//! The engine asks the new program whether it could continue the mount (`--check-journal`). Once no file is being written, the engine's
+//! process executes its own program again as a guard, with the device and the journal. The guard starts the new program, waits for its
+//! word, names it to the service manager as the main process, and ends. Without that word it ends the new program, and its process
+//! executes the engine of before again.
 //!
 //! Locks, sockets and threads of the engine end at its exec, so that two engines never have them at once.
 
@@ -25,9 +25,9 @@ use crate::daemon::{self, ServiceManager};
 
 /// The first word of a guard's command line.
 const FLAG: &str = "--hand-over";
-/// The hidden flag by which a program says whether it could go on with the journal on its standard input.
+/// The hidden flag for the check whether a program could go on with the journal on its standard input.
 const CHECK: &str = "--check-journal";
-/// The descriptors that were handed over: `fuse=N:journal=N`. They win over LISTEN_FDS, which names those of an earlier engine.
+/// The descriptors that were handed over: `fuse=N:journal=N`. They precede LISTEN_FDS, which names the descriptors of an earlier engine.
 pub const KEPT_ENV: &str = "MOUNT_S3_KEPT";
 /// The descriptor on which the guard hears the word `ready`.
 pub const READY_ENV: &str = "MOUNT_S3_READY";
@@ -36,15 +36,15 @@ pub const BACK_ENV: &str = "MOUNT_S3_BACK";
 /// The names of a service manager's own descriptors, which the engine of before has taken.
 const LISTEN: [&str; 3] = ["LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
-/// How long the new program may take to say that it could go on, and then to serve. Doubling it lets a slower machine upgrade, and doubles the
-/// pause of the mount's users before the engine of before serves again.
+/// Longest wait for the new program's word that it could go on, and then that it serves. Doubling it lets a slower machine upgrade, and
+/// doubles the pause of the mount's users before the old engine serves again.
 const READY_WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of the new program's complaint that are read.
 const COMPLAINT_MAX: u64 = 4 << 10;
-/// Interval at which a process is looked at that should end.
+/// Interval between looks at a process that should end.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// The program that is to go on, and the command line of this one.
+/// The program that takes the mount over, and the command line of this one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handover {
     program: PathBuf,
@@ -52,10 +52,9 @@ pub struct Handover {
 }
 
 impl Handover {
-    /// The program that is at the path of this one now.
+    /// The program that is at this program's path now.
     ///
-    /// # Errors
-    /// The path is not known.
+    /// # Errors The path is unknown.
     pub fn to_installed() -> anyhow::Result<Self> {
         let running = std::env::current_exe().context("finding this program's file")?;
         Ok(Self { program: installed(&running), line: std::env::args_os().collect() })
@@ -115,7 +114,7 @@ fn installed(running: &Path) -> PathBuf {
     text.strip_suffix(" (deleted)").map_or_else(|| running.to_owned(), PathBuf::from)
 }
 
-/// This program, also where its file was replaced.
+/// A command that runs this program, even if its file was replaced.
 fn itself(name: Option<&OsStr>) -> Command {
     let mut command = Command::new("/proc/self/exe");
     name.into_iter().for_each(|name| _ = command.arg0(name));
@@ -146,14 +145,13 @@ impl Guard {
         Some(Self(Handover { program, line: words.collect() }))
     }
 
-    /// Starts the new program and returns once it serves. Otherwise the engine of before takes this process over.
+    /// Starts the new program and returns once it serves. Otherwise the old engine takes this process over.
     ///
-    /// # Errors
-    /// Neither could be executed.
+    /// # Errors Neither could be executed.
     pub fn run(&self, manager: Option<&ServiceManager>) -> anyhow::Result<()> {
         let (error, name) = match self.start() {
             Ok(child) => {
-                // The new program goes on by itself, whatever the manager answers.
+                // The new program continues by itself, whatever the manager answers.
                 if let Some(manager) = manager
                     && let Err(error) = manager.follow(child.id())
                 {
@@ -169,7 +167,7 @@ impl Guard {
             .context(format!("{error}; executing the engine of before again")))
     }
 
-    /// The new program, once it has said that it serves.
+    /// Starts the new program. Returns it after its word that it serves.
     fn start(&self) -> anyhow::Result<Child> {
         let Handover { program, line } = &self.0;
         let shown = program.display();

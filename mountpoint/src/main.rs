@@ -27,7 +27,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// the start of a child that closes every number up to its limit.
 const OPEN_FILES_MAX: u64 = 1 << 20;
 
-/// The exit status where a journal can't be used: units name it in `RestartPreventExitStatus=`.
+/// The exit status for an unusable journal. Units name it in `RestartPreventExitStatus=`.
 const JOURNAL_REFUSED: u8 = 3;
 
 fn main() -> ExitCode {
@@ -83,7 +83,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the error; the exit status for it.
+/// Prints the error. Returns its exit status.
 fn failed(error: &anyhow::Error) -> ExitCode {
     eprintln!("mount-s3: {}", daemon::one_line(error));
     match error.downcast_ref::<Refused>() {
@@ -122,7 +122,8 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
         daemon::detach()?;
     }
     let guard = config::guard_s_ready_file()?;
-    // It follows the first process of its unit; in the background that is another one. Before a sandbox, which lets no socket be opened.
+    // The manager follows the first process of its unit, and the background has another one. This comes before the sandbox, which lets no
+    // socket be opened.
     let manager = std::env::var_os(daemon::NOTIFY_ENV).filter(|_| !in_background);
     let manager = manager.and_then(|socket| ServiceManager::at(&socket));
     let mounted = start(args);
@@ -199,9 +200,9 @@ fn start(args: &Args) -> anyhow::Result<mount::Mounted> {
     started
 }
 
-/// Each part on disk, connection and file of the cache is an open file. The limit of most systems, 1024, is there for programs that call
-/// select(2), which knows no higher number. We don't; and the children that inherit the limit (fusermount3, a credential process, the
-/// watcher of `--auto-unmount`) inherit no descriptors with it: their own have low numbers.
+/// Raises the limit on open files: each part on disk, connection and file of the cache is one. The limit of most systems, 1024, protects
+/// programs that call select(2), which knows no higher number. The engine does not call it. The children that inherit the limit
+/// (fusermount3, a credential process, the watcher of `--auto-unmount`) inherit no descriptors with it: their own have low numbers.
 fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(u64::MAX).min(OPEN_FILES_MAX);
@@ -229,8 +230,9 @@ fn free_across_threads() {
     unsafe { mi_option_set(PAGE_RECLAIM_ON_FREE, -1) }
 }
 
-/// Limits huge pages to blocks, which ask for them. On a machine that gives them to all memory (`always`), stacks and the allocator's heaps
-/// take 46 MiB more with 32 readers and 32 writers. Linux 6.18; an older kernel refuses, and its machine's setting holds. Children inherit it.
+/// Limits huge pages to blocks, which request them. On a machine that gives them to all memory (`always`), stacks and the allocator's
+/// heaps take 46 MiB more with 32 readers and 32 writers. Needs Linux 6.18; an older kernel refuses, and the machine's setting stays.
+/// Children inherit the limit.
 #[expect(unsafe_code, reason = "rustix has no name for the flag: fence 4 of ci/tidy/fences.md")]
 fn huge_pages_where_asked_for() {
     unsafe extern "C" {

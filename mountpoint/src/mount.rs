@@ -56,16 +56,16 @@ const WAITING_MAX: usize = 64;
 /// Threads of a cache that are there from the start, beside its writers: of the index, of reads, of proofs, of the watch, and the first that waits
 /// for the disk.
 const OF_CACHE: usize = 5;
-/// Threads and processes beside those of network, FUSE and cache: the thread that hears signals, one that asks DNS, and `fusermount3`, without
-/// which a user can't unmount what was mounted.
+/// Threads and processes beside those of network, FUSE and cache: the thread that handles signals, one for DNS, and `fusermount3`,
+/// without which a user can't unmount.
 const BESIDE: usize = 3;
-/// How long the threads of the runtime may take to start. Doubling it lets a busier machine start a mount, and delays the error of one that
-/// has no threads.
+/// Longest wait for the start of the runtime's threads. Doubling it lets a busier machine start a mount, and delays the error of a mount
+/// that gets no threads.
 const THREADS_WITHIN: Duration = Duration::from_secs(10);
-/// How long the mount may stay in the table after its connection: `umount -f` ends the connection first. Doubling it doubles how long the
-/// end takes after an abort.
+/// How long the mount may stay in the table after its connection: `umount -f` ends the connection first. Doubling it doubles the duration
+/// of the end after an abort.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
-/// How long uploads at the end may move no byte, and how long their abort may take. Doubling it waits longer for a store that is away.
+/// Longest time without a moved byte for uploads at the end, and for their abort. Doubling it waits longer for an unreachable store.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A bucket that is mounted.
@@ -100,12 +100,11 @@ pub struct Connected {
     runtime: tokio::runtime::Runtime,
 }
 
-/// Asks the store whether the bucket is there, opens the cache, and joins the rooms. Nothing is mounted yet.
+/// Asks the store whether the bucket exists, opens the cache, and joins the rooms. Nothing is mounted yet.
 ///
-/// `collect` has the allocator give back the memory that the calling thread freed.
+/// `collect` makes the allocator return the memory that the calling thread freed.
 ///
-/// # Errors
-/// One line that says what could not be reached, found or read, and what to look at.
+/// # Errors One line that says what could not be reached, found or read, and what to look at.
 pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let rounds = Arc::new(AtomicU64::new(0));
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
@@ -289,9 +288,8 @@ fn are_on_one_disk(one: &Path, other: &Path) -> bool {
 /// The threads of the network, and one that may wait for disks. That thread stays: a runtime without one panics, and loses the work, when
 /// the system has no thread left for us. Further threads join it while more work waits at once, and stay, too.
 ///
-/// # Errors
-/// The system has no threads for them and for `others`. tokio would panic, or wait for ever for a thread that is not there; so they are
-/// tried before.
+/// # Errors The system has no threads for these and for `others`. tokio would panic, or wait for ever for a missing thread, so this
+/// function tries the threads first.
 fn runtime(
     rounds: Arc<AtomicU64>,
     collect: fn(),
@@ -428,8 +426,7 @@ impl Mounted {
 
     /// Serves until the unmount, then completes closed files and gives up those still being written.
     ///
-    /// # Errors
-    /// The FUSE device failed otherwise than by an unmount; it is unmounted then.
+    /// # Errors The FUSE device failed otherwise than by an unmount; the mount is unmounted then.
     pub fn wait(self) -> anyhow::Result<()> {
         let (farewell, unmounter) = (self.farewell(), self.unmounter());
         let served = self.session.wait().context("serving /dev/fuse");
@@ -491,7 +488,7 @@ fn is_soon_gone(unmounter: &Unmounter, clock: &Clock) -> bool {
     true
 }
 
-/// See [`Mounted::farewell`].
+/// The handle of [`Mounted::farewell`].
 #[derive(Clone, Debug)]
 pub struct Farewell {
     fs: Arc<FileSystem>,
@@ -499,7 +496,8 @@ pub struct Farewell {
 }
 
 impl Farewell {
-    /// Completes closed files and gives up those still being written, as [`FileSystem::end`] does. Not for a thread of the runtime.
+    /// Completes closed files and gives up those still being written, as [`FileSystem::end`] does. Do not call this on a thread of the
+    /// runtime.
     pub fn say(&self, how: MountEnd) {
         self.runtime.block_on(self.fs.end(GOODBYE_WITHIN, how));
     }

@@ -70,7 +70,7 @@ impl<'a> Line<'a> {
 pub struct Escaped<'a>(&'a [u8]);
 
 impl<'a> Escaped<'a> {
-    /// The text without escapes; a copy only if it has some.
+    /// The text without escapes; a copy only if it had some.
     #[must_use]
     pub fn plain(self) -> Cow<'a, OsStr> {
         let bytes = self.0;
@@ -93,7 +93,7 @@ impl<'a> Escaped<'a> {
         PathBuf::from(self.plain().into_owned())
     }
 
-    /// Whether it is this path.
+    /// Whether the field equals this path.
     #[must_use]
     pub fn is(self, path: &Path) -> bool {
         *self.plain() == *path
@@ -119,7 +119,7 @@ fn octal(digits: &[u8; 3]) -> Option<u8> {
 pub struct Options<'a>(&'a [u8]);
 
 impl<'a> Options<'a> {
-    /// Whether this one is set.
+    /// Whether this option is set.
     #[must_use]
     pub fn has(self, option: &str) -> bool {
         self.words().any(|word| word == option.as_bytes())

@@ -7,7 +7,7 @@ use crate::sync::Arc;
 
 /// The name of an object in the bucket: any string S3 accepts, up to 1024 bytes of UTF-8.
 ///
-/// Cheap to clone. Nothing is assumed of its characters: `../x`, `a//b`, control characters are all keys.
+/// Cheap to clone. Any characters are allowed: `../x`, `a//b`, control characters are all keys.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey(Arc<str>);
 
@@ -15,12 +15,12 @@ impl ObjectKey {
     /// Longest key that S3 stores, in bytes.
     pub const LEN_MAX: usize = 1024;
 
-    /// Wraps a key as S3 spells it.
+    /// Wraps a key in S3's spelling.
     pub fn new(key: impl AsRef<str>) -> Self {
         Self(Arc::from(key.as_ref()))
     }
 
-    /// The key as S3 spells it.
+    /// The key in S3's spelling.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -33,7 +33,7 @@ impl ObjectKey {
     }
 }
 
-/// The ending of an empty object that marks a directory, beside it.
+/// The ending of an empty object's name beside a directory, which marks the directory.
 pub const FOLDER_MARK: &str = "_$folder$";
 
 impl fmt::Debug for ObjectKey {
@@ -60,12 +60,12 @@ impl From<&str> for ObjectKey {
 pub struct ETag(Arc<str>);
 
 impl ETag {
-    /// Wraps an ETag as it stood in a header or a listing (with its quotes).
+    /// Wraps an ETag from a header or a listing, with its quotes.
     pub fn new(etag: impl AsRef<str>) -> Self {
         Self(Arc::from(etag.as_ref()))
     }
 
-    /// The ETag as the store sent it.
+    /// The ETag in the store's spelling.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -85,8 +85,8 @@ impl ETag {
         self.matches(other) || self.is_none() || core(other).is_empty()
     }
 
-    /// The value of If-Match that asks for this version: quoted. `None` where that can't be asked: there is no ETag, or it is weak, which
-    /// If-Match never matches, or it can't stand in a header.
+    /// The value of If-Match for this version: quoted. `None` if If-Match can't name it: the ETag is missing, or weak, which If-Match
+    /// never matches, or contains characters that a header can't hold.
     pub fn if_match(&self) -> Option<String> {
         let inner = core(&self.0);
         let fits = inner.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'"');
@@ -182,7 +182,7 @@ pub struct ObjectMeta {
     pub size: u64,
     /// Version mark.
     pub etag: ETag,
-    /// When this version was stored, by the store's clock.
+    /// The time at which this version was stored, by the store's clock.
     pub last_modified: SystemTime,
     /// Whether a GET can be answered now (false for objects in an archive tier that were not restored).
     pub readable: bool,

@@ -1,5 +1,5 @@
-//! The process that a file of the state directory belongs to, and whether it lives. A living process holds a lock on its file. The file
-//! also names the process, for file systems without locks, or with locks of one machine alone.
+//! The process to which a file of the state directory belongs, and whether that process lives. A living process holds a lock on its file.
+//! The file also names the process, for file systems without locks, or with locks of one machine alone.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _};
@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 
 /// Says which machine this is, over all its boots. Containers may have none.
 const MACHINE: &str = "/etc/machine-id";
-/// The numbers of statfs(2) for file systems of local disks, and of memory. Locks hold on them for all who can see a file. On a network's, a
-/// lock may hold on its own machine only: NFS with `nolock`, Lustre with `localflock`, BeeGFS.
+/// The numbers of statfs(2) for file systems of local disks, and of memory. Their locks count for all processes that can see a file. On a
+/// network file system, a lock may count only on its own machine: NFS with `nolock`, Lustre with `localflock`, BeeGFS.
 pub(crate) const LOCAL: [u32; 8] = [
     0xef53,      // ext2, ext3, ext4
     0x5846_5342, // XFS
@@ -27,7 +27,7 @@ pub(crate) const LOCAL: [u32; 8] = [
     0x794c_7630, // overlayfs
 ];
 
-/// A process, whatever other processes had its number before or have it later.
+/// A process, told from earlier and later processes with its number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Owner {
     pub(crate) boot_id: String,
@@ -40,7 +40,7 @@ pub(crate) struct Owner {
 #[derive(Debug)]
 pub(crate) struct Locked(File);
 
-/// The name of this machine; empty where it is not known.
+/// The name of this machine; empty if it is unknown.
 pub(crate) fn machine() -> String {
     fs::read_to_string(MACHINE).unwrap_or_default().trim().to_owned()
 }
@@ -50,14 +50,14 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
 }
 
-/// The kind of the file system that it is on.
+/// The kind of the file system of a file.
 pub(crate) fn kind(file: &File) -> Option<u32> {
     // The kernel's numbers have 32 bits, in a field whose width and sign differ between architectures.
     Some(fstatfs(file).ok()?.f_type as u32)
 }
 
 impl Owner {
-    /// This process.
+    /// The identity of this process.
     pub(crate) fn this() -> procfs::ProcResult<Self> {
         let start = Process::myself()?.stat()?;
         Ok(Self { boot_id: procfs::sys::kernel::random::boot_id()?, pid: start.pid, start: start.starttime })
@@ -68,9 +68,9 @@ impl Owner {
         self.is_dead(&this.boot_id, is_known, start_of(self.pid))
     }
 
-    /// Pure. `boot_id` is this boot's, `start` that of the process which has this number now. The lock of the entry is free already;
-    /// this protects a process that lives where a file system knows no locks, or each machine its own. `is_known`: if the process were alive,
-    /// it would be on this machine, or hold the lock. Another machine that is running has another boot, too.
+    /// Whether the process is dead. Pure. `boot_id` is this boot's, `start` that of the present process with this number. The lock of the
+    /// entry is free already; this check protects a living process on a file system without locks, or with locks of one machine alone.
+    /// `is_known`: a living process would be on this machine, or hold the lock. Another running machine has another boot, too.
     fn is_dead(&self, boot_id: &str, is_known: bool, start: Option<u64>) -> bool {
         match self.boot_id == boot_id {
             true => start != Some(self.start),
@@ -91,7 +91,8 @@ impl Locked {
         Ok(Self(file))
     }
 
-    /// Takes the file that a dead process left; `None` if the process lives, another mount has taken the file, or it is not a file of ours.
+    /// Takes the file that a dead process left; `None` if the process lives, another mount has taken the file, or the content is not
+    /// ours.
     pub(crate) fn take(path: &Path) -> Option<Self> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let file = OpenOptions::new().read(true).append(true).custom_flags(flags as i32).open(path).ok()?;
@@ -105,7 +106,7 @@ impl Locked {
         }
     }
 
-    /// The text, up to `max` bytes of it.
+    /// The text of the file, at most `max` bytes.
     pub(crate) fn text(&self, max: u64) -> io::Result<String> {
         let mut text = String::new();
         (&self.0).take(max).read_to_string(&mut text)?;
@@ -123,7 +124,8 @@ impl Deref for Locked {
 
 impl Drop for Locked {
     fn drop(&mut self) {
-        // Unlocked here, not by the last close: a child of this process has the file open, too, until it executes its program.
+        // This call unlocks the file, since its last close may come late: a child of this process has the file open, too, until the child
+        // executes its program.
         let _ = flock(&self.0, FlockOperation::Unlock);
     }
 }

@@ -13,7 +13,7 @@ use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::sync::Arc;
 
-/// The pause before the first fresh start; each further one doubles it.
+/// The pause before the first restart. Each further pause doubles.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The name of threads that only try whether so large a number can run.
 const TRIAL: &str = "trial";
@@ -58,8 +58,7 @@ impl Supervisor {
 
     /// Runs `work` on a thread of its own until it returns.
     ///
-    /// # Errors
-    /// The system has no thread for us.
+    /// # Errors The system has no thread for us.
     pub fn thread<T: Send + 'static>(
         &self,
         name: String,
@@ -96,11 +95,10 @@ impl Supervisor {
     }
 }
 
-/// Whether the system has this many threads for us at once: they are started, and end. This is for a library that panics, or waits for
-/// ever, without them.
+/// Whether the system has this many threads for the engine at once: starts them and lets them end. Libraries panic, or wait for ever, if
+/// they get none.
 ///
-/// # Errors
-/// The system has no such number; the error says which limits to look at.
+/// # Errors The system refuses this number; the error names the limits to examine.
 pub fn try_threads(count: usize, clock: &Clock) -> std::io::Result<()> {
     let (hold, held) = crossbeam::channel::bounded::<()>(0);
     let start = |_| {
@@ -117,7 +115,7 @@ pub fn try_threads(count: usize, clock: &Clock) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The kernel still counts a thread for a moment after it was joined, and a thread that starts in that moment is refused.
+/// Waits until the kernel no longer counts joined threads: a thread that starts before that is refused.
 fn wait_for_trials(clock: &Clock) {
     let until = clock.now() + UNCOUNTED_WITHIN;
     while trials() > 0 && clock.now() < until {

@@ -17,7 +17,7 @@ pub mod atomic {
     pub use super::imp::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
 
-/// A lock for short, plain work; never held across an await (clippy denies it).
+/// A lock for short, plain work. No holder keeps it across an await (clippy denies that).
 #[derive(Debug, Default)]
 pub struct Mutex<T: ?Sized>(imp::Mutex<T>);
 
@@ -60,7 +60,7 @@ impl<T: ?Sized> RwLock<T> {
         self.0.read().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Waits until no other thread holds it.
+    /// Waits until no other thread holds the lock.
     pub fn write(&self) -> imp::RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(|e| e.into_inner())
     }

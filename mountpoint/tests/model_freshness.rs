@@ -1,7 +1,7 @@
-//! Goal: what a mount answers without asking is never older than it may be, while others change the bucket. A stat is a second old at most, an
-//! open is of now, with the first bytes that came along, and a name that is there is never said to be absent.
-//! Method: random changes, pauses and bursts of lookups on an `InodeTable` over a bucket in memory, with a clock of the test's. The reference is the
-//! bucket's history: the keys after each change, and when that was. Opens of one file that overlap, with answers that are held back,
+//! Goal: a mount's answer without a request is never older than allowed, while other clients change the bucket. A stat is at most a
+//! second old, an open is of the present, with the first bytes that came along, and an existing name is never reported as absent. Method:
+//! random changes, pauses and bursts of lookups on an `InodeTable` over a bucket in memory, with a clock of the test's. The reference is
+//! the bucket's history: the keys after each change, and when that was. Opens of one file that overlap, with answers that are held back,
 //! are compared with its versions; so are listings of walks with what this mount did and learned. Proptest prints the steps of a failure.
 
 use std::collections::BTreeMap;
@@ -29,14 +29,14 @@ use model_freshness::walk;
 
 /// Names of the one directory: enough that bursts of lookups are worth pages.
 const NAMES: usize = 60;
-/// How old a stat may be without a TTL of the user's.
+/// Largest age of a stat without a TTL from the user.
 const OLD: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 enum Step {
     /// Another client stores the name, as a file or as a key below it.
     Put(usize, bool),
-    /// Another client removes the name and what is below it.
+    /// Another client removes the name and all keys below it.
     Remove(usize),
     /// This client removes the file.
     Unlink(usize),
@@ -47,7 +47,7 @@ enum Step {
     List,
     /// Opens this many names from one on.
     Open(usize, usize),
-    /// The kernel gives back what it knows.
+    /// The kernel drops all its references.
     Forget,
 }
 
@@ -85,11 +85,11 @@ struct World {
     history: Vec<(Instant, BTreeMap<String, View>)>,
     versions: u64,
     held: Vec<InodeNo>,
-    /// Opens that had their first bytes with them.
+    /// Number of opens whose first bytes came along.
     came: usize,
 }
 
-/// How long a request takes where it takes a while: long enough that pages are worth little more than lookups.
+/// Duration of a slow request: long enough that pages are worth little more than lookups.
 const TRIP: Duration = Duration::from_millis(20);
 
 /// Waits for an answer while time goes by.
@@ -196,7 +196,7 @@ impl World {
         assert_eq!(shown, self.history.last().unwrap().1, "a listing is of now");
     }
 
-    /// open(2) as the kernel does it: from what it holds, and once more behind ESTALE.
+    /// Opens as open(2) does: from the kernel's entries, and once more after ESTALE.
     async fn open(&mut self, name: &str) {
         for _ in 0..2 {
             let found = self.lookup(name).await;
@@ -317,7 +317,7 @@ fn overlaps() -> impl Strategy<Value = Vec<Overlap>> {
     prop::collection::vec(overlap, 1..80)
 }
 
-/// Opens of one file that overlap, while it changes between a request's arrival at the store and the arrival of its answer.
+/// Runs opens of one file that overlap, while the file changes between a request's arrival at the store and the arrival of its answer.
 async fn open_and_change(overlaps: Vec<Overlap>) {
     let clock = Clock::manual();
     let client = MemoryClient::with(Settings { clock: clock.clone(), ..Settings::default() });

@@ -17,9 +17,9 @@ use mountpoint::metrics::Metrics;
 use mountpoint::testing::{MemoryClient, Settings};
 use proptest::prelude::*;
 
-/// Few names, so that they meet; `a-` sorts between `a` and `a/`.
+/// Few names, so that they collide; `a-` sorts between `a` and `a/`.
 const NAMES: [&str; 4] = ["a", "a-", "b", "c"];
-/// Keys somebody else may store: plain ones, markers, and what can't be shown.
+/// Keys that another client may store: plain ones, markers, and keys that can't be shown.
 const KEYS: [&str; 14] =
     ["a", "a-", "b", "a/a", "a/b", "a/b/c", "b/a", "b/a-/c", "a/", "b/", "a//x", "../a", "b/./c", "c/a/b"];
 
@@ -91,7 +91,7 @@ impl Model {
         self.keys.get(path).map(|size| View::File(*size))
     }
 
-    /// A path is there when all above it are directories.
+    /// A path exists if all above it are directories.
     fn walk(&self, path: &str) -> Option<View> {
         let mut above = path.match_indices('/').map(|(at, _)| &path[..at]);
         above.all(|directory| self.view(directory) == Some(View::Directory)).then(|| self.view(path))?
@@ -110,9 +110,9 @@ impl Model {
         names.filter_map(|name| Some((name.clone(), self.view(&format!("{prefix}{name}"))?))).collect()
     }
 
-    /// Looks at every path: a local directory that S3 has is a remote one from then on, and a remote one that
-    /// S3 has no more but that has local entries below is a local one. False when a local entry has come to lie
-    /// below a file: it is out of reach for good, and the rules end there.
+    /// Looks at every path: a local directory that S3 has becomes a remote one, and a remote one that S3 no longer has but that has local
+    /// entries below becomes a local one. False if a local entry has come to lie below a file: it is unreachable for good, and the rules
+    /// end there.
     fn look(&mut self) -> bool {
         let local = std::mem::take(&mut self.local_directories);
         self.local_directories = local.into_iter().filter(|d| !self.is_remote_directory(d)).collect();
@@ -143,7 +143,7 @@ impl Model {
         }
     }
 
-    /// S3 has the object: so it has the directories above.
+    /// Notes that S3 has the object, and so the directories above.
     fn store(&mut self, path: &str, size: u64) {
         self.keys.insert(path.to_string(), size);
         for (at, _) in path.match_indices('/') {
@@ -374,7 +374,7 @@ impl World {
         self.seen.remove(&ino);
     }
 
-    /// Every path and every directory, as the table has it and as the rules say.
+    /// Compares every path and every directory in the table with the rules.
     async fn compare(&mut self) {
         if self.expire {
             self.clock.advance(Duration::from_secs(3600));
@@ -447,7 +447,7 @@ impl World {
         assert_eq!(listed, self.model.list(path), "listing of {path:?}");
     }
 
-    /// Everything is given back: no inode may be left.
+    /// Drops all references, and asserts that no inode is left.
     async fn end(mut self) {
         while !self.writers.is_empty() {
             self.finish(0, false);

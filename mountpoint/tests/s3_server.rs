@@ -177,8 +177,8 @@ async fn ready_to_complete(client: &S3Client, key: &str) -> CompleteUpload {
     CompleteUpload { upload, parts, replaces: Replaces::Anything }
 }
 
-/// Faults of CompleteMultipartUpload, and what a client makes of them that waits half a second for an answer (or `complete`):
-/// how often it was sent. The ETag that it took is that of the object that stays.
+/// Runs CompleteMultipartUpload under faults, for a client that waits half a second for an answer (or `complete`). Returns the number of
+/// requests. The accepted ETag is that of the object that stays.
 async fn completes_under(faults: &[Fault], complete: Duration) -> u64 {
     let store = store(|c| {
         c.timeouts.first_byte = Duration::from_millis(500);
@@ -302,7 +302,7 @@ async fn answers_about_others_buckets_and_missing_tags_are_not_errors() {
     assert_eq!(bucket.create(None).await.unwrap(), Created::Others);
 }
 
-/// Goal: a caller can tell a bucket that it made itself, although no answer said so, from one that was there.
+/// Goal: a caller can tell a bucket that it made itself, although no answer showed that, from an older one.
 #[tokio::test]
 async fn a_bucket_whose_answer_was_lost_is_perhaps_by_us() {
     let store = store(|_| {}).await;

@@ -30,7 +30,7 @@ use std::process::{Command, Output, Stdio};
 
 use common::{Setup, Store, TestMount};
 
-/// A mount whose socket is in a folder of the test's.
+/// A mount whose socket is in a folder of the test.
 fn mount(store: &std::sync::Arc<Store>, runtime_dir: &Path, options: &[&str]) -> Option<TestMount> {
     TestMount::of(store, &Setup::new(options).env("XDG_RUNTIME_DIR", runtime_dir.to_str().unwrap()))
 }

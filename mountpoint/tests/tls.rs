@@ -1,4 +1,4 @@
-//! The client over TLS: trusted servers, refused servers, and that it sends no data to a refused server.
+//! The client over TLS: trusted servers, refused servers, and no data for a refused server.
 
 #[path = "common/certificates.rs"]
 mod certificates;
@@ -70,8 +70,8 @@ impl Store {
         store
     }
 
-    /// A server that proves its bucket, and hands each other request to `answer` with its number, after it has read the head alone. The
-    /// connection serves on if `answer` gives it back.
+    /// A server that proves its bucket, and passes each other request to `answer` with its number, after reading the head alone. The
+    /// connection serves further requests if `answer` returns it.
     fn scripted(answer: impl Fn(usize, &str, Stream) -> Option<Stream> + Send + Sync + 'static) -> Self {
         let certificates = Certificates::of(&["127.0.0.1"]);
         let (tls, answer) = (certificates.server(), Arc::new(answer));
@@ -148,7 +148,7 @@ impl Store {
         S3Client::connect(config, Clock::machine(), Arc::new(Metrics::default())).await
     }
 
-    /// The certificate is refused, in words that say so, before anything was asked.
+    /// Asserts that the client refuses the certificate, in clear words, before its first request.
     async fn is_refused(&self, ca_bundle: Option<PathBuf>, why: &str) {
         let error = self.connect(ca_bundle).await.unwrap_err();
         assert_eq!(*error.kind(), ErrorKind::Network, "{error}");
@@ -185,7 +185,7 @@ fn say(stream: &mut Stream, status: &str, headers: &str, body: &[u8]) {
     let _ = stream.write_all(&[head.as_bytes(), body].concat()).and_then(|()| stream.flush());
 }
 
-/// Says that it says no more, and hears no more: the connection stays open until the test ends.
+/// Announces its end, and reads nothing more: the connection stays open until the test ends.
 fn goes_deaf(mut stream: Stream) -> Option<Stream> {
     stream.conn.send_close_notify();
     let _ = stream.flush();
@@ -383,7 +383,7 @@ async fn a_certificate_for_another_name_is_refused() {
     Box::pin(store.is_refused(Some(store.ca_bundle()), "127.0.0.1")).await;
 }
 
-/// A proxy that makes tunnels to this port, and the lines that it was asked.
+/// A proxy that makes tunnels to this port, and the request lines that it received.
 fn proxy_to(port: u16, answer: &'static str) -> (String, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("http://{}", listener.local_addr().unwrap());

@@ -21,7 +21,7 @@ use crate::mountpoint_pod;
 use crate::plan::{Effect, Version};
 use crate::pod_spec::{self, Owners, PodConfig, PodRequest};
 
-/// A call that takes longer has failed. `plan::UNNAMED_FOR` relies on it.
+/// Time limit of a call. `plan::UNNAMED_FOR` relies on it.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The pause before the next call to an overloaded API server that names no time.
@@ -39,7 +39,7 @@ pub struct Applier {
     metrics: Arc<Metrics>,
 }
 
-/// How an effect ended.
+/// The result of an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The effect is carried out, or was already.
@@ -48,7 +48,7 @@ pub enum Outcome {
     Stale(String),
 }
 
-/// Why an effect failed.
+/// The reason why an effect failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The API server refused, or did not answer.
@@ -70,7 +70,7 @@ pub enum Error {
     Refused {
         /// The Mountpoint Pod.
         pod: String,
-        /// The workloads that wait for it.
+        /// The workloads that wait for the pod.
         workload: WorkloadRef,
         /// The API server's words.
         message: String,

@@ -31,23 +31,24 @@ use crate::queue::Queue;
 
 /// Groups that are worked on at once. Doubling it doubles the load of the API server.
 const WORKERS: usize = 8;
-/// How often all groups are checked. This finds changes without an event, such as a workload that was deleted while no reconciler watched.
+/// Interval between checks of all groups. The checks find changes without an event, such as the deletion of a workload while no
+/// reconciler watched.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(120);
-/// Objects that a list asks for at once. A page is read whole before it is pruned: five times as many cost some 10 MiB more, for good.
+/// Objects per page of a list. A page is read as a whole before it is pruned: five times as many cost some 10 MiB more, for good.
 const PAGE: u32 = 100;
-/// The wheel turns at least this often; `/healthz` fails when it has not for much longer.
+/// Longest time between turns of the wheel; `/healthz` fails after a much longer one.
 pub const TURNS_EVERY: Duration = Duration::from_secs(10);
 
 /// The health of the controller.
 #[derive(Clone, Copy, Debug)]
 pub struct Health {
-    /// All caches are filled.
+    /// Whether all caches are filled.
     pub ready: bool,
     /// The time of the wheel's last turn.
     pub turned: Instant,
 }
 
-/// Watches the cluster, and applies while it leads.
+/// Watches the cluster, and applies plans while it leads.
 pub struct Controller {
     cache: Cache,
     seen: SelectAll<BoxStream<'static, Seen>>,
@@ -64,9 +65,9 @@ pub type Again = Result<Option<Duration>, Left>;
 pub struct Left {
     /// The failed effect or the change.
     pub why: String,
-    /// The facts had changed since the plan was made, which is usual: the next plan uses the new ones.
+    /// Whether the facts changed after the plan was made, which is usual: the next plan uses the new ones.
     pub conflict: bool,
-    /// The API server asked not to be called again within this time.
+    /// The time within which the API server asked for no more calls.
     pub rest: Option<Duration>,
 }
 
@@ -81,7 +82,7 @@ enum Seen {
 }
 
 impl Controller {
-    /// A controller of the cluster of this client. Nothing is watched before [`Controller::run`].
+    /// A controller for the cluster of this client. Its watches begin with [`Controller::run`].
     #[must_use]
     pub fn new(client: &Client, namespace: &str, applier: Applier, leadership: Leadership) -> Self {
         let mut seen = SelectAll::new();
@@ -275,11 +276,10 @@ async fn reconcile(
     (group, again)
 }
 
-/// Plans and applies. If a Mountpoint Pod can't be made (a quota, a webhook), it plans again without that pod: other workloads do not wait
-/// for it. The loop ends when a plan repeats an effect.
+/// Plans and applies. If a Mountpoint Pod can't be made (a quota, a webhook), it plans again without that pod: other workloads do not
+/// wait for it. The loop ends when a plan repeats an effect.
 ///
-/// # Errors
-/// The reason why the plan was left, or the Mountpoint Pod that could not be made.
+/// # Errors The reason why the plan was left, or the pod that could not be made.
 pub async fn carry_out(applier: &Applier, leadership: &Leadership, mut facts: Facts) -> Again {
     outdated::note(&applier.config, &mut facts);
     let (mut done, mut refused) = (Vec::new(), None);

@@ -12,7 +12,7 @@ use kube::{Client, CustomResourceExt as _};
 pub const FIELD_MANAGER: &str = "scality-csi-controller";
 /// The annotation with the release that wrote the CRD.
 const RELEASE: &str = "s3.csi.scality.com/version";
-/// How long the API server may take until it serves the resource. After that, installing has failed.
+/// Longest wait until the API server serves the resource. After that, the installation has failed.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(60);
 
 /// The CRD, with the version of this release as an annotation.
@@ -24,18 +24,16 @@ pub fn crd() -> CustomResourceDefinition {
     crd
 }
 
-/// The CRD as the chart's file has it.
+/// The CRD in the form of the chart's file.
 ///
-/// # Errors
-/// None that a CRD of ours can have: every part of it is text.
+/// # Errors None for our CRD: every part of it is text.
 pub fn yaml() -> anyhow::Result<String> {
     Ok(serde_norway::to_string(&crd())?)
 }
 
-/// Writes the CRD by server-side apply, over one that a chart, `kubectl` or an older release wrote, and waits until it is served.
+/// Writes the CRD by server-side apply, over one from a chart, `kubectl` or an older release, and waits until the API server serves it.
 ///
-/// # Errors
-/// An error of the API server, or that it does not serve the resource in time.
+/// # Errors An error of the API server, or it does not serve the resource in time.
 pub async fn install(client: Client) -> anyhow::Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client);
     let crd = crd();

@@ -36,9 +36,9 @@ pub struct Facts {
     pub attachments: Vec<MountpointS3PodAttachment>,
     /// Pods that these attachments name, pods made for the group, and pods whose names are taken, by name.
     pub pods: BTreeMap<String, MountpointPod>,
-    /// Other PersistentVolumes with this one's handle that workloads on the node use: the kubelet takes them all for one volume.
+    /// Other PersistentVolumes with the same handle that workloads on the node use: the kubelet takes them all for one volume.
     pub twins: BTreeSet<String>,
-    /// Names of Mountpoint Pods that the API server has just refused to make: nothing is planned with them.
+    /// Names of Mountpoint Pods that the API server has just refused to make. Plans do without them.
     pub refused: BTreeSet<String>,
 }
 
@@ -51,7 +51,7 @@ pub struct Workload {
     pub phase: Phase,
     /// The deletion of the workload has begun.
     pub deleting: bool,
-    /// The properties of the volume that it needs, as of now; `None` if its claim or the volume is gone.
+    /// The present properties of the workload's volume; `None` if its claim or the volume is gone.
     pub wants: Option<Wants>,
 }
 
@@ -62,9 +62,9 @@ pub enum Phase {
     Pending,
     /// The pod runs.
     Running,
-    /// The pod succeeded: no container of it runs or will.
+    /// The pod succeeded: none of its containers runs or will run.
     Succeeded,
-    /// The pod failed: no container of it runs or will.
+    /// The pod failed: none of its containers runs or will run.
     Failed,
 }
 
@@ -79,11 +79,12 @@ impl Phase {
 /// The properties of a volume that a workload needs.
 #[derive(Clone, Debug)]
 pub struct Wants {
-    /// The properties that it must share with others of one Mountpoint Pod.
+    /// The properties that all workloads of one Mountpoint Pod share.
     pub key: ShareKey,
-    /// The UID of the PersistentVolume: one that was made again under the same name may name another bucket. `None` for an inline volume.
+    /// The UID of the PersistentVolume: a volume that was made again under the same name may have another bucket. `None` for an inline
+    /// volume.
     pub volume_uid: Option<String>,
-    /// The volume's attributes about its Mountpoint Pods, or why they can't be read.
+    /// The volume's attributes about its Mountpoint Pods, or the reason why they can't be read.
     pub settings: Result<Settings, String>,
 }
 
@@ -92,7 +93,7 @@ pub struct Wants {
 pub struct MountpointPod {
     /// The pod's UID.
     pub uid: String,
-    /// The version of it that was seen.
+    /// The observed version of the object.
     pub resource_version: String,
     /// The phase of the pod.
     pub phase: Phase,
@@ -102,35 +103,35 @@ pub struct MountpointPod {
     pub runs: bool,
     /// The number of restarts of that container.
     pub restarts: u32,
-    /// The number of restarts when the pod was asked to unmount; `None` if it was not noted.
+    /// The number of restarts when the pod was asked to unmount; `None` if no number was noted.
     pub restarts_when_marked: Option<u32>,
     /// The deletion of the pod has begun.
     pub deleting: bool,
-    /// When the kubelet kills the pod at the latest, once its deletion has begun.
+    /// The latest time at which the kubelet kills the pod, once its deletion has begun.
     pub ends_at: Option<Timestamp>,
-    /// The pod has the label of a Mountpoint Pod. Others are left alone.
+    /// Whether the pod has the label of a Mountpoint Pod. The reconciler leaves other pods alone.
     pub ours: bool,
-    /// The release that made it.
+    /// The release that made the pod.
     pub release: Option<String>,
-    /// The pod was asked to unmount.
+    /// Whether the pod was asked to unmount.
     pub needs_unmount: bool,
     /// The pod takes no new workload.
     pub no_new_workload: bool,
-    /// The workload that it was made for.
+    /// The workload for which the pod was made.
     pub workload_uid: Option<String>,
-    /// The PersistentVolume that it was made for.
+    /// The PersistentVolume for which the pod was made.
     pub volume: Option<String>,
     /// The UID of that PersistentVolume; `None` if the pod does not name it.
     pub volume_uid: Option<String>,
     /// The time at which the pod was made.
     pub created: Timestamp,
-    /// The digest of the specification that it was made with; `None` if the pod does not name it.
+    /// The digest of the specification from which the pod was made; `None` if the pod does not name it.
     pub spec: Option<String>,
     /// The pod never began, and would be made with another specification now.
     pub outdated: bool,
-    /// Some attachment in the cluster names it.
+    /// Whether an attachment in the cluster names the pod.
     pub named: bool,
-    /// Some attachment in the cluster names it with a workload.
+    /// Whether an attachment in the cluster names the pod with a workload.
     pub used: bool,
     /// The reason why the pod does not start, or why it ended, for the workloads that wait for it.
     pub trouble: Option<String>,

@@ -55,12 +55,12 @@ impl Leadership {
 pub struct Elector {
     lock: LeaseLock,
     until: watch::Sender<Option<Instant>>,
-    /// The number of transitions in the last answer, if that answer says that we hold the Lease.
+    /// The number of transitions in the last answer, if this process holds the Lease by that answer.
     confirmed: Option<i32>,
 }
 
 impl Elector {
-    /// An elector. `holder` must differ in each process: it is the pod's name.
+    /// An elector. `holder` must differ in each process: callers pass the pod's name.
     #[must_use]
     pub fn new(client: Client, namespace: &str, holder: &str) -> Self {
         let params =
@@ -124,7 +124,7 @@ impl Elector {
         self.until.send_replace(None);
     }
 
-    /// Releases the Lease for waiting reconcilers. Call it when no effect is in progress.
+    /// Releases the Lease for waiting reconcilers. Call this when no effect is in progress.
     pub async fn step_down(&mut self) {
         self.stop();
         if self.confirmed.take().is_none() {

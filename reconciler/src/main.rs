@@ -14,7 +14,7 @@ use reconciler::leader::Elector;
 use reconciler::{crd, server, uninstall};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// An API group that every OpenShift has, and nothing else.
+/// An API group that only OpenShift has, in all its versions.
 const OPENSHIFT: &str = "config.openshift.io";
 /// The pause between two questions to an API server that does not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const ASK_AGAIN: Duration = Duration::from_secs(5);
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let cli: Cli = command_line::read();
-    // The library logs the leader every three seconds.
+    // The library logs the leader every three seconds, which this filter drops.
     let filter = tracing_subscriber::EnvFilter::try_new(format!("kube_leader_election=warn,{}", cli.log))
         .with_context(|| format!("--log (LOG_LEVEL) is {:?}", cli.log))?;
     let lines =

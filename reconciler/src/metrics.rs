@@ -25,9 +25,9 @@ use crate::observed::{Cache, InUse};
 /// The type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Upper bounds of creation times, in seconds: a pod whose image is there runs within one, one that pulls it within minutes.
+/// Upper bounds of creation times, in seconds: a pod whose image is present runs within one second, a pod that pulls it within minutes.
 const CREATION_BOUNDS: [f64; 12] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0];
-/// The most pods whose creation is timed at once; beyond it their creation time is not known.
+/// Most pods whose creation is timed at once. Beyond it, the creation times are unknown.
 const CREATING_MAX: usize = 4096;
 
 /// Labels of a counter.
@@ -42,7 +42,7 @@ pub struct Metrics {
     failures: Counter,
     conflicts: Counter,
     leads: AtomicBool,
-    /// When the creation of these pods began.
+    /// The times at which the creation of pods began.
     creating: Mutex<BTreeMap<String, Instant>>,
 }
 

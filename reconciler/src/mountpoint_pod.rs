@@ -1,5 +1,5 @@
-//! A Mountpoint Pod as Kubernetes shows it. Enters: a [`Pod`] of the namespace of Mountpoint Pods. Leaves: a [`MountpointPod`], with
-//! a sentence that says why it does not serve, for the Event on its workloads.
+//! A Mountpoint Pod as Kubernetes shows it. Enters: a [`Pod`] of the namespace of Mountpoint Pods. Leaves: a [`MountpointPod`], with the
+//! reason why it does not serve, as a sentence for the Event on its workloads.
 //!
 //! Never here: a decision about the pod (`plan.rs`).
 
@@ -63,7 +63,7 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
     }
 }
 
-/// The container that serves. A cluster may put others beside it.
+/// The serving container. A cluster may put others beside it.
 fn mounter(status: &PodStatus) -> Option<&ContainerStatus> {
     status.container_statuses.iter().flatten().find(|it| it.name == pod::CONTAINER)
 }

@@ -35,15 +35,15 @@ pub use index::Index;
 pub struct Cache {
     /// The namespace of Mountpoint Pods.
     pub namespace: String,
-    /// All pods.
+    /// All pods of the cluster.
     pub pods: Store<Pod>,
-    /// All claims.
+    /// All claims of the cluster.
     pub claims: Store<PersistentVolumeClaim>,
-    /// All volumes.
+    /// All volumes of the cluster.
     pub volumes: Store<PersistentVolume>,
     /// The volumes by handle.
     pub handles: Handles,
-    /// All attachments.
+    /// All attachments of the cluster.
     pub attachments: Store<MountpointS3PodAttachment>,
     /// Volumes that stand in pods themselves get Mountpoint Pods, too.
     pub inline: bool,
@@ -51,12 +51,12 @@ pub struct Cache {
     pub share_percent: u32,
     /// An agent gives keys to accounts that are annotated with no role.
     pub agent: bool,
-    /// All service accounts, for the roles that they are annotated with.
+    /// All service accounts, for the roles in their annotations.
     pub accounts: Store<ServiceAccount>,
 }
 
 impl Cache {
-    /// The groups that a pod touches: by its claims, by attachments that name it, or as a Mountpoint Pod.
+    /// The groups of a pod: by its claims, by attachments that name it, or as a Mountpoint Pod.
     #[must_use]
     pub fn groups_of_pod(&self, pod: &Pod) -> BTreeSet<Group> {
         let mut groups = BTreeSet::new();
@@ -110,7 +110,7 @@ impl Cache {
         self.groups_where(|pod| pod.namespace() == claim.namespace && claims_of(pod).any(|(it, _)| is(&it)))
     }
 
-    /// All groups.
+    /// All groups in the caches.
     #[must_use]
     pub fn groups(&self) -> BTreeSet<Group> {
         self.groups_by(&self.index())
@@ -344,7 +344,7 @@ pub struct VolumeInUse {
     pub node: String,
     /// The PersistentVolume.
     pub volume: String,
-    /// The claim that it is bound to; empty if there is none.
+    /// The claim to which the volume is bound; empty if there is none.
     pub claim: String,
     /// The claim's namespace.
     pub claim_namespace: String,
@@ -408,7 +408,7 @@ fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
 }
 
-/// The volumes of our driver that stand in the pod, each as the PersistentVolume that it would be. Of its attributes only the mount options
+/// The inline volumes of our driver in a pod, each as the PersistentVolume that it would be. Of their attributes only the mount options
 /// count here: a user who writes pods does not decide how Mountpoint Pods are made.
 fn inline_of(pod: &Pod) -> impl Iterator<Item = Arc<PersistentVolume>> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();

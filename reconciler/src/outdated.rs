@@ -1,9 +1,9 @@
-//! Finds Mountpoint Pods that never began and would be made otherwise now, because an administrator lowered the chart's resources, or named
-//! another image or an existing ConfigMap. Enters: facts, the settings of all Mountpoint Pods. Leaves: the facts, where such pods are
-//! outdated.
+//! Finds Mountpoint Pods that never began and would have another specification now, because an administrator lowered the chart's
+//! resources, or named another image or an existing ConfigMap. Enters: facts, the settings of all Mountpoint Pods. Leaves: the facts,
+//! where such pods are outdated.
 //!
-//! Never here: a pod that began, which may serve; a decision (`plan.rs` gives the workloads of such a pod another one). Only the digest of what was
-//! asked for is compared: the API server adds defaults, and webhooks add more.
+//! Never here: a pod that began, which may serve; a decision (`plan.rs` gives the workloads of such a pod another one). The comparison
+//! uses only the digest of the requested specification: the API server adds defaults, and webhooks add more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,8 @@ fn waits(pod: &MountpointPod) -> bool {
     pod.ours && pod.phase == Phase::Pending && !pod.began && pod.spec.is_some()
 }
 
-/// Digests of the pods that workloads would get now, by Mountpoint Pod: workloads that wait, and those that run and lost an earlier pod.
+/// Digests of the pods that workloads would get now, by Mountpoint Pod: for waiting workloads, and for running ones that lost an earlier
+/// pod.
 fn wanted(config: &PodConfig, facts: &Facts) -> BTreeMap<String, BTreeSet<String>> {
     let mut wanted = BTreeMap::<_, BTreeSet<_>>::new();
     for (name, workloads) in facts.attachments.iter().flat_map(|it| &it.spec.mountpoint_pods) {

@@ -28,15 +28,15 @@ mod tend;
 
 use draft::{Draft, used_up};
 
-/// A Mountpoint Pod that no attachment names is adopted, or told to unmount after this time. It is long enough that its creator has
-/// either named it or given up: a call takes at most 10 s and a Lease is lost after 15 s.
+/// The time after which a Mountpoint Pod that no attachment names is adopted, or asked to unmount. By then its creator has either named
+/// it or given up: a call takes at most 10 s and a Lease is lost after 15 s.
 pub const UNNAMED_FOR: Duration = Duration::from_secs(90);
 
-/// Annotation of an attachment: names of Mountpoint Pods below this attempt are used up, also when no pod has them any more.
-/// A source directory of theirs may still be mounted.
+/// Annotation of an attachment: names of Mountpoint Pods below this attempt are used up, also after no pod has them any more. A source
+/// directory of such a pod may still be mounted.
 pub const ATTEMPTS: &str = "s3.csi.scality.com/attempts";
 
-/// The most names that are tried to find which attempt a pod is. One workload rarely needs two.
+/// Most names that are tried to find a pod's attempt. One workload rarely needs two.
 const ATTEMPTS_TRIED: u32 = 64;
 
 /// Annotation of an attachment: [`Replacements`](crate::replacements::Replacements) of Mountpoint Pods that ended before they served.
@@ -61,7 +61,7 @@ pub enum Effect {
         /// UIDs of workloads.
         uids: BTreeSet<String>,
     },
-    /// Ask the API server: there is no such pod, or it has ended.
+    /// Ask the API server whether the pod is gone, or has ended.
     ConfirmPodEnded {
         /// The Mountpoint Pod.
         pod: String,
@@ -78,27 +78,27 @@ pub enum Effect {
     },
     /// Tell a Mountpoint Pod to unmount.
     MarkNeedsUnmount {
-        /// The Mountpoint Pod, as it was seen.
+        /// The Mountpoint Pod, as the plan saw it.
         at: Version,
-        /// How often its container had begun again.
+        /// Number of restarts of its container so far.
         restarts: u32,
     },
     /// Make a Mountpoint Pod, or take the one of this name if it was made for the same workload and volume.
     CreatePod {
         /// The pod to make.
         request: Box<PodRequest>,
-        /// The workloads that wait for it.
+        /// The workloads that wait for the pod.
         workload: WorkloadRef,
     },
     /// Make an attachment.
     CreateAttachment(Box<MountpointS3PodAttachment>),
     /// Change entries of an attachment.
     UpdateAttachment {
-        /// The attachment, as it was seen.
+        /// The attachment, as the plan saw it.
         at: Version,
         /// Entries by Mountpoint Pod: the workloads from now on, or `None` to drop the entry.
         entries: BTreeMap<String, Option<Vec<WorkloadAttachment>>>,
-        /// [`ATTEMPTS`] and [`REPLACED`], as far as they change.
+        /// The changed ones of [`ATTEMPTS`] and [`REPLACED`].
         annotations: BTreeMap<String, String>,
     },
     /// Delete an attachment that has no entry left.
@@ -109,7 +109,7 @@ pub enum Effect {
     Tell(Notice),
 }
 
-/// An object as it was seen: the effect fails if the object was replaced or changed since.
+/// An object as the plan saw it: the effect fails if the object was replaced or changed since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The object's name.
@@ -146,8 +146,8 @@ struct Planner<'a> {
     /// Marks of pods, by name: two attachments may have named one pod.
     marks: BTreeMap<String, Effect>,
     new_pods: Vec<Effect>,
-    /// Marks of pods that had not begun, by name, once their workloads have another. If such a pod has begun since, its mark fails, and its
-    /// workloads stay.
+    /// Marks of pods that had not begun, by name, to apply after their workloads have another pod. If a pod has begun since, its mark
+    /// fails, and its workloads stay.
     left: BTreeMap<String, Effect>,
     new_attachments: BTreeMap<ShareKey, MountpointS3PodAttachment>,
     writes: Vec<Effect>,
@@ -326,8 +326,8 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// A workload that runs without an attachment. If a Mountpoint Pod lives that no attachment names, and it fits, the attachment was
-    /// deleted, and is made again. Otherwise release 1 mounted the workload on the host, and it stays as it is.
+    /// Handles a workload that runs without an attachment. If a fitting Mountpoint Pod lives that no attachment names, the attachment was
+    /// deleted, and the plan makes it again. Otherwise release 1 mounted the workload on the host, and it stays unchanged.
     fn attach_again(&mut self, workload: &Workload, wants: &Wants) {
         let Some(name) = self.adoptable(&workload.at.uid, wants).map(str::to_owned) else { return };
         let attached = self.attach(workload);
@@ -349,7 +349,8 @@ impl<'a> Planner<'a> {
             self.facts.group.volume));
     }
 
-    /// The pod that was made for this workload, which it has mounted, whatever became of the volume since; else the only one that may serve it.
+    /// The pod that was made for this workload, which has mounted it, also if the volume changed since; otherwise the only pod that may
+    /// serve it.
     fn adoptable(&self, uid: &str, wants: &Wants) -> Option<&str> {
         let key = &wants.key;
         let serves_others = |pod: &MountpointPod| {
@@ -373,7 +374,7 @@ impl<'a> Planner<'a> {
         if let Some(own) = own(false).or_else(|| own(true)) {
             found = vec![found[own]];
         } else if key.identity.is_some() {
-            // It is not known any more whose identity the pod has.
+            // The pod's identity is unknown by now.
             return None;
         }
         match found[..] {
@@ -419,7 +420,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// A pod for this workload: one that was made for it and that no attachment names, or a new one. Returns its name and the attempt.
+    /// A pod for this workload: an unnamed one that was made for it, or a new one. Returns its name and the attempt.
     fn new_pod(&mut self, from: u32, workload: &Workload, wants: &Wants) -> Option<(String, u32)> {
         let settings = match &wants.settings {
             Ok(settings) => settings.clone(),
@@ -559,7 +560,8 @@ fn version_of(name: &str, pod: &MountpointPod) -> Version {
     Version { name: name.to_owned(), uid: pod.uid.clone(), resource_version: pod.resource_version.clone() }
 }
 
-/// The workload that this pod was made for runs, and no attachment names it: an entry empties by itself only when its workloads have ended.
+/// Whether the workload for which this pod was made runs, and no attachment names it: an entry empties by itself only when its workloads
+/// have ended.
 fn emptied_by_hand(facts: &Facts, attached: &BTreeSet<&str>, pod: &MountpointPod) -> bool {
     let maker = pod.workload_uid.as_ref().and_then(|uid| facts.workloads.get(uid));
     let runs = |it: &&Workload| it.phase == Phase::Running && !it.deleting && it.wants.is_some();

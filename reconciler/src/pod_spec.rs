@@ -40,9 +40,9 @@ pub struct PodConfig {
     pub namespace: String,
     /// The image with mounter and engine.
     pub image: String,
-    /// When the image is pulled; `None` for the cluster's default.
+    /// The policy for pulling the image; `None` for the cluster's default.
     pub pull_policy: Option<PullPolicy>,
-    /// Names of the secrets to pull it with, in the namespace of Mountpoint Pods.
+    /// Names of the secrets for pulling the image, in the namespace of Mountpoint Pods.
     pub pull_secrets: Vec<String>,
     /// The mounter in the image.
     pub command: String,
@@ -52,7 +52,7 @@ pub struct PodConfig {
     pub labels: BTreeMap<String, String>,
     /// Annotations besides ours.
     pub annotations: BTreeMap<String, String>,
-    /// Variables of the container. The mounter hands those of `volume::ENGINE_VARIABLES` to the engine, where the volume says nothing.
+    /// Variables of the container. The mounter passes those of `volume::ENGINE_VARIABLES` to the engine, unless the volume sets them.
     pub env: BTreeMap<String, String>,
     /// The SELinux context of the container; `None` for the container runtime's.
     pub se_linux: Option<SELinuxOptions>,
@@ -70,23 +70,23 @@ pub struct PodConfig {
     pub log_format: LogFormat,
     /// The settings of headroom pods; `None`: no room is reserved.
     pub headroom: Option<HeadroomConfig>,
-    /// OpenShift gives each namespace a range of users and groups of its own, and admits no fixed ones.
+    /// Whether the cluster is OpenShift, which gives each namespace a range of users and groups of its own, and admits no fixed ones.
     pub openshift: bool,
 }
 
-/// When a node pulls an image.
+/// The policy by which a node pulls an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullPolicy {
-    /// Each start pulls it.
+    /// The node pulls the image at each start.
     Always,
-    /// A node that lacks it pulls it.
+    /// The node pulls the image if it lacks it.
     IfNotPresent,
-    /// Nothing pulls it: something else brings it.
+    /// The node never pulls the image: something else brings it.
     Never,
 }
 
 impl PullPolicy {
-    /// The policy as Kubernetes writes it.
+    /// The policy in Kubernetes's spelling.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -137,7 +137,7 @@ pub struct Claim {
     pub namespace: String,
 }
 
-/// One Mountpoint Pod to be.
+/// The request for one Mountpoint Pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PodRequest {
     /// The name of the pod.
@@ -150,17 +150,16 @@ pub struct PodRequest {
     pub volume_uid: Option<String>,
     /// The volume handle.
     pub handle: String,
-    /// The workload that it is made for.
+    /// The workload for which the pod is made.
     pub workload_uid: String,
     /// The volume's own setting.
     pub settings: Settings,
 }
 
 impl Settings {
-    /// Reads the attributes of a volume, and those of its mount options that are about its Mountpoint Pods.
+    /// Reads the attributes of a volume, and its mount options that concern Mountpoint Pods.
     ///
-    /// # Errors
-    /// A sentence that names the attribute, its value and the form that is expected.
+    /// # Errors A sentence that names the attribute, its value and the expected form.
     pub fn new(attributes: &BTreeMap<String, String>, options: &[String]) -> Result<Self, String> {
         let quantity = |attribute: &str| match attributes.get(attribute) {
             None => Ok(None),
@@ -189,7 +188,7 @@ impl Settings {
     }
 }
 
-/// The objects that a Mountpoint Pod belongs to, by their UIDs, as far as they are there.
+/// The objects that own a Mountpoint Pod, by their UIDs, as far as they exist.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Owners<'a> {
     /// The namespace of Mountpoint Pods.
@@ -281,10 +280,11 @@ fn pull_secrets(config: &PodConfig) -> Option<Vec<LocalObjectReference>> {
     (!config.pull_secrets.is_empty()).then(|| named.collect())
 }
 
-/// Two owners, since Kubernetes deletes what has none left. The controller is the pod's own namespace: a drain goes on only if each pod has a
-/// controller, and a namespace can't go before its pods. The Node besides tells autoscalers that the pod moves nowhere else, as of a static pod.
-/// The Node alone would not do: one that is registered again has another UID, and all mounts that are read there would end with the old one. The
-/// pods of a node that is gone are deleted by Kubernetes, which looks for such pods. Never the attachment, since it may be deleted by hand.
+/// Two owners, since Kubernetes deletes an object without an owner. The controller is the pod's own namespace: a drain goes on only if
+/// each pod has a controller, and a namespace can't go before its pods. The Node also tells autoscalers that the pod moves nowhere else,
+/// like a static pod. The Node alone would not do: a Node that is registered again has another UID, and all mounts on it would end with
+/// the old one. Kubernetes itself finds and deletes the pods of a node that is gone. The attachment is never an owner, since it may be
+/// deleted by hand.
 fn owned_by(config: &PodConfig, request: &PodRequest, owners: Owners<'_>) -> Option<Vec<OwnerReference>> {
     let owner = |kind: &str, name: &str, uid: &str| OwnerReference {
         api_version: "v1".into(),
@@ -312,7 +312,7 @@ fn comm_volume() -> Volume {
     }
 }
 
-/// The state's volume, on the node's disk: it outlives a container, and goes with the pod.
+/// The volume for the pod's state, on the node's disk: it outlives a container, and goes with the pod.
 fn state_volume() -> Volume {
     Volume {
         name: pod::STATE_VOLUME.into(),
@@ -321,7 +321,7 @@ fn state_volume() -> Volume {
     }
 }
 
-/// A generic ephemeral volume belongs to the pod: it is made and deleted with it.
+/// The volume of a cache. A generic ephemeral volume belongs to the pod: Kubernetes makes and deletes it with the pod.
 fn cache_volume(cache: &Cache) -> Volume {
     let size = Quantity(cache.size.as_memory());
     let empty_dir = |medium: Option<&str>| EmptyDirVolumeSource {
@@ -416,7 +416,7 @@ fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
 }
 
 /// The engine's memory for data, in MiB: the rest of the limit beside its code and tables, and beside a cache in memory. `None` without a
-/// limit, or if the rest is less than an engine needs: the engine then chooses, and logs that.
+/// limit, or if the rest is less than an engine needs: then the engine chooses the size, and logs it.
 fn memory_target(resources: &ResourceRequirements, cache: Option<&Cache>) -> Option<u64> {
     let limit = Amount::parse(&resources.limits.as_ref()?.get("memory")?.0)?.bytes();
     let in_memory = cache.filter(|cache| cache.place == Place::Memory).map_or(0, |cache| cache.size.bytes());
@@ -469,7 +469,7 @@ fn on_node(node: &str) -> Affinity {
     }
 }
 
-/// The node that a Mountpoint Pod is bound to, also before it is scheduled.
+/// The node to which a Mountpoint Pod is bound, also before it is scheduled.
 #[must_use]
 pub fn node_of(pod: &Pod) -> Option<&str> {
     let spec = pod.spec.as_ref()?;
@@ -485,7 +485,7 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
         .map(String::as_str)
 }
 
-/// The form of an object's name: parts of small letters, digits and dashes, with points between them.
+/// Whether a text has the form of an object's name: parts of small letters, digits and dashes, separated by points.
 fn is_name(text: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty()

@@ -17,8 +17,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::observed::index::may_be_ours;
 
-/// Keeps of a pod: how far it is, where, with which volumes that may be ours; of one that may get a Mountpoint Pod also the resources, of which it
-/// may have a share; of a Mountpoint Pod why it does not run.
+/// Reduces a pod to its phase, its node, and the volumes that may be ours; for a workload that may get a Mountpoint Pod also the
+/// resources, of which it may get a share; for a Mountpoint Pod the reason why it does not run.
 pub fn pod(pod: &mut Pod) {
     pod.metadata = of_ours(std::mem::take(&mut pod.metadata));
     let is_mountpoint_pod =
@@ -49,7 +49,7 @@ fn spec(spec: PodSpec, is_mountpoint_pod: bool) -> PodSpec {
     }
 }
 
-/// Drops the template of a claim: the claim itself says it.
+/// Drops the template of a claim, because the claim has the same content.
 fn volume_of_pod(volume: Volume) -> Volume {
     Volume {
         name: volume.name,
@@ -83,7 +83,7 @@ fn status(status: PodStatus, is_mountpoint_pod: bool) -> PodStatus {
     }
 }
 
-/// Keeps of a claim: the volume it is bound to, and its owner.
+/// Reduces a claim to its volume and its owner.
 pub fn claim(claim: &mut PersistentVolumeClaim) {
     let owners = claim.metadata.owner_references.take();
     claim.metadata = ObjectMeta { owner_references: owners, ..of_ours(std::mem::take(&mut claim.metadata)) };
@@ -144,7 +144,7 @@ fn of_ours(metadata: ObjectMeta) -> ObjectMeta {
     }
 }
 
-/// A list that was filtered keeps the room of what is gone.
+/// Shrinks a filtered list, which would keep the room of removed entries.
 fn shrunk<T>(mut list: Vec<T>) -> Vec<T> {
     list.shrink_to_fit();
     list

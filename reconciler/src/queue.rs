@@ -22,13 +22,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// The group is due at this time, or earlier if it was to be earlier already.
+    /// Makes the group due at this time, or leaves it due earlier.
     pub fn add(&mut self, group: Group, at: Instant) {
         let due = self.due.entry(group).or_insert(at);
         *due = (*due).min(at);
     }
 
-    /// A due group that no worker handles. The worker that takes it calls [`Queue::done`].
+    /// Takes a due group that no worker handles. The worker that takes it calls [`Queue::done`].
     pub fn take(&mut self, now: Instant) -> Option<Group> {
         let free = self.due.iter().filter(|(group, at)| **at <= now && !self.busy.contains(*group));
         let group = free.min_by_key(|(_, at)| **at)?.0.clone();
@@ -43,7 +43,7 @@ impl Queue {
         self.due.iter().filter(|(group, _)| !self.busy.contains(*group)).map(|(_, at)| *at).min()
     }
 
-    /// The work ended; it is due again after this time, or when something happens.
+    /// Notes the end of the work on a group, which is due again after this time, or at an event.
     pub fn done(&mut self, group: Group, again: Option<Duration>, now: Instant) {
         self.busy.remove(&group);
         self.failures.remove(&group);
@@ -52,7 +52,7 @@ impl Queue {
         }
     }
 
-    /// The work failed; the time until it is tried again, which is not below `rest`, as far as that is sensible.
+    /// Notes failed work. Returns the time until the next try, which is not below `rest`, within reason.
     pub fn failed(&mut self, group: Group, rest: Duration, now: Instant) -> Duration {
         self.busy.remove(&group);
         let failures = self.failures.entry(group.clone()).or_default();

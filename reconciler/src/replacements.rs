@@ -1,6 +1,6 @@
-//! How often Mountpoint Pods that end before they serve are replaced. A node under disk pressure, or one that shuts down, rejects each
-//! new pod at once; without a limit each rejection would make the next pod. Enters: when the last one was replaced, and how many in a
-//! row. Leaves: how long the next one waits.
+//! Limits the replacements of Mountpoint Pods that end before they serve. A node under disk pressure, or one that shuts down, rejects
+//! each new pod at once; without a limit each rejection would make the next pod. Enters: the time of the last replacement, and the number
+//! in a row. Leaves: the wait for the next one.
 //!
 //! The count stands in the attachment, so a new leader goes on counting.
 //!
@@ -24,7 +24,7 @@ const IN_A_ROW: Duration = Duration::from_secs(600);
 pub struct Replacements(Option<(u32, Timestamp)>);
 
 impl Replacements {
-    /// Parses the annotation of an attachment. A text that can't be parsed is none: it delays no pod.
+    /// Parses the annotation of an attachment. A text that can't be parsed counts as none, and delays no pod.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let parsed = text.split_once(' ').and_then(|(count, last)| {
@@ -34,7 +34,7 @@ impl Replacements {
         Self(parsed.filter(|(count, _)| *count > 0))
     }
 
-    /// How long the next one waits; zero: it may be made now.
+    /// The wait for the next replacement; zero: it may be made now.
     #[must_use]
     pub fn wait(self, now: Timestamp) -> Duration {
         let Some((count, last)) = self.row(now) else { return Duration::ZERO };

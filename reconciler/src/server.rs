@@ -17,10 +17,9 @@ use crate::metrics;
 /// A wheel that has not turned for this long hangs.
 const HANGS_AFTER: Duration = TURNS_EVERY.saturating_mul(6);
 
-/// Serves until it is dropped.
+/// Serves until the future is dropped.
 ///
-/// # Errors
-/// The address can't be had, or the listener fails.
+/// # Errors The address can't be bound, or the listener fails.
 pub async fn serve(address: SocketAddr, health: Receiver<Health>, page: Page) -> anyhow::Result<()> {
     let listener =
         tokio::net::TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
@@ -30,7 +29,7 @@ pub async fn serve(address: SocketAddr, health: Receiver<Health>, page: Page) ->
 /// Writes the page of metrics.
 pub type Page = Arc<dyn Fn() -> String + Send + Sync>;
 
-/// The routes.
+/// The routes of the HTTP server: health and metrics.
 pub fn router(health: Receiver<Health>, page: Page) -> Router {
     let (live, ready) = (health.clone(), health);
     Router::new()

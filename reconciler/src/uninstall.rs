@@ -1,7 +1,8 @@
-//! Volumes in use, before an uninstall. Enters: the attachments, PersistentVolumes and pods of a cluster. Leaves: that there are none, or a refusal
-//! that names the first of them and says what to do.
+//! The check for volumes in use, before an uninstall. Enters: the attachments, PersistentVolumes and pods of a cluster. Leaves: the word
+//! that there are none, or a refusal that names the first of them and a remedy.
 //!
-//! Attachments name the workloads of Mountpoint Pods. What a node's systemd has mounted has none: it is found by the pods. Never here: a write.
+//! Attachments name the workloads of Mountpoint Pods. Mounts by a node's systemd have no attachment: the pods show them. Never here: a
+//! write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +19,7 @@ use crate::observed::claims_of;
 
 /// The most volumes in use that are named, of each kind.
 const NAMED: usize = 5;
-/// Objects that a list asks for at once. Only what is in use is kept.
+/// Objects per page of a list. Only those in use are kept.
 const PAGE: u32 = 500;
 
 /// Names of the driver's volumes, by the namespace and the name of their claim.
@@ -26,8 +27,7 @@ type Volumes = BTreeMap<(String, String), String>;
 
 /// Succeeds if no workload uses a volume of the driver. `keep_by` is the command that keeps the driver after a refusal.
 ///
-/// # Errors
-/// How many uses there are, the first of them, and what to do; or an error of the API server.
+/// # Errors The number of uses, the first of them, and a remedy; or an error of the API server.
 pub async fn check_unused(client: Client, keep_by: Option<&str>) -> anyhow::Result<()> {
     let (mut attachments, mut attached) = (Vec::new(), BTreeSet::new());
     let listed = each(Api::all(client.clone()), |it: MountpointS3PodAttachment| {
@@ -69,7 +69,7 @@ pub async fn check_unused(client: Client, keep_by: Option<&str>) -> anyhow::Resu
     Ok(())
 }
 
-/// All objects of a kind, a page at a time.
+/// Lists all objects of a kind, a page at a time.
 async fn each<K>(api: Api<K>, mut see: impl FnMut(K)) -> kube::Result<()>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
@@ -85,7 +85,7 @@ where
     }
 }
 
-/// The claim and the name of a volume; `None` for one that its claim has left. It still names that claim, whose name may be taken.
+/// The claim and the name of a volume; `None` for a volume whose claim has left it. It still names that claim, whose name may be taken.
 fn claim_and_name(volume: &PersistentVolume) -> Option<((String, String), String)> {
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     if matches!(phase, Some("Released" | "Failed")) {

@@ -13,7 +13,7 @@ use reconciler::plan::{Effect, plan};
 use serde_json::{Value, json};
 use testkit::until_async;
 
-/// One workload that waits for one volume.
+/// A cluster with one workload that waits for one volume.
 fn cluster() -> Cluster {
     let cluster = Cluster::new();
     cluster.put("persistentvolumes", fixtures::volume("pv"));
@@ -27,7 +27,7 @@ fn effects(cluster: &Cluster) -> Vec<Effect> {
     plan(&cluster.cache().facts(&group, VERSION, cluster.now())).effects
 }
 
-/// Facts, plan and effects as the wheel turns them, once.
+/// One turn of the wheel: facts, plan and effects.
 async fn round(cluster: &Cluster) -> Again {
     let group = Group { node: "node".into(), volume: "pv".into() };
     let facts = cluster.cache().facts(&group, VERSION, cluster.now());
@@ -178,7 +178,7 @@ async fn a_pod_that_the_api_server_refuses_is_an_event_on_the_workload_once() {
     assert!(events[0]["note"].as_str().unwrap().contains("exceeded quota"));
 }
 
-/// Goal: nobody is detached late, and no pod serves nobody, because a quota is used up.
+/// Goal: a used-up quota delays no detachment, and leaves no pod without workloads.
 #[tokio::test]
 async fn a_refused_pod_keeps_nobody_from_being_attached_and_detached() {
     let cluster = cluster();

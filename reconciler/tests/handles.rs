@@ -1,4 +1,4 @@
-//! Two PersistentVolumes with one handle: what the caches say becomes facts of both.
+//! Two PersistentVolumes with one handle: their cached states become facts of both.
 
 mod fixtures;
 

@@ -28,7 +28,7 @@ use tokio::sync::Mutex;
 
 const VOLUMES: [&str; 2] = ["pv-a", "pv-b"];
 
-/// Numbers choose among what there is.
+/// One event. Its numbers choose among the present objects.
 #[derive(Clone, Debug)]
 enum Op {
     Schedule {
@@ -60,7 +60,7 @@ enum Op {
         leader: usize,
         group: usize,
     },
-    /// Sees everything, thinks, and carries out all of it.
+    /// A reconciler sees everything, plans, and carries out all of the plan.
     Work {
         leader: usize,
         group: usize,
@@ -299,8 +299,8 @@ impl World {
         self.cluster.put("pods", pod);
     }
 
-    /// The kubelet starts a workload once the node has mounted; the node mounts what an attachment names and what serves, and refuses a pod that
-    /// serves another bucket than the volume names.
+    /// Starts a workload as the kubelet does once the node has mounted; the node mounts volumes whose attachment names a serving pod, and
+    /// refuses a pod that serves another bucket than the volume names.
     fn start(&mut self, at: usize) {
         let waiting: Vec<_> =
             self.workloads().into_iter().filter(|pod| pod["status"]["phase"] == "Pending").collect();
@@ -323,7 +323,7 @@ impl World {
         }
     }
 
-    /// The node unmounts what is marked and not bound, and the pod then completes.
+    /// Unmounts marked sources without binds, as the node does, and completes their pods.
     fn node_unmounts(&self, pod: &Value) -> bool {
         let bound = !self.readers(name_of(pod)).is_empty();
         if !is_marked(pod) || bound || pod["status"]["phase"] != "Running" || is_bare(pod) {
@@ -333,7 +333,7 @@ impl World {
         true
     }
 
-    /// Unless an engine runs in it, which never waits.
+    /// Restarts a mounter, unless an engine runs in it, which never waits.
     fn begins_again(&self, pod: &Value) {
         if pod["status"]["phase"] != "Running" || !self.readers(name_of(pod)).is_empty() {
             return;
@@ -459,7 +459,7 @@ fn pick<T>(among: &[T], at: usize) -> Option<&T> {
     among.get(at.checked_rem(among.len())?)
 }
 
-/// One life of a cluster: what happens, then rest, then the end of all workloads.
+/// One life of a cluster: events, then rest, then the end of all workloads.
 fn live(ops: Vec<Op>, credulous: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
     runtime.block_on(async {
@@ -489,7 +489,7 @@ proptest! {
     }
 }
 
-/// The model would notice: it catches reconcilers that take "not seen" for "gone". The seed is fixed.
+/// Goal: the model catches reconcilers that take "not seen" for "gone". The seed is fixed.
 #[test]
 fn reconcilers_that_believe_their_caches_are_caught() {
     let config = ProptestConfig {

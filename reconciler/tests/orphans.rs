@@ -1,6 +1,6 @@
-//! How long what nobody uses any more stays. Time stands still and passes by the second, for the product's own facts, plan, calls and queue.
-//! The event that would have told is lost each time, so that only a sweep finds it, as late as a sweep can be; and so for the node, if a driver runs
-//! there.
+//! Tests how long unused objects stay. Time stands still and passes by the second, for the product's own facts, plan, calls and queue.
+//! The event about the change is lost each time, so that only a sweep finds the change, as late as a sweep can be; the same holds for the
+//! node, if a driver runs there.
 
 #![expect(clippy::print_stdout, reason = "a test prints what it measured")]
 
@@ -32,7 +32,7 @@ struct World {
 }
 
 impl World {
-    /// A workload that runs, with the Mountpoint Pod that serves it.
+    /// A running workload, with the Mountpoint Pod that serves it.
     async fn new() -> Self {
         let cluster = Cluster::new();
         cluster.put("persistentvolumes", fixtures::volume("pv"));
@@ -94,7 +94,7 @@ impl World {
         }
     }
 
-    /// No device came. No event tells of it.
+    /// Restarts the mounter, which got no device. No event reports that.
     fn mounter_begins_again(&self) {
         for pod in self.cluster.mountpoint_pods() {
             let name = pod["metadata"]["name"].as_str().unwrap().to_owned();

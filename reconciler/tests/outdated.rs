@@ -1,5 +1,5 @@
-//! A Mountpoint Pod that never began gets a successor once the chart says something else, and no workload joins it. Facts, plan and calls are
-//! the product's, against the API in memory.
+//! A Mountpoint Pod that never began gets a successor after the chart changes, and no workload joins it. Facts, plan and calls are the
+//! product's, against the API in memory.
 
 mod fixtures;
 

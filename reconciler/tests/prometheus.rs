@@ -1,5 +1,5 @@
-//! A real Prometheus scrapes a reconciler: every alert rule of the chart can be evaluated, and those about Mountpoint Pods that are not made
-//! or do not start see them.
+//! A real Prometheus scrapes a reconciler: it can evaluate every alert rule of the chart, and the rules about missing or stuck Mountpoint
+//! Pods fire.
 
 mod fixtures;
 
@@ -24,12 +24,12 @@ use testkit::port::listens_on;
 use testkit::{need_tool, until};
 
 const DASHBOARD: &str = include_str!("../../helm/scality-mountpoint-s3-csi-driver/files/dashboard.json");
-/// Metrics of engines, as the tests of the engine see them in a Prometheus.
+/// Metrics of engines, from the engine's own test with a Prometheus.
 const OF_ENGINES: &str = include_str!("../../docs/monitoring/dashboard.json");
 const RULES: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../helm/scality-mountpoint-s3-csi-driver/files/alerts.yaml");
 
-/// The one that `ci/prometheus` provides, or the installed one.
+/// The Prometheus that `ci/prometheus` provides, or the installed one.
 fn program() -> String {
     std::env::var("MOUNT_S3_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned())
 }

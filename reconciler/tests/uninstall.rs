@@ -1,4 +1,4 @@
-//! Whether an uninstall is refused: by attachments, and by pods whose volumes a node's systemd has mounted. Against the API in memory.
+//! Refusals of an uninstall: by attachments, and by pods whose volumes a node's systemd has mounted. Against the API in memory.
 
 mod fixtures;
 

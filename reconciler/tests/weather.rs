@@ -48,7 +48,7 @@ impl World {
         Self { cluster, what, stop, wheel, node }
     }
 
-    /// Waits until something holds. When that takes long, it prints the attachments now and then.
+    /// Waits until a condition holds. If that takes long, prints the attachments now and then.
     async fn until(&self, what: &str, so: impl Fn(&Cluster) -> bool) {
         let (what, mut rounds) = (format!("{}: {what}", self.what), 0);
         until_async(&what, || {
@@ -61,7 +61,7 @@ impl World {
         .await;
     }
 
-    /// A workload comes and is served; another one shares its Mountpoint Pod; both go, and nothing is left.
+    /// Lets a workload come and be served, and another one share its Mountpoint Pod; then both go, and nothing is left.
     async fn a_life(&self) {
         self.cluster.put("pods", fixtures::workload("w", "node", "pv"));
         self.until("the first workload is served", |cluster| serves(cluster, &["uid-of-w"])).await;
@@ -100,7 +100,7 @@ fn serves(cluster: &Cluster, uids: &[&str]) -> bool {
     entries.len() == 1 && named == uids && pod["status"]["phase"] == "Running"
 }
 
-/// The kubelet: starts Mountpoint Pods, and ends those that are asked to unmount.
+/// The kubelet: starts Mountpoint Pods, and ends those that were asked to unmount.
 async fn node(cluster: Cluster) {
     loop {
         for pod in cluster.mountpoint_pods() {
@@ -174,7 +174,7 @@ async fn calls_that_are_refused_for_now_or_whose_answer_is_lost_are_made_good() 
     lives(all.collect()).await;
 }
 
-/// Everything between is forgotten: a reconciler that goes by events alone would serve a workload that is gone, and not the one that came.
+/// Goal: after all events between were forgotten, a reconciler still serves the new workload, and not the one that went.
 #[tokio::test]
 async fn what_happened_while_the_watches_expired_is_seen_in_either_form_of_410() {
     let worlds = [false, true].map(|by_status| async move {

@@ -27,7 +27,7 @@ pub struct Config {
     pub strict: bool,
     /// Allows nothing but the keys below this prefix, and answers 403 to everything else: README, "Policy".
     pub policy_prefix: Option<String>,
-    /// Whether buckets have tags: without, the operations on them are answered with 501, as by stores that have none.
+    /// Whether buckets have tags: without, operations on tags are answered with 501, as by stores that have none.
     pub bucket_tagging: bool,
 }
 

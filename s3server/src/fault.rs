@@ -24,7 +24,7 @@ struct Armed {
     fired: u64,
 }
 
-/// One fault: which requests it matches, which of those it strikes, and what happens to them.
+/// One fault: the requests that match it, those that it strikes, and its effect on them.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
@@ -37,7 +37,7 @@ pub struct Fault {
     /// Lets this many matching requests pass first.
     #[serde(default)]
     pub skip: u64,
-    /// Then strikes this many matching requests; all later ones when absent.
+    /// Number of matching requests that the fault then strikes; all later ones if absent.
     #[serde(default)]
     pub times: Option<u64>,
     /// The effect on a matching request.
@@ -79,7 +79,7 @@ pub enum Effect {
         /// Bytes of the request's body.
         after_bytes: u64,
     },
-    /// The answer's body ends early and the connection is closed in order; Content-Length stays as it was.
+    /// The answer's body ends early and the connection closes in order; Content-Length stays unchanged.
     Truncate {
         /// Bytes of the answer's body.
         after_bytes: u64,
@@ -103,8 +103,8 @@ pub enum Effect {
         /// Milliseconds.
         for_ms: u64,
     },
-    /// The answer comes after [`FaultPlan::release`] or [`FaultPlan::clear`]: the request is carried out, then waits. Not in a file, where
-    /// nothing could release it.
+    /// The answer waits for [`FaultPlan::release`] or [`FaultPlan::clear`]; the request is carried out before. Not available in a file,
+    /// where nothing could release it.
     #[serde(skip_deserializing)]
     Hold,
     /// The work of a CompleteMultipartUpload takes longer, and goes on when the client has left.
@@ -123,8 +123,8 @@ pub enum Effect {
     IgnoreConditions,
     /// Checksums of a PutObject are not compared with its bytes, and none is kept.
     IgnoreChecksums,
-    /// Parameters and headers that this server would refuse are not looked at: the request is taken for a plain one, as by servers
-    /// that do not know them.
+    /// The server ignores parameters and headers that it would refuse, and takes the request for a plain one, like servers that do not
+    /// know them.
     IgnoreUnknown,
     /// A CreateBucket of a bucket that is there is answered with 200, as AWS S3 does in us-east-1 for one's own.
     OwnBucketAgain,
@@ -155,14 +155,14 @@ pub enum Effect {
     },
     /// An answer has this many headers more.
     MoreHeaders {
-        /// How many.
+        /// Number of repetitions.
         count: u32,
     },
-    /// A GetObject with If-Match is answered with 412, as by stores that do not know the ETag in the form that they gave it.
+    /// The server answers a GetObject with If-Match with 412, like stores that do not know the ETag in the form that they gave it.
     RefuseIfMatch,
     /// An element of a listing's objects has this content.
     Entry {
-        /// A text that the keys of the objects contain, as the listing spells them.
+        /// A text that the keys of the objects contain, in the listing's spelling.
         #[serde(default)]
         key: Option<String>,
         /// The name of the element.
@@ -176,7 +176,7 @@ pub enum Effect {
         /// The name.
         name: String,
     },
-    /// A PutObject or UploadPart without Content-MD5 is refused, as some stores refuse it in a bucket with Object Lock.
+    /// The server refuses a PutObject or UploadPart without Content-MD5, like some stores in a bucket with Object Lock.
     DemandMd5,
     /// An UploadPart of a greater number is refused, as by Scaleway.
     PartsMax {
@@ -265,14 +265,14 @@ impl FaultPlan {
         self.lock().push(Armed { fault, seen: 0, fired: 0 });
     }
 
-    /// Removes all faults, and lets go the answers that they hold.
+    /// Removes all faults, and releases the answers that they hold.
     pub fn clear(&self) {
         let mut armed = self.lock();
         armed.clear();
         self.0.released.send_replace(());
     }
 
-    /// Lets go all answers that [`Effect::Hold`] holds, and holds none of those that follow. Other faults stay.
+    /// Releases all answers that [`Effect::Hold`] holds, and holds no later ones. Other faults stay.
     pub fn release(&self) {
         let mut armed = self.lock();
         for armed in armed.iter_mut().filter(|armed| armed.fault.effect == Effect::Hold) {
@@ -281,12 +281,12 @@ impl FaultPlan {
         self.0.released.send_replace(());
     }
 
-    /// How often the faults struck since each was added, in all.
+    /// Number of strikes of all faults since each was added.
     pub fn fired(&self) -> u64 {
         self.lock().iter().map(|armed| armed.fired).sum()
     }
 
-    /// Counts a request and says what happens to it. Several faults can strike one request.
+    /// Counts a request and returns the effects on it. Several faults can strike one request.
     pub(crate) fn strike(&self, operation: &str, key: Option<&str>) -> Struck {
         let mut effects = Vec::new();
         let mut plan = self.lock();
@@ -325,7 +325,7 @@ impl Struck {
     }
 }
 
-/// How much longer the work takes.
+/// The additional duration of the work.
 pub(crate) fn slow(effects: &[Effect]) -> Duration {
     let longer = |effect: &Effect| match effect {
         Effect::Slow { for_ms } => *for_ms,
@@ -334,7 +334,7 @@ pub(crate) fn slow(effects: &[Effect]) -> Duration {
     Duration::from_millis(effects.iter().map(longer).sum())
 }
 
-/// How long the answer waits.
+/// The wait before the answer.
 fn delay(effects: &[Effect]) -> Duration {
     let wait = |effect: &Effect| match effect {
         Effect::Delay { for_ms } => *for_ms,

@@ -115,7 +115,7 @@ fn secret(file: Option<&Path>) -> anyhow::Result<Option<String>> {
     Ok(Some(secret.to_owned()))
 }
 
-/// Renames the file into place, so that a process that waits for it finds it whole.
+/// Renames the file into place, so that a process that waits for the file finds it complete.
 fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     let temporary = path.with_extension("tmp");
     fs::write(&temporary, text)?;

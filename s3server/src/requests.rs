@@ -16,13 +16,13 @@ struct Inner {
 }
 
 impl RequestLog {
-    /// Requests of one operation (`GetObject`) since the start or the last reset, those struck by faults included.
-    /// Requests whose signature was refused are not counted.
+    /// Requests of one operation (`GetObject`) since the start or the last reset, including those struck by faults. Requests with a
+    /// refused signature do not count.
     pub fn count(&self, operation: &str) -> u64 {
         self.all().get(operation).copied().unwrap_or(0)
     }
 
-    /// Requests of every operation that was asked for.
+    /// Requests of every operation, by its name.
     pub fn all(&self) -> BTreeMap<String, u64> {
         self.0.operations.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -20,12 +20,12 @@ use crate::wire;
 
 /// Threads that answer requests. More only help when the bodies of many clients are received at once.
 const THREADS: usize = 2;
-/// Threads that wait for the disk.
+/// Most threads that wait for the disk.
 const BLOCKING_THREADS_MAX: usize = 32;
 /// The time in which a write under way may end when the server stops.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server with threads of its own. It ends when it is dropped.
+/// A server with threads of its own. A drop ends it.
 #[derive(Debug)]
 pub struct Server {
     runtime: Option<Runtime>,
@@ -89,7 +89,7 @@ impl Server {
         self.address
     }
 
-    /// The URL of the server, as clients want it: `http://127.0.0.1:PORT`.
+    /// The URL of the server for clients: `http://127.0.0.1:PORT`.
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -109,7 +109,7 @@ impl Server {
         self.store.uploads_of(bucket).len()
     }
 
-    /// Ends all connections and returns the folder; what was answered for is there.
+    /// Ends all connections and returns the folder, which has every acknowledged write.
     pub fn stop(mut self) {
         self.end();
     }

@@ -58,11 +58,11 @@ impl Algorithm {
     }
 }
 
-/// A finished checksum as S3 spells it.
+/// A finished checksum in S3's spelling.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Sum {
     pub(crate) algorithm: Algorithm,
-    /// Base64 of the big-endian value; `-N` behind it when it is a checksum of N parts' checksums.
+    /// Base64 of the big-endian value; followed by `-N` for a checksum of N parts' checksums.
     pub(crate) value: String,
 }
 
@@ -118,7 +118,7 @@ impl Hasher {
         }
     }
 
-    /// The checksum, and the MD5 if it was asked for.
+    /// The checksum, and the MD5 if it was requested.
     pub(crate) fn finish(self) -> (Sum, Option<[u8; 16]>) {
         let value = match self.state {
             State::Crc(algorithm, digest) => STANDARD.encode(crc_bytes(algorithm, digest.finalize())),
@@ -136,8 +136,7 @@ fn crc_bytes(algorithm: CrcAlgorithm, value: u64) -> Vec<u8> {
     }
 }
 
-/// The checksum of the whole object from its parts' and their sizes; `None` when the algorithm has no such thing or a
-/// part's is missing.
+/// The checksum of the whole object from its parts' checksums and sizes; `None` if the algorithm has none or a part's is missing.
 pub(crate) fn full_object(algorithm: Algorithm, parts: &[(&Sum, u64)]) -> Option<Sum> {
     let crc = algorithm.crc()?;
     let mut whole: Option<u64> = None;

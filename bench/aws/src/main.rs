@@ -1,5 +1,5 @@
-//! AWS's engine, mounted in the foreground as their mount-s3 does it. Enters: bucket, directory and a few flags. Leaves: a mount.
-//! The bench measures it beside mount-s3; no release contains it. Settings that are not here are the defaults of AWS's library.
+//! AWS's engine, mounted in the foreground as their mount-s3 does it. Enters: bucket, directory and a few flags. Leaves: a mount. The
+//! bench measures it beside mount-s3; no release contains it. Other settings are the defaults of AWS's library.
 
 use std::path::PathBuf;
 use std::time::Duration;

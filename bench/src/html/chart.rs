@@ -7,9 +7,9 @@ use crate::stats::{Spread, short};
 
 /// Width of a chart in its own units; the page stretches it.
 pub(super) const WIDTH: f64 = 480.0;
-/// The left end of bars: names stand before it.
+/// The left end of bars. Names stand left of it.
 const LEFT: f64 = 110.0;
-/// The right end of the longest whisker: its figure stands behind it.
+/// The right end of the longest whisker. Figures stand right of it.
 const RIGHT: f64 = 410.0;
 const ROW: f64 = 24.0;
 const BAR: f64 = 14.0;
@@ -36,7 +36,7 @@ fn end_of_axis(bars: &[Bar]) -> f64 {
     if peers > 0.0 { all.min(2.0 * peers) } else { all }
 }
 
-/// The position of a figure on the axis that ends with `most`; what is beyond lies at its end.
+/// The position of a figure on the axis that ends with `most`. A larger figure lies at the axis's end.
 fn position(figure: f64, most: f64) -> f64 {
     LEFT + (RIGHT - LEFT) * if most > 0.0 { (figure / most).min(1.0) } else { 0.0 }
 }
@@ -46,7 +46,7 @@ pub(super) fn height(bars: usize) -> f64 {
     ROW * bars as f64 + 4.0
 }
 
-/// The chart as a picture of its own; `title` is what a screen reader says.
+/// The chart as a separate picture; `title` is the text for screen readers.
 pub(super) fn svg(title: &str, bars: &[Bar]) -> String {
     format!(
         r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {}" role="img"><title>{}</title>{}</svg>"#,

@@ -13,7 +13,7 @@ use chart::Bar;
 pub(crate) use plot::picture;
 
 const STYLE: &str = include_str!("style.css");
-/// Colours, and what charts need of the style.
+/// Colours and style for charts.
 const CHART_STYLE: &str = include_str!("chart.css");
 /// Colours there are; more peers than that begin again.
 const COLOURS: usize = 8;
@@ -87,7 +87,7 @@ impl Peers {
     }
 }
 
-/// One workload: its charts, and what must be said of a peer.
+/// One workload: its charts, and remarks about peers.
 fn section(rows: &[Row], peers: &Peers) -> String {
     let Some(Row { workload, about, unit, .. }) = rows.first() else { return String::new() };
     let mut out = format!("<section><h2>{}</h2><p>{}</p>", escaped(workload), escaped(about));

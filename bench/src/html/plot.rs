@@ -10,7 +10,7 @@ use crate::report::{Report, Row};
 const MARGIN: f64 = 16.0;
 /// The gap between the charts of a row.
 const GAP: f64 = 24.0;
-/// Above a row of charts: what the workload is, and what each chart shows.
+/// Space above a row of charts, for the name of the workload and of each chart.
 const HEAD: f64 = 50.0;
 /// The margin below a row of charts.
 const FOOT: f64 = 18.0;

@@ -152,7 +152,7 @@ impl Operations for NullFs {
         done(Ok(HandleNo(ino.0)));
     }
 
-    /// Names are asked for one by one: the directory lists none.
+    /// Lists no name: programs look names up one by one.
     fn readdir(
         &self,
         _handle: HandleNo,
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::pattern::{self, PERIOD, base_of};
 
-    /// The answer that an operation gives before it returns.
+    /// The answer of an operation that calls back before it returns.
     fn answer<T: Send + 'static>(ask: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>)) -> Result<T> {
         let (sender, receiver) = mpsc::channel();
         ask(Box::new(move |result| sender.send(result).unwrap()));

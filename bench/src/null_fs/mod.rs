@@ -13,7 +13,7 @@ use crate::pattern::{PERIOD, base_of};
 
 /// Largest FUSE read in bytes.
 const READ_MAX: u64 = 1 << 20;
-/// How long the kernel may keep names and attributes.
+/// TTL of names and attributes in the kernel.
 const TTL: Duration = Duration::from_secs(3600);
 /// Files that the null file system shows: those of the bucket of big objects.
 const FILES: u64 = 5;
@@ -42,10 +42,9 @@ impl Transport {
     }
 }
 
-/// Serves a null file system on `dir` until it is unmounted.
+/// Serves a null file system on `dir` until the unmount.
 ///
-/// # Errors
-/// The mount is refused.
+/// # Errors The system refuses the mount.
 pub(crate) fn serve(transport: Transport, dir: &Path, size: u64) -> anyhow::Result<()> {
     match transport {
         Transport::Dev => dev::serve(dir, size),
@@ -72,7 +71,7 @@ impl Files {
         (number < FILES).then_some(FIRST + number)
     }
 
-    /// Size of a file; `None` for what is none.
+    /// Size of a file; `None` for other inodes.
     fn size(&self, inode: u64) -> Option<u64> {
         (FIRST..FIRST + FILES).contains(&inode).then_some(self.size)
     }

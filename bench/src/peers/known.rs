@@ -1,5 +1,5 @@
-//! The commands of known file systems. All get the same part size; TTL, cache and memory if the workload sets them; all else is
-//! the default of each file system.
+//! The commands of known file systems. All get the same part size; TTL, cache and memory if the workload sets them. Other settings are
+//! the defaults of each file system.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use anyhow::{Context as _, bail};
 use super::Plan;
 use crate::null_fs::Transport;
 
-/// Part size that every peer is given, in MiB.
+/// Part size of every peer, in MiB.
 const PART_MIB: u32 = 8;
 
 /// The flags that have a value, each with the value.
@@ -59,8 +59,8 @@ pub(super) fn s3fs(plan: &Plan<'_>) -> anyhow::Result<String> {
     ))
 }
 
-/// The colon-form remote reads its keys from the environment that the mount is given. With `AWS_CA_BUNDLE` its SDK refuses to
-/// start; it finds the certificate to trust by `SSL_CERT_FILE`.
+/// The command of rclone. The colon-form remote reads its keys from the mount's environment. With `AWS_CA_BUNDLE` its SDK refuses to
+/// start; `SSL_CERT_FILE` names the trusted certificate.
 pub(super) fn rclone(plan: &Plan<'_>) -> String {
     format!(
         "env -u AWS_CA_BUNDLE rclone mount :s3:{} '{}' --config /dev/null --s3-provider Other --s3-env-auth --s3-endpoint {} \
@@ -93,7 +93,7 @@ pub(super) fn geesefs(binary: &Path, plan: &Plan<'_>) -> String {
     )
 }
 
-/// The flags are those of the program in `bench/aws`.
+/// The command of AWS's engine, with the flags of the program in `bench/aws`.
 pub(super) fn aws(binary: &Path, plan: &Plan<'_>) -> String {
     format!(
         "'{}' {} '{}' --endpoint {} --part-mib {PART_MIB}{}",
@@ -110,8 +110,9 @@ pub(super) fn aws(binary: &Path, plan: &Plan<'_>) -> String {
     )
 }
 
-/// # Errors
-/// The plan wants what only a real file system has.
+/// The command of a null file system.
+///
+/// # Errors The plan needs a real file system.
 pub(super) fn null_fs(program: &Path, transport: Transport, plan: &Plan<'_>) -> anyhow::Result<String> {
     if plan.cache.is_some() || plan.ttl_s.is_some() {
         bail!("a floor");

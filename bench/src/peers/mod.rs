@@ -1,4 +1,4 @@
-//! The measured file systems: how to start each of them over the same bucket. Leaves: a command. This room starts nothing.
+//! The measured file systems, and the command that starts each of them over the same bucket. Leaves: a command. This room starts nothing.
 
 mod known;
 
@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail};
 use crate::floor::Floor;
 use crate::null_fs::Transport;
 
-/// The value of `{memory}` in MiB for commands that always want it, if the workload names no limit.
+/// The value of `{memory}` in MiB for commands that always need one, if the workload names no limit.
 const MEMORY_MIB: u32 = 1024;
 
 /// The least memory that AWS's engine takes as a limit, in MiB.
@@ -30,9 +30,9 @@ enum Kind {
     Geesefs(PathBuf),
     /// AWS's engine, in the program of `bench/aws`.
     Aws(PathBuf),
-    /// A null file system over memory: what the kernel's FUSE costs by itself.
+    /// A null file system over memory, which shows the cost of the kernel's FUSE.
     NullFs(PathBuf, Transport),
-    /// A file on the disk of the caches: what a cached read costs without a file system.
+    /// A file on the disk of the caches, which shows the cost of a cached read without a file system.
     PlainFile(PathBuf),
     Command(String),
 }
@@ -42,7 +42,7 @@ enum Kind {
 pub(crate) struct Plan<'a> {
     pub(crate) bucket: &'a str,
     pub(crate) endpoint: &'a str,
-    /// The certificate that an endpoint over TLS is to be trusted by; the environment names it too.
+    /// The certificate by which to trust an endpoint over TLS. The environment names it, too.
     pub(crate) ca_file: &'a Path,
     pub(crate) dir: &'a Path,
     /// A directory for a disk cache, if the workload wants one.
@@ -86,7 +86,7 @@ impl Peer {
         Self { name: "aws".to_owned(), kind: Kind::Aws(binary) }
     }
 
-    /// The floors that stand where a file system would; this program serves them. Only root may bind a directory.
+    /// The floors that take the place of a file system; this program serves them. Only root may bind a directory.
     pub(crate) fn floors() -> anyhow::Result<Vec<Self>> {
         let program = std::env::current_exe()?;
         let mut kinds = Vec::from(Transport::ALL.map(|transport| Kind::NullFs(program.clone(), transport)));
@@ -116,8 +116,7 @@ impl Peer {
 
     /// The shell command that mounts, in the foreground.
     ///
-    /// # Errors
-    /// This peer can't do what the plan asks for.
+    /// # Errors This peer can't do what the plan requires.
     pub(crate) fn command(&self, plan: &Plan<'_>) -> anyhow::Result<String> {
         match &self.kind {
             Kind::MountS3(binary) => Ok(known::mount_s3(binary, plan)),
@@ -179,7 +178,7 @@ fn filled(template: &str, plan: &Plan<'_>) -> anyhow::Result<String> {
     Ok(command)
 }
 
-/// How to get the peers.
+/// Instructions to install the peers.
 pub(crate) const INSTALL: &str = "\
 s3fs, rclone  apt-get install -y s3fs rclone fuse3
 geesefs       --geesefs PROGRAM; build it yourself, no package has it

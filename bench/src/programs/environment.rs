@@ -34,10 +34,9 @@ impl Environment {
         &self.python
     }
 
-    /// Makes the environment, unless it is there with the same lock. pip compares each file with its hash, and builds none.
+    /// Makes the environment, unless one with the same lock exists. pip compares each file with its hash, and builds none.
     ///
-    /// # Errors
-    /// There is no Python, or pip fails.
+    /// # Errors There is no Python, or pip fails.
     pub(crate) fn prepare(folder: &Path, more: bool) -> anyhow::Result<()> {
         let lock = if more { LOCK_MORE } else { LOCK };
         let mark = folder.join("installed.txt");

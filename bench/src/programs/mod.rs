@@ -1,6 +1,6 @@
 //! Programs of the field on a local folder and on mounts. Enters: peers, an environment and the names of programs. Leaves: a row for each
 //! program on each file system, with its outcome, seconds, CPU time, and the requests and bytes that the store counted. The store is
-//! `s3server`, whose answers wait as long as asked for. Each run gets a mount of its own, and the store's files are not in memory.
+//! `s3server`, whose answers wait for the chosen latency. Each run gets a mount of its own, and the store's files are not in memory.
 
 mod environment;
 mod process;
@@ -31,9 +31,9 @@ pub(crate) struct Order {
     /// Names of programs; all if there is none.
     pub(crate) names: Vec<String>,
     pub(crate) rounds: usize,
-    /// How long each answer of the store waits.
+    /// The wait before each answer of the store.
     pub(crate) latency: Duration,
-    /// The data of CI: a tenth of the full ones.
+    /// Whether to use the data of CI: a tenth of the full data.
     pub(crate) small: bool,
     /// Whether to run a row with more requests than expected again: threads of a program may send more by chance.
     pub(crate) again: bool,
@@ -146,7 +146,7 @@ struct Subject<'a> {
 }
 
 impl Bench<'_> {
-    /// All rows of this program, in interleaved rounds.
+    /// Runs all rows of this program, in interleaved rounds.
     fn rows(&mut self, peers: &[Peer], say: &dyn Fn(&str)) -> Vec<Row> {
         let modes = if self.task.writes() { WRITE_MODES } else { READ_MODES };
         let mut subjects = vec![Subject { mount: None, row: Row::new(self.task, "local", "") }];
@@ -180,7 +180,7 @@ impl Bench<'_> {
         subjects.into_iter().map(|subject| subject.row).collect()
     }
 
-    /// One run of a row that nothing has failed yet.
+    /// Makes one run of a row that has not failed yet.
     fn round(
         &mut self,
         server: &Server,
@@ -207,7 +207,7 @@ impl Bench<'_> {
         say(&subject.row.progress());
     }
 
-    /// The bucket of a task that reads; each run of one that writes has a new one.
+    /// The bucket of a task that reads. Each run of a task that writes has a new bucket.
     fn bucket(&self) -> String {
         let name = self.task.name.replace('_', "-");
         if self.task.writes() { format!("{name}-{}", self.serial) } else { name }

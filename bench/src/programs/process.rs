@@ -13,11 +13,11 @@ use serde::Deserialize;
 use super::environment::Environment;
 use crate::mount::UNSET;
 
-/// How long a task may take; then it is killed, with all that it started, and has failed.
+/// Longest run of a task; then the bench kills the task with all its processes, and it has failed.
 pub(crate) const TASK_LIMIT: Duration = Duration::from_secs(60);
-/// How long a preparation may take: the data of a full scale are made one by one.
+/// Longest run of a preparation: the data of a full scale are made one by one.
 pub(crate) const PREPARE_LIMIT: Duration = Duration::from_secs(600);
-/// How often we look.
+/// Interval between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// Bytes of a program's last words that go into a report.
 const LAST_WORDS: usize = 300;

@@ -41,7 +41,7 @@ pub(crate) struct Row {
     pub(crate) samples: Vec<Sample>,
 }
 
-/// How a program fared.
+/// The result of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
@@ -193,7 +193,7 @@ impl Row {
         )
     }
 
-    /// How this row of mount-s3 is not as the table of programs expects it; none if it is.
+    /// The way in which this row of mount-s3 differs from the table of programs; `None` without a difference.
     fn surprise(&self, small: bool) -> Option<String> {
         let task = TASKS.iter().find(|task| task.name == self.program)?;
         if matches!(self.verdict, Verdict::NotInstalled { .. }) && task.is_on_demand() {
@@ -241,7 +241,7 @@ impl Row {
 }
 
 impl Report {
-    /// The rows that are not as expected, a line for each.
+    /// A line for each row that differs from the expected one.
     pub(crate) fn surprises(&self) -> Vec<String> {
         let told = |row: &Row| {
             let surprise = row.surprise(self.small)?;

@@ -1,4 +1,4 @@
-//! The programs: one file each in `bench/programs/`, and what is expected of each.
+//! The programs: one file each in `bench/programs/`, and the expected results.
 
 /// Files that the programs share.
 pub(crate) const SHARED: &[(&str, &str)] = &[
@@ -49,7 +49,7 @@ impl Task {
         text.split(['\n', '"']).next().unwrap_or_default().trim_end_matches('.')
     }
 
-    /// Whether its library is one that CI leaves out.
+    /// Whether the program's library is one that CI leaves out.
     pub(crate) fn is_on_demand(&self) -> bool {
         let has = |lock: &str| lock.lines().any(|line| line.starts_with(&format!("{}==", self.module)));
         has(LOCK_MORE) && !has(LOCK)

@@ -14,7 +14,7 @@ use super::counters::{Counts, Meters};
 use super::http::{Answer, Body, Head};
 use super::store::{Shape, Store};
 
-/// How long the bench waits for its own server to answer; filling a bucket with millions of names takes seconds.
+/// How long the bench waits for its own server's answer; filling a bucket with millions of names takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The answer to a control request.
@@ -90,7 +90,7 @@ impl Control {
         self.ask("reset", &[]).map(drop)
     }
 
-    /// Latency of each request, and bytes per second of each connection (0: as fast as it goes).
+    /// Sets the latency of each request, and bytes per second of each connection (0: no limit).
     pub(crate) fn pace(&self, latency: Duration, rate_bytes_per_s: u64) -> anyhow::Result<()> {
         let latency = latency.as_micros().to_string();
         self.ask("pace", &[("latency_us", &latency), ("rate_bytes_per_s", &rate_bytes_per_s.to_string())])
@@ -122,12 +122,12 @@ impl Control {
         self.ask("empty", &[("bucket", bucket)]).map(drop)
     }
 
-    /// How many objects stand below a prefix, and their bytes.
+    /// Number and bytes of the objects below a prefix.
     pub(crate) fn count(&self, bucket: &str, prefix: &str) -> anyhow::Result<(u64, u64)> {
         Ok(serde_json::from_str(&self.ask("count", &[("bucket", bucket), ("prefix", prefix)])?)?)
     }
 
-    /// The count and bytes of objects, with those that were there and have been removed since the last reset.
+    /// The count and bytes of objects, including those that were removed since the last reset.
     pub(crate) fn stored(&self, bucket: &str, prefix: &str) -> anyhow::Result<(u64, u64)> {
         Ok(serde_json::from_str(&self.ask("stored", &[("bucket", bucket), ("prefix", prefix)])?)?)
     }
@@ -147,7 +147,7 @@ impl Control {
     }
 }
 
-/// Sends one request whose answer has a length; its status and its body.
+/// Sends one request whose answer has a length. Returns status and body.
 fn request(server: SocketAddr, request: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_read_timeout(Some(TIMEOUT))?;

@@ -69,7 +69,7 @@ pub(crate) struct Counts {
 }
 
 impl Meters {
-    /// How long the answer to this request waits, besides the latency of all.
+    /// The wait before the answer to this request, besides the latency of all.
     pub(crate) fn stall(&self, kind: Kind) -> Option<Duration> {
         let every = self.stall_every.load(Relaxed);
         let is_hit = kind == Kind::Get && every > 0 && self.gets.fetch_add(1, Relaxed) % every == every / 2;
@@ -139,7 +139,7 @@ pub(crate) struct Pace {
     free_at: Instant,
 }
 
-/// How far a connection may run ahead of its rate.
+/// Longest lead of a connection over its rate.
 const BURST: Duration = Duration::from_millis(2);
 /// Bytes sent or received between two looks at the clock when a rate is set; 256 KiB at 90 MB/s are 3 ms.
 pub(crate) const PACED_CHUNK: u64 = 256 << 10;
@@ -149,7 +149,7 @@ impl Pace {
         Self { free_at: Instant::now() }
     }
 
-    /// Accounts for `bytes` at `now`; how long to wait before the next ones.
+    /// Accounts for `bytes` at `now`. Returns the wait before the next bytes.
     pub(crate) fn spend(&mut self, bytes: u64, rate_bytes_per_s: u64, now: Instant) -> Duration {
         let takes = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate_bytes_per_s.max(1));
         let earliest = now.checked_sub(BURST).unwrap_or(now);

@@ -7,7 +7,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str};
 
 use super::wire::Wire;
 
-/// The bytes that are escaped in a key: everything but what S3 leaves alone, and the slash.
+/// The bytes to escape in a key: all except the slash and the bytes that S3 leaves alone.
 pub(crate) const KEY_ESCAPES: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 /// Longest head of a request in bytes; a longer one ends the connection.
@@ -89,7 +89,7 @@ fn decode(text: &str) -> String {
 /// The body of an answer.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// Nothing; the length is what a HEAD says it would be.
+    /// No body; the length is the one that a HEAD reports.
     Length(u64),
     Text(String),
     /// `len` bytes of the pattern, `offset` bytes into the object that begins at `base`.
@@ -119,7 +119,7 @@ impl Answer {
         Self::new(status).with("content-type", "application/xml").body(Body::Text(text))
     }
 
-    /// An error as S3 words it.
+    /// An error in S3's form.
     pub(crate) fn error(status: u16, code: &str) -> Self {
         let text = format!(
             r#"<?xml version="1.0" encoding="UTF-8"?><Error><Code>{code}</Code><Message>{code}</Message></Error>"#
@@ -137,7 +137,7 @@ impl Answer {
         self
     }
 
-    /// The body, where it is text.
+    /// The body, if it is text.
     pub(crate) fn text(&self) -> &str {
         if let Body::Text(text) = &self.body { text } else { "" }
     }
@@ -178,7 +178,7 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// One connection: bytes that came before they were asked for stay in `early`.
+/// One connection. Bytes that came too early stay in `early`.
 #[derive(Debug)]
 pub(crate) struct Connection {
     wire: Wire,
@@ -195,10 +195,9 @@ impl Connection {
         &mut self.wire
     }
 
-    /// The next request; none when the client is done.
+    /// The next request; `None` when the client is done.
     ///
-    /// # Errors
-    /// The connection broke, or what came is not HTTP.
+    /// # Errors The connection broke, or the bytes are not HTTP.
     pub(crate) fn next(&mut self) -> io::Result<Option<Head>> {
         loop {
             if !self.early.is_empty()
@@ -226,8 +225,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives up to `at_most` bytes of a body and throws them away: for TCP the kernel then copies nothing. The
-    /// number of bytes dropped is the answer.
+    /// Receives up to `at_most` bytes of a body and throws them away: for TCP the kernel then copies nothing. Returns the number of
+    /// dropped bytes.
     pub(crate) fn drop_some(&mut self, at_most: usize, scratch: &mut [u8]) -> io::Result<usize> {
         if !self.early.is_empty() {
             let count = at_most.min(self.early.len());

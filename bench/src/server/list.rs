@@ -20,7 +20,7 @@ pub(crate) struct ListArgs {
     pub(crate) max_keys: usize,
     /// The name after which the page begins, exclusive; empty: from the beginning.
     pub(crate) after: String,
-    /// `after` came from an earlier page: a common prefix in it was already given as a whole.
+    /// Whether `after` came from an earlier page: then a common prefix in it was already listed as a whole.
     pub(crate) resumed: bool,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct ListArgs {
 pub(crate) struct Page<'a> {
     pub(crate) contents: Vec<(&'a str, &'a Object)>,
     pub(crate) prefixes: Vec<String>,
-    /// The last name given, when there is more.
+    /// The last listed name, if more follow.
     pub(crate) next: Option<String>,
 }
 
@@ -107,7 +107,7 @@ pub(crate) enum Version {
     V2,
 }
 
-/// The page as S3 writes it.
+/// The page in S3's XML.
 pub(crate) fn xml(
     bucket: &str,
     args: &ListArgs,
@@ -167,7 +167,7 @@ pub(crate) fn xml(
     out
 }
 
-/// Text as XML shows it.
+/// Text escaped for XML.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -193,7 +193,7 @@ mod tests {
         keys.iter().map(|key| ((*key).to_owned(), Object::new(key, 1, 0))).collect()
     }
 
-    /// All pages, two names each: keys as they are, prefixes with `>` before.
+    /// All pages, with two names each: plain keys, and prefixes with `>` before them.
     fn walk(objects: &BTreeMap<String, Object>, prefix: &str, delimiter: Option<&str>) -> Vec<String> {
         let mut args = ListArgs {
             prefix: prefix.to_owned(),

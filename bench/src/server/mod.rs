@@ -54,11 +54,10 @@ struct Shared {
 }
 
 impl Server {
-    /// Listens on loopback; port 0 takes a free one. With `ca_file` also on a port for TLS, whose certificate the authority
-    /// signed that is written there; both ports show the same buckets and the same counters.
+    /// Listens on loopback; port 0 takes a free port. With `ca_file` also on a port for TLS; the call writes the authority of its
+    /// certificate to that file. Both ports show the same buckets and the same counters.
     ///
-    /// # Errors
-    /// The port is taken, there is no memory for the pattern, or the file can't be written.
+    /// # Errors The port is taken, there is no memory for the pattern, or the file can't be written.
     pub(crate) fn bind(port: u16, ca_file: Option<&Path>) -> anyhow::Result<Self> {
         let listen = |port| {
             TcpListener::bind((Ipv4Addr::LOCALHOST, port))
@@ -182,7 +181,7 @@ fn closes(head: &Head) -> bool {
     head.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
 }
 
-/// Receives a body: kept if an operation reads it, else dropped at the connection's pace.
+/// Receives a body. Keeps the body if an operation reads it, otherwise drops it at the connection's pace.
 fn take_body(
     shared: &Shared,
     connection: &mut Connection,

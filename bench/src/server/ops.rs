@@ -29,7 +29,7 @@ pub(crate) fn kind(head: &Head) -> Kind {
     }
 }
 
-/// The answer to a request whose body is `kept`, or was dropped and had `payload` bytes.
+/// The answer to a request with the body `kept`, or with a dropped body of `payload` bytes.
 pub(crate) fn answer(store: &Store, kind: Kind, head: &Head, kept: &str, payload: u64) -> Answer {
     let (bucket, key) = bucket_and_key(&head.path);
     match kind {
@@ -115,7 +115,7 @@ fn matches_etag(wanted: &str, etag: &str) -> bool {
     wanted.split(',').any(|one| one.trim() == "*" || one.trim().trim_matches('"') == etag)
 }
 
-/// First and last byte that a Range header asks for; none if the object has none of them.
+/// First and last byte of a Range header; `None` if the object has none of these bytes.
 fn range(text: &str, size: u64) -> Option<(u64, u64)> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let end = size.checked_sub(1)?;
@@ -161,7 +161,7 @@ fn headers_to_keep(head: &Head) -> Headers {
     head.headers.iter().filter(|(name, _)| keep(name)).cloned().collect()
 }
 
-/// Checksums that came with a body: a client compares them with the answer's.
+/// Checksums that came with a body. Clients compare them with the answer's.
 fn checksums(head: &Head) -> impl Iterator<Item = (String, String)> {
     let of_body = |name: &str| name.starts_with("x-amz-checksum-") && name != "x-amz-checksum-algorithm";
     head.headers.iter().filter(move |(name, _)| of_body(name)).cloned()

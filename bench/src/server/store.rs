@@ -9,7 +9,7 @@ use crate::pattern::{base_of, hash, stir};
 
 /// The time of every object in headers: always the same, so that two runs list the same bytes.
 pub(crate) const LAST_MODIFIED_HTTP: &str = "Thu, 01 Jan 2026 00:00:00 GMT";
-/// The time of every object as listings write it.
+/// The time of every object, in the form of listings.
 pub(crate) const LAST_MODIFIED_ISO: &str = "2026-01-01T00:00:00.000Z";
 /// Most objects one call may make up.
 const FILL_MAX: u64 = 10_000_000;
@@ -22,7 +22,7 @@ pub(crate) struct Object {
     pub(crate) base: u64,
     /// A number that every write changes, and with it the ETag.
     generation: u64,
-    /// Headers given with the object and handed back: content type and `x-amz-meta-*`.
+    /// Headers that came with the object and are returned with it: content type and `x-amz-meta-*`.
     pub(crate) headers: Headers,
 }
 
@@ -34,13 +34,13 @@ impl Object {
         Self { size, base: base_of(key), generation, headers: Vec::new() }
     }
 
-    /// The ETag without its quotes. It ends in `-1` like that of a multipart object, so that no client takes it for an MD5.
+    /// The ETag without its quotes. The ending `-1`, as of a multipart object, keeps clients from taking the ETag for an MD5.
     pub(crate) fn etag(&self) -> String {
         format!("{:016x}{:016x}-1", stir(self.base ^ self.size), stir(self.generation))
     }
 }
 
-/// How the names of a filled bucket look.
+/// The shape of the names in a filled bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// `00000042`
@@ -111,12 +111,12 @@ struct Upload {
     parts: BTreeMap<u32, u64>,
 }
 
-/// All buckets and the uploads under way.
+/// All buckets, and the uploads in progress.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     buckets: RwLock<HashMap<String, BTreeMap<String, Object>>>,
     uploads: Mutex<Uploads>,
-    /// Objects that were removed since the last reset, by bucket and key: how often, and the bytes they had.
+    /// Objects that were removed since the last reset, by bucket and key: number of removals, and bytes.
     removed: Mutex<BTreeMap<(String, String), (u64, u64)>>,
 }
 
@@ -131,7 +131,7 @@ fn poisoned<T>(result: std::sync::LockResult<T>) -> T {
 }
 
 impl Store {
-    /// Runs `look` over the objects of a bucket; none if there is no such bucket.
+    /// Runs `look` over the objects of a bucket; `None` if there is no such bucket.
     pub(crate) fn with<T>(
         &self,
         bucket: &str,
@@ -140,7 +140,7 @@ impl Store {
         poisoned(self.buckets.read()).get(bucket).map(look)
     }
 
-    /// Runs `change` over the objects of a bucket; none if there is no such bucket.
+    /// Runs `change` over the objects of a bucket; `None` if there is no such bucket.
     pub(crate) fn with_mut<T>(
         &self,
         bucket: &str,
@@ -192,7 +192,7 @@ impl Store {
         })
     }
 
-    /// Removes an object, if it is there, and remembers how big it was.
+    /// Removes an object, if it exists, and remembers its size.
     pub(crate) fn remove(&self, bucket: &str, key: &str) {
         if let Some(object) = self.with_mut(bucket, |objects| objects.remove(key)).flatten() {
             let mut removed = poisoned(self.removed.lock());
@@ -202,12 +202,12 @@ impl Store {
         }
     }
 
-    /// Forgets what was removed.
+    /// Forgets removed objects.
     pub(crate) fn forget_removed(&self) {
         poisoned(self.removed.lock()).clear();
     }
 
-    /// How many objects stand below a prefix, and their bytes.
+    /// Number and bytes of the objects below a prefix.
     pub(crate) fn count(&self, bucket: &str, prefix: &str) -> Option<(u64, u64)> {
         self.with(bucket, |objects| {
             let below = objects.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
@@ -241,10 +241,9 @@ impl Store {
         upload.map(|upload| upload.parts.insert(number, size)).is_some()
     }
 
-    /// Ends an upload with the parts that `numbers` names; the new ETag.
+    /// Ends an upload with the parts that `numbers` names. Returns the new ETag.
     ///
-    /// # Errors
-    /// No such upload, or a part that was never uploaded.
+    /// # Errors The upload does not exist, or a part was never uploaded.
     pub(crate) fn complete(&self, id: &str, numbers: &[u32]) -> anyhow::Result<String> {
         let mut uploads = poisoned(self.uploads.lock());
         let upload = uploads.open.get(id).context("NoSuchUpload")?;
@@ -261,7 +260,7 @@ impl Store {
         poisoned(self.uploads.lock()).open.remove(id).is_some()
     }
 
-    /// How many uploads were begun and neither completed nor aborted.
+    /// Number of uploads that were begun and neither completed nor aborted.
     pub(crate) fn open_uploads(&self) -> usize {
         poisoned(self.uploads.lock()).open.len()
     }

@@ -52,7 +52,7 @@ impl Client {
 }
 
 impl Client<StreamOwned<ClientConnection, TcpStream>> {
-    /// Starts a server and a client of it over TLS.
+    /// Starts a server, and a client of the server over TLS.
     fn start_tls() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let ca_file = folder.path().join("ca.pem");

@@ -13,9 +13,9 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// The subject of the certificate: clients are given this address, not a name.
+/// The subject of the certificate: clients use this address, not a name.
 pub(crate) const HOST: &str = "127.0.0.1";
-/// Bytes asked of a socket at once: several records of 16 KiB, as few system calls as a careful client makes.
+/// Most bytes of one receive: several records of 16 KiB, with as few system calls as a careful client makes.
 const SOCKET_BUFFER: usize = 256 << 10;
 
 /// Makes an authority and a certificate for [`HOST`]; the authority's certificate goes into `ca_file` as PEM.
@@ -41,7 +41,7 @@ pub(crate) fn server(ca_file: &Path) -> anyhow::Result<Arc<ServerConfig>> {
     Ok(Arc::new(config))
 }
 
-/// A name of its own for each certificate: where subject and issuer are the same, OpenSSL takes it for self-signed.
+/// A distinguished name that is unique for each certificate: OpenSSL takes a certificate with equal subject and issuer for self-signed.
 fn named(name: &str, hosts: Vec<String>) -> anyhow::Result<CertificateParams> {
     let mut params = CertificateParams::new(hosts)?;
     params.distinguished_name.push(DnType::CommonName, name);
@@ -65,7 +65,7 @@ pub(crate) fn client(ca_file: &Path) -> anyhow::Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-/// A socket that is read in large pieces and written as it comes: rustls asks for 4 KiB at a time.
+/// A socket that is read in large pieces and written directly: rustls reads only 4 KiB at a time.
 #[derive(Debug)]
 pub(crate) struct Buffered(BufReader<TcpStream>);
 

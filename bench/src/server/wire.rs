@@ -64,7 +64,7 @@ impl Wire {
         }
     }
 
-    /// Sends bytes; `more` holds them back until what follows fills the packet.
+    /// Sends bytes; `more` holds them back until later bytes fill the packet.
     pub(crate) fn send(&mut self, mut bytes: &[u8], more: bool) -> io::Result<()> {
         let socket = match self {
             Self::Plain(socket) => socket,

@@ -1,5 +1,5 @@
-//! A writer beside a reader on a far store: what the reader keeps of the rate that it has alone. The store is the bench's own server,
-//! which costs almost nothing; its pauses and its rate make the distance.
+//! A writer beside a reader on a far store: the share that the reader keeps of its rate without a writer. The store is the bench's own
+//! server, which costs almost nothing; its pauses and its rate make the distance.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -21,7 +21,7 @@ use crate::stats::{Spread, short};
 const LATENCY: Duration = Duration::from_millis(20);
 /// The rate of each connection, in bytes a second.
 const RATE: u64 = 90_000_000;
-/// Memory for data, in MiB; AWS's engine takes the least that it knows, 512.
+/// Memory for data, in MiB; AWS's engine takes its own minimum, 512.
 const MEMORY_MIB: u32 = 128;
 /// The size of the object that is read: larger than the reader can get in the time.
 const OBJECT: u64 = 64 << 30;
@@ -68,7 +68,7 @@ pub(super) fn run(peers: &[Peer], rounds: usize, done: &mut impl FnMut(Line)) ->
     Ok(())
 }
 
-/// The reader's share and the rates that it comes from: medians, with the least and the most of the share.
+/// The reader's share, and the rates from which it is computed: medians, with the least and the most of the share.
 fn told(rates: &[Rates]) -> String {
     let of = |figure: fn(&Rates) -> f64| Spread::of(&rates.iter().map(figure).collect::<Vec<_>>());
     let median =
@@ -119,7 +119,7 @@ fn mounted(
     let mount = Mount::start(&peer.command(&plan)?, work.path(), "beside", None)?;
     control.pace(LATENCY, RATE)?;
     let watchdog = Watchdog::arm(mount.pid(), LIMIT);
-    // Each round has its own name: the bucket is the same.
+    // Each round needs a name of its own, because all rounds use one bucket.
     let name = format!("written{}", work.path().file_name().unwrap_or_default().display());
     let measured = rates(mount.dir(), writes.then_some(name.as_str()));
     let was_killed = watchdog.disarm();

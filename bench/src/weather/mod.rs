@@ -1,6 +1,6 @@
-//! Foul weather: what each file system does while the store is away, breaks its answers off, or is far behind a slow link. Enters: peers
-//! and an order. Leaves: a table of errors, bytes, times and leftovers. The operations are those of the engine's own tests
-//! (`testkit::scenario`), and so is the store (`s3server`), which keeps every byte: this one compares what was stored.
+//! Foul weather: the outcome for each file system while the store is away, breaks its answers off, or is far behind a slow link. Enters:
+//! peers and an order. Leaves: a table of errors, bytes, times and leftovers. The operations are those of the engine's own tests
+//! (`testkit::scenario`), and so is the store (`s3server`), which keeps every byte, so the bench can compare stored files.
 
 mod beside;
 mod site;
@@ -28,7 +28,7 @@ const LINK_OF_WRITERS: u64 = 10_000_000;
 const LARGE: u64 = 300 * MIB;
 const SMALL: u64 = 16 * MIB;
 
-/// The time that a file system may take besides the outage itself; then it is killed. The slow link needs 195 s at least.
+/// The time that a file system may take besides the outage itself; then the bench kills it. The slow link needs at least 195 s.
 const LIMIT: Duration = Duration::from_secs(400);
 
 /// The order of a run.
@@ -36,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(400);
 pub(crate) struct Order {
     /// The names to run, out of [`NAMES`].
     pub(crate) names: Vec<&'static str>,
-    /// How long outages last.
+    /// Durations of outages.
     pub(crate) outages: Vec<Duration>,
     /// The rounds of `beside`.
     pub(crate) rounds: usize,
@@ -66,7 +66,7 @@ pub(crate) fn run(order: &Order, peers: &[Peer], say: &dyn Fn(&str)) -> anyhow::
     Ok(lines)
 }
 
-/// One kind of weather on one mount: the outcome, and what else is to be known of it.
+/// One kind of weather on one mount: the outcome, and further facts for the table.
 type Strike = Box<dyn Fn(&Site) -> (Outcome, String) + Send + Sync>;
 
 /// The rows of one weather, each with its title.

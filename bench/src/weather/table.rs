@@ -66,7 +66,7 @@ impl Line {
     }
 }
 
-/// How many of each error, without the file's names.
+/// Number of errors of each kind, without the files' names.
 fn kinds(errors: &[String]) -> String {
     let mut counts = BTreeMap::<&str, usize>::new();
     for error in errors {

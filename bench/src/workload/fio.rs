@@ -13,17 +13,16 @@ use super::{Job, Sample, Work, fio_check};
 /// The advice for a machine without fio.
 const INSTALL: &str = "fio is not to be found; install it with: apt-get install -y fio";
 
-/// Says which fio there is.
+/// The version of fio.
 ///
-/// # Errors
-/// None, or one that does not run.
+/// # Errors There is no fio, or it does not run.
 pub(crate) fn version() -> anyhow::Result<String> {
     let output = Command::new("fio").arg("--version").output().context(INSTALL)?;
     ensure!(output.status.success(), "fio --version fails: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Runs the workload's job on the mount, and checks what it read and wrote.
+/// Runs the workload's job on the mount, and checks the bytes that it read and wrote.
 pub(super) fn run(job: &Job<'_>) -> anyhow::Result<Sample> {
     let text = job.workload.fio.context("this workload has no job for fio")?;
     let folder = tempfile::tempdir()?;
@@ -56,14 +55,14 @@ pub(super) fn run(job: &Job<'_>) -> anyhow::Result<Sample> {
     Ok(sample)
 }
 
-/// The bytes that fio moved, and those of them that it wrote.
+/// The bytes that fio moved, and the written ones among them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Done {
     work: Work,
     written: u64,
 }
 
-/// The words of fio before it failed, in its report or beside it.
+/// fio's words before it failed, from its report or from standard error.
 fn words(report: &Path, stderr: &[u8]) -> String {
     let report = std::fs::read_to_string(report).unwrap_or_default();
     let before = report.split_once('{').map_or(report.as_str(), |(before, _)| before);
@@ -75,7 +74,7 @@ struct Report {
     jobs: Vec<Group>,
 }
 
-/// The jobs of one group together, as `group_reporting` adds them up.
+/// The jobs of one group together, in the sums of `group_reporting`.
 #[derive(Debug, Deserialize)]
 struct Group {
     jobname: String,

@@ -15,7 +15,7 @@ const PAGES: u64 = 32;
 /// Files up to this size in bytes are compared whole.
 const WHOLE_MAX: u64 = 8 << 20;
 
-/// One section of a job file: processes that all do the same.
+/// One section of a job file: processes with the same work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Section {
     name: String,
@@ -23,7 +23,7 @@ pub(super) struct Section {
     direct: bool,
     /// The number of fio's processes, each with a separate file.
     processes: u64,
-    /// How often each writes its file.
+    /// Number of times that each process writes its file.
     loops: u64,
 }
 
@@ -34,10 +34,9 @@ impl Section {
     }
 }
 
-/// The sections of a job file; what `[global]` says holds for all.
+/// The sections of a job file; settings of `[global]` apply to all.
 ///
-/// # Errors
-/// One that says neither to read nor to write, or a number that is none.
+/// # Errors A section without a read or write, or an invalid number.
 pub(super) fn sections(text: &str) -> anyhow::Result<Vec<Section>> {
     let mut parts = text.split("\n[").skip(1).filter_map(|part| part.split_once("]\n"));
     let (_, global) = parts.next().filter(|(name, _)| *name == "global").context("no [global] at its top")?;
@@ -62,7 +61,7 @@ pub(super) fn sections(text: &str) -> anyhow::Result<Vec<Section>> {
     parts.map(section).collect()
 }
 
-/// Objects and bytes that the store was given by a job's writers: what is there, and what was there until fio removed it.
+/// Objects and bytes that the store got from a job's writers: the present ones, and those that fio removed.
 pub(super) fn stored(job: &Job<'_>, sections: &[Section]) -> anyhow::Result<(u64, u64)> {
     let mut sum = (0, 0);
     for section in sections.iter().filter(|section| section.writes) {
@@ -92,12 +91,11 @@ pub(super) fn written(
     Ok(Some(at_end == wanted))
 }
 
-/// Reads a sample of what a job's readers had before them, through the same mount, and compares it with what the bucket
-/// holds: small files whole, of big ones pages by chance. Half of those lie in the part that a reader in order got to, `bytes` in
-/// all, where the kernel may still have the very pages that fio was given; the others lie anywhere.
+/// Reads a sample of the files of a job's readers, through the same mount, and compares it with the bucket's content: small files whole,
+/// and random pages of big ones. Half of those lie in the part that a reader in order got to, `bytes` in all, where the kernel may still
+/// have the same pages that fio got; the other pages lie anywhere.
 ///
-/// # Errors
-/// A byte that was never in the file, a file that is longer or shorter than its object.
+/// # Errors A byte that was never in the file, a file that is longer or shorter than its object.
 pub(super) fn read_back(job: &Job<'_>, sections: &[Section], bytes: u64) -> anyhow::Result<()> {
     let (_, _, _, size) = job.workload.bucket.objects(job.scale);
     let seed = hash(job.workload.name.as_bytes()) ^ job.serial;
@@ -193,7 +191,7 @@ mod tests {
         }
     }
 
-    /// Files of this size as the bucket would hold them.
+    /// Files of this size, with the bucket's content.
     fn folder(files: u64, size: u64) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let mut data = vec![0; size as usize];

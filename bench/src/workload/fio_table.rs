@@ -2,7 +2,7 @@
 
 use super::{Bucket, Unit, Workload, fio, table};
 
-/// A job on big files, over a link as a store in the same region has it.
+/// A job on big files, over a link like that to a store in the same region.
 const JOB: Workload = Workload {
     bucket: Bucket::Huge,
     latency_ms: 20,

@@ -53,8 +53,7 @@ pub(super) fn random(job: &Job<'_>) -> anyhow::Result<Sample> {
 
 /// The process that reads: pages of `path`, each once, far from one another, by 16 threads, every byte checked.
 ///
-/// # Errors
-/// The file can't be mapped, or holds what was never in it.
+/// # Errors The file can't be mapped, or has a wrong byte.
 pub(crate) fn reads(path: &Path, random_for: Duration) -> anyhow::Result<Pass> {
     let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
     let size = file.metadata()?.len();
@@ -103,7 +102,7 @@ impl Mapping {
         Ok(Self { address, size })
     }
 
-    /// Copies what is there at `offset`; the first touch of a page reads it from the file.
+    /// Copies the bytes at `offset`; the first touch of a page reads it from the file.
     fn copy(&self, offset: u64, to: &mut [u8]) {
         let offset = offset as usize;
         assert!(offset + to.len() <= self.size, "{offset} is not in the mapping");

@@ -1,4 +1,4 @@
-//! Readers and writers at once: what threads of an engine wait for one another shows here if anywhere.
+//! Readers and writers at once: waits of an engine's threads for one another would show here.
 
 use super::read::{in_threads, piece};
 use super::write::{WRITE, pattern, stream};

@@ -27,7 +27,7 @@ use crate::waits::{Waits, Watch};
 pub(crate) use fio_table::FIO;
 pub(crate) use table::WORKLOADS;
 
-/// How long a peer that stores after close may take before it counts as failed.
+/// Longest time that a peer may take to store after close, before it counts as failed.
 const STORED_LIMIT: Duration = Duration::from_secs(20);
 
 /// The unit of a workload's figures.
@@ -174,7 +174,7 @@ impl Bucket {
 pub(crate) struct Scale {
     /// Part of the buckets' names.
     pub(crate) name: String,
-    /// Size of a big object, and of what is written, in bytes; a power of two.
+    /// Size of a big object, and of the written bytes; a power of two.
     pub(crate) big_bytes: u64,
     pub(crate) files: u64,
     pub(crate) names: u64,
@@ -220,7 +220,7 @@ pub(crate) struct Job<'a> {
     pub(crate) bucket: &'a str,
     /// The folder of the disk cache, if the workload has one.
     pub(crate) cache: &'a Path,
-    /// The file through which the counts of waits pass, if they are wanted.
+    /// The file for the counts of waits, if they are requested.
     pub(crate) waits: Option<&'a Path>,
     /// A number that differs in every run, for names that must be new.
     pub(crate) serial: u64,
@@ -233,11 +233,11 @@ pub(crate) struct Work {
     pub(crate) bytes: u64,
     /// Files, reads or names.
     pub(crate) items: u64,
-    /// Names that listings showed, folders among them, where that was all the work.
+    /// Number of names that listings showed, folders included, if listings were all the work.
     pub(crate) names: u64,
     /// Seconds until a listing showed its first name.
     pub(crate) first_s: Option<f64>,
-    /// Seconds that the work took by the clock of the process that did it, if that was another process than this one.
+    /// Seconds of the work by the clock of another process, if that process did it.
     pub(crate) seconds: Option<f64>,
     /// CPU seconds of the other process that did the work; 0 if this process did it.
     pub(crate) child_cpu_s: f64,
@@ -252,7 +252,7 @@ pub(crate) struct Sample {
     pub(crate) daemon_cpu_s: f64,
     pub(crate) client_cpu_s: f64,
     pub(crate) server_cpu_s: f64,
-    /// CPU seconds of the kernel's own threads, for all programs; none where they are not visible.
+    /// CPU seconds of the kernel's own threads, for all programs; `None` where they are invisible.
     #[serde(default)]
     pub(crate) kernel_cpu_s: Option<f64>,
     pub(crate) peak_rss_bytes: u64,
@@ -323,7 +323,7 @@ impl Job<'_> {
         })
     }
 
-    /// Measures a stretch of writing, and asks the store right after the last close what it has below `prefix`.
+    /// Measures a stretch of writing, and reads the store's content below `prefix` right after the last close.
     pub(crate) fn measure_writing(
         &self,
         prefix: &str,
@@ -342,10 +342,9 @@ impl Job<'_> {
     }
 }
 
-/// Looks until the store has as many objects and bytes as are `wanted`; it had `stored` at the last close.
+/// Waits until the store has the `wanted` objects and bytes; it had `stored` at the last close.
 ///
-/// # Errors
-/// It has not when the time is up.
+/// # Errors The store lacks some when the time is up.
 fn wait_stored(
     wanted: (u64, u64),
     mut stored: (u64, u64),

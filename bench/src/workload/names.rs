@@ -9,22 +9,22 @@ use anyhow::{Context as _, ensure};
 use super::{Job, Sample, Work};
 use crate::pattern::hash;
 
-/// How long a daemon may take to be at rest after a listing, and to forget its names.
+/// Longest wait for a daemon to rest after a listing, and to forget its names.
 const REST: Duration = Duration::from_secs(60);
 /// The least number of names whose memory can be told from other memory.
 const WORTH: u64 = 10_000;
 
-/// All names below `dir`, without a look at any file.
+/// Lists all names below `dir`, without a look at any file.
 pub(super) fn list(job: &Job<'_>) -> anyhow::Result<Sample> {
     listed(job, false)
 }
 
-/// All names below `dir`, with a look at each file.
+/// Lists all names below `dir`, with a look at each file.
 pub(super) fn list_stat(job: &Job<'_>) -> anyhow::Result<Sample> {
     listed(job, true)
 }
 
-/// Lists names, then measures the memory that they take: at rest, and once the kernel forgot them.
+/// Lists names, then measures their memory: at rest, and after the kernel forgot them.
 pub(super) fn list_and_forget(job: &Job<'_>) -> anyhow::Result<Sample> {
     let mut sample = listed(job, false)?;
     if job.scale.names < WORTH {
@@ -63,7 +63,7 @@ struct Seen {
     begun: Option<Instant>,
     /// Whether each file is looked at.
     looks: bool,
-    /// Files and folders, and when the first of them came.
+    /// Number of files and folders, and the time of the first one.
     names: u64,
     first_s: Option<f64>,
     files: u64,
@@ -122,7 +122,7 @@ fn count_files(dir: &Path, names: &mut u64) -> anyhow::Result<u64> {
     Ok(files)
 }
 
-/// The bytes of all files as `du` counts them.
+/// Sums the bytes of all files, as `du` does.
 pub(super) fn du(job: &Job<'_>) -> anyhow::Result<Sample> {
     tool(job, "du", &["-s", "--apparent-size", "--block-size=1"], &[], |text, count| {
         // A directory has no bytes of its own here.
@@ -130,7 +130,7 @@ pub(super) fn du(job: &Job<'_>) -> anyhow::Result<Sample> {
     })
 }
 
-/// The files of a byte at most, as `find` finds them.
+/// Finds the files of at most a byte, as `find` does.
 pub(super) fn find_size(job: &Job<'_>) -> anyhow::Result<Sample> {
     tool(job, "find", &[], &["-type", "f", "-size", "-2c"], |text, count| {
         text.lines().count() as u64 == count
@@ -143,7 +143,7 @@ pub(super) fn ls_l(job: &Job<'_>) -> anyhow::Result<Sample> {
     tool(job, "ls", &["-l"], &[], |text, count| text.lines().count() as u64 == count + 1)
 }
 
-/// Runs a program on the folder, with arguments before and behind it; `is_right` compares its output with the number of files.
+/// Runs a program on the folder, with arguments before and after the folder; `is_right` compares its output with the number of files.
 fn tool(
     job: &Job<'_>,
     program: &str,

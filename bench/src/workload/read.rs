@@ -37,7 +37,7 @@ pub(super) fn sequential(job: &Job<'_>) -> anyhow::Result<Sample> {
     job.measure(|| stream(job, 0, OFlags::empty()))
 }
 
-/// One file after those from which a mount may have learned how its files are read.
+/// Reads one file after others from which a mount may have learned how its files are read.
 pub(super) fn fifth(job: &Job<'_>) -> anyhow::Result<Sample> {
     (1..=4).try_for_each(|number| stream(job, number, OFlags::empty()).map(drop))?;
     job.measure(|| stream(job, 0, OFlags::empty()))
@@ -184,7 +184,7 @@ fn small_one(job: &Job<'_>, number: u64, data: &mut Vec<u8>) -> anyhow::Result<u
     Ok(data.len() as u64)
 }
 
-/// One big file from end to end.
+/// Reads one big file from end to end.
 fn stream(job: &Job<'_>, number: u64, flags: OFlags) -> anyhow::Result<Work> {
     let (name, size) = (numbered(number), job.scale.big_bytes);
     let file = open(&job.path(&name), flags)?;
@@ -199,13 +199,13 @@ fn stream(job: &Job<'_>, number: u64, flags: OFlags) -> anyhow::Result<Work> {
     Ok(Work { bytes: size, items: 1, ..Work::default() })
 }
 
-/// The part of `memory` that O_DIRECT takes: it begins at a page, and is a page shorter.
+/// The part of `memory` that O_DIRECT accepts: it begins at a page, and is a page shorter.
 pub(super) fn aligned(memory: &mut [u8]) -> &mut [u8] {
     let (skip, len) = (memory.as_ptr().align_offset(PAGE), memory.len() - PAGE);
     &mut memory[skip..skip + len]
 }
 
-/// One piece of a big file, by 1 MiB reads.
+/// Reads one piece of a big file, by reads of 1 MiB.
 pub(super) fn piece(job: &Job<'_>, number: u64, from: u64, size: u64) -> anyhow::Result<Work> {
     let name = numbered(number);
     let file = open(&job.path(&name), OFlags::empty())?;
@@ -218,7 +218,7 @@ pub(super) fn piece(job: &Job<'_>, number: u64, from: u64, size: u64) -> anyhow:
     Ok(Work { bytes: size, items: 1, ..Work::default() })
 }
 
-/// Checks what was read: all of it when the scale says so, else the first and the last page.
+/// Checks the bytes of a read: all of them if the scale says so, otherwise the first and the last page.
 fn look(job: &Job<'_>, key: &str, offset: u64, data: &[u8]) -> anyhow::Result<()> {
     let base = base_of(key);
     let result = if job.scale.check_all || data.len() <= 2 * PAGE {
@@ -256,7 +256,7 @@ fn random_in(job: &Job<'_>, size: u64, threads: u64) -> anyhow::Result<Sample> {
     })
 }
 
-/// Reads the file once, so that the disk cache has it, and makes the kernel forget it.
+/// Reads the file once, so that the disk cache has it, and makes the kernel forget the file.
 fn fill_cache(job: &Job<'_>) -> anyhow::Result<()> {
     stream(job, 0, OFlags::empty())?;
     std::thread::sleep(CACHE_SETTLES);
@@ -269,7 +269,7 @@ fn fill_cache(job: &Job<'_>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes the files of the disk cache down, and makes the kernel forget them: what is read next comes from the disk.
+/// Writes the files of the disk cache to disk, and makes the kernel forget them: the next reads come from the disk.
 fn forget_cache_files(job: &Job<'_>) -> anyhow::Result<()> {
     syncfs(File::open(job.cache)?)?;
     for path in cache_files(job)? {

@@ -10,18 +10,18 @@ use super::{Job, Sample, Work};
 /// Bytes that are appended.
 const APPENDED: usize = 4096;
 
-/// One long file.
+/// Renames one long file.
 pub(super) fn file(job: &Job<'_>) -> anyhow::Result<Sample> {
     renamed(job, "00000000", job.scale.big_bytes, 1)
 }
 
-/// A directory with all that is below it.
+/// Renames a directory with its files.
 pub(super) fn directory(job: &Job<'_>) -> anyhow::Result<Sample> {
     let (_, _, files, size) = job.workload.bucket.objects(job.scale);
     renamed(job, "dir", files * size, files)
 }
 
-/// Renames `name`, below which are `files` of `bytes` together; and back again, when the clock has stopped.
+/// Renames `name`, which has `files` of together `bytes` below it; and renames it back after the clock has stopped.
 fn renamed(job: &Job<'_>, name: &str, bytes: u64, files: u64) -> anyhow::Result<Sample> {
     let new = format!("renamed-{:04}", job.serial);
     let (from, to) = (job.path(name), job.path(&new));

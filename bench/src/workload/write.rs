@@ -26,7 +26,8 @@ fn one_by(job: &Job<'_>, write: usize) -> anyhow::Result<Sample> {
     job.measure_writing(&key, || stream(job, &key, &pattern, job.scale.big_bytes, write))
 }
 
-/// All bytes that files hold, from each place on for a write. Made before the clock runs: making the bytes costs more than writing them.
+/// All content of files, from each offset on for a write. Made before the clock runs, because making the bytes costs more than writing
+/// them.
 pub(super) fn pattern() -> Vec<u8> {
     let mut pattern = vec![0; PERIOD as usize + WRITE];
     fill(0, 0, &mut pattern);

@@ -44,7 +44,7 @@ pub async fn name(socket: &Path, within: Duration) -> anyhow::Result<String> {
 /// The pause between two looks for a driver that is not there yet.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Waits for the driver, for as long as it takes; its name.
+/// Waits for the driver without a limit. Returns its name.
 pub async fn wait_for(socket: &Path, within: Duration) -> String {
     loop {
         match name(socket, within).await {
@@ -55,10 +55,9 @@ pub async fn wait_for(socket: &Path, within: Duration) -> String {
     }
 }
 
-/// Whether the driver is ready; one that does not say so is.
+/// Whether the driver is ready; a driver that does not say so counts as ready.
 ///
-/// # Errors
-/// It did not answer within this time, or with an error.
+/// # Errors The driver did not answer within this time, or with an error.
 pub async fn ready(socket: &Path, within: Duration) -> anyhow::Result<bool> {
     let probing = "probing the driver";
     let mut identity = IdentityClient::new(connect(socket, within).await?);
@@ -71,7 +70,7 @@ pub async fn ready(socket: &Path, within: Duration) -> anyhow::Result<bool> {
 
 #[cfg(test)]
 pub(crate) mod testing {
-    //! A driver that answers what a test says.
+    //! A driver whose answers a test sets.
 
     use std::path::Path;
 

@@ -8,17 +8,15 @@ use std::time::Duration;
 
 /// A socket's path, with or without `unix://` before it.
 ///
-/// # Errors
-/// The path is not one from the root.
+/// # Errors The path is not absolute.
 pub fn socket(text: &str) -> Result<PathBuf, String> {
     let path = text.strip_prefix("unix://").unwrap_or(text);
     if path.starts_with('/') { Ok(path.into()) } else { Err(format!("{text:?} is not a path of a socket")) }
 }
 
-/// An address; without a host it is every address of the machine.
+/// An address. Without a host the result means every address of the machine.
 ///
-/// # Errors
-/// It is not HOST:PORT with numbers.
+/// # Errors The text is not HOST:PORT with numbers.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
     full.parse().map_err(|_| format!("{text:?} is neither :PORT nor ADDRESS:PORT"))
@@ -41,10 +39,9 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(number.saturating_mul(unit_ms)))
 }
 
-/// The address on which health is answered: `--http-endpoint`, or the older `--health-port`, not both.
+/// The address for answers about health: `--http-endpoint`, or the older `--health-port`, not both.
 ///
-/// # Errors
-/// Both are given.
+/// # Errors Both are given.
 pub fn health_address(endpoint: Option<SocketAddr>, port: Option<u16>) -> anyhow::Result<Option<SocketAddr>> {
     match (endpoint, port) {
         (Some(_), Some(_)) => anyhow::bail!("only one of --health-port and --http-endpoint can be set"),

@@ -19,7 +19,7 @@ fn modified(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).ok()?.modified().ok()
 }
 
-/// Names of files and folders that hold tests only; Cargo builds no command from them.
+/// Names of files and folders with tests only; Cargo builds no command from them.
 const OF_TESTS: [&str; 3] = ["tests", "tests.rs", "testing"];
 
 /// The file that was changed last, in these folders and those below.

@@ -1,11 +1,11 @@
-//! A port on which nobody listens, and nobody else can, for as long as a test needs it.
+//! A port without a listener, which no other process can take as long as a test needs it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 
 use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket};
 
-/// A socket that is bound and does not listen: connects are refused, and the kernel gives its port to nobody else.
+/// A bound socket that does not listen: connects are refused, and the kernel gives its port to no other process.
 #[derive(Debug)]
 pub struct DeadPort {
     _socket: OwnedFd,
@@ -24,7 +24,7 @@ impl DeadPort {
         Self { _socket: socket, address }
     }
 
-    /// The address on which nobody listens.
+    /// The address without a listener.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -1,7 +1,7 @@
 //! Tests that need a mount namespace of their own.
 //!
-//! The test binary starts itself again under `unshare`, with the one test that asked. What it mounts goes with it, and nobody else
-//! sees it.
+//! The test binary starts itself again under `unshare`, with the one test that needs it. Mounts of that process end with it, and no other
+//! process sees them.
 
 use std::process::Command;
 
@@ -24,7 +24,7 @@ pub fn isolated<F: Fn()>(body: F) -> Option<String> {
     root.then(|| again(&name_of::<F>()))
 }
 
-/// The test's name as the harness knows it: the path of the closure without the crate and without the closure.
+/// The test's name in the harness: the path of the closure without the crate and without the closure.
 pub(crate) fn name_of<F>() -> String {
     let path = std::any::type_name::<F>();
     let inner = path.split_once("::").map_or(path, |(_, rest)| rest);

@@ -1,4 +1,4 @@
-//! moto, a store in Python that keeps any key and knows the storage classes of S3. It checks neither signatures nor checksums.
+//! moto, a store in Python that keeps any key and knows the storage classes of S3. moto checks neither signatures nor checksums.
 //!
 //! `ci/moto` installs it; `MOUNT_S3_MOTO` is the path of its command.
 
@@ -22,10 +22,9 @@ pub struct Moto {
 }
 
 impl Moto {
-    /// The command that `MOUNT_S3_MOTO` names; `None` if the test is to be skipped for lack of it.
+    /// The command that `MOUNT_S3_MOTO` names; `None` if there is none, so that the test is skipped.
     ///
-    /// # Panics
-    /// The variable names no file; or it is not set, and `CI=true`.
+    /// # Panics The variable names no file; or it is not set, and `CI=true`.
     pub fn binary() -> Option<PathBuf> {
         let binary = PathBuf::from(std::env::var_os("MOUNT_S3_MOTO").unwrap_or_default());
         let there = !binary.as_os_str().is_empty();
@@ -38,8 +37,7 @@ impl Moto {
 
     /// Starts moto with an empty bucket; its output goes to `folder/log`.
     ///
-    /// # Panics
-    /// It does not listen within a minute, or does not make the bucket.
+    /// # Panics moto does not listen within a minute, or does not make the bucket.
     pub fn start(binary: &Path, folder: &Path, bucket: &str) -> Self {
         let mut command = Command::new(binary);
         // With port 0 the kernel picks a free port, and nobody else can have it.

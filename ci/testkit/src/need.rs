@@ -26,7 +26,8 @@ const CGROUPS_OF_VERSION_1: &str =
 pub const A_SLOW_DISK: &str =
     "root, a loop device, mkfs.ext4, and the blkio controller of control groups of version 1";
 
-/// A promise that versitygw breaks: there a part whose connection broke off may outlive the abort of its upload, which was answered with success.
+/// A promise that versitygw breaks: a part whose connection broke off may outlive the abort of its upload, which was answered with
+/// success.
 pub const WHOLE_ABORT: &str = "a store whose abort of an upload takes every part with it";
 
 /// Whether nothing may be skipped: `CI=true`.
@@ -34,10 +35,9 @@ pub fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true")
 }
 
-/// Whether the test may go on; `there` says whether the machine has `what`.
+/// Whether the test may go on; `there`: whether the machine has `what`.
 ///
-/// # Panics
-/// It is missing, `CI=true`, and it is not [`EXCUSED`].
+/// # Panics The machine lacks it, `CI=true`, and it is not [`EXCUSED`].
 #[track_caller]
 pub fn need(what: &str, there: bool) -> bool {
     let skips = judge(what, there, in_ci());
@@ -58,11 +58,10 @@ pub fn need_tool(name: &str) -> bool {
     need(name, command.status().is_ok())
 }
 
-/// Whether tests run that take gigabytes, tens of thousands of files, or most of a minute of waiting: `MOUNT_S3_LARGE=1`, as `ci/test` sets
-/// it, and `ci/test --quick` does not.
+/// Whether tests run that need gigabytes, tens of thousands of files, or most of a minute of waiting: `MOUNT_S3_LARGE=1`, as `ci/test`
+/// sets it, and `ci/test --quick` does not.
 ///
-/// # Panics
-/// They don't, and `CI=true`.
+/// # Panics They do not run, and `CI=true`.
 #[track_caller]
 pub fn need_large() -> bool {
     need("MOUNT_S3_LARGE=1", std::env::var_os("MOUNT_S3_LARGE").is_some_and(|value| value == "1"))
@@ -85,7 +84,7 @@ pub fn need_fuse_over_io_uring() -> bool {
     }
 }
 
-/// The line of a test that skips; `None` if it goes on.
+/// The line of a skipped test; `None` if the test goes on.
 #[track_caller]
 fn judge(what: &str, there: bool, in_ci: bool) -> Option<String> {
     if there {

@@ -24,10 +24,9 @@ impl RealStore {
     pub const KEYS: [&str; 2] =
         ["GK746573747465737474657374", "7365637265747365637265747365637265747365637265747365637265747365"];
 
-    /// The name of the store; `None` if the test is to be skipped because none is named.
+    /// The name of the store; `None` if no store is named, so that the test is skipped.
     ///
-    /// # Panics
-    /// None is named, and `CI=true`.
+    /// # Panics No store is named, and `CI=true`.
     pub fn named() -> Option<String> {
         let name = std::env::var("MOUNT_S3_STORE").unwrap_or_default();
         need("MOUNT_S3_STORE (ci/stores NAME sets it)", !name.is_empty()).then_some(name)
@@ -35,8 +34,7 @@ impl RealStore {
 
     /// Starts a store; its data and its output go below `folder`.
     ///
-    /// # Panics
-    /// It ends, or does not listen within a minute and a half.
+    /// # Panics The store ends, or does not listen within a minute and a half.
     pub fn start(name: &str, folder: &Path, keys: [&str; 2]) -> Self {
         let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../stores");
         // Not every store can be told to pick a port. Another program may take this one in between: then the store ends, and the test says so.
@@ -61,7 +59,7 @@ impl RealStore {
     }
 }
 
-/// Whether a store says that it does not serve yet.
+/// Whether a store answers that it does not serve yet.
 fn answers_503(address: SocketAddr) -> io::Result<bool> {
     let mut connection = TcpStream::connect(address)?;
     connection.set_read_timeout(Some(Duration::from_secs(10)))?;

@@ -1,6 +1,6 @@
-//! Tests that need systemd: a node of `ci/systemd-node`, where systemd is PID 1, and what a test mounts and starts goes with the node.
+//! Tests that need systemd: a node of `ci/systemd-node`, where systemd is PID 1. A test's mounts and processes end with the node.
 //!
-//! A test either has a [`Node`] and runs commands in it, or its binary starts itself again inside, with the one test that asked.
+//! A test either has a [`Node`] and runs commands in it, or its binary starts itself again inside, with the one test that needs it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -35,15 +35,14 @@ pub fn in_systemd_node<F: Fn()>(body: F) -> Option<String> {
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../systemd-node");
 
-/// A node; it ends when it is dropped.
+/// A node, which ends when dropped.
 #[derive(Debug)]
 pub struct Node(PathBuf);
 
 impl Node {
-    /// A node that shares `folder` with this machine; `None`, said aloud, where this machine can't have one.
+    /// A node that shares `folder` with this machine; `None`, with a line on standard error, if this machine can't have one.
     ///
-    /// # Panics
-    /// It does not start; the message holds what it said.
+    /// # Panics The node does not start; the message has its output.
     #[must_use]
     #[track_caller]
     pub fn start(folder: &Path) -> Option<Self> {
@@ -68,8 +67,7 @@ impl Node {
 
     /// Shuts systemd down in order and starts it again over the same root.
     ///
-    /// # Panics
-    /// It does not come back.
+    /// # Panics systemd does not come back.
     #[track_caller]
     pub fn reboot(&self) {
         self.told("reboot", [""; 0]);

@@ -1,4 +1,4 @@
-//! Waiting for what happens elsewhere: in another process, in a thread, behind a reply.
+//! Waits for events elsewhere: in another process, in a thread, behind a reply.
 
 use std::process::{Child, Output};
 use std::time::{Duration, Instant};
@@ -18,10 +18,9 @@ pub fn until(what: &str, so: impl FnMut() -> bool) {
     until_within(LIMIT, what, so);
 }
 
-/// Like [`until`], with a limit of its own.
+/// Waits as [`until`] does, with another limit.
 ///
-/// # Panics
-/// `so` did not return true within `limit`.
+/// # Panics `so` did not return true within `limit`.
 #[track_caller]
 pub fn until_within(limit: Duration, what: &str, mut so: impl FnMut() -> bool) {
     let end = Instant::now() + limit;
@@ -31,10 +30,9 @@ pub fn until_within(limit: Duration, what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Like [`until`], for a task: the others of its runtime go on meanwhile.
+/// Waits as [`until`] does, in a task: other tasks of its runtime go on meanwhile.
 ///
-/// # Panics
-/// It did not within [`LIMIT`].
+/// # Panics `so` did not return true within [`LIMIT`].
 pub async fn until_async(what: &str, mut so: impl FnMut() -> bool) {
     let end = Instant::now() + LIMIT;
     while !so() {
@@ -43,10 +41,9 @@ pub async fn until_async(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a child ends; its status, and what it wrote into pipes.
+/// Waits until a child ends. Returns its status, and its output in pipes.
 ///
-/// # Panics
-/// It goes on after `limit`. It is killed then, and the panic shows what it wrote.
+/// # Panics The child still runs after `limit`. The call kills it, and the panic shows its output.
 #[track_caller]
 pub fn until_it_ends(mut child: Child, limit: Duration) -> Output {
     let end = Instant::now() + limit;

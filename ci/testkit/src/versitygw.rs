@@ -22,10 +22,9 @@ pub struct Versitygw {
 }
 
 impl Versitygw {
-    /// The binary that `MOUNT_S3_VERSITYGW` names; `None` if the test is to be skipped for lack of it.
+    /// The binary that `MOUNT_S3_VERSITYGW` names; `None` if there is none, so that the test is skipped.
     ///
-    /// # Panics
-    /// The variable names no file; or it is not set, and `CI=true`.
+    /// # Panics The variable names no file; or it is not set, and `CI=true`.
     pub fn binary() -> Option<PathBuf> {
         let binary = PathBuf::from(std::env::var_os("MOUNT_S3_VERSITYGW").unwrap_or_default());
         let there = !binary.as_os_str().is_empty();
@@ -36,10 +35,10 @@ impl Versitygw {
         Some(binary)
     }
 
-    /// Starts it over `folder/data`, where each folder is a bucket. With `tls`, a certificate and its key as files, it speaks HTTPS.
+    /// Starts versitygw over `folder/data`, where each folder is a bucket. With `tls`, a certificate and its key as files, versitygw
+    /// speaks HTTPS.
     ///
-    /// # Panics
-    /// It does not listen within a minute.
+    /// # Panics versitygw does not listen within a minute.
     pub fn start(
         binary: &Path,
         folder: &Path,

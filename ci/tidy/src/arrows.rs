@@ -80,7 +80,7 @@ fn place(path: &str, name: &Name, law: &Law) -> Option<String> {
     (concerned && !allowed).then(|| format!("`{pattern}` may be named only in {}", places.join(", ")))
 }
 
-/// Whether `path` is `prefix` or something in it.
+/// Whether `path` is `prefix` or lies below it.
 fn is_path_prefix(prefix: &str, path: &str) -> bool {
     path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }

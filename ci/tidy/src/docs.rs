@@ -207,7 +207,7 @@ fn is_in_room(tree: &Tree, word: &str) -> Option<bool> {
     is_path.then(|| tree.text(&format!("{ROOMS}{word}")).is_some())
 }
 
-/// Files and folders that the page about the code names are there, and the page is short.
+/// Checks that the files and folders that the page about the code names exist, and that the page is short.
 fn paths(tree: &Tree) -> Vec<Finding> {
     let page = tree.text(CODE_PAGE).unwrap_or_default();
     let long = page.len().checked_sub(CODE_PAGE_MAX_BYTES + 1).map(|over| {
@@ -243,7 +243,7 @@ fn has_test(text: &str, name: &str) -> bool {
     lines.iter().enumerate().any(|(at, line)| line.contains(&function) && of_function(at))
 }
 
-/// Every library of the workspace has its reason: a comment behind its line, or right above it. Members need none.
+/// Checks that every library of the workspace has a reason: a comment on its line, or right above it. Members need none.
 fn reasons(tree: &Tree) -> Vec<Finding> {
     let manifest = tree.text(MANIFEST).unwrap_or_default();
     let mut findings = Vec::new();

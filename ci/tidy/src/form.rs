@@ -6,7 +6,7 @@ use crate::{Finding, Tree};
 /// The most lines of a file. A longer file is about two things, and should be cut between them.
 const LINES_MAX: usize = 600;
 
-/// Top folders of the build machines. A path below them means nothing elsewhere.
+/// Top folders of the build machines. Paths below them are useless on other machines.
 const MACHINE_FOLDERS: [&str; 3] = ["work", "farm", "root"];
 
 /// Checks every file by every rule of this file.
@@ -42,7 +42,7 @@ fn header(path: &str, text: &str) -> Option<Finding> {
     })
 }
 
-/// `unsafe_code` is denied for the whole workspace, so code that wants it must lift the lint: the rule looks for that.
+/// Checks the fences. `unsafe_code` is denied for the whole workspace, so unsafe code must lift the lint, and this rule looks for that.
 fn fence(path: &str, text: &str, law: &Law) -> Option<Finding> {
     (expects_unsafe(text) && !law.fences.iter().any(|f| f == path)).then(|| {
         Finding::new(

@@ -28,7 +28,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Targets of links within the tree, with their lines; none of those in code.
+/// Targets of links within the tree, with their lines; links in code do not count.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut in_code = false;
@@ -67,7 +67,7 @@ fn broken(tree: &Tree, page: &str, target: &str) -> Option<String> {
         .then(|| format!("{path} has no heading for #{anchor}"))
 }
 
-/// A path as it stands on a page, from the top of the tree; `None` above it.
+/// A path on a page, resolved from the top of the tree; `None` above it.
 fn resolved(page: &str, target: &str) -> Option<String> {
     let mut path = PathBuf::from(page);
     path.pop();

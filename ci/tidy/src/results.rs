@@ -20,7 +20,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Whether all of it says the same: a run, or none.
+    /// Whether all cells agree: a run, or none.
     fn is_whole(&self) -> bool {
         let Self { commit, date, seconds, verdict, .. } = *self;
         match verdict {

@@ -12,9 +12,9 @@ pub struct Name {
     pub segments: Vec<String>,
     /// Line, from 1.
     pub line: usize,
-    /// Whether it stands below a `#[cfg(test)]`.
+    /// Whether the path stands below a `#[cfg(test)]`.
     pub in_test: bool,
-    /// The name under which a `use` brings it in.
+    /// The name under which a `use` imports the path.
     pub imported: Option<String>,
 }
 
@@ -62,7 +62,7 @@ pub fn module_of(path_below_src: &str) -> Vec<String> {
 struct Reader<'a> {
     tokens: &'a [(Token, usize)],
     at: usize,
-    /// Inline modules we stand in: name, depth of braces outside it, whether it is a test.
+    /// Inline modules around the present place: name, depth of braces outside, whether the module is a test.
     modules: Vec<(Option<String>, usize, bool)>,
     depth: usize,
     base: Vec<String>,
@@ -152,7 +152,7 @@ impl Reader<'_> {
         word(2, "cfg") && word(4, "test") && self.peek(5) == Some(&Token::Punct(')'))
     }
 
-    /// The path that begins here; leaves `at` behind it.
+    /// Reads the path that begins here, and leaves `at` behind it.
     fn path(&mut self) -> Name {
         let line = self.line();
         let mut segments = Vec::new();

@@ -10,7 +10,8 @@ use crate::{Finding, Tree};
 
 const POLICY: &str = "deny.toml";
 
-/// The workspaces, and whether the bans hold there: AWS's engine, a peer of the bench, is built on what the engine may not be.
+/// The workspaces, and whether the bans apply there: AWS's engine, a peer of the bench, is built on libraries that the engine must not
+/// use.
 const WORKSPACES: [(&str, bool); 3] = [(".", true), ("fuzz", true), ("bench/aws", false)];
 
 /// One library that is built.
@@ -20,10 +21,9 @@ struct Library {
     licence: String,
 }
 
-/// Banned libraries, licences nobody accepted, sources other than the one registry.
+/// Finds banned libraries, unaccepted licences, and sources other than the one registry.
 ///
-/// # Errors
-/// cargo could not say what is built.
+/// # Errors cargo could not list the libraries.
 pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let policy = tree.text(POLICY).ok_or_else(|| format!("{POLICY} is missing"))?;
     let mut findings = Vec::new();
@@ -49,7 +49,7 @@ fn libraries(folder: &str) -> Result<Vec<Library>, String> {
     Ok(parse(&String::from_utf8_lossy(&output.stdout)))
 }
 
-/// Lines such as `bytes v1.12.1|MIT (*)`.
+/// Parses lines such as `bytes v1.12.1|MIT (*)`.
 fn parse(tree: &str) -> Vec<Library> {
     let mut found: Vec<Library> = tree
         .lines()

@@ -7,7 +7,7 @@ use std::path::Path;
 /// Folders that hold nothing of ours: build products, git's and tools' own.
 const SKIPPED: [&str; 7] = ["target", ".git", ".cache", "corpus", "artifacts", "coverage", "__pycache__"];
 
-/// Files by path (`mountpoint/src/lib.rs`), those that are not text left out.
+/// Files by path (`mountpoint/src/lib.rs`), without files that are not text.
 #[derive(Debug, Default)]
 pub struct Tree {
     files: BTreeMap<String, String>,

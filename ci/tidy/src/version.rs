@@ -1,17 +1,18 @@
-//! One version: that of the workspace is also the chart's, the lock files', the changelog's and that of every name in the docs that carries one.
+//! The one version: the workspace's version is also the chart's, the lock files', the changelog's and that of every name in the docs with
+//! a version.
 
 use crate::{Finding, Tree};
 
 const MANIFEST: &str = "Cargo.toml";
 const CHART: &str = "helm/scality-mountpoint-s3-csi-driver/Chart.yaml";
 const CHANGELOG: &str = "CHANGELOG.md";
-/// Lock files with members of the workspace. What they have from elsewhere has a source.
+/// Lock files with members of the workspace. Packages from elsewhere have a source.
 const LOCKS: [&str; 2] = ["Cargo.lock", "fuzz/Cargo.lock"];
 /// Packages of workspaces beside this one, which nobody installs.
 const UNRELEASED: &str = "0.0.0";
 /// Names that a version follows. Each also with `:`, `_` or a space in place of the hyphen.
 const NAMES: [&str; 4] = ["mount-s3", "mount-s3-host", "mountpoint-s3-csi-driver", "target/release"];
-/// Releases that this one replaces, in `docs/migrating.md` and the examples of upgrades.
+/// Releases that this release replaces, in `docs/migrating.md` and the examples of upgrades.
 const REPLACED: [&str; 4] = ["1.24.0", "1.2.0", "2.0.0", "2.2.0"];
 
 /// Checks every place that tells a version.

@@ -16,7 +16,8 @@ const FRAGMENTS: [&str; 32] = [
     "Behind", "Between", "And", "Until", "Not", "Only",
 ];
 
-/// The first of them, with which no other comment begins either. Behind the others a sentence may follow: "Without a size, ...".
+/// Number of first fragments with which no other comment may begin, either. After the other fragments a sentence may follow: "Without a
+/// size, ...".
 const IN_CODE: usize = 11;
 
 /// Phrases that hide the subject, in small letters; cut, so that this file may name them.

@@ -1,5 +1,5 @@
 //! `scality-s3-csi-driver`: the driver of one node, or the controller service. Enters: the command line, the environment, SIGTERM.
-//! Leaves: a served socket, a log on standard error with one line a record.
+//! Leaves: a served socket, and a log on standard error with one line per record.
 //!
 //! Never here: the meaning of a call, the steps of a mount. This file only wires them together.
 
@@ -36,7 +36,7 @@ use tracing_subscriber::EnvFilter;
 
 /// How long the start waits for the API server's version: the API server may be down.
 const VERSION_WITHIN: Duration = Duration::from_secs(5);
-/// The time from the signal to the end. The calls that have begun have [`csi::server::GRACE`] of it.
+/// Longest time from the signal to the end of the process. Running calls have [`csi::server::GRACE`] of it.
 const STOP_WITHIN: Duration = Duration::from_millis(4500);
 /// The most Events that may wait to be written. Beyond it, an Event goes to the log only.
 const NOTICES: usize = 64;
@@ -123,7 +123,7 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     Ok(())
 }
 
-/// Serves calls that make and delete volumes. Until the API server has told the cluster's id, calls get an error and are repeated.
+/// Serves calls that make and delete volumes. Until the API server has returned the cluster's id, calls get an error and are repeated.
 async fn serve_controller(config: ControllerConfig, stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
     info!(version = VERSION, store = config.stores.endpoint_url, "starting the controller service");
     let volumes = Volumes::follow(&api_server().await?, config.cluster_id.as_deref().map(Cluster::new));
@@ -167,7 +167,7 @@ fn tell(teller: Teller) -> mpsc::Sender<Notice> {
     notices
 }
 
-/// Makes the mounter that the chart chose. Needs no answer of the API server yet.
+/// Makes the mounter that the chart chose, without a request to the API server.
 fn mounter(
     client: Client,
     config: &Config,
@@ -208,7 +208,8 @@ fn by_systemd(
     Ok(SystemdMounter::new(mounts)?)
 }
 
-/// The version of Kubernetes, for the user agent. `None` if it can't be had: a node goes on while the API server is away.
+/// The version of Kubernetes, for the user agent. `None` if the API server does not return it: a node goes on while the API server is
+/// away.
 async fn kubernetes_version(client: &Client) -> Option<String> {
     match timeout(VERSION_WITHIN, client.apiserver_version()).await {
         Ok(Ok(info)) => Some(info.git_version),
@@ -234,7 +235,7 @@ fn version() -> serde_json::Value {
     })
 }
 
-/// The chart's default is 4, as that of release 2.2: a line for each mount, and none for each call.
+/// The log level for `--v`. The chart's default is 4, as in release 2.2: a line for each mount, and none for each call.
 fn level(verbosity: u8) -> &'static str {
     match verbosity {
         0..=4 => "info",
@@ -255,7 +256,7 @@ fn start_logging(args: &Args) {
     }
 }
 
-/// A writer that gets one record at a time and writes it as one line: log collectors take each line for a record.
+/// A writer that receives one record at a time and writes it as one line: log collectors take each line for a record.
 struct OneLine<W>(W);
 
 impl<W: Write> Write for OneLine<W> {

@@ -103,9 +103,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// A pod that is being deleted goes on serving: its workloads drain at the same time. The kubelet's SIGKILL ends it.
+/// Keeps the mounter alive through the signals of a pod's deletion: the pod goes on serving while its workloads drain. The kubelet's
+/// SIGKILL ends it.
 fn outlive_signals(serving: Arc<Serving>) -> std::io::Result<()> {
-    // PID 1 would not end by itself: the kernel gives it no default action.
+    // PID 1 would not end by the signal: the kernel gives it no default action.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     thread::spawn(move || {
         for signal in signals.forever() {

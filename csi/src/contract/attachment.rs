@@ -1,5 +1,5 @@
-//! `MountpointS3PodAttachment`: which workloads are served by which Mountpoint Pods, on one node for one volume.
-//! The reconciler writes it, the node reads it. The shape is that of release 2.2.
+//! `MountpointS3PodAttachment`: the workloads of each Mountpoint Pod, on one node for one volume. The reconciler writes it, the node
+//! reads it. The shape is that of release 2.2.
 
 use std::collections::BTreeMap;
 
@@ -115,8 +115,8 @@ pub struct Identity {
 const OF_POD: &str = "pod";
 
 impl ShareKey {
-    /// The name of an attachment that is made now for this key. A second creator gets `AlreadyExists`. Never use it to find an
-    /// attachment: older releases gave random names, and mount options can change.
+    /// The name of a new attachment for this key. A second creator gets `AlreadyExists`. Never use the name to find an attachment: older
+    /// releases gave random names, and mount options can change.
     #[must_use]
     pub fn attachment_name(&self) -> String {
         let Self { node, volume, handle, mount_options, fs_group, identity } = self;

@@ -12,8 +12,8 @@ pub const VOLUME: &str = "local-cache";
 pub const DIRECTORY: &str = "/local-cache";
 /// The default size of a cache: a volume that grows without a limit would fill the node's disk, and the kubelet would end pods.
 pub const SIZE: Quantity = Quantity::of(10 << 30);
-/// The share of the volume that the engine uses at most. The kubelet ends a pod whose emptyDir holds more than its limit, and looks at it
-/// only from time to time.
+/// The largest share of the volume that the engine uses. The kubelet ends a pod whose emptyDir exceeds its limit, and measures the
+/// emptyDir only from time to time.
 const USED_PERCENT: u64 = 95;
 
 /// A cache.
@@ -44,10 +44,9 @@ pub enum Place {
 }
 
 impl Cache {
-    /// The cache that a volume asks for; `None` if it asks for none.
+    /// The cache of a volume; `None` if its attributes name none.
     ///
-    /// # Errors
-    /// A sentence that names the attribute or option, and the form that is expected.
+    /// # Errors A sentence that names the attribute or option, and its expected form.
     pub fn read<'a>(
         attribute: impl Fn(&str) -> Option<&'a str>,
         options: &[String],

@@ -48,7 +48,7 @@ impl Comm {
         &self.0
     }
 
-    /// The mounter listens here while it waits for a device.
+    /// The socket on which the mounter listens while it waits for a device.
     #[must_use]
     pub fn socket(&self) -> PathBuf {
         self.0.join(Self::SOCKET)
@@ -79,13 +79,13 @@ impl Comm {
         self.0.join(Self::GONE)
     }
 
-    /// The engine gives the mounter its journal here, while it starts.
+    /// The socket by which the engine gives the mounter its journal, while it starts.
     #[must_use]
     pub fn notify_socket(&self) -> PathBuf {
         self.0.join("notify.sock")
     }
 
-    /// A file whose existence says that the node is unmounting on purpose.
+    /// A file whose existence means that the node is unmounting on purpose.
     #[must_use]
     pub fn exit(&self) -> PathBuf {
         self.0.join("mount.exit")
@@ -104,7 +104,7 @@ pub fn plugin_directory(kubelet: &Path) -> PathBuf {
     kubelet.join("plugins").join(DRIVER)
 }
 
-/// The directory at which the bucket of a Mountpoint Pod is mounted first; targets are bind mounts of it.
+/// The directory at which the bucket of a Mountpoint Pod is mounted first. Targets are bind mounts of this one.
 #[must_use]
 pub fn source(kubelet: &Path, mountpoint_pod: &str) -> PathBuf {
     sources(kubelet).join(mountpoint_pod)

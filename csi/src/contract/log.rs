@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// The variable that names the form for each of them.
+/// The variable that names the form of log lines, for every program.
 pub const VARIABLE: &str = "LOG_FORMAT";
 
 /// The form of a line.

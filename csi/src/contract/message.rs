@@ -44,24 +44,22 @@ pub enum Answer {
     Ready,
     /// The mount failed, with the engine's own words.
     Failed {
-        /// One line.
+        /// The error, in one line.
         error: String,
     },
 }
 
-/// Connects to a mounter's socket. The path may be longer than a socket address holds (107 bytes): it is then reached through its
-/// directory's descriptor.
+/// Connects to a mounter's socket. If the path is longer than a socket address (107 bytes), the call goes through its directory's
+/// descriptor.
 ///
-/// # Errors
-/// `NotFound` or `ConnectionRefused` while no process listens there yet; other errors of connect(2).
+/// # Errors `NotFound` or `ConnectionRefused` while no process listens there yet; other errors of connect(2).
 pub fn connect(socket: &Path) -> io::Result<UnixStream> {
     with_short_path(socket, |path| UnixStream::connect(path))
 }
 
 /// Listens where [`connect`] connects.
 ///
-/// # Errors
-/// `AddrInUse` if the file is there already; what else bind(2) says.
+/// # Errors `AddrInUse` if the file exists already; other errors of bind(2).
 pub fn listen(socket: &Path) -> io::Result<UnixListener> {
     with_short_path(socket, |path| UnixListener::bind(path))
 }
@@ -82,10 +80,9 @@ fn with_short_path<T>(socket: &Path, call: impl FnOnce(&Path) -> io::Result<T>) 
     call(&Path::new("/proc/self/fd").join(descriptor.to_string()).join(name))
 }
 
-/// Sends the message and the device, then closes this side's writing half: the mounter sees the end.
+/// Sends the message and the device, then closes this side's writing half, so that the mounter sees the end.
 ///
-/// # Errors
-/// `TimedOut` after `within`; what else the socket says.
+/// # Errors `TimedOut` after `within`; other errors of the socket.
 pub fn send(
     stream: &UnixStream,
     message: &MountMessage,
@@ -186,10 +183,9 @@ pub fn answer(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     }
 }
 
-/// Reads the mounter's answer; `None` if it closed without one, as release 2.2 does.
+/// Reads the mounter's answer; `None` if the mounter closed without an answer, as release 2.2 does.
 ///
-/// # Errors
-/// `TimedOut` after `within`; `InvalidData` if the bytes are not an answer.
+/// # Errors `TimedOut` after `within`; `InvalidData` if the bytes are not an answer.
 pub fn read_answer(stream: &UnixStream, within: Duration) -> io::Result<Option<Answer>> {
     let until = Instant::now() + within;
     let mut line = Vec::new();

@@ -20,11 +20,11 @@ pub mod volume;
 /// The driver's name, and the prefix of its labels, annotations and directories.
 pub const DRIVER: &str = "s3.csi.scality.com";
 
-/// The release that this process is part of, as the chart and the labels of Mountpoint Pods say it.
+/// The release of this process, as the chart and the labels of Mountpoint Pods name it.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// SHA-224 of the parts in hex, 56 digits: it fits a label and a name with a prefix. Each part is preceded by its length, so that
-/// no two lists of parts give the same text.
+/// SHA-224 of the parts in hex, 56 digits, which fit a label and a name with a prefix. The length precedes each part, so that no two
+/// lists of parts give the same text.
 pub(crate) fn digest(parts: &[&str]) -> String {
     use sha2::Digest as _;
     let mut sha = sha2::Sha224::new();

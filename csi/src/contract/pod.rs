@@ -9,9 +9,9 @@ pub const CONTAINER: &str = "mountpoint";
 /// The volume that node and mounter share.
 pub const COMM_VOLUME: &str = "comm";
 
-/// The volume with what outlives a container of the pod.
+/// The volume for files that outlive a container of the pod.
 pub const STATE_VOLUME: &str = "state";
-/// The mount point of that volume: the engine notes uploads under way there, and the engine of the next container aborts them.
+/// The mount point of [`STATE_VOLUME`]: the engine notes uploads in progress there, and the engine of the next container aborts them.
 pub const STATE_DIRECTORY: &str = "/var/lib/mount-s3";
 
 /// The port of a Mountpoint Pod where its engine serves metrics, by name.
@@ -21,7 +21,7 @@ pub const POD_ADDRESS: &str = "POD_IP";
 
 /// Label of a cache's claim: its type.
 pub const CLAIM_TYPE: &str = "s3.csi.scality.com/type";
-/// See [`CLAIM_TYPE`].
+/// The [`CLAIM_TYPE`] of a cache's claim.
 pub const CLAIM_OF_CACHE: &str = "local-ephemeral-cache";
 
 /// The volume with certificates to trust.
@@ -57,12 +57,12 @@ pub const WORKLOAD_UID: &str = "s3.csi.scality.com/pod-uid";
 pub const KEYS: &str = "s3.csi.scality.com/keys";
 /// A value of [`KEYS`]: the keys of the Secret that the PersistentVolume names. To the node, an empty Secret looks like no Secret.
 pub const KEYS_OF_SECRET: &str = "secret";
-/// Annotation: [`spec_digest`] of the specification that the reconciler asked for. A pod that never began and would now get another
-/// specification is made anew. Pods of release 2.2 lack the annotation.
+/// Annotation: [`spec_digest`] of the specification that the reconciler asked for. A pod that never began is replaced if it would now get
+/// another specification. Pods of release 2.2 lack the annotation.
 pub const SPEC: &str = "s3.csi.scality.com/spec";
 /// Scheduling gate of a workload that is not scheduled before room is reserved for its Mountpoint Pods.
 pub const HEADROOM_GATE: &str = "s3.csi.scality.com/reserve-headroom-for-mppod";
-/// Label of such a workload, its own UID: headroom pods are drawn to it.
+/// Label of a workload with headroom, with the workload's own UID, which attracts headroom pods.
 pub const HEADROOM_FOR_WORKLOAD: &str = "s3.csi.scality.com/headroom-for-workload";
 /// Label of a headroom pod: the UID of its workload.
 pub const HEADROOM_FOR_POD: &str = "s3.csi.scality.com/headroom-for-pod";
@@ -73,8 +73,8 @@ pub const MOUNTPOINT_VERSION: &str = "s3.csi.scality.com/mountpoint-version";
 /// Label: the release that made the pod; a workload joins only pods of the running release.
 pub use super::attachment::MOUNTED_BY_VERSION;
 
-/// The name of the Mountpoint Pod that a workload is given first (`attempt` 0), or after that name was used up by a pod that failed or is
-/// leaving. It is also the name of the source directory, so no two pods ever have the same one.
+/// The name of the Mountpoint Pod that a workload gets first (`attempt` 0), or after that name was used up by a pod that failed or is
+/// leaving. The source directory has this name, too, so no two pods ever share a name.
 #[must_use]
 pub fn name(workload_uid: &str, volume: &str, driver_version: &str, attempt: u32) -> String {
     format!("mp-{}", digest(&[workload_uid, volume, driver_version, &attempt.to_string()]))

@@ -21,11 +21,11 @@ pub enum Reason {
     MountOptionLeftOut,
     /// No reconciler works, and systemd makes the mount in place of a Mountpoint Pod.
     MountedBySystemd,
-    /// The Mountpoint Pod of a running workload is asked to end.
+    /// A running workload's Mountpoint Pod was asked to end.
     MountpointPodEnds,
     /// The Mountpoint Pod of a running workload has ended.
     MountpointPodLost,
-    /// A Mountpoint Pod ended before it served. It repeats while the trouble lasts, as one Event with a count.
+    /// A Mountpoint Pod ended before it served. Repetitions are one Event with a count.
     MountpointPodNotServing,
     /// The API server refuses to make a Mountpoint Pod.
     MountpointPodRefused,
@@ -43,7 +43,7 @@ pub enum Reason {
     VolumeEngineRestarted,
     /// Several PersistentVolumes have one handle.
     VolumeHandleNotUnique,
-    /// No Mountpoint Pod can be made for a volume as it is.
+    /// A volume's settings allow no Mountpoint Pod.
     VolumeRefused,
 }
 

@@ -1,7 +1,7 @@
-//! The text of `mount.state` in the comm directory: the mounter writes it while its engine is dead and the next one has not begun to serve, and
-//! the node reads it before it calls a mount hung.
+//! The text of `mount.state` in the comm directory: the mounter writes it while its engine is dead and the next one has not begun to
+//! serve, and the node reads it before it calls a mount hung.
 //!
-//! Besides, which flags of the engine make it end with its mount.
+//! The file also names the flags that make an engine end with its mount.
 //!
 //! Never here: a file.
 
@@ -27,8 +27,8 @@ pub struct Restarting {
 impl Restarting {
     const WORDS: &str = "restarting since ";
 
-    /// Reads the first line. `None` for any other text, and for a time more than [`RESTART_WITHIN`] ago: a mounter gives up by then, so the
-    /// one that wrote this was killed.
+    /// Reads the first line. `None` for any other text, and for a time more than [`RESTART_WITHIN`] ago: a mounter gives up by then, so
+    /// the writer was killed.
     #[must_use]
     pub fn read(text: &str, now: Timestamp) -> Option<Self> {
         let since: Timestamp = text.lines().next()?.trim_end().strip_prefix(Self::WORDS)?.parse().ok()?;

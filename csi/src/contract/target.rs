@@ -8,7 +8,7 @@ use std::path::Path;
 pub struct OfPod {
     /// The workload's pod.
     pub uid: String,
-    /// The PersistentVolume, or the volume's name in the pod if it is inline.
+    /// The PersistentVolume's name, or the volume's name in the pod if it is inline.
     pub volume: String,
 }
 
@@ -32,8 +32,8 @@ impl OfPod {
     }
 }
 
-/// The UID of the workload at a target beneath the kubelet's directory. A target of another making, such as csi-sanity's, is called by its
-/// own path.
+/// The UID of the workload at a target beneath the kubelet's directory. A target from elsewhere, such as csi-sanity's, has its own path
+/// in place of a UID.
 #[must_use]
 pub fn workload(path: &Path, kubelet: &Path) -> Option<String> {
     let below = path.strip_prefix(kubelet).ok()?;

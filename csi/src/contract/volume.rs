@@ -4,23 +4,23 @@
 pub const BUCKET_NAME: &str = "bucketName";
 /// The prefix of the volume's keys; ends in a slash. Volumes that the driver made in a shared bucket have it.
 pub const PREFIX: &str = "prefix";
-/// The region of the bucket, where it is not the driver's.
+/// The region of the bucket, if it differs from the driver's.
 pub const REGION: &str = "region";
-/// The store, where it is not the driver's: one of `s3.allowedEndpoints` of the chart.
+/// The store, if it differs from the driver's: one of `s3.allowedEndpoints` of the chart.
 pub const ENDPOINT_URL: &str = "endpointUrl";
-/// A ConfigMap in the namespace of Mountpoint Pods with certificates that the volume's engine trusts besides (key `ca-bundle.crt`).
+/// A ConfigMap in the namespace of Mountpoint Pods with certificates that the volume's engine trusts besides the system's (key `ca-bundle.crt`).
 pub const CA_CONFIG_MAP: &str = "caBundleConfigMap";
 /// The fate of the data when a volume that the driver made is deleted: `keep`, `fail`, `purge`.
 pub const ON_DELETE: &str = "onDelete";
 /// `true` for volumes that the driver made, as release 2.2 writes it; not read.
 pub const DYNAMIC_PROVISIONING: &str = "dynamicProvisioning";
-/// `driver` (default), `secret` or `pod`: whose credentials the mount uses.
+/// The source of the mount's keys: `driver` (default), `secret` or `pod`.
 pub const AUTHENTICATION_SOURCE: &str = "authenticationSource";
 /// `pod`, see [`AUTHENTICATION_SOURCE`].
 pub const SOURCE_POD: &str = "pod";
-/// The region of the token service that `pod` asks, where it is not the bucket's.
+/// The region of the token service for `pod`, if it differs from the bucket's.
 pub const STS_REGION: &str = "stsRegion";
-/// Annotation of a service account: the role that its workloads take. Ours wins over AWS's.
+/// Annotation of a service account: the role that its workloads take. This driver's annotation wins over AWS's.
 pub const ROLE_ANNOTATIONS: [&str; 2] = ["s3.csi.scality.com/role-arn", "eks.amazonaws.com/role-arn"];
 /// Variables of the engine's environment that a volume may set: this, and one of [`ENGINE_VARIABLES`].
 pub const ENGINE_ENV: &str = "mountpointEnv.";
@@ -81,9 +81,9 @@ pub const OF_KUBELET: &str = "csi.storage.k8s.io/";
 
 /// `true` for a volume that stands in the pod itself and has no PersistentVolume.
 pub const CONTEXT_EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
-/// Mount options of such a volume, with commas between them: it has no field for them.
+/// Mount options of an inline volume, separated by commas, because such a volume has no field for them.
 pub const MOUNT_OPTIONS: &str = "mountOptions";
-/// The only attributes of such a volume: a user who writes pods is not an administrator.
+/// The only attributes of an inline volume: a user who writes pods is not an administrator.
 pub const OF_INLINE: [&str; 3] = [BUCKET_NAME, PREFIX, MOUNT_OPTIONS];
 
 /// Mount options that a volume in a pod's manifest may not have: with these a user who writes pods could take any amount of the node's disk
@@ -91,8 +91,7 @@ pub const OF_INLINE: [&str; 3] = [BUCKET_NAME, PREFIX, MOUNT_OPTIONS];
 pub const NOT_INLINE: [&str; 6] =
     ["cache", "max-cache-size", "max-threads", "memory-target", "otlp-endpoint", "otlp-export-interval"];
 
-/// The handle that the kubelet gives to a volume that stands in a pod. Mountpoint Pods and attachments know it by this in place of a
-/// PersistentVolume's name.
+/// The handle that the kubelet gives to an inline volume. Mountpoint Pods and attachments use it in place of a PersistentVolume's name.
 #[must_use]
 pub fn inline_handle(pod_uid: &str, name_in_pod: &str) -> String {
     use sha2::Digest as _;
@@ -107,14 +106,14 @@ pub fn inline_options(attribute: Option<&str>) -> Vec<String> {
     items.filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
 
-/// The options of an inline volume that its Mountpoint Pod is made with. If there are others, the node refuses the volume, and names them.
+/// The options of an inline volume for its Mountpoint Pod. If the volume has others, the node refuses it, and names them.
 #[must_use]
 pub fn allowed_inline(options: Vec<String>) -> Vec<String> {
     let allowed = |option: &String| !NOT_INLINE.contains(&name_and_value(option).0);
     options.into_iter().filter(allowed).collect()
 }
 
-/// A mount option as it may be written: `name`, `--name value`, `name=value`.
+/// Name and value of a mount option in any of its forms: `name`, `--name value`, `name=value`.
 pub(super) fn name_and_value(option: &str) -> (&str, &str) {
     let option = option.trim().trim_start_matches('-');
     let cut = option.find(|c: char| c == '=' || c.is_whitespace()).unwrap_or(option.len());
@@ -147,7 +146,7 @@ pub fn is_known(key: &str) -> bool {
         || key.starts_with(OF_KUBELET)
 }
 
-/// Mount options as an attachment holds them: in the volume's order, joined by commas.
+/// Mount options in the form of an attachment: in the volume's order, joined by commas.
 #[must_use]
 pub fn joined_options(options: &[String]) -> String {
     options.join(",")

@@ -1,4 +1,4 @@
-//! Names of buckets. Enters: a text. Leaves: whether S3 takes it as a bucket's name, and a name that fits. Pure.
+//! Names of buckets. Enters: a text. Leaves: whether S3 accepts it as a bucket's name, and a name that fits. Pure.
 
 use super::cluster::Cluster;
 
@@ -42,8 +42,7 @@ pub fn fault(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The name of a bucket that no template names: `csi-s3-` and what looks like a UUID, as release 2.2 had it, but always the same for one
-/// request.
+/// The name of a bucket without a template: `csi-s3-` and a text like a UUID, as in release 2.2, but always the same for one request.
 #[must_use]
 pub fn of_request(cluster: &Cluster, request: &str) -> String {
     let hex = cluster.digest(&["name", request], 32);

@@ -25,7 +25,7 @@ pub enum Outcome {
     Gone,
     /// The volume is not in this store.
     NotHere,
-    /// The volume had data, which stays; the text of the Event about it.
+    /// The volume had data, which stays. The text is for the Event.
     Kept(String),
 }
 
@@ -47,9 +47,8 @@ pub struct Request<'a> {
 impl Request<'_> {
     /// Deletes the volume.
     ///
-    /// # Errors
-    /// `FailedPrecondition`: it is not ours, or has data and `onDelete: fail`. `Unavailable`: the PersistentVolumes are not known yet, or
-    /// data comes while it is deleted. And what a store may answer.
+    /// # Errors `FailedPrecondition`: the bucket is not ours, or has data and `onDelete: fail`. `Unavailable`: the PersistentVolumes are
+    /// not known yet, or data comes during the deletion. And the errors of the store.
     pub async fn run(&self, bucket: Bucket) -> Result<Outcome> {
         match self.id.place() {
             Place::Bucket(_) => self.delete_bucket(bucket).await,

@@ -178,7 +178,7 @@ impl ControllerService {
         Ok(DeleteVolumeResponse {})
     }
 
-    /// The stores that may have a volume: the one that its PersistentVolume names, or any store if it never got a PersistentVolume.
+    /// The stores that may have a volume: the store in its PersistentVolume, or any store if it never got a PersistentVolume.
     fn endpoints(&self, said: Option<&str>, is_recorded: bool) -> Result<BTreeSet<String>> {
         let mut all = BTreeSet::from([self.stores.allowed(said)?]);
         if !is_recorded {
@@ -248,8 +248,8 @@ impl ControllerService {
     }
 }
 
-/// The attributes of the PersistentVolume, which the node reads. `elsewhere`: the region that the store named for the bucket, if it was not asked
-/// there.
+/// The attributes of the PersistentVolume, which the node reads. `elsewhere`: the bucket's region by the store's answer, if it differs
+/// from the request's.
 fn context(
     parameters: &Parameters,
     place: &Place,

@@ -14,19 +14,19 @@ use super::volume_id::VolumeId;
 /// The relation of an existing bucket to a new request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// An earlier call for the same request made it.
+    /// An earlier call for the same request made the bucket.
     Ours {
         /// The capacity that was recorded, in bytes.
         capacity_bytes: Option<i64>,
     },
-    /// An earlier call may have made it and been cut short: it is ours if it is empty.
+    /// An earlier call may have made the bucket and been cut short: an empty bucket is ours.
     OursIfEmpty,
     /// The place belongs to another volume, cluster or user; with the reason.
     Taken(String),
 }
 
-/// Judges an existing bucket. `is_digest`: its name is a digest of the request. `made_just_now`: it was not there a moment ago, and a
-/// request of ours that had no clear answer may have made it.
+/// Judges an existing bucket. `is_digest`: its name is a digest of the request. `made_just_now`: a moment ago the bucket did not exist,
+/// and a request of ours without a clear answer may have made it.
 #[must_use]
 pub fn at_creation(
     tagging: &Tagging,

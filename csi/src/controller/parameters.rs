@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 
 /// The template of each volume's bucket name.
 pub const BUCKET_NAME_TEMPLATE: &str = "bucketNameTemplate";
-/// One bucket for all volumes, each with a prefix of its own.
+/// The bucket that all volumes share, each with a separate prefix.
 pub const BUCKET_NAME: &str = "bucketName";
 /// The template of each volume's prefix.
 pub const PREFIX_TEMPLATE: &str = "prefixTemplate";
@@ -45,7 +45,7 @@ const OURS: [&str; 9] = [
     ON_DELETE,
     AUTHENTICATION_SOURCE,
 ];
-/// Parameters of a class that are for the side-car; the real one leaves them out of the call.
+/// Parameters of a class for the side-car; the real side-car leaves them out of the call.
 const SECRETS: [(&str, &str); 2] = [
     ("csi.storage.k8s.io/provisioner-secret-name", "csi.storage.k8s.io/provisioner-secret-namespace"),
     ("csi.storage.k8s.io/node-publish-secret-name", "csi.storage.k8s.io/node-publish-secret-namespace"),
@@ -76,7 +76,7 @@ pub struct Parameters {
 enum Mode {
     /// A bucket for each volume; by a template, or by a digest of the request.
     Buckets(Option<String>),
-    /// A prefix for each volume in one bucket. `adopts`: with the objects that it has already.
+    /// A prefix for each volume in one bucket. `adopts`: whether a volume takes existing objects over.
     Prefixes { bucket: String, template: String, adopts: bool },
 }
 
@@ -87,7 +87,7 @@ pub struct Chosen {
     pub place: Place,
     /// The bucket's name holds a salted digest of the request: nothing but this request names a bucket so.
     pub is_digest: bool,
-    /// Another claim may have had this prefix before: it is taken only while it has no objects.
+    /// Whether another claim may have had this prefix before: then the volume may only use it while it has no objects.
     pub must_be_empty: bool,
 }
 
@@ -173,10 +173,9 @@ impl Parameters {
         })
     }
 
-    /// The place of this request's volume.
+    /// The place for this request's volume.
     ///
-    /// # Errors
-    /// `InvalidArgument`: a template that can't be filled in, or whose result names no bucket and no prefix.
+    /// # Errors `InvalidArgument`: a template that can't be filled in, or whose result names no bucket and no prefix.
     pub fn place(&self, cluster: &Cluster, request: &str, values: &Values) -> Result<Chosen> {
         match &self.mode {
             Mode::Buckets(None) => {
@@ -212,8 +211,7 @@ impl Parameters {
 
     /// The class's tags for a new bucket.
     ///
-    /// # Errors
-    /// `InvalidArgument`: a template that can't be filled in, or what S3 does not take as a tag.
+    /// # Errors `InvalidArgument`: a template that can't be filled in, or a tag that S3 does not accept.
     pub fn tags(&self, values: &Values) -> Result<Tags> {
         let mut filled = Tags::new();
         for (key, template) in &self.tags {
@@ -264,7 +262,7 @@ fn is_known(key: &str) -> bool {
         || SECRETS.iter().any(|(name, namespace)| key == *name || key == *namespace)
 }
 
-/// The parameter to write instead of one that does not exist.
+/// The parameter to write instead of an unknown one.
 fn hint(unknown: &str) -> String {
     match unknown {
         // Examples of release 2.2 had it, and it did nothing.

@@ -9,7 +9,7 @@ use mountpoint::sync::Arc;
 use super::volume_id::Place;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The calls under way. Clones share them.
+/// The calls in progress. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct Pending(Arc<Mutex<HashSet<String>>>);
 
@@ -23,8 +23,7 @@ pub struct Turn {
 impl Pending {
     /// Begins a call for this volume.
     ///
-    /// # Errors
-    /// `Aborted`: another one is in progress. The provisioner tries again.
+    /// # Errors `Aborted`: another call is in progress. The provisioner tries again.
     pub fn begin(&self, of: &str) -> Result<Turn> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !all.insert(of.to_owned()) {

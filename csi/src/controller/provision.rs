@@ -45,18 +45,17 @@ pub struct Request<'a> {
 /// A volume that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// The volume's size as it was recorded.
+    /// The recorded size of the volume.
     pub capacity_bytes: i64,
-    /// The region of its bucket, where the store named another than it was asked in.
+    /// The bucket's region, if the store named another one than the request.
     pub region: Option<String>,
 }
 
 impl Request<'_> {
     /// Makes the volume, or finds it.
     ///
-    /// # Errors
-    /// `AlreadyExists`: the bucket belongs to another owner, or has another size; or the prefix has objects. `FailedPrecondition`: the bucket of all prefixes is not there.
-    /// And what a store may answer.
+    /// # Errors `AlreadyExists`: the bucket belongs to another owner, or has another size; or the prefix has objects.
+    /// `FailedPrecondition`: the bucket of all prefixes does not exist. And the errors of the store.
     pub async fn make(&self, bucket: Bucket) -> Result<Made> {
         match &self.chosen.place {
             Place::Bucket(_) => self.make_bucket(bucket).await,
@@ -64,8 +63,8 @@ impl Request<'_> {
         }
     }
 
-    /// A prefix needs nothing but its bucket, which our keys can list. One that another claim may have had before has no objects, or is refused:
-    /// the new claim would show the data of the old one.
+    /// Checks the bucket for a prefix, which needs only that this driver's keys can list it. A prefix that another claim may have had
+    /// must have no objects: the new claim would show the data of the old one.
     async fn find_bucket(&self, bucket: Bucket) -> Result<Made> {
         let name = bucket.name().to_owned();
         let prefix = self.chosen.place.prefix().unwrap_or_default();
@@ -134,7 +133,7 @@ impl Request<'_> {
         ))
     }
 
-    /// Uses a bucket that is there, if it is ours.
+    /// Uses an existing bucket, if it is ours.
     async fn take(&self, bucket: &Bucket, tagging: &Tagging, made_just_now: bool) -> Result<i64> {
         let found =
             ownership::at_creation(tagging, self.cluster, self.name, self.chosen.is_digest, made_just_now);
@@ -164,7 +163,7 @@ impl Request<'_> {
         }
     }
 
-    /// Writes our tags. A bucket that could not be marked would have no owner: if it is `new`, it is deleted.
+    /// Writes our tags. Without them a bucket would have no owner, so a `new` bucket is deleted after a failure.
     async fn mark(&self, bucket: &Bucket, new: bool) -> Result<i64> {
         let capacity = self.capacity.recorded();
         let mark = Mark::new(self.cluster, self.name, capacity, self.on_delete);

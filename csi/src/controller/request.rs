@@ -1,5 +1,5 @@
-//! The provisioner's requests. Enters: what every call about a new volume has. Leaves: checked values, or an error that names the field.
-//! Pure.
+//! The provisioner's requests. Enters: the fields of every call about a new volume. Leaves: checked values, or an error that names the
+//! field. Pure.
 
 use crate::error::{Error, Result};
 use crate::proto::csi::volume_capability::{AccessType, access_mode::Mode};
@@ -12,8 +12,7 @@ const NAME_MAX: usize = 128;
 
 /// The name of a request.
 ///
-/// # Errors
-/// `InvalidArgument`: there is none, or it is longer than CSI allows.
+/// # Errors `InvalidArgument`: the request has no name, or one longer than CSI allows.
 pub fn name(name: &str) -> Result<&str> {
     match name.len() {
         0 => Err(Error::invalid("name is missing: the provisioner names each volume")),
@@ -38,7 +37,7 @@ pub fn capabilities(capabilities: &[VolumeCapability]) -> Result<()> {
     })
 }
 
-/// Why a bucket can't have this capability; `None` if it can.
+/// The reason why a bucket can't have this capability; `None` if it can.
 #[must_use]
 pub fn unfit(capability: &VolumeCapability) -> Option<&'static str> {
     let mode = capability.access_mode.map_or(Mode::Unknown, |access| access.mode());
@@ -67,8 +66,7 @@ pub struct Capacity {
 impl Capacity {
     /// Reads the capacity of a call.
     ///
-    /// # Errors
-    /// `InvalidArgument`: below zero, or a limit below what is required.
+    /// # Errors `InvalidArgument`: below zero, or a limit below the required size.
     pub fn new(range: Option<CapacityRange>) -> Result<Self> {
         let range = range.unwrap_or_default();
         let (required, limit) = (range.required_bytes, range.limit_bytes);

@@ -14,9 +14,9 @@ const REGION: &str = "region";
 /// The keys of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// `None`: those that the process finds as AWS tools do.
+    /// The keys; `None`: the process finds keys as AWS tools do.
     pub credentials: Option<Credentials>,
-    /// The region that came with them.
+    /// The region that came with the keys.
     pub region: Option<String>,
     /// Whether the keys came with the call.
     pub of_secret: bool,

@@ -1,4 +1,4 @@
-//! The stores of the volumes, and what their errors mean to a provisioner. Enters: an endpoint, a bucket, keys. Leaves: the bucket's
+//! The stores of the volumes, and their errors in the terms of a provisioner. Enters: an endpoint, a bucket, keys. Leaves: the bucket's
 //! operations; errors of calls.
 //!
 //! Never here: the decision to make or to delete, a secret in an error.
@@ -19,14 +19,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mounter::Credentials;
 use crate::node::driver_keys::DriverKeys;
 
-/// How long a request waits for a store that does not answer. Then the provisioner gets an error, and tries again with pauses.
+/// Longest wait of a request for a store that does not answer. Then the provisioner gets an error, and tries again with pauses.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Connections to one store at once. More only make deletions of many objects faster.
 const CONNECTIONS: usize = 32;
 /// Region of requests if neither the class nor the driver's configuration names one.
 const REGION: &str = "us-east-1";
 
-/// How the stores are reached.
+/// The way to the stores.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// URL of the driver's store.
@@ -35,7 +35,7 @@ pub struct Config {
     pub allowed_endpoints: Vec<String>,
     /// Region of requests, and of buckets whose class names none.
     pub region: Option<String>,
-    /// Keys of calls that bring none. Without any, those that are found as AWS tools do.
+    /// Keys for calls without any. If these are missing, too, the process finds keys as AWS tools do.
     pub credentials: DriverKeys,
     /// Certificates to trust beside the system's.
     pub extra_ca_bundles: Vec<PathBuf>,
@@ -44,13 +44,13 @@ pub struct Config {
 /// The stores.
 #[derive(Debug)]
 pub struct Stores {
-    /// The configuration as it was given.
+    /// The configuration from the caller.
     pub config: Config,
     metrics: Arc<Metrics>,
     known: Mutex<HashMap<String, Arc<s3::Store>>>,
 }
 
-/// A bucket, and what its store says of it.
+/// A bucket, and its store's answers about it.
 #[derive(Debug)]
 pub struct Looked {
     /// The bucket, in its own region.
@@ -81,8 +81,7 @@ impl Stores {
 
     /// Checks the store that a class or a volume names.
     ///
-    /// # Errors
-    /// `InvalidArgument`: it is neither the driver's nor an allowed one.
+    /// # Errors `InvalidArgument`: the store is neither the driver's nor an allowed one.
     pub fn allowed(&self, endpoint_url: Option<&str>) -> Result<String> {
         let plain = |url: &str| url.trim_end_matches('/').to_owned();
         let own = plain(&self.config.endpoint_url);
@@ -143,10 +142,9 @@ impl Stores {
     }
 }
 
-/// Asks whether a bucket is there, and for its tags; where it lives in another region, once more there.
+/// Asks whether a bucket exists, and for its tags; if its region differs, once more there.
 ///
-/// # Errors
-/// Any but `NoSuchBucket`.
+/// # Errors Any but `NoSuchBucket`.
 pub async fn look(bucket: Bucket) -> s3::Result<Looked> {
     let (mut bucket, mut region) = (bucket, None);
     let mut asked = bucket.tags().await;
@@ -168,10 +166,9 @@ pub async fn look(bucket: Bucket) -> s3::Result<Looked> {
     Ok(Looked { bucket, region, tagging })
 }
 
-/// Lists a bucket; where it lives in another region, once more there.
+/// Lists a bucket; if its region differs, once more there.
 ///
-/// # Errors
-/// The errors of a list.
+/// # Errors The errors of a list.
 pub async fn listed(bucket: Bucket, request: &ListObjects) -> s3::Result<Listed> {
     let asked = bucket.list(request).await;
     let Some(region) = elsewhere(&asked) else {
@@ -242,7 +239,7 @@ fn meaning(error: &s3::Error, of_secret: bool) -> (ErrorKind, &'static str) {
     }
 }
 
-/// Removes secrets from a text, since a store may repeat the bytes it was sent.
+/// Removes secrets from a text, since a store may repeat the bytes of a request.
 fn without(text: &str, keys: &Keys) -> String {
     let Some(keys) = &keys.credentials else { return text.to_owned() };
     let secrets = [Some(&keys.access_key_id), Some(&keys.secret_access_key), keys.session_token.as_ref()];

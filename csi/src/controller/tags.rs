@@ -22,7 +22,7 @@ pub struct Mark {
     pub cluster: String,
     /// The capacity in bytes; recorded, never enforced.
     pub capacity_bytes: Option<i64>,
-    /// The fate of data; an administrator may change it here.
+    /// The fate of the data. An administrator may change the tag.
     pub on_delete: Option<OnDelete>,
 }
 
@@ -38,7 +38,7 @@ impl Mark {
         }
     }
 
-    /// The content of tags, if they are ours at all.
+    /// The content of tags; `None` if this driver did not write them.
     #[must_use]
     pub fn of(tags: &Tags) -> Option<Self> {
         Some(Self {
@@ -49,7 +49,7 @@ impl Mark {
         })
     }
 
-    /// The marks as tags, beside those of the class.
+    /// The marks as tags, together with the class's tags.
     #[must_use]
     pub fn tags(&self, of_class: Tags) -> Tags {
         let mut tags = of_class;
@@ -65,7 +65,7 @@ impl Mark {
         tags
     }
 
-    /// Whether the marks are those of this cluster's request of this name.
+    /// Whether the marks belong to this cluster's request of this name.
     #[must_use]
     pub fn is_of(&self, cluster: &Cluster, request: &str) -> bool {
         self.cluster == cluster.mark() && self.name == tag_text(cluster, request)

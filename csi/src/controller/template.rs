@@ -44,8 +44,7 @@ impl Values {
 
     /// The text of the parameter `field` with values in place of variables.
     ///
-    /// # Errors
-    /// `InvalidArgument`: an unknown variable, or one whose value the provisioner did not send.
+    /// # Errors `InvalidArgument`: an unknown variable, or a variable whose value the provisioner did not send.
     pub fn fill(&self, field: &str, text: &str) -> Result<String> {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;

@@ -54,7 +54,7 @@ impl Place {
     }
 }
 
-/// How long a prefix may be, in bytes, so that the id stays within its limit.
+/// Most bytes of a prefix, so that the id stays within its limit.
 #[must_use]
 pub fn prefix_max(bucket: &str) -> usize {
     ID_MAX.saturating_sub(FRAME + bucket.len() + "/".len())
@@ -85,7 +85,7 @@ impl VolumeId {
         Self::Ours { place, nonce, proof }
     }
 
-    /// Parses the id of a call; `None` if it can be neither ours nor release 2.2's.
+    /// Parses the id of a call; `None` if neither this release nor release 2.2 can have made it.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let Some((head, rest)) = text.split_once('/') else {
@@ -148,7 +148,7 @@ impl VolumeId {
         }
     }
 
-    /// Whether release 2.2 gave buckets such names: `csi-s3-` and a UUID.
+    /// Whether a name has the form of release 2.2's buckets: `csi-s3-` and a UUID.
     #[must_use]
     pub fn is_named_as_by_release_2_2(&self) -> bool {
         let Self::Plain(bucket) = self else { return false };

@@ -63,14 +63,14 @@ impl Volumes {
         Self { view, cluster: Arc::new(OnceLock::from(cluster)), api: None, recorder: None }
     }
 
-    /// Like [`Volumes::without_api`], with these volumes by their handles.
+    /// Makes volumes like [`Volumes::without_api`], with these records by their handles.
     #[must_use]
     pub fn known_to_be(cluster: Cluster, volumes: BTreeMap<String, Recorded>) -> Self {
         let view = View { volumes, ..View::default() };
         Self { view: watch::channel(view).1, ..Self::without_api(cluster) }
     }
 
-    /// Follows the volumes for as long as the process lives, and asks for the cluster's id unless it is `given`.
+    /// Follows the volumes for the life of the process, and asks for the cluster's id unless it is `given`.
     #[must_use]
     pub fn follow(client: &Client, given: Option<Cluster>) -> Self {
         let (sender, view) = watch::channel(View::default());
@@ -100,8 +100,7 @@ impl Volumes {
     /// The record of the PersistentVolume with this handle. If the watch has not shown it, the API server is asked: an unseen volume may
     /// exist, and its record decides about the data.
     ///
-    /// # Errors
-    /// The API server has not shown it, and does not list the volumes now.
+    /// # Errors The watch has not shown the volume, and the API server does not list the volumes now.
     pub async fn look_up(&self, handle: &str) -> kube::Result<Option<Recorded>> {
         let known = self.known(handle);
         let Some(api) = self.api.as_ref().filter(|_| known.is_none()) else { return Ok(known) };

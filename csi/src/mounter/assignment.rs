@@ -137,7 +137,7 @@ pub struct MountpointPod {
     pub claim_namespace: String,
     /// The pod is being deleted.
     pub leaving: bool,
-    /// The reason why its container does not run, if a start was tried: no image, a crash, an invalid configuration.
+    /// The reason why the pod's container does not run, after an attempt to start it: no image, a crash, an invalid configuration.
     pub waits: Option<String>,
     /// The reason why it waits or died, in the words of Kubernetes.
     pub why: Option<String>,
@@ -275,7 +275,7 @@ fn missing(kind: &str) -> String {
 enum Step<T> {
     /// The result is here.
     Ready(T),
-    /// The result may come; with the error in case it does not.
+    /// The result may still come. The error is for the case that it does not.
     Wait(Error),
     /// Waiting does not bring the result.
     Fail(Error),

@@ -20,7 +20,7 @@ pub(super) enum Over {
     Nothing,
     /// A dead mount, over which the new one is laid.
     Dead,
-    /// A living mount of another source than the workload's, which is removed once the new one can take its place.
+    /// A living mount of another source than the workload's. The driver removes it once the new mount can take its place.
     Another,
 }
 

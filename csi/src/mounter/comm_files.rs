@@ -32,8 +32,7 @@ pub struct CommFiles {
 impl CommFiles {
     /// Opens the directory.
     ///
-    /// # Errors
-    /// `NotFound` once the Mountpoint Pod is gone; it is not a directory.
+    /// # Errors `NotFound` once the Mountpoint Pod is gone; the path is not a directory.
     pub fn open(comm: &Comm) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = rustix::fs::open(comm.directory(), flags, Mode::empty())?;

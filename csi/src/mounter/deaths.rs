@@ -1,5 +1,5 @@
 //! Notices for workloads whose engine died or whose bucket is gone. Enters: a target that was dead and is mounted again, whose engine is
-//! started again on its mount, or whose engine heard so from the store. Leaves: a [`Notice`] for its workload.
+//! started again on its mount, or whose engine learned from the store that the bucket is gone. Leaves: a [`Notice`] for its workload.
 //!
 //! Never here: the writing of an Event; a wait for its writer.
 

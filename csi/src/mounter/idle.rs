@@ -90,8 +90,8 @@ impl Idle {
         }
     }
 
-    /// Forgets pods that are gone and have no source. Only the names of the sources are read, and no mount is asked: a hanging engine would
-    /// never answer, while this holds the picture, and the source of a dead engine would look as if it were gone.
+    /// Forgets pods that are gone and have no source. Reads only the names of the sources, and asks no mount: a hanging engine would
+    /// never answer while this call holds the picture, and the source of a dead engine would look as if it were gone.
     fn forget_the_gone(&self) {
         let sources = self.sources();
         let pods = self.pods.borrow();

@@ -72,7 +72,7 @@ pub struct MountRequest {
     pub args: Vec<String>,
     /// The engine's environment, without credentials.
     pub env: Vec<(String, String)>,
-    /// The reason why no source can be made with the volume's present options. Existing mounts are refreshed all the same.
+    /// The reason why no source can be made with the volume's present options. Existing mounts are refreshed in spite of it.
     pub unusable: Option<String>,
     /// The engine's keys; written to files, never sent in a message. `None`: the engine's own chain.
     pub credentials: Option<Credentials>,
@@ -150,8 +150,8 @@ pub trait Mounter: Send + Sync {
     /// Mounts a target, or refreshes the credentials if it is mounted. After an error nothing is left of this call.
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>>;
 
-    /// Why new mounts can't be made now, for a readiness page; `None` if they can. It is not a reason to end the process: existing mounts
-    /// are still refreshed and unmounted.
+    /// The reason why new mounts can't be made now, for a readiness page; `None` if they can. The reason does not end the process:
+    /// existing mounts are still refreshed and unmounted.
     fn fault(&self) -> Option<String> {
         None
     }

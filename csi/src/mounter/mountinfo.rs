@@ -114,7 +114,7 @@ fn mount(line: Line<'_>) -> Mount {
     }
 }
 
-/// Waits for changes of the table. If it is made before the table is read, it misses no change.
+/// Waits for changes of the table. A watch that is made before the table is read misses no change.
 #[derive(Debug)]
 pub struct Changes(AsyncFd<File>);
 

@@ -251,7 +251,7 @@ impl Node {
         Ok(Made::AsUsual)
     }
 
-    /// Mounts the source of a Mountpoint Pod again whose engine has ended, and binds its targets to the new mount. `false`: the source
+    /// Mounts the source of a Mountpoint Pod again after its engine ended, and binds its targets to the new mount. `false`: the source
     /// needed no mount.
     async fn revive(&self, name: &str) -> Result<bool> {
         let deadline = Instant::now() + self.config.mount_within;
@@ -283,7 +283,7 @@ impl Node {
         }
         let comm = self.comm(&pod);
         if source::restarting(&comm).is_some() {
-            // If the restart fails, the mounter tells so by making its socket.
+            // If the restart fails, the mounter makes its socket, which causes another look.
             return Ok(false);
         }
         if !source::is_served(&source, &comm, &self.probes).await? {
@@ -295,7 +295,7 @@ impl Node {
             if !matches!(self.probes.check(path, sys::PROBE_LIMIT).await, Health::Dead(_)) {
                 continue;
             }
-            // Another call for this target has the lock: it will see that the target is dead, or remove it.
+            // Another call for this target has the lock: that call will see that the target is dead, or remove it.
             let Ok(Some(target)) = self.targets.find(path) else { continue };
             let Health::Dead(why) = self.probes.check(target.path(), sys::PROBE_LIMIT).await else {
                 continue;
@@ -492,13 +492,13 @@ impl Node {
         )))
     }
 
-    /// Writes the request's keys; `None`: it has none.
+    /// Writes the request's keys; `None` if the request has no keys.
     fn write_credentials(&self, request: &MountRequest, pod: &Assigned<'_>) -> Result<Option<Profile>> {
         let profile = Profile::new(pod.uid, &request.handle)?;
         match (&request.credentials, &request.token) {
             (Some(keys), _) => profile.write(&self.credential_files(pod)?, keys)?,
             (None, Some(token)) => {
-                // Both are written: the choice was made when the engine started, and the API server may be away now.
+                // The call writes both files: the choice was made when the engine started, and the API server may be away now.
                 let files = self.credential_files(pod)?;
                 profile.write_token(&files, token)?;
                 if let Some(agent) = &request.agent {

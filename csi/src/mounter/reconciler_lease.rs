@@ -88,7 +88,7 @@ impl ReconcilerLease {
         }
     }
 
-    /// Returns once no reconciler works. If the API server does not show the Lease, nothing is known of the reconciler.
+    /// Returns once no reconciler works. While the API server does not show the Lease, the call waits.
     pub async fn gone(&self) -> Error {
         loop {
             let wait = match timeout(CALL_LIMIT, self.leases.get_opt(lease::NAME)).await {

@@ -1,8 +1,9 @@
 //! The sources to mount again when their engines end. Enters: the mount that each Mountpoint Pod serves, by the last publish. Leaves: the
 //! names of pods whose mounter waits for a device though a source is mounted, or starts its engine again, each at its time.
 //!
-//! A mounter says that it waits by making its socket: after its engine has ended, or when its container starts again. It says that it starts an
-//! engine again by its state. The kernel tells of the new file. A driver that was started anew knows a pod from the kubelet's next call on.
+//! A mounter makes its socket to say that it waits: after its engine has ended, or when its container starts again. The mounter's state
+//! says that it starts an engine again. The kernel reports the new file. After its own restart, a driver knows a pod from the kubelet's
+//! next call on.
 //!
 //! Never here: a mount; a conclusion that an engine is dead. A pod that makes sockets for nothing causes a look at its mount, at the pace
 //! of [`Pace`].
@@ -28,7 +29,8 @@ use crate::contract::comm::Comm;
 use crate::error::Result;
 use crate::events::WorkloadRef;
 
-/// An engine that served for this long was well: its death begins a new row. Doubled, a slow row of deaths is slowed down, too.
+/// An engine that served for this long was well: its death begins a new series. With the double, a slow series of deaths is slowed down,
+/// too.
 const WELL_AFTER: Duration = Duration::from_secs(10);
 /// The pause before the second mount of a row; it doubles with each.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);

@@ -45,12 +45,11 @@ pub struct SourceMount {
 }
 
 impl SourceMount {
-    /// Mounts a bucket at this directory, which is made if it is missing. First the mounter is reached, then the device is mounted out of
-    /// sight and handed over, and when the engine serves it, the mount appears. On a kernel without detached mounts, it is mounted in its
-    /// place once the mounter is reached.
+    /// Mounts a bucket at this directory, which is made if it is missing. The call first connects to the mounter, then mounts the device
+    /// out of sight and hands it over; the mount appears when the engine serves it. On a kernel without detached mounts, the call mounts
+    /// the device in its place after it has connected.
     ///
-    /// # Errors
-    /// `FailedPrecondition` with the engine's words, or if another process listens in the mounter's place; `DeadlineExceeded`,
+    /// # Errors `FailedPrecondition` with the engine's words, or if another process listens in the mounter's place; `DeadlineExceeded`,
     /// `Unavailable` if no mounter takes or serves it; `Internal`: no FUSE on this node, or no right to mount. Nothing is left then.
     pub async fn make(
         path: &Path,

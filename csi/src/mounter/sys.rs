@@ -214,13 +214,14 @@ pub fn resolved(path: &Path) -> io::Result<PathBuf> {
 pub enum Health {
     /// A process serves it, if only with an error.
     Alive,
-    /// The engine is gone; with the kernel's error.
+    /// The engine is gone. The text is the kernel's error.
     Dead(String),
     /// No answer in time.
     Hung,
 }
 
-/// Asks mounts whether they answer, each by at most one thread at a time: no more threads than mounts may hang.
+/// Asks mounts whether they answer. Each mount occupies at most one thread, so hanging mounts occupy no more threads than there are
+/// mounts.
 #[derive(Clone, Debug, Default)]
 pub struct Probes(Arc<Mutex<HashMap<PathBuf, watch::Receiver<Option<Health>>>>>);
 

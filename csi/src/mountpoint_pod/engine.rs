@@ -101,7 +101,7 @@ impl Engine {
         Ok(Self { child, tail, word, memory_events: config.memory_events.clone(), oom_kills })
     }
 
-    /// Waits for the word of the engine. `None` if the engine ended without a word, or was killed because none came in time. `kept` takes
+    /// Waits for the engine's word. `None` if the engine ended without a word, or was killed because no word came in time. `kept` takes
     /// the descriptors that the engine gives.
     pub(super) fn word(
         &mut self,
@@ -258,7 +258,7 @@ impl OwnCache {
     }
 }
 
-/// Passes standard error on, and returns the end of it.
+/// Passes standard error on, and returns the last part of its text.
 pub(super) fn relay(mut stderr: impl Read, mut to: impl Write) -> Vec<u8> {
     let (mut tail, mut chunk) = (Vec::new(), [0; 4096]);
     loop {

@@ -69,8 +69,8 @@ pub struct Config {
     pub engine_env: Vec<(String, String)>,
 }
 
-/// Whether an engine runs, and whether the process was asked to end. Until an engine runs, SIGTERM ends the process at once. From then on
-/// the process outlives SIGTERM, because workloads that drain still read.
+/// Whether an engine runs, and whether the process got SIGTERM. Until an engine runs, SIGTERM ends the process at once. From then on the
+/// process outlives SIGTERM, because workloads that drain still read.
 #[derive(Debug, Default)]
 pub struct Serving(AtomicU32);
 
@@ -87,7 +87,7 @@ impl Serving {
         self.0.fetch_or(ENGINE_RUNS, Ordering::AcqRel);
     }
 
-    /// Notes the engine's end. `true` if the process is to end now.
+    /// Notes the engine's end. `true` if the process must end now.
     fn end(&self) -> bool {
         self.0.fetch_and(!ENGINE_RUNS, Ordering::AcqRel) & TOLD_TO_END != 0
     }

@@ -64,7 +64,7 @@ pub(super) struct Deaths {
 }
 
 impl Deaths {
-    /// Counts a death, and says what follows.
+    /// Counts a death, and returns the next step.
     pub(super) fn after(&mut self, now: Instant) -> Next {
         let is_recent = |then: &Instant| now.duration_since(*then) < DEATHS_WITHIN;
         if !self.recent.back().is_some_and(is_recent) {

@@ -190,7 +190,7 @@ impl Claim {
         }
     }
 
-    /// Records that the target is gone.
+    /// Records that the target was removed.
     pub fn gone(self) {
         self.claims.lock().published.remove(&self.target);
     }

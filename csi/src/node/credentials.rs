@@ -145,8 +145,7 @@ impl Field {
 /// Trims and checks a value, by one rule for the environment, the driver's Secret, the volume's and the provisioner's. A token of white
 /// space counts as absent.
 ///
-/// # Errors
-/// The field, and what is wrong with it, as the end of a sentence.
+/// # Errors The field and its fault, as the end of a sentence.
 pub fn checked(
     key: Option<&str>,
     secret: Option<&str>,

@@ -30,8 +30,7 @@ pub enum DriverKeys {
 impl DriverKeys {
     /// Reads the present keys.
     ///
-    /// # Errors
-    /// `InvalidArgument`: the Secret is not whole. `Unavailable`: what the file system says.
+    /// # Errors `InvalidArgument`: the Secret is incomplete. `Unavailable`: the error of the file system.
     pub fn read(&self) -> Result<Option<Credentials>> {
         let directory = match self {
             Self::Fixed(keys) => return Ok(keys.clone()),

@@ -342,8 +342,8 @@ impl NodeService {
         Ok(NodeGetVolumeStatsResponse { usage: wire(usage).into(), volume_condition: Some(condition) })
     }
 
-    /// Reports options that are not used as they were written. The kubelet asks for a mounted target again and again: its
-    /// options were reported when it was new.
+    /// Reports options that the engine does not get as they were written. Calls for a mounted target report nothing: the kubelet repeats
+    /// them, and the options were reported at the first call.
     fn tell_of_options(&self, request: &PublishRequest, options: &MountOptions) {
         let MountOptions { stripped, overruled, .. } = options;
         let volume = &request.volume;
@@ -378,8 +378,8 @@ impl NodeService {
         self.tell(request, Reason::CacheLimited, Some(note));
     }
 
-    /// Reports attributes that the driver does not know, since a misspelt one would else go unnoticed, and those that mean nothing to its
-    /// mounter.
+    /// Reports attributes that the driver does not know, since a misspelt one would otherwise go unnoticed, and those without effect on
+    /// its mounter.
     fn tell_of_attributes(&self, request: &PublishRequest) {
         let ignored = self.mounter.ignores();
         let without: Vec<_> =
@@ -429,7 +429,7 @@ impl NodeService {
         env
     }
 
-    /// Refuses a volume's own store unless the administrator allows it: the volume's keys go there.
+    /// Refuses a volume's own store unless the administrator allows it, because the volume's keys would go there.
     fn check_endpoint(&self, endpoint_url: Option<&str>, volume: &str) -> Result<()> {
         let Some(asked) = endpoint_url else { return Ok(()) };
         let mut allowed = self.config.allowed_endpoints.iter().chain([&self.config.endpoint_url]);

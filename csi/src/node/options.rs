@@ -20,16 +20,16 @@ use super::publish::is_arn;
 /// The treatment of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
-    /// The engine gets it as it is.
+    /// The engine gets the option unchanged.
     Pass,
-    /// The option is left out, and an Event says why: it changes nothing that is read or stored, or release 2.2 left it out. Volumes that
-    /// hold it go on working.
+    /// The option is left out, and an Event gives the reason: the option changes neither reads nor stored bytes, or release 2.2 left it
+    /// out. Volumes with the option go on working.
     Strip(&'static str),
     /// The driver sets the option itself; the volume's value is left out.
     Own,
-    /// The engine gets it with this value in place of the volume's.
+    /// The engine gets the option with this value in place of the volume's.
     Fixed(&'static str),
-    /// The engine gets it by this variable of its environment.
+    /// The engine gets the option by this variable of its environment.
     Env(&'static str),
     /// The call fails with this reason and remedy.
     Refuse(&'static str),
@@ -155,7 +155,7 @@ pub struct Inputs<'a> {
     pub options: &'a [String],
     /// Whether the volume stands in a pod's manifest, so that any user who writes pods wrote its options.
     pub inline: bool,
-    /// The cache of the Mountpoint Pod, if it has a volume for one.
+    /// The cache of the Mountpoint Pod, if the pod has a volume for one.
     pub cache: Option<&'a Cache>,
     /// The workload's fsGroup.
     pub fs_group: Option<u32>,
@@ -163,7 +163,7 @@ pub struct Inputs<'a> {
     pub read_only: bool,
     /// The source of the keys, for the user agent.
     pub source: AuthenticationSource,
-    /// The API server's version, if it was asked.
+    /// The API server's version, if it is known.
     pub kubernetes: Option<&'a str>,
 }
 
@@ -185,8 +185,7 @@ pub struct MountOptions {
 impl MountOptions {
     /// Applies the policy.
     ///
-    /// # Errors
-    /// `InvalidArgument` that names the option, and the volume whose mountOptions hold it.
+    /// # Errors `InvalidArgument` that names the option, and the volume with that option in its mountOptions.
     pub fn new(inputs: &Inputs<'_>) -> Result<Self> {
         let refuse = |what: String| {
             Error::invalid(match inputs.inline {
@@ -258,7 +257,7 @@ impl MountOptions {
     }
 }
 
-/// Name and value of one item: cut at the first `=` or white space, dashes optional, a short name made long. `None` if it is empty.
+/// Name and value of one item: cut at the first `=` or white space, dashes optional, a short name made long. `None` for an empty item.
 fn split(item: &str) -> Option<(String, Option<&str>)> {
     let item = item.trim();
     let (name, value) = match item.split_once(|c: char| c == '=' || c.is_whitespace()) {
@@ -306,7 +305,7 @@ const LIKE: f64 = 0.6;
 struct Flags(BTreeSet<(String, Option<String>)>);
 
 impl Flags {
-    /// Adds a flag and keeps others of that name: only the author knows which one was meant.
+    /// Adds a flag and keeps others of that name: only the author knows which of them is right.
     fn add(&mut self, name: &str, value: Option<&str>) {
         self.0.insert((name.to_owned(), value.map(str::to_owned)));
     }

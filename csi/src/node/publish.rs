@@ -1,5 +1,5 @@
 //! The kubelet's publish request. Enters: NodePublishVolume as it arrived. Leaves: a request with every field checked, or an error that
-//! names the field and says what to write instead.
+//! names the field and the right form.
 //!
 //! Never here: a default of the driver, access to the disk.
 
@@ -36,17 +36,17 @@ pub struct PublishRequest {
     pub bucket: String,
     /// The prefix to which the volume is restricted, with a slash at its end.
     pub prefix: Option<String>,
-    /// The bucket's region, where it is not the driver's.
+    /// The bucket's region, if it differs from the driver's.
     pub region: Option<String>,
-    /// The store, where it is not the driver's. Not checked yet.
+    /// The store, if it differs from the driver's. The value is not checked yet.
     pub endpoint_url: Option<String>,
-    /// The region of the token service, where it is not the bucket's.
+    /// The region of the token service, if it differs from the bucket's.
     pub sts_region: Option<String>,
     /// Variables for the engine: names that are allowed.
     pub engine_env: Vec<(String, String)>,
     /// The attributes about its cache.
     pub cache: BTreeMap<String, String>,
-    /// The volume's mount options, as its author wrote them.
+    /// The volume's mount options, in the author's words.
     pub mount_options: Vec<String>,
     /// Whether the volume stands in the pod's manifest, and has no PersistentVolume.
     pub inline: bool,
@@ -211,8 +211,8 @@ impl PublishRequest {
 }
 
 impl PublishRequest {
-    /// A digest of where the data is: bucket, prefix and store, which can't be edited in a PersistentVolume. Mount options can be, and a source
-    /// stays as it was made.
+    /// A digest of the data's place: bucket, prefix and store, which a PersistentVolume does not let users edit. Mount options can be
+    /// edited, but a source keeps its options.
     #[must_use]
     pub fn place(&self) -> String {
         let (prefix, store) = (self.prefix.as_deref(), self.endpoint_url.as_deref());
@@ -232,10 +232,9 @@ pub(super) struct Attributes {
 }
 
 impl Attributes {
-    /// Reads the attributes of a volume, whatever the kubelet put among them.
+    /// Reads the attributes of a volume, and skips those that the kubelet added.
     ///
-    /// # Errors
-    /// `InvalidArgument` that names the attribute and the volume.
+    /// # Errors `InvalidArgument` that names the attribute and the volume.
     pub(super) fn read(context: &HashMap<String, String>, volume: &str, inline: bool) -> Result<Self> {
         let named = |key| context.get(key).filter(|it| !it.is_empty()).cloned();
         let bucket = bucket(context, volume, inline)?;
@@ -293,7 +292,7 @@ fn region_name(key: &str, attribute: Option<String>, volume: &str) -> Result<Opt
     }
 }
 
-/// The engine's variables that name a proxy. Others are refused: they could lead the engine to other keys.
+/// The engine's variables that name a proxy. Other variables are refused: they could lead the engine to other keys.
 fn engine_env(context: &HashMap<String, String>, volume: &str) -> Result<Vec<(String, String)>> {
     let named =
         context.iter().filter_map(|(key, value)| Some((key.strip_prefix(volume::ENGINE_ENV)?, value)));
@@ -333,8 +332,8 @@ fn prefix(attribute: Option<String>, volume: &str) -> Result<Option<String>> {
     }
 }
 
-/// The bucket by its name, or by the ARN of an access point. It becomes an argument of the engine, so it must not look like a flag, a URL or
-/// a path.
+/// The bucket, by its name or by the ARN of an access point. The value becomes an argument of the engine, so it must not look like a
+/// flag, a URL or a path.
 fn bucket(context: &HashMap<String, String>, volume: &str, inline: bool) -> Result<String> {
     let name = context.get(volume::BUCKET_NAME).map(|it| it.trim()).unwrap_or_default();
     let place = match inline {
@@ -363,13 +362,13 @@ fn bucket(context: &HashMap<String, String>, volume: &str, inline: bool) -> Resu
     Ok(name.to_owned())
 }
 
-/// Whether a bucket is named by an ARN: then the ARN says where it is, and not an endpoint.
+/// Whether the bucket is named by an ARN: then the ARN determines its place, and an endpoint does not.
 #[must_use]
 pub fn is_arn(bucket: &str) -> bool {
     bucket.starts_with("arn:")
 }
 
-/// An attribute that the driver does not know and whose name is like that of the bucket.
+/// An unknown attribute whose name resembles that of the bucket.
 fn misspelt(context: &HashMap<String, String>) -> Option<&str> {
     let unknown = context.keys().map(String::as_str).filter(|key| !volume::is_known(key));
     let like = unknown.map(|key| (strsim::osa_distance(&key.to_lowercase(), "bucketname"), key)).min();

@@ -1,4 +1,4 @@
-//! The usage of a volume, and whether it answers. Enters: a mount point. Leaves: figures, or the problem of the mount.
+//! The usage of a volume, and whether its mount answers. Enters: a mount point. Leaves: figures, or the problem of the mount.
 //!
 //! A mount with a dead or hanging engine may block its caller. A separate thread therefore makes the call, for at most [`LIMIT`], and no
 //! second thread starts while one still waits.
@@ -20,7 +20,7 @@ use crate::contract::target::OfPod;
 /// The limit of one question. The kubelet asks every minute, one volume after the other, so that a dead mount must not hold up the others.
 pub const LIMIT: Duration = Duration::from_secs(2);
 
-/// The most mounts of a volume that are asked in place of a dead one. Most often the first answers, and each hanging one keeps a thread.
+/// Most other mounts of a volume that are tried in place of a dead one. Usually the first answers, and each hanging one keeps a thread.
 const OTHERS_MAX: usize = 4;
 
 /// The answer of statfs(2), in bytes and inodes.
@@ -28,13 +28,13 @@ const OTHERS_MAX: usize = 4;
 pub struct Usage {
     /// Bytes that may still be written.
     pub available_bytes: u64,
-    /// All bytes.
+    /// Size of the volume in bytes.
     pub total_bytes: u64,
     /// Bytes in use.
     pub used_bytes: u64,
     /// Inodes that may still be made.
     pub free_inodes: u64,
-    /// All inodes.
+    /// Number of inodes of the volume.
     pub total_inodes: u64,
 }
 
@@ -117,8 +117,8 @@ impl Stats {
     }
 }
 
-/// The other targets of the volume at this path, at most `OTHERS_MAX`. The kubelet keeps one set of figures for a claim, whichever pod they
-/// come from: a dead mount that reports nothing would let a claim look full or empty that others read.
+/// The other targets of the volume at this path, at most `OTHERS_MAX`. The kubelet keeps one set of figures for a claim, from any of its
+/// pods: because of a dead mount without figures, a claim in use by other pods could look full or empty.
 #[must_use]
 pub fn others<'a>(buckets: impl Iterator<Item = &'a Path>, path: &Path, kubelet: &Path) -> Vec<PathBuf> {
     let Some(of) = OfPod::of_mount_point(path, kubelet) else { return Vec::new() };

@@ -13,7 +13,7 @@ use crate::error::{Error, Result};
 pub struct Target {
     /// Absolute, without `.`, `..` or doubled slashes.
     pub path: PathBuf,
-    /// The parts of the path, if the kubelet made it: `pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`.
+    /// The parts of the path, if the kubelet made the path: `pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`.
     pub of_pod: Option<OfPod>,
     /// The path from the kubelet's directory on.
     below: String,
@@ -22,8 +22,7 @@ pub struct Target {
 impl Target {
     /// Judges `path`, which the call has in its field `field`.
     ///
-    /// # Errors
-    /// `InvalidArgument` if it is empty, not absolute, leaves by `..`, or is not beneath `kubelet`.
+    /// # Errors `InvalidArgument` if the path is empty, not absolute, contains `..`, or is not beneath `kubelet`.
     pub fn parse(field: &str, path: &str, kubelet: &Path) -> Result<Self> {
         if path.is_empty() {
             return Err(Error::invalid(format!("{field} is missing: the kubelet must send it")));
@@ -65,7 +64,7 @@ impl Target {
     }
 }
 
-/// The path without `.` and doubled slashes; `None` if it is relative or has a `..`, which may mean another place than it seems.
+/// The path without `.` and doubled slashes; `None` if it is relative or has a `..`, whose meaning depends on links.
 fn normalised(path: &Path) -> Option<PathBuf> {
     if !path.is_absolute() {
         return None;

@@ -1,7 +1,7 @@
-//! Whether nodes take a volume at all, before anything is made for it. Enters: attributes and mount options of a PersistentVolume. Leaves: the
-//! sentence by which the driver of each node would refuse it.
+//! A test whether nodes accept a volume at all, before the reconciler makes anything for it. Enters: attributes and mount options of a
+//! PersistentVolume. Leaves: the sentence by which the driver of each node would refuse the volume.
 //!
-//! Never here: what one node or the chart knows, such as keys and the stores that are allowed.
+//! Never here: facts of one node or of the chart, such as keys and the allowed stores.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,13 +10,12 @@ use super::options::{Inputs, MountOptions};
 use super::publish::Attributes;
 use crate::contract::cache::Cache;
 
-/// A bucket in place of that of a volume whose attributes are not known.
+/// A bucket's name for a volume whose attributes are unknown.
 const ANY_BUCKET: &str = "bucket";
 
-/// Checks a volume as NodePublishVolume does. `attributes`: `None` for a volume that stands in a pod, whose options alone are checked.
+/// Checks a volume as NodePublishVolume does. `attributes`: `None` for an inline volume, of which only the options are checked.
 ///
-/// # Errors
-/// The sentence, which names the attribute or option and the volume.
+/// # Errors The sentence, which names the attribute or option and the volume.
 pub fn check(
     volume: &str,
     attributes: Option<&BTreeMap<String, String>>,

@@ -30,7 +30,7 @@ use tonic::transport::Channel;
 /// A secret that no error and no log may show.
 pub(crate) const HUSH: &str = "HUSHHUSH";
 
-/// Does nothing, and remembers what it was to do.
+/// A mounter that does nothing, and records its requests.
 #[derive(Default)]
 pub(crate) struct Recorder {
     mounts: Mutex<Vec<MountRequest>>,
@@ -123,7 +123,7 @@ impl Recorder {
         *self.ignored.lock().unwrap() = attributes;
     }
 
-    /// Makes the mounter say that it made its mounts so.
+    /// Sets the result that the mounter reports for its mounts.
     pub(crate) fn makes(&self, made: Made) {
         *self.made.lock().unwrap() = made;
     }
@@ -219,7 +219,7 @@ impl Driver {
         }
     }
 
-    /// Returns once the kubelet has registered it.
+    /// Returns once the kubelet has registered the driver.
     pub(crate) async fn registered(&self) {
         self.registers.clone().changed().await.unwrap();
     }

@@ -1,4 +1,4 @@
-//! Volumes whose class gives them one name of a bucket, on stores that answer CreateBucket with 200 for one's own.
+//! Volumes whose class gives them the same name of a bucket, on stores that answer CreateBucket with 200 to the bucket's owner.
 
 use csi::proto::csi::CreateVolumeRequest;
 use s3server::{Effect, Fault};
@@ -47,7 +47,7 @@ async fn of_two_claims_with_one_bucket_name_at_once_one_gets_the_bucket() {
     lab.create(call(name)).await.unwrap();
 }
 
-/// The tags are of another cluster, whose driver took the bucket for new at the same moment.
+/// The case: the tags belong to another cluster, whose driver took the bucket for new at the same moment.
 #[tokio::test]
 async fn a_bucket_whose_tags_another_wrote_over_is_not_ours_and_is_left() {
     let lab = Lab::start().await;

@@ -163,7 +163,7 @@ impl Lab {
         Ok(answer.into_inner().volume.unwrap())
     }
 
-    /// Comes again as the provisioner does, while the answer asks for it.
+    /// Repeats the call as the provisioner does, while the answer asks for it.
     pub(crate) async fn create_until_done(&self, call: CreateVolumeRequest) -> Volume {
         loop {
             match self.create(call.clone()).await {

@@ -1,4 +1,4 @@
-//! Questions and answers as they pass the socket: one message of JSON each, with descriptors beside it.
+//! Messages between engine and helper: each is one JSON text, with descriptors beside it.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,67 +12,69 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of the longest message: credentials with a long token. Doubling it doubles what a question's thread allocates for a moment.
+/// Bytes of the longest message: credentials with a long token. Doubling it doubles the memory that a question's thread takes for a
+/// moment.
 const MESSAGE_MAX: usize = 64 << 10;
-/// Descriptors of one message: a socket for the answer, a device, a file.
+/// Most descriptors of one message: a socket for the answer, a device, a file.
 const FILES_MAX: usize = 3;
 
 /// A question of an engine to its helper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
-    /// The mount that is to be unmounted is this file system. Only the first one counts.
+    /// Names the file system that the helper may unmount. Only the first such message counts.
     Mounted {
-        /// Major and minor number.
+        /// Major and minor number of the mount's device.
         device: Option<(u32, u32)>,
     },
-    /// Unmount it.
+    /// Unmounts the file system.
     Unmount {
-        /// Whether the kernel has the other end of its device.
+        /// Whether the kernel still has the other end of the mount's device.
         is_connected: bool,
     },
-    /// Whether a thread has a descriptor of a file.
+    /// Asks whether a thread has a descriptor of a file.
     Holds {
         /// The thread.
         tid: u32,
-        /// Major and minor number of the mount.
+        /// Major and minor number of the mount's device.
         device: (u32, u32),
-        /// The mount's number.
+        /// The mount's number in mountinfo.
         mount: Option<u32>,
         /// The file's number.
         ino: u64,
-        /// Descriptors that only read do not count.
+        /// Whether only descriptors that can write count.
         writing: bool,
     },
-    /// Whether a thread is on its way out by a signal.
+    /// Asks whether a signal is ending a thread.
     HasEndedBySignal {
         /// The thread.
         tid: u32,
     },
-    /// Register a file with a FUSE device; both come along.
+    /// Registers a file with a FUSE device. Both descriptors come along.
     Register,
-    /// Take a registered file back; the device comes along.
+    /// Takes a registered file back. The device's descriptor comes along.
     Forget {
         /// The number of the file.
         id: u32,
     },
-    /// The addresses of a host.
+    /// Asks for the addresses of a host.
     Resolve {
         /// The name of the host.
         host: String,
         /// The port of the addresses.
         port: u16,
     },
-    /// The output of the program that prints credentials.
+    /// Runs the program that prints credentials, and asks for its output.
     Credentials {
-        /// The command line of the program. Only one counts, and none that comes first from a confined engine.
+        /// The command line of the program. The helper accepts only the first one that it gets, and none whose first arrival is after
+        /// `Confined`.
         command: String,
     },
-    /// The engine is about to be confined: from now on it may be in wrong hands.
+    /// Announces the confinement of the engine: from now on the helper must expect an intruder's messages.
     Confined,
 }
 
 impl Question {
-    /// Whether its answer may wait for others: for the network, a disk, a program.
+    /// Whether the answer may wait for the network, a disk or a program.
     pub(super) fn may_wait(&self) -> bool {
         matches!(self, Self::Unmount { .. } | Self::Resolve { .. } | Self::Credentials { .. })
     }
@@ -81,27 +83,27 @@ impl Question {
 /// The helper's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// It is done.
+    /// The helper did it.
     Done,
-    /// Whether it is so. `None`: not known.
+    /// The answer to a question for yes or no. `None`: unknown.
     Holds(Option<bool>),
-    /// A registered file's number.
+    /// The number of a registered file.
     Number(u32),
-    /// Addresses.
+    /// The addresses of a host.
     Addresses(Vec<SocketAddr>),
-    /// A program's output.
+    /// The output of a program.
     Text(String),
-    /// It is not done.
+    /// The helper did not do it.
     Refused {
-        /// The system's reason.
+        /// The system's error number.
         errno: Option<i32>,
-        /// The reason in words.
+        /// The reason, in words.
         why: String,
     },
 }
 
 impl Answer {
-    /// The answer of an error.
+    /// The answer that reports an error.
     pub fn refused(error: &io::Error) -> Self {
         Self::Refused { errno: error.raw_os_error(), why: error.to_string() }
     }
@@ -111,7 +113,7 @@ pub(super) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Never waits for room: without it, the other end reads no more, as a helper that was stopped.
+/// Sends a message without waiting for room in the socket. Fails if the socket is full, as when the helper was stopped and reads nothing.
 pub(super) fn send(
     socket: BorrowedFd<'_>,
     message: &impl Serialize,
@@ -134,7 +136,7 @@ pub(super) fn send(
     Ok(())
 }
 
-/// The next message; `None` at the end.
+/// Receives the next message; `None` at the end of the stream.
 pub(super) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     let mut words = vec![0; MESSAGE_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FILES_MAX))];

@@ -1,8 +1,8 @@
-//! The helper of a sandboxed engine: a process that started before the sandbox, and does by request what the sandbox refuses.
+//! The helper of a sandboxed engine: a process from before the sandbox that does, on request, what the sandbox refuses to the engine.
 //!
-//! Enters: one of a few typed questions, over a socket that both have from the start. Leaves: its answer. A question names no program, no path
-//! and no address of memory: an engine in wrong hands can have its own mount unmounted, and learn what an engine learns. The helper ends with
-//! the engine.
+//! Enters: one of a few typed questions, over a socket that both processes have from the start. Leaves: the answer. A question contains
+//! neither paths nor memory addresses, and no program but the first one. So an intruder in the engine can only unmount the engine's own
+//! mount, and learn what an engine learns. The helper ends with the engine.
 
 mod messages;
 mod serve;
@@ -18,90 +18,85 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub use messages::{Answer, Question};
 pub use serve::serve;
 
-/// How long an answer may take that waits for nothing: about a process, or of an ioctl. Doubling it doubles how long a FUSE thread waits for a
-/// helper that was stopped.
+/// Longest wait for an answer that depends only on the kernel: about a process, or of an ioctl. Doubling it doubles the time that a FUSE
+/// thread waits for a stopped helper.
 const AT_ONCE: Duration = Duration::from_secs(5);
-/// How long the system's resolver may take. The caller has a limit of its own.
+/// Longest wait for the system's resolver. The caller has a limit of its own.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
-/// How long an unmount may take.
+/// Longest wait for an unmount.
 const UNMOUNTED_WITHIN: Duration = Duration::from_secs(30);
-/// How long a program that prints credentials may take: a little longer than the helper gives it.
+/// Longest wait for a program that prints credentials: a little more than the time that the helper grants the program.
 const PRINTED_WITHIN: Duration = Duration::from_secs(12);
 
-/// The engine's end.
+/// The engine's end of the socket.
 #[derive(Debug)]
 pub struct Broker {
     socket: OwnedFd,
     /// Whether the helper may register files for passthrough.
     registers: bool,
-    /// Set once the helper knows of the mount.
+    /// Set after the helper got the mount's device.
     mounted: OnceLock<()>,
 }
 
-/// A sandbox is a process's, and so is its helper.
+/// The one helper of this process: a sandbox confines a whole process.
 static OF_THIS_PROCESS: OnceLock<Broker> = OnceLock::new();
 
-/// The helper of this process. `None`: the process does for itself what it needs.
+/// The helper of this process. `None`: the process has no sandbox, and needs no helper.
 pub fn of_this_process() -> Option<&'static Broker> {
     OF_THIS_PROCESS.get()
 }
 
-/// A socket to a helper that is to start with the other end.
+/// A pair of connected sockets; a new helper gets one of them.
 ///
-/// # Errors
-/// The system has no sockets.
+/// # Errors The system's, if it has no sockets left.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     messages::pair()
 }
 
 impl Broker {
-    /// Makes a started helper the one of this process. `registers`: it has the privilege of passthrough.
+    /// Makes a started helper the helper of this process. `registers`: the helper has the privilege for passthrough.
     ///
-    /// # Errors
-    /// There is one already.
+    /// # Errors The process has a helper already.
     pub fn begin(socket: OwnedFd, registers: bool) -> io::Result<&'static Self> {
         let broker = Self { socket, registers, mounted: OnceLock::new() };
         OF_THIS_PROCESS.set(broker).map_err(|_| io::Error::other("this process has a helper already"))?;
         of_this_process().ok_or_else(|| io::Error::other("this process has no helper"))
     }
 
-    /// Whether it may register files for passthrough.
+    /// Whether the helper may register files for passthrough.
     pub fn registers(&self) -> bool {
         self.registers
     }
 
-    /// Tells of the mount, which it is to unmount. Only the first call counts.
+    /// Names the mount that the helper may unmount. Only the first call counts.
     ///
-    /// # Errors
-    /// It does not answer.
+    /// # Errors The helper does not answer.
     pub fn mounted(&self, device: Option<(u32, u32)>) -> io::Result<()> {
         self.done(&Question::Mounted { device }, &[], AT_ONCE)?;
         let _ = self.mounted.set(());
         Ok(())
     }
 
-    /// Tells that the engine is about to be confined.
+    /// Announces the confinement of the engine to the helper.
     ///
-    /// # Errors
-    /// It does not answer.
+    /// # Errors The helper does not answer.
     pub fn confined(&self) -> io::Result<()> {
         self.done(&Question::Confined, &[], AT_ONCE)
     }
 
-    /// Whether it knows of the mount.
+    /// Whether the helper knows the mount.
     pub fn knows_mount(&self) -> bool {
         self.mounted.get().is_some()
     }
 
-    /// Has the mount unmounted. `is_connected`: the kernel has the other end of its device.
+    /// Makes the helper unmount the file system. `is_connected`: the kernel has the other end of the device.
     ///
-    /// # Errors
-    /// The unmount fails, or the helper does not answer in time.
+    /// # Errors The unmount fails, or the helper does not answer in time.
     pub fn unmount(&self, is_connected: bool) -> io::Result<()> {
         self.done(&Question::Unmount { is_connected }, &[], UNMOUNTED_WITHIN)
     }
 
-    /// Whether a thread holds a file; see `fs/process.rs`. `None`: not known.
+    /// Whether a thread holds a file; see `fs/process.rs`. `None`: unknown.
     pub fn holds(&self, question: &Question) -> Option<bool> {
         match self.ask(question, &[], AT_ONCE) {
             Ok(Answer::Holds(holds)) => holds,
@@ -109,7 +104,7 @@ impl Broker {
         }
     }
 
-    /// Whether a thread is on its way out by a signal.
+    /// Whether a signal is ending a thread.
     pub fn has_ended_by_signal(&self, tid: u32) -> bool {
         match self.ask(&Question::HasEndedBySignal { tid }, &[], AT_ONCE) {
             Ok(Answer::Holds(holds)) => holds == Some(true),
@@ -117,10 +112,9 @@ impl Broker {
         }
     }
 
-    /// Registers a file with a FUSE device; its number.
+    /// Registers a file with a FUSE device. Returns the file's number.
     ///
-    /// # Errors
-    /// The kernel refuses the ioctl, or the helper does not answer in time.
+    /// # Errors The kernel refuses the ioctl, or the helper does not answer in time.
     pub fn register(&self, device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<u32> {
         match self.ask(&Question::Register, &[device, file], AT_ONCE)? {
             Answer::Number(number) => Ok(number),
@@ -149,8 +143,7 @@ impl Broker {
 
     /// The output of the program that prints credentials. Blocks.
     ///
-    /// # Errors
-    /// It failed, or it is another program than that of the start.
+    /// # Errors The program failed, or the command is not the one of the start.
     pub fn credentials(&self, command: String) -> io::Result<String> {
         match self.ask(&Question::Credentials { command }, &[], PRINTED_WITHIN)? {
             Answer::Text(text) => Ok(text),
@@ -165,7 +158,7 @@ impl Broker {
         }
     }
 
-    /// Each question has a socket of its own for its answer, so that a slow one delays no other.
+    /// Asks the helper. Each question has a socket of its own for the answer, so that a slow answer delays no other.
     fn ask(&self, question: &Question, files: &[BorrowedFd<'_>], within: Duration) -> io::Result<Answer> {
         let (ours, theirs) = messages::pair()?;
         let all: Vec<_> = std::iter::once(theirs.as_fd()).chain(files.iter().copied()).collect();
@@ -200,12 +193,12 @@ fn refused(answer: Answer) -> io::Error {
     match answer {
         Answer::Refused { errno: Some(errno), .. } => io::Error::from_raw_os_error(errno),
         Answer::Refused { errno: None, why } => io::Error::other(why),
-        // Not with its words, which may be credentials.
+        // The error must not quote the answer, which may be credentials.
         _ => io::Error::other("the helper of the sandbox answered another question"),
     }
 }
 
-/// A question about a process that has no answer: as for a process that can't be seen.
+/// Turns a failed question about a process into "unknown", as for an invisible process.
 fn unknown(answer: io::Result<Answer>) -> Option<bool> {
     let error = answer.map_or_else(|error| error, refused);
     tracing::debug!("asking about a process: {error}");
@@ -218,7 +211,7 @@ mod tests {
     use crate::sync::Arc;
     use crate::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-    /// An engine's end, whose helper answers on a thread of this process.
+    /// An engine's end whose helper is a thread of this process.
     fn broker(desk: impl Fn(Question, Vec<OwnedFd>) -> Answer + Send + Sync + 'static) -> Broker {
         let (ours, theirs) = pair().unwrap();
         std::thread::spawn(move || serve(theirs, desk));
@@ -276,7 +269,7 @@ mod tests {
         assert!(broker.unmount(true).is_err());
     }
 
-    /// A FUSE thread asks: one that waited for room would hang the mount.
+    /// FUSE threads ask these questions: a thread that waited for room would hang the mount.
     #[test]
     fn a_helper_that_reads_no_question_any_more_is_an_error_without_a_wait() {
         let (ours, _theirs) = pair().unwrap();
@@ -290,7 +283,7 @@ mod tests {
         assert_eq!(broker.unmount(true).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
-    /// An engine in wrong hands sends a socket for the answer that nobody reads.
+    /// An intruder sends a socket for the answer, and never reads it.
     #[test]
     fn a_helper_waits_for_no_engine_to_take_its_answer_and_ends_with_it() {
         let (ours, theirs) = pair().unwrap();

@@ -7,13 +7,13 @@ use super::messages::{self, Answer, Question};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Questions that may wait, at once. More are refused. Doubling it lets more hosts be resolved while a resolver hangs.
+/// Most questions at once that may wait. The helper refuses more. Doubling it lets more hosts resolve while a resolver hangs.
 const WAITING_MAX: usize = 32;
 
-/// Answers questions until the engine is gone. Those that wait for nothing are answered in turn, the others by a thread each.
+/// Answers questions until the engine ends. Questions that wait for nothing are answered in turn, each of the others on a thread of its
+/// own.
 ///
-/// # Errors
-/// The socket fails, or something else than an engine is at its other end.
+/// # Errors The socket fails, or its other end is not an engine.
 pub fn serve(
     socket: OwnedFd,
     desk: impl Fn(Question, Vec<OwnedFd>) -> Answer + Send + Sync + 'static,
@@ -21,7 +21,7 @@ pub fn serve(
     let (desk, waiting) = (Arc::new(desk), Arc::new(AtomicUsize::new(0)));
     while let Some((question, mut files)) = messages::receive::<Question>(socket.as_fd())? {
         if files.is_empty() {
-            // Nobody waits for the answer.
+            // The message has no socket for an answer.
             continue;
         }
         let reply_to = files.remove(0);
@@ -41,7 +41,7 @@ pub fn serve(
             counted.fetch_sub(1, SeqCst);
         });
         if started.is_err() {
-            // The socket for the answer is closed, which the engine takes for an error.
+            // The socket for the answer closes, which the engine reads as an error.
             waiting.fetch_sub(1, SeqCst);
         }
     }
@@ -59,7 +59,7 @@ fn answer(
     say(&answered.unwrap_or_else(panicked), reply_to);
 }
 
-/// Sends the answer, unless the engine waits no longer.
+/// Sends the answer, unless the engine stopped waiting.
 fn say(answer: &Answer, reply_to: &OwnedFd) {
     let _ = messages::send(reply_to.as_fd(), answer, &[]);
 }

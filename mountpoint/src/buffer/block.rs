@@ -1,4 +1,4 @@
-//! A block of memory: filled by one holder, then frozen and read by many. Its bytes return to the budget with the last of them.
+//! A block of memory: filled by one holder, then frozen and read by many. Its bytes return to the budget when the last holder drops it.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -11,7 +11,7 @@ use super::ledger::Ledger;
 use super::page::{PageBlock, Pages};
 use crate::sync::{Arc, Mutex};
 
-/// Requests up to this many bytes are served from the heap, exact to the page; larger ones take a whole block.
+/// Most bytes of a request that the heap serves, exact to the page; larger ones take a whole block.
 const HEAP_MAX: usize = BLOCK / 2;
 
 /// Small requests are charged in pages.
@@ -46,7 +46,7 @@ impl Drop for Charge {
     }
 }
 
-/// A block being filled; only its holder sees it.
+/// A block being filled. Only its holder sees it.
 // The field of the storage comes before that of the charge, so that memory is back in the free list before the budget grants it to the next
 // request.
 #[derive(Debug)]
@@ -78,7 +78,7 @@ impl BlockMut {
         self.limit
     }
 
-    /// Lowers its limit to `len` bytes, but not below the bytes that it holds.
+    /// Lowers the block's limit to `len` bytes, but not below the bytes that it holds.
     pub fn shorten(&mut self, len: usize) {
         self.limit = self.limit.min(len).max(self.filled);
     }
@@ -132,7 +132,7 @@ impl Storage {
     }
 }
 
-/// A block that is full (or as full as it will be). Clones share the memory; the last one gives it back.
+/// A filled block (full, or as full as it will be). Clones share the memory; the drop of the last one returns it.
 #[derive(Clone)]
 pub struct Block(Arc<BlockMut>);
 
@@ -142,7 +142,7 @@ impl Block {
         Bytes::from_owner(self.clone()).slice(range)
     }
 
-    /// Charges the block to another use, if that use could take its memory now; else nothing changes and the answer is false.
+    /// Charges the block to another use, if that use could take its memory now. Otherwise returns false and changes nothing.
     pub fn try_convert(&self, to: Use) -> bool {
         let charge = &self.0.charge;
         let mut purpose = charge.purpose.lock();

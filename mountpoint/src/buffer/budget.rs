@@ -18,23 +18,23 @@ use std::collections::VecDeque;
 /// The purpose of a piece of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Use {
-    /// A READ waits for it.
+    /// Memory for a waiting READ.
     Demand = 0,
     /// A part that is filled or sent.
     Write = 1,
-    /// Fetched before any read asked for it.
+    /// Memory for bytes fetched before any read requested them.
     Ahead = 2,
 }
 
 /// Names one waiting request.
 pub(super) type Ticket = u64;
 
-/// How short memory is; a number to read before growing, never a call back.
+/// The shortage of memory: a level to read before growing, never a call back.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Pressure {
-    /// More than half of what read-ahead may use is free.
+    /// More than half of read-ahead's share is free.
     Low,
-    /// Less than half of it is free: stop growing.
+    /// Less than half of read-ahead's share is free: stop growing.
     Some,
     /// A request below its limit waits: shrink.
     High,
@@ -117,7 +117,7 @@ impl BudgetState {
         self.used(Use::Write) + bytes <= self.write_reserve
     }
 
-    /// Whether a request waits for memory that it is entitled to: a reader's, or a writer's that is not at its limit.
+    /// Whether a request waits for memory to which it is entitled: a reader's, or a writer's that is not at its limit.
     fn is_short(&self) -> bool {
         self.queue.iter().any(|w| w.purpose == Use::Demand || self.is_sure(w.bytes))
     }
@@ -198,7 +198,7 @@ impl BudgetState {
         granted
     }
 
-    /// Read-ahead has ended: until it begins again, writers may have all memory. Call [`BudgetState::grant`] after.
+    /// Notes that read-ahead has ended: until it begins again, writers may have all memory. Call [`BudgetState::grant`] afterwards.
     pub(super) fn nobody_reads(&mut self) {
         self.reading = false;
     }
@@ -246,7 +246,7 @@ mod tests {
         ]
     }
 
-    /// A second bookkeeping beside the state machine: what each use holds, and which requests wait.
+    /// A second bookkeeping beside the state machine: memory by use, and waiting requests.
     #[derive(Default)]
     struct Model {
         held: Vec<(Use, u64)>,

@@ -5,10 +5,10 @@ use std::fmt;
 
 use super::{Block, BlockMut};
 
-/// A run of empty blocks and what to do with each once it is full.
+/// A run of empty blocks, and the handler for each full block.
 ///
-/// The receiver (the S3 client) sees one run of bytes: [`Fill::spare`] to receive into, [`Fill::advance`] to
-/// say how many came. It may fail and go on later at [`Fill::filled`]; bytes once taken are never taken again.
+/// The receiver (the S3 client) sees one run of bytes: [`Fill::spare`] is the room for received bytes, and [`Fill::advance`] takes their
+/// number. It may fail and go on later at [`Fill::filled`]; bytes once taken are never taken again.
 pub struct Fill {
     blocks: VecDeque<BlockMut>,
     filled: u64,
@@ -17,7 +17,7 @@ pub struct Fill {
 }
 
 impl Fill {
-    /// `blocks` are filled in order, each up to its `limit`; `on_block` gets each when it is full.
+    /// A run of `blocks`, filled in order, each up to its `limit`; `on_block` gets each full block.
     pub fn new(
         blocks: impl IntoIterator<Item = BlockMut>,
         on_block: impl FnMut(Block) + Send + 'static,

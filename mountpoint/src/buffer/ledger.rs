@@ -13,7 +13,7 @@ use crate::sync::{Arc, Mutex};
 #[derive(Debug)]
 pub(super) struct Ledger {
     queue: Mutex<Queue>,
-    /// All bytes there may be.
+    /// Total bytes of the budget.
     total: u64,
     /// Bytes of small requests, which stand beside the pages in the heap.
     heap: AtomicU64,
@@ -47,12 +47,12 @@ impl Ledger {
         }
     }
 
-    /// See [`super::Pool::request_max`].
+    /// Most bytes of one request; see [`super::Pool::request_max`].
     pub(super) fn request_max(&self, purpose: Use) -> u64 {
         self.queue.lock().state.request_max(purpose)
     }
 
-    /// How short memory is.
+    /// The shortage of memory.
     pub(super) fn pressure(&self) -> Pressure {
         self.queue.lock().state.pressure()
     }
@@ -62,17 +62,17 @@ impl Ledger {
         self.queue.lock().state.used(purpose)
     }
 
-    /// How often memory was given for this use.
+    /// Number of grants for this use.
     pub(super) fn granted(&self, purpose: Use) -> u64 {
         self.queue.lock().state.granted(purpose)
     }
 
-    /// How many wait for memory for this use.
+    /// Number of requests that wait for memory for this use.
     pub(super) fn waiting(&self, purpose: Use) -> usize {
         self.queue.lock().state.waiting(purpose)
     }
 
-    /// See [`super::Pool::contended`].
+    /// Returns when a request had to wait; see [`super::Pool::contended`].
     pub(super) async fn contended(&self) {
         self.contended.notified().await;
     }
@@ -82,7 +82,7 @@ impl Ledger {
         self.contended.notify_one();
     }
 
-    /// Takes `bytes`, if they are there now.
+    /// Takes `bytes`, if the budget has them now.
     pub(super) fn try_take(&self, purpose: Use, bytes: u64) -> bool {
         self.queue.lock().state.try_take(purpose, bytes)
     }
@@ -118,12 +118,12 @@ impl Ledger {
         self.change(|state| state.try_convert(from, to, bytes))
     }
 
-    /// See [`super::Pool::nobody_reads`].
+    /// Notes that read-ahead has ended; see [`super::Pool::nobody_reads`].
     pub(super) fn nobody_reads(&self) {
         self.change(BudgetState::nobody_reads);
     }
 
-    /// Counts `bytes` more in the heap; returns what the budget leaves to pages.
+    /// Counts `bytes` more in the heap. Returns the bytes that the budget leaves to pages.
     pub(super) fn add_heap(&self, bytes: u64) -> u64 {
         let heap = self.heap.fetch_add(bytes, Relaxed) + bytes;
         self.total.saturating_sub(heap)
@@ -134,7 +134,7 @@ impl Ledger {
         self.heap.fetch_sub(bytes, Relaxed);
     }
 
-    /// Changes the state, and wakes the requests that it then grants.
+    /// Changes the state, and wakes the requests that the change grants.
     fn change<T>(&self, change: impl FnOnce(&mut BudgetState) -> T) -> T {
         let (done, granted) = {
             let mut queue = self.queue.lock();
@@ -199,7 +199,7 @@ impl Drop for Waiting {
         if self.done {
             return;
         }
-        // The request was given up: leave the queue, or return the memory that was granted meanwhile.
+        // The request was given up: it leaves the queue, or returns the memory that was granted meanwhile.
         let granted = {
             let mut queue = self.ledger.queue.lock();
             let waiting = queue.wakers.iter().any(|(t, _)| *t == self.ticket);

@@ -25,10 +25,10 @@ pub const BLOCK: usize = 1 << 20;
 /// The sizes of one budget.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// All memory the engine's data may use, in bytes (`--memory-target`). Doubling it lets more readers and writers run at
-    /// full speed at once; nothing fails when it is small, down to [`Config::TARGET_MIN`].
+    /// Total memory of the engine's data, in bytes (`--memory-target`). Doubling it lets more readers and writers run at full speed at
+    /// once; a small value makes nothing fail, down to [`Config::TARGET_MIN`].
     pub target: u64,
-    /// The part of `target` that the network's own buffers hold: connections times what each may hold.
+    /// The part of `target` for the network's own buffers: the number of connections times the limit of each.
     pub network: u64,
 }
 

@@ -23,18 +23,18 @@ const HUGE_PAGE: usize = 2 << 20;
 const BLOCKS_PER_PAGE: usize = HUGE_PAGE / BLOCK;
 const _: () = assert!(HUGE_PAGE.is_multiple_of(BLOCK));
 
-/// The shortest pause between two looks for pages that lay idle long enough. Doubling it halves the looks of a busy mount, and keeps a page
-/// so much longer at most.
+/// The shortest pause between two looks for pages that were idle long enough. Doubling it halves the looks of a busy mount, and keeps an
+/// idle page up to that much longer.
 const TRIM_EVERY: Duration = Duration::from_secs(5);
 
-/// The source of blocks, to which they go back.
+/// The source of blocks, to which they return.
 #[derive(Debug)]
 pub(super) struct Pages {
     clock: Clock,
     idle: Mutex<Vec<Idle>>,
     /// Bytes mapped, in use or idle.
     mapped: AtomicUsize,
-    /// Rung when a block becomes idle: its page has to be given back some day.
+    /// The bell that rings when a block becomes idle: its page may be given back later.
     rested: Doorbell,
 }
 
@@ -85,7 +85,7 @@ impl Pages {
         Ok(PageBlock { raw: Some(raw), home: Arc::clone(self) })
     }
 
-    /// Gives huge pages back once they were idle for `idle_for`, for ever. Rests while no page is idle.
+    /// Gives huge pages back after they were idle for `idle_for`, for ever. Rests while no page is idle.
     pub(super) async fn keep_trimmed(&self, idle_for: Duration) {
         let look = |_| {
             self.trim(idle_for);
@@ -95,13 +95,13 @@ impl Pages {
         self.rested.keep_house(&self.clock, look).await;
     }
 
-    /// Gives huge pages back to the kernel whose blocks all lay idle for `idle_for`; returns the bytes given back.
+    /// Returns huge pages to the kernel whose blocks were all idle for `idle_for`. Returns the number of bytes.
     pub(super) fn trim(&self, idle_for: Duration) -> usize {
         let now = self.clock.now();
         self.give_back(usize::MAX, |idle| now.saturating_duration_since(idle.since) >= idle_for)
     }
 
-    /// How long until the next huge page has lain idle for `idle_for`; `None` if none lies idle as a whole.
+    /// Time until the next huge page has been idle for `idle_for`; `None` if no page is idle as a whole.
     fn due(&self, idle_for: Duration) -> Option<Duration> {
         let mut blocks: Vec<_> = self.idle.lock().iter().map(|i| (page_of(&i.block), i.since)).collect();
         blocks.sort_unstable();
@@ -111,7 +111,7 @@ impl Pages {
         Some(idle_for.saturating_sub(self.clock.now().saturating_duration_since(since)))
     }
 
-    /// Gives huge pages back whose blocks are all idle, until at most `limit` bytes are mapped.
+    /// Returns huge pages to the kernel whose blocks are all idle, until at most `limit` bytes are mapped.
     pub(super) fn shrink(&self, limit: usize) {
         let excess = self.mapped.load(Relaxed).saturating_sub(limit);
         if excess > 0 {

@@ -11,7 +11,7 @@ use super::{BLOCK, Config};
 use crate::clock::Clock;
 use crate::sync::Arc;
 
-/// How long a block lies idle before its huge page goes back to the kernel: all is back within a minute.
+/// Idle time of a block before its huge page goes back to the kernel: all memory is back within a minute.
 const IDLE_FOR: Duration = Duration::from_secs(40);
 
 /// The pool: cheap to clone, one per mount.
@@ -34,7 +34,7 @@ impl Pool {
         self.ledger.request_max(purpose)
     }
 
-    /// How short memory is.
+    /// The shortage of memory.
     pub fn pressure(&self) -> Pressure {
         self.ledger.pressure()
     }
@@ -44,12 +44,12 @@ impl Pool {
         self.ledger.used(purpose)
     }
 
-    /// How often memory was given for this use so far: while the number grows, the turn of a request that waits comes nearer.
+    /// Number of grants for this use so far: while the number grows, the turn of a waiting request comes nearer.
     pub fn granted(&self, purpose: Use) -> u64 {
         self.ledger.granted(purpose)
     }
 
-    /// How many wait for memory for this use.
+    /// Number of requests that wait for memory for this use.
     pub fn waiting(&self, purpose: Use) -> usize {
         self.ledger.waiting(purpose)
     }
@@ -65,14 +65,14 @@ impl Pool {
         self.ledger.look_up();
     }
 
-    /// Memory for `bytes`, if it is there now.
+    /// Memory for `bytes`, if the pool has it now.
     pub fn try_reserve(&self, purpose: Use, bytes: u64) -> Option<Reservation> {
         let granted = self.ledger.try_take(purpose, bytes);
         granted.then(|| Reservation { pool: self.clone(), purpose, bytes })
     }
 
-    /// Memory for `bytes`, in turn. All of it or none: no request waits while it holds a part. `bytes` must not pass
-    /// [`Pool::request_max`]; a larger request is cut to it.
+    /// Memory for `bytes`, in turn, as a whole: no request waits while it holds a part. `bytes` must not exceed [`Pool::request_max`]; a
+    /// larger request is cut to it.
     pub fn reserve(&self, purpose: Use, bytes: u64) -> impl Future<Output = Reservation> + Send + use<> {
         let pool = self.clone();
         async move {
@@ -81,17 +81,17 @@ impl Pool {
         }
     }
 
-    /// One block for `len` bytes (at most [`BLOCK`]), if the memory is there now.
+    /// One block for `len` bytes (at most [`BLOCK`]), if the pool has the memory now.
     pub fn try_take(&self, purpose: Use, len: usize) -> Option<BlockMut> {
         self.try_reserve(purpose, charge(len))?.block(len)
     }
 
-    /// Gives idle memory back to the kernel, for ever. The mount runs it beside the requests.
+    /// Returns idle memory to the kernel, for ever. The mount runs this task beside the requests.
     pub async fn keep_trimmed(self) {
         self.pages.keep_trimmed(IDLE_FOR).await;
     }
 
-    /// Says that read-ahead has ended, until memory is reserved for it again: writers may have all memory meanwhile.
+    /// Notes that read-ahead has ended, until memory is reserved for it again: writers may have all memory meanwhile.
     pub fn nobody_reads(&self) {
         self.ledger.nobody_reads();
     }

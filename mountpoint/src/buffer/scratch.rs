@@ -49,7 +49,7 @@ impl Scratch {
         self.at
     }
 
-    /// Gives its memory back to the kernel: all bytes are zero, and take memory again once they are filled.
+    /// Returns the buffer's memory to the kernel: all bytes are zero, and take memory again once they are filled.
     pub fn let_go(&mut self) {
         self.let_go_of(0..self.len);
     }

@@ -1,7 +1,7 @@
-//! Wakes the thread of the ring out of its wait for the disk, when a read is put into its queue.
+//! Wakes the ring's thread from its wait for the disk, when a read is put into its queue.
 //!
-//! Enters: a call by the thread that put the read. Leaves: a descriptor that can be read, if the ring's thread sleeps. If the ring's thread
-//! is awake, it looks into the queue by itself, and the call makes no system call.
+//! Enters: a call by the thread that put the read. Leaves: a readable descriptor, if the ring's thread sleeps. While the ring's thread is
+//! awake, it looks into the queue by itself, and the call makes no system call.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -29,7 +29,7 @@ impl Bell {
         Ok(Self { sleeps: AtomicBool::new(false), button, sound })
     }
 
-    /// Wakes the thread, if it sleeps.
+    /// Wakes the ring's thread, if it sleeps.
     pub(super) fn ring(&self) {
         if self.sleeps.swap(false, SeqCst) {
             // The pipe is full: the bell rings already.
@@ -37,7 +37,7 @@ impl Bell {
         }
     }
 
-    /// Notes that the thread is about to sleep: a put from now on rings. Call it before the last look into the queue.
+    /// Notes that the thread is about to sleep, so that a put from now on rings. Call this before the last look into the queue.
     pub(super) fn sleeps(&self) {
         self.sleeps.store(true, SeqCst);
     }
@@ -65,7 +65,7 @@ impl AsFd for Bell {
 mod tests {
     use super::*;
 
-    /// Whether there is something to hear; it is silent then.
+    /// Whether the bell rang; silences it.
     fn heard(bell: &Bell) -> bool {
         let mut one = [0];
         let rang = (&bell.sound).read(&mut one).is_ok();

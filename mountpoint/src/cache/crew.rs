@@ -27,7 +27,7 @@ pub(super) enum Work {
     Again(Job, crate::buffer::BlockMut),
     /// A search for a file with the whole version.
     Whole { id: ObjectId, object_size: u64, ticket: Ticket },
-    /// The files of a version that was found wrong, and the bytes they took.
+    /// Unlink the files of a version that was found wrong. The number is their bytes.
     Unlink(Arc<Entry>, u64),
 }
 

@@ -42,11 +42,11 @@ const FILES_MAX: u64 = 1024;
 /// Most writer threads.
 const WRITERS_MAX: usize = 16;
 
-/// Each read of this size or more waits in a thread of its own, also where there is a ring: the ring's one thread would have to compare the
-/// bytes of all of them.
+/// Reads of this size or more each wait in a thread of their own, even if there is a ring: the ring's one thread would have to compare
+/// all their bytes.
 const LARGE: u64 = 512 << 10;
 
-/// The most looks, one every [`ENDED_EVERY`], whether the threads have ended. Doubling it gives a slow disk more time for the last writes.
+/// Most looks, one every [`ENDED_EVERY`], for the end of the threads. Doubling it gives a slow disk more time for the last writes.
 const ENDED_LOOKS_MAX: u32 = 800;
 const ENDED_EVERY: Duration = Duration::from_millis(10);
 
@@ -75,7 +75,7 @@ pub struct DiskCache {
 #[derive(Debug)]
 enum Job {
     Put(Put),
-    /// The files of a version that was found wrong, and the bytes they took.
+    /// Unlink the files of a version that was found wrong. The number is their bytes.
     Unlink(Arc<Entry>, u64),
 }
 
@@ -100,7 +100,7 @@ struct Put {
     _waiting: Waiting,
 }
 
-/// Counts a block as waiting as long as it lives.
+/// Counts a block as waiting while this value lives.
 #[derive(Debug)]
 struct Waiting(Arc<Metrics>);
 
@@ -118,10 +118,9 @@ impl Drop for Waiting {
 }
 
 impl DiskCache {
-    /// Opens the cache of a bucket; returns at once, whatever the directory holds.
+    /// Opens the cache of a bucket. Returns at once, whatever the directory contains.
     ///
-    /// # Errors
-    /// A problem that the user must mend: the directory is missing, can't be written, or another process uses it.
+    /// # Errors A problem that the user must mend: the directory is missing, can't be written, or another process uses it.
     pub fn open(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Self, Error> {
         let home = open_home(&config)?;
         let lock = Lock::take(home.as_fd(), &config.dir)?;
@@ -185,7 +184,7 @@ impl DiskCache {
         }
         if store.needs_proof {
             let (store, stop) = (Arc::clone(&store), Arc::clone(&cache.stop));
-            // This thread comes after the writers in the order of `drop`, and ends once they have.
+            // This thread is dropped after the writers, and ends after they have ended.
             let prove = move || {
                 let _held = &lock;
                 prove_jobs(&store, &to_prove, &stop);
@@ -205,7 +204,7 @@ impl DiskCache {
         Ok(())
     }
 
-    /// Starts the thread that waits for many reads at once, where the system allows it.
+    /// Starts the thread that waits for many reads at once, if the system allows it.
     fn start_ring(&mut self, supervisor: &Supervisor, crew: &Arc<Crew>) -> io::Result<()> {
         let (send, jobs) = bounded(QUEUE_MAX);
         let (say, hear) = bounded(1);
@@ -239,13 +238,13 @@ impl DiskCache {
         before.wait();
     }
 
-    /// Evicts about `bytes`, for another user of the same disk that found it full, and returns how many bytes left. The cache then keeps
-    /// nothing new for a while.
+    /// Evicts about `bytes`, for another user of the same disk that found it full. Returns the number of freed bytes. The cache then
+    /// keeps nothing new for a while.
     pub fn give_room(&self, bytes: u64) -> u64 {
         self.store.give_room(bytes)
     }
 
-    /// Has a thread wait for the disk; the work comes back if the queue is full.
+    /// Makes a thread wait for the disk. Returns the work if the queue is full.
     fn wait_for_disk(&self, work: Work) -> Option<Work> {
         match &self.crew {
             Some(crew) => crew.put(work).err(),
@@ -253,7 +252,7 @@ impl DiskCache {
         }
     }
 
-    /// Bytes the cache takes on disk, as far as it is indexed.
+    /// Bytes of the cache on disk, as far as they are indexed.
     pub fn used_bytes(&self) -> u64 {
         self.store.used_bytes()
     }

@@ -1,4 +1,4 @@
-//! Errors of opening a cache: the user must fix them before the mount starts.
+//! Errors of the opening of a cache: the user must fix them before the mount starts.
 
 use std::path::PathBuf;
 

@@ -9,7 +9,7 @@ const SLACK_SHARE: u64 = 64;
 /// The most bytes that a round frees beyond the immediate need.
 const SLACK_MAX: u64 = 256 << 20;
 
-/// Bytes to free so that `used` is at or below `limit`, with some slack; 0 when it is already.
+/// Bytes to free so that `used` is at or below `limit`, with some slack; 0 if it is below already.
 pub(super) fn to_free(used: u64, limit: u64) -> u64 {
     if used <= limit { 0 } else { used - limit + (limit / SLACK_SHARE).min(SLACK_MAX) }
 }

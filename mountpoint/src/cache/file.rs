@@ -74,17 +74,17 @@ struct Inner {
     holds: u32,
     /// The time at which the last reader came or left, counted as `used` of blocks.
     held: u64,
-    /// There was such a reader, in this run or an earlier one.
+    /// Whether such a reader ever existed, in this run or an earlier one.
     lent: bool,
-    /// This run found that the data file ends where the object does, and marked the file as lent.
+    /// Whether this run found that the data file ends where the object does, and marked the file as lent.
     lends: bool,
-    /// All sectors were found sound, and none has left since.
+    /// Whether all sectors were found sound, and none has left since.
     whole: bool,
     /// The time before which no sector was found sound.
     sound_since: Option<Instant>,
-    /// Later runs may serve it.
+    /// Whether later runs may serve the version.
     proven: bool,
-    /// The version is wrong, and leaves once no operation works on it.
+    /// Whether the version is wrong, and leaves once no operation works on it.
     condemned: bool,
     removed: bool,
     /// The memory of the entry.
@@ -97,9 +97,9 @@ pub(super) struct Seen {
     /// Checksums of the wanted sectors.
     pub(super) crcs: Box<[u32]>,
     pub(super) born: u64,
-    /// This run found the sectors sound before.
+    /// Whether this run found the sectors sound before.
     pub(super) known: bool,
-    /// The data file, if it is open.
+    /// The data file, while it is open.
     pub(super) file: Option<Arc<OwnedFd>>,
 }
 
@@ -110,7 +110,7 @@ pub(super) struct Claim {
     pub(super) new: Sectors,
     /// The sectors that the cache has.
     pub(super) before: Sums,
-    /// The disk space of the new ones, in bytes.
+    /// The disk space of the new sectors, in bytes.
     pub(super) charge: u64,
 }
 
@@ -130,12 +130,12 @@ pub(super) enum Eviction {
     Whole(usize, u64),
     /// Punch these blocks, which have this many bytes, then call [`Entry::punched`].
     Blocks(Vec<u32>, u64),
-    /// The blocks are gone, or another operation works on them.
+    /// Nothing to write: the blocks are gone, or another operation works on them.
     Nothing,
 }
 
 impl Entry {
-    /// An entry for a decoded (or just encoded) header, with the blocks that its slots name. Its memory is counted in `account` as long as it lives.
+    /// An entry for a decoded (or just encoded) header, with the blocks in its slots. `account` counts the entry's memory while it lives.
     pub(super) fn new(
         owner: Owner,
         name: Name,
@@ -262,7 +262,7 @@ impl Entry {
         is_whole.then_some(self)
     }
 
-    /// Whether each block is on disk, and all its sectors are among those that `sectors` names.
+    /// Whether each block is on disk, and `sectors` names all its sectors.
     fn is_whole(&self, inner: &Inner, sectors: impl Fn(&Stored) -> Sectors) -> bool {
         inner.blocks.len() as u64 == self.object_size.div_ceil(CACHE_BLOCK)
             && inner.blocks.iter().all(|(block, stored)| {
@@ -345,7 +345,7 @@ impl Entry {
         inner.lends = !inner.removed;
     }
 
-    /// The open file, if it can be lent.
+    /// The open file, if it may be lent.
     pub(super) fn lent_file(&self) -> Option<Arc<OwnedFd>> {
         let mut inner = self.inner.lock();
         inner.file_used = true;
@@ -454,7 +454,7 @@ impl Entry {
         (!inner.removed && inner.busy == 0).then(|| self.clear(&mut inner))
     }
 
-    /// Removes the entry as [`Entry::remove_whole`] does, if it has no block.
+    /// Removes the entry as [`Entry::remove_whole`] does, if the entry has no block.
     pub(super) fn remove_empty(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
         (!inner.removed && inner.busy == 0 && inner.blocks.is_empty()).then(|| self.clear(&mut inner))

@@ -22,7 +22,7 @@ use crate::object::ObjectKey;
 /// Bytes of a slot.
 pub(super) const SLOT: usize = 512;
 
-/// Longest header, in bytes: what is read at once to decode one.
+/// Longest header, in bytes: one read decodes it.
 pub(super) const HEADER_MAX: usize = FIXED + 2 * TEXT_MAX + ObjectKey::LEN_MAX + 4 + SLOT;
 
 /// Largest object that is cached, in bytes: keeps block numbers within 32 bits and sidecars, which are sparse, within 32 GiB.
@@ -50,9 +50,9 @@ pub(super) struct Identity<'a> {
     pub(super) scope: &'a str,
     /// The object's key.
     pub(super) key: &'a str,
-    /// The object's ETag without quotes: listings and GETs of some stores spell it differently.
+    /// The object's ETag without quotes, which listings and GETs of some stores spell differently.
     pub(super) etag: &'a str,
-    /// The second of its date, from 1970; 0 where the store does not say it. Some stores give different bytes one ETag.
+    /// The second of the object's date, from 1970; 0 if the store does not give it. Some stores give different bytes one ETag.
     pub(super) modified: i64,
 }
 
@@ -65,7 +65,7 @@ pub(super) struct Header<'a> {
     pub(super) object_size: u64,
     /// The offset at which the slots begin, in bytes.
     pub(super) slots_at: u64,
-    /// All that is here came over TLS, or was compared with the store's checksum.
+    /// Whether all cached bytes came over TLS, or were compared with the store's checksum.
     pub(super) is_proven: bool,
 }
 
@@ -76,7 +76,7 @@ pub(super) enum Slot {
     Empty,
     /// The slot is damaged.
     Broken,
-    /// These sectors are here if their bytes have these CRC32C.
+    /// The sectors are valid if their bytes have these CRC32C.
     Filled(Sums),
 }
 
@@ -114,7 +114,7 @@ pub(super) fn slot_at(slots_at: u64, block: u32) -> u64 {
     slots_at + u64::from(block) * SLOT as u64
 }
 
-/// Whether a version of this scope is kept for later runs only once it was compared with the store's checksum: over plain HTTP, TCP's own
+/// Whether later runs may use a version of this scope only after a comparison with the store's checksum: over plain HTTP, TCP's own
 /// checksum alone protects the bytes.
 pub(super) fn needs_proof(scope: &str) -> bool {
     scope.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://"))
@@ -142,7 +142,7 @@ pub(super) fn encode_header(identity: &Identity<'_>, object_size: u64, is_proven
     out
 }
 
-/// Reads a header from the first bytes of a sidecar; `None` when it is not one of ours, whole and of this version.
+/// Reads a header from the first bytes of a sidecar; `None` if the bytes are not a complete header of this format.
 pub(super) fn decode_header(bytes: &[u8]) -> Option<Header<'_>> {
     let fixed = bytes.get(..FIXED)?;
     if &fixed[..8] != MAGIC || u32_at(fixed, 8) != VERSION || u32_at(fixed, 12) != CACHE_BLOCK as u32 {

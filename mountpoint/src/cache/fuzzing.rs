@@ -8,7 +8,7 @@ const TEXTS: usize = 32;
 /// ... and where their lengths stand.
 const LENGTHS: usize = 24;
 
-/// Sets the checksum that a header's lengths announce, so that the reader looks past it. Bytes that end before it stay as they are.
+/// Corrects the checksum whose place the header's lengths give, so that the reader gets past it. Bytes that end earlier stay unchanged.
 pub fn seal(sidecar: &mut [u8]) {
     let Some(lengths) = sidecar.get(LENGTHS..LENGTHS + 6) else { return };
     let texts: usize =

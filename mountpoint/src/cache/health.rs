@@ -1,4 +1,4 @@
-//! The health of the cache: the meaning of a disk error, when to stop trying, and the log line about it (once).
+//! The health of the cache: the meaning of a disk error, the time to stop, and the log line about it (once).
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 /// Failures in a row, without one success between, after which the cache is switched off.
 const FAILURES_MAX: u32 = 8;
 
-/// How long nothing is written after the disk was full.
+/// Pause of all writes after the disk was full.
 const FULL_PAUSE: Duration = Duration::from_secs(30);
 
 /// The operation under way.
@@ -28,7 +28,7 @@ pub(super) enum Doing {
 /// The consequence of an error for the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
-    /// This process is short of something, or the file would be longer than allowed; the existing bytes are fine.
+    /// This process lacks a resource, or the file would exceed the allowed length; the existing bytes are fine.
     Passing,
     /// No room on the disk.
     Full,
@@ -162,7 +162,7 @@ impl Health {
         }
     }
 
-    /// Logs once that the index takes all memory that it may have.
+    /// Logs once that the index has reached its limit of memory.
     pub(super) fn index_is_full(&self, most: u64) {
         if !self.index_full_said.swap(true, Relaxed) {
             tracing::info!(

@@ -1,4 +1,4 @@
-//! The system calls of the cache, behind one trait, so that a test can let any of them fail.
+//! The system calls of the cache, behind one trait, so that a test can make any of them fail.
 //!
 //! An object version has two files, `ab/<64 hex digits>.data` and `.meta`, below one folder that stays open. Renaming or replacing a
 //! directory above that folder can't redirect the cache, and below it the cache follows no symbolic link.
@@ -25,7 +25,7 @@ pub(super) enum Kind {
     Meta,
 }
 
-/// How to open a file.
+/// The way to open a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
     /// Open to read, the file being there.
@@ -40,8 +40,8 @@ pub(super) enum How {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Waits {
     Yes,
-    /// A read of bytes that are not in the kernel's memory fails (EAGAIN). The disk is asked for it all the same: a read that comes soon after has less
-    /// to wait.
+    /// Never wait: a read of bytes outside the kernel's memory fails (EAGAIN). The kernel reads them from the disk all the same, so a
+    /// read soon after waits less.
     No,
 }
 
@@ -50,9 +50,9 @@ pub(super) enum Waits {
 pub(super) struct FileStat {
     /// Bytes from its start to its end.
     pub(super) len: u64,
-    /// When it was last written, in seconds of the wall clock.
+    /// Time of the last write, in seconds of the wall clock.
     pub(super) modified: u64,
-    /// [`BlockIo::lend`] was called for it, in this run or an earlier one.
+    /// Whether [`BlockIo::lend`] was called for the file, in this run or an earlier one.
     pub(super) lent: bool,
 }
 
@@ -77,7 +77,7 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
     /// Gives the disk space of a range back. The range reads as zeros then.
     fn punch(&self, file: &OwnedFd, at: u64, len: u64) -> io::Result<()>;
 
-    /// Marks a file, for later runs too, as one that programs may read by themselves: the cache does not change it any more.
+    /// Marks a file, for later runs too, as a file that programs may read by themselves: the cache no longer changes it.
     fn lend(&self, file: &OwnedFd) -> io::Result<()>;
 
     /// Removes a file; one that is gone already is a success.
@@ -92,14 +92,14 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
     /// Bytes of the file system that are free for us, and its size.
     fn space(&self) -> io::Result<(u64, u64)>;
 
-    /// Writes to the disk and reads it back, past the kernel's memory as far as the file system lets it go.
+    /// Writes to the disk and reads the bytes back, past the kernel's memory as far as the file system allows.
     fn try_out(&self) -> io::Result<()>;
 
     /// Removes entries beside and above the files that are not ours or have an older format.
     fn sweep(&self) -> io::Result<()>;
 }
 
-/// Writes all of `bytes`, however many calls it takes.
+/// Writes all of `bytes`, by as many calls as needed.
 pub(super) fn write_full(io: &dyn BlockIo, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
@@ -126,7 +126,7 @@ pub(super) const FORMAT_FOLDER: &CStr = c"v2";
 /// Name of the file by which the disk is tried, in `home`.
 const TRIAL_FILE: &CStr = c"trial";
 
-/// How deep a folder that is not ours is cleaned out; deeper ones stay.
+/// Most levels of a foreign folder that are cleaned out; deeper ones stay.
 const SWEEP_DEPTH: u32 = 16;
 
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -137,7 +137,7 @@ pub(super) const FOLDER_MODE: Mode = Mode::RWXU;
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Disk {
-    /// Makes a disk on our folder, which it holds open, and the folder of this format.
+    /// Makes a disk on the cache's folder, which stays open, and the folder of this format.
     pub(super) fn new(home: OwnedFd) -> io::Result<Self> {
         let root = open_folder(home.as_fd(), FORMAT_FOLDER)?;
         Ok(Self { home, root })
@@ -147,7 +147,7 @@ impl Disk {
         let mut text = [0; 3];
         hex(&[prefix], &mut text[..2]);
         let name = CStr::from_bytes_until_nul(&text).unwrap_or_default();
-        // Not by O_PATH, which a sandboxed engine may not use.
+        // The flags avoid O_PATH, which a sandboxed engine may not use.
         let path = OFlags::RDONLY | FOLDER;
         match openat(&self.root, name, path, Mode::empty()) {
             Err(Errno::NOENT) if create => {
@@ -159,7 +159,7 @@ impl Disk {
     }
 }
 
-/// Opens a folder by name, made if it is not there; never through a link.
+/// Opens a folder by name, and makes it if it is missing; never follows a link.
 pub(super) fn open_folder(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     mkdir(parent, name)?;
     Ok(openat(parent, name, OFlags::RDONLY | FOLDER, Mode::empty())?)
@@ -307,7 +307,7 @@ fn entries(folder: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Removes a file, a link itself, or a folder with what is in it, down to `depth`.
+/// Removes a file, a link itself, or a folder with its content, down to `depth`.
 fn remove(parent: BorrowedFd<'_>, name: &CStr, depth: u32) -> io::Result<()> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),

@@ -7,7 +7,8 @@ use super::read::Reading;
 use super::waits::Ticket;
 use crate::sync::Arc;
 
-/// Reads in the queue. Doubling it lets more wait here, each with its memory; further reads go to the threads that wait for the disk.
+/// Most reads in the queue. Doubling it lets more wait here, each with its memory; further reads go to the threads that wait for the
+/// disk.
 pub(super) const QUEUE_MAX: usize = 1024;
 
 /// A read to be carried out.

@@ -50,8 +50,8 @@ impl Store {
                             let _making = self.name_lock(&name);
                             self.load(&name);
                         }
-                        // This comes after the name lock, which an eviction takes. The files of earlier runs may need more memory than this
-                        // run has.
+                        // This step comes after the name lock, which an eviction takes. The files of earlier runs may need more memory
+                        // than this run has.
                         self.shrink_index();
                     }
                 }
@@ -65,7 +65,7 @@ impl Store {
         self.shrink();
     }
 
-    /// Loads one version, or removes its files when they are of no use. The caller holds its name lock.
+    /// Loads one version, or removes its files if they are of no use. The caller holds its name lock.
     pub(super) fn load(&self, name: &Name) {
         match self.examine(name) {
             // The place is taken: the index has this version already, or (once in 2^64) another one with its hash.

@@ -19,16 +19,16 @@ pub(super) struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Unlocked here, not by the last close: a child of this process has the file open, too, until it executes its program.
+        // This call unlocks the file, since its last close may come late: a child of this process has the file open, too, until the child
+        // executes its program.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
 
 impl Lock {
-    /// Takes the lock of the folder `home`, which lies in `dir` (for messages), and writes our pid into it.
+    /// Takes the lock of the folder `home`, which lies in `dir` (for messages), and writes this process's pid into the lock file.
     ///
-    /// # Errors
-    /// [`Error::Locked`] when another process has it; [`Error::NotWritable`].
+    /// # Errors [`Error::Locked`] if another process has the lock; [`Error::NotWritable`].
     pub(super) fn take(home: BorrowedFd<'_>, dir: &Path) -> Result<Self, Error> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let refused = |e: Errno| Error::NotWritable { dir: dir.to_owned(), source: e.into() };

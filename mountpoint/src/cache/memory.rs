@@ -1,4 +1,4 @@
-//! A cache in memory that forgets only when told: a double of the disk cache, for tests of other rooms.
+//! A cache in memory that forgets only on a call: a double of the disk cache, for tests of other rooms.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -35,7 +35,7 @@ impl MemoryCache {
         self.blocks.lock().len()
     }
 
-    /// Whether it holds none.
+    /// Whether the cache has no block.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -45,7 +45,7 @@ impl MemoryCache {
         self.full.store(true, Relaxed);
     }
 
-    /// Drops a block, as an eviction would; whether it was there.
+    /// Drops a block, as an eviction would. Returns whether the cache had the block.
     pub fn forget(&self, id: &ObjectId, block: BlockIndex) -> bool {
         self.blocks.lock().remove(&(id.clone(), block)).is_some()
     }

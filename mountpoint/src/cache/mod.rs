@@ -62,7 +62,7 @@ use crate::buffer::{Block, BlockMut};
 use crate::checksum::Checksum;
 use crate::object::ObjectId;
 
-/// Bytes of a cache block: what is evicted at once, and what a reader in sequence fetches and keeps.
+/// Bytes of a cache block: the unit of eviction, and of fetches by a sequential reader.
 pub const CACHE_BLOCK: u64 = 1 << 20;
 const _: () = assert!(CACHE_BLOCK as usize == crate::buffer::BLOCK);
 
@@ -74,7 +74,7 @@ pub type BlockIndex = u64;
 pub struct Config {
     /// An existing directory, used by one process at a time; one mount after the other may be of different buckets.
     pub dir: PathBuf,
-    /// The store's address: with `bucket`, what keeps two buckets' objects apart.
+    /// The store's address. Together with `bucket` it keeps two buckets' objects apart.
     pub endpoint: String,
     /// The bucket's name.
     pub bucket: String,
@@ -82,16 +82,16 @@ pub struct Config {
     pub size_max: Option<u64>,
     /// Share of the file system kept free for others when there is no `size_max`, in percent.
     pub free_min_percent: u8,
-    /// Most memory for the index, in bytes: beyond it the coldest blocks leave, as beyond `size_max`. Doubling it keeps twice as many small
-    /// files (half a KiB each), or twice as much of large ones (0.4 KiB for each MiB) on a disk that has room. [`Config::INDEX_MIN`] is of
-    /// use.
+    /// Most memory for the index, in bytes: beyond it the coldest blocks leave, as beyond `size_max`. Doubling it keeps twice as many
+    /// small files (half a KiB each), or twice as much of large ones (0.4 KiB for each MiB) on a disk that has room.
+    /// [`Config::INDEX_MIN`] is the least useful value.
     pub index_max: u64,
     /// Blocks that may wait to be written; further ones are dropped. Doubling it holds that many MiB more of memory, and keeps more of what
     /// a fast network brings to a slow disk.
     pub queue_max: usize,
     /// Threads that write (1 to 16). Doubling it helps a disk that likes several writes at once.
     pub writers: usize,
-    /// Reads that wait for the disk go by io_uring, where the system allows it.
+    /// Whether reads that wait for the disk go by io_uring, if the system allows it.
     pub ring: bool,
 }
 
@@ -118,7 +118,7 @@ impl Config {
 /// The answer to a read that may wait for the disk.
 #[derive(Debug)]
 pub enum Given {
-    /// The block's room now holds the bytes; it is not advanced.
+    /// The block's room now contains the bytes. The block is not advanced.
     Here(BlockMut),
     /// The bytes are not here, or not sound.
     Absent(BlockMut),
@@ -150,24 +150,24 @@ pub enum Now {
     Here,
     /// The bytes are not here, or not sound.
     Absent,
-    /// The bytes may be here, but not in the kernel's memory. The disk has been asked for them where that is possible; [`BlockCache::read`]
-    /// waits for the disk.
+    /// The bytes may be on the disk, but not in the kernel's memory. If possible, the cache has requested them from the disk;
+    /// [`BlockCache::read`] waits for the disk.
     OnDisk,
 }
 
 /// Blocks of object versions, by version and index.
 pub trait BlockCache: Debug + Send + Sync + 'static {
-    /// The sectors of the block that are thought to be here. From memory, without touching the disk: cheap enough for every read.
-    /// Just after a start, while what an earlier run left is not yet indexed, "perhaps" counts as yes.
+    /// The sectors of the block that the cache probably has. The answer comes from memory, without touching the disk: cheap enough for
+    /// every read. Just after a start, before an earlier run's files are indexed, "perhaps" counts as yes.
     fn present(&self, id: &ObjectId, block: BlockIndex) -> Sectors;
 
-    /// Whether the cache would keep a block that is put now. If not, a reader need not fetch more than a program asked for.
+    /// Whether the cache would keep a block that is put now. If not, a reader need not fetch more than its program requested.
     fn keeps(&self) -> bool;
 
     /// Reads `range` of the object (within one block, within the object) into `into`, which has that length.
     ///
-    /// `true`: every byte is there and was compared with its checksum. `false`: not here, or not sound (then it is dropped); the
-    /// contents of `into` mean nothing. May touch the disk, never the network.
+    /// `true`: every byte came and was compared with its checksum. `false`: the cache lacks bytes, or they are unsound (then it drops
+    /// them); the contents of `into` mean nothing. May touch the disk, never the network.
     fn read(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> bool;
 
     /// Reads as [`BlockCache::read`] does, but asks the disk for nothing that could wait.
@@ -177,8 +177,8 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
     /// It is called within seconds, whatever the disk does.
     fn read_later(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: BlockMut, done: Later);
 
-    /// The answer of memory about a file with the whole object that the kernel may read by itself: each byte was compared with its checksum
-    /// since the start. [`Lend::No`] if the cache has no such files, or if its disk failed to read one.
+    /// The answer from memory about a file with the whole object that the kernel may read by itself: each byte was compared with its
+    /// checksum since the start. [`Lend::No`] if the cache has no such files, or if its disk failed to read one.
     fn lends(&self, _id: &ObjectId, _object_size: u64) -> Lend {
         Lend::No
     }
@@ -189,8 +189,8 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
         done(None);
     }
 
-    /// Says the checksum of all bytes of a version. A cache that keeps only compared versions for later mounts reads the version back once
-    /// it has all of it.
+    /// Gives the cache the checksum of all bytes of a version. A cache that keeps only compared versions for later mounts reads the
+    /// version back once it has all bytes.
     fn expect(&self, _id: &ObjectId, _object_size: u64, _sum: Checksum) {}
 
     /// Drops a version whose bytes are wrong, with its blocks that wait to be written. Never waits for the disk.

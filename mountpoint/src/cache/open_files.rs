@@ -14,7 +14,7 @@ pub(super) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// A set of which at most `max` files stay open; those being read at the moment come on top.
+    /// A set of at most `max` open files, besides those that are being read.
     pub(super) fn new(max: usize) -> Self {
         Self { max, queue: Mutex::new(VecDeque::new()) }
     }
@@ -24,7 +24,7 @@ impl OpenFiles {
         if !entry.keep(file) {
             return;
         }
-        // These are dropped after the lock: on a disk that hangs, closing a file may never return.
+        // These files are dropped after the lock: on a hanging disk, a close may never return.
         let mut closed = Vec::new();
         let mut queue = self.queue.lock();
         queue.push_back(Arc::downgrade(entry));

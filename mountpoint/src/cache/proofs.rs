@@ -7,18 +7,18 @@ use crate::object::ObjectId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Versions whose checksum is remembered; beyond it the oldest is dropped, and that version is not kept for later runs. Doubling it doubles
-/// the memory (half a KiB each), and keeps more versions that are read in part, and to their end much later.
+/// Most versions whose checksums are kept. Beyond it the oldest is dropped, and that version is not kept for later runs. Doubling it
+/// doubles the memory (half a KiB each), and keeps more versions that are read in part, and to their end much later.
 const EXPECTED_MAX: usize = 4096;
 
-/// Wrong versions that are remembered, until their blocks that wait to be written are dropped.
+/// Most wrong versions that are kept, until their blocks that wait to be written are dropped.
 const WRONG_MAX: usize = 64;
 
-/// Versions whose checksum is remembered, and versions that were found wrong.
+/// Versions with their checksums, and versions that were found wrong.
 #[derive(Debug, Default)]
 pub(super) struct Proofs {
     expected: Mutex<Expected>,
-    /// Versions that were found wrong, with the time: blocks that were put before it are not written.
+    /// Versions that were found wrong, with the time: blocks that were put earlier are not written.
     wrong: Mutex<VecDeque<(ObjectId, u64)>>,
     any_wrong: AtomicBool,
 }

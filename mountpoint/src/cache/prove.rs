@@ -14,10 +14,12 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Versions that may wait to be proven; further ones are not kept for later runs. Doubling it lets twice as many small files come at once.
+/// Most versions that may wait for proof; further ones are not kept for later runs. Doubling it lets twice as many small files come at
+/// once.
 pub(super) const QUEUE_MAX: usize = 1024;
 
-/// How long the end of a mount waits for versions that are being proven. Doubling it keeps larger versions among those that were read last.
+/// Longest wait at the end of a mount for versions whose proof is running. Doubling it keeps larger versions among those that were read
+/// last.
 pub(super) const AFTER_END: Duration = Duration::from_secs(3);
 
 /// The outcome of a proof.
@@ -30,7 +32,8 @@ enum Outcome {
 }
 
 impl Store {
-    /// The version and the store's checksum, if all of it is here, later runs may not serve it yet, and the checksum is known.
+    /// The version and the store's checksum, if the cache has all of the version, later runs may not serve it yet, and the checksum is
+    /// known.
     pub(super) fn to_prove(&self, id: &ObjectId) -> Option<(Arc<Entry>, Checksum)> {
         if !self.needs_proof || self.health.is_off() {
             return None;
@@ -39,7 +42,7 @@ impl Store {
         Some((entry, self.proofs.expected(id)?))
     }
 
-    /// Compares a whole version with the store's checksum. After `stop` it gives up at `until`.
+    /// Compares a whole version with the store's checksum. After `stop` the comparison gives up at `until`.
     pub(super) fn prove(&self, entry: &Arc<Entry>, expected: Checksum, stop: &AtomicBool, until: Instant) {
         if !entry.hold_unproven() {
             return;
@@ -94,7 +97,7 @@ impl Store {
         }
     }
 
-    /// Marks a proven version as unproven, before sectors are added to it.
+    /// Marks a proven version as unproven, before new sectors are added.
     pub(super) fn doubt_proof(&self, entry: &Entry) -> std::io::Result<()> {
         if self.needs_proof && entry.set_proven(false) {
             self.say_proven(entry, false)?;

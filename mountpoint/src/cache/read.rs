@@ -18,12 +18,12 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The longest time since a file was compared, at an open that lets the kernel read it. Doubling it saves opens that compare, each about
-/// 0.1 s of CPU a GiB, and serves rotten bytes for twice as long.
+/// The longest time between a file's last comparison and an open that lets the kernel read the file. Doubling it saves comparisons at
+/// opens, each about 0.1 s of CPU a GiB, and serves rotten bytes for twice as long.
 const COMPARED_FOR: Duration = Duration::from_secs(60);
 
-/// Files longer than this are not compared at an open, which would take too long: the engine reads them itself. Doubling it doubles the
-/// longest such open.
+/// Longest file that an open compares: for longer files this would take too long, so the engine reads them itself. Doubling it doubles
+/// the longest such open.
 const COMPARED_AT_OPEN_MAX: u64 = 1 << 30;
 
 /// An object version whose bytes all lie in one file, each at its offset.
@@ -35,7 +35,7 @@ pub struct Whole {
     pub hold: Hold,
 }
 
-/// Keeps a version in the cache as it is.
+/// A hold, which keeps a version in the cache unchanged.
 #[derive(Debug)]
 pub struct Hold {
     entry: Arc<Entry>,
@@ -56,7 +56,7 @@ impl Drop for Hold {
     }
 }
 
-/// A read that found its sectors in the index and is about to ask the disk for them. Ends with [`Store::end`].
+/// A read that found its sectors in the index and is about to read them from the disk. [`Store::end`] ends it.
 #[derive(Debug)]
 pub(super) struct Reading {
     found: Found,
@@ -92,7 +92,7 @@ impl Found {
 pub(super) enum Beginning {
     /// The read begins with this reading.
     Reads(Reading),
-    /// The disk has to be asked first: for the file, or whether the version is there.
+    /// The disk must answer first: for the file, or whether it has the version.
     Waits,
     /// The cache lacks the range.
     Absent,
@@ -104,7 +104,7 @@ impl Store {
         self.begin(id, object_size, range).is_some_and(|reading| self.finish(&reading, into))
     }
 
-    /// Reads without changing the cache: rotten bytes stay until a read finds them.
+    /// Whether a read succeeds with sound bytes. Does not change the cache: rotten bytes stay until another read finds them.
     pub(super) fn is_read(
         &self,
         id: &ObjectId,
@@ -168,7 +168,7 @@ impl Store {
         }
     }
 
-    /// The facts of memory about a range, and the file if it is open.
+    /// The facts in memory about a range, and the file if it is open.
     fn look(&self, entry: Arc<Entry>, range: &Range<u64>) -> Option<(Found, Option<Arc<OwnedFd>>)> {
         let block = (range.start / CACHE_BLOCK) as u32; // versions in the index are below OBJECT_MAX
         let start = u64::from(block) * CACHE_BLOCK;
@@ -200,7 +200,7 @@ impl Store {
         }
     }
 
-    /// Ends a read: with the bytes of its range and of its pads, or with the disk's error. True if the bytes are sound.
+    /// Ends a read: with the bytes of its range and its pads, or with the disk's error. True if the bytes are sound.
     pub(super) fn end(&self, reading: &Reading, read: Result<(&[u8], &[u8]), &io::Error>) -> bool {
         let Found { entry, block, born, .. } = &reading.found;
         match read {
@@ -223,7 +223,7 @@ impl Store {
         is_sound
     }
 
-    /// Takes in that a read did not give the block's bytes: the block is dropped, unless it has left meanwhile.
+    /// Notes that a read did not return the block's bytes: drops the block, unless it has left meanwhile.
     fn doubt(&self, entry: &Arc<Entry>, block: u32, born: u64, error: Option<&io::Error>) -> bool {
         // A put of the bytes that were fetched anew waits until the old ones are dropped.
         let _no_put = self.block_lock(&entry.name, block);
@@ -249,10 +249,10 @@ impl Store {
         }
     }
 
-    /// The data file of a version that is here from its first byte to its last, all found sound since the start; see
+    /// The data file of a version that the cache has completely, with all bytes found sound since the start; see
     /// [`super::BlockCache::whole`]. If the last comparison is long ago, the version is compared anew, as far as the kernel has it in
-    /// memory. A version with bytes on the disk alone is not lent: the engine's reads compare those. `None` after a read error of the disk:
-    /// the next one would hit the program.
+    /// memory. A version with bytes on the disk alone is not lent: the engine's reads compare those. `None` after a read error of the
+    /// disk: the next one would hit the program.
     pub(super) fn whole(&self, id: &ObjectId, object_size: u64) -> Option<Whole> {
         if self.is_away() || self.health.is_unreadable() {
             return None;
@@ -367,7 +367,7 @@ impl Span {
         (self.range.start - self.whole.start) as usize
     }
 
-    /// Memory for what is read besides the range: none for a range of whole sectors.
+    /// Memory for the bytes read besides the range: none for a range of whole sectors.
     pub(super) fn pads(&self) -> Vec<u8> {
         vec![0; self.len() - (self.range.end - self.range.start) as usize]
     }
@@ -378,7 +378,7 @@ impl Span {
         [head, into, tail].map(IoSliceMut::new)
     }
 
-    /// Reads all of it, and waits for the disk.
+    /// Reads the whole span, and waits for the disk.
     fn read(&self, io: &dyn BlockIo, file: &OwnedFd, into: &mut [u8], pads: &mut [u8]) -> io::Result<()> {
         let mut slices = self.slices(into, pads);
         let (mut left, mut at) = (&mut slices[..], self.at());

@@ -1,7 +1,7 @@
-//! Decides when the cache rests because its disk does not answer in time, and when it is back; and logs both.
+//! Decides when the cache rests because its disk does not answer in time, and when it works again; logs both.
 //!
 //! Enters: reads, opens and writes that were late, that ended late, or that were on time; the duration of a trial of the disk. Leaves:
-//! whether the cache may ask its disk for anything, and whether a trial is due.
+//! whether the cache may use its disk, and whether a trial is due.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// A read, open or write that takes this long is a miss. Doubling it waits longer for a disk that is busy, and as long for one that hangs.
+/// Duration after which a read, open or write counts as a miss. Doubling it waits longer for a busy disk, and as long for a hanging one.
 pub(super) const LATE: Duration = Duration::from_secs(2);
 
-/// Late operations, with their memory, that the disk may have at once; at the limit the cache rests. Doubling it doubles the memory, up to 1 MiB
-/// each, that a disk that hangs may hold.
+/// Most late operations, with their memory, that the disk may have at once; at the limit the cache rests. Doubling it doubles the memory,
+/// up to 1 MiB each, that a hanging disk may hold.
 pub(super) const LATE_MAX: usize = 64;
 
 /// Late operations in a row, without one on time between, after which the cache rests: a program that reads alone would wait 64 times.
@@ -51,7 +51,7 @@ impl Rest {
         &self.dir
     }
 
-    /// Whether the disk may not be asked.
+    /// Whether the cache rests, so that no operation may use the disk.
     pub(super) fn is_resting(&self) -> bool {
         self.is_resting.load(Relaxed)
     }
@@ -86,7 +86,7 @@ impl Rest {
         self.state.lock().stuck -= 1;
     }
 
-    /// Whether the disk is to be tried now. If so, the caller tries the disk, and calls [`Rest::tried`].
+    /// Whether the disk needs a trial now. If so, the caller makes one, and calls [`Rest::tried`].
     pub(super) fn is_trial_due(&self, now: Instant) -> bool {
         if !self.is_resting() {
             return false;

@@ -23,8 +23,8 @@ use super::store::Store;
 use super::waits::Ticket;
 use crate::buffer::BlockMut;
 
-/// The most reads that the disk has at once; others wait in the queue. Doubling it helps an array of disks, and doubles the memory that a
-/// disk that hangs may hold.
+/// Most reads that the disk has at once; others wait in the queue. Doubling it helps an array of disks, and doubles the memory that a
+/// hanging disk may hold.
 pub(super) const DEPTH: u32 = 48;
 /// The number of the bell among the numbers of reads.
 const BELL: u64 = u64::MAX;
@@ -40,7 +40,7 @@ struct Features {
     polls: bool,
 }
 
-/// Decides by the kernel's answer to the set-up whether reads wait by io_uring. The error names the reason against it.
+/// Decides by the kernel's answer to the set-up whether reads wait by io_uring. The error is the reason against that.
 fn decide(answer: Result<Features, Errno>) -> Result<(), &'static str> {
     match answer {
         Ok(Features { keeps_all: true, polls: true }) => Ok(()),
@@ -73,8 +73,8 @@ fn outcome(result: i32, len: usize) -> Outcome {
     }
 }
 
-/// A ring that from here on does nothing but what this file asks of it. No filter of system calls sees what a ring does, such as opening a
-/// socket, in an engine that is sandboxed and in wrong hands.
+/// Limits a ring to the operations that this file requests. No filter of system calls sees the operations of a ring, such as opening a
+/// socket, so an intruder in a sandboxed engine could otherwise use them.
 fn limited(ring: io::Result<IoUring>) -> io::Result<IoUring> {
     let ring = ring?;
     let mut allowed = [opcode::Readv::CODE, opcode::PollAdd::CODE].map(Restriction::sqe_op);
@@ -189,7 +189,7 @@ impl Air {
     /// Begins a read, which goes to the kernel with the next wait.
     fn take_off(&mut self, job: Job) {
         let Job { reading, ticket } = job;
-        // The read is late, or (never) exceeds the places: its caller is answered.
+        // The read is late, or (never) exceeds the places: its caller has its answer already.
         let Some(Some(into)) = ticket.begin() else { return };
         let Some(number) = self.free.pop() else { return };
         let pads = reading.span().pads();
@@ -221,7 +221,7 @@ impl Air {
         unsafe { self.ring.submission().push(&entry).is_ok() }
     }
 
-    /// Waits until something has landed, and adds it to the list.
+    /// Waits until at least one read has landed, and adds the landed reads to the list.
     fn wait(&mut self, landed: &mut Vec<(u64, i32)>) -> io::Result<()> {
         match self.ring.submit_and_wait(1) {
             Ok(_) => {}
@@ -233,8 +233,8 @@ impl Air {
         Ok(())
     }
 
-    /// Completes a read: compares its bytes with their checksums and gives them to the reader. A read that failed, or whose bytes are wrong, goes to
-    /// a thread of the crew, which may wait and drops damaged files.
+    /// Completes a read: compares its bytes with their checksums and passes them to the reader. A failed read, or one with wrong bytes,
+    /// goes to a thread of the crew, which may wait and drops damaged files.
     fn land(&mut self, store: &Store, crew: &Crew, number: usize, result: i32) {
         let Some(flight) = self.flights.get_mut(number).and_then(Option::take) else { return };
         self.free.push(number);
@@ -284,7 +284,7 @@ mod tests {
         assert_ne!(flags & rustix::fs::OFlags::CLOEXEC.bits(), 0, "{info}");
     }
 
-    /// An engine in wrong hands would open a socket so, which its filter of system calls does not see.
+    /// An intruder in the engine would try to open a socket by the ring, which the filter of system calls does not see.
     #[test]
     fn a_ring_opens_neither_sockets_nor_files() {
         let Ok(mut ring) = set_up() else { return };

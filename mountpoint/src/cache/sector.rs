@@ -19,7 +19,7 @@ pub struct Sectors(u64);
 impl Sectors {
     /// No sector.
     pub const NONE: Self = Self(0);
-    /// All of them, whatever the block's length.
+    /// All sectors, whatever the block's length.
     pub const ALL: Self = Self(u64::MAX);
 
     /// The sectors that have a byte of `range`, which counts from the block's start.
@@ -27,7 +27,7 @@ impl Sectors {
         Self::numbered(range.start / SECTOR..range.end.div_ceil(SECTOR))
     }
 
-    /// The sectors that lie in `range` as a whole, in a block of `len` bytes: its last one ends with it.
+    /// The sectors that lie completely in `range`, in a block of `len` bytes: its last sector ends with the block.
     pub(super) fn within(range: &Range<u64>, len: u64) -> Self {
         let end = if range.end >= len { len.div_ceil(SECTOR) } else { range.end / SECTOR };
         Self::numbered(range.start.div_ceil(SECTOR)..end)
@@ -53,7 +53,7 @@ impl Sectors {
         self.0 == 0
     }
 
-    /// Whether all of `others` are among them.
+    /// Whether this set contains all of `others`.
     pub fn contains(self, others: Self) -> bool {
         others.0 & !self.0 == 0
     }
@@ -81,7 +81,7 @@ impl Sectors {
         self.0.count_ones() as usize
     }
 
-    /// Whether this number is among them.
+    /// Whether this set contains sector `n`.
     pub(super) fn has(self, n: usize) -> bool {
         self.0 >> n & 1 == 1
     }

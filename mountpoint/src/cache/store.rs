@@ -1,7 +1,7 @@
 //! The disk side of the cache: finds and evicts blocks as `file.rs` allows, and keeps the accounts. `read.rs` and `write.rs` read and
 //! write blocks.
 //!
-//! Nothing here returns an error: a failure is a miss, and `health.rs` records it.
+//! No function here returns an error: a failure is a miss, and `health.rs` records it.
 
 use std::io;
 use std::time::Instant;
@@ -29,7 +29,7 @@ use crate::sync::{Arc, Mutex};
 /// Locks under which a version's files are made, loaded and removed; by the first byte of the name.
 const NAME_LOCKS: usize = 64;
 
-/// Uses of this run count from here; versions loaded from disk count by the second they were written, and are colder.
+/// First time of use in this run. Versions loaded from disk count by the second of their write, and are colder.
 const FIRST_USE: u64 = 1 << 40;
 
 /// Rounds of eviction for one put, after which the put is dropped: other operations work on all blocks that could leave.
@@ -68,7 +68,7 @@ pub(super) struct Store {
     /// Operations that wait for the disk.
     pub(super) waits: Arc<Waits>,
     pub(super) scope: Arc<str>,
-    /// Later runs serve only versions that this run compared with the store's checksum.
+    /// Whether later runs may serve only versions that this run compared with the store's checksum.
     pub(super) needs_proof: bool,
     pub(super) proofs: Proofs,
     pub(super) files: OpenFiles,
@@ -127,7 +127,7 @@ impl Store {
         store
     }
 
-    /// Whether the disk may not be asked: the cache is off, or rests.
+    /// Whether operations may not use the disk: the cache is off, or rests.
     pub(super) fn is_away(&self) -> bool {
         self.health.is_off() || self.waits.rest.is_resting()
     }
@@ -136,12 +136,12 @@ impl Store {
         identity(&self.scope, &id.key, &id.etag, id.modified.map_or(0, Second::get))
     }
 
-    /// Bytes the cache takes on disk, as far as it is loaded.
+    /// Bytes of the cache on disk, as far as it is loaded.
     pub(super) fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Relaxed)
     }
 
-    /// The sectors of the block that are thought to be here; of a version whose folder is not loaded yet, any might be.
+    /// The sectors of the block that the cache probably has. In a version whose folder is not loaded yet, any sector counts.
     pub(super) fn present(&self, id: &ObjectId, block: u64) -> Sectors {
         let Ok(block) = u32::try_from(block) else { return Sectors::NONE };
         if self.is_away() {
@@ -344,7 +344,7 @@ impl Store {
         Some((entry, bytes))
     }
 
-    /// Removes the files of a removed version, and then its place in the index, so that it can come anew.
+    /// Removes the files of a removed version, and then its place in the index, so that the version can come anew.
     pub(super) fn unlink_removed(&self, entry: &Arc<Entry>, bytes: u64) {
         let _making = self.name_lock(&entry.name);
         self.unlink(&entry.name);
@@ -366,7 +366,7 @@ impl Store {
         self.names[usize::from(name[0]) % NAME_LOCKS].lock()
     }
 
-    /// The lock of a block's puts; it is taken before the lock of the name.
+    /// The lock of a block's puts. Take it before the lock of the name.
     pub(super) fn block_lock(&self, name: &Name, block: u32) -> crate::sync::MutexGuard<'_, ()> {
         self.writing[(usize::from(name[1]) + block as usize) % NAME_LOCKS].lock()
     }
@@ -394,7 +394,7 @@ impl Store {
         loaded == PREFIXES || u32::from(name()[0]) < loaded
     }
 
-    /// Computes anew how much the cache may hold, unless it has a fixed limit.
+    /// Computes the cache's limit anew, unless it is fixed.
     pub(super) fn look_at_space(&self) {
         if let (Some(percent), Ok((free, total))) = (self.free_min_percent, self.io.space()) {
             self.allowed_bytes.store(allowed(self.used_bytes(), free, total, percent), Relaxed);

@@ -1,4 +1,4 @@
-//! The checksums of a block's sectors: of those that are here, and of no others. Pure.
+//! The checksums of a block's present sectors. Pure.
 
 use super::sector::Sectors;
 use super::weight::heap;
@@ -28,14 +28,14 @@ impl Sums {
         self.present.numbers().zip(self.crcs.iter().copied())
     }
 
-    /// The checksums of sectors that lie side by side, if all of them are here.
+    /// The checksums of adjacent sectors, if all of them are present.
     pub(super) fn of(&self, wanted: Sectors) -> Option<&[u32]> {
         debug_assert!(wanted.is_row(), "{wanted:?}");
         let from = self.present.before(wanted).count();
         self.present.contains(wanted).then(|| self.crcs.get(from..from + wanted.count())).flatten()
     }
 
-    /// Adds sectors; those that are here keep their checksums.
+    /// Adds sectors. Present ones keep their checksums.
     pub(super) fn with(&self, more: Sectors, mut crc: impl FnMut(usize) -> u32) -> Self {
         let new = more.without(self.present);
         let mut known = self.crcs.iter();
@@ -44,7 +44,7 @@ impl Sums {
         })
     }
 
-    /// The memory that they take beside themselves, in bytes.
+    /// The additional memory of the checksums, in bytes.
     pub(super) fn memory(&self) -> u64 {
         heap(size_of_val(&*self.crcs))
     }

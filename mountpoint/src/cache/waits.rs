@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// Interval at which open operations are looked at. Doubling it answers late operations up to that much later.
+/// Interval between looks at open operations. Doubling it answers late operations up to that much later.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The caller's callback.
@@ -47,11 +47,11 @@ fn answer(later: Later, given: Given) {
 
 /// The state of one operation.
 enum State {
-    /// The disk was not asked yet.
+    /// The operation waits, and the disk has not got it yet.
     Queued(Option<BlockMut>, Done),
     /// The disk has the operation.
     Begun(Done),
-    /// The disk has the operation, and its caller was answered.
+    /// The disk still has the operation, and the caller got its answer.
     Late,
     /// The caller was answered.
     Over,
@@ -76,7 +76,7 @@ pub(super) struct Waits {
 struct Open {
     next: u64,
     waits: HashMap<u64, Arc<Wait>>,
-    /// The thread looks at nothing until it is woken.
+    /// Whether the thread rests until it is woken.
     sleeps: bool,
 }
 
@@ -118,7 +118,7 @@ impl Waits {
         Ticket { waits: Arc::clone(self), no, wait }
     }
 
-    /// Wakes the thread, so that it looks.
+    /// Wakes the watching thread, so that it looks again.
     pub(super) fn wake(&self) {
         // Full: it is awake.
         let _ = self.wakes.try_send(());
@@ -176,7 +176,7 @@ impl Waits {
     }
 }
 
-/// One operation, from the queue to its end. If the ticket is dropped before, the caller gets the answer "late".
+/// One operation, from the queue to its end. If the ticket is dropped earlier, the caller gets the answer "late".
 pub(super) struct Ticket {
     waits: Arc<Waits>,
     no: u64,
@@ -195,8 +195,8 @@ impl Ticket {
         self.wait.since
     }
 
-    /// Notes that the disk is asked now, and returns the memory for a read. `None`: the operation waited too long for its turn, and its
-    /// caller has been answered.
+    /// Notes that the operation goes to the disk now, and returns the memory for a read. `None`: the operation waited too long for its
+    /// turn, and its caller has an answer already.
     pub(super) fn begin(&self) -> Option<Option<BlockMut>> {
         let mut state = self.wait.state.lock();
         match std::mem::replace(&mut *state, State::Over) {
@@ -211,14 +211,14 @@ impl Ticket {
         }
     }
 
-    /// Ends a read, with the bytes or without. A late read drops its memory now.
+    /// Ends a read, with or without its bytes. A late read drops its memory now.
     pub(super) fn read(self, into: BlockMut, is_here: bool) {
         if let Some(Done::Read(later)) = self.end() {
             answer(later, if is_here { Given::Here(into) } else { Given::Absent(into) });
         }
     }
 
-    /// Ends a search for a whole file; returns its callback, if it is in time.
+    /// Ends a search for a whole file; returns the callback if the search is in time.
     pub(super) fn found(self) -> Option<Lent> {
         match self.end() {
             Some(Done::Whole(lent)) => Some(lent),
@@ -226,14 +226,14 @@ impl Ticket {
         }
     }
 
-    /// Answers the caller that the operation was late: the disk will not tell its end.
+    /// Answers the caller that the operation was late, because the disk will not report its end.
     pub(super) fn give_up(&self) {
         if let Some(done) = self.end() {
             done.missed();
         }
     }
 
-    /// Ends the operation; returns its callback, if it is in time.
+    /// Ends the operation; returns the callback if the operation is in time.
     fn end(&self) -> Option<Done> {
         self.waits.open.lock().waits.remove(&self.no);
         let state = std::mem::replace(&mut *self.wait.state.lock(), State::Over);
@@ -290,7 +290,7 @@ mod tests {
             (self.waits.queue(Some(into), Done::Read(done)), given)
         }
 
-        /// One look of the thread.
+        /// Makes one look at the open operations.
         fn look(&self) {
             let now = self.clock.now();
             let open: Vec<_> = self.waits.open.lock().waits.values().cloned().collect();

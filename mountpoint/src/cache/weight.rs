@@ -1,4 +1,4 @@
-//! The memory that the index takes: what allocations cost, and the account of them. Pure but for the account, a number.
+//! The memory of the index: the size of allocations, and the account of them. Pure but for the account, a number.
 
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,7 +9,7 @@ pub(super) fn heap(len: usize) -> u64 {
     len.next_multiple_of(16) + len / 8
 }
 
-/// A part of an account. Dropping it takes its bytes off the account.
+/// A part of an account. A drop takes its bytes off the account.
 #[derive(Debug)]
 pub(super) struct Share {
     account: Arc<AtomicU64>,

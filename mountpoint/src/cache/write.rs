@@ -27,7 +27,7 @@ impl Store {
         self.write_put(id, object_size, offset, bytes, u64::MAX)
     }
 
-    /// Writes bytes that were put at this time, unless their version was condemned since.
+    /// Writes bytes that a reader put at this time, unless their version was condemned since.
     pub(super) fn write_put(
         &self,
         id: &ObjectId,
@@ -85,7 +85,7 @@ impl Store {
             return Ok(Wrote { new_file, kept: None, is_gone: false });
         }
         if self.proofs.is_wrong(id, put) {
-            // The version was condemned before the index had it, where the condemnation would have found it.
+            // The version was condemned before the index had it, so the condemnation could not find it there.
             self.unlink_if(&entry, Entry::remove_empty);
             return Ok(Wrote { new_file, kept: None, is_gone: false });
         }
@@ -97,7 +97,7 @@ impl Store {
             self.doubt_proof(&entry).and_then(|()| self.write_claimed(&entry, piece, claim.new, &sums));
         entry.wrote(piece.block, result.is_ok().then_some(sums), self.clock.now());
         if entry.is_condemned() {
-            // The account has all bytes of the version until it leaves, those of this block as well.
+            // The account has all bytes of the version until it leaves, including those of this block.
             self.remove(&entry);
             return Ok(Wrote { new_file, kept: result.is_ok().then_some(claim.charge), is_gone: true });
         }
@@ -142,7 +142,7 @@ impl Store {
         written
     }
 
-    /// The version; makes its files if need be (`true` then). `None` if its place in the index is taken.
+    /// The entry of a version; makes its files if they are missing (`true` then). `None` if another version has its place in the index.
     fn find_or_create(
         &self,
         id: &ObjectId,
@@ -163,7 +163,7 @@ impl Store {
         let header = Header { identity, object_size, slots_at: bytes.len() as u64, is_proven };
         let owner = Owner::new(&self.scope, id);
         let entry = Arc::new(Entry::new(owner, name, &header, [], now, &self.index_bytes));
-        // The data file is emptied before there is a sidecar that could describe it.
+        // The data file is emptied before a sidecar can describe it.
         let made = self.io.open(&name, Kind::Data, How::Create).and_then(|_| {
             let meta = self.io.open(&name, Kind::Meta, How::Create)?;
             write_full(&*self.io, &meta, &bytes, 0)

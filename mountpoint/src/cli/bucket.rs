@@ -83,7 +83,7 @@ pub(crate) enum StoreArg {
 }
 
 impl StoreArg {
-    /// `None`: from the endpoint and the answers.
+    /// The kind of store; `None`: the endpoint and the store's answers decide.
     pub(crate) fn kind(self) -> Option<StoreKind> {
         match self {
             Self::Auto => None,
@@ -118,13 +118,12 @@ impl UploadChecksums {
     }
 }
 
-/// The suffix of names of directory buckets and their access points.
+/// Suffixes of the names of directory buckets and of their access points.
 const DIRECTORY_BUCKET: [&str; 2] = ["--x-s3", "--xa-s3"];
 
-/// Bucket and prefix out of `BUCKET`, `s3://BUCKET[/PREFIX/]` and `--prefix`.
+/// Bucket and prefix from `BUCKET`, `s3://BUCKET[/PREFIX/]` and `--prefix`.
 ///
-/// # Errors
-/// A sentence that says which of them is wrong and how it should look.
+/// # Errors A sentence that names the wrong one, and its right form.
 pub(crate) fn bucket_and_prefix(bucket: &str, prefix: Option<&str>) -> Result<(String, String), String> {
     let (bucket, prefix) = match (bucket.strip_prefix("s3://"), prefix) {
         (Some(_), Some(prefix)) if !prefix.is_empty() => {
@@ -140,7 +139,7 @@ pub(crate) fn bucket_and_prefix(bucket: &str, prefix: Option<&str>) -> Result<(S
     Ok((bucket.to_owned(), prefix.to_owned()))
 }
 
-/// The first argument, by itself.
+/// Checks the first argument by itself.
 pub(super) fn parse_bucket(text: &str) -> Result<String, String> {
     let (name, prefix) = in_uri(text)?;
     check_name(name)?;
@@ -148,7 +147,7 @@ pub(super) fn parse_bucket(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Bucket and prefix of an `s3://` URI; of anything else the whole and nothing.
+/// Bucket and prefix of an `s3://` URI. Any other text is a bucket without a prefix.
 fn in_uri(text: &str) -> Result<(&str, &str), String> {
     let Some(rest) = text.strip_prefix("s3://") else { return Ok((text, "")) };
     if rest.starts_with("arn:") {
@@ -157,10 +156,9 @@ fn in_uri(text: &str) -> Result<(&str, &str), String> {
     Ok(rest.split_once('/').unwrap_or((rest, "")))
 }
 
-/// Whether this names a bucket: its name, or the name, alias or ARN of an access point; not a URI, and no prefix.
+/// Checks that a text names a bucket: by its name, or by the name, alias or ARN of an access point. URIs and prefixes are errors.
 ///
-/// # Errors
-/// The reason, as a sentence.
+/// # Errors The reason, as a sentence.
 pub fn check_name(name: &str) -> Result<(), String> {
     if !(3..=255).contains(&name.len()) {
         return Err("bucket names must be 3-255 characters long".into());
@@ -190,12 +188,13 @@ fn parse_prefix(text: &str) -> Result<String, String> {
     Prefix::new(text).map(|_| text.to_owned())
 }
 
-/// An access point of S3 on Outposts, by its ARN or its alias.
+/// Whether a bucket is an access point of S3 on Outposts, by its ARN or its alias.
 fn is_on_outposts(bucket: &str) -> bool {
     bucket.split(':').nth(2) == Some("s3-outposts") || bucket.ends_with("--op-s3")
 }
 
-/// An id or an alias could be any account's key, and the store's answer could not be compared with it.
+/// Checks that a key is named by an ARN. An id or an alias could mean a key of any account, and the store's answer could not be compared
+/// with it.
 fn parse_key_arn(text: &str) -> Result<String, String> {
     let id = text.strip_prefix("arn:").and_then(|rest| rest.split_once(":key/")).map(|(_, id)| id);
     match id {
@@ -216,7 +215,7 @@ impl BucketOptions {
         self.upload_checksums.unwrap_or(default).algorithm()
     }
 
-    /// Looks at the flags together.
+    /// Checks the flags together.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.bucket_type == Some(BucketType::Directory) {
             return Err("--bucket-type directory is not supported: directory buckets (S3 Express One Zone) can't be mounted here; mount a general purpose bucket".into());

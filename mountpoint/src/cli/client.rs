@@ -58,22 +58,23 @@ pub(crate) struct ClientOptions {
     pub(crate) state_dir: Option<PathBuf>,
 }
 
-/// Bytes of a read request: from one block to the largest answer.
+/// Valid bytes of a read request: from one block to the largest answer.
 const READ_PART: std::ops::RangeInclusive<u64> = 1 << 20..=5 << 30;
-/// Bytes of a part of an upload: S3's limits.
+/// Valid bytes of an upload's part: S3's limits.
 const WRITE_PART: std::ops::RangeInclusive<u64> = 5 << 20..=5 << 30;
 
-/// Bytes of a part where no flag says another size.
+/// Default bytes of a part.
 const PART_SIZE: u64 = 8 << 20;
 
 impl ClientOptions {
-    /// Whether a flag sets the size of the parts of uploads. One that repeats the default of `--part-size` sets none.
+    /// Whether a flag sets the size of upload parts. The default of `--part-size` does not count, even if a flag repeats it.
     pub(crate) fn names_write_part(&self) -> bool {
         self.write_part_size.is_some() || self.part_size != PART_SIZE
     }
 
-    /// # Errors
-    /// A size outside the limits, with its flag.
+    /// Checks the sizes.
+    ///
+    /// # Errors A size outside the limits, with its flag.
     pub(super) fn check(&self) -> Result<(), String> {
         let named =
             |size: Option<u64>, flag| size.map_or((self.part_size, "--part-size"), |size| (size, flag));
@@ -108,7 +109,7 @@ pub(crate) enum TransportArg {
 impl From<TransportArg> for Transport {
     fn from(arg: TransportArg) -> Self {
         match arg {
-            // docs/decisions/measurements.md, "FUSE over io_uring".
+            // The measurements are in docs/decisions/measurements.md, "FUSE over io_uring".
             TransportArg::Auto | TransportArg::Dev => Self::Dev,
             TransportArg::IoUring => Self::IoUring,
             TransportArg::Fuser => Self::Fuser,

@@ -10,15 +10,15 @@ use super::Remark;
 use crate::net::ProxyVariables;
 use crate::telemetry::otlp::Settings;
 
-/// Goes before `AWS_ENDPOINT_URL`, as in every AWS tool.
+/// The variable that precedes `AWS_ENDPOINT_URL`, as in every AWS tool.
 const ENDPOINT_URL_S3: &str = "AWS_ENDPOINT_URL_S3";
 
-/// The command with this process's environment, as AWS's tools understand it; and what to say of it.
+/// The command with this process's environment, read as AWS's tools read it; and remarks about variables for the log.
 pub(crate) fn heeded(command: Command) -> (Command, Vec<Remark>) {
     with(command, |name| std::env::var_os(name))
 }
 
-/// The variables that send requests through a proxy. As in curl, a name in small letters goes first.
+/// The variables that name proxies. As in curl, a name in small letters precedes.
 pub(super) fn proxies() -> ProxyVariables {
     let found = |names: [&str; 2]| {
         let mut values = names.into_iter().filter_map(|name| std::env::var(name).ok());
@@ -31,7 +31,7 @@ pub(super) fn proxies() -> ProxyVariables {
     }
 }
 
-/// The two files of AWS tools that hold credentials, or say where they come from.
+/// The two files of AWS tools that hold credentials or name their source.
 pub(super) fn credential_files() -> Vec<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let of_home = |name: &str| Some(set("HOME")?.join(".aws").join(name));
@@ -39,11 +39,11 @@ pub(super) fn credential_files() -> Vec<PathBuf> {
     named.into_iter().filter_map(|(variable, usual)| set(variable).or_else(|| of_home(usual))).collect()
 }
 
-/// Variables with the name of a file, which the SDK reads by itself.
+/// Variables that name files, which the SDK reads by itself.
 const FILES: [&str; 3] = ["AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"];
 
-/// Variables that the program of a `credential_process` gets from the helper of a sandboxed engine: those by which it finds programs, its user's
-/// files, its language, its profile and its region. None of them holds a secret. The SDKs give it all variables.
+/// Variables that the helper of a sandboxed engine passes to the program of a `credential_process`. With them the program finds other
+/// programs, its user's files, its language, its profile and its region. None of them holds a secret. The SDKs would pass all variables.
 const OF_PROGRAMS: [&str; 27] = [
     "PATH",
     "HOME",
@@ -74,7 +74,7 @@ const OF_PROGRAMS: [&str; 27] = [
     "AWS_ENDPOINT_URL",
 ];
 
-/// A supervisor's wish for a sandbox, where the command line has none.
+/// Whether the environment asks for a sandbox, for a command line without the flag.
 pub(crate) fn wishes_sandbox() -> bool {
     std::env::var_os("MOUNT_S3_SANDBOX").is_some_and(|value| value == "1")
 }
@@ -84,7 +84,7 @@ pub(crate) fn of_programs() -> Vec<(&'static str, OsString)> {
     OF_PROGRAMS.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect()
 }
 
-/// Files that the chain of credentials reads whenever it is asked.
+/// Files that the chain of credentials reads at each question.
 pub(crate) fn key_files() -> Vec<PathBuf> {
     let named = ["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"];
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -92,7 +92,7 @@ pub(crate) fn key_files() -> Vec<PathBuf> {
     credential_files().into_iter().chain(named.into_iter().filter_map(set)).chain(of_home).collect()
 }
 
-/// The variables that lead elsewhere for a process that leaves this directory, and what leads it to the same files.
+/// The variables with relative paths, which break when the process leaves this directory, and absolute paths in place of their values.
 pub(crate) fn absolute_files() -> Vec<(&'static str, PathBuf)> {
     absolute_of(|name| std::env::var_os(name))
 }
@@ -116,7 +116,7 @@ pub(super) fn state_dir() -> Option<PathBuf> {
 
 fn state_dir_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     let set = |name: &str| variable(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    // A unit may have several directories, with colons between them.
+    // A unit may have several directories, separated by colons.
     let of_unit = || std::env::split_paths(&set("STATE_DIRECTORY")?).find(|path| path.is_absolute());
     let of_desktop = || Some(set("XDG_STATE_HOME")?.join("mount-s3"));
     let of_root = || is_root.then(|| PathBuf::from("/var/lib/mount-s3"));
@@ -126,13 +126,12 @@ fn state_dir_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> O
 
 /// The receiver of exported metrics.
 ///
-/// # Errors
-/// A sentence that names the flag or the variable that is wrong.
+/// # Errors A sentence that names the wrong flag or variable.
 pub(super) fn otlp(endpoint: Option<&str>, interval_s: Option<u64>) -> Result<Option<Settings>, String> {
     Settings::read(endpoint, interval_s, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
-/// The folder of sockets of this user's programs.
+/// The folder for sockets of this user's programs.
 pub(super) fn runtime_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty()).map(PathBuf::from)
 }

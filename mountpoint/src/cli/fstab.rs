@@ -43,24 +43,25 @@ struct MountCommand {
     file_system_type: Option<String>,
 }
 
-/// The line in the grammar of `mount-s3`'s flags.
+/// A line of fstab, translated to the flags of `mount-s3`.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) args: Vec<OsString>,
     pub(super) no_exec: bool,
-    /// The labels of SELinux as mount(2) takes them.
+    /// The labels of SELinux in the form of mount(2).
     pub(super) labels: Vec<String>,
 }
 
-/// Whether a command line is one of mount(8).
+/// Whether a command line comes from mount(8).
 pub(super) fn is_asked(line: &[OsString]) -> bool {
     let program = line.first().and_then(|name| Path::new(name).file_name());
     let is_helper = program.and_then(OsStr::to_str).is_some_and(|name| name.starts_with("mount."));
     is_helper || line.get(3).is_some_and(|word| word == "-o")
 }
 
-/// # Errors
-/// Bad usage, in clap's words.
+/// Reads a command line of mount(8).
+///
+/// # Errors Bad usage, in clap's words.
 pub(super) fn read(line: Vec<OsString>) -> Result<(Line, FromMount), clap::Error> {
     let program = line.first().cloned().unwrap_or_else(|| "mount-s3".into());
     let command = MountCommand::try_parse_from(line)?;
@@ -77,7 +78,7 @@ pub(super) fn read(line: Vec<OsString>) -> Result<(Line, FromMount), clap::Error
     Ok((line, FromMount { fake: command.fake, namespace: command.namespace }))
 }
 
-/// The same error in the words of a line of fstab: an option that is not known stands there without dashes.
+/// Rewrites an error in the words of fstab, where an unknown option has no dashes.
 pub(super) fn explained(error: clap::Error) -> clap::Error {
     let option = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => option.clone(),
@@ -90,10 +91,10 @@ pub(super) fn explained(error: clap::Error) -> clap::Error {
     clap::Error::raw(ErrorKind::UnknownArgument, text)
 }
 
-/// Options that concern only mount(8) or systemd, or that hold for this file system anyway.
+/// Whether an option concerns only mount(8) or systemd, or holds for this file system anyway.
 fn is_for_others(option: &str) -> bool {
     const OTHERS: &[&str] = &[
-        // When, and by whom, it is mounted.
+        // Options about the time of the mount and about its user.
         "auto",
         "noauto",
         "defaults",
@@ -107,7 +108,7 @@ fn is_for_others(option: &str) -> bool {
         "nogroup",
         "_netdev",
         "nofail",
-        // True anyway: set-uid programs and devices are never honoured here, whatever the line says. `noexec` is, see `read`.
+        // Options without effect: this file system never honours set-uid programs and devices. `read` handles `noexec`.
         "rw",
         "nodev",
         "nosuid",
@@ -116,7 +117,7 @@ fn is_for_others(option: &str) -> bool {
         "exec",
         "noexec",
         "async",
-        // There are no access times.
+        // The file system keeps no access times.
         "atime",
         "noatime",
         "relatime",
@@ -137,7 +138,7 @@ fn is_for_others(option: &str) -> bool {
 /// The options that give files a label of SELinux.
 const LABELS: [&str; 4] = ["context", "fscontext", "defcontext", "rootcontext"];
 
-/// A label of SELinux as mount(2) takes it: in quotes, since a level may have commas.
+/// A label of SELinux in the form of mount(2): in quotes, since a level may have commas.
 fn label(option: &str) -> Option<String> {
     let (name, value) = option.split_once('=')?;
     LABELS.contains(&name).then(|| format!("{name}=\"{value}\""))
@@ -189,13 +190,14 @@ fn check(options: &[String]) -> Result<(), (ErrorKind, &'static str)> {
     Ok(())
 }
 
-/// Whether the value of a label comes next.
+/// Whether the next text is the value of a label.
 fn is_label_so_far(option: &str) -> bool {
     option.strip_suffix('=').is_some_and(|name| LABELS.contains(&name))
 }
 
-/// # Errors
-/// A backslash before anything else, at the end, or a double quote without one: quotes are kept for later.
+/// Splits options at their commas. Quotes stay in place.
+///
+/// # Errors A backslash before any other character or at the end, or an unmatched double quote.
 fn split_commas(text: &str) -> Result<Vec<String>, String> {
     let mut options = vec![String::new()];
     let mut characters = text.char_indices();

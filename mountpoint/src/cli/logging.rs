@@ -47,7 +47,7 @@ pub(crate) struct LoggingOptions {
 }
 
 impl LoggingOptions {
-    /// Checks the flags alone: the variables of this process may be another one's than the engine's.
+    /// Checks the flags alone: the engine may run with other variables than this process.
     pub(crate) fn check(&self) -> Result<(), String> {
         Settings::read(self.otlp_endpoint.as_deref(), self.otlp_export_interval, &|_| None).map(drop)
     }

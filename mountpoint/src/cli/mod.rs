@@ -35,10 +35,10 @@ pub(crate) use store::StoreOptions;
 use crate::net::ProxyVariables;
 pub(crate) use crate::s3::without_password;
 
-/// Our version, and the release of AWS's mount-s3 that it replaces. `docs/migrating.md` lists the differences.
+/// This program's version, and the release of AWS's mount-s3 that it replaces. `docs/migrating.md` lists the differences.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+aws.1.24");
 
-/// The most MiB whose bytes fit into a number of 64 bits.
+/// Most MiB whose bytes fit into 64 bits.
 const MIB_MAX: u64 = u64::MAX >> 20;
 
 const EXAMPLE: &str = "\
@@ -124,40 +124,39 @@ pub struct Args {
     pub remarks: Vec<Remark>,
 }
 
-/// A line for the log.
+/// A line for the log about the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remark {
-    /// A value is not used as written.
+    /// The engine does not use a value as written.
     Warning(String),
     /// A flag has no effect, and needs none.
     Info(&'static str),
 }
 
-/// The action that a command line asks for.
+/// The action for a command line.
 #[derive(Debug)]
 pub enum Asked {
-    /// A page to be printed: completions of a shell, or the manual.
+    /// Prints a page: completions of a shell, or the manual.
     Page(Vec<u8>),
-    /// A mount.
+    /// Mounts.
     Mount(Box<Args>),
-    /// A mount that mount(8) asks for.
+    /// Mounts for mount(8).
     Fstab(Box<Args>, FromMount),
 }
 
 /// The arguments of mount(8) besides the options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FromMount {
-    /// Do everything but the mount (`-f`).
+    /// Whether to do everything but the mount (`-f`).
     pub fake: bool,
-    /// The mount namespace to mount in (`-N`).
+    /// The mount namespace for the mount (`-N`).
     pub namespace: Option<PathBuf>,
 }
 
 /// Reads a command line and the environment. The line follows the grammar of mount(8) if the program's name is `mount.*` (a helper of
 /// mount(8)) or if a `-o` comes after bucket and directory.
 ///
-/// # Errors
-/// clap's, which knows how to end: help and version with 0, bad usage with 2.
+/// # Errors clap's, with its exit code: 0 for help and version, 2 for bad usage.
 pub fn asked(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Error> {
     let line: Vec<OsString> = line.into_iter().collect();
     if let Some(page) = pages::asked(&line, Args::command) {
@@ -192,10 +191,9 @@ impl Args {
         Ok(args)
     }
 
-    /// Checks flags together. A program that passes these flags on calls it to see errors earlier.
+    /// Checks the flags together. A program that passes these flags on can call this to find errors earlier.
     ///
-    /// # Errors
-    /// A sentence that says which flag is wrong, and how it should look.
+    /// # Errors A sentence that names the wrong flag, and its right form.
     pub fn check(&self) -> Result<(), String> {
         bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref())?;
         self.client.check()?;
@@ -237,7 +235,7 @@ impl Args {
         }
     }
 
-    /// The flags as `mount-s3-ctl status` shows them. A URL may carry a password before its `@`.
+    /// The flags for `mount-s3-ctl status`. Passwords before the `@` of URLs are removed.
     fn shown_flags(&self, line: &[OsString]) -> Vec<String> {
         let words = line.iter().skip(1).filter(|word| **word != *self.bucket && **word != *self.directory);
         words.map(|word| without_password(&word.to_string_lossy())).collect()

@@ -8,11 +8,10 @@ use clap_complete::Shell;
 
 use super::VERSION;
 
-/// The page of `command` that a command line asks for: `--completions SHELL`, `--man`, or `--man SUBCOMMAND` of a command that has some;
-/// `None` if it asks for none.
+/// The page of `command` that a command line asks for: `--completions SHELL`, `--man`, or `--man SUBCOMMAND` if there are subcommands;
+/// `None` if it asks for no page.
 ///
-/// # Errors
-/// No such shell, no such subcommand.
+/// # Errors An unknown shell or subcommand.
 pub(crate) fn asked(
     line: &[OsString],
     command: impl Fn() -> Command,
@@ -42,7 +41,7 @@ fn completions(mut command: Command, shell: &str) -> Result<Vec<u8>, clap::Error
 }
 
 fn man(mut command: Command, of: Option<&str>) -> Result<Vec<u8>, clap::Error> {
-    // Gives subcommands their full names.
+    // The build gives subcommands their full names.
     command.build();
     if let Some(name) = of {
         let named = command.get_subcommands().map(|it| it.get_name().to_owned()).collect::<Vec<_>>();

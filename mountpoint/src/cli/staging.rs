@@ -48,7 +48,7 @@ pub(crate) enum CommitTo {
 }
 
 impl StagingOptions {
-    /// Whether any write is taken.
+    /// Whether the mode accepts writes at any place.
     pub(crate) fn is_full(&self) -> bool {
         self.mode == Mode::Full
     }
@@ -62,7 +62,7 @@ impl StagingOptions {
         }
     }
 
-    /// Looks at the flags together. `conflicts`: flags that are given, and can't be together with the mode.
+    /// Checks the flags together. `conflicts`: flags that exclude the mode, and whether the command line has them.
     pub(super) fn check(&self, conflicts: &[(bool, &str)]) -> Result<(), String> {
         match (self.mode, &self.stage) {
             (Mode::Full, None) => {

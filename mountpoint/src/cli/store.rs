@@ -31,10 +31,9 @@ pub(crate) struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// Adds what the environment says, and looks at the flags together.
+    /// Adds the environment's settings, and checks the flags together.
     ///
-    /// # Errors
-    /// A sentence that says which flag is wrong, and how it should look.
+    /// # Errors A sentence that names the wrong flag, and its right form.
     pub(crate) fn completed(mut self) -> Result<Self, String> {
         bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref())?;
         self.client.check()?;

@@ -1,8 +1,8 @@
 //! How much memory this process may have: all of the machine's memory, or less if its control group or a group above it has a limit.
 //!
-//! Enters: `/proc`, and the mounted control groups of v1, v2 or both. Leaves: bytes. A file that can't be read sets no limit. A group's
-//! limit holds for all groups below it, so every visible ancestor counts. Groups above the root of a namespace are not visible: v1
-//! reports their limit all the same (`hierarchical_memory_limit`), v2 does not.
+//! Enters: `/proc`, and the mounted control groups of v1, v2 or both. Leaves: bytes. An unreadable file sets no limit. A group's limit
+//! applies to all groups below it, so every visible ancestor counts. Groups above the root of a namespace are invisible: v1 reports their
+//! limit all the same (`hierarchical_memory_limit`), v2 does not.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -10,16 +10,16 @@ use std::path::{Component, Path, PathBuf};
 use crate::mountinfo::{self, Line};
 use crate::{buffer, cache};
 
-/// Memory of the engine's code, its tables and the network's last bytes, beside the target: peak RSS stays within both together.
+/// Memory for the engine's code, its tables and the network's last bytes, beside the target. Peak RSS stays below the sum of both.
 const BESIDE_TARGET: u64 = 64 << 20;
-/// The share of the memory target that the index of a disk cache may take. Twice of it keeps twice as many small files, and leaves readers
-/// and writers a seventh less.
+/// The memory target divided by this is the most for the index of a disk cache. Half the number lets the index have twice as many small
+/// files, and leaves readers and writers a seventh less.
 const INDEX_SHARE: u64 = 8;
 /// The memory assumed for a machine whose `/proc/meminfo` does not name it.
 const UNKNOWN_MACHINE: u64 = 4 << 30;
 
-/// The default of `--memory-target`: a quarter of what this process may have. No less than all make progress with, no more than
-/// sixteen read windows of the largest size. A limit that even the least does not fit into is said in the log.
+/// The default of `--memory-target`: a quarter of the memory that this process may have. The minimum lets every part of the engine make
+/// progress; the maximum is sixteen read windows of the largest size. If even the minimum exceeds the limit, the log says so.
 pub(super) fn default_target() -> u64 {
     let limit = limit_below(Path::new("/"));
     let target = target_for(machine(Path::new("/")).min(limit.unwrap_or(u64::MAX)));
@@ -45,7 +45,7 @@ fn target_for(memory: u64) -> u64 {
     (memory / 4).clamp(buffer::Config::TARGET_MIN, 4 << 30)
 }
 
-/// Bytes of the machine. `root` is where `proc` lies.
+/// Bytes of the machine's memory. `root`: the directory that contains `proc`.
 fn machine(root: &Path) -> u64 {
     let text = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let total = text
@@ -54,7 +54,7 @@ fn machine(root: &Path) -> u64 {
     total.map_or(UNKNOWN_MACHINE, |kib| kib << 10)
 }
 
-/// The least limit of this process's control group and those above it; `None` without one.
+/// The lowest limit of this process's control group and the groups above; `None` without a limit.
 fn limit_below(root: &Path) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(root.join("proc/self").join(name)).unwrap_or_default();
     let groups = read("cgroup");
@@ -73,7 +73,7 @@ enum Version {
     V2,
 }
 
-/// A line of `/proc/self/cgroup` that is about memory: `0::/a/b` of v2, `4:memory:/a/b` (or among others, `cpu,memory`) of v1.
+/// The memory group in a line of `/proc/self/cgroup`: `0::/a/b` for v2, `4:memory:/a/b` (or among others, `cpu,memory`) for v1.
 fn membership(line: &str) -> Option<(Version, &str)> {
     let mut fields = line.splitn(3, ':');
     let (number, controllers, group) = (fields.next()?, fields.next()?, fields.next()?);
@@ -87,7 +87,7 @@ fn membership(line: &str) -> Option<(Version, &str)> {
 #[derive(PartialEq, Eq, Debug)]
 struct Hierarchy {
     version: Version,
-    /// The group of the top directory, as this process's namespace names it.
+    /// The group of the top directory, by its name in this process's namespace.
     top: PathBuf,
     mounted_at: PathBuf,
 }
@@ -102,16 +102,16 @@ impl Hierarchy {
         Some(Self { version, top: mount.top.path(), mounted_at: mount.point.path() })
     }
 
-    /// The least limit of `group` and those above it, as far as they are mounted here.
+    /// The lowest limit of `group` and the groups above, as far as this mount shows them.
     fn limit(&self, root: &Path, group: &str) -> Option<u64> {
         let top = root.join(self.mounted_at.strip_prefix("/").unwrap_or(&self.mounted_at));
-        // A group that is not below what is mounted here (of another namespace, most likely): the top is above us all the same.
+        // The group is not below the mounted one, probably because it belongs to another namespace. The top is an ancestor all the same.
         let below = Path::new(group).strip_prefix(&self.top).unwrap_or_else(|_| Path::new(""));
         let below: PathBuf = below.components().take_while(|c| matches!(c, Component::Normal(_))).collect();
         below.ancestors().filter_map(|group| self.limit_of(&top.join(group))).min()
     }
 
-    /// The least limit in the files of one group.
+    /// The lowest limit in the files of one group.
     fn limit_of(&self, group: &Path) -> Option<u64> {
         let number = |name: &str| fs::read_to_string(group.join(name)).ok()?.trim().parse::<u64>().ok();
         let hierarchical = || {
@@ -120,7 +120,7 @@ impl Hierarchy {
                 .find_map(|l| l.strip_prefix("hierarchical_memory_limit ")?.trim().parse::<u64>().ok())
         };
         let limits = match self.version {
-            // Beyond `memory.high` the kernel holds a group up so much that it may as well stand still.
+            // Beyond `memory.high` the kernel slows a group down so much that the group almost stops.
             Version::V2 => [number("memory.max"), number("memory.high")],
             Version::V1 => [number("memory.limit_in_bytes"), hierarchical()],
         };
@@ -136,7 +136,7 @@ mod tests {
     /// The value in v1's files if there is no limit.
     const V1_NONE: &str = "9223372036854771712\n";
 
-    /// A tree of files that stands for `/`.
+    /// A directory with these files, in place of `/`.
     fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
@@ -265,7 +265,7 @@ mod tests {
         };
         assert_eq!(limit(&files("4:memory:/docker/abc\n")), Some(900));
         assert_eq!(limit(&files("4:memory:/docker/abc/sub\n")), Some(800));
-        // Names of a namespace that the mount is not of: the top is above us at least.
+        // Names of a namespace to which the mount does not belong: at least the top is an ancestor.
         assert_eq!(limit(&files("4:memory:/../elsewhere\n")), Some(900));
         assert_eq!(limit(&files("4:memory:/docker/abc/../../elsewhere\n")), Some(900));
     }

@@ -1,16 +1,17 @@
-//! The directory to mount on. Enters: the path of the command line. Leaves: where it is, or why nothing can be mounted there, and what helps.
+//! The directory to mount on. Enters: the path of the command line. Leaves: the absolute path, or the reason why nothing can be mounted
+//! there, with a remedy.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-/// The directory, absolute, and fit to be mounted on. `over_dead`: also over a mount whose process is gone.
+/// The absolute path of a directory on which a mount is possible. `over_dead`: accepts also a mount whose process is gone.
 pub(super) fn fit(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf> {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
     use rustix::io::Errno;
-    // Past the kernel's cache, which answers for a dead mount.
+    // The flag bypasses the kernel's cache, which answers for a dead mount.
     let asked = over_dead.then(|| statx(CWD, directory, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS));
-    // CONNABORTED: its process ended just now, and the kernel was still taking its io_uring apart when we asked.
+    // CONNABORTED: the mount's process ended just now, and the kernel was still dismantling its io_uring.
     if let Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) = asked {
         let shown = directory.display();
         if let Some(point) = dead_mount(directory).with_context(|| format!("mount point {shown}"))? {
@@ -51,11 +52,11 @@ pub(super) fn fit(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf> 
     Ok(absolute)
 }
 
-/// The path of a mount whose process is gone as the kernel's table has it. Nothing is asked of the mount: its directory is only looked at
-/// from its parent, as a link that it may be.
+/// The path of a mount whose process is gone, as the kernel's table has it. The function asks nothing of the mount itself: it reads the
+/// directory only from its parent, and only as a possible link.
 pub(super) fn dead_mount(directory: &Path) -> std::io::Result<Option<PathBuf>> {
     let mut path = std::path::absolute(directory)?;
-    // The kernel follows as many links.
+    // The kernel follows the same number of links.
     for _ in 0..40 {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
         path = parent.canonicalize()?.join(name);

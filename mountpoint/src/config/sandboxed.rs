@@ -1,22 +1,22 @@
-//! The sandbox of a mount: whether it is wished for, and the folders that it leaves open.
+//! The sandbox of a mount: whether the user wants one, and the folders that it leaves open.
 
 use std::path::{Path, PathBuf};
 
 use crate::cli::{self, Args, SandboxArg};
 use crate::sandbox::Folders;
 
-/// A sandbox that is wished for.
+/// The sandbox that the user wants.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
-    /// There is no mount if a part of it is missing.
+    /// Whether the mount must fail if a part of the sandbox is missing.
     pub is_required: bool,
-    /// The folders of the mount.
+    /// The folders that the mount needs.
     pub folders: Folders,
-    /// The folder whose files the kernel may read by itself.
+    /// The folder whose files the kernel may read by itself (passthrough).
     pub cache: Option<PathBuf>,
 }
 
-/// The sandbox of a mount that writes to its cache, these folders, and those of its sockets.
+/// The sandbox of a mount that writes to its cache, to these folders and to the folders of its sockets.
 pub(super) fn wished(
     args: &Args,
     cache: Option<PathBuf>,
@@ -30,7 +30,7 @@ pub(super) fn wished(
         SandboxArg::Auto => return None,
     };
     let log = args.logging.log_directory.as_ref();
-    // A mount that is read-only has notes of attributes all the same.
+    // A read-only mount, too, keeps notes of attributes.
     let state = args.client.state_dir.as_ref().or(args.state_dir_default.as_ref());
     let state = state.filter(|_| args.mount.keep_metadata);
     let absolute = |path: &PathBuf| std::path::absolute(path).ok();
@@ -41,8 +41,8 @@ pub(super) fn wished(
     Some(Sandbox { is_required, folders: Folders { written, read }, cache })
 }
 
-/// The folders in which a file is looked for again: another one comes to its name by a rename, or by a link that is replaced, as the kubelet
-/// does. A file of the root directory stands for itself.
+/// The folders in which the engine opens a file again: a new file takes its name by a rename, or by a replaced link, as with the kubelet.
+/// A file of the root directory stands for itself.
 fn folders_of(file: &Path) -> Vec<PathBuf> {
     let Ok(file) = std::path::absolute(file) else { return Vec::new() };
     let target = std::fs::canonicalize(&file).ok();

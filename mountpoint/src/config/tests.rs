@@ -1,4 +1,4 @@
-//! Flags become a configuration: paths, labels, dead mounts, and what is refused.
+//! The way from flags to a configuration: paths, labels, dead mounts, and refusals.
 
 use clap::Parser;
 

@@ -17,7 +17,7 @@ use super::find::Found;
 use crate::clock::Clock;
 use crate::telemetry::{Entry, Origin, Status};
 
-/// How long a mount may take to answer a person who asks for its state. One that serves needs a millisecond.
+/// Longest wait for a mount's state, while a person waits. A serving mount needs a millisecond.
 pub(super) const SOON: Duration = Duration::from_secs(1);
 
 /// Bytes of an answer that are read: any user may give one to root. A mount with ten thousand files being written needs a few MiB.
@@ -28,7 +28,7 @@ pub(super) const LOOK: &str = "look";
 /// No process serves the mount any more.
 const LEFT_BEHIND: u8 = 3;
 
-/// The state of a mount that was asked.
+/// The state of one mount.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub(super) enum Seen {
@@ -44,7 +44,7 @@ pub(super) enum Seen {
     },
     /// The mount is another user's.
     NotYours { mount_point: PathBuf, uid: u32 },
-    /// The mount has no socket: another engine's, an older release, or one that found no folder for it.
+    /// The mount has no socket: its engine is another one, an older release, or found no folder for a socket.
     Silent {
         mount_point: PathBuf,
         /// Whether the mount's process answers the kernel.
@@ -111,9 +111,9 @@ pub(super) async fn send(entry: &Entry, request: http::request::Builder) -> io::
     }
 }
 
-/// The exit code of [`look`]; none if the mount does not answer in time.
+/// The exit code of [`look`]; `None` if the mount does not answer in time.
 ///
-/// Another process looks: not even SIGKILL ends a thread whose request the mount's process has taken and never answers.
+/// The look happens in another process: not even SIGKILL ends a thread whose request the mount's process has taken and never answers.
 async fn look_at(point: &Path, within: Duration) -> Option<i32> {
     let mut command = Command::new(std::env::current_exe().ok()?);
     command.arg(LOOK).arg(point).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());

@@ -15,11 +15,11 @@ use crate::clock::Clock;
 use crate::doctor::{self, Around, Report, Verdict, applied};
 use crate::sync::Arc;
 
-/// Characters of a line where no terminal says how wide it is.
+/// Width of a line in characters, if no terminal gives one.
 const COLUMNS: usize = 100;
 /// The column at which the text of a finding begins.
 const INDENT: usize = 34;
-/// How often the wheel turns.
+/// Interval between turns of the wheel.
 const TICK: Duration = Duration::from_millis(120);
 /// The exit status of a shell for a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
@@ -33,7 +33,8 @@ struct Output<'a> {
     flags: &'a [String],
 }
 
-/// Examines it, and prints the report. `words`: the command line behind `doctor`. The exit code is 1 if something will not work.
+/// Examines a store, and prints the report. `words`: the command line behind `doctor`. The exit code is 1 if a mount would fail in some
+/// way.
 pub(super) fn run(
     config: doctor::Config,
     bucket: &str,
@@ -76,7 +77,7 @@ pub(super) fn run(
     Ok(if report.is_fine() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The words that a mount takes, too: without the bucket and what is `doctor`'s alone, and without passwords in URLs.
+/// The words that a mount accepts, too: without the bucket and `doctor`'s own flags, and without passwords in URLs.
 fn given(words: &[String], bucket: &str) -> Vec<String> {
     let mut rest = Vec::with_capacity(words.len());
     let (mut is_value, mut has_bucket) = (false, false);

@@ -7,7 +7,7 @@ use anyhow::Context as _;
 use super::table::{self, Mounted};
 use crate::telemetry::{self, Entry, SocketFolder};
 
-/// A mount, as far as it is known without asking it.
+/// The known facts of a mount, without a question to it.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
     /// The mount's own file about itself.
@@ -26,7 +26,7 @@ impl Found {
     }
 }
 
-/// All folders that may have sockets for us. `of_users` has a runtime directory for each user.
+/// All folders that may contain sockets for this user. `of_users` has a runtime directory for each user.
 pub(super) fn places(runtime_dir: Option<&Path>, of_users: &Path) -> Vec<SocketFolder> {
     let mut places = telemetry::places(runtime_dir);
     for user in std::fs::read_dir(of_users).into_iter().flatten().flatten() {
@@ -41,7 +41,7 @@ pub(super) fn places(runtime_dir: Option<&Path>, of_users: &Path) -> Vec<SocketF
     places
 }
 
-/// Every mount of this user, or of all users for root. Files of a dead process are removed, unless its mount is still there.
+/// Every mount of this user, or of all users for root. Removes the files of a dead process, unless its mount still exists.
 pub(super) fn all(places: &[SocketFolder]) -> anyhow::Result<Vec<Found>> {
     let me = rustix::process::geteuid().as_raw();
     let entries: Vec<Entry> = places.iter().flat_map(telemetry::read_entries).collect();
@@ -96,8 +96,7 @@ pub(super) fn at(places: &[SocketFolder], dir: &Path) -> anyhow::Result<Found> {
 
 /// The path below the mount point of the mount that contains it.
 ///
-/// # Errors
-/// It is in no mount that is named so.
+/// # Errors The directory lies in no mount of that name.
 pub(super) fn below(found: &Found, dir: &Path) -> anyhow::Result<PathBuf> {
     let point = found.mount_point();
     let below = |path: PathBuf| path.strip_prefix(&point).ok().map(Path::to_owned);
@@ -107,8 +106,7 @@ pub(super) fn below(found: &Found, dir: &Path) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("{} is not below {}", dir.display(), point.display()))
 }
 
-/// The path as it is written and with the links before its last name resolved. The last name itself is not looked at: its mount may
-/// hang.
+/// The path as written, and with the links before its last name resolved. The last name itself is not read, because its mount may hang.
 fn spellings(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let absolute = std::path::absolute(dir).with_context(|| format!("{}", dir.display()))?;
     let mut path = PathBuf::new();
@@ -150,7 +148,7 @@ mod tests {
         serde_json::to_vec(&Origin { uid, mount_point, pid: 7, ..Origin::default() }).unwrap()
     }
 
-    /// A socket whose queue is full, so that a connect(2) that waits waits for ever.
+    /// A socket with a full queue, so that a waiting connect(2) waits for ever.
     fn crowded(path: &Path) -> impl Sized + use<> {
         let listener =
             rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None);

@@ -1,5 +1,5 @@
-//! `mount-s3-ctl kept` and `restore`: files of `--mode full` that could not be stored. They lie in the directory of the stage, whether it is mounted
-//! or not, so no mount is asked.
+//! `mount-s3-ctl kept` and `restore`: files of `--mode full` that could not be stored. They lie in the directory of the stage, mounted or
+//! not, so the commands ask no mount.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -30,7 +30,7 @@ struct Listed {
     bytes: u64,
 }
 
-/// Lists what the stage at `dir` keeps, the oldest first.
+/// Lists the kept files of the stage at `dir`, the oldest first.
 pub(super) fn list(dir: &Path, json: bool) -> anyhow::Result<ExitCode> {
     let shown = printable(dir.display());
     let all = kept_in(dir)
@@ -63,7 +63,7 @@ fn about(kept: &Kept) -> String {
     )
 }
 
-/// Copies a kept file to `to`, which may be in a mount, and removes it from the stage once all of it is there.
+/// Copies a kept file to `to`, which may be in a mount, and removes the file from the stage after the copy is complete.
 pub(super) fn restore(file: &Path, to: &Path, takes_parts: bool) -> anyhow::Result<ExitCode> {
     let (shown, target) = (printable(file.display()), printable(to.display()));
     let dir = file.parent().and_then(Path::parent).unwrap_or_else(|| Path::new(""));

@@ -1,6 +1,6 @@
 //! The command `mount-s3-ctl`: asks running mounts for their state, fills their caches, examines a store before there is a mount.
 //!
-//! Enters: a command line. Leaves: text or JSON on standard output, an exit code. It never waits long for a mount that hangs, never
+//! Enters: a command line. Leaves: text or JSON on standard output, an exit code. The command never waits long for a hanging mount, never
 //! looks into a directory whose mount may hang, and never serves a file.
 
 mod ask;
@@ -154,7 +154,7 @@ The measurements read at most 64 MiB on each connection.
 
 Exit code 0: everything that was tried will work; 1: something will not work, or the bucket can't be reached; 2: bad usage.";
 
-/// The command line, with the environment as AWS's tools understand it.
+/// Reads the command line, and the environment as AWS's tools read it.
 fn read(line: Vec<OsString>) -> Result<Line, clap::Error> {
     let mut remarks = Vec::new();
     let (command, _) = cli::heeded(Line::command());
@@ -176,7 +176,7 @@ fn read(line: Vec<OsString>) -> Result<Line, clap::Error> {
     Ok(line)
 }
 
-/// Runs it.
+/// Runs the command.
 pub fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     if let Some(page) = cli::pages::asked(&words, Line::command) {
@@ -225,12 +225,12 @@ fn run(line: Line) -> anyhow::Result<ExitCode> {
     outcome
 }
 
-/// A name fit for a terminal: a control character in it could speak to the terminal.
+/// A name fit for a terminal: control characters, which could command the terminal, are replaced.
 fn printable(name: impl std::fmt::Display) -> String {
     name.to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// The word as a shell takes it for one.
+/// The word, quoted for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.:,@%+".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {

@@ -10,8 +10,8 @@ use super::ask::Seen;
 use super::{printable, quoted};
 use crate::telemetry::{ErrorLine, Hits, Origin, Status};
 
-/// One mount, several lines. The files and answers that it is made of may be another user's: no word of theirs speaks to the terminal, or
-/// ends a command that the text proposes.
+/// One mount, in several lines. Files and answers may come from another user: their words neither command the terminal, nor end a command
+/// that the text proposes.
 pub(super) fn seen(seen: &Seen) -> String {
     match seen {
         Seen::Serving(status) => serving(status),

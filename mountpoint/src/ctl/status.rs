@@ -14,7 +14,7 @@ struct Report {
     mounts: Vec<Seen>,
 }
 
-/// Prints them. The exit code is 1 if one of them does not serve.
+/// Prints the state of mounts. The exit code is 1 if one of them does not serve.
 pub(super) async fn run(places: &[SocketFolder], dir: Option<&Path>, json: bool) -> anyhow::Result<ExitCode> {
     let found = match dir {
         Some(dir) => vec![find::at(places, dir)?],

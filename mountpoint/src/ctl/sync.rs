@@ -1,4 +1,5 @@
-//! `mount-s3-ctl sync`: has a mount store what is pending below a path (`--mode full`), waits for that, and names what it can't store.
+//! `mount-s3-ctl sync`: makes a mount store the pending files below a path (`--mode full`), waits for that, and names those that can't be
+//! stored.
 
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,7 +14,7 @@ use super::ask::{SOON, Seen, ask, send};
 use super::{find, printable, say};
 use crate::telemetry::{SYNC, SocketFolder, Synced};
 
-/// Syncs what is at `path` or below it. `within`: seconds in which a file that can't be stored is tried again.
+/// Syncs the files at `path` and below. `within`: seconds in which the mount tries files again that can't be stored.
 pub(super) async fn run(places: &[SocketFolder], path: &Path, within: u32) -> anyhow::Result<ExitCode> {
     let shown = printable(path.display());
     let found = find::at(places, path)?;

@@ -13,11 +13,11 @@ const KIND: &str = "fuse.mount-s3";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mounted {
     pub(super) point: PathBuf,
-    /// The user who mounted it.
+    /// The user who made the mount.
     pub(super) uid: u32,
 }
 
-/// All of them, the uppermost last.
+/// All mounts of mount-s3, the uppermost last.
 pub(super) fn read() -> anyhow::Result<Vec<Mounted>> {
     let table = std::fs::read(mountinfo::OWN).with_context(|| format!("reading {}", mountinfo::OWN))?;
     Ok(mountinfo::lines(&table).filter_map(ours).collect())

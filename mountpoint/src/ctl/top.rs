@@ -12,7 +12,7 @@ use super::{find, show};
 use crate::clock::Clock;
 use crate::telemetry::SocketFolder;
 
-/// Shows it until `q`, Escape or Ctrl-C.
+/// Shows the state until `q`, Escape or Ctrl-C.
 pub(super) async fn run(places: &[SocketFolder], dir: &Path, every: Duration) -> anyhow::Result<ExitCode> {
     let (term, keys) = (Term::stdout(), Term::stdout());
     if !term.is_term() {
@@ -37,7 +37,7 @@ pub(super) async fn run(places: &[SocketFolder], dir: &Path, every: Duration) ->
     }
 }
 
-/// The terminal while it is ours; given back with its cursor.
+/// The terminal in full-screen use; a drop restores it with its cursor.
 struct Screen<'a>(&'a Term);
 
 impl<'a> Screen<'a> {

@@ -13,11 +13,11 @@ use super::{find, printable, say};
 use crate::clock::Clock;
 use crate::telemetry::{SocketFolder, UPGRADE};
 
-/// How long an engine may take to serve after the one before has gone: the new one has 10 s, then the one of before.
+/// Longest wait until an engine serves after the old one has gone: the new engine has 10 s, then the old one returns.
 const SERVES_WITHIN: Duration = Duration::from_secs(30);
-/// How long a mount may take to answer, beside the wait for writers: 10 s of it are for the check of the new program.
+/// Longest wait for a mount's answer, without the wait for writers. The check of the new program takes up to 10 s of it.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
-/// How often the mount is asked who serves it.
+/// Interval between questions to the mount about its process.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
 /// Upgrades the mount at `dir`. `within`: seconds that files being written may take.

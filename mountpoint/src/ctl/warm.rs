@@ -22,11 +22,11 @@ use crate::telemetry::{Cache, SocketFolder};
 
 /// Bytes of one read: a block of the cache.
 const CHUNK: usize = 1 << 20;
-/// How often the mount is asked whether all is on disk.
+/// Interval between questions to the mount whether all bytes are on disk.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// The wait ends after this many looks without a write: blocks without a put were cached before.
 const STILL: u32 = 20;
-/// How long a mount may take to answer. Warming takes minutes, and a machine that is busy with it must not end it.
+/// Longest wait for a mount's answer. Warming takes minutes, and the load of that must not end it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
 /// A page of memory.
 const PAGE: usize = 4096;
@@ -98,7 +98,7 @@ pub(super) fn run(
 }
 
 impl Report {
-    /// Whether all was read, and the caches have it.
+    /// Whether all files were read, and the caches have them.
     fn is_whole(&self) -> bool {
         let has_all = |it: &Filled| it.blocks_not_kept + it.blocks_evicted == 0;
         self.failed.is_empty() && self.mounts.iter().all(has_all)
@@ -124,7 +124,7 @@ impl Report {
     }
 }
 
-/// The disk cache once it has written what it was given, or writes no more of it.
+/// The disk cache after it has written its bytes, or writes no more of them.
 fn settled(runtime: &tokio::runtime::Runtime, found: &Found) -> anyhow::Result<Cache> {
     let mut now = cache_of(runtime, found)?;
     let mut settling = Settling::new(&now);
@@ -135,10 +135,10 @@ fn settled(runtime: &tokio::runtime::Runtime, found: &Found) -> anyhow::Result<C
     Ok(now)
 }
 
-/// The wait for a disk cache to write what it was given, look by look. Pure. Other programs may give it more meanwhile, without end.
+/// The wait for a disk cache to write its bytes, look by look. Pure. Other programs may add bytes meanwhile, without end.
 #[derive(Debug)]
 struct Settling {
-    /// Blocks written once all those are that waited at the first look.
+    /// Number of written blocks at which all blocks are written that waited at the first look.
     given: u64,
     /// Blocks that had come from the store at the first look.
     missed: u64,
@@ -178,7 +178,7 @@ fn cache_of(runtime: &tokio::runtime::Runtime, found: &Found) -> anyhow::Result<
     }
 }
 
-/// All files below `paths`, and what could not be looked at.
+/// All files below `paths`, and the paths that could not be read.
 fn files(paths: &[PathBuf]) -> (Vec<Wanted>, Vec<String>) {
     let (mut files, mut failed) = (Vec::new(), Vec::new());
     let mut left: Vec<PathBuf> = paths.iter().rev().cloned().collect();
@@ -226,7 +226,8 @@ fn read_all(wanted: Vec<Wanted>, at_once: usize, bar: &ProgressBar) -> Vec<Strin
     failures.into_iter().collect()
 }
 
-/// Reads a file to its end, past the page cache: a file that lies there would be read without the mount, and the disk cache would not see it.
+/// Reads a file to its end, past the page cache: bytes in the page cache would be read without the mount, and the disk cache would not
+/// get them.
 fn read(path: &Path, chunk: &mut [u8], bar: &ProgressBar) -> io::Result<()> {
     let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();
     let mut file: File = OpenOptions::new().read(true).custom_flags(direct).open(path)?;
@@ -242,7 +243,7 @@ fn read(path: &Path, chunk: &mut [u8], bar: &ProgressBar) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// How many looks it takes until the wait is over, at most this many.
+    /// Number of looks until the wait is over, at most this many.
     fn looks(most: u32, at: impl Fn(u64) -> Cache) -> u32 {
         let mut settling = Settling::new(&at(0));
         (0..most).take_while(|look| settling.goes_on(&at((*look).into()))).count() as u32

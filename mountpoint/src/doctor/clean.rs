@@ -1,4 +1,4 @@
-//! Cleans up after the probes that write: removes their objects, versions and uploads, and names those that it could not remove.
+//! Cleans up after the probes that write: removes their objects, versions and uploads, and names those that could not be removed.
 
 use super::Examination;
 use super::report::Kept;

@@ -169,7 +169,7 @@ pub(super) fn write_conditions(
     (finding, is_generic.then(|| Advice::Set("--store", kind.to_owned())))
 }
 
-/// The conditions that the engine sends, and what the kind of the store is declared to do with them.
+/// The conditions that the engine sends, and the declared behaviour of the store's kind.
 pub(super) fn declared_conditions(
     kind: &str,
     conditions: &[(&'static str, &'static str, &'static str)],
@@ -220,7 +220,7 @@ pub(super) fn copy_conditions(
     )
 }
 
-/// Whether damaged uploads are noticed. `verified`: of one with a wrong checksum; `None`: it was not tried.
+/// Whether damaged uploads are noticed. `verified`: the result for an upload with a wrong checksum; `None`: without a try.
 pub(super) fn checksums(name: Option<&str>, verified: Option<bool>, echoed: bool) -> Finding {
     let Some(name) = name else {
         return Finding::new("checksums", Verdict::Note, "uploads carry none (--upload-checksums off)")
@@ -258,7 +258,7 @@ pub(super) enum Trap {
     Sprung(String),
 }
 
-/// Judges such a request. `flags`: those by which mounts use it, if they do.
+/// Judges a request of this kind. `flags`: the flags by which mounts use it, if they do.
 pub(super) fn trap(probe: &'static str, flags: Option<&str>, trap: Trap) -> Finding {
     let users = match flags {
         Some(flags) => format!("mounts use it with {flags}"),

@@ -18,7 +18,7 @@ const REQUESTS_MAX: Duration = Duration::from_secs(5);
 const OBJECT_MIN: u64 = 1 << 20;
 /// Reads end after this time ...
 const READS_MAX: Duration = Duration::from_secs(2);
-/// ... or after this many bytes on each connection. Doubled, it costs twice the traffic.
+/// ... or after this many bytes on each connection. With the double, a measurement costs twice the traffic.
 const BYTES_MAX: u64 = 64 << 20;
 /// Memory for the reads under way, in bytes.
 const MEMORY: u64 = 1 << 30;

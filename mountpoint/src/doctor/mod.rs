@@ -29,11 +29,11 @@ use crate::sync::Arc;
 pub struct Config {
     /// The store, as for a mount.
     pub s3: s3::Config,
-    /// The checksum of uploads; `None`: they carry none.
+    /// The checksum of uploads; `None`: they have none.
     pub checksum: Option<ChecksumAlgorithm>,
     /// Largest read request, in bytes.
     pub part: u64,
-    /// Connections that read at once when throughput is measured. Doubling it shows whether more bring more.
+    /// Connections that read at once in the measurement of throughput. Doubling it shows whether more connections carry more.
     pub connections: usize,
     /// Write, too.
     pub write_probes: bool,
@@ -44,7 +44,7 @@ pub struct Config {
 pub struct Around<'a> {
     /// Time.
     pub clock: &'a Clock,
-    /// Set: no further probe begins, and what was made is removed.
+    /// A flag: once set, no further probe begins, and the probes' objects are removed.
     pub stop: &'a AtomicBool,
     /// The listener that hears which probe begins.
     pub progress: &'a (dyn Fn(&str) + Sync),
@@ -131,7 +131,7 @@ impl Examination<'_> {
     }
 }
 
-/// An error as a line of the report, with what to look at next.
+/// An error as a line of the report, with the next thing to check.
 fn said(error: &Error) -> String {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists => error.to_string(),

@@ -28,7 +28,7 @@ pub(super) fn entries(listed: &[ListedObject]) -> Vec<Finding> {
     }
 }
 
-/// Notes on a page as a whole. `root`: the name of its root element; `has_left_out`: it had entries that can't be shown.
+/// Notes oddities of a page as a whole. `root`: the name of its root element; `has_left_out`: whether entries can't be shown.
 pub(super) fn page(root: Option<&str>, has_left_out: bool) -> Vec<Finding> {
     let mut found = Vec::new();
     if let Some(root) = root.filter(|root| *root != "ListBucketResult") {

@@ -15,7 +15,7 @@ use crate::s3::{
 };
 use crate::sync::Arc;
 
-/// How long the probe tries the other way to name the bucket, which a mount would not use.
+/// Longest try of the other way to name the bucket, which a mount would not use.
 const OTHER_WAY_MAX: Duration = Duration::from_secs(5);
 /// An ETag that no object has.
 const NO_ETAG: &str = "\"00000000000000000000000000000000\"";
@@ -65,7 +65,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Reports why the bucket does not answer as it should, as far as that can be known.
+    /// Reports why the bucket does not answer as it should, as far as requests can show.
     pub(super) async fn refused(&mut self, error: Error) {
         let region = match error.kind() {
             ErrorKind::WrongRegion(Some(right)) => Some(right.clone()),
@@ -262,7 +262,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Reads of one object: its range, its conditions, what its headers say.
+    /// Reads one object, and examines its range, its conditions and its headers.
     pub(super) async fn object(&mut self, object: &ListedObject) {
         if !self.begin("reading") {
             return;
@@ -342,7 +342,7 @@ impl Examination<'_> {
         self.report.add(Finding::new("encryption", Verdict::Fine, found));
     }
 
-    /// Whether a GET is answered with `status` under this condition; `None`: it was not answered.
+    /// Whether a GET under this condition is answered with `status`; `None`: it got no answer.
     async fn is_kept(
         &self,
         object: &ListedObject,

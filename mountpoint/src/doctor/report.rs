@@ -18,7 +18,7 @@ pub struct Report {
     pub region: String,
     /// Kind of the store.
     pub store: String,
-    /// One for each probe, in the order in which they were made.
+    /// One finding for each probe, in the order of the probes.
     pub findings: Vec<Finding>,
     /// The latency of small requests, one after another.
     pub latency: Option<Latency>,
@@ -50,9 +50,9 @@ pub struct Finding {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The store behaves as it should.
+    /// The store behaves as expected.
     Fine,
-    /// Worth knowing; a mount copes with it, or does not need it.
+    /// Worth knowing: a mount copes with it, or does not need it.
     Note,
     /// Something will not work.
     Fails,
@@ -60,12 +60,12 @@ pub enum Verdict {
     Skipped,
 }
 
-/// How long requests took, in microseconds.
+/// Durations of requests, in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Latency {
     /// The requests' S3 name.
     pub request: &'static str,
-    /// How many there were.
+    /// Number of requests.
     pub count: usize,
     /// The median of their times.
     pub p50_us: u64,
@@ -80,7 +80,7 @@ pub struct Throughput {
     pub connections: usize,
     /// Bytes that came.
     pub bytes: u64,
-    /// Milliseconds that it took.
+    /// Duration of the examination in milliseconds.
     pub took_ms: u64,
     /// The one by the other.
     pub bytes_per_s: u64,
@@ -93,7 +93,7 @@ pub struct Kept {
     pub key: String,
     /// The version of the object, if there are several.
     pub version: Option<String>,
-    /// Why it is there.
+    /// The reason why the object is still there.
     pub why: String,
 }
 
@@ -114,7 +114,7 @@ impl Report {
         }
     }
 
-    /// Whether all that was tried will work.
+    /// Whether a mount can do everything that the probes tried.
     #[must_use]
     pub fn is_fine(&self) -> bool {
         self.findings.iter().all(|finding| finding.verdict != Verdict::Fails)

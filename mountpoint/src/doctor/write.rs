@@ -128,7 +128,7 @@ impl Examination<'_> {
         }
     }
 
-    /// A name that is escaped in URLs, in XML and in signatures comes back from a listing as it was.
+    /// Checks that a name with escapes in URLs, in XML and in signatures comes back unchanged from a listing.
     async fn odd_names(&mut self, below: &Below) {
         if !self.begin("names") {
             return;
@@ -182,7 +182,7 @@ impl Examination<'_> {
         self.report.add(judge::checksums(Some(algorithm.name()), verified, echoed));
     }
 
-    /// The checksum that the store tells of a key, if it tells one.
+    /// The checksum that the store reports for a key, if it reports one.
     async fn kept_checksum(&self, key: &ObjectKey) -> Result<Option<String>> {
         let headers = [("x-amz-checksum-mode", "ENABLED")];
         let question = ProbeRequest {
@@ -259,7 +259,7 @@ impl Examination<'_> {
         self.client.abort_multipart_upload(&upload).await
     }
 
-    /// The store's word about the encryption of a new object. With `--sse` the engine has compared it at each upload.
+    /// Checks the store's report about the encryption of a new object. With `--sse` the engine compares it at each upload.
     async fn encryption(&mut self, below: &Below) {
         if !self.begin("encryption") {
             return;
@@ -277,7 +277,7 @@ impl Examination<'_> {
         self.report.fine("encryption of new objects", found);
     }
 
-    /// Copy, append and rename: a store that does not know them may store an empty object and answer 200.
+    /// Tries copy, append and rename: a store that does not know them may store an empty object and answer 200.
     async fn traps(&mut self, below: &Below) {
         let source = below.key("small");
         let copied = below.key("copied");
@@ -309,7 +309,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Copies and a delete with conditions that do not hold: a store that keeps them refuses.
+    /// Tries copies and a delete with conditions that fail: a store that keeps conditions refuses them.
     async fn copy_conditions(&mut self, there: &ObjectKey, free: &ObjectKey, from: &str) {
         const OTHER: &str = "\"00000000000000000000000000000000\"";
         let absent = self.copy_if(there, from, ("if-none-match", "*")).await;
@@ -344,7 +344,7 @@ impl Examination<'_> {
         fate(self.client.ask(&ProbeRequest { key: Some(key), headers: &headers, body, ..question }).await)
     }
 
-    /// Sends such a request, and looks at the result: an object of `size` bytes, if the store did as it says.
+    /// Sends a request of this kind, and examines the result: an object of `size` bytes, if the store did what it answered.
     async fn trap(
         &self,
         operation: &'static str,

@@ -1,39 +1,40 @@
-//! Decides by the ending of a file's name whether reads begin at its head or its tail, and how much of the tail they want: formats with a table of
-//! contents at their end are read from there. Pure.
+//! Predicts, by the ending of a file's name, whether reads begin at the head or the tail of the file, and how much of the tail they want.
+//! Formats with a table of contents at the end begin at the tail. Pure.
 
 use std::collections::VecDeque;
 
 use super::LEN;
 
-/// The part of a file that its first read was in.
+/// The part of a file that its first read touched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Began {
     Head,
-    /// The number of bytes from there to its end.
+    /// The tail: the number of bytes from the read's beginning to the end of the file.
     Tail(u64),
 }
 
-/// Endings that are known to be read from the tail, until reads say otherwise.
+/// Endings that count as read from the tail until reads show the contrary.
 const SEEDS: [&str; 4] = ["parquet", "orc", "zip", "npz"];
-/// Bytes of the tail of those that are asked for until reads say how many are wanted: as many as pyarrow and DuckDB read at once of a table.
+/// Bytes of the tail to request for these endings until reads show how much they want: the first read of pyarrow and DuckDB in a table.
 const SEED: u64 = 64 << 10;
-/// Most endings that are remembered; the one that was learned first goes beyond it. Doubling it doubles a few kilobytes.
+/// Most endings kept. Beyond it the ending that was learned first is dropped. Doubling it doubles a few kilobytes.
 const ENDINGS_MAX: usize = 64;
-/// Longest ending, in bytes: what follows a dot farther from the end says nothing of the format.
+/// Longest ending, in bytes. A dot farther from the end does not mark a format.
 const ENDING_MAX: usize = 16;
-/// Reads from the tail, in a row, before it is asked for. One from the head ends it.
+/// Reads from the tail, in a row, before the engine requests tails of that ending. One read from the head stops that.
 const ENOUGH: u8 = 2;
-/// Last reads of a tail whose longest is asked for. Doubling it asks for more where lengths differ, and later for less where they shrink.
+/// Number of latest tail reads of an ending; the engine requests the longest of them. Doubling it requests more where lengths differ, and
+/// shrinks later.
 const LAST: usize = 3;
-/// The bytes by which the kernel rounds the beginning of a read.
+/// The kernel rounds the beginning of a read down to a multiple of this.
 const PAGE: u64 = 4096;
 
-/// An ending whose files were read from the tail.
+/// An ending whose files begin with a read of the tail.
 #[derive(Debug)]
 struct Ending {
     name: Box<str>,
     score: u8,
-    /// The lengths of the last tails that were read, the latest at the back.
+    /// The lengths of the latest tails, the newest at the back.
     lengths: VecDeque<u64>,
 }
 
@@ -42,7 +43,7 @@ impl Ending {
         Self { name: name.into(), score, lengths: VecDeque::from([length]) }
     }
 
-    /// A tail of this length was read.
+    /// Notes a read of a tail of this length.
     fn was(&mut self, length: u64) {
         if self.lengths.len() >= LAST {
             self.lengths.pop_front();
@@ -50,14 +51,14 @@ impl Ending {
         self.lengths.push_back(length);
     }
 
-    /// The bytes to ask for. In a file of another size the same read begins up to a page earlier.
+    /// The bytes to request. In a file of another size the same read may begin up to a page earlier.
     fn wanted(&self) -> u64 {
         let longest = self.lengths.iter().copied().max().unwrap_or_default();
         (longest + PAGE - 1).min(LEN as u64)
     }
 }
 
-/// Endings whose files were read from the tail.
+/// Endings whose files begin with a read of the tail.
 #[derive(Debug)]
 pub(super) struct Endings(VecDeque<Ending>);
 
@@ -67,7 +68,7 @@ impl Default for Endings {
     }
 }
 
-/// The ending of a key, in lower case; none without a dot in its name.
+/// The ending of a key, in lower case; `None` for a name without a dot.
 fn ending(key: &str) -> Option<String> {
     let name = key.rsplit('/').next().unwrap_or_default();
     let (_, ending) = name.rsplit_once('.')?;
@@ -75,14 +76,14 @@ fn ending(key: &str) -> Option<String> {
 }
 
 impl Endings {
-    /// The bytes at the end of this key's file in which its first read is expected. `None`: it is expected at the head.
+    /// The bytes at the end of this key's file in which its first read is likely. `None`: the first read is likely at the head.
     pub(super) fn tail(&self, key: &str) -> Option<u64> {
         let ending = ending(key)?;
         let known = self.0.iter().find(|known| *known.name == *ending)?;
         (known.score >= ENOUGH).then(|| known.wanted())
     }
 
-    /// The first read of this key began there.
+    /// Notes where the first read of this key's file began.
     pub(super) fn began(&mut self, key: &str, began: Began) {
         let Some(ending) = ending(key) else { return };
         let known = self.0.iter_mut().find(|known| *known.name == *ending);

@@ -1,19 +1,19 @@
 //! Decides whether to ask for first bytes, from the use of earlier ones. Pure.
 
-/// Why attributes are asked for.
+/// The operation that asks for attributes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Cause {
-    /// A name is looked up: perhaps for a stat, perhaps for an open.
+    /// A lookup of a name, perhaps before a stat, perhaps before an open.
     Lookup,
-    /// A file is opened for reading.
+    /// An open for reading.
     Open,
-    /// A name is looked up of which nothing is known, perhaps for a stat, perhaps for an open. Its size is not known either: of a file that is read
-    /// from its tail that is asked for, and of any other what a look-up asks for.
+    /// A lookup of an unknown name, perhaps before a stat, perhaps before an open. The size is unknown, too. The request is for the tail
+    /// if such files are read from there, otherwise the same as for `Lookup`.
     Cold,
 }
 
 impl Cause {
-    /// The number of causes.
+    /// Number of causes.
     pub(super) const COUNT: usize = 3;
 }
 
@@ -24,14 +24,15 @@ pub(super) struct Guess {
 }
 
 impl Guess {
-    /// The score from which bytes are asked for: as many look-ups in a row, each of which led to a read.
+    /// The score from which the engine requests bytes: as many lookups in a row, each followed by a read.
     const ENOUGH: u8 = 16;
-    /// Highest score: the fifth wrong guess in a row ends the guessing.
+    /// Highest score: the fifth wrong guess in a row stops the guesses.
     const MOST: u8 = 32;
-    /// The cost of a wrong guess. Guessing goes on as long as at most one guess in five is wrong.
+    /// The cost of a wrong guess. Guesses continue while at most one in five is wrong.
     const WRONG: u8 = 4;
 
-    /// An open is nearly always for a read, and so is the first look-up of a table; any other look-up has to show it.
+    /// The first score of a cause. Opens nearly always lead to reads, and so does the first lookup of a table; other lookups must show it
+    /// first.
     pub(super) fn new(cause: Cause) -> Self {
         match cause {
             Cause::Lookup => Self { score: 0 },
@@ -43,12 +44,12 @@ impl Guess {
         self.score >= Self::ENOUGH
     }
 
-    /// A read of the file's beginning came next.
+    /// Counts a right guess: a read of the requested bytes came next.
     pub(super) fn right(&mut self) {
         self.score = (self.score + 1).min(Self::MOST);
     }
 
-    /// Counts a wrong guess: no read came, or one that did not need the store.
+    /// Counts a wrong guess: no read came, or the read did not need the store.
     pub(super) fn wrong(&mut self) {
         self.score = self.score.saturating_sub(Self::WRONG);
     }

@@ -1,10 +1,9 @@
-//! The bytes of a file that are read first, asked for together with its attributes where that is likely to save a round trip: those of its
-//! head, or those of its tail for names whose ending is known to be read from there. Where the size is not known, because the name is new, the
-//! tail comes by a suffix range, in place of the HEAD.
+//! First bytes: the head of a file, or the tail if its ending is known for reads from there, in one request with the file's attributes
+//! where that probably saves a round trip. For a new name, whose size is unknown, a suffix range brings the tail in place of the HEAD.
 //!
 //! Enters: the key of a file, and the operation that needs its attributes. Leaves: the attributes, and a [`First`] that may hold the
-//! first bytes of that version. The use of each `First` decides about later requests: it paid if a read used it, and did not if it was
-//! dropped. This room never decides whether bytes may be served to a read: `inode` does, because it knows which lookup brought them.
+//! first bytes of that version. The use of each `First` decides about later requests: a read that used it makes them more likely, and a
+//! drop less likely. This room never decides whether a read may get the bytes: `inode` does, because it knows which lookup brought them.
 
 mod endings;
 mod guess;
@@ -26,22 +25,22 @@ use endings::{Began, Endings};
 use guess::Guess;
 use recent::Recent;
 
-/// Bytes asked for: what the kernel reads first of a file without read-ahead of its own choice. Doubling it makes files of up to
-/// twice the size one request, and doubles what a wrong guess costs.
+/// Bytes to request: the kernel's first read of a file, with its default read-ahead. Doubling it serves files of up to twice the size by
+/// one request, and doubles the cost of a wrong guess.
 pub const LEN: usize = 128 << 10;
 
-/// Most that are asked for or held at once; beyond it attributes are asked for alone. Doubling it doubles the memory (8 MiB, counted in
-/// the budget as read-ahead), and lets more threads open cold files at once.
+/// Most requests and unread results at once. Beyond it, requests are for attributes alone. Doubling it doubles the memory (8 MiB, counted
+/// as read-ahead in the budget), and lets more threads open cold files at once.
 const OUT_MAX: usize = 64;
 
-/// Longest first read of a file's last bytes that is taken for one of a trailer, which says where the table of contents begins. Doubling it has more
-/// reads of whole tables of contents taken for it.
+/// Longest first read of a file's end that counts as a read of a trailer, which says where the table of contents begins. With the double,
+/// more reads of whole tables of contents count as trailers.
 pub const TRAILER: u64 = 8 << 10;
 
 /// The kernel reads whole pages.
 const PAGE: u64 = 4096;
 
-/// The part of an object of `size` bytes that is asked for: its head, or the last `tail` bytes, from a multiple of `unit` on.
+/// The part of an object of `size` bytes to request: its head, or its last `tail` bytes, from a multiple of `unit` on.
 fn part(size: u64, tail: Option<u64>, unit: u64) -> Range<u64> {
     let len = LEN as u64;
     match tail.filter(|_| size > len) {
@@ -53,7 +52,7 @@ fn part(size: u64, tail: Option<u64>, unit: u64) -> Range<u64> {
     }
 }
 
-/// The side at which a file of `size` bytes began to be read, by its first read. `None` if that lies on both sides, or on neither.
+/// The side of a file of `size` bytes at which its first read lies. `None` if the read lies at both sides, or at neither.
 fn began(size: u64, range: &Range<u64>) -> Option<Began> {
     let len = LEN as u64;
     match (range.start < len, range.start >= size.saturating_sub(len)) {
@@ -66,26 +65,27 @@ fn began(size: u64, range: &Range<u64>) -> Option<Began> {
     }
 }
 
-/// The version of a file that is known before it is asked about.
+/// The version of a file that the caller knows before the request.
 #[derive(Clone, Debug)]
 pub struct Known {
     /// The object version.
     pub id: ObjectId,
     /// The object's size in bytes.
     pub size: u64,
-    /// Whether the ETag is the object's own word: another version is refused. A listing may spell it otherwise.
+    /// Whether the ETag comes from the object itself, so that the request may refuse other versions. A listing may spell the ETag
+    /// differently.
     pub is_pinned: bool,
 }
 
-/// Asks for attributes. Clones learn together.
+/// Asks for attributes. Clones share what they learn.
 #[derive(Clone)]
 pub struct Asker(Arc<Shared>);
 
 struct Shared {
     client: Arc<dyn ObjectClient>,
-    /// `None`: attributes alone, always.
+    /// Memory for first bytes. `None`: requests are for attributes alone.
     pool: Option<Pool>,
-    /// Files whose first bytes it has are not asked for them.
+    /// The disk cache. First bytes that it has are not requested.
     cache: Option<Arc<dyn BlockCache>>,
     metrics: Arc<Metrics>,
     guesses: Mutex<[Guess; Cause::COUNT]>,
@@ -93,7 +93,7 @@ struct Shared {
     out: AtomicUsize,
 }
 
-/// Lessons of reads of tails.
+/// Facts learned from reads of tails.
 #[derive(Debug, Default)]
 struct Tails {
     endings: Endings,
@@ -101,7 +101,7 @@ struct Tails {
 }
 
 impl Asker {
-    /// An asker that takes memory for first bytes from `pool`. It does not ask for bytes that `cache` has.
+    /// An asker that takes memory for first bytes from `pool`, and requests no bytes that `cache` has.
     pub fn new(
         client: Arc<dyn ObjectClient>,
         pool: Pool,
@@ -111,7 +111,7 @@ impl Asker {
         Self::with(client, Some(pool), cache, metrics)
     }
 
-    /// An asker that never asks for bytes.
+    /// An asker that never requests bytes.
     pub fn of_attributes(client: Arc<dyn ObjectClient>) -> Self {
         Self::with(client, None, None, Arc::default())
     }
@@ -127,13 +127,13 @@ impl Asker {
         Self(Arc::new(Shared { client, pool, cache, metrics, guesses, tails, out }))
     }
 
-    /// The client that it asks.
+    /// The client of this asker.
     pub fn client(&self) -> &Arc<dyn ObjectClient> {
         &self.0.client
     }
 
-    /// The attributes of a file that is looked up or opened. `known`: only of this version, of this many bytes; else the error is
-    /// `Changed`, or the attributes are of another one.
+    /// The attributes of a file, for a lookup or an open. `known`: the expected version and size; the error for another version is
+    /// `Changed`, or the attributes are of the other version.
     pub async fn ask(
         &self,
         key: &ObjectKey,
@@ -157,7 +157,7 @@ impl Asker {
         if let (Some(known), Some(wanted)) = (known, &wanted)
             && (is_with_kernel && wanted.start > 0 || self.is_cached(known, wanted))
         {
-            // Nothing to guess, so nothing to learn.
+            // Without a guess there is nothing to learn.
             let meta = self.0.client.head_object(key).await?;
             let id = ObjectId::of(key.clone(), &meta);
             let (size, shared) = (meta.size, Arc::clone(&self.0));
@@ -165,12 +165,13 @@ impl Asker {
                 First { shared, id, size, part: wanted.clone(), came: false, bytes: None, ticket: None };
             return Ok((meta, first));
         }
-        // Without a size it is not known where the tail begins. Of a name that is not new the read asks for it.
+        // Without a size, the beginning of the tail is unknown. Only for a new name a suffix range pays: otherwise the read requests the
+        // tail.
         let is_new = wanted.is_none() && cause == Cause::Cold;
         let is_blind = wanted.is_none() && tail.is_some() && !is_new;
         let wanted = wanted.unwrap_or(0..LEN as u64);
         let mut ticket = Ticket { shared: Arc::clone(&self.0), cause, is_out: false, is_blind };
-        // On an error nothing was found that a read could have used: that was neither right nor wrong.
+        // After an error no read could have used the bytes: the guess was neither right nor wrong.
         let (meta, bytes) = match self.room(cause, &wanted, &mut ticket) {
             Some(room) => {
                 self.0.metrics.first_asked.inc();
@@ -193,14 +194,14 @@ impl Asker {
         Ok((meta, First { shared, id, size, part, came, bytes, ticket: Some(ticket) }))
     }
 
-    /// The unit of what is asked for of a tail: the cache keeps whole sectors, and the kernel asks for whole pages.
+    /// The unit of a tail's beginning: the cache keeps whole sectors, and the kernel requests whole pages.
     fn unit(&self) -> u64 {
         let keeps = self.0.cache.as_deref().is_some_and(BlockCache::keeps);
         if keeps { SECTOR } else { PAGE }
     }
 
-    /// Whether this part of this version is thought to be in the disk cache. Of a tail its last bytes tell: they were read before, and so was
-    /// what their reader wanted beside them.
+    /// Whether the disk cache probably has this part of this version. The last bytes decide about a tail: if they are cached, the rest of
+    /// the tail was read, too.
     fn is_cached(&self, known: &Known, part: &Range<u64>) -> bool {
         let Some(cache) = self.0.cache.as_deref().filter(|_| !part.is_empty()) else { return false };
         let block = (part.end - 1) / CACHE_BLOCK * CACHE_BLOCK;
@@ -210,7 +211,7 @@ impl Asker {
             .contains(Sectors::touching(&(start - block..part.end - block)))
     }
 
-    /// Memory for the first bytes, if they are worth asking for and there is room.
+    /// Memory for the first bytes, if they are worth a request and the budget has room.
     fn room(&self, cause: Cause, wanted: &Range<u64>, ticket: &mut Ticket) -> Option<BlockMut> {
         let pool = self.0.pool.as_ref()?;
         if ticket.is_blind || wanted.is_empty() || !self.0.guesses.lock()[cause as usize].is_worth() {
@@ -235,46 +236,45 @@ impl fmt::Debug for Asker {
     }
 }
 
-/// The attributes of a file's object, perhaps with the bytes that are read first. Dropped without [`First::was_read`], it counts as a wrong
-/// guess.
+/// The attributes of a file's object, perhaps with its first bytes. A drop without [`First::was_read`] counts as a wrong guess.
 pub struct First {
     shared: Arc<Shared>,
     id: ObjectId,
     size: u64,
-    /// The part of the object that it is about: where its bytes lie, or would.
+    /// The part of the object that the guess is about, whether bytes came or not.
     part: Range<u64>,
-    /// The bytes, and the offset of the first of them: at least the part.
+    /// The bytes, and the offset of the first one. They cover at least the part.
     bytes: Option<(u64, Block)>,
-    /// Whether bytes came.
+    /// Whether the answer had bytes.
     came: bool,
     ticket: Option<Ticket>,
 }
 
 impl First {
-    /// Whether it is of this version, with this size.
+    /// Whether the attributes are of this version and size.
     pub fn is_of(&self, id: &ObjectId, size: u64) -> bool {
         self.id.key == id.key && self.id.may_be(id.etag.as_str(), id.modified) && self.size == size
     }
 
-    /// Whether it has bytes.
+    /// Whether bytes are here.
     pub fn has_bytes(&self) -> bool {
         self.bytes.is_some()
     }
 
-    /// The part of the object that it is about: where its bytes lie, or would.
+    /// The part of the object that the guess is about, whether bytes came or not.
     pub fn part(&self) -> Range<u64> {
         self.part.clone()
     }
 
-    /// The first read of the file, for which the store was the place to get bytes from, was of this range. Teaches where files with such a
-    /// name are read, and whether the bytes were right.
+    /// Notes the range of the file's first read that needed the store. Teaches where reads of such names begin, and whether the bytes
+    /// were right.
     pub fn began(self, range: &Range<u64>) {
         if let Some(began) = began(self.size, range) {
             let mut tails = self.shared.tails.lock();
             if let Began::Tail(_) = began {
                 tails.recent.was_read(&self.id, self.size);
             }
-            // Only a question teaches: a second open of a table reads its columns, and the kernel has its tail.
+            // Only a result of a request teaches: a second open of a table reads its columns, because the kernel has the tail.
             if self.ticket.is_some() {
                 tails.endings.began(self.id.key.as_str(), began);
             }
@@ -284,7 +284,7 @@ impl First {
         }
     }
 
-    /// The bytes, and the offset of the first of them. They are the reader's from here on.
+    /// Takes the bytes, and the offset of the first one, over to a reader.
     pub fn take_bytes(&mut self) -> Option<(u64, Block)> {
         if let Some(ticket) = &mut self.ticket {
             ticket.give_back();
@@ -292,7 +292,7 @@ impl First {
         self.bytes.take()
     }
 
-    /// A read wanted the first bytes, and the store was the place to get them from.
+    /// Notes that a read wanted the first bytes from the store.
     pub fn was_read(mut self) {
         if let Some(ticket) = self.ticket.take().filter(|ticket| !ticket.is_blind) {
             self.shared.guesses.lock()[ticket.cause as usize].right();
@@ -316,7 +316,7 @@ impl Drop for First {
         let Some(ticket) = self.ticket.take().filter(|ticket| !ticket.is_blind) else { return };
         self.shared.guesses.lock()[ticket.cause as usize].wrong();
         self.shared.metrics.first_wasted.add(u64::from(self.came));
-        // A reader counts the bytes that it took.
+        // The reader counts the bytes that it took.
         self.shared
             .metrics
             .prefetch_wasted
@@ -324,13 +324,13 @@ impl Drop for First {
     }
 }
 
-/// A question, and what it teaches.
+/// A guess, and the lessons from it.
 struct Ticket {
     shared: Arc<Shared>,
     cause: Cause,
-    /// Counted in `out`.
+    /// Whether `out` counts this ticket.
     is_out: bool,
-    /// Nothing was guessed: it teaches the ending alone.
+    /// Whether the request was for attributes alone: then the read teaches only the ending.
     is_blind: bool,
 }
 

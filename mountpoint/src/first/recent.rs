@@ -1,4 +1,4 @@
-//! Versions whose tail was read a moment ago: the kernel most likely has its pages, so that the next open need not bring it. Pure.
+//! Versions whose tail was read a moment ago. The kernel probably has those pages, so the next open need not bring them. Pure.
 
 use std::collections::VecDeque;
 
@@ -9,7 +9,7 @@ use crate::object::{ObjectId, ObjectKey};
 struct Version {
     id: ObjectId,
     size: u64,
-    /// Read more than once: the kernel dropped the pages, or never had them.
+    /// Whether the tail was read more than once: the kernel dropped the pages, or never had them.
     again: bool,
 }
 
@@ -19,31 +19,31 @@ impl Version {
     }
 }
 
-/// Versions whose tail was read, the latest at the back.
+/// Versions whose tail was read, the newest at the back.
 #[derive(Debug, Default)]
 pub(super) struct Recent(VecDeque<Version>);
 
 impl Recent {
-    /// Most versions that are remembered; the oldest goes beyond it. Doubling it saves the tails of more tables that a program opens twice.
+    /// Most versions kept. Beyond it the oldest is dropped. Doubling it saves the tails of more tables that a program opens twice.
     const MOST: usize = 256;
 
-    /// Whether the kernel most likely has the tail of this version.
+    /// Whether the kernel probably has the tail of this version.
     pub(super) fn has(&self, id: &ObjectId, size: u64) -> bool {
         self.0.iter().any(|known| known.is(id, size) && !known.again)
     }
 
-    /// Whether the kernel most likely has the tail of the version that this key had when it was read last.
+    /// Whether the kernel probably has the tail of the version that this key had at its last read.
     pub(super) fn has_key(&self, key: &ObjectKey) -> bool {
         self.0.iter().any(|known| known.id.key == *key && !known.again)
     }
 
-    /// A read of the tail of this version reached the mount.
+    /// Notes that a read of this version's tail reached the mount.
     pub(super) fn was_read(&mut self, id: &ObjectId, size: u64) {
         if let Some(known) = self.0.iter_mut().find(|known| known.is(id, size)) {
             known.again = true;
             return;
         }
-        // Another version has the key now.
+        // The key has another version now.
         self.0.retain(|known| known.id.key != id.key);
         if self.0.len() >= Self::MOST {
             self.0.pop_front();

@@ -1,5 +1,5 @@
-//! Opens a stored file to append to it: looks at the object, and has the new upload write an object first that is too small for a copy by
-//! the store.
+//! Opens a stored file to append to it: looks at the object. If the object is too small for a copy by the store, the new upload writes
+//! its bytes first.
 
 use super::file::OpenFlags;
 use super::{Error, FileSystem, Result};
@@ -9,10 +9,10 @@ use crate::sync::Arc;
 use crate::upload::{self, Upload};
 
 impl FileSystem {
-    /// The upload that goes on behind the object of this file; `None` if this is not an open that appends, or there is no object.
+    /// The upload that continues the object of this file; `None` if this open does not append, or there is no object.
     ///
-    /// # Errors
-    /// `STALE`: the object is another version than the mount knows; the kernel looks the name up anew, and opens what is there.
+    /// # Errors `STALE`: the object is another version than the mount knows. The kernel then looks the name up anew, and opens the
+    /// present version.
     pub(super) async fn append_to(&self, ino: InodeNo, flags: OpenFlags) -> Result<Option<Arc<Upload>>> {
         if !self.config.allow_append || !flags.append || flags.truncate {
             return Ok(None);
@@ -37,7 +37,7 @@ impl FileSystem {
         Ok(upload)
     }
 
-    /// All bytes of a small object.
+    /// Reads all bytes of a small object.
     pub(super) async fn whole(&self, id: &ObjectId, size: u64) -> Result<Vec<u8>> {
         let (send, receive) = tokio::sync::oneshot::channel();
         let reader = self.prefetcher.open(id.clone(), size, None);

@@ -27,10 +27,10 @@ pub enum Attributes {
     Ignored,
 }
 
-/// The maker of a new file or directory, and the mode that it asks for.
+/// The maker of a new file or directory, and the requested mode.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Maker {
-    /// Permission bits, without those that the umask takes off.
+    /// Permission bits, after the umask.
     pub mode: u32,
     /// User.
     pub uid: u32,
@@ -38,7 +38,7 @@ pub struct Maker {
     pub gid: u32,
 }
 
-/// The attributes of one file or directory, as the kernel wants them.
+/// The attributes of one file or directory, in the form of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attr {
     /// The inode number.
@@ -47,7 +47,7 @@ pub struct Attr {
     pub kind: Kind,
     /// Bytes; 0 for directories.
     pub size: u64,
-    /// Access time: as `modified`, unless a program set it on a file that is not stored yet.
+    /// Access time: equal to `modified`, unless a program set another one on a file that is not stored yet.
     pub accessed: SystemTime,
     /// Modification time, which is the change time, too.
     pub modified: SystemTime,
@@ -59,7 +59,7 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// How long the kernel may use these attributes without asking again.
+    /// How long the kernel may use these attributes without another question.
     pub valid_for: Duration,
 }
 
@@ -68,7 +68,7 @@ pub struct Attr {
 pub struct Entry {
     /// The attributes of the file or directory.
     pub attr: Attr,
-    /// How long the kernel may use the name without looking it up again.
+    /// How long the kernel may use the name without another lookup.
     pub valid_for: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The attributes of directories, as the last HEAD of their markers told them. Nothing here makes a request.
+//! The attributes of directories, from the last HEADs of their markers. Nothing here makes a request.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use crate::inode::InodeNo;
 use crate::kept::Kept;
 use crate::sync::{Arc, Mutex};
 
-/// The attributes that the last HEAD of each marker told, by directory.
+/// The attributes from the last HEAD of each marker, by directory.
 #[derive(Debug, Default)]
 pub(super) struct Directories(Mutex<HashMap<InodeNo, Told>>);
 
@@ -24,7 +24,7 @@ impl Directories {
         self.0.lock().get(&ino).map(|told| Arc::clone(&told.kept))
     }
 
-    /// Takes in attributes as they were at the moment `at`, unless later ones are known.
+    /// Takes in attributes of the moment `at`, unless later ones are known.
     pub(super) fn set(&self, ino: InodeNo, kept: Kept, at: Instant) {
         let mut known = self.0.lock();
         if known.get(&ino).is_none_or(|known| known.at <= at) {
@@ -37,7 +37,7 @@ impl Directories {
         self.0.lock().remove(&ino);
     }
 
-    /// How long the known attributes of a directory still hold.
+    /// How long the known attributes of a directory are still valid.
     pub(super) fn left(&self, ino: InodeNo, ttl: Duration, now: Instant) -> Duration {
         let age = self.0.lock().get(&ino).map(|told| now.saturating_duration_since(told.at));
         age.map_or(Duration::ZERO, |age| ttl.saturating_sub(age))

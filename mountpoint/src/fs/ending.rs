@@ -9,7 +9,7 @@ use crate::object::{ETag, ObjectKey};
 use crate::sync::Mutex;
 use crate::upload;
 
-/// The end of one file's upload, as far as it is known.
+/// The known part of the end of one file's upload.
 #[derive(Debug, Default)]
 pub(super) struct Ending(Mutex<State>);
 
@@ -19,7 +19,7 @@ struct State {
     unheard: Option<&'static str>,
     fate: Option<Fate>,
     told: bool,
-    /// The log has a line about an end behind the file's last close.
+    /// Whether the log has a line about an upload that ended after the file's last close.
     told_closed: bool,
 }
 
@@ -28,7 +28,7 @@ struct State {
 enum Fate {
     Stored(ETag),
     NotStored(String),
-    /// The store may have the object: the store's answer was lost, or its bytes are not to be trusted.
+    /// The store may have the object: its answer was lost, or its bytes are doubtful.
     Unknown(String),
 }
 

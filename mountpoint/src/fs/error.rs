@@ -22,12 +22,12 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error with a sentence that says what was tried on what, and what to look at next.
+    /// An error with a sentence that names the attempt, its object, and the next thing to check.
     pub fn new(errno: Errno, message: impl Into<String>) -> Self {
         Self { errno, message: message.into(), logged: false }
     }
 
-    /// Marks the error as one that the log has already.
+    /// Marks the error as already logged.
     pub(super) fn already_logged(self) -> Self {
         Self { logged: true, ..self }
     }
@@ -77,8 +77,8 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// A failure of the store. Never ENOENT for anything but "the store said 404": a program that takes a 503 for "gone"
-/// may delete or recreate what is there.
+/// The errno for a failure of the store. ENOENT only for a 404 of the store: a program that takes a 503 for "gone" may delete or recreate
+/// files.
 fn errno_of_store(error: &s3::Error) -> Errno {
     match error.kind() {
         S3::NotFound => Errno::NOENT,

@@ -41,7 +41,7 @@ pub struct Opened {
     pub keep_cache: bool,
     /// Keep out of the page cache.
     pub direct: bool,
-    /// The kernel reads the file that has this number; with `direct`, only where a program maps it.
+    /// The number of a file that the kernel reads by itself; with `direct`, only through mappings.
     pub passthrough: Option<u32>,
 }
 
@@ -76,7 +76,7 @@ impl Opening {
 pub enum Tried {
     /// The answer.
     Done(Result<Opened>),
-    /// The disk of the cache has to be asked: [`FileSystem::finish_open`].
+    /// The disk of the cache must answer first: call [`FileSystem::finish_open`].
     Asks(Box<Opening>),
 }
 
@@ -95,14 +95,14 @@ fn refuse_sync(flags: OpenFlags) -> Result<()> {
     if flags.sync { Err(unsynced()) } else { Ok(()) }
 }
 
-/// The error of a write that is to be durable when it returns: by O_SYNC, O_DSYNC, or the RWF_SYNC and RWF_DSYNC of `pwritev2`.
+/// The error of a write that must be durable on return: by O_SYNC, O_DSYNC, or the RWF_SYNC and RWF_DSYNC of `pwritev2`.
 pub fn unsynced() -> Error {
     let why = "a write can't be synced by itself (O_SYNC, O_DSYNC, RWF_DSYNC): a file is stored when it is closed or fsynced";
     Error::new(Errno::INVAL, why)
 }
 
 impl FileSystem {
-    /// Creates a file and opens it for writing. The bucket has nothing of the file before its close.
+    /// Creates a file and opens it for writing. The bucket has nothing of the file before the close.
     pub async fn create(
         &self,
         parent: InodeNo,
@@ -297,7 +297,7 @@ impl FileSystem {
                 return Err(Error::new(Errno::STALE, why));
             }
         };
-        // The kernel reads such a file without asking the engine, so the listing's word must be settled before.
+        // The kernel reads such a file without the engine, so the listing's marks must be verified first.
         let is_listed = is_listed && (passthrough.is_none() || !self.inodes.is_proven(ino, &id, size));
         let mut course = self.read_modes.begin(size, pid);
         // If the kernel knows too large a size, it may show zeros behind the end.

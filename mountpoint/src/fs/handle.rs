@@ -49,11 +49,11 @@ pub(super) enum Mode {
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) reader: Reader,
-    /// Whether only a listing named the version that the reader reads, and no byte of it came (`listed.rs`).
+    /// Whether only a listing named the version of the reader, and no byte of it has come (`listed.rs`).
     pub(super) is_listed: AtomicBool,
-    /// Reads the object's own version, where the listing named another one.
+    /// The reader of the object's own version, if the listing named another one.
     pub(super) own: OnceLock<Box<Reader>>,
-    /// Set where the kernel may think that the file is longer than what is read.
+    /// Set if the kernel may know a size above the version's.
     pub(super) short: OnceLock<Short>,
     /// The number of the file that the kernel reads by itself.
     pub(super) passthrough: Option<u32>,
@@ -65,17 +65,17 @@ pub(super) struct Reading {
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) upload: Arc<Upload>,
-    /// The key that the object gets once it is stored: the upload had begun with the old key when the file was renamed.
+    /// The key that the object gets after it is stored: the upload had begun with the old key when the file was renamed.
     pub(super) moves: Mutex<Option<(ObjectKey, Replaces)>>,
     /// The outcome of that move.
     pub(super) moved: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
-    /// Held while the inode table takes the outcome, so that a second caller finds it there.
+    /// Locked while the inode table takes the outcome, so that a second caller finds the outcome there.
     pub(super) settling: Mutex<()>,
     /// Whether a program receives the outcome, or the log.
     pub(super) ending: Ending,
     pub(super) last: LastWriter,
-    /// The opener closed its last descriptor and the writing went on: a later close comes from another process, even if it has the same
-    /// number.
+    /// Whether the opener closed its last descriptor and the writing went on: then a later close comes from another process, even if that
+    /// process has the same number.
     pub(super) opener_left: AtomicBool,
 }
 
@@ -90,7 +90,7 @@ pub(super) struct StagedHandle {
     pub(super) opener_left: AtomicBool,
 }
 
-/// The thread that wrote to a handle last. The process is noted with the write, since a thread may have ended when it matters.
+/// The thread that wrote to a handle last, with its process, since the thread may have ended by the time of a question.
 #[derive(Debug)]
 pub(super) struct LastWriter {
     /// The thread that opened the file, and its process.
@@ -102,7 +102,7 @@ pub(super) struct LastWriter {
 }
 
 impl LastWriter {
-    /// The most threads that are remembered. Doubling it asks `/proc` less often where programs write by more threads.
+    /// Most threads that are kept. Doubling it reads `/proc` less often for programs that write by more threads.
     const KNOWN_MAX: usize = 64;
 
     pub(super) fn new(opened_by: (u32, u32)) -> Self {
@@ -133,7 +133,7 @@ impl LastWriter {
     }
 }
 
-/// The mappings of a handle, as far as they are known (see `mapping.rs`).
+/// The known mappings of a handle (see `mapping.rs`).
 #[derive(Debug, Default)]
 pub(super) struct Mapping {
     /// The handle was opened with O_RDWR, and reads.
@@ -142,7 +142,7 @@ pub(super) struct Mapping {
     refused: AtomicBool,
 }
 
-/// Whether a descriptor of a handle that reads was closed; mostly it was the last one (see `readers.rs`).
+/// Whether a descriptor of a read handle was closed; usually that was the last one (see `readers.rs`).
 #[derive(Debug, Default)]
 pub(super) struct Closing(AtomicBool);
 
@@ -151,7 +151,7 @@ pub(super) struct Closing(AtomicBool);
 pub(super) struct DirHandle {
     pub(super) ino: InodeNo,
     pub(super) listing: Listing,
-    /// The ends of the last two answers, if the mount is to outlive this engine.
+    /// The ends of the last two answers, if the mount may outlive this engine.
     pub(super) places: Mutex<[outlive::Place; 2]>,
 }
 
@@ -160,10 +160,10 @@ pub(super) struct DirHandle {
 pub(super) struct HandleTable<T> {
     open: RwLock<HashMap<u64, Arc<T>>>,
     next: AtomicU64,
-    /// Numbers below this one are set aside in the journal, if the mount is to outlive this engine.
+    /// End of the numbers that the journal reserves, if the mount may outlive this engine.
     limit: AtomicU64,
     journal: Option<Arc<Journal>>,
-    /// Numbers below this one belong to engines that are gone.
+    /// End of the numbers that earlier engines gave out.
     lost_below: u64,
 }
 
@@ -198,7 +198,7 @@ impl<T> HandleTable<T> {
         HandleNo(no)
     }
 
-    /// How many are open, and the next number.
+    /// Number of open entries, and the next number.
     pub(super) fn count(&self) -> (usize, u64) {
         (self.open.read().len(), self.next.load(Relaxed))
     }
@@ -230,7 +230,7 @@ impl<T> HandleTable<T> {
         self.open.write().remove(&no.0)
     }
 
-    /// All of them with their numbers.
+    /// All open entries with their numbers.
     pub(super) fn numbered(&self) -> Vec<(HandleNo, Arc<T>)> {
         self.open.read().iter().map(|(no, handle)| (HandleNo(*no), Arc::clone(handle))).collect()
     }
@@ -256,10 +256,9 @@ impl Writer {
 }
 
 impl Reading {
-    /// Whether a read may be answered with the bytes that came (`short.rs`). `is_old` is the one of [`Short::allows`].
+    /// Whether a read may be answered with the received bytes (`short.rs`). `is_old`: the same as in [`Short::allows`].
     ///
-    /// # Errors
-    /// `STALE`: the read may not be answered. The kernel asks again for the bytes that a program waits for.
+    /// # Errors `STALE`: the read may not be answered. The kernel sends another read for bytes that a program waits for.
     pub(super) fn allows(&self, offset: u64, len: usize, is_old: impl FnOnce() -> bool) -> Result<()> {
         match self.short.get() {
             Some(short) if !short.allows(offset, len, is_old) => {

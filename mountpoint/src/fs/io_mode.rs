@@ -21,11 +21,11 @@ use crate::sync::{Arc, Mutex};
 /// small.
 pub(super) const PASSTHROUGH_MIN: u64 = 1 << 20;
 
-/// How long the engine itself reads an object of which a handle needed another inode. The kernel looks the name up anew only once: neither
-/// that open nor others meanwhile may be refused again.
+/// How long the engine itself reads an object for which a handle needed another inode. The kernel looks the name up anew only once:
+/// neither that open nor others meanwhile may be refused again.
 const APART: Duration = Duration::from_secs(60);
 
-/// The most such objects that are remembered; beyond it the oldest is dropped.
+/// Most objects in this list. Beyond it the oldest is dropped.
 const APART_MAX: usize = 64;
 
 /// A transport's way to register files with the kernel.
@@ -37,7 +37,7 @@ pub struct Backings {
 type Register = dyn Fn(BorrowedFd<'_>) -> io::Result<u32> + Send + Sync;
 
 impl Backings {
-    /// `register` gives a file a number, `forget` takes it back.
+    /// The modes of open files. `register` gives a file a number, `forget` takes the number back.
     pub fn new(
         register: impl Fn(BorrowedFd<'_>) -> io::Result<u32> + Send + Sync + 'static,
         forget: impl Fn(u32) + Send + Sync + 'static,
@@ -81,7 +81,7 @@ pub(super) struct IoModes {
     /// The kernel refused a file once, and will refuse all others.
     refused: AtomicBool,
     open: Mutex<HashMap<InodeNo, Open>>,
-    /// Objects of which a handle needed another inode, and until when the engine reads them itself.
+    /// Objects for which a handle needed another inode, and the time until which the engine reads them itself.
     apart: Mutex<Vec<(ObjectKey, Instant)>>,
 }
 
@@ -92,7 +92,7 @@ struct Open {
     backing: Option<Backing>,
 }
 
-/// A file that the kernel knows by number, until it is dropped.
+/// A file that the kernel knows by number. A drop takes the number back.
 #[derive(Debug)]
 struct Backing {
     id: u32,
@@ -110,7 +110,7 @@ impl Drop for Backing {
 }
 
 impl IoModes {
-    /// Allows the kernel to read files by itself. Call it before the first open.
+    /// Allows the kernel to read files by itself. Call this before the first open.
     pub(super) fn allow_passthrough(&self, backings: Backings) {
         let _ = self.backings.set(backings);
     }
@@ -152,7 +152,7 @@ impl IoModes {
         let found =
             self.wants(key, wish, now).then(whole).flatten().and_then(|whole| self.register(backings, whole));
         let mut open = self.open.lock();
-        // Another open may have been quicker; then `found` is given back, after the lock.
+        // Another open may have been quicker; then `found` is returned, after the lock.
         if let Some(entered) = self.join(&mut open, ino, key, wish, now) {
             return entered;
         }

@@ -1,6 +1,8 @@
-//! Attributes that objects keep, with `--keep-metadata`: shown, changed, and stored with a file; and, with `--xattrs`, what a HEAD tells of an object.
+//! Attributes that objects keep, with `--keep-metadata`: shown, changed, and stored with a file; and, with `--xattrs`, a HEAD's facts
+//! about an object.
 //!
-//! An attribute that is set before the file is stored goes with the request that stores it. Later, the store copies the object onto itself.
+//! An attribute that is set before the file is stored goes with the request that stores it. Later, the store copies the object onto
+//! itself.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -41,7 +43,7 @@ pub struct Keeping {
 #[derive(Debug, Default)]
 struct Pending {
     wanted: Mutex<Wanted>,
-    /// The end of the file's upload, once the attributes that came too late for it are stored, too.
+    /// The end of the file's upload, after the attributes that came too late for the upload are stored, too.
     stored: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
 }
 
@@ -80,7 +82,7 @@ impl Keeping {
         Arc::clone(pending.entry(ino).or_default())
     }
 
-    /// Takes in that the inode table knows the file as stored. Another writing of the file may have begun.
+    /// Notes that the inode table shows the file as stored. Another writing of the file may have begun.
     pub(super) fn ended(&self, ino: InodeNo) {
         let mut pending = self.pending.lock();
         if pending.get(&ino).is_some_and(|pending| pending.is_settled()) {
@@ -94,7 +96,7 @@ impl Keeping {
         self.directories.forget(ino);
     }
 
-    /// One change of this file at a time.
+    /// The right to change a file's attributes: one change at a time.
     pub(super) async fn turn(&self, ino: InodeNo) -> tokio::sync::MutexGuard<'_, ()> {
         self.changes[ino.0 as usize % CHANGES_MAX].lock().await
     }
@@ -141,7 +143,7 @@ impl FileSystem {
         keeping.keeper.known(&self.inodes.stored(ino)?)
     }
 
-    /// The attributes that stat shows, as far as they are known.
+    /// The attributes that stat shows, as far as memory knows them.
     pub(super) fn attr(&self, ino: InodeNo, stat: &Stat) -> Attr {
         let plain = self.attr_in_full(self.config.ownership.attr(ino, stat));
         let attr = match self.kept_of(ino) {
@@ -178,8 +180,8 @@ impl FileSystem {
         }
     }
 
-    /// Asks the store for the attributes of these entries, side by side. Where it has none to give, the file shows those of the flags until
-    /// its next lookup.
+    /// Asks the store for the attributes of these entries, side by side. If the store has none, a file shows those of the flags until its
+    /// next lookup.
     pub(super) async fn learn_all(&self, directory: InodeNo, entries: &[DirEntry]) {
         let Some(keeping) = self.keeps() else { return };
         let files = entries.iter().filter(|entry| entry.stat.kind == Kind::File);
@@ -229,16 +231,15 @@ impl FileSystem {
         }
     }
 
-    /// The attributes of a file that is about to be replaced or appended to: it keeps them.
+    /// The attributes of a file before its replacement or an append: the file keeps them.
     ///
-    /// # Errors
-    /// The errors of the store.
+    /// # Errors The errors of the store.
     pub(super) async fn kept_before(&self, ino: InodeNo) -> Result<Option<Arc<Kept>>> {
         self.learn(ino).await?;
         Ok(self.kept_of(ino).filter(|_| !self.inodes.is_local(ino)))
     }
 
-    /// Begins to collect the attributes of a file that is opened for writing: its upload carries those that are set before its last
+    /// Begins to collect the attributes of a file that is opened for writing: the upload carries those that programs set before its last
     /// request.
     pub(super) fn keep_with(&self, ino: InodeNo, before: Option<Arc<Kept>>, upload: &Upload) {
         let Some(keeping) = self.keeps() else { return };
@@ -260,8 +261,7 @@ impl FileSystem {
         });
     }
 
-    /// Stores the attributes that were set too late for the upload of a file that is stored now. Once: later changes are those of a stored
-    /// file.
+    /// Stores the attributes that programs set too late for the upload of a file. Later changes count as changes of a stored file.
     pub(super) async fn keep_rest(
         &self,
         ino: InodeNo,
@@ -411,10 +411,9 @@ impl FileSystem {
         Ok(OsString::from_vec(self.whole(&id, attr.size).await?))
     }
 
-    /// Stores a symbolic link: an object that holds its target.
+    /// Stores a symbolic link: an object that contains its target.
     ///
-    /// # Errors
-    /// `PERM` without `--keep-metadata`; those of a create and a write.
+    /// # Errors `PERM` without `--keep-metadata`; those of a create and a write.
     pub async fn symlink(
         self: &Arc<Self>,
         parent: InodeNo,
@@ -458,7 +457,7 @@ impl FileSystem {
 /// Bytes of the longest target of a symbolic link (PATH_MAX).
 const TARGET_MAX: u64 = 4096;
 
-/// When the last byte of a file was written, which is not stored yet.
+/// Time of the last write to a file that is not stored yet.
 fn written_at(inodes: &InodeTable, ino: InodeNo) -> Option<SystemTime> {
     inodes.try_getattr(ino)?.ok().map(|stat| stat.modified)
 }

@@ -13,7 +13,7 @@ use crate::prefetch::{Bytes, Prefetcher};
 use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::sync::{Arc, Mutex};
 
-/// Makes the kernel ask for the attributes of a file again: the size differs from the one that it knows.
+/// The way to make the kernel request a file's attributes again, because it knows a wrong size.
 #[derive(Clone, Default)]
 pub(super) struct Resized(Arc<OnceLock<Kernel>>);
 
@@ -58,8 +58,8 @@ pub(super) struct Listed {
 }
 
 impl FileSystem {
-    /// Sets the way to make the kernel ask for a file's attributes again, and whether it learns from a short answer where a file ends (Linux
-    /// 5.17). Call it before the first open.
+    /// Sets the way to make the kernel request a file's attributes again, and whether the kernel learns the end of a file from a short
+    /// answer (Linux 5.17). Call this before the first open.
     pub fn tell_resized(&self, learns_sizes: bool, tell: impl Fn(InodeNo) + Send + Sync + 'static) {
         let _ = self.resized.0.set(Kernel { learns_sizes, telling: Mutex::new(()), tell: Box::new(tell) });
     }
@@ -125,8 +125,8 @@ impl Listed {
             // same as one past the page cache.
             return Err(Error::new(Errno::STALE, why()));
         }
-        // The notification comes first: a read behind the file's end fails, the kernel sends another, and the kernel believes its short
-        // answer only if the notification came before.
+        // The notification comes first. A read behind the file's end fails, the kernel sends another read, and the kernel believes the
+        // short answer to it only if the notification came before.
         if own_size != size {
             self.resized.tell(&self.inodes, ino);
         }

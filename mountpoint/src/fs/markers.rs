@@ -1,6 +1,6 @@
-//! Directories that the bucket has while nothing is in them, with `--directory-markers`: an object of the directory's name and a `/`. With
-//! `--keep-metadata` the marker keeps the attributes of its directory. The mount shows those of the last HEAD for as long as a directory's
-//! facts hold.
+//! Directories that the bucket has while they are empty, with `--directory-markers`: an object of the directory's name and a `/`. With
+//! `--keep-metadata` the marker keeps the attributes of its directory. The mount shows those of the last HEAD while the facts about the
+//! directory are valid.
 
 use rustix::io::Errno;
 
@@ -74,7 +74,7 @@ impl FileSystem {
         keeping.directories.get(ino)
     }
 
-    /// Whether a marker must be asked before its directory's attributes can be shown.
+    /// Whether a directory's attributes need a HEAD of its marker first.
     pub(super) fn is_marker_due(&self, ino: InodeNo) -> bool {
         let Some(keeping) = self.keeps() else { return false };
         let left = keeping.directories.left(ino, self.inodes.directory_ttl(), self.clock.now());
@@ -115,10 +115,9 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Changes attributes of a directory: its marker is copied onto itself, or stored if there is none.
+    /// Changes attributes of a directory: the store copies its marker onto itself, or the call stores a new marker.
     ///
-    /// # Errors
-    /// `STALE`: another client changes the marker again and again; `NOSPC`: more than S3 keeps; those of the store.
+    /// # Errors `STALE`: another client changes the marker again and again; `NOSPC`: more than S3 keeps; those of the store.
     pub(super) async fn change_kept_of_directory(
         &self,
         keeping: &Keeping,

@@ -77,7 +77,7 @@ pub struct Config {
     pub rename_errno: RenameErrno,
     /// A new directory is stored at once, by a marker (`--directory-markers`).
     pub directory_markers: bool,
-    /// The answer to a change of attributes of what is stored.
+    /// The answer to attribute changes of stored files.
     pub attributes: Attributes,
     /// Whether reads go through the kernel's page cache.
     pub read_mode: ReadMode,
@@ -113,7 +113,7 @@ pub struct FileSystem {
     kept: Option<Keeping>,
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
-    /// The facts for a later engine, if the mount is to outlive this one.
+    /// The facts for a later engine, if the mount may outlive this one.
     journal: Option<Arc<Journal>>,
     /// Whether the engine or the kernel reads each open file.
     io_modes: IoModes,
@@ -127,10 +127,10 @@ pub struct FileSystem {
     config: Config,
 }
 
-/// See [`FileSystem::open_files`].
+/// Counts of open files; see [`FileSystem::open_files`].
 #[derive(Debug, Default)]
 pub struct OpenFiles {
-    /// How many are open for reading.
+    /// Number of files that are open for reading.
     pub reading: u64,
     /// Files that are being written.
     pub writing: Vec<Writing>,
@@ -141,7 +141,7 @@ pub struct OpenFiles {
 pub struct Writing {
     /// Key of the object that the file becomes.
     pub key: ObjectKey,
-    /// Bytes that it has so far.
+    /// Bytes of the file so far.
     pub bytes: u64,
     /// The stage of the upload.
     pub stage: Stage,
@@ -207,7 +207,7 @@ impl FileSystem {
         open
     }
 
-    /// Allows the kernel to read files of the disk cache by itself. Call it before the first open.
+    /// Allows the kernel to read files of the disk cache by itself. Call this before the first open.
     pub fn allow_passthrough(&self, backings: Backings) {
         // The kernel would go on to read the cache's file while programs write the staged one.
         if self.full.is_some() {

@@ -9,13 +9,13 @@ use super::{Attr, Attributes, Entry, Error, FileSystem, HandleNo, Maker, Result}
 use crate::inode::{DirEntry, ErrorKind, Found, InodeNo, TimeWish, Unlinked};
 use crate::sync::Mutex;
 
-/// Entries of a listing whose attributes are asked for at once, ahead of the kernel's requests. Doubling it helps a long listing on a
-/// distant store, and wastes requests where a program reads no further.
+/// Entries of a listing whose attributes the mount requests at once, ahead of the kernel's requests. Doubling it helps a long listing on
+/// a distant store, and wastes requests if a program reads no further.
 const AHEAD: usize = 512;
 /// The changes that a setattr asks for.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
-    /// chmod: the permission bits, perhaps with those of the kind.
+    /// Permission bits from chmod, perhaps with the bits of the kind.
     pub mode: Option<u32>,
     /// chown.
     pub uid: Option<u32>,
@@ -56,15 +56,15 @@ pub struct DirItem {
     entry: DirEntry,
 }
 
-/// The answer to statfs. A bucket has no size: plenty of everything, so that no program refuses to write. Scripts compare the figures:
-/// they are those of AWS's mount-s3.
+/// The answer to statfs. A bucket has no size, so the figures are large enough that no program refuses to write. Scripts compare them:
+/// they equal those of AWS's mount-s3.
 #[derive(Clone, Copy, Debug)]
 pub struct StatFs {
-    /// Blocks in all, all of them free.
+    /// Number of blocks, all of them free.
     pub blocks: u64,
     /// Bytes of a block.
     pub block_size: u32,
-    /// Files in all, all of them free.
+    /// Number of files, all of them free.
     pub files: u64,
     /// Bytes of the longest name.
     pub name_max: u32,
@@ -122,10 +122,10 @@ impl FileSystem {
         Ok(self.attr(ino, &stat))
     }
 
-    /// Changes attributes, as far as a bucket can: S3 stores none of them. On what is not stored yet (a file being written, a
-    /// new directory) they are accepted, so that `cp` and `tar` can do their work: a file shows its new times until it is stored, the
-    /// rest has no effect. On what is stored they are refused rather than pretended, unless it shows what is asked for, or
-    /// `--ignore-attributes` asks for the pretence.
+    /// Changes attributes, as far as a bucket can: S3 stores none of them. Changes to unstored entries (a file being written, a new
+    /// directory) are accepted, so that `cp` and `tar` can do their work: a file shows its new times until it is stored, and other
+    /// changes have no effect. Changes to stored entries are refused, unless the entry shows the wished attributes already, or
+    /// `--ignore-attributes` asks for a pretended success.
     pub async fn setattr(&self, ino: InodeNo, wish: SetAttr) -> Result<Attr> {
         self.may_change()?;
         if self.full.is_some() {
@@ -133,7 +133,7 @@ impl FileSystem {
         }
         let attr = self.getattr(ino).await?;
         let local = self.inodes.is_local(ino);
-        // By path, any program may ask. The program gets the error, and the writer goes on.
+        // Any program may truncate by path. The program gets the error, and the writer goes on.
         let is_set = match (wish.size, wish.handle) {
             (Some(size), Some(handle)) => self.set_size(handle, size)?,
             _ => false,
@@ -175,7 +175,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// A new, empty file that is in the bucket once it was opened for writing and closed.
+    /// Makes a new, empty file. The bucket has it after an open for writing and a close.
     pub async fn make_file(&self, parent: InodeNo, name: &OsStr, maker: Maker) -> Result<Entry> {
         self.may_change()?;
         let made = self.inodes.create(parent, name).await?;
@@ -183,7 +183,7 @@ impl FileSystem {
         Ok(self.entry(&made))
     }
 
-    /// A new directory. It is in the bucket once a file below it is, or at once with `--directory-markers`.
+    /// Makes a new directory. The bucket has it after a file below is stored, or at once with `--directory-markers`.
     pub async fn mkdir(&self, parent: InodeNo, name: &OsStr, maker: Maker) -> Result<Entry> {
         self.may_change()?;
         let made = self.inodes.mkdir(parent, name).await?;
@@ -213,7 +213,7 @@ impl FileSystem {
             match self.inodes.unlink(parent, name, self.config.allow_delete).await {
                 Ok(Unlinked::Gone) => return Ok(()),
                 Ok(Unlinked::Busy { writer }) => self.cancel_writer(HandleNo(writer)).await?,
-                // The name went with its writer.
+                // The name disappeared with its writer.
                 Err(error) if was_written && matches!(error.kind(), ErrorKind::NotFound) => return Ok(()),
                 Err(error) => return Err(error.into()),
             }

@@ -72,7 +72,7 @@ impl FileSystem {
         fs
     }
 
-    /// Records a file that is open for reading, as it is now.
+    /// Records the present state of a file that is open for reading.
     pub(super) fn record_file(&self, no: HandleNo) {
         let Some(journal) = &self.journal else { return };
         let Some(open) = self.files.find(no) else { return };
@@ -101,7 +101,7 @@ impl FileSystem {
         }
     }
 
-    /// Records an open directory. `answer`: the kernel asked from this offset on, and is about to get the names up to this one.
+    /// Records an open directory. `answer`: the kernel requested names from this offset on, and is about to get those up to this one.
     pub(super) fn record_listing(&self, no: HandleNo, answer: Option<(u64, &DirItem)>) {
         let Some(journal) = &self.journal else { return };
         let Some(dir) = self.dirs.find(no) else { return };
@@ -110,7 +110,7 @@ impl FileSystem {
             let name = item.name().to_str().filter(|_| item.offset > 2).unwrap_or_default();
             let place = Place { offset: item.offset, name: name.into() };
             let before = std::mem::replace(&mut places[1], place);
-            // If this answer is lost, the kernel asks again from the same offset.
+            // If this answer is lost, the kernel repeats the request from the same offset.
             if places[0].offset != asked || before.offset == asked {
                 places[0] = before;
             }
@@ -119,7 +119,7 @@ impl FileSystem {
         journal.record(&Record::Listing(outlive::Listing { handle, ino, places: places.clone() }));
     }
 
-    /// Notes that the kernel asked for the names of an open directory from `offset` on, and is about to get those up to this one.
+    /// Notes that the kernel requested the names of an open directory from `offset` on, and is about to get those up to this one.
     pub fn gives(&self, no: HandleNo, offset: u64, last: &DirItem) {
         self.record_listing(no, Some((offset, last)));
     }

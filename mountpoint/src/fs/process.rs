@@ -16,7 +16,7 @@ use crate::broker::{self, Question};
 use crate::inode::InodeNo;
 use crate::mountinfo;
 
-/// Number of a file system as stat(2) shows it.
+/// Number of a file system, as in stat(2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceNo {
     /// 0 for file systems without a disk.
@@ -26,12 +26,12 @@ pub struct DeviceNo {
 }
 
 impl DeviceNo {
-    /// Whether mountinfo shows it so.
+    /// Whether mountinfo shows this number.
     pub(crate) fn is(self, shown: &str) -> bool {
         Self::of(shown) == Some(self)
     }
 
-    /// Parses a device number as mountinfo shows it.
+    /// Parses a device number from mountinfo.
     pub(crate) fn of(shown: &str) -> Option<Self> {
         let (major, minor) = shown.split_once(':')?;
         Some(Self { major: major.parse().ok()?, minor: minor.parse().ok()? })
@@ -47,7 +47,7 @@ pub(super) struct OwnMount {
 }
 
 impl OwnMount {
-    /// The mount of this device; the last one, where it is mounted several times.
+    /// The mount of this device; the last one, if there are several.
     pub(super) fn of(device: DeviceNo) -> Self {
         let table = fs::read(mountinfo::OWN).unwrap_or_default();
         let id = mountinfo::lines(&table).rfind(|line| device.is(line.device)).map(|line| line.id);
@@ -55,12 +55,12 @@ impl OwnMount {
     }
 }
 
-/// Descriptors of one process that [`holds`] looks at; of a process with more, it does not know the answer. Doubling it doubles the longest
-/// time that a FUSE thread spends here.
+/// Most descriptors of one process that [`holds`] examines; for a process with more, the answer is unknown. Doubling it doubles the
+/// longest time that a FUSE thread spends here.
 const DESCRIPTORS_MAX: usize = 1024;
 
-/// Threads of one process that are looked at: mostly the first thread has the descriptors; only threads that have ended lack them. Doubling
-/// it doubles the longest time that a FUSE thread spends here.
+/// Most threads of one process that are examined: usually the first thread has the descriptors, and only ended threads lack them.
+/// Doubling it doubles the longest time that a FUSE thread spends here.
 const THREADS_MAX: usize = 64;
 
 /// FUSE names the calling *thread*; a file is opened by one thread and often closed by another of the same process.
@@ -69,7 +69,7 @@ pub(super) fn is_of_process(process: u32, thread: u32) -> bool {
     process == thread || thread_group(thread) == Some(process)
 }
 
-/// Name of the program that a thread runs, 15 bytes of it at most. `None` as for [`thread_group`].
+/// Name of the program that a thread runs, at most 15 bytes. `None` as for [`thread_group`].
 pub(super) fn program(tid: u32) -> Option<Box<str>> {
     let status = fs::read_to_string(format!("/proc/{tid}/status")).ok()?;
     Some(status.lines().next()?.strip_prefix("Name:")?.trim().into())
@@ -90,15 +90,15 @@ pub(super) enum Which {
     Writing,
 }
 
-/// The threads of a process that live, at most [`THREADS_MAX`] of them; none where the engine can't see it.
+/// The living threads of a process, at most [`THREADS_MAX`]; none if the engine can't see the process.
 pub(super) fn threads(process: u32) -> impl Iterator<Item = u32> {
     let entries = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten();
     entries.take(THREADS_MAX).filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
 }
 
-/// Whether this thread has a descriptor of this file of our mount that it can use; one of `O_PATH` neither reads nor writes, and its close
-/// reaches no file system. `None`: the engine can't see that, for a process of another user or
-/// namespace, one with more than [`DESCRIPTORS_MAX`] descriptors, and before Linux 5.14.
+/// Whether this thread has a usable descriptor of this file of our mount. A descriptor of `O_PATH` neither reads nor writes, and its
+/// close reaches no file system, so it does not count. `None`: the engine can't see the answer, for a process of another user or
+/// namespace, a process with more than [`DESCRIPTORS_MAX`] descriptors, and before Linux 5.14.
 ///
 /// The main thread of a process can end before other threads, so this reads the table of the thread. A thread that exits has no table any
 /// more: the kernel closes all its descriptors.
@@ -116,7 +116,7 @@ pub(super) fn holds(tid: u32, mount: OwnMount, ino: InodeNo, which: Which) -> Op
     })
 }
 
-/// The answer of [`holds`] for a sandboxed engine, which its helper gives. `device`: major and minor number of the mount, `mount`: its own
+/// The answer of [`holds`] from the helper of a sandboxed engine. `device`: major and minor number of the mount, `mount`: the mount's own
 /// number.
 pub fn holds_for(tid: u32, device: (u32, u32), mount: Option<u32>, ino: u64, writing: bool) -> Option<bool> {
     let which = if writing { Which::Writing } else { Which::All };

@@ -1,10 +1,10 @@
-//! Whether reads of a file go through the kernel's page cache. Pure. Enters: how earlier files were read. Leaves: how to open the next
-//! one.
+//! Whether reads of a file go through the kernel's page cache. Pure. Enters: the course of earlier reads. Leaves: the mode for the next
+//! open.
 //!
-//! The page cache costs a third of the CPU of a large read (docs/decisions/measurements.md), and pays when a file is read again or in small pieces.
-//! The mode of an open file can't change. So `auto` looks at earlier files: if a program read large ones once, from start to end and in
-//! large pieces, its next ones bypass the page cache. The kernel's first request shows the size of the program's reads, because the
-//! read-ahead begins with that size.
+//! The page cache costs a third of the CPU of a large read (docs/decisions/measurements.md), and pays when a file is read again or in
+//! small pieces. The mode of an open file can't change. So `auto` looks at earlier files: if a program read large ones once, from start
+//! to end and in large pieces, its next ones bypass the page cache. The kernel's first request shows the size of the program's reads,
+//! because the read-ahead begins with that size.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -13,10 +13,10 @@ use crate::inode::InodeNo;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// How files are opened for reading.
+/// The ways to open files for reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadMode {
-    /// Past the page cache for programs that gained nothing from it with earlier files.
+    /// Bypasses the page cache for programs that gained nothing from it with earlier files.
     Auto,
     /// Reads go through the page cache.
     #[default]
@@ -41,10 +41,10 @@ const PIECE_DIRECT: u32 = 64 << 10;
 const PASSES: u32 = 4;
 const PASSES_MAX: u32 = PASSES << 16;
 
-/// Files whose second reading is noticed. Doubling it notices files that lie further back, of which fewer pages are left.
+/// Files whose second reading the mount notices. Doubling it notices files that lie further back, of which fewer pages are left.
 const REMEMBERED: usize = 256;
 
-/// The most programs that are watched one by one; beyond it, all begin anew.
+/// Most programs that are watched one by one. Beyond it, all begin anew.
 const PROGRAMS: usize = 64;
 
 /// The read mode, and the reads that the mount has seen.
@@ -66,21 +66,21 @@ struct Seen {
 /// The way a program reads large files.
 #[derive(Debug, Default)]
 struct Habit {
-    /// Files in a row that it read once.
+    /// Files in a row that the program read once.
     passes: u32,
 }
 
-/// How one handle was read.
+/// The course of one handle's reads.
 #[derive(Debug, Default)]
 pub(super) struct Course {
-    /// Bytes of the first read, at the start of the file; 1 if it was elsewhere.
+    /// Bytes of the first read, if it began at the start of the file; otherwise 1.
     first: AtomicU32,
-    /// All bytes that were asked for.
+    /// All requested bytes.
     bytes: AtomicU64,
     size: u64,
     /// The handle bypasses the page cache.
     pub(super) is_direct: bool,
-    /// Name of the program that opened it; empty where it is not known.
+    /// Name of the program that opened the file; empty if it is unknown.
     program: Box<str>,
 }
 
@@ -89,7 +89,7 @@ impl Course {
         Self { program, first: AtomicU32::new(0), bytes: AtomicU64::new(0), size, is_direct: false }
     }
 
-    /// The course of a handle that another engine opened: how it was read is not known.
+    /// The course of a handle that another engine opened: its earlier reads are unknown.
     pub(super) fn of_before(is_direct: bool) -> Self {
         Self { is_direct, ..Self::default() }
     }
@@ -189,7 +189,7 @@ mod tests {
         Course::new(size, program.into())
     }
 
-    /// Opens files `from..to` and reads `bytes` of each; which of them went past the page cache.
+    /// Opens files `from..to` and reads `bytes` of each. Returns which of them bypassed the page cache.
     fn read(
         modes: &ReadModes,
         numbers: std::ops::Range<u64>,

@@ -1,7 +1,7 @@
 //! rename.
 //!
-//! S3 has no rename. With `--allow-rename` a rename is a copy by the store and a delete; without, it is refused and no request is sent.
-//! RenameObject is never sent: most stores answer it with 200 and an empty object.
+//! S3 has no rename. With `--allow-rename` a rename is a copy by the store and a delete; without the flag, the mount refuses renames and
+//! sends no request. RenameObject is never sent: most stores answer it with 200 and an empty object.
 
 use std::ffi::OsStr;
 
@@ -213,8 +213,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Renames a file of a renamed directory that is being written, as if it were renamed itself. A file that takes no more bytes is moved
-    /// now.
+    /// Renames a file with a writer that lies in a renamed directory, as if the file itself were renamed. A file that accepts no more
+    /// bytes is moved now.
     async fn follow_directory(
         &self,
         mover: &Mover,
@@ -261,8 +261,8 @@ impl FileSystem {
         }
     }
 
-    /// Renames a file that is being written. Up to one part its key changes; beyond, its upload has the old key, and the object is moved
-    /// once it is stored. Returns false if the file takes no more bytes: then the stored object has to be renamed.
+    /// Renames a file with a writer. Up to one part, its key changes. Beyond one part, its upload has the old key, and the object is
+    /// moved after it is stored. Returns false if the file accepts no more bytes: then the caller must rename the stored object.
     async fn rename_writer(
         &self,
         writer: HandleNo,
@@ -296,7 +296,7 @@ impl FileSystem {
         Ok(done)
     }
 
-    /// Moves an object from the key that its upload began with to the key that it was given since. Once.
+    /// Moves an object from the key with which its upload began to its newer key. A second call does nothing.
     pub(super) async fn follow(
         &self,
         writer: &Writer,

@@ -1,11 +1,11 @@
-//! Reads of a file that has fewer bytes than the kernel knows, from a listing of a store whose listings lie: which of them get an answer. Pure.
+//! Reads of a file that has fewer bytes than the kernel knows, because a store's listing lied: decides which of them get an answer. Pure.
 //!
-//! The kernel fills the rest of a short answer with zeros, and takes its end for the end of the file: but only the first one counts of
-//! those whose requests were under way at once. So only the read in which the file ends gets a short answer, and no read that was under way
-//! when the wrong size was found. All other reads behind the end fail. Where the kernel read ahead in vain, it asks again for a page once a
-//! program waits for it.
+//! The kernel fills the rest of a short answer with zeros, and takes its end for the end of the file. Among reads in flight at once, it
+//! believes only the first short answer. So only the read in which the file ends gets a short answer, and only if it was not in flight
+//! when the wrong size was found. All other reads behind the end fail. Where the kernel read ahead in vain, it requests a page again once
+//! a program waits for it.
 
-/// The end of such a file, for one handle that reads through the page cache.
+/// The end of a file that is shorter than the kernel knows, for one handle that reads through the page cache.
 #[derive(Debug)]
 pub(super) struct Short {
     size: u64,
@@ -24,8 +24,8 @@ impl Short {
         Self { size, amid_reads: true }
     }
 
-    /// Whether a read may be answered. `is_old` is true of the first read in which the file ends, whichever handle it comes by: the second
-    /// was sent after the answer to the first, since both are about one page.
+    /// Whether a read may be answered. `is_old` is true for the first read in which the file ends, on any handle: the second read was
+    /// sent after the answer to the first, since both are about one page.
     pub(super) fn allows(&self, offset: u64, len: usize, is_old: impl FnOnce() -> bool) -> bool {
         let end = offset.saturating_add(len as u64);
         end <= self.size || offset <= self.size && !(self.amid_reads && is_old())

@@ -195,9 +195,9 @@ async fn a_file_that_was_made_and_not_opened_can_be_removed_again() {
 enum Step {
     /// A write at the end of the file.
     Write(usize),
-    /// A write at an offset where the engine refuses it.
+    /// A write at an offset that the engine refuses.
     WriteElsewhere,
-    /// FLUSH, by the process that opened it or by one that inherited it.
+    /// FLUSH, by the process that opened the file or by an heir of the descriptor.
     Close {
         by_opener: bool,
     },
@@ -210,11 +210,11 @@ enum Step {
     },
 }
 
-/// How it goes out.
+/// The end of a life.
 #[derive(Clone, Copy, Debug)]
 enum Last {
     Release,
-    /// The program that opened it was killed before it knew.
+    /// The opener was killed before the reply reached it.
     TakeBack,
     Unmount,
 }
@@ -249,8 +249,8 @@ fn errno<T>(result: Result<T>) -> Option<Errno> {
     result.err().map(|error| error.errno())
 }
 
-/// Does it all to one new file, and compares each answer and what the store has in the end. The engine knows no device here, so it can't
-/// see descriptors: the opener's first close after a byte stores the file.
+/// Applies all steps to one new file, and compares each answer, and the store's content at the end. The engine knows no device here, so
+/// it can't see descriptors: the opener's first close after a byte stores the file.
 async fn live(steps: &[Step], last: Last) {
     let (client, opener, heir) = (MemoryClient::new(), std::process::id(), 1);
     let fs = over(&client);

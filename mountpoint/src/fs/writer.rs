@@ -16,8 +16,8 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::upload::{self, Closer, Decision, Event, Stage};
 
-/// How long a newcomer waits for the RELEASE of a closed file: the kernel sends it after close(2) has returned, mostly within a few hundred
-/// microseconds. Doubling it doubles the wait of a newcomer between two programs that write one file in turn.
+/// Longest wait of a newcomer for the RELEASE of a closed file: the kernel sends RELEASE after close(2) has returned, usually within a
+/// few hundred microseconds. Doubling it doubles the wait of a newcomer between two programs that write one file in turn.
 pub(super) const MOMENT: Duration = Duration::from_secs(1);
 
 /// The outcome of an upload.
@@ -26,7 +26,7 @@ type Outcome = std::result::Result<ObjectMeta, upload::Error>;
 /// The work left after the release of a file.
 #[derive(Debug)]
 pub enum Released {
-    /// A written file is completed, or given up.
+    /// The end of a written file: it is completed, or given up.
     Written(Decision),
     /// A handle of the stage is gone.
     Staged,
@@ -34,7 +34,7 @@ pub enum Released {
     Read(InodeNo),
 }
 
-/// How a mount ends.
+/// The way in which a mount ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountEnd {
     /// Unmounted: every descriptor is gone.
@@ -85,7 +85,7 @@ impl FileSystem {
                 done(result.map_err(Error::from));
             }),
         );
-        // If the thread is killed, programs that share the descriptor write on behind these bytes, which are taken.
+        // If the thread is killed, programs that share the descriptor continue to write after these bytes, which count as written.
         if waits {
             self.inodes.written(open.ino, writer.upload.length());
         }
@@ -341,7 +341,7 @@ impl FileSystem {
             Released::Staged => return self.release_staged(handle).await,
             Released::Read(ino) => return self.reader_left_stage(ino).await,
         };
-        // Others (a new open, the end of the mount) find the handle until it is settled; then it is removed.
+        // Other operations (a new open, the end of the mount) find the handle until its outcome is settled; then it is removed.
         let Some(open) = self.files.find(handle) else { return };
         let Mode::Write(writer) = &open.mode else { return };
         match decision {
@@ -454,7 +454,7 @@ impl FileSystem {
     }
 }
 
-/// Whether everything that waits for the outcome of a writer knows it.
+/// Whether every party that waits for a writer's outcome knows it.
 fn is_settled(writer: &Writer) -> bool {
     matches!(writer.upload.stage(), Stage::Stored { settled: true } | Stage::Failed { settled: true })
 }

@@ -1,4 +1,4 @@
-//! Extended attributes: `user.*` of a file, with `--keep-metadata`; and `user.s3.*`, what a HEAD tells of an object, with `--xattrs`.
+//! Extended attributes: `user.*` of a file, with `--keep-metadata`; and `user.s3.*`, a HEAD's facts about an object, with `--xattrs`.
 
 use std::ffi::OsStr;
 
@@ -29,7 +29,7 @@ impl FileSystem {
         })
     }
 
-    /// The value of an extended attribute, if memory has the answer. Before each write the kernel asks for an attribute that no file has.
+    /// The value of an extended attribute, if memory has the answer. Before each write the kernel requests an attribute that no file has.
     pub fn try_getxattr(&self, ino: InodeNo, name: &OsStr) -> Option<Result<Vec<u8>>> {
         let keeping = match self.attributes() {
             Ok(keeping) => keeping,
@@ -66,10 +66,9 @@ impl FileSystem {
         kept.xattrs.get(name).cloned().ok_or_else(|| absent(name))
     }
 
-    /// The names of all extended attributes, each with a NUL behind it.
+    /// The names of all extended attributes, each followed by a NUL.
     ///
-    /// # Errors
-    /// The errors of the store.
+    /// # Errors The errors of the store.
     pub async fn listxattr(&self, ino: InodeNo) -> Result<Vec<u8>> {
         let keeping = self.attributes()?;
         self.learn(ino).await?;
@@ -84,9 +83,8 @@ impl FileSystem {
 
     /// Sets an extended attribute. `flags`: those of setxattr(2).
     ///
-    /// # Errors
-    /// `EXIST`, `NODATA`: as the flags say; `OPNOTSUPP`: of a directory without a marker for it, or of another name than `user.*`; `PERM`: a fact of the store;
-    /// `NOSPC`: S3 keeps 2 KiB of metadata of an object.
+    /// # Errors `EXIST`, `NODATA`: according to the flags; `OPNOTSUPP`: a directory without a marker, or a name other than `user.*`;
+    /// `PERM`: a fact of the store; `NOSPC`: more than the 2 KiB of metadata that S3 keeps.
     pub async fn setxattr(&self, ino: InodeNo, name: &OsStr, value: &[u8], flags: u32) -> Result<()> {
         self.change_xattr(ino, name, Some(value), flags).await
     }
@@ -134,7 +132,7 @@ impl FileSystem {
     }
 }
 
-/// Facts about an object, as a HEAD tells them.
+/// Facts about an object, from a HEAD.
 async fn facts(keeping: &Keeping, id: &ObjectId) -> Result<Vec<(&'static str, String)>> {
     let described = keeping.keeper.describe(id).await;
     let told = described.map_err(|error| refused(&error, &id.key, "reading what the store says of it"))?;

@@ -13,7 +13,7 @@ pub(super) enum Answer {
     Open([u8; 16]),
     /// Anything else that was encoded.
     Encoded(Vec<u8>),
-    /// Bytes of a file, in the blocks that hold them.
+    /// Bytes of a file, in their blocks.
     Bytes(Bytes),
 }
 

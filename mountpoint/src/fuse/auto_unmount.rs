@@ -1,8 +1,8 @@
 //! `--auto-unmount`: a small process that unmounts when the engine is gone, however it ended.
 //!
-//! That process is this program once more, started with a hidden flag. It waits for the end of a pipe from the engine. `fusermount3` has an
-//! option of that name, but it does not help a user without `--allow-other`: `fusermount3` checks the mount as root before it unmounts, the
-//! kernel refuses root that look, and the dead mount stays.
+//! That process is this program once more, started with a hidden flag. It waits for the end of a pipe from the engine. `fusermount3` has
+//! an option of that name, which does not help a user without `--allow-other`: `fusermount3` checks the mount as root before it unmounts,
+//! the kernel refuses root that look, and the dead mount stays.
 
 use std::ffi::OsString;
 use std::io;
@@ -21,7 +21,7 @@ use crate::clock::Clock;
 use crate::fs::DeviceNo;
 use crate::mountinfo;
 
-/// The hidden flag. Behind it come the directory and the device of the mount.
+/// The hidden flag. The directory and the device of the mount follow it.
 const FLAG: &str = "--unmount-after-engine";
 /// The name of the process. It differs from the engine's, so that `pkill mount-s3` ends engines alone.
 const NAME: &str = "s3-unmounter";
@@ -66,10 +66,9 @@ impl Watcher {
         Some(Self { dir: words.next()?.into(), device: DeviceNo::of(words.next()?.to_str()?)? })
     }
 
-    /// Waits for the end of the engine, then unmounts what is left of its mount.
+    /// Waits for the end of the engine, then unmounts the rest of its mount.
     ///
-    /// # Errors
-    /// The dead mount stays.
+    /// # Errors The unmount failed, and the dead mount stays.
     pub fn run(&self) -> anyhow::Result<()> {
         // When systemd ends a unit, it signals all processes of the unit: the watcher must outlive the engine.
         let _heard = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("taking signals")?;
@@ -84,9 +83,9 @@ impl Watcher {
         Ok(())
     }
 
-    /// The path that unmounts what is left of the mount. A later mount at the same path has another device, and stays. If a directory above
-    /// the mount was renamed, the mount has another path. At another path the mount counts only if it is dead: a mount that was made after
-    /// ours was unmounted may have got the same number.
+    /// The path that unmounts the rest of the mount. A later mount at the same path has another device, and stays. If a directory above
+    /// the mount was renamed, the mount has another path. There the mount counts only if it is dead: a mount that was made after ours was
+    /// unmounted may have got the same number.
     fn left(&self, table: &[u8], is_dead: impl Fn(&Path) -> bool) -> Option<PathBuf> {
         match standing(table, &self.dir, self.device, true) {
             Standing::Top(point) => Some(point).filter(|point| *point == self.dir || is_dead(point)),

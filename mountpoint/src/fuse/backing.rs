@@ -73,7 +73,7 @@ pub fn register_here(device: impl AsFd, file: BorrowedFd<'_>) -> io::Result<u32>
     Ok(unsafe { ioctl(device, map) }?)
 }
 
-/// Takes a number back. Open files that have it keep it.
+/// Takes a file's number back. Open files with this number keep it.
 pub(super) fn forget(device: impl AsFd, id: u32) -> io::Result<()> {
     match broker::of_this_process() {
         Some(broker) => broker.forget(device.as_fd(), id),

@@ -8,8 +8,8 @@ use std::fs::read_to_string;
 
 use crate::broker;
 
-/// Whether this thread ends, whatever its request answers: a signal that kills it is pending, or has killed it. False for a thread in
-/// another process namespace, which the engine can't see: its request runs to its end.
+/// Whether this thread ends, whatever the answer to its request: a signal that kills it is pending, or has killed it. False for a thread
+/// in another process namespace, which the engine can't see: its request runs to its end.
 pub(super) fn is_dying(tid: u32) -> bool {
     status_of(tid).is_some_and(|status| awaits_death(&status) || has_ended_by_signal(tid, &status))
 }

@@ -17,7 +17,7 @@ pub(super) struct Capability {
     bit: u32,
     /// The name in `linux/fuse.h`, behind `FUSE_`.
     name: &'static str,
-    /// Why we ask for it.
+    /// The reason for the request.
     why: &'static str,
 }
 
@@ -26,13 +26,13 @@ impl Capability {
         Self { bit, name, why }
     }
 
-    /// The flag as INIT carries it.
+    /// The flag's bit in INIT.
     pub(super) const fn flag(&self) -> u64 {
         1 << self.bit
     }
 }
 
-/// Capabilities that INIT asks for where the kernel offers them.
+/// Capabilities that INIT requests if the kernel offers them.
 pub(super) const CAPABILITIES: [Capability; 8] = [
     Capability::new(0, "ASYNC_READ", "several reads of one handle at once"),
     Capability::new(3, "ATOMIC_O_TRUNC", "replacing a file is one decision, at open"),
@@ -54,22 +54,22 @@ impl fmt::Display for Capability {
     }
 }
 
-/// Asked for only if the mount opens files past the page cache for reading (`--read-mode auto` or `direct`). Other mounts go without: a
-/// file that is being written bypasses the page cache too, and a program that maps it would end by SIGBUS instead of getting ENODEV.
+/// Requested only if the mount opens files past the page cache for reading (`--read-mode auto` or `direct`). Other mounts go without: a
+/// file with a writer bypasses the page cache too, and a program that maps it would end by SIGBUS instead of getting ENODEV.
 pub(super) const MAPPED_DIRECT: Capability =
     Capability::new(36, "DIRECT_IO_ALLOW_MMAP", "mmap of a file that is read past the page cache");
 
-/// Asked for only if the mount has a disk cache whose files the kernel may read by itself. The mount then counts as one more level of
+/// Requested only if the mount has a disk cache whose files the kernel may read by itself. The mount then counts as one more level of
 /// stacked file systems: one overlayfs may lie on it, but not two.
 const PASSTHROUGH: Capability =
     Capability::new(37, "PASSTHROUGH", "the kernel reads whole files of the disk cache by itself, for root");
 
-/// Asked for only by the transport of that name, once it has its rings: after the answer to INIT, the kernel holds requests back until it
+/// Requested only by the transport of that name, once it has its rings: after the answer to INIT, the kernel holds requests back until it
 /// knows the rings.
 const OVER_IO_URING: Capability =
     Capability::new(41, "OVER_IO_URING", "requests and answers through memory shared with the kernel");
 
-/// Capabilities that INIT asks for only if the mount can use them.
+/// Capabilities that INIT requests only if the mount can use them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Besides {
     /// Files that are read past the page cache can be mapped.
@@ -80,17 +80,17 @@ pub(super) struct Besides {
     pub(super) ring: bool,
 }
 
-/// Whether the kernel can send requests again to an engine that follows another one (FUSE_HAS_RESEND, Linux 6.9).
+/// Whether the kernel can repeat requests for an engine that follows another one (FUSE_HAS_RESEND, Linux 6.9).
 pub(super) fn can_resend(offered: u64) -> bool {
     offered & (1 << 39) != 0
 }
 
-/// The release of this kernel, as `/proc` has it; empty where that can't be read.
+/// The release of this kernel, from `/proc`; empty if it can't be read.
 pub(super) fn release() -> String {
     std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
-/// The first three numbers of a release; 0 for one that is not there.
+/// The first three numbers of a release; 0 for a missing one.
 pub(super) fn version(release: &str) -> [u32; 3] {
     let mut parts = release.split(|c: char| !c.is_ascii_digit()).map(|part| part.parse().unwrap_or(0));
     std::array::from_fn(|_| parts.next().unwrap_or(0))

@@ -1,5 +1,4 @@
-//! A connection that is served: calls the operation of each request, by whichever transport it came, and sends the answer back the same
-//! way.
+//! A FUSE connection: calls the operation of each request, on whichever transport it came, and sends the answer back the same way.
 //!
 //! Never here: the threads that bring requests. Those are above, in `serve.rs` and `ring/`, and nothing here makes them wait.
 
@@ -27,7 +26,7 @@ use crate::metrics::Metrics;
 use crate::outlive::Journal;
 use crate::sync::Arc;
 
-/// Interval at which a request is looked at again whose thread got a signal.
+/// Interval between looks at a request whose thread got a signal.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 /// A connection that is served.
@@ -46,7 +45,7 @@ pub(super) struct Channel<O> {
     only: Option<u32>,
     /// The journal of a mount that outlives its engine.
     journal: Option<Arc<Journal>>,
-    /// The gate before the operations of such a mount.
+    /// The gate before the operations of a supervised mount.
     gate: Option<Arc<Gate>>,
 }
 
@@ -61,7 +60,7 @@ struct Reply<O> {
 }
 
 impl<O> Reply<O> {
-    /// Takes the request off the list of pending ones; false if an interrupt has ended it.
+    /// Takes the request off the list of pending ones; false if an interrupt has ended the request.
     fn take(&mut self) -> bool {
         self.open = false;
         let wanted = self.channel.pending.end(self.unique);
@@ -138,8 +137,8 @@ impl<O> Drop for Reply<O> {
 }
 
 impl<O> Channel<O> {
-    /// A channel to a kernel that was greeted. `inboxes`: of the queues of the ring, if there is one; `only`: the user whose requests are served,
-    /// besides root.
+    /// A channel to a kernel that was greeted. `inboxes`: of the queues of the ring, if there is one; `only`: the user whose requests are
+    /// served, besides root.
     pub(super) fn new(
         device: Arc<FuseDevice>,
         inboxes: Vec<Arc<Inbox>>,
@@ -162,12 +161,12 @@ impl<O> Channel<O> {
         Some(Requests::new(gate, Arc::clone(&self.pending), Arc::clone(&self.device)))
     }
 
-    /// How many queues of the ring there are.
+    /// Number of queues of the ring.
     pub(super) fn queues(&self) -> usize {
         self.inboxes.len()
     }
 
-    /// Ends the queues of a ring when the connection is over: the kernel may have no entry by which to tell them.
+    /// Ends the queues of a ring when the connection is over: the kernel may have no entry left for the news.
     pub(super) fn end_queues(&self) {
         self.inboxes.iter().for_each(|inbox| inbox.close());
     }
@@ -444,7 +443,7 @@ impl<O: Operations> Channel<O> {
         }
     }
 
-    /// Whether a request that was sent again is to be refused, because engine after engine ended with it.
+    /// Whether to refuse a repeated request, because engine after engine ended with it.
     fn kills_engines(&self, request: &Request<'_>) -> bool {
         let is_answered = request.operation.is_answered();
         let Some(journal) = self.journal.as_ref().filter(|_| is_answered) else { return false };
@@ -458,8 +457,8 @@ impl<O: Operations> Channel<O> {
         refuses
     }
 
-    /// Handles a signal to a waiting thread. Only a signal that ends the thread ends its request: see `caller.rs`. The kernel tells of it
-    /// once, so this looks again until the thread or the request is over.
+    /// Handles a signal to a waiting thread. Only a signal that ends the thread ends its request: see `caller.rs`. The kernel reports the
+    /// signal once, so this task looks again until the thread or the request is over.
     fn interrupt(self: &Arc<Self>, unique: u64, target: u64) {
         match self.pending.interrupt(target, is_dying) {
             Interrupted::Now(waiter) => self.end_interrupted(target, &waiter),
@@ -530,7 +529,7 @@ fn entry<O: Operations>(reply: Reply<O>) -> impl FnOnce(Result<crate::fs::Entry>
     }
 }
 
-/// Sends an extended attribute, or the list of their names: or only its length, if the caller offers no room.
+/// Sends an extended attribute, or the list of their names: only the length, if the caller offers no room.
 fn attribute<O: Operations>(reply: Reply<O>, size: u32) -> impl FnOnce(Result<Vec<u8>>) + Send + 'static {
     move |result| match result {
         Ok(value) if size == 0 => {

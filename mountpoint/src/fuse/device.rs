@@ -50,7 +50,7 @@ impl FuseDevice {
         Connection(Arc::downgrade(&self.0))
     }
 
-    /// Opens the device and mounts it on `dir`: by mount(2) where we may, else through `fusermount3`.
+    /// Opens the device and mounts it on `dir`: by mount(2) if this process may, otherwise through `fusermount3`.
     pub(super) fn mount(dir: &Path, options: &MountOptions) -> anyhow::Result<Self> {
         match mount_directly(dir, options) {
             Ok(device) => Ok(device),
@@ -85,7 +85,7 @@ impl FuseDevice {
         self.invalidate(ino, 0)
     }
 
-    /// Makes the kernel ask for a file's attributes when it needs them next. Waits for nothing.
+    /// Makes the kernel request a file's attributes at their next use. Never waits.
     pub(super) fn drop_attributes(&self, ino: u64) -> io::Result<()> {
         // The offset -1 names no byte: the file's pages stay.
         self.invalidate(ino, -1)
@@ -169,7 +169,7 @@ pub(super) fn after_failed_read(error: Errno) -> AfterFailedRead {
     match error {
         // NOENT: the request was interrupted before we took it.
         Errno::INTR | Errno::AGAIN | Errno::NOENT => AfterFailedRead::Again,
-        // CONNABORTED: the unmount came just when we took a request, mostly the release of the last file.
+        // CONNABORTED: the unmount came while the engine took a request, usually the release of the last file.
         Errno::NODEV | Errno::CONNABORTED => AfterFailedRead::Unmounted,
         _ => AfterFailedRead::Broken,
     }

@@ -26,7 +26,7 @@ fn seconds(duration: Duration) -> (u64, u32) {
     (duration.as_secs(), duration.subsec_nanos())
 }
 
-/// Seconds from 1970, negative before it, and the nanoseconds after them.
+/// Seconds from 1970, negative before, and the nanoseconds after them.
 fn since_1970(time: SystemTime) -> (u64, u32) {
     let before = match time.duration_since(SystemTime::UNIX_EPOCH) {
         Ok(after) => return seconds(after),
@@ -132,7 +132,7 @@ pub(super) fn statfs(s: &StatFs) -> Vec<u8> {
 const DIRENT: usize = 24;
 const ENTRY_OUT: usize = 128;
 
-/// A directory reply being filled up to the size that the kernel asked for.
+/// A directory reply under construction, up to the size that the kernel requested.
 #[derive(Debug)]
 pub(super) struct DirReply {
     bytes: Vec<u8>,
@@ -155,7 +155,7 @@ impl DirReply {
         (size as usize / (ENTRY_OUT + padded(DIRENT + 1))).max(1)
     }
 
-    /// Adds a `struct fuse_dirent`; false when it does not fit, and then nothing was added.
+    /// Adds a `struct fuse_dirent`. False if it does not fit; then nothing was added.
     pub(super) fn add(&mut self, item: &DirItem) -> bool {
         if self.bytes.len() + padded(DIRENT + item.name().len()) > self.size {
             return false;
@@ -164,7 +164,7 @@ impl DirReply {
         true
     }
 
-    /// How many of these items fit as `struct fuse_direntplus`.
+    /// Number of these items that fit as `struct fuse_direntplus`.
     pub(super) fn fit_plus(&self, items: &[DirItem]) -> usize {
         let mut room = self.size - self.bytes.len();
         let fits = |item: &&DirItem| {

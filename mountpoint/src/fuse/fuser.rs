@@ -38,7 +38,7 @@ pub(super) struct Started {
     pub(super) serving: JoinHandle<io::Result<()>>,
     /// The unmounter of a mount that this engine made.
     pub(super) unmounter: Option<SessionUnmounter>,
-    /// The number that the kernel gave the file system, where it is known.
+    /// The file system's number from the kernel, if it is known.
     pub(super) number: Option<DeviceNo>,
 }
 
@@ -102,7 +102,7 @@ pub(super) fn start_fuser(
     Ok(Started { serving, unmounter, number })
 }
 
-/// How serving ended: `fuser` takes one of the two ways in which the kernel says that the mount is gone for a failure.
+/// The result of serving: `fuser` takes one of the kernel's two signs that the mount is gone for a failure.
 fn ended(served: io::Result<()>) -> io::Result<()> {
     let is_unmounted = |error: &io::Error| {
         let errno = rustix::io::Errno::from_io_error(error);
@@ -114,7 +114,7 @@ fn ended(served: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// The file system as `fuser` sees it.
+/// The adapter of the file system for `fuser`.
 pub(super) struct FuserAdapter<O> {
     pub(super) ops: O,
     pub(super) reads_direct: bool,
@@ -175,7 +175,7 @@ impl<O: Operations> FuserAdapter<O> {
         }
     }
 
-    /// An extended attribute, or the list of their names: or only its length, if the caller offers no room.
+    /// Sends an extended attribute, or the list of their names: only the length, if the caller offers no room.
     fn attribute(
         &self,
         operation: &'static str,
@@ -550,7 +550,7 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
     }
 }
 
-/// Puts as many items into the reply as fit. The kernel gets a reference only to those.
+/// Puts as many items into the reply as fit. Only these items give the kernel a reference.
 fn add_plus(ops: &impl Operations, dir: HandleNo, items: &[DirItem], reply: &mut ReplyDirectoryPlus) {
     for item in items {
         let entry = ops.remember(dir, std::slice::from_ref(item)).pop().flatten();

@@ -16,7 +16,7 @@ pub(super) struct Gate {
     held: Mutex<Vec<Thread>>,
 }
 
-/// The requests of one mount: holds new ones back, and counts those that have no answer yet.
+/// The requests of one mount: holds new ones back, and counts those without an answer.
 #[derive(Clone, Debug)]
 pub struct Requests {
     gate: Arc<Gate>,
@@ -65,7 +65,7 @@ impl Requests {
         self.gate.open();
     }
 
-    /// The requests that have no answer yet, without those that are held.
+    /// The requests without an answer, except those that the gate holds.
     pub fn under_way(&self) -> UnderWay {
         self.pending.under_way()
     }

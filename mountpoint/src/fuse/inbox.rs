@@ -29,11 +29,11 @@ pub(super) struct Inbox {
     done: Mutex<Vec<Done>>,
     is_over: AtomicBool,
     sleeps: AtomicBool,
-    /// The futex of the sleeping thread: a change wakes it.
+    /// The futex of the sleeping thread. A change of its value wakes the thread.
     bell: AtomicU32,
 }
 
-/// The place of one request: its queue, and the entry there that holds it.
+/// The place of one request: its queue, and its entry there.
 #[derive(Clone, Debug)]
 pub(super) struct InboxSlot {
     pub(super) inbox: Arc<Inbox>,
@@ -41,7 +41,7 @@ pub(super) struct InboxSlot {
 }
 
 impl InboxSlot {
-    /// Answers the request. Never waits.
+    /// Answers a request of this inbox's queue. Never waits.
     pub(super) fn answer(&self, unique: u64, errno: i32, answer: Answer) {
         // After the end no thread takes an answer.
         if !self.inbox.is_over() {

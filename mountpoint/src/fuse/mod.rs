@@ -51,7 +51,7 @@ const RING_WRITE_MAX: u32 = TRANSFER_MAX / 4;
 /// largest value of the field: with a limit of 64, and 64 readers that wait for the store, no RELEASE arrived. The memory budget limits what
 /// readers hold.
 const BACKGROUND_MAX: u16 = u16::MAX;
-/// Background requests past which the kernel stops reading ahead. Doubling it lets more files at once be read ahead.
+/// Number of background requests beyond which the kernel stops reading ahead. Doubling it allows read-ahead on more files at once.
 const CONGESTED_AT: u16 = 48;
 
 const _: () = assert!(crate::inode::ROOT.0 == 1, "the root's number is the kernel's");

@@ -19,10 +19,10 @@ use crate::clock::Clock;
 use crate::fs::DeviceNo;
 use crate::mountinfo;
 
-/// How long an unmount waits until the limit of processes allows one more.
+/// Longest wait of an unmount until the limit of processes allows one more.
 const PROCESS_WITHIN: Duration = Duration::from_secs(2);
 
-/// The number of the file system that is mounted there, without a request to it.
+/// The number of the file system mounted there, without a request to it.
 pub(super) fn device_of(dir: &Path) -> Option<DeviceNo> {
     let ask = || {
         let root = rustix::fs::open(
@@ -56,9 +56,9 @@ pub(super) fn device_behind(fuse: &OwnedFd) -> Option<DeviceNo> {
 /// The place of the mount in a table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// This path leads to the mount.
+    /// Path that leads to the mount.
     Top(PathBuf),
-    /// This path leads to a later mount.
+    /// Path that leads to a later mount, which covers ours.
     Covered(PathBuf),
     Gone,
 }
@@ -137,14 +137,13 @@ pub(super) fn fusermount(dir: &Path, clock: &Clock) -> io::Result<ExitStatus> {
     }
 }
 
-/// The path whose unmount unmounts our mount of `device` on `dir`. `None`: the mount is not there any more. If the table can't be read, the
-/// mount is assumed to be there.
+/// The path whose unmount unmounts our mount of `device` on `dir`. `None`: the mount is gone. If the table can't be read, the mount is
+/// assumed to exist.
 ///
-/// Once the kernel has taken the file system down, another file system may get its number, at any path. So the mount is looked for at other
-/// paths than `dir` only while it `is_connected`.
+/// Once the kernel has taken the file system down, another file system may get its number, at any path. So the mount is looked for at
+/// other paths than `dir` only while it `is_connected`.
 ///
-/// # Errors
-/// Another mount covers ours.
+/// # Errors Another mount covers ours.
 pub(super) fn topmost(
     dir: &Path,
     device: Option<DeviceNo>,

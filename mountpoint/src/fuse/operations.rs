@@ -16,14 +16,15 @@ use crate::prefetch::Bytes;
 /// An operation calls `done` once: on the calling thread if it knows the answer, else later on another. An operation never waits: the
 /// calling thread takes the kernel's next request. Operations that change something answer EROFS unless they are implemented.
 pub trait Operations: Clone + Send + Sync + 'static {
-    /// The number that the kernel gave the file system. Called before the first request, where it is known.
+    /// Tells the number that the kernel gave the file system. Called before the first request, if the number is known.
     fn mounted_as(&self, _device: DeviceNo) {}
 
-    /// Takes the way to register files that the kernel reads by itself. Called before the first request, by transports that have it.
+    /// Hands over the way to register files that the kernel reads by itself. Called before the first request, by transports that have
+    /// that way.
     fn allow_passthrough(&self, _backings: Backings) {}
 
-    /// Takes the way to make the kernel ask for the attributes of a file again, and whether it learns from a short answer to a read where a
-    /// file ends. Called before the first open.
+    /// Hands over the way to make the kernel request a file's attributes again, and whether the kernel learns the end of a file from a
+    /// short answer. Called before the first open.
     fn tell_resized(&self, _learns_sizes: bool, _tell: impl Fn(InodeNo) + Send + Sync + 'static) {}
 
     /// Looks a name up. The kernel holds one more reference to the inode that is found.
@@ -40,7 +41,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done(read_only());
     }
 
-    /// A new, empty file. The kernel holds a reference to it.
+    /// Makes a new, empty file. The kernel holds a reference to it.
     fn mknod(
         &self,
         _parent: InodeNo,
@@ -51,7 +52,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done(read_only());
     }
 
-    /// A new directory. The kernel holds a reference to it.
+    /// Makes a new directory. The kernel holds a reference to it.
     fn mkdir(
         &self,
         _parent: InodeNo,
@@ -85,7 +86,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done(read_only());
     }
 
-    /// A new symbolic link. The kernel holds a reference to it.
+    /// Makes a new symbolic link. The kernel holds a reference to it.
     fn symlink(
         &self,
         _parent: InodeNo,
@@ -107,7 +108,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done(unknown());
     }
 
-    /// The names of all extended attributes, each with a NUL behind it.
+    /// The names of all extended attributes, each followed by a NUL.
     fn listxattr(&self, _ino: InodeNo, done: impl FnOnce(Result<Vec<u8>>) + Send + 'static) {
         done(unknown());
     }
@@ -145,7 +146,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done(unknown());
     }
 
-    /// A new file, opened by the process or thread `pid`. The kernel holds a reference to it.
+    /// Makes a new file, opened by the process or thread `pid`. The kernel holds a reference to the file.
     fn create(
         &self,
         _parent: InodeNo,
@@ -201,19 +202,19 @@ pub trait Operations: Clone + Send + Sync + 'static {
     /// A descriptor of an open file was closed by the process or thread `pid`.
     fn flush(&self, handle: HandleNo, pid: u32, done: impl FnOnce(Result<()>) + Send + 'static);
 
-    /// Stores what was written.
+    /// Stores the written bytes.
     fn fsync(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static);
 
     /// The close or fsync of this handle was interrupted: no program receives its result.
     fn nobody_waits(&self, handle: HandleNo, operation: &'static str);
 
-    /// Room for bytes of an open file, as fallocate(2) asks for it.
+    /// Reserves room for bytes of an open file, as fallocate(2) does.
     fn fallocate(&self, _handle: HandleNo, _wish: Fallocate, done: impl FnOnce(Result<()>) + Send + 'static) {
         done(read_only());
     }
 
-    /// An open whose caller was killed before the reply reached it: the kernel never names this handle. `created`: it made the file, and
-    /// the kernel did not take its reference.
+    /// Undoes an open whose caller was killed before the reply reached it: the kernel never names this handle. `created`: the open made
+    /// the file, and the kernel did not take its reference.
     fn take_back(&self, handle: HandleNo, created: Option<InodeNo>);
 
     /// The last descriptor of an open file was closed.
@@ -235,7 +236,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
     /// reference.
     fn remember(&self, handle: HandleNo, items: &[DirItem]) -> Vec<Option<Entry>>;
 
-    /// The kernel asked for names from `offset` on, and is about to get those up to this one.
+    /// Tells that the kernel requested names from `offset` on, and is about to get those up to this one.
     fn gives(&self, _handle: HandleNo, _offset: u64, _last: &DirItem) {}
 
     /// Closes a directory.

@@ -1,4 +1,4 @@
-//! How a file system is mounted and served, as a caller asks for it: plain data.
+//! Options of a mount and its service, as a caller sets them: plain data.
 
 use std::fmt;
 use std::io;
@@ -13,7 +13,7 @@ use crate::sync::Arc;
 pub enum Device {
     /// We mount on this directory, and unmount.
     Mount(PathBuf),
-    /// Another process opened `/dev/fuse`, mounted it, and will unmount it.
+    /// A device that another process opened and mounted, and will unmount.
     Adopted(OwnedFd),
     /// A mount that outlives its engine.
     Outliving(Outliving),
@@ -46,7 +46,7 @@ pub enum Transport {
     /// The engine's own loop: vectored replies, interrupts.
     #[default]
     Dev,
-    /// Like `Dev`, but over io_uring; falls back to `Dev`, with a line in the log, where the kernel does not offer it.
+    /// The transport `Dev`, but over io_uring; falls back to `Dev`, with a line in the log, if the kernel does not offer it.
     IoUring,
     /// The loop of the crate `fuser`.
     Fuser,
@@ -61,20 +61,20 @@ pub struct MountOptions {
     pub read_only: bool,
     /// No file can be executed, whatever its mode.
     pub no_exec: bool,
-    /// SELinux labels, each as mount(2) takes it: `context="..."`. Only root may set them.
+    /// SELinux labels, each in the form of mount(2): `context="..."`. Only root may set them.
     pub labels: Vec<String>,
     /// Every user may enter.
     pub allow_other: bool,
     /// root and the mounting user may enter.
     pub allow_root: bool,
-    /// A process stays behind and unmounts when this one is gone.
+    /// Whether a process stays behind and unmounts when this one is gone.
     pub auto_unmount: bool,
     /// Threads that take requests. More threads help with many small requests at once on many cores; no thread ever waits.
     pub threads: usize,
-    /// Files may be opened past the page cache for reading; programs can map them then.
+    /// Whether files may be opened past the page cache for reading; programs can map them then.
     pub reads_direct: bool,
     /// The kernel may read files of the disk cache by itself, if the kernel has passthrough and the engine the privilege.
     pub passthrough: bool,
-    /// Bytes that the kernel may read ahead of a reader (`/sys/class/bdi`), where we may set it.
+    /// Bytes that the kernel may read ahead of a reader (`/sys/class/bdi`), if this process may set it.
     pub read_ahead: Option<u64>,
 }

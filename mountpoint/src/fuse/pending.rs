@@ -1,6 +1,6 @@
-//! Requests that were taken and not yet answered, so that INTERRUPT can end one.
+//! Requests without an answer, so that INTERRUPT can end one.
 //!
-//! The thread that removes a request from here answers it: the thread that has its answer, or the one that read an INTERRUPT for it.
+//! The thread that removes a request from here answers it: the thread with its answer, or the thread that read an INTERRUPT for it.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::sync::Mutex;
 /// Shards, so that threads rarely meet.
 const SHARDS: usize = 16;
 
-/// All requests under way.
+/// All requests in progress.
 #[derive(Debug)]
 pub(super) struct Pending {
     shards: [Mutex<HashMap<u64, Option<Waiter>>>; SHARDS],
@@ -41,12 +41,12 @@ pub(super) struct Waiter {
 /// The work that goes on without the thread that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GoesOn {
-    /// No work goes on: the request leaves no trace.
+    /// No work goes on, and the request leaves no trace.
     Nothing,
     /// The storing of a file, which this operation waits for. Its end goes to the log.
     Storing(HandleNo, &'static str),
-    /// A write: this many bytes were taken. The reply says so, since the kernel moves the file position, which other programs share, by
-    /// this number.
+    /// The request is a write, and this many bytes were taken. The reply says so, since the kernel moves the file position, which other
+    /// programs share, by this number.
     Written(u32),
 }
 
@@ -66,7 +66,7 @@ pub(super) enum Interrupted {
     NotYet,
     /// The request must run to its end.
     Never,
-    /// No such request: answered already, or not taken yet.
+    /// Unknown request: answered already, or not taken yet.
     Unknown,
 }
 
@@ -88,8 +88,8 @@ impl Pending {
         self.shard(unique).lock().insert(unique, waiter);
     }
 
-    /// Notes that the operation has its bytes: from now on the death of the thread ends the request. The thread of a request with an
-    /// earlier interrupt is looked at again.
+    /// Notes that the operation has its bytes: from now on the death of the thread ends the request. After an earlier interrupt, the
+    /// thread is examined again.
     pub(super) fn may_end(&self, unique: u64) {
         if let Some(Some(waiter)) = self.shard(unique).lock().get_mut(&unique) {
             waiter.may_end = true;
@@ -114,8 +114,8 @@ impl Pending {
         self.shard(unique).lock().remove(&unique).is_some()
     }
 
-    /// Handles an interrupt; the thread may have been killed, because the kernel told of a signal, or because the thread was seen while it
-    /// exits.
+    /// Handles an interrupt: the thread may have been killed, because the kernel reported a signal, or because the thread was seen while
+    /// it exits.
     pub(super) fn interrupt(&self, unique: u64, is_dying: impl FnOnce(u32) -> bool) -> Interrupted {
         let mut shard = self.shard(unique).lock();
         match shard.get(&unique) {

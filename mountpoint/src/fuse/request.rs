@@ -175,7 +175,7 @@ impl Operation<'_> {
         !matches!(self, Self::Forget { .. } | Self::BatchForget { .. } | Self::Interrupt { .. })
     }
 
-    /// Whether the request needs no permission of its own: it ends something, or works on an open file.
+    /// Whether the request needs no permission of its own, because it ends something, or works on an open file.
     pub(super) fn follows_an_open(&self) -> bool {
         matches!(
             self,
@@ -248,7 +248,7 @@ fn take<'a>(left: &mut &'a [u8], n: usize) -> Option<&'a [u8]> {
     Some(head)
 }
 
-/// Decodes what one read(2) of the device gave.
+/// Decodes the bytes of one read(2) of the device.
 pub(super) fn decode(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
     let header = Header::read(bytes)?;
     if header.len != bytes.len() {
@@ -429,13 +429,13 @@ pub mod fuzzing {
     pub struct Facts<'a> {
         /// The request to answer.
         pub unique: u64,
-        /// The name that it carries.
+        /// The name in the request.
         pub name: Option<&'a OsStr>,
         /// A second name, or the target of a link.
         pub other: Option<&'a OsStr>,
         /// The bytes to write, or the value of an attribute.
         pub data: Option<&'a [u8]>,
-        /// How many inodes it gives back.
+        /// Number of inodes that the request releases.
         pub nodes: usize,
     }
 

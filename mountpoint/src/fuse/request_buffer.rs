@@ -12,8 +12,8 @@ const LEN: usize = TRANSFER_MAX as usize + 4096 + HEADER_LEN;
 /// Requests of more bytes are large: only WRITEs. Doubling it keeps twice the memory in an idle thread, and gives memory back after fewer
 /// writes.
 const LARGE: usize = 64 << 10;
-/// Room for large requests is kept for this long after the last. Doubling it halves how often writes with pauses fill new pages, which
-/// costs a tenth of a millisecond for each MiB, and keeps the memory where fewer requests follow the last write.
+/// How long room for large requests is kept after the last one. Doubling it halves the times that writes with pauses fill new pages,
+/// which costs a tenth of a millisecond for each MiB, and keeps the memory longer if fewer requests follow.
 const KEPT: Duration = Duration::from_millis(100);
 
 /// Bytes of the buffer that are in memory before a request comes: enough for all but large requests. The kernel fills no new page for a
@@ -27,7 +27,7 @@ pub(super) struct RequestBuffer {
     large: Large,
 }
 
-/// When the last large request came whose room is kept.
+/// The time of the last large request whose room is kept.
 #[derive(Debug, Default)]
 struct Large(Option<Instant>);
 
@@ -51,7 +51,7 @@ impl RequestBuffer {
 }
 
 impl Large {
-    /// Whether to give the room for large requests back. A thread can't do so while it waits for its next request, so the first small
+    /// Whether to give the room for large requests back. A thread that waits for its next request can't do so, so the first small
     /// requests after the last large one do it.
     fn lets_go(&mut self, len: usize, now: impl FnOnce() -> Instant) -> bool {
         if len > LARGE {

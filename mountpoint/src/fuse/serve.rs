@@ -36,8 +36,8 @@ pub(super) struct Greeted<O> {
     rings: Option<Rings<O>>,
 }
 
-/// Greets the kernel. By `/dev/fuse` the file system can be used once this returns; by rings, once it is served. `rings` makes them, if the
-/// kernel's flags and the device are right.
+/// Greets the kernel. By `/dev/fuse` programs can use the file system after this call; by rings, after it is served. `rings` makes them,
+/// if the kernel's flags and the device allow that.
 pub(super) fn greet<O: Operations>(
     device: FuseDevice,
     ops: O,
@@ -113,14 +113,14 @@ pub(super) fn greet<O: Operations>(
     }
 }
 
-/// The only user besides root whose requests are served; `None` if all users' are.
+/// The only user besides root whose requests are served; `None` if all users' requests are.
 fn only(options: &MountOptions) -> Option<u32> {
     let owner = || rustix::process::getuid().as_raw();
     (options.allow_root && !options.allow_other).then(owner)
 }
 
-/// Goes on with the connection of an earlier engine: the kernel sends again the requests that the earlier engine took and did not answer.
-/// Nothing may be read from the device before.
+/// Continues the connection of an earlier engine: the kernel sends again the requests that the earlier engine took and did not answer.
+/// Nothing may read from the device before.
 pub(super) fn go_on<O: Operations>(
     device: FuseDevice,
     ops: O,
@@ -138,7 +138,7 @@ pub(super) fn go_on<O: Operations>(
     }
     let greets = match journal.agreed().greeting {
         Greeting::Before => true,
-        // An INIT without an answer comes at once.
+        // An INIT without an answer comes again at once.
         Greeting::Answering => device.comes_within(INIT_WITHIN),
         Greeting::Done | Greeting::Ended => false,
     };
@@ -180,7 +180,7 @@ fn tell_resized<O: Operations>(device: &Arc<FuseDevice>, ops: &O) {
     });
 }
 
-/// Rings, if this kernel takes them; else a line in the log.
+/// Rings, if this kernel accepts them; otherwise the log gets a line.
 pub(super) fn rings_for<O: Operations>(offered: u64, device: BorrowedFd<'_>) -> Option<Rings<O>> {
     let release = capability::release();
     let rings = match capability::has_ring(offered) {
@@ -241,7 +241,7 @@ pub(super) fn serve<O: Operations>(
     Ok(serving)
 }
 
-/// Takes requests from the device until it is unmounted.
+/// Takes requests from the device until the unmount.
 fn run<O: Operations>(channel: &Arc<Channel<O>>) -> io::Result<()> {
     let outcome = read_all(channel);
     channel.end_queues();

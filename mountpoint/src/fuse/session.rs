@@ -35,7 +35,7 @@ pub struct Session {
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     way: Way,
-    /// Number of the file system, where it is known.
+    /// Number of the file system, if it is known.
     device: Option<fs::DeviceNo>,
     /// The connection, for questions to it; `None` with fuser.
     connection: Option<Connection>,
@@ -43,17 +43,17 @@ pub struct Unmounter {
 
 #[derive(Clone, Debug)]
 enum Way {
-    /// The device was adopted: another process unmounts it.
+    /// The device was adopted, so another process unmounts it.
     NotOurs,
     Directory(PathBuf),
     Fuser(PathBuf, Arc<Mutex<::fuser::SessionUnmounter>>),
 }
 
 impl Session {
-    /// Mounts a bucket, and serves it until the unmount. Returns once the kernel has been greeted: the file system can be used.
+    /// Mounts a bucket, and serves it until the unmount. Returns once the kernel has been greeted, so that programs can use the file
+    /// system.
     ///
-    /// # Errors
-    /// An error of mount(2), fusermount3 or the kernel's INIT; nothing is left mounted then.
+    /// # Errors An error of mount(2), fusermount3 or the kernel's INIT; nothing is left mounted then.
     pub fn start(
         device: Device,
         fs: Arc<FileSystem>,
@@ -64,10 +64,10 @@ impl Session {
         Self::start_with(device, OnRuntime::new(fs, runtime.clone()), options, metrics, runtime)
     }
 
-    /// Serves any file system in the same way. Work of the transport beside the requests runs on `runtime`, which needs timers.
+    /// Serves any file system, as [`Session::start`] does. Work of the transport beside the requests runs on `runtime`, which needs
+    /// timers.
     ///
-    /// # Errors
-    /// The same as [`Session::start`].
+    /// # Errors The same as [`Session::start`].
     pub fn start_with(
         device: Device,
         ops: impl Operations,
@@ -154,7 +154,7 @@ impl Session {
         }
     }
 
-    /// Serves a mount that outlives its engine: a new mount, or that of an earlier engine.
+    /// Serves a mount that outlives its engine: a new mount, or the mount of an earlier engine.
     fn start_outliving(
         outliving: Outliving,
         ops: impl Operations,
@@ -246,7 +246,7 @@ impl Unmounter {
             Way::Directory(dir) => unmount_directory(dir, self.device, is_connected)?,
             Way::Fuser(dir, unmounter) => {
                 let is_there = topmost(dir, self.device, is_connected)?.is_some();
-                // `fuser` takes a fusermount3 that a sandbox does not let it start for an unmount.
+                // A sandbox does not let `fuser` start the fusermount3 with which it unmounts.
                 if is_there && (is_helped() || unmounter.lock().unmount().is_err()) {
                     unmount_directory(dir, self.device, is_connected)?;
                 }
@@ -255,7 +255,7 @@ impl Unmounter {
         Ok(true)
     }
 
-    /// The number of the mount's file system, where it is known.
+    /// The number of the mount's file system, if it is known.
     pub fn device(&self) -> Option<fs::DeviceNo> {
         self.device
     }

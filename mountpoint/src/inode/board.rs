@@ -1,9 +1,9 @@
-//! The questions to S3 that are under way: of names, of files, of pages; and which of their answers serves which wish.
+//! The board of questions to S3 that are in flight, about names, files and pages. It decides which operation may share which answer.
 //!
-//! A lookup joins a question about the same name that asks the same. A stat joins any question whether its file is still the version that its
-//! inode means; so does an open that may rely on a TTL. Any other open sees what is there after it began: it joins a request that has not
-//! gone out yet. For one file two go out at once; opens beyond that wait together for the next. A page is known by the event at which it
-//! was asked for.
+//! A lookup joins a question about the same name that makes the same requests. A stat joins any question whether its file is still the
+//! version that its inode means. An open that may rely on a TTL does so too. Any other open must see the state of S3 after the open
+//! began, so it joins only a request that has not gone out yet. At most two requests about one file are in flight for such opens; later
+//! opens wait together for the next request. The key of a page is the event at which the page was requested.
 
 use foldhash::HashSet;
 use tokio::sync::Semaphore;
@@ -17,47 +17,47 @@ use crate::object::ObjectMeta;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Requests of opens of one file at once. Doubling it spares fewer opens the wait for another's answer, and makes twice the requests
-/// of a file that many programs open at once.
+/// Requests about one file that may be in flight for opens. With the double, fewer opens wait for another open's answer, but a file that
+/// many programs open at once costs twice the requests.
 pub(super) const AT_ONCE: usize = 2;
 
-/// A directory and a name in it.
+/// Key of a question about a name: the directory, and the name in it.
 pub(super) type Name = (InodeNo, Box<str>);
 
-/// A place in a question about a name, or about a page.
+/// A waiter's place in a question about a name.
 pub(super) type NameSeat = flight::Seat<OfName, Result<Remote>>;
 pub(super) type PageSeat = flight::Seat<(), ()>;
 
-/// The object under a file's name; `None`: another version than the one that was asked for, or none.
+/// The object under a file's name. `None`: S3 has no object there, or another version than the one asked for.
 pub(super) type Answer = Result<Option<ObjectMeta>>;
 
-/// A place in a question about a file.
+/// A waiter's place in a question about a file.
 pub(super) type FileSeat = flight::Seat<OfFile, Answer>;
 
-/// All questions under way.
+/// All questions in flight.
 #[derive(Debug, Default)]
 pub(super) struct Board {
     pub(super) names: Flights<Name, OfName, Result<Remote>>,
     pub(super) files: Flights<InodeNo, OfFile, Answer>,
-    /// Pages by the events at which they were asked for. An answer is taken in before its question leaves the board.
+    /// Pages in flight, by the events at which they were requested. The tree takes an answer in before its question leaves the board.
     pub(super) pages: Flights<u64, (), ()>,
 }
 
 impl Board {
-    /// A seat in a question about a name that asks the same.
+    /// A seat in a question about this name that makes the same requests.
     pub(super) fn join_name(&self, name: &Name, ask: Ask) -> Option<NameSeat> {
         let seat = self.names.join(name, |question| question.ask == ask)?;
         seat.question.takers.fetch_add(1, Relaxed);
         Some(seat)
     }
 
-    /// The first in order of the other names that are asked about in this directory.
+    /// The first, in the order of names, of the other names of this directory with a question in flight.
     pub(super) fn first_beside(&self, parent: InodeNo, name: &str) -> Option<Box<str>> {
         let others = self.names.subjects().filter(|(other, there)| *other == parent && **there != *name);
         others.map(|(_, name)| name).min().cloned()
     }
 
-    /// Something happened to a name: what is under way was asked too early.
+    /// Marks questions about a name as overtaken: the name changed here after they went out.
     pub(super) fn overtake(&mut self, parent: InodeNo, name: &str) {
         if self.names.is_empty() {
             return;
@@ -67,7 +67,7 @@ impl Board {
         }
     }
 
-    /// These directories have other keys now: what is under way about names in them was asked of the wrong ones.
+    /// Marks questions about names in these directories as overtaken: the directories have new keys, and the questions used the old ones.
     pub(super) fn overtake_in(&mut self, directories: &HashSet<InodeNo>) {
         for question in self.names.leave_all(|(parent, _)| directories.contains(parent)) {
             question.overtaken.store(true, Relaxed);
@@ -83,7 +83,7 @@ impl Board {
         })
     }
 
-    /// A new question about a file. It shares its gate with the others about that file.
+    /// A new question about a file. All questions about one file share a gate.
     pub(super) fn of_file(&self, ino: InodeNo, wish: Wish) -> OfFile {
         let gate = self.files.about(&ino).next().map(|question| Arc::clone(&question.gate));
         OfFile {
@@ -100,17 +100,17 @@ impl Board {
     }
 }
 
-/// A question what a name is.
+/// A question to S3 about the kind and version of a name.
 #[derive(Debug)]
 pub(super) struct OfName {
     ask: Ask,
-    /// The event at which it was asked.
+    /// The event at which the question went out.
     pub(super) asked: u64,
-    /// Whether something happened to the name since. Read and set under the tree's lock.
+    /// Whether the name changed here since. Read and set under the tree's lock.
     overtaken: AtomicBool,
-    /// The lookups that wait for it.
+    /// Lookups that wait for the answer.
     takers: AtomicU64,
-    /// The first bytes that came with the attributes, for one lookup.
+    /// The first bytes that came with the attributes. One lookup takes them.
     pub(super) first: Slot,
 }
 
@@ -129,7 +129,7 @@ impl OfName {
         self.overtaken.load(Relaxed)
     }
 
-    /// Whether the answer was asked for one lookup alone.
+    /// Whether a single lookup waits for the answer.
     pub(super) fn is_alone(&self) -> bool {
         self.takers.load(Relaxed) == 1
     }
@@ -140,26 +140,26 @@ impl OfName {
     }
 }
 
-/// Why a file is asked about.
+/// The reason for a question about a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Wish {
     /// A stat.
     Stat,
     /// An open to read that may rely on a TTL.
     Open,
-    /// An open to read that sees what is there now.
+    /// An open to read that must see the present state of S3.
     OpenNow,
 }
 
 /// A question whether a file is still the version that its inode means.
 #[derive(Debug)]
 pub(super) struct OfFile {
-    /// An open asks: the file's first bytes may come along.
+    /// Whether an open asks: then the answer may bring the file's first bytes.
     pub(super) opens: bool,
-    /// The event at which it went out; 0: not yet. Set under the tree's lock.
+    /// The event at which the request went out; 0 before. Set under the tree's lock.
     pub(super) asked: AtomicU64,
-    /// The first bytes that came with the attributes, for one open.
+    /// The first bytes that came with the attributes. One open takes them.
     pub(super) first: Slot,
-    /// Lets the requests of opens go out.
+    /// The semaphore that lets the requests of opens go out.
     pub(super) gate: Arc<Semaphore>,
 }

@@ -17,7 +17,7 @@ use crate::sync::Arc;
 pub enum Unlinked {
     /// The name is gone.
     Gone,
-    /// The file has a writer: give that handle up and ask again, or refuse.
+    /// The file has a writer: close that handle and call again, or refuse.
     Busy {
         /// The writer's number, as given to `open_write`.
         writer: u64,
@@ -25,26 +25,24 @@ pub enum Unlinked {
 }
 
 impl InodeTable {
-    /// Makes a directory, here only: S3 has it once a file below it is stored. Counts one kernel reference.
+    /// Makes a directory in this mount alone. S3 has the directory once a file below it is stored. Counts one kernel reference.
     ///
-    /// # Errors
-    /// The errors of `create`.
+    /// # Errors The errors of `create`.
     pub async fn mkdir(&self, parent: InodeNo, name: &OsStr) -> Result<Found> {
         self.make_local(parent, name, |now| Node::Directory(Box::new(Directory::new(now)))).await
     }
 
-    /// Removes an empty directory: one that exists only here, or one of which S3 has no more than its marker, the object `dir/` (or beside it
-    /// `dir_$folder$`, where that marks directories). One that
-    /// was there and went with the last key below it is removed already.
+    /// Removes an empty directory: one that exists only in this mount, or one of which S3 has only the marker, which is the object `dir/`
+    /// (or also `dir_$folder$`, where the mount reads those as directories). Succeeds for a directory that disappeared with the last key
+    /// below it.
     ///
-    /// # Errors
-    /// `NotPermitted`: S3 has keys below it, or a marker that may not be deleted; `NotEmpty`: of what was made here;
-    /// `NotADirectory`; `Remote`: S3 did not delete the marker; those of `lookup`.
+    /// # Errors `NotPermitted`: S3 has keys below the directory, or a marker that the mount may not delete; `NotEmpty`: the directory
+    /// contains local entries; `NotADirectory`; `Remote`: S3 did not delete the marker; those of `lookup`.
     pub async fn rmdir(&self, parent: InodeNo, name: &OsStr, allow_delete: bool) -> Result<()> {
         let name = parse(name)?;
         let known = self.is_known_directory(parent, name);
         let held = match self.hold(parent, name).await {
-            // Another client removed what was in it, and so the directory: what is asked for is already so.
+            // Another client removed the last key below the directory: the directory is gone, as the caller wishes.
             Err(error) if known && matches!(error.kind(), ErrorKind::NotFound) => return Ok(()),
             held => held?,
         };
@@ -60,7 +58,7 @@ impl InodeTable {
         if !remote::is_marker_alone(client, &key, self.0.config.lookup_page).await.map_err(fail)? {
             return refuse("is a directory because the bucket has keys below it; remove them first");
         }
-        // The mark first: with the marker alone it is a directory still, if this fails.
+        // The mark goes first: if the second delete fails, the marker alone still makes a directory.
         if self.0.config.folder_marks
             && let Some(mark) = remote::folder_mark(client, &key).await.map_err(fail)?
         {
@@ -69,7 +67,7 @@ impl InodeTable {
         client.delete_object(&key).await.map_err(fail)?;
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
-        // Something was made in it meanwhile.
+        // A program made a local entry in the directory meanwhile.
         if tree.directory(held.ino).is_ok_and(|(_, directory)| !directory.locals.is_empty()) {
             return Err(Error::new(ErrorKind::NotEmpty, key.as_str()));
         }
@@ -78,7 +76,7 @@ impl InodeTable {
         Ok(())
     }
 
-    /// Removes an empty directory that exists only here; the key of one that S3 has.
+    /// Removes an empty directory that exists only in this mount. Returns the key of a directory that S3 has.
     fn remove_local(&self, ino: InodeNo) -> Result<Option<ObjectKey>> {
         let mut tree = self.0.tree.lock();
         let (key, directory) = tree.directory(ino)?;
@@ -101,11 +99,9 @@ impl InodeTable {
         tree.child(parent, name).is_some_and(|ino| tree.directory(ino).is_ok())
     }
 
-    /// Removes a file: the object, or what was made here and never written. The name is gone when this returns;
-    /// readers that have it open may go on or fail.
+    /// Removes a file: its object, or a local file that was never written. The name is gone on return. Open readers may go on or fail.
     ///
-    /// # Errors
-    /// `NotPermitted`: deleting is not allowed; `IsADirectory`; `Remote`: S3 did not delete; those of `lookup`.
+    /// # Errors `NotPermitted`: the mount may not delete; `IsADirectory`; `Remote`: S3 did not delete; those of `lookup`.
     pub async fn unlink(&self, parent: InodeNo, name: &OsStr, allow_delete: bool) -> Result<Unlinked> {
         let name = parse(name)?;
         let refuse = |why| Err(Error::new(ErrorKind::NotPermitted(why), name));
@@ -130,13 +126,13 @@ impl InodeTable {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
         match tree.file_mut(held.ino) {
-            // Opened for writing while S3 deleted: the writer makes it anew.
+            // A program opened the file for writing while S3 deleted the object: the writer makes a new object.
             Ok(file) if file.is_local() => {
                 file.stored = None;
                 tree.touched(held.ino, false);
             }
             _ => {
-                // Whichever version was found meanwhile: the name is gone for every earlier request.
+                // The name is gone for every earlier request, also if a lookup found another version meanwhile.
                 let child = tree.child(parent, name);
                 if let Some(ino) = child.filter(|&ino| tree.directory(ino).is_err()) {
                     tree.detach(ino);

@@ -1,4 +1,4 @@
-//! Asks S3 whether a file is still the version that its inode means: one request for all that want to know it at once (`board.rs`).
+//! Asks S3 whether a file is still the version that its inode means, by one request for all operations that ask at once (`board.rs`).
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::s3::{self, BoxFuture};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// Longest wait for another's answer. A request that a broken connection holds up holds up no open for longer.
+/// Longest wait for the answer of another open's request, so that a broken connection delays only its own open for longer.
 pub(super) const WAIT_MAX: Duration = Duration::from_millis(200);
 
 impl InodeTable {
-    /// Asks S3 by one request whether a stored file is still the version this inode means. What came along is for an open.
+    /// Asks S3 by one request whether a stored file is still the version of this inode. Returns bytes that came along, for an open.
     pub(super) async fn revalidate(&self, ino: InodeNo, wish: Wish) -> Result<Option<First>> {
         let seat = self.take_seat(&mut self.0.tree.lock(), ino, wish);
         let meta = seat.answer.await?;
@@ -33,7 +33,7 @@ impl InodeTable {
             Node::File(file) => (file.is_local(), file.stored.as_ref()),
             Node::Directory(_) => (false, None),
         };
-        // An older answer, too, says that a doubted version is gone.
+        // Also an older answer proves that a doubted version is gone.
         let is_gone = stored.is_some_and(|stored| {
             let is_it = |meta: &ObjectMeta| {
                 let judged = stored.judge(meta.size, meta.etag.as_str(), meta.last_modified, Teller::Object);
@@ -44,7 +44,7 @@ impl InodeTable {
         if inode.place == Place::Nowhere {
             return Err(Error::new(ErrorKind::Stale, key.as_str()));
         }
-        // Changes made here since the question stand.
+        // Changes that this mount made after the question stay.
         if local || inode.learned > asked && !is_gone {
             return Ok(first);
         }
@@ -56,7 +56,7 @@ impl InodeTable {
                 }
                 Ok(first)
             }
-            // Another object, or none. What the name is now, perhaps a directory, the next lookup asks.
+            // S3 has another object under the name, or none. The next lookup asks what the name is now, perhaps a directory.
             _ => {
                 tree.detach(ino);
                 Err(Error::new(ErrorKind::Stale, key.as_str()))
@@ -64,7 +64,7 @@ impl InodeTable {
         }
     }
 
-    /// A seat among those that ask this; a new question if there is none.
+    /// A seat in a matching question about this file, or in a new question if none matches.
     fn take_seat(&self, tree: &mut Tree, ino: InodeNo, wish: Wish) -> FileSeat {
         if let Some(seat) = tree.board.join_file(ino, wish) {
             return seat;
@@ -85,7 +85,7 @@ impl InodeTable {
         tree.board.files.start(ino, question, ask, self.landed(|board| &mut board.files))
     }
 
-    /// The request goes out: no open that begins from here on uses its answer.
+    /// Makes the request. No open that begins after this call uses the answer.
     async fn ask_check(&self, ino: InodeNo, check: &OfFile) -> Answer {
         let (key, known) = {
             let mut tree = self.0.tree.lock();

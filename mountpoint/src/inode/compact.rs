@@ -6,7 +6,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::object::{ETag, ObjectMeta, Second};
 
-/// An instant in 8 bytes, in an `Option` too: nanoseconds from the first instant that was ever packed, for 292 years both ways.
+/// An instant in 8 bytes, also as an `Option`: nanoseconds since the first instant that this process packed. The range is 292 years both
+/// ways.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Moment(NonZeroI64);
 
@@ -30,55 +31,57 @@ impl Moment {
     }
 }
 
-/// The object under a file's name, and until when a stat may rely on it.
+/// The object under a file's name, and the time until which a stat may rely on the facts about it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Stored {
-    /// Bytes, and [`ARCHIVED`], [`LISTED`] or [`UPLOADED`].
+    /// Size in bytes, with the flags [`ARCHIVED`], [`LISTED`] and [`UPLOADED`].
     size: u64,
     etag: PackedETag,
-    /// The second that is shown, from 1970, times 8. Below it, plus 4, how far the second of the version is ahead of it; 0 if that is not known.
+    /// The second that stat shows, from 1970, times 8. The low bits hold 4 plus the distance of the version's second from the shown one;
+    /// 0 if that distance is unknown.
     modified: i64,
     until: Option<Moment>,
 }
 
-/// Set in the size of an object that can't be read. No object is so long that it would need one of these bits.
+/// Flag in the size of an object that can't be read. No object is long enough to need one of these three bits.
 const ARCHIVED: u64 = 1 << 63;
-/// Set where only a listing says all this.
+/// Flag of facts that come from a listing alone.
 const LISTED: u64 = 1 << 62;
-/// Set where the answer to an upload says it, whose time is not quite the object's.
+/// Flag of facts from the answer to an upload, whose time differs slightly from the object's time.
 const UPLOADED: u64 = 1 << 61;
 const FLAGS: u64 = ARCHIVED | LISTED | UPLOADED;
 
 /// The source of an answer about an object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Teller {
-    /// The object itself: HEAD or GET.
+    /// The object itself, by HEAD or GET.
     Object,
-    /// A listing. Some stores list another ETag or size than the object has.
+    /// A listing. Some stores list an ETag or size that differs from the object's.
     Listing,
-    /// The upload that made it.
+    /// The upload that made the object.
     Upload,
 }
 
 /// The meaning of an answer for the known facts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Judgement {
-    /// The same version.
+    /// The answer describes the same version.
     Same,
-    /// The object knows better than the listing that spoke of the same second.
+    /// The object corrects a listing about the same second.
     Better,
-    /// A listing contradicts the object about the same second: the object is to be asked.
+    /// A listing contradicts the object about the same second: the caller must ask the object.
     Doubtful,
-    /// Another version.
+    /// The answer describes another version.
     Other,
 }
 
-/// A file that this mount stored has the time of the store's answer first. Programs such as `tar` and `vim` take a time that moves for a change of the file. Doubling it hides that another client
-/// stored the same bytes again so soon.
+/// Most seconds between the time of an upload's answer and the object's own time, for one version. A file that this mount stored first
+/// shows the time of the answer; programs such as `tar` and `vim` take a new time for a change of the file. Doubling the limit hides a
+/// store of the same bytes by another client for longer.
 const ABOUT_THE_SAME: u64 = 2;
 
 impl Stored {
-    /// `until`: when what S3 said of it expires; `None`: not to be believed any more.
+    /// Facts about an object. `until`: the instant at which S3's answer expires; `None`: the facts have expired already.
     pub(super) fn new(meta: &ObjectMeta, teller: Teller, until: Option<Instant>) -> Self {
         let second = Second::of(meta.last_modified).map_or(0, Second::get);
         let is_exact = second != 0 && teller != Teller::Upload;
@@ -109,13 +112,13 @@ impl Stored {
         }
     }
 
-    /// The second of the version; `None` where it is not known.
+    /// The second of the version; `None` if it is unknown.
     pub(super) fn second(&self) -> Option<Second> {
         let ahead = (self.modified & 7).checked_sub(4).filter(|_| self.modified & 7 != 0)?;
         Second::of(time_of((self.modified >> 3) + ahead))
     }
 
-    /// False in an archive tier.
+    /// Whether the object can be read: false in an archive tier.
     pub(super) fn is_readable(&self) -> bool {
         self.size & ARCHIVED == 0
     }
@@ -128,12 +131,12 @@ impl Stored {
         self.until.map(Moment::instant)
     }
 
-    /// Whether a stat may still say so.
+    /// Whether a stat may still rely on these facts.
     pub(super) fn holds(&self, now: Instant) -> bool {
         self.until().is_some_and(|until| now < until)
     }
 
-    /// Bytes of the version with these marks came. False: this is another one.
+    /// Notes that bytes of the version with these marks arrived. False: this is another version.
     pub(super) fn is_proven(&mut self, size: u64, etag: &ETag, modified: Option<Second>) -> bool {
         let is_it = self.is(size, etag, modified);
         if is_it && self.teller() == Teller::Listing {
@@ -142,25 +145,25 @@ impl Stored {
         is_it
     }
 
-    /// Whether these are its marks.
+    /// Whether this version has these marks.
     pub(super) fn is(&self, size: u64, etag: &ETag, modified: Option<Second>) -> bool {
         let is_then = modified.is_none() || modified == self.second();
         self.size() == size && is_then && self.etag.matches(etag.as_str())
     }
 
-    /// Ends the trust in what is stored here.
+    /// Ends the trust in these facts.
     pub(super) fn doubt(&mut self) {
         self.until = None;
     }
 
-    /// The meaning of an answer for this version. A version is its ETag, its size and its second, as far as an answer says them: some stores give
-    /// different bytes one ETag, or none.
+    /// The meaning of an answer for this version. ETag, size and second identify a version, as far as an answer has them: some stores
+    /// give one ETag to different bytes, or none at all.
     pub(super) fn judge(&self, size: u64, etag: &str, modified: SystemTime, teller: Teller) -> Judgement {
         let theirs = Second::of(modified);
         let apart = theirs.map_or(0, |theirs| theirs.get().abs_diff(self.modified >> 3));
         let is_then = match (self.second(), theirs) {
             (Some(ours), Some(theirs)) => ours == theirs,
-            // The time of an upload is near the object's, or that of the upload's beginning: an ETag is worth more.
+            // The time of an upload's answer is near the object's time or that of the upload's beginning. An ETag is the better evidence.
             _ => self.teller() != Teller::Upload || apart <= ABOUT_THE_SAME || self.etag.says() && says(etag),
         };
         match (self.teller(), teller) {
@@ -172,7 +175,7 @@ impl Stored {
         }
     }
 
-    /// Whether a listing and the object agree to the letter: then If-Match can be asked with what a listing says.
+    /// Whether a listing and the object have equal marks: then a request may send the listing's ETag as If-Match.
     pub(super) fn agrees(&self, meta: &ObjectMeta) -> bool {
         let (ours, theirs) = (self.etag.unpack(), &meta.etag);
         let letters = ours.if_match().is_some() && ours.if_match() == theirs.if_match();
@@ -181,7 +184,7 @@ impl Stored {
             && self.second().is_some_and(|ours| Some(ours) == Second::of(meta.last_modified))
     }
 
-    /// S3 said the same again. A time that is about the same stays. The answer that holds longest counts.
+    /// Takes in another answer about the same version. A time that is about the same stays. The expiry that is later counts.
     pub(super) fn confirm(&mut self, meta: &ObjectMeta, teller: Teller, until: Instant) {
         if let (None, Some(theirs)) = (self.second(), Second::of(meta.last_modified)) {
             let (shown, theirs) = (self.modified >> 3, theirs.get());
@@ -193,7 +196,7 @@ impl Stored {
         }
         let known = match (self.teller(), teller) {
             (Teller::Listing | Teller::Upload, Teller::Object) => {
-                // The object's own spelling, which the store knows in conditions.
+                // The ETag as the object spells it, which the store accepts in conditions.
                 if says(meta.etag.as_str()) {
                     self.etag = PackedETag::new(meta.etag.as_str());
                 }
@@ -216,7 +219,7 @@ fn packed(size: u64, readable: bool, teller: Teller) -> u64 {
     size.min(!FLAGS) | teller | if readable { 0 } else { ARCHIVED }
 }
 
-/// The second that is shown, and how far the version's is ahead of it (at most 3, both ways).
+/// Packs the shown second and its distance from the version's second (at most 3, both ways).
 fn packed_time(shown: i64, ahead: Option<i64>) -> i64 {
     const MAX: i64 = i64::MAX >> 4;
     shown.clamp(-MAX, MAX) * 8 + ahead.map_or(0, |ahead| ahead + 4)
@@ -231,21 +234,21 @@ fn time_of(second: i64) -> SystemTime {
     moved.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// Whether an ETag says anything.
+/// Whether an ETag identifies anything.
 fn says(etag: &str) -> bool {
     !ETag::new(etag).is_none()
 }
 
-/// Whether the store has shown that its listings say of an object what the object says itself. Until then, and for a while after it has shown
-/// that they do not, an open of a listed file asks the object.
+/// Whether the store's listings have shown the same marks as its objects. Before that, and for a while after a listing contradicted an
+/// object, an open of a listed file asks the object.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Agreement {
     is_shown: bool,
     distrusted_until: Option<Instant>,
 }
 
-/// How long listings are not believed after one that contradicted an object. Doubled, a file that was replaced while it was listed costs requests
-/// for longer.
+/// How long the engine distrusts listings after one that contradicted an object. With the double, a replacement of a file during its
+/// listing costs requests for longer.
 const DISTRUST: Duration = Duration::from_secs(600);
 
 impl Agreement {
@@ -262,10 +265,10 @@ impl Agreement {
     }
 }
 
-/// An ETag: MD5 in binary, as most stores make them, or whatever it is.
+/// An ETag: an MD5 in binary, as most stores make it, or any other text.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum PackedETag {
-    /// `parts`: of a multipart upload, behind a dash; 0 for none.
+    /// `parts`: the number behind the dash of a multipart upload's ETag; 0 for none.
     Md5 {
         digest: [u8; 16],
         parts: u32,
@@ -311,7 +314,7 @@ impl PackedETag {
         ETag::new(text)
     }
 
-    /// Whether it says anything.
+    /// Whether the ETag identifies anything.
     fn says(&self) -> bool {
         match self {
             Self::Md5 { .. } => true,
@@ -319,7 +322,7 @@ impl PackedETag {
         }
     }
 
-    /// Whether nothing speaks against one version.
+    /// Whether both ETags may belong to one version.
     fn may_be(&self, other: &str) -> bool {
         self.matches(other) || !self.says() || !says(other)
     }
@@ -408,16 +411,16 @@ mod tests {
         const AT: u64 = 1_700_000_000_000;
         let known = at("\"x\"", 7, AT);
         for (etag, size, millis, by) in [
-            // From the object, a listing and an upload, to the object and to a listing.
+            // Columns: an answer of the object, of a listing and of an upload, to a fact from the object, then to a fact from a listing.
             ("\"x\"", 7, AT, [Same, Same, Same, Same, Same, Same]),
             ("x", 7, AT + 999, [Same, Same, Same, Same, Same, Same]),
             ("W/\"x\"", 7, AT, [Same, Same, Same, Same, Same, Same]),
             ("\"\"", 7, AT, [Same, Same, Same, Same, Same, Same]),
             ("\"x\"", 7, 0, [Same, Same, Same, Same, Same, Same]),
-            // One ETag for all bytes. Behind an upload another time is what some stores say of it.
+            // One ETag for all bytes. Some stores give another time in the answer to an upload.
             ("\"x\"", 7, AT + 1_000, [Other, Other, Other, Other, Same, Same]),
             ("\"\"", 7, AT + 9_000, [Other, Other, Other, Other, Other, Other]),
-            // A listing that says something else than the object.
+            // A listing that contradicts the object.
             ("\"y\"", 7, AT, [Other, Doubtful, Better, Other, Other, Doubtful]),
             ("\"x\"", 8, AT, [Other, Doubtful, Better, Other, Other, Doubtful]),
             ("\"y\"", 7, AT + 9_000, [Other, Other, Other, Other, Other, Other]),

@@ -1,4 +1,4 @@
-//! One entry of a listing: as a program sees it now, and the inode it becomes.
+//! One entry of a listing: as a program sees it now, and the inode that the entry becomes.
 
 use std::time::{Duration, Instant};
 
@@ -14,9 +14,9 @@ use crate::sync::Arc;
 /// One entry of a directory.
 #[derive(Clone, Debug)]
 pub struct DirEntry {
-    /// The number a lookup of it answers, unless it changes.
+    /// The number that a lookup of the name answers, unless the name changes.
     pub ino: InodeNo,
-    /// The offset at which a listing continues behind this entry.
+    /// The offset at which a listing continues after this entry.
     pub offset: u64,
     /// The attributes of the entry.
     pub stat: Stat,
@@ -25,14 +25,14 @@ pub struct DirEntry {
 
 #[derive(Clone, Debug)]
 enum Source {
-    /// An inode that lives.
+    /// A living inode.
     Inode { name: Box<str> },
     /// An entry of a page.
     Page { batch: Arc<Batch>, index: usize },
 }
 
 impl DirEntry {
-    /// An entry of an inode that lives.
+    /// An entry for a living inode.
     pub(super) fn of_inode(name: &str, ino: InodeNo, offset: u64, stat: Stat) -> Self {
         Self { ino, offset, stat, source: Source::Inode { name: name.into() } }
     }
@@ -55,7 +55,7 @@ impl DirEntry {
     }
 }
 
-/// An entry as it is now; `None` when it is gone since the page was asked for.
+/// The entry as it is now; `None` if its name disappeared after the page was requested.
 pub(super) fn shown(
     tree: &Tree,
     parent: InodeNo,
@@ -90,7 +90,7 @@ pub(super) fn shown(
         }
         valid = false;
     }
-    // A directory that exists only here, as far as was known, becomes the one that is listed.
+    // A local directory becomes the listed directory of the same name.
     let there = child.or_else(|| directory.locals.get(name).copied());
     let (stat, is_same) = if batch.is_file(index) {
         let (size, modified, readable) = batch.file(index);
@@ -103,7 +103,7 @@ pub(super) fn shown(
             }
             _ => None,
         });
-        // The object's own answer wins.
+        // The object's own answer counts more than the listing.
         if let Some(ino) = child.filter(|_| judged == Some(Judgement::Doubtful)) {
             return of_inode(ino);
         }
@@ -117,7 +117,7 @@ pub(super) fn shown(
     Some(DirEntry { ino, offset, stat, source })
 }
 
-/// The inode for an entry; one that hangs nowhere when the entry is outdated, so that the kernel looks up again.
+/// The inode for an entry. An outdated entry gets an inode without a place, so that the kernel looks the name up again.
 pub(super) fn remember(tree: &mut Tree, parent: InodeNo, entry: &DirEntry) -> Option<InodeNo> {
     let Source::Page { batch, index } = &entry.source else {
         return tree.inode(entry.ino).map(|_| entry.ino);

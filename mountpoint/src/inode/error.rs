@@ -5,7 +5,7 @@ use std::fmt;
 use crate::s3;
 use crate::sync::Arc;
 
-/// The answer of this room.
+/// Result of an operation on names.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// The kind tells the caller what to do next. `fs/error.rs` turns these into errno.
@@ -17,11 +17,11 @@ pub enum ErrorKind {
     NotADirectory,
     /// A directory stands where a file is needed.
     IsADirectory,
-    /// The name is taken.
+    /// The name exists already.
     Exists,
-    /// The directory still holds something.
+    /// The directory has entries.
     NotEmpty,
-    /// Refused here, before S3 was asked; the sentence says which flag would allow it, if one would.
+    /// Refused without a question to S3. The sentence names the flag that would allow the operation, if there is one.
     NotPermitted(&'static str),
     /// No key can have this name; the sentence says why.
     InvalidName(String),
@@ -29,13 +29,13 @@ pub enum ErrorKind {
     NameTooLong,
     /// The object is in an archive tier and must be restored before it can be read.
     Archived,
-    /// The inode means a version of the name that is gone: look the name up again.
+    /// The inode means a version that is gone: look the name up again.
     Stale,
     /// S3 did not answer the question.
     Remote(Arc<s3::Error>),
 }
 
-/// An error of this room: kind, and on which name.
+/// An error of this room: its kind and the name that it concerns.
 #[derive(Clone, Debug)]
 pub struct Error {
     kind: ErrorKind,
@@ -48,7 +48,7 @@ impl Error {
         Self { kind, name: name.into() }
     }
 
-    /// The kind.
+    /// The kind of the error.
     pub fn kind(&self) -> &ErrorKind {
         &self.kind
     }

@@ -1,9 +1,9 @@
 //! Facts about names, and the event of each: from S3, or by a change here. Pure.
 //!
-//! Pages of listings are caches. What a page says of a name counts only if nothing was learned of the name since the page was asked for. A
-//! fact that no page can contradict is not kept, except that a name is absent: that answers lookups for a while by itself.
+//! Pages of listings are caches. An entry of a page counts only if no fact about its name is newer than the page's request. A fact stays
+//! here only while a page may contradict it. The exception is an absent name, which answers lookups for a while by itself.
 //!
-//! What knows names beside these facts, and why, says docs/decisions/0059-facts-filter-pages.md: living inodes, and questions in flight.
+//! Living inodes and questions in flight know names, too; docs/decisions/0059-facts-filter-pages.md says why.
 
 mod walked;
 
@@ -17,14 +17,14 @@ use crate::listing::expiry::left;
 use crate::sync::Arc;
 use walked::Walked;
 
-/// The names of all directories of which something was learned.
+/// Facts about names, by directory. Directories without a fact are missing.
 #[derive(Debug, Default)]
 pub(super) struct Facts {
     /// Facts that the pages of a walk contradict.
     pub(super) walked: Walked,
     directories: HashMap<InodeNo, Names>,
-    /// Absent names by the age of the answer. Holds a stale line for a name that is there again or was asked for anew; it leaves at the
-    /// front.
+    /// Absent names by the age of the answer. A name that exists again, or has a newer answer, leaves a stale line, which goes when it
+    /// reaches the front.
     order: VecDeque<(InodeNo, Arc<str>, Instant)>,
 }
 
@@ -32,7 +32,7 @@ pub(super) struct Facts {
 #[derive(Debug, Default)]
 struct Names {
     facts: HashMap<Arc<str>, Fact>,
-    /// Everything that was asked for before this event is outdated: more was learned than is kept by name.
+    /// Pages requested before this event are outdated: more names changed than the map below can hold.
     all: u64,
 }
 
@@ -43,28 +43,28 @@ struct Fact {
     what: What,
     /// When S3 said that the name is absent.
     answered: Option<Instant>,
-    /// Whether it stands in the order.
+    /// Whether `order` has the name.
     queued: bool,
-    /// Whether a page may say otherwise.
+    /// Whether a page may contradict the fact.
     needed: bool,
 }
 
 /// A fact about a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum What {
-    /// The name is there, or something happened to it: in which version, the tree or S3 knows.
+    /// The name exists, or changed here. The tree or S3 knows its version.
     Present,
     /// The name is absent.
     Absent,
 }
 
 impl Facts {
-    /// Most absent names remembered, of all directories together (about 100 bytes each); the oldest go first.
+    /// Most absent names kept, over all directories (about 100 bytes each). Beyond it the oldest leave.
     const ABSENT_MAX: usize = 100_000;
-    /// Most names kept apart for the pages of one directory; beyond it every older page of the directory counts as outdated.
+    /// Most names kept for the pages of one directory. Beyond it every older page of the directory counts as outdated.
     const NAMES_MAX: usize = 100_000;
 
-    /// Something was learned of a name at an event. A later fact stands. `needed`: a page that was asked for earlier may say otherwise.
+    /// Notes a fact about a name at an event. A later fact stays. `needed`: a page that was requested earlier may contradict the fact.
     pub(super) fn observe(&mut self, directory: InodeNo, name: &str, what: What, event: u64, needed: bool) {
         let names = match needed {
             true => Some(self.directories.entry(directory).or_default()),
@@ -89,7 +89,8 @@ impl Facts {
         }
     }
 
-    /// The name is absent, as S3 said at `now` when asked at an event, or as a removal here left it. It answers lookups for `keep`.
+    /// Notes that a name is absent: S3 said so at `now` to a request of this event, or this mount removed the name. The fact answers
+    /// lookups for `keep`.
     pub(super) fn observe_absent(
         &mut self,
         directory: InodeNo,
@@ -116,7 +117,7 @@ impl Facts {
         self.order.push_back((directory, name.into(), now));
     }
 
-    /// An inode has the name now.
+    /// Notes that an inode has the name now.
     pub(super) fn taken(&mut self, directory: InodeNo, name: &str) {
         let Some(names) = self.directories.get_mut(&directory) else { return };
         let Some(fact) = names.facts.get_mut(name) else { return };
@@ -126,14 +127,14 @@ impl Facts {
         }
     }
 
-    /// The fact that outdates what a page says of a name, if the page was asked for at `asked`.
+    /// The fact that outdates the entry of a name in a page requested at event `asked`.
     pub(super) fn since(&self, directory: InodeNo, name: &str, asked: u64) -> Option<What> {
         let names = self.directories.get(&directory)?;
         let known = names.facts.get(name).filter(|fact| fact.at > asked).map(|fact| fact.what);
         known.or_else(|| (names.all > asked).then_some(What::Present))
     }
 
-    /// Whether a fact outdates a whole listing that was asked for at `asked`; `has`: whether it has a name.
+    /// Whether a fact outdates a whole listing requested at event `asked`. `has`: whether the listing has a name.
     pub(super) fn outdate(&self, directory: InodeNo, asked: u64, has: impl Fn(&str) -> bool) -> bool {
         let Some(names) = self.directories.get(&directory) else { return false };
         let otherwise =
@@ -148,7 +149,7 @@ impl Facts {
         answered.is_some_and(|answered| !left(within, answered, now).is_zero())
     }
 
-    /// The names that S3 said are absent at this instant or later.
+    /// The names that S3 called absent at this instant or later.
     pub(super) fn absent_since(&self, directory: InodeNo, since: Instant) -> impl Iterator<Item = &str> {
         let names = self.directories.get(&directory).into_iter().flat_map(|names| &names.facts);
         names
@@ -156,7 +157,7 @@ impl Facts {
             .map(|(name, _)| &**name)
     }
 
-    /// No page of a directory can be given or come any more.
+    /// Drops the facts that only pages of a directory needed: none of these pages can be used or arrive any more.
     pub(super) fn release(&mut self, directory: InodeNo) {
         let Some(names) = self.directories.get_mut(&directory) else { return };
         names.all = 0;
@@ -169,7 +170,8 @@ impl Facts {
         }
     }
 
-    /// A directory has another key: all that was asked for before this event is outdated. `needed`: a page may still come or be given.
+    /// Notes that a directory has another key: all pages requested before this event are outdated. `needed`: such a page may still be
+    /// used or arrive.
     pub(super) fn moved(&mut self, directory: InodeNo, event: u64, needed: bool) {
         self.forget(directory);
         if needed {
@@ -177,12 +179,12 @@ impl Facts {
         }
     }
 
-    /// The directory is gone.
+    /// Drops all facts about a directory that is gone.
     pub(super) fn forget(&mut self, directory: InodeNo) {
         self.directories.remove(&directory);
     }
 
-    /// Forgets absent names that answer nothing any more, or for which there is no room.
+    /// Drops absent names that are too old to answer, and the oldest beyond the limit.
     fn expire(&mut self, now: Instant, keep: Duration) {
         while let Some((_, _, answered)) = self.order.front() {
             if self.order.len() < Self::ABSENT_MAX && !left(keep, *answered, now).is_zero() {
@@ -292,7 +294,7 @@ mod tests {
         assert_eq!(facts.since(DIR, "a", 4), Some(What::Present));
     }
 
-    /// A model: every observation, in order.
+    /// A model that keeps every observation, in order.
     #[derive(Debug, Default)]
     struct Model(HashMap<String, (u64, What, Option<Instant>)>);
 
@@ -308,7 +310,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain map of the latest observation of each name, while pages need all of them.
+        /// Compares the facts with a plain map of the latest observation of each name, while pages need all of them.
         #[test]
         fn the_latest_observation_answers_whatever_their_order(
             steps in prop::collection::vec((0u8..4, 0u64..5, 1u64..20, 0u64..3), 1..60)

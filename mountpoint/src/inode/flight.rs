@@ -1,7 +1,7 @@
 //! Single flight: identical questions to S3 that are under way share one request.
 //!
-//! A question stays on the list until it has its answer, or until nobody waits for it any more. The list holds none alive. The next page of an
-//! open listing is not on it: only the readers of that listing share it (`readdir/pass.rs`).
+//! A question stays on the list until its answer arrives, or until no operation waits for it. The list itself keeps no request alive. The
+//! next page of an open listing has no place here: only the readers of that listing share it (`readdir/pass.rs`).
 
 use std::fmt;
 use std::hash::Hash;
@@ -13,7 +13,7 @@ use futures_util::future::{Shared, WeakShared};
 use crate::s3::BoxFuture;
 use crate::sync::Arc;
 
-/// Questions under way, by their subject `K`. `Q` describes a question, `A` is its answer.
+/// Questions in flight, by their subject `K`. `Q` describes a question, `A` is its answer.
 pub(super) struct Flights<K, Q, A>(HashMap<K, Vec<Entry<Q, A>>>);
 
 struct Entry<Q, A> {
@@ -39,7 +39,7 @@ where
     Q: Send + Sync + 'static,
     A: Clone + Send + Sync + 'static,
 {
-    /// A seat at the latest question about a subject that `fits`.
+    /// A seat in the latest question about a subject that `fits`.
     pub(super) fn join(&self, subject: &K, fits: impl Fn(&Q) -> bool) -> Option<Seat<Q, A>> {
         let entry = self.0.get(subject)?.iter().rev().find(|entry| fits(&entry.question))?;
         Some(Seat { question: Arc::clone(&entry.question), answer: entry.answer.upgrade()? })
@@ -55,8 +55,8 @@ where
         self.0.keys()
     }
 
-    /// Puts a question on the list. `ask` makes its request; `landed` runs once, when the answer is here or no seat is left. It takes
-    /// the question off the list by [`Flights::land`].
+    /// Puts a question on the list. `ask` makes the request. `landed` runs once, when the answer arrives or no seat is left; it takes the
+    /// question off the list by [`Flights::land`].
     pub(super) fn start(
         &mut self,
         subject: K,
@@ -87,12 +87,12 @@ where
         }
     }
 
-    /// Takes all questions about a subject off the list: no later one joins them.
+    /// Takes all questions about a subject off the list, so that no later operation joins them.
     pub(super) fn leave(&mut self, subject: &K) -> impl Iterator<Item = Arc<Q>> {
         self.0.remove(subject).into_iter().flatten().map(|entry| entry.question)
     }
 
-    /// The same for all subjects that are meant.
+    /// Takes all questions about matching subjects off the list.
     pub(super) fn leave_all(&mut self, is_meant: impl Fn(&K) -> bool) -> Vec<Arc<Q>> {
         let left = self.0.extract_if(|subject, _| is_meant(subject)).flat_map(|(_, entries)| entries);
         left.map(|entry| entry.question).collect()

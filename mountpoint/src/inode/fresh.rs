@@ -8,19 +8,21 @@ use foldhash::HashMap;
 use super::{FRESH, InodeNo};
 use crate::listing::expiry::left;
 
-/// Lookups of the last 20 ms that nothing has used yet.
+/// Lookups of the last 20 ms that no operation has used yet.
 #[derive(Debug, Default)]
 pub(super) struct Fresh {
     since: HashMap<InodeNo, Instant>,
-    /// Files in the order of their answers. Holds a stale line for one that was used or renewed; they leave as they reach the front.
+    /// Files in the order of their answers. A file whose answer was used or renewed leaves a stale line, which goes when it reaches the
+    /// front.
     order: VecDeque<(InodeNo, Instant)>,
 }
 
 impl Fresh {
-    /// Most at once; the oldest goes beyond it, and its open asks. Doubling it keeps that from 100,000 lookups a second.
+    /// Most lookups kept. Beyond it the oldest is dropped, and the open after that lookup asks S3. The limit is reached at 50,000 lookups
+    /// a second; the double moves it to 100,000.
     const MOST: usize = 1024;
 
-    /// S3 answered a lookup at `now`.
+    /// Notes that S3 answered a lookup of a file at `now`.
     pub(super) fn put(&mut self, ino: InodeNo, now: Instant) {
         while let Some((oldest, since)) = self.order.front().copied() {
             if self.order.len() < Self::MOST && !left(FRESH, since, now).is_zero() {
@@ -35,12 +37,12 @@ impl Fresh {
         self.order.push_back((ino, now));
     }
 
-    /// Whether an answer stands for the open that comes now, once.
+    /// Whether a fresh answer serves the open that begins now. Each answer serves once.
     pub(super) fn take(&mut self, ino: InodeNo, now: Instant) -> bool {
         self.since.remove(&ino).is_some_and(|since| !left(FRESH, since, now).is_zero())
     }
 
-    /// Something else used it.
+    /// Drops the answer of a file: another operation used it.
     pub(super) fn forget(&mut self, ino: InodeNo) {
         if !self.since.is_empty() {
             self.since.remove(&ino);

@@ -7,14 +7,14 @@ use foldhash::HashMap;
 use super::InodeNo;
 use super::state::Inode;
 
-/// Inodes of a shelf. Doubling it halves what the table takes for each (5 bytes), and doubles what one takes whose neighbours are gone
-/// (1 KiB).
+/// Inodes of a shelf. With the double, the table takes half as much for each inode (5 bytes), and twice as much for an inode without
+/// neighbours (1 KiB).
 const SHELF: usize = 8;
 
-/// All that live.
+/// All living inodes.
 #[derive(Debug, Default)]
 pub(super) struct Inodes {
-    /// Boxed: a table has room for up to twice as many as it holds.
+    /// Shelves by number. Each is boxed, because a hash table has room for up to twice the entries that it holds.
     shelves: HashMap<u64, Box<[Option<Inode>; SHELF]>>,
     count: usize,
 }
@@ -38,7 +38,7 @@ impl Inodes {
         self.shelves.get_mut(&shelf)?[at].as_mut()
     }
 
-    /// The number is not taken.
+    /// Adds an inode under a free number.
     pub(super) fn insert(&mut self, ino: InodeNo, inode: Inode) {
         let (shelf, at) = place(ino);
         let empty = || Box::new([const { None }; SHELF]);
@@ -47,7 +47,7 @@ impl Inodes {
         self.count += usize::from(before.is_none());
     }
 
-    /// An empty shelf goes, and so does the room of a table that has become short.
+    /// Removes an inode. An empty shelf is dropped, and a table that became sparse shrinks.
     pub(super) fn remove(&mut self, ino: InodeNo) {
         let (number, at) = place(ino);
         let Some(shelf) = self.shelves.get_mut(&number) else { return };
@@ -69,7 +69,7 @@ impl Index<InodeNo> for Inodes {
     }
 }
 
-/// Whether a table takes much more room than it needs: it is made smaller then, and has doubled or halved before it is again.
+/// Whether a table takes much more room than it needs. After it shrank, it must double or halve before it counts as sparse again.
 pub(super) fn is_sparse(len: usize, capacity: usize) -> bool {
     capacity > 1024 && len < capacity / 8
 }
@@ -98,7 +98,7 @@ mod tests {
     fn a_million_that_went_leave_no_room_behind() {
         let mut inodes = Inodes::default();
         (0..1_000_000).for_each(|i| inodes.insert(InodeNo(i), inode(i)));
-        // Every hundredth stays for now.
+        // Every hundredth inode stays for now.
         (0..1_000_000).filter(|i| i % 100 > 0).for_each(|i| inodes.remove(InodeNo(i)));
         assert_eq!((inodes.len(), inodes.shelves.len()), (10_000, 10_000));
         (0..1_000_000).for_each(|i| inodes.remove(InodeNo(i)));

@@ -1,4 +1,4 @@
-//! Lookup and getattr: from memory while it is valid, otherwise by one request to S3 for all identical lookups.
+//! Lookup and getattr: from memory while the facts are valid, otherwise by one request to S3 for all identical lookups.
 
 use std::ffi::OsStr;
 use std::time::Instant;
@@ -14,19 +14,19 @@ use crate::listing::path::{self, BadName};
 use crate::s3::BoxFuture;
 use crate::sync::Arc;
 
-/// Times a lookup asks again because something here changed the name meanwhile. Only a name that is created and removed
-/// without end reaches it; the error is `Stale` then.
+/// Most times that a lookup asks again because the name changed here meanwhile. Only a name that programs create and remove without end
+/// reaches the limit; the error is `Stale` then.
 const ATTEMPTS_MAX: usize = 16;
 
 /// The request that a lookup waits for.
 enum Step {
-    /// A page that may have the name.
+    /// A page that may contain the name.
     Page(PageSeat),
-    /// The answer of S3 about the name alone.
+    /// S3's answer about the name alone.
     Name(NameSeat),
 }
 
-/// An inode that this room itself refers to while it works on it.
+/// An inode that this room itself references while it works on it.
 pub(super) struct Held<'a> {
     table: &'a InodeTable,
     pub(super) ino: InodeNo,
@@ -39,7 +39,7 @@ impl Drop for Held<'_> {
 }
 
 impl InodeTable {
-    /// A lookup answered from memory; `None` when S3 must be asked. Counts one kernel reference when `Ok`.
+    /// Answers a lookup from memory; `None` if S3 must be asked. Counts one kernel reference when `Ok`.
     pub fn try_lookup(&self, parent: InodeNo, name: &OsStr) -> Option<Result<Found>> {
         let name = match parse(name) {
             Ok(name) => name,
@@ -57,17 +57,16 @@ impl InodeTable {
         }
     }
 
-    /// A lookup. Counts one kernel reference when `Ok`.
+    /// Looks a name up. Counts one kernel reference when `Ok`.
     ///
-    /// # Errors
-    /// `NotFound`; `InvalidName`, `NameTooLong`: no key can have it; `NotADirectory`: the parent is a file; `Stale`: the
+    /// # Errors `NotFound`; `InvalidName`, `NameTooLong`: no key can have the name; `NotADirectory`: the parent is a file; `Stale`: the
     /// parent is gone; `Remote`: S3 did not answer.
     pub async fn lookup(&self, parent: InodeNo, name: &OsStr) -> Result<Found> {
         let ino = self.resolve(parent, parse(name)?, true).await?;
         self.0.tree.lock().found(ino, self.0.clock.now()).ok_or_else(|| stale(ino))
     }
 
-    /// A lookup of our own: the inode lives until the answer is dropped.
+    /// Looks a name up for this room itself: the inode lives until the result is dropped.
     pub(super) async fn hold(&self, parent: InodeNo, name: &str) -> Result<Held<'_>> {
         let ino = self.resolve(parent, name, false).await?;
         Ok(Held { table: self, ino })
@@ -124,7 +123,7 @@ impl InodeTable {
         Err(Error::new(ErrorKind::Stale, name))
     }
 
-    /// A seat in the question that asks this; a new one if there is none.
+    /// A seat in a question that makes the same requests, or in a new question if there is none.
     fn seat(
         &self,
         tree: &mut Tree,
@@ -155,7 +154,7 @@ impl InodeTable {
         Ok(tree.board.names.start(subject, question, request, self.landed(|board| &mut board.names)))
     }
 
-    /// Keeps what came with a lookup for the open that follows it.
+    /// Keeps the first bytes that came with a lookup, for the open after it.
     fn keep_first(&self, tree: &mut Tree, ino: InodeNo, first: First, now: Instant) {
         let holds_memory = first.has_bytes();
         tree.firsts.put(ino, first, now);
@@ -170,22 +169,22 @@ impl InodeTable {
         }
     }
 
-    /// The attributes, from memory; `None` when S3 must be asked.
+    /// The attributes of an inode from memory; `None` if S3 must be asked.
     pub fn try_getattr(&self, ino: InodeNo) -> Option<Result<Stat>> {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
         let Some(inode) = tree.inode(ino) else { return Some(Err(stale(ino))) };
         let stat = tree.stat(inode, now);
         let current = match &inode.node {
-            // A directory's attributes never change; whether it is there is the entry's question.
+            // A directory's attributes never change. Whether it exists is a question of its entry.
             Node::Directory(_) => true,
-            // An open handle sees its version to the end.
+            // An open handle sees its version until it closes.
             Node::File(file) => file.is_local() || file.readers > 0 || inode.place == Place::Nowhere,
         };
         if current || !stat.valid_for.is_zero() {
             return Some(Ok(stat));
         }
-        // The word of a page about the name: this version, or another inode.
+        // A page decides about the name: this version, or another inode.
         let (parent, name) = (inode.parent, inode.name.clone());
         match tree.recall(parent, &name, now) {
             Ok(Recall::Found(named)) if named == ino => Some(Ok(tree.stat(tree.inode(ino)?, now))),
@@ -197,10 +196,9 @@ impl InodeTable {
         }
     }
 
-    /// The attributes. A file whose TTL is over costs one HEAD.
+    /// The attributes of an inode. A file whose TTL is over costs one HEAD.
     ///
-    /// # Errors
-    /// `Stale`: S3 has another version or none, look the name up again; `Remote`.
+    /// # Errors `Stale`: S3 has another version or none, look the name up again; `Remote`.
     pub async fn getattr(&self, ino: InodeNo) -> Result<Stat> {
         if let Some(answer) = self.try_getattr(ino) {
             return answer;
@@ -212,7 +210,7 @@ impl InodeTable {
     }
 }
 
-/// A name the kernel sent.
+/// Parses a name from the kernel.
 pub(super) fn parse(name: &OsStr) -> Result<&str> {
     path::parse(name).map_err(|bad| {
         let kind = match bad {

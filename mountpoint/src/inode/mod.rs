@@ -1,9 +1,8 @@
 //! The tree of names over a flat bucket.
 //!
-//! Enters: a directory's inode number and a name, the kernel's references, the result of an upload. Leaves: inode numbers
-//! and their attributes, the object version to read, the key to write, the entries of a directory.
-//! It knows S3 through [`ObjectClient`] and time through [`Clock`]. It never holds a file handle, never
-//! reads or writes contents, and knows neither FUSE nor errno.
+//! Enters: a directory's inode number and a name, the kernel's references, the result of an upload. Leaves: inode numbers and their
+//! attributes, the object version to read, the key to write, the entries of a directory. The room knows S3 through [`ObjectClient`] and
+//! time through [`Clock`]. Never here: file handles, contents of files, FUSE, errno.
 //!
 //! An inode is a name at one version. When S3 has another ETag or kind under the name, the name gets another number, so that no page in
 //! the kernel's cache mixes two versions. A remote directory wins over a local entry, and a local entry over a remote file.
@@ -77,27 +76,28 @@ impl From<InodeNo> for EntryNo {
     }
 }
 
-/// The directory that is mounted.
+/// The mounted directory.
 pub const ROOT: InodeNo = InodeNo(1);
 
 /// How long an open, or a create, may rely on the lookup the kernel sent just before it, without any TTL.
 ///
-/// open(2) is a LOOKUP and then an OPEN, microseconds apart; asking S3 for both would cost two round trips for one
-/// answer. It is used once, by the first thing that follows: a second lookup of the name that is answered from memory
-/// takes it away, and while it stands the reply tells the kernel not to keep the entry, so that every path that leads here
-/// looks up again. An OPEN that finds it therefore follows its own lookup, and sees every close of the file elsewhere before
-/// this open(2) began. The limit only matters for a lookup that nothing follows (a stat) with an open of the same
-/// inode by descriptor after it: 20 ms is a scheduler's delay on a busy machine, and less than a round trip to S3.
+/// open(2) is a LOOKUP and then an OPEN, microseconds apart; asking S3 for both would cost two round trips for one answer. Only the
+/// operation right after the lookup may use its answer. A second lookup of the name from memory uses the answer up. While the answer is
+/// unused, the reply tells the kernel not to keep the entry, so every path to the file looks up again. An OPEN that finds an unused
+/// answer therefore follows its own lookup, and sees every close of the file elsewhere before this open(2) began. The limit only matters
+/// for a lookup without an open (a stat), if a program later opens the same inode by descriptor: 20 ms is a scheduler's delay on a busy
+/// machine, and less than a round trip to S3.
 const FRESH: Duration = Duration::from_millis(20);
 
 /// The kind of a name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Kind {
-    /// An object.
+    /// A file.
     File,
-    /// A prefix that ends in `/`.
+    /// A directory: a prefix that ends in `/`.
     Directory,
-    /// An object that holds the target of a symbolic link. Only its metadata say so, which this room does not know: it says `File`.
+    /// A symbolic link: an object that contains the target. Only its metadata mark the link, which this room does not read: here the kind
+    /// is `File`.
     Link,
 }
 
@@ -108,13 +108,13 @@ pub struct Stat {
     pub kind: Kind,
     /// Bytes; 0 for a directory.
     pub size: u64,
-    /// Access time: as `modified`, unless a program set it on a file that is not stored yet.
+    /// Access time: equal to `modified`, unless a program set another one on a file that is not stored yet.
     pub accessed: SystemTime,
-    /// When the version was stored; of a directory, when the bucket was mounted.
+    /// Modification time: when the version was stored; of a directory, when the bucket was mounted.
     pub modified: SystemTime,
-    /// False for an object in an archive tier.
+    /// Whether the object can be read: false in an archive tier.
     pub readable: bool,
-    /// How long the kernel may keep this; zero: not at all.
+    /// How long the kernel may keep these attributes; zero: not at all.
     pub valid_for: Duration,
 }
 
@@ -123,33 +123,34 @@ pub struct Stat {
 pub enum TimeWish {
     /// The time of the call.
     Now,
-    /// This one.
+    /// The given time.
     At(SystemTime),
 }
 
-/// A name that was found. One kernel reference was counted for it.
+/// A found name, with one kernel reference counted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Found {
-    /// The inode.
+    /// The inode of the name.
     pub ino: InodeNo,
     /// The attributes of the name.
     pub stat: Stat,
-    /// How long the kernel may keep that the name leads here; zero: not at all.
+    /// How long the kernel may keep the entry for this name; zero: not at all.
     pub entry_valid_for: Duration,
 }
 
-/// How the tree behaves.
+/// Settings of the tree.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The part of the bucket that is mounted.
+    /// The mounted part of the bucket.
     pub prefix: Prefix,
-    /// How long S3's answers hold. Doubling it halves the lookups and doubles how long a foreign change goes unseen.
+    /// TTLs of S3's answers. Doubling them halves the lookups, and doubles the time until a change by another client shows.
     pub ttl: Ttl,
     /// Keys per page of a listing, 1 to 1000 (the most S3 gives): doubling it halves the requests of a listing.
     pub list_page: u16,
-    /// Keys asked for to see whether a directory is there: 1 is enough, except for stores that count it wrongly.
+    /// Keys requested in a LIST that checks whether a directory exists. 1 is enough, except for stores that count keys wrongly.
     pub lookup_page: u16,
-    /// Empty objects `name_$folder$` mark directories, as Hadoop and EMR write them. A name that is not there costs one request more.
+    /// Whether empty objects `name_$folder$` mark directories, as Hadoop and EMR write them. Then a lookup of an absent name costs one
+    /// request more.
     pub folder_marks: bool,
 }
 
@@ -165,9 +166,10 @@ impl Default for Config {
     }
 }
 
-/// The inodes of one mount. Clones are the same table.
+/// The inodes of one mount. Clones share one table.
 ///
-/// Methods named `try_` answer from memory, without waiting, or say `None`: then the one without `try_` asks S3. They stand in these files:
+/// Methods named `try_` answer from memory without waiting, or return `None`; the method without `try_` then asks S3. The files of the
+/// methods:
 ///
 /// | file | methods |
 /// |---|---|
@@ -192,14 +194,14 @@ pub(in crate::inode) struct Shared {
 }
 
 impl InodeTable {
-    /// A table that knows the root alone, of the bucket that `asker` asks.
+    /// A table with only the root, for the bucket that `asker` asks.
     pub fn new(asker: Asker, config: Config, clock: Clock, metrics: Arc<Metrics>) -> Self {
         let client = Arc::clone(asker.client());
         let tree = Tree::new(&config.prefix, config.ttl, clock.now(), clock.wall());
         Self(Arc::new(Shared { client, asker, config, clock, metrics, tree: Mutex::new(tree) }))
     }
 
-    /// Takes a question off the board once it has its answer, or no operation waits for it any more.
+    /// Takes a question off the board after its answer arrived, or after the last operation stopped waiting.
     fn landed<K, Q, A>(
         &self,
         of: fn(&mut Board) -> &mut Flights<K, Q, A>,
@@ -217,8 +219,7 @@ impl InodeTable {
         }
     }
 
-    /// The kernel drops `count` references to an inode. One that nothing refers to any more, and that has nothing
-    /// local, goes.
+    /// Notes that the kernel dropped `count` references to an inode. An inode without references and local entries goes.
     pub fn forget(&self, ino: InodeNo, count: u64) {
         let mut tree = self.0.tree.lock();
         if let Ok(inode) = tree.inode_mut(ino)
@@ -227,7 +228,7 @@ impl InodeTable {
             let known = inode.lookups & !state::UNKNOWN;
             let is_adopted = inode.lookups != known;
             debug_assert!(is_adopted || known >= count, "the kernel forgets what it was given");
-            // More references to an adopted inode than this engine gave out: the kernel returns all of them.
+            // The kernel returns more references to an adopted inode than this engine gave out: it returns all of them.
             inode.lookups = if count > known { 0 } else { inode.lookups - count };
             let is_free = inode.lookups == 0;
             tree.drop_if_idle(ino);
@@ -237,27 +238,27 @@ impl InodeTable {
         }
     }
 
-    /// Whether the inode exists only here so far, or is being replaced from here: S3 has nothing to say of it yet.
+    /// Whether an inode exists only here so far, or this mount is replacing its object: then S3 knows nothing useful about the inode.
     pub fn is_local(&self, ino: InodeNo) -> bool {
         self.0.tree.lock().inode(ino).is_some_and(|inode| inode.place == state::Place::Local)
     }
 
-    /// Whether there is such an inode.
+    /// Whether an inode with this number lives.
     pub fn lives(&self, ino: InodeNo) -> bool {
         self.0.tree.lock().inode(ino).is_some()
     }
 
-    /// The key of an inode, for logs; a directory's ends in `/`. `None` when the inode is gone.
+    /// The key of an inode, for logs. A directory's key ends in `/`. `None` if the inode is gone.
     pub fn key_of(&self, ino: InodeNo) -> Option<ObjectKey> {
         self.0.tree.lock().key(ino)
     }
 
-    /// How many inodes live.
+    /// Number of living inodes.
     pub fn len(&self) -> usize {
         self.0.tree.lock().len()
     }
 
-    /// Never: the root is always there.
+    /// Always false: the root always lives.
     pub fn is_empty(&self) -> bool {
         false
     }

@@ -13,72 +13,71 @@ use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 /// The answer to an open for reading.
 #[derive(Debug)]
 pub enum OpenRead {
-    /// Read this version. One reader was counted.
+    /// Read this version. One more reader is counted.
     Object {
         /// The object version to read.
         id: ObjectId,
         /// The object's size in bytes.
         size: u64,
-        /// Whether what the kernel has cached for the inode is of this version.
+        /// Whether the kernel's cached pages of the inode belong to this version.
         keep_cache: bool,
-        /// First bytes that came with the attributes, for this open or for the lookup just before it.
+        /// First bytes that came with the attributes, of this open or the lookup just before it.
         first: Option<First>,
-        /// Whether only a listing said so: see [`InodeTable::is_proven`].
+        /// Whether only a listing named this version: see [`InodeTable::is_proven`].
         is_listed: bool,
-        /// The size that the kernel knows.
+        /// Whether the kernel knows the right size.
         known: KnownSize,
     },
-    /// The file is being written: finish that handle and ask again, or refuse.
+    /// The file has a writer: finish that handle and call again, or refuse.
     Busy {
         /// The writer's number, as given to `open_write`.
         writer: u64,
     },
 }
 
-/// The size of a file that the kernel knows, beside the one that it has.
+/// The size of a file that the kernel knows, compared with the version's size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KnownSize {
-    /// The same.
+    /// The kernel knows the right size.
     Right,
-    /// Another one, and the kernel must ask again: see [`InodeTable::take_resized`].
+    /// The kernel knows another size, and must ask again: see [`InodeTable::take_resized`].
     Other,
-    /// More bytes, unless it has asked again since.
+    /// The kernel knows a larger size, unless it has asked again since.
     More,
 }
 
 /// The answer to an open for writing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OpenWrite {
-    /// Write there. The inode is local until `commit_write` or `abandon_write`.
+    /// The caller may write. The inode is local until `commit_write` or `abandon_write`.
     Granted {
         /// The key of the new object.
         key: ObjectKey,
         /// The object in S3 before the write.
         before: Before,
     },
-    /// The file is being written already: finish that handle and ask again, or refuse.
+    /// The file has a writer already: finish that handle and call again, or refuse.
     Busy {
         /// The writer's number, as given to `open_write`.
         writer: u64,
     },
-    /// Open for reading: wait for the release of those handles and ask again, or refuse.
+    /// The file has readers: wait for the release of their handles and call again, or refuse.
     HasReaders,
 }
 
 impl InodeTable {
-    /// Opens for reading on what is known; `None` when S3 must be asked whether that is still so.
+    /// Opens for reading from memory; `None` if S3 must be asked whether the facts still hold.
     pub fn try_open_read(&self, ino: InodeNo) -> Option<Result<OpenRead>> {
         self.open_known(ino, false)
     }
 
-    /// Opens for reading: counts a reader until `close_read` unless it answers `Busy`.
+    /// Opens for reading, and counts a reader until `close_read`, unless the answer is `Busy`.
     ///
-    /// `revalidate` (O_DIRECT) asks S3 even within the TTL. It costs one HEAD, or a GET that brings the first bytes, or nothing right after a
-    /// lookup. Opens of one file at once share requests.
+    /// `revalidate` (O_DIRECT) asks S3 even within the TTL. The question costs one HEAD, or a GET that brings the first bytes, or nothing
+    /// right after a lookup. Opens of one file at once share requests.
     ///
-    /// # Errors
-    /// `Stale`: S3 has another version or none, look the name up again (the kernel does so by itself, once); `Archived`;
-    /// `IsADirectory`; `NotPermitted`: made here and not written yet; `Remote`.
+    /// # Errors `Stale`: S3 has another version or none, look the name up again (the kernel does so by itself, once); `Archived`;
+    /// `IsADirectory`; `NotPermitted`: a local file that is not written yet; `Remote`.
     pub async fn open_read(&self, ino: InodeNo, revalidate: bool) -> Result<OpenRead> {
         if let Some(answer) = self.open_known(ino, revalidate) {
             return answer;
@@ -93,7 +92,7 @@ impl InodeTable {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
         let first = tree.firsts.take(ino, now);
-        // Without a TTL of the user's, what a stat may still show says nothing to an open.
+        // Without a TTL from the user, facts that a stat may still show do not serve an open.
         let trusts = !revalidate && !tree.ttl.open().is_zero();
         let place = match tree.inode(ino) {
             Some(inode) => inode.place,
@@ -112,35 +111,36 @@ impl InodeTable {
         let stored = file.stored.as_ref().filter(|stored| trusts && stored.holds(now));
         let holds = match stored.map(|stored| (stored.teller(), stored.size())) {
             Some((Teller::Object, _)) => true,
-            // The first read shows that a listing is wrong; of an empty file the kernel reads nothing.
+            // The first read would reveal a wrong listing, but the kernel reads nothing from an empty file.
             Some((Teller::Listing, 0)) => false,
             Some((Teller::Listing, _)) => tree.agreement.holds(now),
-            // The object says which version reads are pinned to.
+            // The object must name the version for the reads.
             Some((Teller::Upload, _)) | None => false,
         };
         let known = tree.fresh.take(ino, now) || holds;
         known.then(|| open_now(&mut tree, ino, first))
     }
 
-    /// The kernel's cached pages of this file differ from the object: the next open makes the kernel drop them.
+    /// Notes that the kernel's cached pages of a file may differ from the object: the next open makes the kernel drop them.
     pub fn doubt_pages(&self, ino: InodeNo) {
         if let Ok(file) = self.0.tree.lock().file_mut(ino) {
             file.pages_stale = true;
         }
     }
 
-    /// Whether the kernel must ask for the file's attributes again, because it knows another size. True once.
+    /// Whether the kernel must ask for the file's attributes again, because it knows another size. Answers true once.
     pub fn take_resized(&self, ino: InodeNo) -> bool {
         self.0.tree.lock().file_mut(ino).is_ok_and(|file| std::mem::take(&mut file.size_stale))
     }
 
-    /// Whether a request for the last bytes may be older than the discovery that the file is shorter than the kernel knows. True once.
+    /// Whether the engine found the file shorter than the kernel knows, so that a request for the last bytes may be older than that
+    /// discovery. Answers true once.
     pub fn take_old_end(&self, ino: InodeNo) -> bool {
         self.0.tree.lock().file_mut(ino).is_ok_and(|file| std::mem::take(&mut file.end_is_old))
     }
 
-    /// A read met another version of the object, or none: what S3 said of it holds no longer, whatever the TTL. Nor does what a listing of
-    /// before says.
+    /// Notes that a read met another version of the object, or none: the facts about the file expire whatever the TTL, and so do older
+    /// listings.
     pub fn doubt(&self, ino: InodeNo) {
         let mut tree = self.0.tree.lock();
         tree.fresh.forget(ino);
@@ -152,22 +152,22 @@ impl InodeTable {
         }
     }
 
-    /// The name is looked up anew from now on, and gets another inode: this one stays with those that have it open.
+    /// Detaches an inode from its name. The next lookup of the name makes another inode; programs that have the old one open keep it.
     pub fn set_apart(&self, ino: InodeNo) {
         self.0.tree.lock().detach(ino);
     }
 
-    /// Whether a handle for reading is open.
+    /// Whether a read handle of the inode is open.
     pub fn has_readers(&self, ino: InodeNo) -> bool {
         self.readers(ino) > 0
     }
 
-    /// Handles for reading that are open.
+    /// Number of open read handles.
     pub fn readers(&self, ino: InodeNo) -> u32 {
         self.0.tree.lock().file_mut(ino).map_or(0, |file| file.readers)
     }
 
-    /// A read handle is closed.
+    /// Notes that a read handle closed.
     pub fn close_read(&self, ino: InodeNo) {
         let mut tree = self.0.tree.lock();
         if let Ok(file) = tree.file_mut(ino) {
@@ -176,7 +176,7 @@ impl InodeTable {
         }
     }
 
-    /// The version that S3 has of a file that is not being written, as far as is known.
+    /// The version that S3 has of a file without a writer, as far as the mount knows.
     pub fn stored(&self, ino: InodeNo) -> Option<ObjectId> {
         let mut tree = self.0.tree.lock();
         let key = tree.key(ino)?;
@@ -185,11 +185,9 @@ impl InodeTable {
         Some(ObjectId { key, etag: stored.meta().etag, modified: stored.second() })
     }
 
-    /// Opens for writing. `writer` names the handle to others that want the file.
+    /// Opens for writing. `writer` names the handle to other operations on the file.
     ///
-    /// # Errors
-    /// `NotPermitted`: it exists and may not be replaced, and which flag would allow it;
-    /// `IsADirectory`; `Stale`.
+    /// # Errors `NotPermitted`: the file exists, and the mount may not replace it (the error names the flag); `IsADirectory`; `Stale`.
     pub async fn open_write(&self, ino: InodeNo, writer: u64, wish: WriteWish) -> Result<OpenWrite> {
         let modified = self.0.clock.wall();
         let mut tree = self.0.tree.lock();
@@ -211,7 +209,7 @@ impl InodeTable {
         }
     }
 
-    /// Sets the size that stat shows during the writing: `size` bytes so far.
+    /// Sets the size that stat shows during a write.
     pub fn written(&self, ino: InodeNo, size: u64) {
         let modified = self.0.clock.wall();
         if let Ok(file) = self.0.tree.lock().file_mut(ino) {
@@ -219,7 +217,7 @@ impl InodeTable {
         }
     }
 
-    /// A program set the size of a file that it writes.
+    /// Sets the size of a file during its write, as a program asked.
     pub fn resized(&self, ino: InodeNo, size: u64) {
         if let Ok(file) = self.0.tree.lock().file_mut(ino)
             && let Phase::Writing(writing) = &mut file.phase
@@ -228,7 +226,7 @@ impl InodeTable {
         }
     }
 
-    /// Sets the times that stat shows of a file until it is stored. Of anything else they stay as they are.
+    /// Sets the times that stat shows until a file is stored. Other inodes keep their times.
     pub fn set_times(&self, ino: InodeNo, accessed: Option<TimeWish>, modified: Option<TimeWish>) {
         let now = self.0.clock.wall();
         let time = |wish| match wish {
@@ -240,7 +238,7 @@ impl InodeTable {
         }
     }
 
-    /// The object is stored: the inode is remote now, and so are the directories above it.
+    /// Notes that the object of a written file is stored: S3 has the file now, and the directories above it.
     pub fn commit_write(&self, ino: InodeNo, meta: ObjectMeta) {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
@@ -255,8 +253,8 @@ impl InodeTable {
         tree.drop_if_idle(ino);
     }
 
-    /// The upload failed or was given up: a file that was only here goes, one that was being replaced is again what S3
-    /// has, which the next open asks.
+    /// Notes that an upload failed or was given up. A file without an object goes. A file that had one shows S3's version again, after
+    /// the next open asks S3.
     pub fn abandon_write(&self, ino: InodeNo) {
         let mut tree = self.0.tree.lock();
         let Ok(file) = tree.file_mut(ino) else { return };
@@ -269,7 +267,7 @@ impl InodeTable {
         tree.drop_if_idle(ino);
     }
 
-    /// Removes a file that was made here, unless it was opened for writing since.
+    /// Removes a file that was made here, unless a program opened it for writing since.
     pub fn remove_new(&self, ino: InodeNo) {
         let mut tree = self.0.tree.lock();
         if tree.file_mut(ino).is_ok_and(|file| matches!(file.phase, Phase::New { .. })) {
@@ -278,16 +276,15 @@ impl InodeTable {
         }
     }
 
-    /// Makes a file that is not in S3 yet. Counts one kernel reference.
+    /// Makes a local file. Counts one kernel reference.
     ///
-    /// # Errors
-    /// `Exists` (S3 is asked, unless it just said that there is nothing); those of `lookup`, `NotFound` excepted.
+    /// # Errors `Exists` (asks S3, unless S3 just answered that the name is absent); those of `lookup`, `NotFound` excepted.
     pub async fn create(&self, parent: InodeNo, name: &std::ffi::OsStr) -> Result<super::Found> {
         let modified = self.0.clock.wall();
         self.make_local(parent, name, |now| Node::File(File::new(now, modified))).await
     }
 
-    /// Makes a local entry where there is nothing. `node` gets the time.
+    /// Makes a local entry for an absent name. `node` receives the time.
     pub(super) async fn make_local(
         &self,
         parent: InodeNo,
@@ -328,7 +325,7 @@ impl InodeTable {
         tree.found(ino, now).ok_or_else(|| stale(ino))
     }
 
-    /// Whether a lookup that just went by, the kernel's own before its create or rename, found nothing.
+    /// Whether the kernel's own lookup just before a create or rename found nothing.
     pub(super) fn is_freshly_missing(&self, parent: InodeNo, name: &str) -> Result<bool> {
         let now = self.0.clock.now();
         let tree = self.0.tree.lock();
@@ -338,7 +335,7 @@ impl InodeTable {
     }
 }
 
-/// Opens the version that is known. `first` serves only that one.
+/// Opens the known version. `first` serves only this version.
 fn open_now(tree: &mut Tree, ino: InodeNo, first: Option<First>) -> Result<OpenRead> {
     tree.file_mut(ino)?;
     let Some(key) = tree.key(ino) else { return Err(stale(ino)) };
@@ -362,7 +359,7 @@ fn open_now(tree: &mut Tree, ino: InodeNo, first: Option<First>) -> Result<OpenR
     }
 }
 
-/// A file that S3 has again takes its place among the remote ones, unless a directory is there, which hides it.
+/// Places a file that S3 has again among the remote entries, unless a directory of the same name hides it.
 pub(super) fn hang_stored(tree: &mut Tree, ino: InodeNo) {
     let Some(inode) = tree.inode(ino) else { return };
     debug_assert!(matches!(&inode.node, Node::File(file) if file.phase == Phase::Stored));

@@ -1,4 +1,5 @@
-//! The table of an engine that follows another one on the same mount, and what that one must know of a file to read on.
+//! Restores the table of an engine that follows another one on the same mount, and gives out what the next engine must know about an open
+//! file.
 
 use super::readdir::Listing;
 use super::state::Node;
@@ -10,8 +11,8 @@ use crate::outlive::{self, Journal, Restored};
 use crate::sync::Arc;
 
 impl InodeTable {
-    /// Takes in what an engine before this one recorded, and records from now on. The versions that the recorded files read: none where one
-    /// can't be read on. Before the kernel's first request.
+    /// Takes in the records of an earlier engine, and records directories from now on. Returns the versions that recorded files read; a
+    /// file that can't be read on has none. Call this before the kernel's first request.
     pub fn outlive(&self, journal: &Arc<Journal>, restored: &Restored) -> Vec<Option<ObjectId>> {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
@@ -28,10 +29,9 @@ impl InodeTable {
         files
     }
 
-    /// A directory that was open, to go on from one of these places.
+    /// Opens a listing that an earlier engine had open, to go on from one of these places.
     ///
-    /// # Errors
-    /// `NotADirectory`, `Stale`.
+    /// # Errors `NotADirectory`, `Stale`.
     pub fn reopen(
         &self,
         ino: InodeNo,
@@ -41,7 +41,7 @@ impl InodeTable {
         Ok(self.open_listing(ino, runtime)?.going_on(places))
     }
 
-    /// The directory, name and version of a file that is read; `None` for one that is gone, or is being written.
+    /// The directory, name and version of an open file; `None` if the file is gone or has a writer.
     pub fn whereabouts(&self, ino: InodeNo) -> Option<(InodeNo, Box<str>, ObjectMeta)> {
         let tree = self.0.tree.lock();
         let inode = tree.inode(ino)?;
@@ -53,7 +53,7 @@ impl InodeTable {
         }
     }
 
-    /// Every directory that lives but the root: number, parent, name, whether it is local, and whether its name is gone.
+    /// Every living directory but the root: number, parent, name, whether it is local, and whether its name is gone.
     #[cfg(test)]
     pub(super) fn directories(&self) -> Vec<(u64, u64, String, bool, bool)> {
         let tree = self.0.tree.lock();

@@ -1,7 +1,7 @@
-//! Files that are open on a listing's word: the first bytes prove it, or the object itself is asked.
+//! Files that were opened by a listing's marks: the first bytes prove the version, or the engine asks the object itself.
 //!
-//! Some stores list another ETag or size than an object has. Until bytes of a listed version came, nobody has seen any of it: then the
-//! object's own version may take its place under the same inode.
+//! Some stores list another ETag or size than an object has. Until bytes of the listed version arrive, no program has seen that version:
+//! until then the object's own version may replace it under the same inode.
 
 use super::compact::{Judgement, Teller};
 use super::error::{Error, ErrorKind, Result};
@@ -13,18 +13,17 @@ use crate::s3;
 use crate::sync::Arc;
 
 impl InodeTable {
-    /// Bytes of this version came, which a file was opened as. False: the file is another version by the object's own word, and those
-    /// bytes are not to be given.
+    /// Notes that bytes of the version arrived with which a file was opened. False: by the object's own answer the file is another
+    /// version, and the caller must not return these bytes.
     pub fn is_proven(&self, ino: InodeNo, id: &ObjectId, size: u64) -> bool {
         let mut tree = self.0.tree.lock();
         let Ok(file) = tree.file_mut(ino) else { return true };
         file.stored.as_mut().is_none_or(|stored| stored.is_proven(size, &id.etag, id.modified))
     }
 
-    /// The version that the object itself says, of a file that was opened as another one by the word of a listing. `None`: it was replaced.
+    /// The version by the object's own answer, for a file that was opened with the marks of a listing. `None`: the file was replaced.
     ///
-    /// # Errors
-    /// `Stale`, and `Remote`: the object can't be asked.
+    /// # Errors `Stale`, and `Remote`: S3 did not answer about the object.
     pub async fn own_version(
         &self,
         ino: InodeNo,
@@ -54,7 +53,7 @@ impl InodeTable {
             Teller::Listing => {
                 stored.judge(meta.size, meta.etag.as_str(), meta.last_modified, Teller::Object)
             }
-            // Bytes of it came: this is another version.
+            // Bytes of the known version arrived already, so the answer means another version.
             Teller::Object | Teller::Upload => Judgement::Other,
         });
         if place == Place::Nowhere || !matches!(judged, Some(Judgement::Same | Judgement::Better)) {
@@ -66,7 +65,7 @@ impl InodeTable {
     }
 }
 
-/// The version that the file is by the object's own word, if it is another than this one.
+/// The version by the object's own answer, if the object is not the given version.
 fn other_version(tree: &Tree, ino: InodeNo, id: &ObjectId, size: u64) -> Result<Option<(ObjectId, u64)>> {
     let key = tree.key(ino).ok_or_else(|| stale(ino))?;
     let inode = tree.inode(ino).ok_or_else(|| stale(ino))?;

@@ -1,7 +1,7 @@
-//! Lists a directory: fetches pages one ahead, merges them with local entries, and keeps them so that every offset stays valid.
+//! Lists a directory: requests pages one ahead, merges them with local entries, and keeps them so that every offset stays valid.
 //!
-//! The first pages are requested by the token of the page before. A long directory goes on by several ranges of keys at once
-//! (`ranges.rs`), whose pages come here in the same order; no other code here depends on their source.
+//! The token of each of the first pages requests the next. A long directory goes on by several ranges of keys at once (`ranges.rs`),
+//! whose pages arrive here in the same order; no other code here depends on their source.
 
 mod pass;
 mod stream;
@@ -27,20 +27,19 @@ use stream::Stream;
 pub struct Listing {
     directory: InodeNo,
     parent: InodeNo,
-    /// The directory's key at the opening.
+    /// The directory's key when it was opened.
     key: ObjectKey,
     table: InodeTable,
     runtime: tokio::runtime::Handle,
     pass: Mutex<Arc<Pass>>,
-    /// Places from which a listing that an earlier engine had open can go on.
+    /// Places from which this listing can go on, if an earlier engine had it open.
     places: Mutex<Option<[Place; 2]>>,
 }
 
 impl InodeTable {
-    /// Opens a directory. Nothing is asked before the first entries are.
+    /// Opens a directory, without a request: the first call for entries makes one.
     ///
-    /// # Errors
-    /// `NotADirectory`, `Stale`.
+    /// # Errors `NotADirectory`, `Stale`.
     pub async fn opendir(&self, ino: InodeNo) -> Result<Listing> {
         self.open_listing(ino, tokio::runtime::Handle::current())
     }
@@ -62,7 +61,7 @@ impl InodeTable {
         self.remember_all(parent, std::iter::once(entry)).remove(0)
     }
 
-    /// The same for each of these entries.
+    /// Counts one kernel reference for each of these entries.
     pub fn remember_all<'a>(
         &self,
         parent: InodeNo,
@@ -84,7 +83,7 @@ impl InodeTable {
 }
 
 impl Listing {
-    /// The same listing, which goes on from one of these places.
+    /// The listing, set to go on from one of these places.
     pub(super) fn going_on(self, places: [Place; 2]) -> Self {
         *self.places.lock() = Some(places);
         self
@@ -92,11 +91,10 @@ impl Listing {
 
     /// Entries from `offset` on: at least one unless the directory is at its end, at most `max`.
     ///
-    /// 0 is the start, of a fresh listing when entries were handed out before; any [`DirEntry::offset`] of the present
-    /// listing may be continued from, again and in any order. `.` and `..` come first.
+    /// Offset 0 begins at the start; if the caller got entries before, a fresh listing begins. Any [`DirEntry::offset`] of the present
+    /// listing is valid, again and in any order. `.` and `..` come first.
     ///
-    /// # Errors
-    /// `Remote`: S3 did not answer (ask again: it goes on there); `Stale`: the offset lies further back than is kept.
+    /// # Errors `Remote`: S3 did not answer (a repeated call continues there); `Stale`: the listing no longer keeps entries so far back.
     pub async fn entries(&self, table: &InodeTable, offset: u64, max: usize) -> Result<Vec<DirEntry>> {
         debug_assert!(Arc::ptr_eq(&table.0, &self.table.0), "a listing belongs to one table");
         let pass = self.pass_for(offset);
@@ -108,20 +106,20 @@ impl Listing {
         }
     }
 
-    /// The same from memory; `None` when a page must be waited for.
+    /// Entries from memory; `None` if a page must arrive first.
     pub fn try_entries(&self, table: &InodeTable, offset: u64, max: usize) -> Option<Result<Vec<DirEntry>>> {
         debug_assert!(Arc::ptr_eq(&table.0, &self.table.0), "a listing belongs to one table");
         let pass = self.pass_for(offset);
         self.kept(&pass, offset, max).transpose()
     }
 
-    /// The pass that an offset is about.
+    /// The pass to which an offset belongs.
     fn pass_for(&self, offset: u64) -> Arc<Pass> {
         let mut pass = self.pass.lock();
         if let Some([earlier, later]) = self.places.lock().take()
             && offset > 2
         {
-            // Any other offset lies too far back, as [`Self::kept`] says.
+            // The listing keeps no entries for any other offset: [`Self::kept`] refuses it.
             let place = if earlier.offset == offset { earlier } else { later };
             let tree = self.table.0.tree.lock();
             *pass = Arc::new(Pass::behind(&tree, self.directory, &place, self.table.0.clock.now()));
@@ -133,8 +131,8 @@ impl Listing {
         pass.clone()
     }
 
-    /// Entries that are here already; `None` when more must come first. Sets the next page off when the last one that
-    /// is here begins to be read.
+    /// Entries from memory; `None` if more must arrive first. Requests the next page when a program begins to read the last page in
+    /// memory.
     fn kept(&self, pass: &Arc<Pass>, offset: u64, max: usize) -> Result<Option<Vec<DirEntry>>> {
         let now = self.table.0.clock.now();
         let mut pages = pass.0.lock();
@@ -164,7 +162,7 @@ impl Listing {
         let more = !matches!(pages.next, Next::End);
         if !entries.is_empty() || !more {
             pages.used |= !entries.is_empty();
-            // Only once entries are consumed: `.` and `..` alone say nothing about whether they will be.
+            // A program that took only `.` and `..` may stop there, so the next page waits for the first real entry.
             if reached_last && more && pages.total > 0 {
                 self.fetch(pass, &mut pages);
             }
@@ -182,7 +180,7 @@ impl Listing {
         }
     }
 
-    /// The page on its way; sets it off if there is none. `None` at the end.
+    /// The page in flight, or a new request if there is none. `None` at the end.
     fn fetch(&self, pass: &Arc<Pass>, pages: &mut Pages) -> Option<Shared<BoxFuture<'static, Result<()>>>> {
         if let Next::InFlight(page) = &pages.next {
             return Some(page.clone());
@@ -192,7 +190,7 @@ impl Listing {
         let token = match &mut pages.next {
             Next::End | Next::InFlight(_) => return None,
             Next::Ask(_) if pages.ranges.is_some() => return Some(self.fetch_in_order(pass, pages, key)),
-            // An empty token is that of ranges that are gone since: names came out of order, and the listing begins anew.
+            // An empty token belongs to ranges that were dropped because names came out of order: the listing begins anew.
             Next::Ask(token) => token.clone().filter(|token| !token.is_empty()),
         };
         let request = ListObjects {
@@ -219,7 +217,7 @@ impl Listing {
                     (answer, Asked { event, since, arrived: table.0.clock.now() })
                 }
             };
-            // Without a pass the directory was closed, or rewound.
+            // The pass is gone if the directory was closed or rewound.
             match Weak::upgrade(&pass) {
                 Some(pass) => pass.take_in(&table, directory, &key, token, asked, answer),
                 None => Ok(()),

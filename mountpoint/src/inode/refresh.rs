@@ -1,5 +1,5 @@
-//! Requests pages ahead of the names that need them: of a directory whose names are looked up one after another, and of a tree that is
-//! walked. If a page fails, no operation fails: each lookup then asks for its own name, and each directory is listed by itself.
+//! Requests pages ahead of the names that need them: for a directory whose names are looked up one after another, and for a tree that is
+//! walked. A failed page fails no operation: each lookup then asks for its own name, and each directory is listed by itself.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::object::ObjectKey;
 use crate::s3::{self, BoxFuture, ListObjects, ListPage};
 use crate::sync::Arc;
 
-/// Pages that a listing waits for, one after another, before it is asked for by itself.
+/// Pages of a walk for which a listing waits, one after another, before it makes its own request.
 const WAITS_MAX: usize = 4;
 
 /// A requested page.
@@ -31,9 +31,9 @@ struct AskedPage {
 }
 
 impl InodeTable {
-    /// The page that a lookup waits for, if that is better than to ask for its name alone.
+    /// The page for which a lookup should wait, if that is better than a request for its own name.
     pub(super) fn page(&self, tree: &mut Tree, parent: InodeNo, name: &str, ask: Ask) -> Option<PageSeat> {
-        // A local entry has the name: only one LIST is needed. And a TTL below a second is meant so.
+        // A local entry has the name, so a single LIST answers. A TTL below a second is an explicit wish for requests.
         if ask == Ask::DirectoryOnly || tree.ttl.directory() < PAGE {
             return None;
         }
@@ -42,7 +42,7 @@ impl InodeTable {
         let (key, directory) = tree.directory(parent).ok()?;
         let (key, length) = (key.clone(), directory.length.map(|length| length as usize));
         let terms = tree.prices.terms(length, self.0.config.list_page);
-        // A lookup that costs a HEAD alone is cheaper than a page.
+        // A lookup that costs only a HEAD is cheaper than a page.
         let other = (ask == Ask::Both).then(|| tree.board.first_beside(parent, name)).flatten();
         let is_long = length.is_some_and(|length| length > usize::from(self.0.config.list_page));
         let beside = other.as_deref().map(|name| Beside { name, is_long });
@@ -90,7 +90,8 @@ impl InodeTable {
         self.put_up(tree, asked, page)
     }
 
-    /// Puts a page on the board. It is taken in whatever becomes of the operations that wait for it. Drop the seat outside the tree's lock.
+    /// Puts a page on the board. The tree takes the page in even if the waiting operations end early. Drop the seat outside the tree's
+    /// lock.
     fn put_up(&self, tree: &mut Tree, asked: u64, page: BoxFuture<'static, ()>) -> PageSeat {
         let seat = tree.board.pages.start(asked, (), |_| page, self.landed(|board| &mut board.pages));
         tokio::spawn(seat.answer.clone());
@@ -107,7 +108,7 @@ impl InodeTable {
             tree.walking(|walk| walk.opens(key, self.0.clock.now()));
         }
         for _ in 0..WAITS_MAX {
-            // Dropped behind the tree's lock.
+            // Dropped after the tree's lock.
             let _ahead: Option<PageSeat>;
             let coming = {
                 let mut tree = self.0.tree.lock();
@@ -158,7 +159,7 @@ impl InodeTable {
         self.put_up(tree, asked, page)
     }
 
-    /// Whether there is a page now.
+    /// Takes in the answer to a page's request. Returns whether the page is there now.
     fn take_page_in(&self, question: AskedPage, answer: s3::Result<ListPage>) -> bool {
         let AskedPage { directory, key, after, asked, since } = question;
         let mut tree = self.0.tree.lock();
@@ -188,7 +189,7 @@ impl InodeTable {
         }
         let (mut merge, mut entries) = (Merge::new([]), Vec::new());
         let mut named = readable(&key, page, self.0.config.folder_marks, |_, _| {});
-        // A file of the marked name may lie before the page: lookups ask for that.
+        // A file of the marked name may lie before the page: lookups ask S3 about it.
         named.retain(|entry| entry.what != What::Marked);
         merge.page(named, &mut entries, |_| {});
         if is_last {
@@ -201,7 +202,7 @@ impl InodeTable {
     }
 }
 
-/// Whether a page has names behind its beginning only, and in order: without that it says nothing of the names between.
+/// Whether a page has only names after its beginning, in order. Any other page proves nothing about the names between.
 fn is_in_order(key: &ObjectKey, after: Option<&str>, page: &ListPage) -> bool {
     let begin = after.map(|after| format!("{}{after}", key.as_str()));
     let behind = |listed: &str| begin.as_deref().is_none_or(|begin| begin < listed);

@@ -9,44 +9,44 @@ use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{self, ListObjects, ObjectClient};
 use crate::sync::{Arc, Mutex};
 
-/// The requests that a lookup needs, given what memory knows.
+/// The requests of a lookup, chosen by the facts in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// Memory knows nothing: HEAD and LIST together. A GET stands for the HEAD if it brings the tail of a table.
+    /// Nothing is known: HEAD and LIST together. A GET replaces the HEAD if it brings the tail of a table.
     Both,
-    /// The name was a directory: LIST, and HEAD only when nothing is below it any more.
+    /// The name was a directory: LIST, and HEAD only if no key is left below.
     DirectoryFirst,
-    /// The name was a file, and no directory a moment ago: HEAD, and LIST only when it is gone.
+    /// The name was a file, and not a directory a moment ago: HEAD, and LIST only if the object is gone.
     FileFirst,
-    /// A local entry has the name, which only a directory precedes: LIST alone.
+    /// A local entry has the name, and only a directory would win over it: LIST alone.
     DirectoryOnly,
 }
 
 /// The answer of S3 about a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Remote {
-    /// No object and no keys below.
+    /// S3 has neither the object nor keys below the name.
     Missing,
-    /// An object.
+    /// S3 has the object.
     File {
         /// The object's metadata.
         meta: ObjectMeta,
-        /// Whether it was also seen that no directory has the name.
+        /// Whether the answer also proves that no directory has the name.
         alone: bool,
     },
-    /// Keys below.
+    /// S3 has keys below the name.
     Directory,
 }
 
 /// A place in which a request leaves the first bytes that came with the attributes.
 pub(super) type Slot = Arc<Mutex<Option<First>>>;
 
-/// Empty pages of one lookup's LIST that are followed before the answer counts as broken: a store may skip over deleted
-/// keys, but not for ever.
+/// Most empty pages that the LIST of one lookup follows, before the answer counts as broken. A store may skip deleted keys, but not for
+/// ever.
 const EMPTY_PAGES_MAX: usize = 16;
 
-/// Asks for `name` in the directory with this key. With a slot, the kernel asks, perhaps to open the file: what comes with the attributes goes
-/// there.
+/// Asks S3 about `name` in the directory with this key. With a slot, the lookup is the kernel's, perhaps before an open: the slot
+/// receives bytes that come with the attributes.
 pub(super) async fn ask(
     asker: &Asker,
     directory: &ObjectKey,
@@ -59,7 +59,7 @@ pub(super) async fn ask(
     let Some(file) = path::file_key(directory, name) else {
         return Err(Error::new(ErrorKind::NameTooLong, name));
     };
-    // A key of the longest length has nothing below it.
+    // No key is long enough to lie below a key of the greatest length.
     let below = path::directory_key(directory, name);
     let fail = |error: s3::Error| Error::new(ErrorKind::Remote(Arc::new(error)), file.as_str());
     let found = |meta: Option<ObjectMeta>, alone| match meta {
@@ -75,14 +75,14 @@ pub(super) async fn ask(
                     true => Ok(Remote::Directory),
                     false => Ok(found(head.await.map_err(fail)?, true)),
                 },
-                // Even when the HEAD failed, a directory is an answer: it hides the object.
+                // A directory is an answer even if the HEAD failed: it hides the object.
                 Either::Right((meta, list)) => match list.await.map_err(fail)? {
                     true => Ok(Remote::Directory),
                     false => Ok(found(meta.map_err(fail)?, true)),
                 },
             }
         }
-        // The bytes come along as with an open: a read would be the third round trip.
+        // The bytes come along as in an open: a read would be the third round trip.
         Ask::DirectoryFirst => match any_below(client, below, list_keys).await.map_err(fail)? {
             true => Ok(Remote::Directory),
             false => Ok(found(look(asker, &file, Cause::Open, slot).await.map_err(fail)?, true)),
@@ -101,7 +101,8 @@ pub(super) async fn ask(
     }
 }
 
-/// The answer about a name where empty objects mark directories: marks are not files, and a name with nothing but its mark is a directory.
+/// The answer about a name in a mount that reads empty objects as marks of directories: a mark is not a file, and a name with only a mark
+/// is a directory.
 pub(super) async fn with_folder_marks(
     asker: &Asker,
     directory: &ObjectKey,
@@ -121,7 +122,7 @@ pub(super) async fn with_folder_marks(
     }
 }
 
-/// The key of the empty object beside a directory that marks it, if it is there.
+/// The key of the empty object that marks a directory, if S3 has that object.
 pub(super) async fn folder_mark(
     client: &dyn ObjectClient,
     directory: &ObjectKey,
@@ -130,7 +131,7 @@ pub(super) async fn folder_mark(
     Ok(head(client, &mark).await?.filter(|meta| meta.size == 0).map(|_| mark))
 }
 
-/// One object's meta, for a lookup.
+/// Metadata of one object, for a lookup.
 async fn look(
     asker: &Asker,
     key: &ObjectKey,
@@ -148,7 +149,7 @@ async fn look(
     }
 }
 
-/// One object's meta; `None` when it is not there.
+/// Metadata of one object; `None` if S3 has no such object.
 pub(super) async fn head(client: &dyn ObjectClient, key: &ObjectKey) -> s3::Result<Option<ObjectMeta>> {
     match client.head_object(key).await {
         Ok(meta) => Ok(Some(meta)),
@@ -163,7 +164,7 @@ async fn any_below(client: &dyn ObjectClient, prefix: Option<ObjectKey>, list_ke
     any_key(client, &prefix, list_keys, |_| true).await
 }
 
-/// Whether the object that marks a directory, whose key is the directory's own, is all that S3 has of it.
+/// Whether S3 has nothing of a directory but its marker, the object whose key equals the directory's.
 pub(super) async fn is_marker_alone(
     client: &dyn ObjectClient,
     directory: &ObjectKey,
@@ -173,7 +174,7 @@ pub(super) async fn is_marker_alone(
     Ok(!any_key(client, directory, list_keys.max(2), is_other).await?)
 }
 
-/// Whether any key that begins with `prefix`, or prefix of several, is one that is `wanted`.
+/// Whether any key with this prefix is `wanted`.
 async fn any_key(
     client: &dyn ObjectClient,
     prefix: &ObjectKey,

@@ -1,6 +1,6 @@
-//! Gives names to what has another one: looks both up, says what the store must do for it, and moves the inode once it is done.
+//! Renames: looks both names up, says what the store must do, and moves the inode afterwards.
 //!
-//! The inode keeps its number, because the kernel does: programs that have the file open go on under the new name.
+//! The inode keeps its number, as in the kernel: programs that have the file open continue under the new name.
 
 use std::ffi::OsStr;
 
@@ -17,18 +17,18 @@ use crate::object::{ETag, ObjectKey, ObjectMeta};
 /// The flags of a rename.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RenameWish {
-    /// Whether the target stays (RENAME_NOREPLACE).
+    /// Whether an existing target refuses the rename (RENAME_NOREPLACE).
     pub no_replace: bool,
-    /// The mount allows to replace objects (`--allow-overwrite`).
+    /// Whether the mount may replace objects (`--allow-overwrite`).
     pub allow_overwrite: bool,
-    /// A file in the stage that may be replaced before it was stored: the caller holds it.
+    /// A file in the stage that the rename may replace although it is not stored yet: the caller holds it.
     pub pending: Option<InodeNo>,
 }
 
-/// A name that is to change.
+/// A name that changes in a rename.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Names {
-    /// The inode that has it.
+    /// The inode under the old name.
     ino: InodeNo,
     parent: InodeNo,
     name: Box<str>,
@@ -37,7 +37,7 @@ pub struct Names {
 }
 
 impl Names {
-    /// The inode that gets another name.
+    /// The inode under the old name.
     pub fn ino(&self) -> InodeNo {
         self.ino
     }
@@ -46,20 +46,20 @@ impl Names {
 /// The work that a rename takes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Rename {
-    /// The rename is done, as both names were one, or as it concerned this mount alone.
+    /// The rename is done: both names were one, or only this mount knew the file.
     Done,
-    /// The file is being written.
+    /// The file has a writer.
     Writing {
-        /// The writer, as named in `open_write`.
+        /// The writer, as `open_write` got it.
         writer: u64,
         /// The names for [`InodeTable::renamed`].
         names: Names,
-        /// The key that its object is to have.
+        /// The key for the file's object.
         to: ObjectKey,
-        /// The object that it replaces there, if there is one.
+        /// The object that the file replaces under the new key.
         over: Option<ETag>,
     },
-    /// The object is to be moved; then [`InodeTable::renamed`].
+    /// The store must move the object; call [`InodeTable::renamed`] afterwards.
     Object {
         /// The names for [`InodeTable::renamed`].
         names: Names,
@@ -67,28 +67,27 @@ pub enum Rename {
         from: ObjectKey,
         /// The key of the target.
         to: ObjectKey,
-        /// The object that it replaces there, if there is one.
+        /// The object that the file replaces under the new key.
         over: Option<ETag>,
     },
-    /// The objects below a directory are to be moved, if S3 has some; then [`InodeTable::renamed_directory`]. What S3 has below the new key is
-    /// not known.
+    /// The store must move the objects below a directory, if there are any; call [`InodeTable::renamed_directory`] afterwards. The inodes
+    /// do not know what S3 has below the new key.
     Directory {
         /// The names for [`InodeTable::renamed_directory`].
         names: Names,
         /// The key of the directory, which ends in `/`.
         from: ObjectKey,
-        /// The same of the new name.
+        /// The new key of the directory, which ends in `/`.
         to: ObjectKey,
     },
 }
 
 impl InodeTable {
-    /// Looks at both names of a rename, and says what is to be done.
+    /// Looks at both names of a rename, and returns the work to do.
     ///
-    /// # Errors
-    /// `NotFound`; `Exists`: something is there, and `no_replace`; `NotPermitted`: a file is there that may not be replaced, or is being
-    /// written; `IsADirectory`, `NotADirectory`, `NotEmpty`: what is there is of another kind, or a directory with something in it;
-    /// `InvalidName`: a directory into itself; `NameTooLong`; those of `lookup`.
+    /// # Errors `NotFound`; `Exists`: the target exists, and `no_replace` is set; `NotPermitted`: the target is a file that has a writer,
+    /// or that the mount may not replace; `IsADirectory`, `NotADirectory`, `NotEmpty`: the target is of another kind, or a directory with
+    /// entries; `InvalidName`: a directory into itself; `NameTooLong`; those of `lookup`.
     pub async fn rename(
         &self,
         (parent, name): (InodeNo, &OsStr),
@@ -96,7 +95,7 @@ impl InodeTable {
         wish: RenameWish,
     ) -> Result<Rename> {
         let (name, new_name) = (parse(name)?, parse(new_name)?);
-        // The kernel's own lookup of the new name just found nothing: it is not asked for again.
+        // The kernel's own lookup just found the new name absent: a second question would be wasted.
         let is_free = self.is_freshly_missing(new_parent, new_name)?;
         let source = self.hold(parent, name).await?;
         let target = match is_free {
@@ -135,7 +134,7 @@ impl InodeTable {
                     tree.moves(source.ino, new_parent, new_name, now);
                     Rename::Done
                 }
-                // The object of before would be there again under the old name.
+                // The store still has the earlier object, which would appear again under the old name.
                 Phase::Writing(writing) if writing.is_staged && file.stored.is_some() => {
                     Rename::Object { names, from, to, over }
                 }
@@ -160,8 +159,8 @@ impl InodeTable {
         Ok(Rename::Directory { names, from, to })
     }
 
-    /// The store has the object under its new key, with these attributes, and no longer under the old one (or, with `stays`, a newer version
-    /// of another client).
+    /// Notes that the store has the object under its new key, with these attributes, and not under the old one (or, with `stays`, that
+    /// another client stored a newer version there).
     pub fn renamed(&self, names: &Names, meta: &ObjectMeta, stays: bool) {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
@@ -185,7 +184,7 @@ impl InodeTable {
                 file.checked = super::compact::Moment::of(now);
             }
         } else {
-            // It was opened for writing meanwhile, or looked up anew: what the names are now, the next lookups ask.
+            // A program opened the file for writing meanwhile, or looked it up anew: the next lookups ask what the names are.
             tree.changed(*parent, name, true);
             let there = [tree.child(*new_parent, new_name), tree.local(*new_parent, new_name)];
             there.into_iter().flatten().filter(|other| other != ino).for_each(|other| tree.detach(other));
@@ -197,8 +196,8 @@ impl InodeTable {
         }
     }
 
-    /// The store has these objects below a directory's new key, and no longer below the old one (or, with `stays`, some of another client). The
-    /// files in it that are being written.
+    /// Notes that the store has these objects below a directory's new key, and none below the old one (or, with `stays`, some of another
+    /// client). Returns the files below the directory that have a writer.
     pub fn renamed_directory(&self, names: &Names, below: &Below, stays: bool) -> Vec<Follower> {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
@@ -221,7 +220,7 @@ impl InodeTable {
         followers
     }
 
-    /// Nothing is known any more of a directory that was to be renamed, nor of its new name: the next lookups ask S3.
+    /// Forgets the facts about a directory whose rename failed, and about its new name: the next lookups ask S3.
     pub fn forget_directory(&self, names: &Names) {
         let mut tree = self.0.tree.lock();
         for (parent, name) in [(names.parent, &names.name), (names.new_parent, &names.new_name)] {
@@ -233,7 +232,7 @@ impl InodeTable {
         tree.walking(Walk::restart);
     }
 
-    /// Doubts the facts about these names: the next look asks S3.
+    /// Doubts the facts about these names: the next lookup asks S3.
     pub fn doubt_names(&self, names: &Names) {
         let mut tree = self.0.tree.lock();
         for (parent, name) in [(names.parent, &names.name), (names.new_parent, &names.new_name)] {
@@ -247,7 +246,7 @@ impl InodeTable {
         }
     }
 
-    /// A file that is being written goes on under its new name: its upload bears the new key.
+    /// Moves a file with a writer to its new name: the upload uses the new key.
     pub fn renamed_while_written(&self, names: &Names) -> bool {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
@@ -264,13 +263,13 @@ impl InodeTable {
 }
 
 impl Tree {
-    /// The version of a file that a rename may replace; `None`: S3 has none of it.
+    /// The version of a file that a rename may replace; `None` if S3 has no object.
     fn replaceable(&mut self, ino: InodeNo, wish: RenameWish) -> Result<Option<ETag>> {
         let key = self.name_for_errors(ino);
         let refuse = |why| Err(Error::new(ErrorKind::NotPermitted(why), key.clone()));
         let file = self.file_mut(ino)?;
         match (&file.phase, &file.stored) {
-            // The caller holds it: it is stored, and has all its bytes.
+            // The caller holds the file in the stage, which is stored completely.
             (Phase::Writing(writing), Some(stored)) if writing.is_staged => Ok(Some(stored.meta().etag)),
             (Phase::Writing(_), None) if wish.pending == Some(ino) => Ok(None),
             (Phase::Writing(_) | Phase::New { .. }, _) => {
@@ -284,7 +283,7 @@ impl Tree {
         }
     }
 
-    /// Whether a directory may be replaced by another one, as far as this mount knows: what S3 has below it, the store is asked.
+    /// Whether this mount has no local entries in a directory that a rename replaces. The store answers for the keys below.
     fn has_no_locals(&self, ino: InodeNo) -> Result<()> {
         let (key, directory) = self.directory(ino)?;
         match directory.locals.is_empty() {

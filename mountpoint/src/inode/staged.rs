@@ -1,4 +1,4 @@
-//! Files in the stage (`--mode full`): an inode that programs read and write at once, which may be an object at the same time.
+//! Files in the stage (`--mode full`): inodes that programs read and write at once, with or without an object.
 
 use std::ffi::OsStr;
 use std::time::SystemTime;
@@ -17,16 +17,16 @@ use crate::sync::Arc;
 pub struct Pending {
     /// The file's number in the stage.
     pub number: u64,
-    /// Bytes.
+    /// The file's size in bytes.
     pub size: u64,
-    /// When it was changed last.
+    /// Time of the file's last change.
     pub modified: SystemTime,
     /// ETag and size of the object that it replaces.
     pub replaces: Option<(ETag, u64)>,
 }
 
 impl Tree {
-    /// Makes an inode for something that exists only here.
+    /// Makes an inode for an entry that exists only here.
     fn hang_here(&mut self, parent: InodeNo, name: &str, node: Node) -> Option<InodeNo> {
         let (ino, at) = (self.reserve(1), self.event());
         self.make(ino, parent, name, at, node)?;
@@ -36,11 +36,10 @@ impl Tree {
 }
 
 impl InodeTable {
-    /// Puts a file into the stage, where `number` names it. `expected`: the version that the caller has opened, if S3 has one. The key; `None` if
-    /// the file is another version by now, or is in the stage already: look at it again.
+    /// Puts a file into the stage, where `number` names it. `expected`: the version that the caller opened, if S3 has one. Returns the
+    /// key; `None` if the file is another version by now, or is already in the stage: look at the file again.
     ///
-    /// # Errors
-    /// `Stale`: the name is gone; `IsADirectory`.
+    /// # Errors `Stale`: the name is gone; `IsADirectory`.
     pub fn stage(&self, ino: InodeNo, number: u64, expected: Option<&ObjectId>) -> Result<Option<ObjectKey>> {
         let mut tree = self.0.tree.lock();
         let place = tree.inode(ino).ok_or_else(|| stale(ino))?.place;
@@ -65,10 +64,10 @@ impl InodeTable {
         }
     }
 
-    /// Gives its name to a file that an earlier mount left in the stage, with the directories above it. Before the kernel's first request.
+    /// Gives a file that an earlier mount left in the stage its name and the directories above it. Call this before the kernel's first
+    /// request.
     ///
-    /// # Errors
-    /// `InvalidName`: it is not below what is mounted, or a file is where a directory should be; `Exists`.
+    /// # Errors `InvalidName`: the key is outside the mounted prefix, or a file is where a directory should be; `Exists`.
     pub fn plant(&self, key: &ObjectKey, pending: Pending) -> Result<InodeNo> {
         let refuse = |why: &str| Error::new(ErrorKind::InvalidName(why.to_owned()), key.as_str());
         let now = self.0.clock.now();
@@ -85,7 +84,7 @@ impl InodeTable {
                 Some(ino) if tree.directory(ino).is_ok() => ino,
                 Some(_) => return Err(refuse("is below a file")),
                 None => {
-                    // Whether S3 has it, the first lookup asks.
+                    // The first lookup asks whether S3 has the directory.
                     let directory = Directory { checked: None, ..Directory::new(now) };
                     let made = tree.hang_here(parent, above, Node::Directory(Box::new(directory)));
                     made.ok_or_else(|| refuse("has no place"))?
@@ -104,7 +103,7 @@ impl InodeTable {
         tree.hang_here(parent, name, file).ok_or_else(|| refuse("has no place"))
     }
 
-    /// A file of the stage is an object now, and stays in the stage.
+    /// Notes that a file of the stage has an object now, and stays in the stage.
     pub fn stored_from_stage(&self, ino: InodeNo, meta: &ObjectMeta) {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();
@@ -117,7 +116,8 @@ impl InodeTable {
         }
     }
 
-    /// A file leaves the stage, and is the object that is known from then on. The access and modification times that it showed.
+    /// Takes a file out of the stage: its known object counts from then on. Returns the access and modification times that the file
+    /// showed.
     pub fn leave_stage(&self, ino: InodeNo) -> Option<(SystemTime, SystemTime)> {
         let mut tree = self.0.tree.lock();
         let file = tree.file_mut(ino).ok().filter(|file| file.stored.is_some())?;
@@ -128,7 +128,7 @@ impl InodeTable {
         times.map(|times| (times.accessed, times.modified))
     }
 
-    /// The object of a file, in the stage or not, as far as it is known.
+    /// The object of a file, in the stage or not, as far as the mount knows.
     pub fn object_of(&self, ino: InodeNo) -> Option<(ObjectId, u64)> {
         let mut tree = self.0.tree.lock();
         let key = tree.key(ino)?;
@@ -136,10 +136,9 @@ impl InodeTable {
         Some((ObjectId { key, etag: stored.meta().etag, modified: Stored::second(stored) }, stored.size()))
     }
 
-    /// The inode of a name, and whether it is a file that was made here and never opened.
+    /// The inode of a name, and whether the inode is a file that was made here and never opened.
     ///
-    /// # Errors
-    /// The errors of `lookup`.
+    /// # Errors The errors of `lookup`.
     pub async fn peek(&self, parent: InodeNo, name: &OsStr) -> Result<(InodeNo, bool)> {
         let held = self.hold(parent, parse(name)?).await?;
         let mut tree = self.0.tree.lock();
@@ -154,10 +153,10 @@ impl InodeTable {
         })
     }
 
-    /// Takes the name of a file in the stage away, and deletes the object, if `exists` says that there is one. Programs that have it open go on.
+    /// Removes the name of a file in the stage, and deletes the object if `exists` says that there is one. Programs with an open handle
+    /// go on.
     ///
-    /// # Errors
-    /// `Remote`: S3 did not delete.
+    /// # Errors `Remote`: S3 did not delete the object.
     pub async fn unlink_staged(&self, ino: InodeNo, exists: bool) -> Result<()> {
         let key = self.key_of(ino).ok_or_else(|| stale(ino))?;
         if exists {
@@ -178,7 +177,7 @@ impl InodeTable {
         Ok(())
     }
 
-    /// A file in the stage lost its name to another one that a rename put there.
+    /// Notes that a file in the stage lost its name to another file by a rename.
     pub fn replaced_by_rename(&self, ino: InodeNo) {
         if let Ok(file) = self.0.tree.lock().file_mut(ino) {
             file.stored = None;

@@ -1,4 +1,4 @@
-//! One inode and its transitions. Pure: time and numbers come in as values.
+//! State and transitions of one inode. Pure: time and numbers come in as values.
 
 use std::collections::BTreeMap;
 use std::time::{Instant, SystemTime};
@@ -10,7 +10,7 @@ use crate::listing::listed::Listed;
 use crate::listing::recent::Recent;
 use crate::object::{ObjectKey, ObjectMeta};
 
-/// One inode: a name at one version.
+/// One inode, which is a name at one version.
 #[derive(Debug)]
 pub(super) struct Inode {
     /// Last component of the path; empty for the root.
@@ -19,9 +19,9 @@ pub(super) struct Inode {
     pub(super) parent: InodeNo,
     /// The map of its directory that holds the inode.
     pub(super) place: Place,
-    /// References the kernel holds; see [`UNKNOWN`].
+    /// References that the kernel holds; see [`UNKNOWN`].
     pub(super) lookups: u64,
-    /// When what we know of it was learned, as the tree counts: an answer that was asked for earlier does not change it.
+    /// The event of the latest fact about the inode. An answer to an earlier request changes nothing.
     pub(super) learned: u64,
     pub(super) node: Node,
 }
@@ -29,11 +29,11 @@ pub(super) struct Inode {
 /// The map of a directory that holds an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
-    /// `children`: S3 has it.
+    /// `children`: S3 has the name.
     Remote,
-    /// `locals`: made here and not stored yet, or being overwritten.
+    /// `locals`: made here and not stored yet, or replaced by this mount.
     Local,
-    /// Neither: removed, or another version took the name. Lives while it is referenced.
+    /// Neither map: the name was removed, or another version took it. The inode lives while references to it exist.
     Nowhere,
 }
 
@@ -53,8 +53,7 @@ impl Inode {
     }
 }
 
-/// Set in the references to an inode that an engine before this one gave out: how many, is not known. The kernel gives all of them back at
-/// once.
+/// Flag in the references to an inode from an earlier engine, whose number is unknown. The kernel returns all of them at once.
 pub(super) const UNKNOWN: u64 = 1 << 63;
 
 #[derive(Debug)]
@@ -65,26 +64,26 @@ pub(super) enum Node {
 
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// The directory's key, which ends in `/` (the root's is the prefix).
+    /// The directory's key, which ends in `/` (the root's key is the prefix).
     pub(super) key: ObjectKey,
-    /// How many inodes live of what S3 is known to have in it; [`super::tree::Tree::child`] finds them.
+    /// Number of living inodes for names that S3 has in the directory; [`super::tree::Tree::child`] finds them.
     pub(super) children: usize,
     /// Names made in this mount.
     pub(super) locals: BTreeMap<Box<str>, InodeNo>,
-    /// When S3 was last seen to have keys below it, or to have none for a local one; `None` when the last one may be gone.
+    /// When S3 last had keys below the directory, or none below a local one; `None` if the last key may be gone.
     pub(super) checked: Option<Instant>,
-    /// Listings that are open.
+    /// Number of open listings.
     pub(super) listings: u32,
-    /// The last whole listing, while it may answer lookups.
+    /// The last complete listing, while it may answer lookups.
     pub(super) listed: Option<Listed>,
-    /// The number of names when the directory was last listed as a whole.
+    /// The number of names in the last complete listing.
     pub(super) length: Option<u32>,
-    /// Lookups of late, and the pages that they were worth.
+    /// Recent lookups, and the pages requested for them.
     pub(super) recent: Option<Box<Recent>>,
 }
 
 impl Directory {
-    /// The key is given where it is hung.
+    /// A new directory. The tree sets its key when it places the directory.
     pub(super) fn new(checked: Instant) -> Self {
         Self {
             key: ObjectKey::new(""),
@@ -98,7 +97,7 @@ impl Directory {
         }
     }
 
-    /// Whether a page that was asked for earlier may still come or be given.
+    /// Whether a page that was requested earlier may still arrive or be used.
     pub(super) fn has_pages(&self) -> bool {
         self.listings > 0
             || self.listed.is_some()
@@ -108,31 +107,31 @@ impl Directory {
 
 #[derive(Debug)]
 pub(super) struct File {
-    /// The object in S3, and until when a stat may rely on it.
+    /// The object in S3, and the time until which a stat may rely on it.
     pub(super) stored: Option<Stored>,
-    /// When S3 last had no directory of that name.
+    /// When S3 last had no directory of the file's name.
     pub(super) checked: Moment,
     pub(super) phase: Phase,
-    /// Open read handles.
+    /// Number of open read handles.
     pub(super) readers: u32,
-    /// Whether the kernel's pages may be of what stood here before our own write, or hold changes that were refused.
+    /// Whether the kernel's pages may be older than a write of this mount, or contain refused changes.
     pub(super) pages_stale: bool,
-    /// Whether the kernel knows another size of this version, and heard of no change yet.
+    /// Whether the kernel knows another size of this version, and was not notified yet.
     pub(super) size_stale: bool,
-    /// Whether the kernel may know of more bytes than this version has.
+    /// Whether the kernel may know a size above this version's.
     pub(super) was_larger: bool,
-    /// Whether a request for the last bytes may be older than the discovery that there are fewer.
+    /// Whether a request for the last bytes may be older than the discovery that the file is shorter.
     pub(super) end_is_old: bool,
 }
 
 /// The phase of a file: whether it is written in this mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// No write is under way: S3 has the file.
+    /// The file has no writer: S3 has its object.
     Stored,
-    /// Made here, never opened for writing.
+    /// The file was made here, and never opened for writing.
     New { times: Box<Times> },
-    /// Being written.
+    /// The file has a writer, or lies in the stage.
     Writing(Box<Writing>),
 }
 
@@ -140,14 +139,14 @@ pub(super) enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Writing {
     pub(super) writer: u64,
-    /// Bytes so far.
+    /// Size in bytes so far.
     pub(super) size: u64,
     pub(super) times: Times,
-    /// It lies in the stage: it has any number of writers and readers, and may be an object, too.
+    /// Whether the file lies in the stage: then any number of handles write and read it, and an object may exist, too.
     pub(super) is_staged: bool,
 }
 
-/// The times that a file shows until it is stored; then it has that of its object.
+/// The times that a file shows until it is stored; afterwards it shows its object's time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Times {
     pub(super) accessed: SystemTime,
@@ -163,38 +162,38 @@ impl Times {
 /// The object under a name before it was opened for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Before {
-    /// An object.
+    /// S3 has an object.
     Exists,
-    /// No object, as S3 said at the create or, within a TTL, before. Another client may have stored it since.
+    /// S3 had no object at the create or, within a TTL, before. Another client may have stored one since.
     Absent,
 }
 
 /// The flags of an open for writing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct WriteWish {
-    /// The open said O_TRUNC (or a truncation to 0 follows).
+    /// Whether the open has O_TRUNC (or a truncation to 0 follows).
     pub truncate: bool,
-    /// The open said O_APPEND.
+    /// Whether the open has O_APPEND.
     pub append: bool,
-    /// The mount allows to replace objects (`--allow-overwrite`).
+    /// Whether the mount may replace objects (`--allow-overwrite`).
     pub allow_overwrite: bool,
-    /// The mount allows to append to objects (`--allow-append`), and the caller has prepared to.
+    /// Whether the mount may append to objects (`--allow-append`), and the caller is ready to append.
     pub allow_append: bool,
 }
 
 /// The reason why a transition is refused.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// A writer stands in the way.
+    /// The file has a writer.
     Busy { writer: u64 },
-    /// Readers stand in the way.
+    /// The file has readers.
     HasReaders,
-    /// The transition is not allowed.
+    /// The file's state or the mount refuses the transition.
     Error(ErrorKind),
 }
 
 impl File {
-    /// One that is made here and now.
+    /// A file made here at this moment.
     pub(super) fn new(checked: Instant, modified: SystemTime) -> Self {
         Self {
             stored: None,
@@ -208,7 +207,7 @@ impl File {
         }
     }
 
-    /// One in the stage, with changes of an earlier mount. `stored`: the object that it replaces.
+    /// A file in the stage, with changes of an earlier mount. `stored`: the object that the file replaces.
     pub(super) fn pending(
         number: u64,
         size: u64,
@@ -221,7 +220,7 @@ impl File {
         Self { stored, phase, ..Self::new(checked, modified) }
     }
 
-    /// One that S3 has.
+    /// A file that S3 has.
     pub(super) fn stored(meta: &ObjectMeta, teller: Teller, until: Instant, checked: Instant) -> Self {
         Self {
             stored: Some(Stored::new(meta, teller, Some(until))),
@@ -235,12 +234,12 @@ impl File {
         }
     }
 
-    /// Whether it exists only here, or is being replaced from here.
+    /// Whether the file exists only here, or this mount is replacing its object.
     pub(super) fn is_local(&self) -> bool {
         self.phase != Phase::Stored
     }
 
-    /// One more reader of the stored object; its meta and whether the kernel may keep its pages.
+    /// Counts one more reader of the stored object. Returns the object's metadata, and whether the kernel may keep its pages.
     pub(super) fn open_read(&mut self) -> Result<(ObjectMeta, bool), Refusal> {
         let meta = match (&self.phase, &self.stored) {
             (Phase::Writing(writing), _) => return Err(Refusal::Busy { writer: writing.writer }),
@@ -264,7 +263,7 @@ impl File {
         self.readers = self.readers.saturating_sub(1);
     }
 
-    /// The one writer; whether S3 has an object of this name, as far as is known.
+    /// Makes the caller the file's writer. Returns whether S3 has an object of this name, as far as the mount knows.
     pub(super) fn open_write(
         &mut self,
         writer: u64,
@@ -302,7 +301,7 @@ impl File {
         Ok(before)
     }
 
-    /// It goes into the stage under this number, with the bytes that the object has. Whether there is an object.
+    /// Puts the file into the stage under this number, with the object's bytes. Returns whether there is an object.
     pub(super) fn stage(&mut self, number: u64) -> Result<Before, Refusal> {
         let times = match &self.phase {
             Phase::Writing(writing) => return Err(Refusal::Busy { writer: writing.writer }),
@@ -314,17 +313,17 @@ impl File {
         Ok(if self.stored.is_some() { Before::Exists } else { Before::Absent })
     }
 
-    /// Whether it lies in the stage.
+    /// Whether the file lies in the stage.
     pub(super) fn is_staged(&self) -> bool {
         matches!(&self.phase, Phase::Writing(writing) if writing.is_staged)
     }
 
-    /// It is an object, and stays in the stage.
+    /// Notes that the file has an object now, and stays in the stage.
     pub(super) fn stored_from_stage(&mut self, meta: &ObjectMeta, until: Instant) {
         self.stored = Some(Stored::new(meta, Teller::Upload, Some(until)));
     }
 
-    /// It left the stage, and is the object that is known. The times that it showed.
+    /// Takes the file out of the stage: its known object counts from then on. Returns the times that the file showed.
     pub(super) fn leave_stage(&mut self) -> Option<Times> {
         match std::mem::replace(&mut self.phase, Phase::Stored) {
             Phase::Writing(writing) => Some(writing.times),
@@ -332,14 +331,14 @@ impl File {
         }
     }
 
-    /// The writer got this far.
+    /// Notes the size and time that the writer reached.
     pub(super) fn written(&mut self, size: u64, modified: SystemTime) {
         if let Phase::Writing(writing) = &mut self.phase {
             (writing.size, writing.times.modified) = (writing.size.max(size), modified);
         }
     }
 
-    /// Sets the times that it shows until it is stored.
+    /// Sets the times that the file shows until it is stored.
     pub(super) fn set_times(&mut self, accessed: Option<SystemTime>, modified: Option<SystemTime>) {
         let times = match &mut self.phase {
             Phase::New { times, .. } => &mut **times,
@@ -350,13 +349,13 @@ impl File {
         times.modified = modified.unwrap_or(times.modified);
     }
 
-    /// The upload is complete; a stat may say so until then.
+    /// Notes that the upload is complete. A stat may rely on the new object for the TTL.
     pub(super) fn commit(&mut self, meta: &ObjectMeta, until: Instant) {
         self.stored = Some(Stored::new(meta, Teller::Upload, Some(until)));
         self.phase = Phase::Stored;
     }
 
-    /// The upload is given up; whether something is left, namely what S3 had before (and may have still).
+    /// Notes that the upload was given up. Returns whether S3 had an object before (and may have it still).
     pub(super) fn abandon(&mut self) -> bool {
         if !self.is_local() {
             return true;
@@ -444,7 +443,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is tried in whatever order: one writer or readers, and what S3 had is never lost by giving up.
+        /// Random transitions: the file always has one writer or readers, and giving up never loses S3's object.
         #[test]
         fn a_file_has_readers_or_one_writer(
             exists in any::<bool>(),

@@ -1,4 +1,4 @@
-//! The room over a bucket in memory.
+//! Tests of the room over a bucket in memory.
 
 use std::ffi::OsStr;
 
@@ -95,7 +95,7 @@ impl Bench {
         self.list(ino).await.iter().map(|entry| entry.name().to_string()).collect()
     }
 
-    /// Makes a file and stores it, as an upload would.
+    /// Makes a file and stores it, as an upload does.
     async fn write(&self, parent: InodeNo, name: &str, content: &'static str) -> InodeNo {
         let made = self.table.create(parent, OsStr::new(name)).await.unwrap();
         self.overwrite(made.ino, content).await;

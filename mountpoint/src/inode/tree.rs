@@ -1,7 +1,7 @@
-//! The tree under its one lock: the live inodes, their places, and the changes that an answer of S3 makes.
+//! The tree under its one lock: the living inodes, their places, and the changes that S3's answers make.
 //!
-//! This file makes no request and reads no time. Events are numbered: an answer carries the number of its request, and facts
-//! learned after that request win over the answer.
+//! This file makes no request and reads no clock. Events are numbered: an answer carries the number of its request, and facts that are
+//! newer than the request win over the answer.
 
 mod emptied;
 mod known;
@@ -40,7 +40,7 @@ use crate::sync::Arc;
 pub use moved::{Below, Follower};
 pub(super) use settle::{Adopted, Recall, Settled};
 
-/// The live inodes. Besides this file, which finds and changes them, its methods stand in these:
+/// The living inodes. This file finds and changes inodes. The files of the other methods:
 ///
 /// | file | methods |
 /// |---|---|
@@ -52,50 +52,50 @@ pub(super) use settle::{Adopted, Recall, Settled};
 #[derive(Debug)]
 pub(super) struct Tree {
     inodes: Inodes,
-    /// Per directory, the names known to be in S3, as long as an inode for them lives. The names are the inodes' own.
+    /// Names that S3 has, by directory, as long as their inodes live. The inodes own the names.
     children: HashMap<InodeNo, HashTable<InodeNo>>,
     hasher: RandomState,
-    /// The next inode number: never reused, so that no generation is needed.
+    /// The next inode number. Numbers are never reused, so inodes need no generation.
     next: u64,
-    /// Numbers below are set aside in the journal.
+    /// The end of the numbers that the journal reserves for this engine.
     limit: u64,
-    /// The journal of directories that the kernel refers to, if the mount is to outlive this engine.
+    /// The journal of directories that the kernel references, if the mount may outlive this engine.
     journal: Option<Arc<Journal>>,
     /// Number of the last event.
     events: u64,
     pub(super) ttl: Ttl,
     /// The modification time of directories.
     mounted: SystemTime,
-    /// The facts about names that pages do not have.
+    /// Facts about names that pages may lack.
     pub(super) facts: Facts,
     pub(super) board: Board,
     /// First bytes that the latest lookups brought, for their opens.
     pub(super) firsts: Firsts,
-    /// Files whose lookup S3 answered a moment ago, and that no open, stat or second lookup has used yet.
+    /// Files whose lookup S3 answered a moment ago, not used yet by an open, a stat or a second lookup.
     pub(super) fresh: Fresh,
-    /// Directories with a remembered listing, oldest first, and how many entries those hold together.
+    /// Directories with a remembered listing, oldest first, and the number of entries of all these listings.
     listed: VecDeque<InodeNo>,
     listed_entries: usize,
-    /// Directories of the recent pages, oldest first; one of several pages stands there as often.
+    /// Directories of the recent pages, oldest first: one line for each page.
     recent: VecDeque<InodeNo>,
-    /// Directories that S3 had, and that are local since it may have no key below them. The lowest number is known longest.
+    /// Directories of S3 that became local, since their last key may be gone. The lowest number is the oldest.
     emptied: BTreeSet<InodeNo>,
     /// The cost of pages and lookups.
     pub(super) prices: Prices,
-    /// Whether pages may begin in the middle of a listing: not where the store has no order.
+    /// Whether a page may begin in the middle of a listing: false if the store lists keys out of order.
     pub(super) pages_begin_anywhere: bool,
-    /// The walk that goes on.
+    /// The walk in progress.
     pub(super) walk: Walk,
-    /// Whether what a listing says of a file may be what its reads ask for.
+    /// Whether reads may use the marks of a listing.
     pub(super) agreement: Agreement,
 }
 
 impl Tree {
-    /// Most entries of remembered listings, all directories together (about 100 bytes each); the oldest listing is
-    /// forgotten beyond it, and a longer one is not remembered at all.
+    /// Most entries of all remembered listings together (about 100 bytes each). Beyond it the oldest listing is forgotten; a listing with
+    /// more entries is never remembered.
     pub(super) const LISTED_ENTRIES_MAX: usize = 200_000;
 
-    /// Most recent pages, all directories together (about 100 KB each); the oldest goes beyond it, and its names are asked for.
+    /// Most recent pages, all directories together (about 100 KB each). Beyond it the oldest is dropped, and lookups ask for its names.
     const PAGES_MAX: usize = Prices::PAGES_KEPT;
 
     pub(super) fn new(prefix: &Prefix, ttl: Ttl, now: Instant, mounted: SystemTime) -> Self {
@@ -135,7 +135,7 @@ impl Tree {
         }
     }
 
-    /// How many inodes live.
+    /// Number of living inodes.
     pub(super) fn len(&self) -> usize {
         self.inodes.len()
     }
@@ -145,7 +145,7 @@ impl Tree {
         self.events
     }
 
-    /// Sets numbers aside for names that may become inodes; the first of them.
+    /// Reserves numbers for names that may become inodes. Returns the first number.
     pub(super) fn reserve(&mut self, count: usize) -> InodeNo {
         let first = InodeNo(self.next);
         self.next += count as u64;
@@ -175,7 +175,7 @@ impl Tree {
         self.inodes.get_mut(ino)?.directory_mut()
     }
 
-    /// A file.
+    /// The file of an inode, to change.
     pub(super) fn file_mut(&mut self, ino: InodeNo) -> Result<&mut File> {
         if self.inode(ino).is_some_and(|inode| matches!(inode.node, Node::Directory(_))) {
             return Err(Error::new(ErrorKind::IsADirectory, self.name_for_errors(ino)));
@@ -186,7 +186,7 @@ impl Tree {
         }
     }
 
-    /// The key of an inode; a directory's ends in `/`. `None` when it is gone, or hangs nowhere and its directory is gone.
+    /// The key of an inode; a directory's key ends in `/`. `None` if the inode is gone, or has no place and its directory is gone.
     pub(super) fn key(&self, ino: InodeNo) -> Option<ObjectKey> {
         let inode = self.inode(ino)?;
         match &inode.node {
@@ -195,24 +195,24 @@ impl Tree {
         }
     }
 
-    /// The key, or as much of it as is known.
+    /// The key of an inode, or as much of it as is known.
     pub(super) fn name_for_errors(&self, ino: InodeNo) -> String {
         let name = || self.inode(ino).map_or_else(String::new, |inode| inode.name.to_string());
         self.key(ino).map_or_else(name, |key| key.as_str().to_owned())
     }
 
-    /// The inode of a name known to be in S3, as long as it lives.
+    /// The living inode for a name that S3 has.
     pub(super) fn child(&self, parent: InodeNo, name: &str) -> Option<InodeNo> {
         let is_it = |ino: &InodeNo| self.inodes.get(*ino).is_some_and(|inode| *inode.name == *name);
         self.children.get(&parent)?.find(self.hasher.hash_one(name), is_it).copied()
     }
 
-    /// All that S3 is known to have in a directory, as [`Tree::child`] finds them.
+    /// All living inodes for names that S3 has in a directory, as [`Tree::child`] finds them.
     pub(super) fn children(&self, parent: InodeNo) -> impl Iterator<Item = InodeNo> {
         self.children.get(&parent).into_iter().flat_map(|table| table.iter().copied())
     }
 
-    /// Hangs an inode among its directory's children; which one stood there.
+    /// Adds an inode to its directory's children. Returns the inode that had the name.
     fn hang_child(&mut self, parent: InodeNo, ino: InodeNo) -> Option<InodeNo> {
         let Self { inodes, children, hasher, .. } = self;
         let name = &*inodes.get(ino)?.name;
@@ -251,7 +251,7 @@ impl Tree {
         match &inode.node {
             Node::Directory(_) => self.directory_stat(),
             Node::File(file) => match (&file.phase, &file.stored) {
-                // The kernel caches nothing: if the upload fails, the name is gone at once.
+                // The kernel must cache nothing: if the upload fails, the name disappears at once.
                 (Phase::Writing(writing), _) => local_stat(writing.size, &writing.times),
                 (_, Some(stored)) => {
                     let valid = match (inode.place, stored.until()) {
@@ -266,7 +266,7 @@ impl Tree {
         }
     }
 
-    /// The attributes of every directory: they never change, so they hold for a whole TTL.
+    /// The attributes of every directory. They never change, so they are valid for a whole TTL.
     pub(super) fn directory_stat(&self) -> Stat {
         Stat {
             kind: Kind::Directory,
@@ -278,7 +278,7 @@ impl Tree {
         }
     }
 
-    /// The answer of a lookup for an inode; `None` when it is gone.
+    /// A lookup's answer for an inode; `None` if the inode is gone.
     pub(super) fn found(&self, ino: InodeNo, now: Instant) -> Option<Found> {
         let inode = self.inodes.get(ino)?;
         let stat = self.stat(inode, now);
@@ -287,7 +287,7 @@ impl Tree {
             Node::Directory(directory) => {
                 directory.checked.map_or(Duration::ZERO, |since| left(self.ttl.directory(), since, now))
             }
-            // The next path that leads here asks again, so that an open can tell whose lookup it follows.
+            // The next path to this file must look up again, so that an open can tell whose lookup it follows.
             Node::File(_) if self.fresh.contains(ino) => Duration::ZERO,
             Node::File(file) => stat.valid_for.min(left(self.ttl.directory(), file.checked.instant(), now)),
         };
@@ -296,7 +296,7 @@ impl Tree {
 
     // -- where inodes hang ---------------------------------------------------------------------------------------
 
-    /// Makes an inode for something S3 has. `None` when the parent is gone, or the number lives already.
+    /// Makes an inode for a name that S3 has. `None` if the parent is gone, or the number is in use.
     pub(super) fn hang(
         &mut self,
         ino: InodeNo,
@@ -310,7 +310,7 @@ impl Tree {
         Some(())
     }
 
-    /// Makes an inode that hangs nowhere yet.
+    /// Makes an inode without a place.
     pub(super) fn make(
         &mut self,
         ino: InodeNo,
@@ -333,7 +333,7 @@ impl Tree {
         Some(())
     }
 
-    /// Moves an inode to one of its directory's maps. What stood there goes nowhere.
+    /// Moves an inode to one of its directory's maps. The inode that had the name there loses its place.
     pub(super) fn place(&mut self, ino: InodeNo, place: Place) {
         let Some(inode) = self.inodes.get(ino) else { return };
         let (parent, before) = (inode.parent, inode.place);
@@ -369,7 +369,7 @@ impl Tree {
         }
     }
 
-    /// Hangs an inode among what exists only here; which one stood there.
+    /// Adds an inode to its directory's local entries. Returns the inode that had the name.
     fn hang_local(&mut self, parent: InodeNo, ino: InodeNo) -> Option<InodeNo> {
         let name = self.inodes.get(ino)?.name.clone();
         self.directory_mut(parent)?.locals.insert(name, ino)
@@ -380,7 +380,7 @@ impl Tree {
         self.directory_mut(parent)?.locals.remove(&name)
     }
 
-    /// The name means something else, or nothing, from now on: lookups in flight and older listings are outdated.
+    /// Detaches an inode from its name: lookups in flight and older listings are outdated.
     pub(super) fn detach(&mut self, ino: InodeNo) {
         let Some(inode) = self.inodes.get(ino) else { return };
         let (parent, name) = (inode.parent, inode.name.clone());
@@ -392,7 +392,7 @@ impl Tree {
         self.drop_if_idle(ino);
     }
 
-    /// Something happened to a name: answers that were asked for before do not count for it. The event's number.
+    /// Notes that a name changed: answers to earlier requests do not count for it. Returns the event's number.
     pub(super) fn changed(&mut self, parent: InodeNo, name: &str, removed: bool) -> u64 {
         let at = self.event();
         self.board.overtake(parent, name);
@@ -402,7 +402,7 @@ impl Tree {
         at
     }
 
-    /// The object of an inode was changed in this mount: answers to earlier requests do not count for it.
+    /// Notes that this mount changed the object of an inode: answers to earlier requests do not count for the inode.
     pub(super) fn touched(&mut self, ino: InodeNo, removed: bool) {
         let Some(inode) = self.inode(ino) else { return };
         let (parent, name) = (inode.parent, inode.name.clone());
@@ -412,8 +412,8 @@ impl Tree {
         }
     }
 
-    /// Counts one reference. `fresh`: when S3 answered this very lookup, and for it alone, so that the open that follows may
-    /// rely on it (see [`super::FRESH`]).
+    /// Counts one reference. `fresh`: when S3 answered this very lookup, and no other, so that the next open may rely on the answer (see
+    /// [`super::FRESH`]).
     pub(super) fn take(&mut self, ino: InodeNo, fresh: Option<Instant>) -> Result<()> {
         let strict = self.ttl == Ttl::Minimal || self.ttl.open().is_zero();
         let inode = self.inode_mut(ino)?;
@@ -436,7 +436,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Ends an unused inode: no reference, no handle, nothing local, nothing below; then its parent.
+    /// Drops an inode that has no references, handles, local state or entries; then its parent in the same way.
     pub(super) fn drop_if_idle(&mut self, ino: InodeNo) {
         let mut next = Some(ino);
         while let Some(ino) = next.take() {
@@ -465,7 +465,7 @@ impl Tree {
         }
     }
 
-    /// Directories above something that was stored are stored with it.
+    /// Notes that S3 has the directories above a stored object.
     pub(super) fn stored_above(&mut self, mut ino: InodeNo, now: Instant) {
         self.seen_below(ino, self.events);
         while let Some(inode) = self.inodes.get(ino) {
@@ -485,7 +485,7 @@ impl Tree {
 
     // -- remembered listings -------------------------------------------------------------------------------------
 
-    /// Remembers a whole listing, as far as there is room.
+    /// Remembers a complete listing, as far as there is room.
     pub(super) fn remember_listed(&mut self, ino: InodeNo, listed: Listed) {
         self.forget_listed(ino);
         let entries = listed.entries();
@@ -517,7 +517,7 @@ impl Tree {
         self.directory_mut(ino)?.recent.as_deref_mut()
     }
 
-    /// The page that was on its way for lookups in a directory is here, or will not come.
+    /// Takes in the page that was in flight for lookups in a directory; `None`: the request failed.
     pub(super) fn arrives(&mut self, ino: InodeNo, page: Option<Page>) {
         let comes = page.is_some();
         let Some(recent) = self.recent_mut(ino) else { return };
@@ -539,7 +539,7 @@ impl Tree {
         self.recent.len()
     }
 
-    /// Lets the pages of a directory go that no longer answer.
+    /// Drops the pages of a directory that are too old to answer.
     pub(super) fn expire_pages(&mut self, ino: InodeNo, now: Instant) {
         let mut gone = match self.recent_mut(ino) {
             Some(recent) => recent.expire(now),
@@ -553,7 +553,7 @@ impl Tree {
         self.release(ino);
     }
 
-    /// A snapshot of what exists only here in a directory.
+    /// A copy of the local entries of a directory.
     pub(super) fn locals(&self, ino: InodeNo) -> BTreeMap<Box<str>, InodeNo> {
         self.directory(ino).map(|(_, directory)| directory.locals.clone()).unwrap_or_default()
     }
@@ -563,7 +563,7 @@ fn file_stat(size: u64, modified: SystemTime, readable: bool, valid_for: Duratio
     Stat { kind: Kind::File, size, accessed: modified, modified, readable, valid_for }
 }
 
-/// The attributes of a file that is not stored yet. The kernel does not cache them.
+/// The attributes of a file that is not stored yet. The kernel must not cache them.
 fn local_stat(size: u64, times: &Times) -> Stat {
     Stat { accessed: times.accessed, ..file_stat(size, times.modified, true, Duration::ZERO) }
 }

@@ -1,4 +1,4 @@
-//! The version of the object behind a name: of an entry of a listing, and one that has the bytes of the version before.
+//! Versions of the objects behind names: for entries of a listing, and after a change of metadata alone.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::listing::path;
 use crate::object::{ObjectId, ObjectMeta};
 
 impl InodeTable {
-    /// The version that an entry of this directory shows; `None` of a directory, and of a file that is being written.
+    /// The version of a listing's entry; `None` for a directory, or a file with a writer.
     pub fn version_of(&self, parent: InodeNo, entry: &DirEntry) -> Option<ObjectId> {
         if let Some(id) = self.stored(entry.ino) {
             return Some(id);
@@ -21,23 +21,23 @@ impl InodeTable {
         Some(ObjectId::of(key, &meta))
     }
 
-    /// The marker of a directory that was made here is stored: S3 has the directory, and those above it.
+    /// Notes that the marker of a local directory is stored: S3 has the directory, and those above it.
     pub fn stored_directory(&self, ino: InodeNo) {
         let now = self.0.clock.now();
         self.0.tree.lock().stored_above(ino, now);
     }
 
-    /// How long the facts about a directory hold.
+    /// How long facts about directories are valid.
     pub fn directory_ttl(&self) -> Duration {
         self.0.config.ttl.directory()
     }
 
-    /// Whether the inode is a file.
+    /// Whether an inode is a file.
     pub fn is_file(&self, ino: InodeNo) -> bool {
         self.0.tree.lock().file_mut(ino).is_ok()
     }
 
-    /// This mount gave the object of a stored file other metadata: the same bytes are another version. Readers go on.
+    /// Notes that this mount gave the object of a stored file other metadata: the same bytes have a new version. Readers go on.
     pub fn restated(&self, ino: InodeNo, meta: &ObjectMeta) {
         let now = self.0.clock.now();
         let mut tree = self.0.tree.lock();

@@ -1,7 +1,7 @@
-//! Attributes that were learned, by key and version: in memory, and in a file of the state directory that the next mount reads.
+//! Learned attributes, by key and version: in memory, and in a file of the state directory that the next mount reads.
 //!
-//! A fact about a version never changes, so that the file only grows, by one line for each; a start that finds it long writes it anew.
-//! Damaged lines are passed over: the store is asked again.
+//! A fact about a version never changes, so the file only grows, by one line for each fact. A start that finds a long file writes it
+//! anew. Damaged lines are skipped: the engine asks the store again.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -15,18 +15,18 @@ use super::words::{Kept, Words};
 use crate::object::{ETag, ObjectId, ObjectKey, Second};
 use crate::sync::{Arc, Mutex};
 
-/// The folder of these files in the state directory.
+/// The folder for files of learned attributes, in the state directory.
 const FOLDER: &str = "attributes";
-/// The most objects whose attributes are remembered, about 300 bytes each. Beyond it all are forgotten, and the store is asked again.
-/// Doubling it doubles the memory of a mount that has seen so large a number.
+/// Most objects whose attributes are kept, about 300 bytes each. Beyond it all are dropped, and the engine asks the store again. Doubling
+/// it doubles the memory of a mount that has seen so large a number.
 const KNOWN_MAX: usize = 200_000;
-/// Bytes of a line that is read.
+/// Longest line that is read, in bytes.
 const LINE_MAX: usize = 16 << 10;
 
 /// The file of a bucket's attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileConfig {
-    /// The state directory. It is made if it is not there.
+    /// The state directory, which is made if it is missing.
     pub dir: PathBuf,
     /// URL of the store; empty for AWS.
     pub endpoint: String,
@@ -34,7 +34,7 @@ pub struct FileConfig {
     pub bucket: String,
 }
 
-/// Learned attributes.
+/// Learned attributes of one mount.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     facts: Mutex<HashMap<ObjectKey, Fact>>,
@@ -48,7 +48,7 @@ struct Fact {
     kept: Arc<Kept>,
 }
 
-/// The second in which a version was stored, as far as it is known.
+/// The second in which a version was stored, as far as the engine knows.
 #[derive(Clone, Copy, Debug)]
 enum When {
     /// The store gave this second for the object.
@@ -58,11 +58,11 @@ enum When {
     Unknown,
 }
 
-/// How far the second of an upload's answer may be from that of its object.
+/// Most seconds between an upload's answer and the time of its object.
 const ABOUT: u64 = 2;
 
 impl When {
-    /// Whether a version of this second may be the recorded one.
+    /// Whether a version of this second may be the recorded version.
     fn may_be(self, second: Option<Second>) -> bool {
         match (self, second) {
             (Self::Unknown, _) | (_, None) => true,
@@ -102,7 +102,7 @@ impl Known {
             return None;
         }
         let kept = Arc::clone(&fact.kept);
-        // The answer to an upload does not give the exact second. Now it is known, so the fact is written down for later mounts.
+        // The upload's answer did not give the exact second. Now the second is known, and later mounts get the fact.
         if let (When::About(_) | When::Unknown, Some(second)) = (fact.stored, id.modified) {
             fact.stored = When::Exact(second);
             drop(facts);
@@ -120,7 +120,7 @@ impl Known {
         kept
     }
 
-    /// The attributes of a version whose upload was answered at about this second.
+    /// Learns the attributes of a new version, whose upload was answered at about this second.
     pub(super) fn stored(&self, id: &ObjectId, about: Option<Second>, kept: Kept) {
         self.put(id, about.map_or(When::Unknown, When::About), Arc::new(kept));
     }
@@ -145,7 +145,7 @@ impl Known {
     fn write(&self, id: &ObjectId, kept: &Kept) {
         let (Some(file), Some(second)) = (&self.file, id.modified) else { return };
         let Ok(text) = line(&id.key, &id.etag, second, kept) else { return };
-        // One write, so that lines of two mounts do not mix. If it is lost, the next mount asks again.
+        // One call writes the line, so that lines of two mounts do not mix. If the write fails, the next mount asks the store again.
         if let Err(error) = file.lock().write_all(&text) {
             tracing::debug!(%error, "an attribute is not kept in the state directory");
         }
@@ -193,8 +193,8 @@ fn read(config: &FileConfig) -> io::Result<(HashMap<ObjectKey, Fact>, File)> {
     Ok((facts, file))
 }
 
-/// Replaces the file by one without outdated lines. Lines that another mount adds to the old file meanwhile are lost, and the store is
-/// asked again.
+/// Replaces the file by one without outdated lines. A line that another mount adds to the old file meanwhile is lost, and that fact costs
+/// another request.
 fn write_anew(path: &Path, facts: &HashMap<ObjectKey, Fact>) -> io::Result<()> {
     let new = path.with_extension(format!("{}.new", std::process::id()));
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -208,7 +208,7 @@ fn write_anew(path: &Path, facts: &HashMap<ObjectKey, Fact>) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// The name of the file: another one for each store and bucket.
+/// The name of the file, unique for each store and bucket.
 fn name(config: &FileConfig) -> String {
     let safe = |text: &str| -> String {
         let keeps = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';

@@ -20,7 +20,7 @@ use crate::s3::{self, Described, ErrorKind, ObjectClient};
 use crate::sync::{Arc, Mutex};
 use known::Known;
 
-/// The most HEADs for attributes at once. Doubling it halves the time of a cold listing on a distant store, and leaves other requests fewer
+/// Most HEADs for attributes at once. Doubling it halves the time of a cold listing on a distant store, and leaves other requests fewer
 /// connections.
 const AT_ONCE: usize = 64;
 
@@ -28,7 +28,7 @@ const AT_ONCE: usize = 64;
 #[derive(Clone)]
 pub struct Keeper(Arc<Shared>);
 
-/// A HEAD under way, and its answer.
+/// A HEAD in flight, and its answer.
 type Question = OnceCell<Result<Arc<Kept>>>;
 
 struct Shared {
@@ -37,16 +37,16 @@ struct Shared {
     known: Known,
     /// Permits for HEADs.
     turns: Semaphore,
-    /// Questions under way, by the version.
+    /// HEADs in flight, by version.
     asked: Mutex<HashMap<ObjectId, Arc<Question>>>,
 }
 
-/// The reason why attributes are not known, or not changed.
+/// The reason why attributes are unknown, or unchanged.
 #[derive(Clone, Debug)]
 pub enum Error {
-    /// The object is another version by now, or is gone.
+    /// The object has another version by now, or is gone.
     Changed,
-    /// S3 keeps no more of an object than 2 KiB of metadata.
+    /// The object's metadata would exceed the 2 KiB that S3 keeps.
     TooMuch,
     /// An error of the store.
     Remote(Arc<s3::Error>),
@@ -70,15 +70,14 @@ impl Keeper {
         }))
     }
 
-    /// The attributes, from memory.
+    /// The attributes of a version, from memory.
     pub fn known(&self, id: &ObjectId) -> Option<Arc<Kept>> {
         self.0.known.get(id)
     }
 
-    /// Asks for the attributes. Concurrent calls for one version share one HEAD.
+    /// Asks for the attributes of a version. Concurrent calls for one version share one HEAD.
     ///
-    /// # Errors
-    /// `Changed`, `Remote`.
+    /// # Errors `Changed`, `Remote`.
     pub async fn ask(&self, id: &ObjectId) -> Result<Arc<Kept>> {
         if let Some(kept) = self.known(id) {
             return Ok(kept);
@@ -90,7 +89,7 @@ impl Keeper {
     }
 
     async fn head(&self, id: &ObjectId) -> Result<Arc<Kept>> {
-        // Another question may have had its answer just before this one began.
+        // Another HEAD may have been answered just before this one began.
         if let Some(kept) = self.known(id) {
             return Ok(kept);
         }
@@ -127,10 +126,9 @@ impl Keeper {
         self.0.known.moved(from, to);
     }
 
-    /// Changes the attributes of a version: the store copies it onto itself. `None` if nothing is to be changed.
+    /// Changes the attributes of a version: the store copies the object onto itself. `None` if nothing changes.
     ///
-    /// # Errors
-    /// `Changed`: the object is another version by now; `TooMuch`; those of the copy.
+    /// # Errors `Changed`: the object is another version by now; `TooMuch`; those of the copy.
     pub async fn change(
         &self,
         id: &ObjectId,
@@ -170,10 +168,9 @@ impl Keeper {
         }
     }
 
-    /// Changes the attributes that a marker keeps, by a copy onto itself; `None` where there is no marker.
+    /// Changes the attributes that a marker keeps, by a copy of the marker onto itself; `None` without a marker.
     ///
-    /// # Errors
-    /// `TooMuch`; those of the copy.
+    /// # Errors `TooMuch`; those of the copy.
     pub async fn change_marker(
         &self,
         key: &ObjectKey,
@@ -201,7 +198,7 @@ impl Keeper {
 }
 
 impl Error {
-    /// The store's own error.
+    /// The store's own error, if this is one.
     pub fn remote(&self) -> Option<&Arc<s3::Error>> {
         match self {
             Self::Remote(error) | Self::Copy(moves::Error::Remote(error)) => Some(error),
@@ -209,7 +206,7 @@ impl Error {
         }
     }
 
-    /// Whether the store does not let us read the object.
+    /// Whether the store denies this mount the read of the object.
     pub fn is_denied(&self) -> bool {
         self.remote().is_some_and(|error| *error.kind() == ErrorKind::Denied)
     }

@@ -1,4 +1,4 @@
-//! Attributes in the words of an object's user metadata: as s3fs writes them, and as rclone, AWS's services and s3fs read them. Pure.
+//! Attributes in an object's user metadata: written as s3fs writes them, and read as rclone, AWS's services and s3fs spell them. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -10,7 +10,7 @@ use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode
 /// The user's metadata of an object, without `x-amz-meta-`.
 pub type Words = BTreeMap<String, String>;
 
-/// Bytes of metadata that S3 keeps of an object, names and values together.
+/// Most bytes of metadata that S3 keeps for an object, names and values together.
 pub(super) const WORDS_MAX: usize = 2048;
 
 /// The bits of a mode that say the kind of a file, and those of a plain file and a symbolic link.
@@ -20,26 +20,26 @@ const LINK: u32 = 0o120_000;
 const DIRECTORY: u32 = 0o040_000;
 const PERMISSIONS: u32 = 0o7777;
 
-/// Names that the engine writes; s3fs has the same.
+/// Metadata names that the engine writes; s3fs uses the same.
 const MODE: &str = "mode";
 const OWNER: &str = "uid";
 const GROUP: &str = "gid";
 const MODIFIED: &str = "mtime";
 const XATTRS: &str = "xattr";
 
-/// Names of AWS's services for the same.
+/// Metadata names of AWS's services for the same attributes.
 const AWS: [&str; 4] = ["file-permissions", "file-owner", "file-group", "file-mtime"];
 
-/// Attributes that an object keeps. What it does not keep comes from the mount's flags and from the object.
+/// Attributes that an object keeps. Others come from the mount's flags and from the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Permission bits.
     pub mode: Option<u32>,
     /// Whether the object holds the target of a symbolic link.
     pub is_link: bool,
-    /// Owner.
+    /// Number of the owner.
     pub uid: Option<u32>,
-    /// Group.
+    /// Number of the group.
     pub gid: Option<u32>,
     /// Modification time.
     pub modified: Option<SystemTime>,

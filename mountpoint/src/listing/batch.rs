@@ -7,12 +7,12 @@ use super::expiry::{Said, Ttl};
 use super::merge::{Entry, What, order};
 use crate::object::{ETag, ObjectMeta};
 
-/// Some entries in a row.
+/// A sequence of entries.
 #[derive(Debug)]
 pub(crate) struct Batch {
-    /// The inode number set aside for entry 0; those of the others follow.
+    /// The inode number reserved for entry 0; the numbers of the other entries follow.
     first: EntryNo,
-    /// The event at which the page was asked for, when that was, and when it came.
+    /// The event of the page's request, and the times of request and answer.
     pub(crate) asked: u64,
     pub(crate) since: Instant,
     pub(crate) arrived: Instant,
@@ -22,13 +22,13 @@ pub(crate) struct Batch {
 
 #[derive(Debug)]
 struct Packed {
-    /// The offset of the name in the text; the ETag follows it.
+    /// The offset of the name in the text. The ETag follows the name.
     start: u32,
     etag_len: u32,
     name_len: u8,
     kind: PackedKind,
     readable: bool,
-    /// Bytes of a file; of a local entry, its inode number.
+    /// Size of a file in bytes; for a local entry, its inode number.
     size: u64,
     modified: SystemTime,
 }
@@ -41,9 +41,9 @@ enum PackedKind {
 }
 
 impl Batch {
-    /// Packs entries of a page that was asked for at event `asked`; `times`: when that was, and when it came.
+    /// Packs the entries of a page requested at event `asked`; `times`: of the request and of the answer.
     ///
-    /// Names are at most 255 bytes: longer ones are never shown.
+    /// Names have at most 255 bytes: longer ones are never shown.
     pub(crate) fn new(first: EntryNo, asked: u64, times: [Instant; 2], entries: &[Entry]) -> Self {
         let mut text = String::new();
         let pack = |entry: &Entry| {
@@ -84,7 +84,7 @@ impl Batch {
         Some(self.name(self.len().checked_sub(1)?))
     }
 
-    /// How long a stat may say what this page says of a file.
+    /// How long a stat may repeat this page's facts about a file.
     pub(crate) fn said(&self, ttl: Ttl) -> Said {
         Said { asked: self.asked, at: self.arrived, until: ttl.of_page(self.since, self.arrived) }
     }
@@ -95,7 +95,7 @@ impl Batch {
         self.text.get(start..start + usize::from(packed.name_len)).unwrap_or_default()
     }
 
-    /// The number an inode for this entry gets.
+    /// The number for an inode of this entry.
     pub(crate) fn ino(&self, index: usize) -> EntryNo {
         EntryNo(self.first.0 + index as u64)
     }
@@ -116,13 +116,13 @@ impl Batch {
         self.text.get(start..start + packed.etag_len as usize).unwrap_or_default()
     }
 
-    /// Bytes, time and whether it can be read, of a file.
+    /// Size and time of a file, and whether it can be read.
     pub(crate) fn file(&self, index: usize) -> (u64, SystemTime, bool) {
         let packed = &self.packed[index];
         (packed.size, packed.modified, packed.readable)
     }
 
-    /// The listing's metadata of a file; `None` of a directory.
+    /// The listing's metadata of a file; `None` for a directory.
     pub(crate) fn meta(&self, index: usize) -> Option<ObjectMeta> {
         let (size, last_modified, readable) = self.file(index);
         self.is_file(index).then(|| ObjectMeta {
@@ -133,7 +133,7 @@ impl Batch {
         })
     }
 
-    /// Finds a name, entries being in order.
+    /// Finds a name in the entries, which are in order.
     pub(crate) fn find(&self, name: &str) -> Option<usize> {
         let (mut low, mut high) = (0, self.len());
         while low < high {

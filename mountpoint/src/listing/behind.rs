@@ -1,14 +1,15 @@
-//! A listing that goes on behind a name. Pure.
+//! A listing that continues behind a name. Pure.
 //!
-//! Entries leave a listing in the order of name + `/`, while S3 sends files by their plain names: `a` comes before `a-b` and leaves behind it.
-//! So the request begins early enough for files that are prefixes of the name, and what left before is dropped.
+//! A listing here returns entries in the order of name + `/`, while S3 sends files in the order of their plain names: S3 sends `a` before
+//! `a-b`, and the listing returns `a` after `a-b`. So the request begins early enough to include files whose names are prefixes of the
+//! given name, and the listing drops entries that were returned before.
 
 use std::cmp::Ordering;
 
 use super::merge::order;
 use crate::object::ObjectKey;
 
-/// The name that a listing goes on behind.
+/// The name behind which a listing continues.
 #[derive(Debug)]
 pub(crate) struct Behind(Box<str>);
 
@@ -17,15 +18,15 @@ impl Behind {
         Self(name.into())
     }
 
-    /// Whether an entry of this name leaves behind ours.
+    /// Whether an entry of this name comes behind the given name.
     pub(crate) fn has(&self, name: &str) -> bool {
         order(name, &self.0) == Ordering::Greater
     }
 
-    /// The key to list a directory after, so that nothing is missed that leaves behind our name.
+    /// The key after which the request begins, so that no entry behind the given name is missing.
     pub(crate) fn start_after(&self, directory: &ObjectKey) -> Option<String> {
         let name = &*self.0;
-        // The shortest file that waits behind our name is the prefix before its first character below the slash.
+        // The shortest file that comes behind the given name is the prefix before the name's first character below the slash.
         let waits = name.char_indices().skip(1).find(|(_, c)| *c < '/').map(|(at, _)| &name[..at]);
         let from = match waits {
             Some(prefix) => prefix.char_indices().next_back().map_or("", |(at, _)| &prefix[..at]),
@@ -54,7 +55,7 @@ mod tests {
     }
 
     proptest! {
-        /// Files and directories of whatever names: those that leave behind ours are in keys that S3 sends after the one that is named.
+        /// Random names: every file and directory behind the given name has a key that S3 sends after the requested key.
         #[test]
         fn what_leaves_behind_a_name_is_listed_after_the_key(name in "[-./0ab]{1,6}", other in "[-.0ab]{1,6}") {
             let name = name.replace('/', "0");

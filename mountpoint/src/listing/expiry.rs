@@ -1,16 +1,16 @@
-//! How long an answer of S3 holds.
+//! How long S3's answers are valid.
 
 use std::time::{Duration, Instant};
 
-/// The time for which S3's answer about a name holds.
+/// The time for which S3's answer about a name is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ttl {
-    /// AWS's default freshness: files 100 ms, directories 1 s, no absent names; every open asks S3.
+    /// AWS's default freshness: files 100 ms, directories 1 s, absent names not at all. Every open asks S3.
     Minimal,
-    /// The user's choice; opens trust it too. Doubling `found` halves the lookups of a steady reader and doubles
-    /// how long a change made elsewhere may go unseen; `missing` is the same for names that were not there.
+    /// The user's choice, which opens trust, too. Doubling `found` halves the lookups of a steady reader, and doubles the time that a
+    /// change by another client may go unseen; `missing` does the same for absent names.
     For {
-        /// The TTL of names that exist, and of whole listings.
+        /// The TTL of names that exist, and of complete listings.
         found: Duration,
         /// The TTL of names that do not exist.
         missing: Duration,
@@ -19,10 +19,10 @@ pub enum Ttl {
     Indefinite,
 }
 
-/// The times of S3's answer about a file.
+/// Event and times of S3's answer about a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Said {
-    /// The event of the question.
+    /// The event of the request.
     pub(crate) asked: u64,
     /// The moment of the answer.
     pub(crate) at: Instant,
@@ -34,10 +34,10 @@ pub(crate) struct Said {
 const MINIMAL_FILE: Duration = Duration::from_millis(100);
 /// TTL of directories under [`Ttl::Minimal`].
 pub(crate) const MINIMAL_DIRECTORY: Duration = Duration::from_secs(1);
-/// The time for which a page answers lookups and stats, from its request on. Doubling it halves the listings of a program that looks through a
-/// directory, and doubles how long a change made elsewhere goes unseen by stat.
+/// The time for which a page answers lookups and stats, from its request on. Doubling it halves the listings of a program that looks
+/// through a directory, and doubles the time that stat may miss a change by another client.
 pub(crate) const PAGE: Duration = Duration::from_secs(1);
-/// "For ever": a century, which every clock and the kernel can still add.
+/// A century in place of "for ever": clocks and the kernel can still add it.
 const INDEFINITE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl Ttl {
@@ -59,7 +59,7 @@ impl Ttl {
         }
     }
 
-    /// TTL of an absent name; zero when absent names are not remembered.
+    /// TTL of an absent name; zero if absent names are not remembered.
     pub(crate) fn missing(self) -> Duration {
         match self {
             Self::Minimal => Duration::ZERO,
@@ -76,7 +76,8 @@ impl Ttl {
         }
     }
 
-    /// The moment until which a stat may repeat a page about a file: a second after its request, or a file's TTL after its answer.
+    /// The instant until which a stat may repeat a page's facts about a file: a second after the page's request, or a file's TTL after
+    /// its answer.
     pub(crate) fn of_page(self, since: Instant, arrived: Instant) -> Instant {
         (since + self.directory().min(PAGE)).max(arrived + self.file())
     }
@@ -86,13 +87,13 @@ impl Ttl {
         Said { asked, at, until: at + self.file() }
     }
 
-    /// TTL of a whole listing, for lookups and listings.
+    /// TTL of a complete listing, for lookups and listings.
     pub(crate) fn listing(self) -> Duration {
         self.open()
     }
 }
 
-/// The rest of `ttl` for an answer of `since`; zero when it is over.
+/// The rest of `ttl` for an answer of `since`; zero after its end.
 pub(crate) fn left(ttl: Duration, since: Instant, now: Instant) -> Duration {
     ttl.saturating_sub(now.saturating_duration_since(since))
 }

@@ -1,21 +1,21 @@
-//! The characters that occur in the names of a directory, and places between two names. Pure.
+//! The characters in the names of a directory, and positions between two names. Pure.
 //!
-//! A name is read as a number: each character that varies is a digit, and the characters seen are its values in their order. That fits
-//! counters, dates and random digits; for other names the places are less even, but still correct.
+//! The code reads a name as a number: each place where characters vary is a digit, and the characters seen there are its values, in their
+//! order. This fits counters, dates and random digits. For other names the positions are less even, but still correct.
 
 use std::borrow::Cow;
 use std::fmt;
 
-/// Characters seen, by their place in the name.
+/// Characters seen in names, by their place in the name.
 #[derive(Clone)]
 pub(crate) struct Letters {
     places: [u128; Self::PLACES],
 }
 
 impl Letters {
-    /// Places that are looked at.
+    /// Most places of a name that count.
     const PLACES: usize = 64;
-    /// Digits that a way is measured with.
+    /// Most digits in the measure of a distance.
     const DIGITS: usize = 8;
 
     pub(crate) fn new() -> Self {
@@ -35,22 +35,22 @@ impl Letters {
         self.places.iter().position(|place| place.count_ones() > 1)
     }
 
-    /// All characters at places where names differ: what varies at the end of a name will vary further ahead.
+    /// All characters at places where names differ: characters that vary at the end of names will vary at earlier places later.
     fn all(&self) -> Vec<u8> {
         let varying = self.places.iter().filter(|place| place.count_ones() > 1);
         let all = varying.fold(0, |all, place| all | place);
         (0..128).filter(|byte| all & (1 << byte) != 0).collect()
     }
 
-    /// A name behind all that begin as this one does, up to a place where names differ.
+    /// A name behind all names that have this name's beginning, up to a place where names differ.
     pub(crate) fn behind(&self, name: &str, place: usize) -> Option<String> {
         let next = char::from(self.all().last()? + 1);
         let begin = name.get(..place).filter(|_| next.is_ascii_graphic())?;
         Some(format!("{begin}{next}"))
     }
 
-    /// The end of the names behind `last`: at `until`, or before it where `until` differs from `last` at a place at which names do not:
-    /// behind all names that begin as all do.
+    /// The end of the names behind `last`. The end is `until`; or, if `until` differs from `last` at a place where names do not vary, the
+    /// end of all names with the common beginning.
     pub(crate) fn end<'a>(&self, last: &str, until: &'a str) -> Cow<'a, str> {
         let Some(place) = self.first_varying() else { return until.into() };
         let same = common([last, until, until]);
@@ -60,7 +60,7 @@ impl Letters {
         end.map_or_else(|| until.into(), Cow::from)
     }
 
-    /// The distances from `from` to `at`, and to `until`, in the same measure.
+    /// The distances from `from` to `at` and from `from` to `until`, in one measure.
     pub(crate) fn way(&self, from: &str, at: &str, until: &str) -> Option<(f64, f64)> {
         let letters = self.all();
         let same = common([from, at, until]);
@@ -69,7 +69,7 @@ impl Letters {
         (until > from).then(|| ((at - from).max(0.0), until - from))
     }
 
-    /// Names at even distances between two, at most `count`, none of them in a directory.
+    /// Names at even distances between two names: at most `count`, none of them inside a directory.
     pub(crate) fn between(&self, low: &str, high: &str, count: usize) -> Vec<String> {
         let letters = self.all();
         let same = common([low, high, high]);
@@ -91,13 +91,13 @@ impl Letters {
     }
 }
 
-/// The length of what names begin with in common.
+/// Length of the names' common beginning.
 fn common(names: [&str; 3]) -> usize {
     let [a, b, c] = names.map(str::as_bytes);
     a.iter().zip(b).zip(c).take_while(|((a, b), c)| a == b && b == c).count()
 }
 
-/// A name as a fraction: its first character says most. One that is not a letter counts as between its neighbours.
+/// A name as a fraction: its first character weighs most. A character that was not seen counts as between its neighbours.
 fn value(letters: &[u8], name: &[u8]) -> f64 {
     let base = letters.len() as f64 + 1.0;
     let mut worth = 1.0;

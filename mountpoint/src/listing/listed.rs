@@ -1,4 +1,4 @@
-//! A whole listing of a directory, remembered.
+//! A remembered complete listing of a directory.
 
 use std::time::Instant;
 
@@ -6,15 +6,15 @@ use super::batch::Batch;
 use super::merge::order;
 use crate::sync::Arc;
 
-/// A whole listing, remembered to answer lookups and other listings.
+/// A complete listing, kept to answer lookups and other listings.
 #[derive(Clone, Debug)]
 pub(crate) struct Listed {
     /// Pages in order, each name once.
     pub(crate) batches: Vec<Arc<Batch>>,
-    /// When and at which event its first page was asked for.
+    /// The instant and the event of the first page's request.
     pub(crate) since: Instant,
     pub(crate) asked: u64,
-    /// Whether local entries were merged into it.
+    /// Whether the listing includes local entries.
     pub(crate) with_locals: bool,
 }
 

@@ -1,8 +1,8 @@
 //! Pages of a listing and local names, merged into one order without doubles. Pure.
 //!
-//! S3 sends keys in byte order, and a directory counts with its `/`: `a`, `a-b`, `a/`. Whether a directory `a` hides the file `a` is
-//! therefore only known once the listing has passed `a/`, perhaps pages later. A file waits until then, and entries leave in
-//! the order of name + `/`. The waiting files are prefixes of each other: at most 255.
+//! S3 sends keys in byte order, and a directory counts with its `/`: `a`, `a-b`, `a/`. So only a listing that has passed `a/`, perhaps
+//! pages later, shows whether a directory `a` hides the file `a`. The merge holds the file until then, and returns entries in the order
+//! of name + `/`. The held files are prefixes of each other: at most 255.
 //!
 //! If a store sends pages out of order, the merge remembers every name it has returned from the first such page on, and returns only new
 //! names.
@@ -14,7 +14,7 @@ use std::hash::{BuildHasher, RandomState};
 use super::EntryNo;
 use crate::object::ObjectMeta;
 
-/// A name that is shown.
+/// A name in the listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) name: Box<str>,
@@ -24,7 +24,7 @@ pub(crate) struct Entry {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Directory,
-    /// A directory by an object beside it, unless something else has the name. It leaves as a directory.
+    /// A directory by the object beside it that marks it, unless a file or directory has the name. Returned as a directory.
     Marked,
     File(ObjectMeta),
     /// The name exists only here.
@@ -37,17 +37,17 @@ impl Entry {
     }
 }
 
-/// The order in which entries leave: by name + `/`.
+/// The order in which the merge returns entries: by name + `/`.
 pub(crate) fn order(a: &str, b: &str) -> Ordering {
     compare((a, true), (b, true))
 }
 
-/// The order in which S3 sends them.
+/// The order in which S3 sends entries.
 fn sent(a: &Entry, b: &Entry) -> Ordering {
     compare((&a.name, a.is_directory()), (&b.name, b.is_directory()))
 }
 
-/// Compares by bytes, each name with a `/` behind it if its flag says so.
+/// Compares two names by bytes. A name whose flag is set counts with a `/` behind it.
 fn compare((a, a_ends): (&str, bool), (b, b_ends): (&str, bool)) -> Ordering {
     let both = a.len().min(b.len());
     let (a_head, a_rest) = a.as_bytes().split_at(both);
@@ -60,15 +60,15 @@ fn compare((a, a_ends): (&str, bool), (b, b_ends): (&str, bool)) -> Ordering {
 
 #[derive(Debug)]
 pub(crate) struct Merge {
-    /// Local names in `order`, last first, that did not leave yet.
+    /// Local names in `order`, last first, that the merge has not returned yet.
     locals: Vec<(Box<str>, EntryNo)>,
     /// Files that a directory may still hide; each is a prefix of the next.
     waiting: Vec<Entry>,
-    /// The last entry that S3 sent.
+    /// S3's last entry.
     last: Option<Entry>,
-    /// Names of earlier pages that the last one begins with: `a` and `a/`, whose mark `a_$folder$` comes behind both.
+    /// Names of earlier pages that begin the last name: `a` and `a/`, whose mark `a_$folder$` comes behind both.
     begins: Vec<Box<str>>,
-    /// Names that went out (hashed, by a key of our own), once pages came out of order.
+    /// Returned names (hashed, with a key of this process), once pages came out of order.
     seen: Option<(RandomState, HashSet<u64>)>,
 }
 
@@ -79,12 +79,12 @@ impl Merge {
         Self { locals, waiting: Vec::new(), last: None, begins: Vec::new(), seen: None }
     }
 
-    /// Whether everything came in order so far.
+    /// Whether all pages came in order so far.
     pub(crate) fn is_sorted(&self) -> bool {
         self.seen.is_none()
     }
 
-    /// Takes one page in, gives out what is certain. `left` calls back with every name that went out before.
+    /// Takes one page in, and returns the entries that are certain. Calls `left` with every name that was returned before.
     pub(crate) fn page(
         &mut self,
         mut page: Vec<Entry>,
@@ -115,14 +115,14 @@ impl Merge {
                     }
                     self.emit(entry, out);
                 }
-                // The same key twice in one page.
+                // The page has one key twice.
                 _ if self.waiting.last().is_some_and(|file| file.name == entry.name) => {}
                 _ => self.waiting.push(entry),
             }
         }
     }
 
-    /// The listing is at its end: what is left goes out.
+    /// Ends the listing, and returns the rest.
     pub(crate) fn finish(&mut self, out: &mut Vec<Entry>) {
         while let Some(file) = self.waiting.pop() {
             self.emit(file, out);
@@ -132,7 +132,8 @@ impl Merge {
         }
     }
 
-    /// A mark is a directory, unless a file or a directory has the name. Those come before it, perhaps pages before.
+    /// Resolves marks: a mark stands for a directory, unless a file or directory has the name. Those come before the mark, perhaps pages
+    /// before.
     fn settle_marks(&mut self, page: &mut Vec<Entry>) {
         let is_mark = |entry: &Entry| entry.what == What::Marked;
         if page.iter().any(is_mark) {
@@ -150,7 +151,7 @@ impl Merge {
         }
     }
 
-    /// Lets go of the files that nothing from `next` on can hide.
+    /// Releases the held files that no entry from `next` on can hide.
     fn release(&mut self, next: &Entry, out: &mut Vec<Entry>) {
         while let Some(file) = self.waiting.last() {
             if compare((&file.name, true), (&next.name, next.is_directory())).is_ge() {
@@ -161,7 +162,7 @@ impl Merge {
         }
     }
 
-    /// Gives out a remote entry, and the local ones before it; a local file hides a remote one.
+    /// Returns a remote entry, and the local ones before it. A local file hides a remote one.
     fn emit(&mut self, entry: Entry, out: &mut Vec<Entry>) {
         while let Some((name, _)) = self.locals.last() {
             match order(name, &entry.name) {
@@ -181,13 +182,13 @@ impl Merge {
                 }
             }
         }
-        // The same directory twice in one page.
+        // The page has one directory twice.
         if out.last().is_none_or(|last| last.name != entry.name) {
             out.push(entry);
         }
     }
 
-    /// Pages out of order: directories first, each name once, local names at the end.
+    /// Handles a page out of order: directories first, each name once, local names at the end.
     fn unsorted_page(&mut self, mut page: Vec<Entry>, out: &mut Vec<Entry>) {
         page.append(&mut self.waiting);
         page.sort_by_key(|entry| !entry.is_directory());
@@ -263,7 +264,7 @@ mod tests {
         assert_eq!(out, expected);
     }
 
-    /// Names over few letters, so that prefixes, doubles and `-`, `.`, `0` around `/` are common.
+    /// Names over few letters, so that prefixes, duplicates and `-`, `.`, `0` around `/` are common.
     fn name() -> impl Strategy<Value = String> {
         "[a\\-.0]{1,3}".prop_filter("dots", |n| n != "." && n != "..")
     }
@@ -285,7 +286,7 @@ mod tests {
                 if i < sent_entries.len() {
                     let j = other.index(sent_entries.len());
                     sent_entries.swap(i, j);
-                    // And some twice.
+                    // Some names appear twice.
                     if j % 3 == 0 {
                         let twice = sent_entries[j].clone();
                         sent_entries.push(twice);

@@ -1,9 +1,9 @@
 //! Pages of listings, in the order of their names.
 //!
 //! Enters: pages as S3 sends them, the names that a program looks up or lists, the times that requests took. Leaves: entries in order,
-//! each name once; the pages that are worth a request, and whether a page answers a name.
-//! It makes no request and knows no inode: an `EntryNo` is a number that it carries for the tree of names. A page says what was so when
-//! it was asked for; what was learned of a name since, `inode/` knows.
+//! each name once; the pages that are worth a request, and whether a page answers a name. The room makes no request and knows no inode:
+//! it carries an `EntryNo`, a number, for the tree of names. A page describes the time of its request; `inode/` knows the newer facts
+//! about names.
 
 pub(crate) mod batch;
 pub(crate) mod behind;
@@ -28,8 +28,8 @@ pub(crate) struct EntryNo(pub(crate) u64);
 pub mod fuzzing {
     use super::path::{Shown, show};
 
-    /// How a key of a directory's listing is shown there: as a name, and whether that is a directory. `None`: not at all, or
-    /// as the directory itself.
+    /// The name under which a directory's listing shows a key, and whether the name is a directory. `None`: the key is hidden, or is the
+    /// directory itself.
     pub fn shown<'a>(directory: &str, listed: &'a str) -> Option<(&'a str, bool)> {
         match show(directory, listed) {
             Shown::File(name) => Some((name, false)),

@@ -7,14 +7,14 @@ use super::path::{self, BadName, Shown};
 use crate::object::ObjectKey;
 use crate::s3::ListPage;
 
-/// When a page was asked for, and when what it says was so at the latest.
+/// The time of a page's request, and the latest time that its facts describe.
 pub(crate) struct Asked {
     pub(crate) event: u64,
     pub(crate) since: Instant,
     pub(crate) arrived: Instant,
 }
 
-/// The entries of a page that can be shown as names; `hide` gets the others, with the reason. With `folder_marks`, empty objects may mark
+/// The entries of a page that names can show. `hide` gets the others, each with the reason. With `folder_marks`, empty objects may mark
 /// directories.
 pub(crate) fn readable(
     key: &ObjectKey,

@@ -8,15 +8,15 @@ use std::fmt;
 
 use crate::object::{FOLDER_MARK, ObjectKey};
 
-/// Longest name, in bytes: what statfs promises and what tools expect (`NAME_MAX`).
+/// Longest name, in bytes: the limit that statfs reports and tools expect (`NAME_MAX`).
 pub(crate) const NAME_LEN_MAX: usize = 255;
 
-/// The part of the bucket that is mounted: empty, or keys that begin so; ends in `/`.
+/// The mounted part of the bucket: empty, or the beginning of its keys, which ends in `/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix(ObjectKey);
 
 impl Prefix {
-    /// Checks what the user asked to mount. An error says in a sentence what is wrong with it.
+    /// Checks the prefix from the user. An error is a sentence that says what is wrong.
     pub fn new(prefix: &str) -> std::result::Result<Self, String> {
         if !prefix.is_empty() && !prefix.ends_with('/') {
             return Err(format!("the prefix {prefix:?} must end in `/`"));
@@ -47,20 +47,20 @@ impl Default for Prefix {
     }
 }
 
-/// Why a string can't be a file's name.
+/// The reason why a string can't be a file's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadName {
-    /// An empty name, as between the slashes of `a//b`.
+    /// The name is empty, as between the slashes of `a//b`.
     Empty,
-    /// `.` or `..`: they mean something else to the kernel.
+    /// The name is `.` or `..`, which mean something else to the kernel.
     Dots,
-    /// A byte no name holds: NUL or `/`.
+    /// The name contains NUL or `/`.
     Character,
-    /// S3 keys are UTF-8.
+    /// The name is not UTF-8, which S3 requires of keys.
     NotUtf8,
-    /// Longer than [`NAME_LEN_MAX`].
+    /// The name is longer than [`NAME_LEN_MAX`].
     TooLong,
-    /// A listing answered with a key that it was not asked for.
+    /// The key lies outside the listed directory.
     Foreign,
 }
 
@@ -88,41 +88,41 @@ pub(crate) fn check(name: &str) -> Result<(), BadName> {
     }
 }
 
-/// A name as the kernel sent it.
+/// Parses a name from the kernel.
 pub(crate) fn parse(name: &OsStr) -> Result<&str, BadName> {
     let name = name.to_str().ok_or(BadName::NotUtf8)?;
     check(name)?;
     Ok(name)
 }
 
-/// Whether the key of the file `name` in a directory is one that S3 stores.
+/// Whether S3 can store the key of the file `name` in a directory.
 pub(crate) fn file_key_fits(directory: &ObjectKey, name: &str) -> bool {
     directory.as_str().len() + name.len() <= ObjectKey::LEN_MAX
 }
 
-/// The key of the file `name` in a directory; `None` when it would be longer than S3 stores.
+/// The key of the file `name` in a directory; `None` if the key would be too long for S3.
 pub(crate) fn file_key(directory: &ObjectKey, name: &str) -> Option<ObjectKey> {
     file_key_fits(directory, name).then(|| ObjectKey::new([directory.as_str(), name].concat()))
 }
 
-/// The key of the directory `name` in a directory, with its `/`; `None` when no key could begin so.
+/// The key of the directory `name` in a directory, with its `/`; `None` if no key can begin that way.
 pub(crate) fn directory_key(directory: &ObjectKey, name: &str) -> Option<ObjectKey> {
     let directory = directory.as_str();
     (directory.len() + name.len() < ObjectKey::LEN_MAX)
         .then(|| ObjectKey::new([directory, name, "/"].concat()))
 }
 
-/// The directory that an empty object of this name marks, as Hadoop and EMR do it. The ending alone marks none.
+/// The directory that an empty object of this name marks, as with Hadoop and EMR. A name that is only the ending marks none.
 pub(crate) fn marked(name: &str) -> Option<&str> {
     name.strip_suffix(FOLDER_MARK).filter(|directory| check(directory).is_ok())
 }
 
-/// How one key of a directory's listing is shown.
+/// The form in which a listing shows one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown<'a> {
     /// A file of this name.
     File(&'a str),
-    /// A directory of this name: the key goes on behind a `/`.
+    /// A directory of this name: the key continues after a `/`.
     Directory(&'a str),
     /// The marker of the listed directory itself.
     Own,
@@ -130,7 +130,7 @@ pub(crate) enum Shown<'a> {
     Hidden(BadName),
 }
 
-/// How `listed`, a key or common prefix, is shown in the directory with this key.
+/// The form in which the directory with this key shows `listed`, a key or common prefix.
 pub(crate) fn show<'a>(directory: &str, listed: &'a str) -> Shown<'a> {
     let Some(rest) = listed.strip_prefix(directory) else { return Shown::Hidden(BadName::Foreign) };
     if rest.is_empty() {
@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
 
-    /// Keys made of what hurts: slashes, dots, NUL, long runs, other scripts.
+    /// Keys of difficult parts: slashes, dots, NUL, long runs, other scripts.
     fn keys() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             4 => "[a-c]{1,3}",
@@ -164,7 +164,7 @@ mod tests {
         prop::collection::vec(piece, 0..8).prop_map(|p| p.concat())
     }
 
-    /// Walks down from the prefix as a mount would, listing by listing; the path a key ends up at.
+    /// The path under which a mount shows a key: walks from the prefix down, listing by listing.
     fn path_of(prefix: &str, key: &str) -> Option<Vec<String>> {
         let mut directory = ObjectKey::new(prefix);
         let mut path = Vec::new();

@@ -5,44 +5,44 @@
 
 use std::time::Duration;
 
-/// The store's times.
+/// The store's measured times.
 #[derive(Debug, Default)]
 pub(crate) struct Prices {
-    /// Seconds of a lookup, and of each name of a page beyond that.
+    /// Seconds of a lookup, and of each name of a page beyond a lookup's time.
     look: Mean,
     name: Mean,
 }
 
-/// Lookups of one directory after which a page is worth its price.
+/// The number of lookups in one directory that justify a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Terms {
-    /// Lookups in the order of the listing: the page has what follows.
+    /// Lookups in the listing's order: the page has the names that follow.
     pub(crate) in_order: u32,
     /// Lookups in any order: pages from the beginning on.
     pub(crate) any_order: u32,
 }
 
 impl Prices {
-    /// Lookups that a page is worth as long as nothing is measured, and at most where pages can answer.
+    /// The price before any measurement, and the highest price where pages can answer.
     pub(crate) const USUAL: u32 = 32;
-    /// The least price: fewer names say nothing about the acts of a program.
+    /// The lowest price: fewer lookups do not show what a program does.
     const LEAST: u32 = 4;
-    /// The most, for a directory with more pages than are kept: they would hardly answer.
+    /// The highest price, for a directory with more pages than the tree keeps: such pages would hardly answer.
     const MOST: u32 = 256;
     pub(crate) const PAGES_KEPT: usize = 64;
-    /// Prices of a page that lookups pay before one is asked for.
+    /// How many times the price of a page the lookups must cost first.
     const MARGIN: f64 = 2.0;
-    /// Seconds of each name of a page until one was measured: S3 takes about a tenth of a second for a thousand.
+    /// Seconds for each name of a page before a measurement: S3 takes about a tenth of a second for a thousand.
     const NAME: f64 = 50e-6;
-    /// Pages of fewer names say nothing about the price of a name.
+    /// Least names of a page from which the price of a name is measured.
     const NAMES_MIN: usize = 50;
 
-    /// A lookup was answered.
+    /// Notes the time of a lookup.
     pub(crate) fn looked(&mut self, took: Duration) {
         self.look.add(took.as_secs_f64());
     }
 
-    /// A page was.
+    /// Notes the time of a page.
     pub(crate) fn listed(&mut self, took: Duration, names: usize) {
         if names >= Self::NAMES_MIN && !took.is_zero() {
             let trip = self.look.0.unwrap_or_default();
@@ -50,14 +50,14 @@ impl Prices {
         }
     }
 
-    /// The terms for a directory that had `length` names when it was last listed, in pages of `page` names.
+    /// The terms for a directory that had `length` names in its last listing, in pages of `page` names.
     pub(crate) fn terms(&self, length: Option<usize>, page: u16) -> Terms {
         let usual = Terms { in_order: Self::USUAL, any_order: Self::USUAL };
         let Some(look) = self.look.0.filter(|look| *look > 0.0) else { return usual };
         let page = usize::from(page.max(1));
         let price = look + self.name.0.unwrap_or(Self::NAME) * length.unwrap_or(page).min(page) as f64;
         let lookups = |pages: usize, most: u32| {
-            // Rounding adds no lookup.
+            // Rounding errors must not add a lookup.
             let lookups = (Self::MARGIN * pages as f64 * price / look - 1e-6).ceil();
             (lookups as u32).clamp(Self::LEAST, most)
         };
@@ -70,12 +70,12 @@ impl Prices {
     }
 }
 
-/// A mean of which the latest values count most.
+/// A mean in which the latest values count most.
 #[derive(Debug, Default)]
 struct Mean(Option<f64>);
 
 impl Mean {
-    /// The weight of a value. `BEYOND` is how far beyond the mean a value counts: an outage is not a price.
+    /// The weight of a new value. `BEYOND` limits how far beyond the mean a value counts: an outage is not a price.
     const WEIGHT: f64 = 0.125;
     const BEYOND: f64 = 4.0;
 
@@ -124,7 +124,7 @@ mod tests {
         assert_eq!(prices.terms(Some(20), 1000), Terms { in_order: 4, any_order: 4 });
         assert_eq!(prices.terms(Some(2500), 1000), Terms { in_order: 10, any_order: 30 });
         assert_eq!(prices.terms(Some(1_000_000), 1000), Terms { in_order: 10, any_order: 256 });
-        // How long it is, nobody knows: as long as ever.
+        // The directory's length is unknown: the price stays.
         assert_eq!(prices.terms(None, 1000).any_order, 32);
     }
 

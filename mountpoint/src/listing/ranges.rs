@@ -1,7 +1,7 @@
 //! Lists a long directory by several ranges of keys at once, and returns the pages in the order of the keys. Pure.
 //!
-//! Each range is followed page by page up to the beginning of the next one. The beginnings of ranges are guessed from the names so far
-//! ([`Letters`]), because later keys are unknown. A wrong guess costs requests, never names: a range contains all keys between its
+//! The listing follows each range page by page up to the beginning of the next range. It guesses the beginnings of ranges from the names
+//! so far ([`Letters`]), because later keys are unknown. A wrong guess costs requests, never names: a range contains all keys between its
 //! neighbours. Names of a page beyond the end of its range were received in vain; if there are many, no new ranges begin for a while.
 
 use std::collections::VecDeque;
@@ -11,29 +11,29 @@ use std::time::{Duration, Instant};
 use super::letters::Letters;
 use crate::s3::ListPage;
 
-/// A listing by ranges of one directory, from its third page on.
+/// A listing of one directory by ranges, from its third page on.
 pub(crate) struct Ranges {
     /// The key of the directory.
     prefix: String,
-    /// Ranges in order; the first is given out.
+    /// Ranges in order. The first is the one being returned.
     ranges: VecDeque<Range>,
     letters: Letters,
     /// Most keys of a page.
     page: u16,
     numbers: u64,
-    /// Pages that were given out.
+    /// Number of returned pages.
     given: usize,
-    /// Keys that came, and those of them that belong to another range.
+    /// Number of received keys, and of those that belong to another range.
     received: u64,
     wasted: u64,
-    /// Requests at once, and the shortest time that one took.
+    /// Limit of requests at once, and the shortest time of a request.
     width: usize,
     fastest: Duration,
-    /// Whether the store takes ranges, as far as is known.
+    /// Whether the store accepts ranges, as far as the listing has tried.
     splits: bool,
-    /// Too many keys came in vain: the listing begins no new ranges until enough useful keys have come.
+    /// Whether too many keys came in vain: then the listing begins no new ranges until enough useful keys have come.
     wastes: bool,
-    /// Up to which character of its names the end of the directory was looked for, and where that ends.
+    /// The character up to which names were compared in the search for the directory's end, and the end that was found.
     level: usize,
     top: usize,
 }
@@ -42,15 +42,15 @@ pub(crate) struct Ranges {
 #[derive(Debug)]
 struct Range {
     number: u64,
-    /// The name behind which the range begins; it ends with `until`, included.
+    /// The name behind which the range begins. The range ends with `until`, included.
     from: String,
     until: Option<String>,
-    /// The request for the next page; `None` while it is on its way, and at the end.
+    /// The request for the next page; `None` while it is in flight, and at the end.
     next: Option<Next>,
     flying: bool,
-    /// Pages that came and were not given out.
+    /// Received pages that were not returned yet.
     pages: VecDeque<Page>,
-    /// Pages and keys so far, and the last name.
+    /// Number of requested pages and received keys, and the last name.
     asked: usize,
     got: u64,
     last: Option<String>,
@@ -81,51 +81,50 @@ pub(crate) struct RangeRequest {
     pub(crate) max_keys: u16,
 }
 
-/// The next step in order.
+/// The next page in order, or the reason why there is none.
 #[derive(Debug)]
 pub(crate) enum Turn {
     Page(Page),
-    /// The page is on its way.
+    /// The page is in flight.
     Wait,
-    /// The page did not come; the next question asks for it again.
+    /// The request failed; the next one asks for the page again.
     Failed(crate::s3::Error),
     End,
 }
 
-/// The store sends names out of order, or pages that begin elsewhere than they should: it is to be listed from the beginning, one page
-/// after another.
+/// Error of a store that sends names out of order, or pages that begin at another name: the caller lists the directory from the
+/// beginning, one page after another.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Disorder;
 
 impl Ranges {
-    /// Most requests at once. Doubling it halves the time of a listing of millions of names, and doubles what one program takes of the
+    /// Most requests at once. Doubling it halves the time of a listing of millions of names, and doubles one program's share of the
     /// store's requests.
     const WIDTH: usize = 16;
-    /// Pages on their way or here for each that was given out. Until the first range is at its end only its pages are given out: with 2, the
-    /// others waited for it most of the time, and 100,000 names took 520 ms of simulated time instead of 440. Doubling it doubles what a
-    /// reader that stops early has cost.
+    /// Pages in flight or in memory for each returned page. Until the first range ends, only its pages are returned: with 2, the other
+    /// ranges waited for the first most of the time, and 100,000 names took 520 ms of simulated time instead of 440. Doubling it doubles
+    /// the cost of a reader that stops early.
     const AHEAD: usize = 6;
-    /// Most pages on their way or here that were not given out (about 200 KB each). Doubling it lets more ranges go on while the first one
-    /// is read.
+    /// Most pages in flight or in memory that were not returned yet (about 200 KB each). Doubling it lets more ranges continue while the
+    /// first one is read.
     const AHEAD_MAX: usize = 160;
-    /// Pages that a new range should have, as far as is known. Doubling it halves what is received in vain, and the requests at once.
+    /// Pages that a new range should have, by the estimate. Doubling it halves the keys received in vain, and the requests at once.
     const WORTH: f64 = 5.0;
-    /// The number of keys of which one may be received in vain.
+    /// Number of keys of which one may come in vain.
     const WASTE: u64 = 14;
-    /// The number of ranges, from the first one on, that are read soon.
+    /// Number of ranges, from the first one on, that a reader needs soon.
     const NEAR: usize = 8;
-    /// Most ranges that one is split into at once. With 16, names of dates were split before it showed that they are uneven: 238 requests
-    /// instead of 139.
+    /// Most ranges of one split. With 16, the listing split names of dates before it could see that they are uneven: 238 requests instead
+    /// of 139.
     const SPLIT_MAX: usize = 8;
-    /// Characters above the first one that varies that the end of a directory is looked for.
+    /// Characters beyond the first varying one that the search for a directory's end uses.
     const LEVELS: usize = 8;
 
-    /// A page that takes this many times as long as the fastest, and this much longer, is a sign of a store that has enough to do: half as
-    /// many requests go out.
+    /// A page that takes this many times the fastest page's time, and this much longer, shows a busy store: half as many requests go out.
     const SLOW: u32 = 4;
     const SLOWER: Duration = Duration::from_millis(100);
 
-    /// Ranges for a directory of which two pages or more came; `token` asks for the next one. `None`: they teach nothing.
+    /// Ranges for a directory after at least two pages; `token` requests the next page. `None`: the names teach nothing.
     pub(crate) fn new(prefix: &str, letters: Letters, last: &str, token: String, page: u16) -> Option<Self> {
         let level = letters.first_varying()?;
         let mut ranges = Self {
@@ -165,13 +164,13 @@ impl Ranges {
         }
     }
 
-    /// The requests to be made now. They count as made.
+    /// The requests to make now. They count as made.
     pub(crate) fn questions(&mut self) -> Vec<RangeRequest> {
         let flying = self.ranges.iter().filter(|range| range.flying).count();
         let here: usize = self.ranges.iter().map(|range| range.pages.len()).sum();
         let ahead = (Self::AHEAD * self.given + 1).min(Self::AHEAD_MAX).saturating_sub(flying + here);
         let mut free = self.width.saturating_sub(flying).min(ahead);
-        // However much lies ready behind it: nothing else makes room.
+        // The first range continues however many pages lie ready behind it: only its pages make room.
         let front = self.ranges.iter().find(|range| !range.is_given_out());
         if front.is_some_and(|range| !range.flying && range.pages.is_empty() && range.failed.is_none()) {
             free = free.max(1);
@@ -180,7 +179,7 @@ impl Ranges {
         if free > idle || flying + here >= Self::AHEAD_MAX / 2 {
             self.split(free.saturating_sub(idle).max(Self::NEAR));
         }
-        // Ranges that are read much later leave room for those that are read soon.
+        // Ranges that a reader needs much later leave room for those that it needs soon.
         let room = Self::AHEAD_MAX - 2 * Self::WIDTH;
         let far = room.saturating_sub(flying + here);
         let (prefix, page, letters) = (&self.prefix, self.page, &self.letters);
@@ -205,7 +204,7 @@ impl Ranges {
         questions
     }
 
-    /// The answer to a question. An error says that the store has no order to rely on.
+    /// Takes in the answer to a request. An error says that the store's order can't be relied on.
     pub(crate) fn arrives(
         &mut self,
         question: &RangeRequest,
@@ -221,7 +220,7 @@ impl Ranges {
         let mut page = match answer {
             Ok(page) => page,
             Err(error) => {
-                // Perhaps it is too much at once. It is asked for again once it is the first.
+                // Perhaps the store has too many requests at once. The range repeats this one after it becomes the first.
                 range.next = Some(question.again(&self.prefix));
                 range.failed = Some(error);
                 self.splits = false;
@@ -266,7 +265,7 @@ impl Ranges {
         Ok(())
     }
 
-    /// Whether all was given out.
+    /// Whether all pages were returned.
     pub(crate) fn is_over(&self) -> bool {
         self.ranges.iter().all(Range::is_given_out)
     }
@@ -315,8 +314,9 @@ impl Ranges {
         }
     }
 
-    /// The begin of a range behind all names that have the beginning of the last one, which is shorter each time: so the end of
-    /// the directory is found in as many steps as its names have characters that vary. From there on, where it is by the letters.
+    /// Beginnings of new ranges in the last range, whose end is unknown. Each is a name behind all names that share a beginning with the
+    /// last one, and this beginning is shorter each time: so the search finds the directory's end in as many steps as names have varying
+    /// characters. After that, the letters give the beginnings.
     fn open_end(&mut self, at: usize, wanted: usize) -> Vec<String> {
         let range = &self.ranges[at];
         let Some(last) = &range.last else { return Vec::new() };
@@ -337,18 +337,18 @@ impl Range {
         self.pages.is_empty() && !self.flying && self.next.is_none()
     }
 
-    /// Names that may still come, by what came and how far that is on the way. `None`: nothing came yet.
+    /// An estimate of the names that will still come, by the names so far and the distance that they cover. `None`: no name came yet.
     fn left(&self, until: &str, letters: &Letters) -> Option<f64> {
         let last = self.last.as_deref()?;
         let (done, all) = letters.way(&self.from, last, until)?;
         (self.got > 0 && done > 0.0).then(|| self.got as f64 * (all - done).max(0.0) / done)
     }
 
-    /// A page that ends about where the range does.
+    /// The number of keys to request, so that the page ends about where the range does.
     fn max_keys(&self, letters: &Letters, page: u16) -> u16 {
         match self.until.as_deref().and_then(|until| self.left(until, letters)) {
             Some(left) if self.asked > 1 => {
-                // Each time that was too few, more.
+                // Each repetition asks for more, because the last request was too short.
                 let wish = left * 1.1 + 16.0 * self.asked as f64;
                 if wish >= f64::from(page) { page } else { (wish as u16).max(1) }
             }
@@ -356,7 +356,7 @@ impl Range {
         }
     }
 
-    /// Keys at which new ranges within this one could begin: few enough that none would be short.
+    /// Names at which new ranges within this range could begin: few enough that every range has several pages.
     fn begins(&self, until: &str, letters: &Letters, page: u16, wanted: usize) -> Vec<String> {
         let Some(last) = &self.last else { return Vec::new() };
         let end = letters.end(last, until);
@@ -369,13 +369,13 @@ impl Range {
         if most == 0 {
             return Vec::new();
         }
-        // The first of them only behind the page that is on its way.
+        // The first new range begins behind the page in flight.
         letters.between(last, &end, most + 1).into_iter().skip(1).collect()
     }
 }
 
 impl RangeRequest {
-    /// The same once more.
+    /// The request for the same page again.
     fn again(&self, prefix: &str) -> Next {
         match (&self.token, &self.start_after) {
             (Some(token), _) => Next::Token(token.clone()),
@@ -385,11 +385,11 @@ impl RangeRequest {
     }
 }
 
-/// A name behind all that begin with the first `level + 1` characters of this one, if there is one to be written without effort.
+/// A name behind all names that share the first `level + 1` characters of this name, if a short one exists.
 fn behind_all(name: &str, level: usize) -> Option<String> {
     let byte = *name.as_bytes().get(level)?;
     let mut next = byte.checked_add(1)?;
-    // Never into a directory.
+    // A beginning must not lie inside a directory.
     if next == b'/' {
         next += 1;
     }
@@ -397,7 +397,7 @@ fn behind_all(name: &str, level: usize) -> Option<String> {
         .then(|| format!("{}{}", &name[..level], char::from(next)))
 }
 
-/// The last name of a page that has names of the directory behind `behind` only, in order; `None` if it has others.
+/// The last name of a page, if all its names belong to the directory, lie behind `behind` and are in order; otherwise `None`.
 pub(crate) fn last_in_order(prefix: &str, behind: &str, page: &ListPage) -> Option<Option<String>> {
     let begin = format!("{prefix}{behind}");
     let is_mine = |key: &str| key.starts_with(prefix) && key > begin.as_str();

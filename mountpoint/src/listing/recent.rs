@@ -1,9 +1,8 @@
 //! Decides when lookups in a directory justify a page of its listing, and how long such a page answers them. Pure.
 //!
-//! A lookup costs a HEAD and a LIST; a page is one LIST and says the same about a thousand names. So if a program looks up name after
-//! name of a directory (`ls -l`, `du`, `rsync`), the directory is listed again, from the place of the lookups. After a page that did not
-//! pay, the next page needs more lookups first: see [`Spell`].
-//! Two lookups at once are worth a page already ([`together`]).
+//! A lookup costs a HEAD and a LIST; a page is one LIST and answers for a thousand names. So if a program looks up name after name of a
+//! directory (`ls -l`, `du`, `rsync`), the engine lists the directory again, from the place of the lookups. After a page that did not
+//! pay, the next page needs more lookups first: see [`Spell`]. Two lookups at once are worth a page already ([`together`]).
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -15,35 +14,35 @@ use super::price::Terms;
 use super::together::{self, After, Beside, before};
 use crate::sync::Arc;
 
-/// Lookups in one directory that belong together.
+/// A series of lookups in one directory.
 #[derive(Debug)]
 pub(crate) struct Spell {
     /// The credit for pages; each lookup adds to it.
     credit: u32,
-    /// Lookups in a row that each went further in the listing's order.
+    /// Lookups in a row, each further in the listing's order.
     run: u32,
     last: Option<(Box<str>, Instant)>,
-    /// Lookups that pages answered since the last one was asked for; `None`: there was none yet.
+    /// Lookups that pages answered since the last page's request; `None` before the first page.
     hits: Option<u32>,
-    /// Pages in a row that were not worth their price. Each doubles it.
+    /// Pages in a row that answered too few lookups. Each doubles the price.
     vain: u32,
 }
 
 impl Spell {
-    /// Times that the price doubles.
+    /// Most doublings of the price.
     const VAIN_MAX: u32 = 3;
-    /// The payment of a lookup that goes on in order through known names: a listing went before it.
+    /// The credit from a lookup that goes through known names in order: a listing came before it.
     const KNOWN: u32 = 8;
-    /// Names in order before they count as going through the directory.
+    /// Names in order that count as going through the directory.
     const RUN: u32 = 3;
-    /// A pause that ends a spell: longer than a slow store takes for a lookup.
+    /// A pause that ends a spell: longer than a lookup on a slow store.
     const PAUSE: Duration = Duration::from_secs(2);
 
     fn new() -> Self {
         Self { credit: 0, run: 0, last: None, hits: None, vain: 0 }
     }
 
-    /// One more lookup. `known`: an inode for the name lives.
+    /// Counts one more lookup. `known`: an inode for the name lives.
     fn count(&mut self, name: &str, known: bool, now: Instant) {
         let last = self.last.replace((name.into(), now));
         let Some((last, _)) = last.filter(|(_, at)| now.saturating_duration_since(*at) < Self::PAUSE) else {
@@ -52,7 +51,7 @@ impl Spell {
             return;
         };
         match order(&last, name) {
-            // A program that looks at one name again and again gains nothing from a page.
+            // A program that repeats one name gains nothing from a page.
             std::cmp::Ordering::Equal => return,
             std::cmp::Ordering::Less => self.run += 1,
             std::cmp::Ordering::Greater => self.run = 1,
@@ -61,7 +60,7 @@ impl Spell {
         self.credit = self.credit.saturating_add(pays);
     }
 
-    /// Whether the lookups so far are worth a page; pays for it: half, so that the next one of a spell comes sooner.
+    /// Whether the lookups so far justify a page. Pays half the price, so that the next page of a spell comes sooner.
     fn buys(&mut self, terms: Terms) -> bool {
         let terms = if self.is_in_order() { terms.in_order } else { terms.any_order };
         let enough = terms << self.vain;
@@ -73,12 +72,12 @@ impl Spell {
             _ => 0,
         };
         self.hits = Some(0);
-        // The credit of a long spell is not wasted behind it.
+        // The rest of a long spell's credit stays after the purchase.
         self.credit = (self.credit - enough / 2).min(2 * enough);
         true
     }
 
-    /// Whether two look-ups at once are worth a page: not once a page answered nothing. Counts as one that was asked for.
+    /// Whether two lookups at once justify a page: yes, until such a page answers no lookup. Counts as a requested page.
     fn gets_for_two(&mut self) -> bool {
         let is_worth = self.hits != Some(0);
         if is_worth {
@@ -92,12 +91,12 @@ impl Spell {
     }
 }
 
-/// A part of a listing.
+/// One page of a listing.
 #[derive(Debug)]
 pub(crate) struct Page {
     /// The name behind which the page begins; `None`: the beginning.
     pub(crate) after: Option<Box<str>>,
-    /// The listing ends with it.
+    /// Whether the listing ends with this page.
     pub(crate) is_last: bool,
     pub(crate) batch: Arc<Batch>,
 }
@@ -113,20 +112,20 @@ impl Page {
     }
 }
 
-/// The request that a lookup should make or wait for.
+/// The request that a lookup should make or join.
 pub(crate) enum Advice {
-    /// A page that may have the name was asked for at this event.
+    /// Wait for a page that may contain the name, requested at this event.
     Wait(u64),
-    /// A page from there is worth its price.
+    /// Request the page from this name on.
     Ask(After),
-    /// Ask for the name alone.
+    /// Request the name alone.
     Nothing,
 }
 
 /// The recent pages of one directory, and the lookups that may lead to more.
 pub(crate) struct Recent {
     pages: Vec<Page>,
-    /// The page on its way, and the event at which it was asked for.
+    /// The page in flight, and the event of its request.
     coming: Option<(After, u64)>,
     spell: Spell,
 }
@@ -136,13 +135,13 @@ impl Recent {
         Self { pages: Vec::new(), coming: None, spell: Spell::new() }
     }
 
-    /// Whether a page is there or on its way.
+    /// Whether a page is in memory or in flight.
     pub(crate) fn is_in_use(&self) -> bool {
         !self.pages.is_empty() || self.coming.is_some()
     }
 
-    /// A name of a page that was asked for less than [`PAGE`] ago, the youngest first. `is_absent`: whether the name is known to be absent
-    /// since an event.
+    /// The entry of a name in a page requested less than [`PAGE`] ago, the newest page first. `is_absent`: whether the name is known as
+    /// absent since an event.
     pub(crate) fn find(
         &self,
         name: &str,
@@ -154,14 +153,14 @@ impl Recent {
         pages.find_map(|page| Some((page.batch.clone(), page.batch.find(name)?)))
     }
 
-    /// A page answered a lookup.
+    /// Notes that a page answered a lookup.
     pub(crate) fn hit(&mut self, name: &str, now: Instant) {
         self.spell.hits = self.spell.hits.map(|hits| hits.saturating_add(1));
         self.spell.count(name, true, now);
     }
 
-    /// No page answers a lookup. `known`: an inode for the name lives. `terms`: what a page is worth. `beside`: another lookup of a new name
-    /// is under way in the directory.
+    /// Notes that no page answers a lookup. `known`: an inode for the name lives. `terms`: the price of a page. `beside`: another lookup
+    /// of a new name is in flight in the directory.
     pub(crate) fn miss(
         &mut self,
         name: &str,
@@ -183,7 +182,7 @@ impl Recent {
         }
         let after = match self.spell.is_in_order() {
             true => before(name),
-            // In any order: from the beginning on, as far as there is no page yet.
+            // Lookups in any order: the page begins at the first place that no page covers.
             false => {
                 let mut end = None;
                 while let Some(further) = young()
@@ -209,24 +208,24 @@ impl Recent {
         }
     }
 
-    /// A page was asked for at event `asked`.
+    /// Notes that a page was requested at event `asked`.
     pub(crate) fn asks(&mut self, after: After, asked: u64) {
         self.coming = Some((after, asked));
     }
 
-    /// The page on its way is here, or will not come.
+    /// Takes in the page that was in flight; `None`: the request failed.
     pub(crate) fn arrives(&mut self, page: Option<Page>) {
         self.coming = None;
         self.pages.extend(page);
     }
 
-    /// Whether a page that was asked for before an event has the name, or may have it once it comes.
+    /// Whether a page requested before an event has the name, or may have it after its arrival.
     pub(crate) fn may_have(&self, name: &str, event: u64) -> bool {
         let said = self.pages.iter().any(|page| page.batch.asked < event && page.batch.find(name).is_some());
         said || self.coming.as_ref().is_some_and(|(_, asked)| *asked < event)
     }
 
-    /// Lets the pages go that no longer answer; how many.
+    /// Drops the pages that are too old to answer. Returns their number.
     pub(crate) fn expire(&mut self, now: Instant) -> usize {
         let before = self.pages.len();
         self.pages.retain(|page| is_young(page.batch.since, now));
@@ -274,7 +273,7 @@ mod tests {
             assert_eq!(ask(&mut recent, &format!("n{i:02}"), now), None);
         }
         assert_eq!(ask(&mut recent, "n32", now), Some(Some("n31~".into())));
-        // The page had none of the names: sixteen lookups later there is another.
+        // The page had none of the names: the next page comes sixteen lookups later.
         let next = (33..).find(|i| ask(&mut recent, &format!("n{i:02}"), now).is_some());
         assert_eq!(next, Some(48));
     }

@@ -1,36 +1,37 @@
-//! Look-ups of several names of one directory at once: where the page begins that answers all but the first of them. Pure.
+//! Lookups of several names of one directory at once: chooses the beginning of a page that answers all of them but the first. Pure.
 //!
-//! A look-up of a new name costs a HEAD and a LIST, 13 units in the price list of S3, and takes one round trip. A page costs 12, takes one trip
-//! too, and answers the others as well. So the second of two look-ups under way in a directory asks for a page, and those behind it wait for
-//! that. A page that answers nothing ends this, until a page that was bought by many look-ups answers one: see [`super::recent`].
+//! A lookup of a new name costs a HEAD and a LIST, 13 units in the price list of S3, and takes one round trip. A page costs 12 units,
+//! takes one round trip, too, and answers the other lookups as well. So the second of two lookups in flight in a directory requests a
+//! page, and later lookups wait for the page. After a page that answers no lookup, this stops until a page that many lookups bought
+//! answers one: see [`super::recent`].
 
 /// The name behind which a page begins; `None` for the first page.
 pub(crate) type After = Option<Box<str>>;
 
-/// Another look-up under way in the directory.
+/// Another lookup in flight in the directory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Beside<'a> {
-    /// The first in order of the other names.
+    /// The first of the other names, in order.
     pub(crate) name: &'a str,
-    /// Whether the directory is known to be longer than a page.
+    /// Whether the directory is known to have more names than a page.
     pub(crate) is_long: bool,
 }
 
-/// The name behind which the page for `name` and those beside it begins. A short directory is a page of its own. Of a long one, and
-/// where an earlier page has not shown these names, it begins shortly before the first of them.
+/// The name behind which the page for `name` and its companions begins. A short directory fits one page. In a long directory, and if no
+/// earlier page has these names, the page begins shortly before the first of them.
 pub(crate) fn begin(name: &str, beside: Beside<'_>, has_pages: bool) -> After {
     if beside.is_long || has_pages { before(name.min(beside.name)) } else { None }
 }
 
-/// A name shortly before this one: a page from there has it. `~` is the last character of ASCII that is printed, and needs no
-/// encoding that a store could get wrong.
+/// A name shortly before this one, so that a page from there contains this name. `~` is the last printable character of ASCII, and needs
+/// no encoding that a store could get wrong.
 pub(super) fn before(name: &str) -> After {
     let mut chars = name.chars();
     let last = chars.next_back()?;
     let earlier = char::from_u32(u32::from(last) - 1).filter(char::is_ascii_graphic);
     let mut before = chars.as_str().to_owned();
     if let Some(earlier) = earlier.filter(|_| name.len() < 254) {
-        // Never into a directory.
+        // The beginning must not lie inside a directory.
         before.push(if earlier == '/' { '.' } else { earlier });
         before.push('~');
     }
@@ -48,7 +49,7 @@ mod tests {
             let begin = begin(name, beside(other), false).unwrap();
             assert!(*begin < *"n5" && *begin > *"n3", "{begin}");
         }
-        // A name that sorts between `a` and `a/`.
+        // A name between `a` and `a/`.
         let begin = begin("a-b", beside("a"), false);
         assert!(begin.as_deref().is_none_or(|begin| begin < "a"), "{begin:?}");
     }

@@ -1,10 +1,10 @@
-//! Recognises a walk through a tree, and lists it in the order of the walk: by pages without delimiter, each of which has many
-//! directories. Pure.
+//! Recognises a walk through a tree, and lists it in the order of the walk: by pages without a delimiter, each with many directories.
+//! Pure.
 //!
-//! A walk lists directories one after another in the order of their keys, as `find`, `du` and `rsync` do: siblings, and what lies below
-//! them. From the third directory on, the engine requests a page of a thousand keys at the place of the walk, within the directory that
-//! the last two have in common. A page that the walk does not use costs one request; after such a page, twice as many directories in
-//! order must come before the next try.
+//! A walk lists directories one after another in the order of their keys, as `find`, `du` and `rsync` do: siblings, and the directories
+//! below them. From the third directory on, the engine requests a page of a thousand keys at the place of the walk, within the common
+//! parent of the last two directories. A page that the walk does not use costs one request; after such a page, twice as many directories
+//! in order must come before the next try.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,17 +14,17 @@ use super::expiry::PAGE;
 use crate::object::ObjectKey;
 use crate::s3::{ListPage, ListedObject};
 
-/// The state of the walk that goes on in a mount.
+/// The state of the mount's walk.
 pub(crate) struct Walk {
-    /// The last directory that was listed.
+    /// The last listed directory.
     last: Option<(ObjectKey, Instant)>,
-    /// The directory that the last two have in common.
+    /// The common parent of the last two directories.
     common: String,
-    /// Directories listed in order, one shortly behind another.
+    /// Number of directories listed in order, without long pauses.
     run: u32,
-    /// Whether one of them was not below the one before it.
+    /// Whether one of the directories was not below the one before.
     sideways: bool,
-    /// Pages that were asked for in vain.
+    /// Number of pages requested in vain.
     failures: u32,
     flat: Option<Flat>,
     flats: u64,
@@ -34,13 +34,13 @@ pub(crate) struct Walk {
 struct Flat {
     number: u64,
     prefix: String,
-    /// The keys behind this one are in the pages; it is none of them itself.
+    /// The pages contain the keys behind this key, and not the key itself.
     after: String,
     pages: VecDeque<Keys>,
     next: Next,
 }
 
-/// One page.
+/// One page of keys.
 struct Keys {
     objects: Vec<ListedObject>,
     asked: u64,
@@ -48,14 +48,14 @@ struct Keys {
 }
 
 enum Next {
-    /// This token asks for it.
+    /// The page is not requested yet; this token requests it.
     Token(String),
-    /// The page was asked for at this event.
+    /// The page was requested at this event, and is in flight.
     Coming(u64),
     End,
 }
 
-/// The request for a walk's page.
+/// The request for a page of a walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PageRequest {
     /// The number of the run of pages that the request belongs to.
@@ -65,16 +65,16 @@ pub(crate) struct PageRequest {
     pub(crate) token: Option<String>,
 }
 
-/// How a directory is listed.
+/// The way to list a directory.
 pub(crate) enum Course {
-    /// The pages answer; whether they have the directory at all, if only by its marker, and when they were asked for. And what to ask
-    /// for meanwhile.
+    /// The pages answer. `exists`: whether they have the directory at all, if only by its marker. `asked` and `since`: event and time of
+    /// their request. `ahead`: the page to request meanwhile.
     Take { page: ListPage, exists: bool, asked: u64, since: Instant, ahead: Option<PageRequest> },
-    /// A page that may have it was asked for at this event.
+    /// A page that may have the directory was requested at this event: wait for it.
     Wait(u64),
-    /// A page is worth asking for.
+    /// A page is worth a request.
     Ask(PageRequest),
-    /// The directory is listed by itself.
+    /// The directory needs its own listing.
     Alone,
 }
 
@@ -83,16 +83,16 @@ impl Walk {
     const RUN: u32 = 3;
     /// A pause that ends a walk.
     const PAUSE: Duration = Duration::from_secs(2);
-    /// Pages that one directory may reach over; a longer one is listed by itself, which leaves out what is below it.
+    /// Most pages for one directory. A longer directory gets its own listing, which leaves out the keys of its subdirectories.
     const SPAN_MAX: usize = 2;
-    /// Most doublings of the directories that it takes, after pages in vain.
+    /// Most doublings of the number of directories before a try, after pages in vain.
     const FAILURES_MAX: u32 = 8;
 
     pub(crate) fn new() -> Self {
         Self { last: None, common: String::new(), run: 0, sideways: false, failures: 0, flat: None, flats: 0 }
     }
 
-    /// A directory begins to be listed.
+    /// Notes that a listing of a directory begins.
     pub(crate) fn opens(&mut self, key: &ObjectKey, now: Instant) {
         let last = self.last.replace((key.clone(), now));
         let last =
@@ -111,7 +111,7 @@ impl Walk {
         }
     }
 
-    /// How the directory that was opened last is to be listed.
+    /// The way to list the directory that was opened last.
     pub(crate) fn course(&mut self, key: &ObjectKey, now: Instant) -> Course {
         let key = key.as_str();
         if let Some(flat) = &mut self.flat {
@@ -136,7 +136,7 @@ impl Walk {
                 Reach::No => self.give_up(),
             }
         }
-        // A way down is not a walk: what lies beside it was not looked at.
+        // A descent alone is not a walk: the program looked at no siblings.
         if self.run < Self::RUN << self.failures || !self.sideways || !key.starts_with(&self.common) {
             return Course::Alone;
         }
@@ -164,7 +164,7 @@ impl Walk {
         }
     }
 
-    /// A page is here, or will not come.
+    /// Takes in a page; `None`: the request failed.
     pub(crate) fn arrives(
         &mut self,
         question: &PageRequest,
@@ -183,18 +183,18 @@ impl Walk {
         }
     }
 
-    /// Whether the pages may list a directory with an answer older than an event.
+    /// Whether the pages may list a directory from a request before an event.
     pub(crate) fn may_list(&self, directory: &str, at: u64) -> bool {
         self.flat.as_ref().is_some_and(|flat| flat.may_list(directory, at))
     }
 
-    /// Whether the pages say otherwise than S3 did when asked at event `at`: that a directory has a name, or has not. A page in flight may.
+    /// Whether the pages may contradict S3's answer of event `at` about a name in a directory. A page in flight may, too.
     pub(crate) fn may_contradict(&self, directory: &str, name: &str, is_there: bool, at: u64) -> bool {
         let Some(flat) = self.flat.as_ref().filter(|flat| flat.may_list(directory, at)) else { return false };
         let path = format!("{directory}{name}");
         let below = format!("{path}/");
         let says = flat.has(&path) || flat.has(&below);
-        // The keys of a directory come behind its name, and others may come between: a page can end there.
+        // The keys of a directory come behind its name, and other keys may lie between: a page can end there.
         let end = if is_there { &path } else { &below };
         if says || end.as_str() <= flat.last_key() {
             return says != is_there;
@@ -202,23 +202,23 @@ impl Walk {
         match &flat.next {
             Next::Coming(asked) => at > *asked,
             Next::End => is_there,
-            // A page that is asked for later says it.
+            // A later request brings the key.
             Next::Token(_) => false,
         }
     }
 
-    /// Many names have changed: what was listed before does not count.
+    /// Drops what was listed before: many names have changed.
     pub(crate) fn restart(&mut self) {
         (self.run, self.last) = (0, None);
         self.give_up();
     }
 
-    /// Whether pages are here or in flight.
+    /// Whether pages are in memory or in flight.
     pub(crate) fn has_pages(&self) -> bool {
         self.flat.is_some()
     }
 
-    /// Lets pages go that no longer answer.
+    /// Drops pages that are too old to answer.
     pub(crate) fn expire(&mut self, now: Instant) {
         let is_old = |keys: &Keys| now.saturating_duration_since(keys.since) >= PAGE;
         if self
@@ -236,7 +236,7 @@ impl Walk {
         self.give_up();
     }
 
-    /// Lets all pages go.
+    /// Drops all pages.
     pub(crate) fn give_up(&mut self) {
         self.flat = None;
     }
@@ -244,7 +244,7 @@ impl Walk {
 
 enum Reach {
     Whole,
-    /// The next page may have it, or the rest of it.
+    /// The next page may have the directory, or the rest of it.
     Perhaps(PageRequest),
     TooLong,
     No,
@@ -258,7 +258,7 @@ impl Flat {
             .map_or(&self.after, |object| object.key.as_str())
     }
 
-    /// The event of the oldest request for these pages.
+    /// The event of the oldest of these pages' requests.
     fn oldest(&self) -> u64 {
         let coming = match &self.next {
             Next::Coming(asked) => Some(*asked),
@@ -267,12 +267,12 @@ impl Flat {
         self.pages.iter().map(|keys| keys.asked).chain(coming).min().unwrap_or(u64::MAX)
     }
 
-    /// Whether these pages may list a directory, with an answer older than an event.
+    /// Whether these pages may list a directory from a request before an event.
     fn may_list(&self, directory: &str, at: u64) -> bool {
         at > self.oldest() && directory >= self.after.as_str() && directory.starts_with(&self.prefix)
     }
 
-    /// Whether the pages have a key, or, if it ends in `/`, one that begins with it.
+    /// Whether the pages have a key, or, if it ends in `/`, a key below it.
     fn has(&self, key: &str) -> bool {
         let is_it = |object: &ListedObject| match key.ends_with('/') {
             true => object.key.as_str().starts_with(key),
@@ -284,7 +284,7 @@ impl Flat {
         })
     }
 
-    /// Lets go of the pages that lie before a directory.
+    /// Drops the pages before a directory.
     fn pass(&mut self, key: &str) {
         while let Some(last) = self.pages.front().and_then(|keys| keys.objects.last())
             && (self.pages.len() > 1 || !matches!(self.next, Next::End))
@@ -309,11 +309,11 @@ impl Flat {
         match &self.next {
             _ if is_passed => Reach::Whole,
             Next::End => Reach::Whole,
-            // More than the directory's beginning is needed: two pages of it are enough.
+            // The pages lack a part of the directory: two pages of one directory are enough.
             _ if last > key && self.pages.len() >= Walk::SPAN_MAX => Reach::TooLong,
             Next::Coming(..) => Reach::Perhaps(next(None)),
             Next::Token(token) if last > key => Reach::Perhaps(next(Some(token.as_str()))),
-            // The walk has left out what lies between: it is better to go on from where it is.
+            // The walk skipped the directories between: a new request at its place is better.
             Next::Token(_) => Reach::No,
         }
     }
@@ -326,7 +326,7 @@ impl Flat {
         })
     }
 
-    /// A directory as a listing with delimiter has it.
+    /// A directory's entries, as a listing with a delimiter has them.
     fn take(&self, key: &str, now: Instant) -> (ListPage, u64, Instant) {
         let mut page = ListPage::default();
         for object in self.below(key) {
@@ -346,7 +346,7 @@ impl Flat {
         (page, asked, since.unwrap_or(now))
     }
 
-    /// The next page, when a directory reaches into the second half of the last one.
+    /// The request for the next page, if a directory reaches into the second half of the last page.
     fn ahead(&self, key: &str) -> Option<PageRequest> {
         let Next::Token(token) = &self.next else { return None };
         let last = &self.pages.back()?.objects;
@@ -361,7 +361,7 @@ impl Flat {
     }
 }
 
-/// Whether a page has keys of the subtree only, behind the last one, and in order.
+/// Whether all keys of a page belong to the subtree, lie behind the last key and are in order.
 fn is_in_order(prefix: &str, last: &str, page: &ListPage) -> bool {
     page.common_prefixes.is_empty()
         && page
@@ -371,7 +371,7 @@ fn is_in_order(prefix: &str, last: &str, page: &ListPage) -> bool {
         && page.objects.is_sorted_by(|a, b| a.key.as_str() < b.key.as_str())
 }
 
-/// The directory that two directories have in common, by their keys.
+/// The common parent of two directories, by their keys.
 fn common<'a>(a: &'a str, b: &str) -> &'a str {
     let same = a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count();
     let end = a.as_bytes()[..same].iter().rposition(|&byte| byte == b'/');

@@ -13,7 +13,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use crate::clock::Clock;
 
-/// How long lines may still go to a file after it was renamed: a look at the name costs a system call.
+/// How long lines may still go to a file after its rename: a look at the name costs a system call.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// The file of this process.
@@ -91,7 +91,7 @@ impl<'a> MakeWriter<'a> for LogFile {
     }
 }
 
-/// One line on its way.
+/// A line in the making.
 #[derive(Debug)]
 pub(super) struct Line<'a>(&'a LogFile);
 

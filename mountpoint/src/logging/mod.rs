@@ -28,8 +28,8 @@ use syslog::Syslog;
 /// The lines on their way to standard output.
 static STDOUT: OnceLock<Queue> = OnceLock::new();
 
-/// Writes what is in line for standard output. Before the process ends: a line that is logged later may be lost. A reader that takes
-/// nothing delays this by a second or two.
+/// Writes the queued lines to standard output. Call this before the process ends: a line that is logged later may be lost. A reader that
+/// takes nothing delays the call by a second or two.
 pub fn flush() {
     if let Some(queue) = STDOUT.get() {
         queue.flush();
@@ -49,11 +49,11 @@ pub struct Config {
     pub off: bool,
     /// Every request.
     pub debug: bool,
-    /// A filter in place of the level that `debug` chooses, in our names or in those of AWS's mount-s3.
+    /// A filter in place of the level that `debug` chooses, in this program's names or in those of AWS's mount-s3.
     pub filter: Option<String>,
 }
 
-/// How much is logged, while the process runs.
+/// The level of the log, which changes while the process runs.
 pub struct Level {
     step: Step,
     /// The filter that the process began with.
@@ -67,7 +67,7 @@ impl std::fmt::Debug for Level {
     }
 }
 
-/// The levels in turn, as AWS's mount-s3 has them.
+/// The levels in their order, as with AWS's mount-s3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Configured,
@@ -101,7 +101,7 @@ impl Step {
 }
 
 impl Level {
-    /// The next level, and one line that says which; behind the last one the first again. Nothing where nothing is logged.
+    /// Switches to the next level, and logs it; after the last level the first one follows. Does nothing if nothing is logged.
     pub fn cycle(&mut self) {
         self.step = self.step.next();
         let filter = self.step.filter(&self.configured);

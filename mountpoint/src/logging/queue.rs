@@ -1,9 +1,9 @@
 //! Standard output behind a queue: its reader may be slow, or stop reading, and no request waits for it.
 //!
-//! Enters: lines of any thread. Leaves: the same lines in order. A line that standard output takes at once is written at once, so that it is
-//! there when its request is answered. Lines that would wait go to one thread, which sleeps while there are none; where lines did not fit,
-//! one line says how many. `tracing-appender` has such a queue, but panics if its thread can't be started, says
-//! nothing of lost lines, and limits lines only.
+//! Enters: lines of any thread. Leaves: the same lines in order. A line that standard output takes at once is written at once, so that it
+//! is there when its request is answered. Lines that would wait go to one thread, which sleeps while there are none; where lines did not
+//! fit, one line says how many. `tracing-appender` has a similar queue, which panics if its thread can't be started, does not report lost
+//! lines, and limits only the number of lines.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -19,13 +19,14 @@ use crate::supervise::Supervisor;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// Lines that may wait. Doubling it lets the reader pause twice as long before lines are lost.
+/// Most lines that may wait. Doubling it lets the reader pause twice as long before lines are lost.
 const LINES_MAX: usize = 16 << 10;
-/// Bytes of lines that may wait. Doubling it does the same for long lines, and takes as much more memory at most.
+/// Most bytes of lines that may wait. Doubling it does the same for long lines, and takes up to twice the memory.
 const BYTES_MAX: u64 = 4 << 20;
 /// The longest line that is written without the thread: a pipe that has room takes as much without a wait (PIPE_BUF).
 const AT_ONCE_MAX: usize = 4096;
-/// How long the end of the process waits for the reader to take what is in line. Doubling it delays the end of an engine whose reader is stuck.
+/// Longest wait at the end of the process until the reader has taken the queued lines. Doubling it delays the end of an engine whose
+/// reader is stuck.
 const LAST_WITHIN: Duration = Duration::from_secs(1);
 
 thread_local!(static WRITES: Cell<bool> = const { Cell::new(false) });
@@ -40,7 +41,7 @@ pub(super) struct Queue {
 #[derive(Debug)]
 enum Message {
     Line(Vec<u8>),
-    /// Answered once all before it is written.
+    /// A request for an answer after all earlier lines are written.
     Flush(Sender<()>),
 }
 
@@ -49,7 +50,7 @@ enum Message {
 pub(super) struct Output {
     /// Opens standard output of this process.
     pub(super) open: fn() -> Box<dyn Write>,
-    /// Whether it takes a line of up to 4 KiB now.
+    /// Whether the output accepts a line of up to 4 KiB now.
     pub(super) is_ready: fn() -> bool,
 }
 
@@ -58,7 +59,7 @@ impl Output {
         Self { open: || Box::new(io::stdout()), is_ready: || is_writable(rustix::stdio::stdout()) };
 }
 
-/// Whether a write would not wait. A pipe is writable once a page of it is free; a file always is.
+/// Whether a write would return at once. A pipe is writable once a page of it is free; a file always is.
 fn is_writable(file: impl AsFd) -> bool {
     let mut asked = [PollFd::new(&file, PollFlags::OUT)];
     poll(&mut asked, Some(&Timespec::default())).is_ok() && asked[0].revents().contains(PollFlags::OUT)
@@ -66,17 +67,17 @@ fn is_writable(file: impl AsFd) -> bool {
 
 struct Shared {
     out: Output,
-    /// Lines that the thread has or will have. While there are any, all go to it, so that they stay in order.
+    /// Number of lines that the thread has or will have. While there are any, all later lines go to the thread, so that they stay in
+    /// order.
     turn: Mutex<u64>,
     waiting_bytes: AtomicU64,
     lost: AtomicU64,
 }
 
 impl Queue {
-    /// Starts the thread that writes to `out` what it does not take at once.
+    /// Starts the thread that writes to `out` the lines that it does not accept at once.
     ///
-    /// # Errors
-    /// The system has no thread for us.
+    /// # Errors The system has no thread for us.
     pub(super) fn to(out: Output) -> io::Result<Self> {
         let (send, receive) = bounded(LINES_MAX);
         let shared = Arc::new(Shared::new(out));
@@ -103,7 +104,7 @@ impl Queue {
         }
     }
 
-    /// False if it did not fit, and is lost.
+    /// Queues a line. False if it had no room, and is lost.
     fn enqueue(&self, line: &[u8]) -> bool {
         let (len, waiting) = (line.len() as u64, &self.shared.waiting_bytes);
         let fits =
@@ -173,7 +174,7 @@ impl<'a> MakeWriter<'a> for Queue {
     }
 }
 
-/// One line on its way: tracing-subscriber writes each in one piece.
+/// A line in the making: tracing-subscriber writes each in one piece.
 #[derive(Debug)]
 pub(super) struct Line<'a>(&'a Queue);
 
@@ -196,7 +197,7 @@ impl Write for Line<'_> {
 mod tests {
     use super::*;
 
-    /// Held by the test while the reader is to take nothing; what it took.
+    /// The bytes that the reader took. A test locks it while the reader must take nothing.
     static READER: std::sync::Mutex<Vec<u8>> = std::sync::Mutex::new(Vec::new());
 
     struct Reader;

@@ -11,7 +11,7 @@ use tracing_subscriber::layer::{Context, Layer};
 use crate::clock::Clock;
 use crate::telemetry::ErrorLine;
 
-/// Lines that are kept. Doubling it doubles how far `status` looks back, and at most 8 KiB of memory.
+/// Number of kept lines. Doubling it doubles how far `status` looks back, and at most 8 KiB of memory.
 const KEPT: usize = 16;
 /// Bytes of a line that are kept.
 const LINE_MAX: usize = 512;
@@ -23,7 +23,7 @@ pub fn recent() -> Vec<ErrorLine> {
     LINES.lock().unwrap_or_else(|e| e.into_inner()).iter().cloned().collect()
 }
 
-/// Keeps what is at least a warning.
+/// A layer that keeps warnings and errors.
 #[derive(Debug)]
 pub(super) struct Recent;
 

@@ -20,7 +20,7 @@ use crate::clock::Clock;
 pub(super) const SOCKET: &str = "/dev/log";
 /// Facility `user`, in place.
 const USER: u8 = 1 << 3;
-/// A line is lost if the daemon does not take it for this time: a mount must not wait for its log ...
+/// Longest wait for the daemon to take a line, which is lost then: a mount must not wait for its log ...
 const PATIENCE: Duration = Duration::from_millis(100);
 /// ... and for this time after that, lines do not wait for the daemon.
 const STUCK_FOR: Duration = Duration::from_secs(5);
@@ -35,18 +35,18 @@ pub(super) struct Syslog {
     open: Mutex<Option<Open>>,
 }
 
-/// One socket for all the time: a sandboxed engine can't open another.
+/// The socket of a syslog, for the life of the process: a sandboxed engine can't open another.
 #[derive(Debug)]
 struct Open {
     socket: UnixDatagram,
     is_connected: bool,
-    /// When a line last waited in vain.
+    /// The time at which a line last waited in vain.
     stuck: Option<Instant>,
     clock: Clock,
 }
 
 impl Syslog {
-    /// Finds no daemon? Then one that comes later gets the lines from then on.
+    /// Connects to the daemon at a path. If there is none, a daemon that comes later gets the lines from then on.
     pub(super) fn at(path: impl Into<PathBuf>, says_level: bool) -> Self {
         let path = path.into();
         let mut open = Open::new().ok();
@@ -134,7 +134,7 @@ fn severity(level: Level) -> u8 {
     }
 }
 
-/// One line on its way: tracing-subscriber writes each in one piece.
+/// A line in the making: tracing-subscriber writes each in one piece.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
     log: &'a Syslog,

@@ -2,10 +2,10 @@
 
 use super::counter::Counter;
 
-/// Counts what has none of a dimension's names.
+/// The name of the metric for values outside a dimension.
 const OTHER: &str = "other";
 
-/// A label and the values that it can have, the most frequent first: a look-up compares them in turn.
+/// A label and its possible values, the most frequent first, because a look-up compares them in turn.
 #[derive(Debug)]
 pub(super) struct Dimension {
     /// The label's name.
@@ -22,7 +22,7 @@ pub struct ByName<T> {
 }
 
 impl<T> ByName<T> {
-    /// One for each name, made by `make`.
+    /// A metric for each name, made by `make`.
     pub(super) fn new(dimension: &'static Dimension, make: impl Fn() -> T) -> Self {
         Self { dimension, slots: (0..=dimension.names.len()).map(|_| make()).collect() }
     }
@@ -33,7 +33,7 @@ impl<T> ByName<T> {
         &self.slots[place.unwrap_or(self.dimension.names.len())]
     }
 
-    /// All of them with their names.
+    /// All metrics with their names.
     pub fn all(&self) -> impl Iterator<Item = (&'static str, &T)> {
         self.dimension.names.iter().copied().chain([OTHER]).zip(&self.slots)
     }

@@ -1,4 +1,4 @@
-//! Numbers: one that only grows, one that is set.
+//! Numbers: a counter that only grows, and a gauge that is set.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -18,7 +18,7 @@ impl Counter {
         self.add(1);
     }
 
-    /// Takes a total that is kept elsewhere; one that is smaller than the last changes nothing.
+    /// Takes over a total from elsewhere. A total below the last one changes nothing.
     pub fn reach(&self, total: u64) {
         self.0.fetch_max(total, Relaxed);
     }
@@ -35,7 +35,7 @@ impl fmt::Debug for Counter {
     }
 }
 
-/// A number that is measured when it is asked for (an exporter sets it before it reads it), or one that goes up and down.
+/// A number that is measured on request (an exporter sets it before it reads it), or one that goes up and down.
 #[derive(Default)]
 pub struct Gauge(AtomicU64);
 
@@ -45,7 +45,7 @@ impl Gauge {
         self.0.store(value, Relaxed);
     }
 
-    /// One more, until [`Self::less`].
+    /// Counts one more, until [`Self::less`].
     pub fn more(&self) {
         self.0.fetch_add(1, Relaxed);
     }
@@ -55,13 +55,13 @@ impl Gauge {
         self.0.fetch_sub(1, Relaxed);
     }
 
-    /// One more, until the guard is dropped.
+    /// Counts one more, until the guard is dropped.
     pub fn raised(&self) -> Moved<'_> {
         self.0.fetch_add(1, Relaxed);
         Moved { gauge: self, back: u64::MAX }
     }
 
-    /// One less, until the guard is dropped.
+    /// Counts one less, until the guard is dropped.
     pub fn lowered(&self) -> Moved<'_> {
         self.0.fetch_sub(1, Relaxed);
         Moved { gauge: self, back: 1 }

@@ -32,13 +32,13 @@ const BYTES: [u64; BOUNDS] = [
     8 << 20,
     16 << 20,
 ];
-/// Limits of a histogram. Doubling it halves the error of a quantile, and doubles what a scrape carries.
+/// Number of bounds of a histogram. Doubling it halves the error of a quantile, and doubles the bytes of a scrape.
 const BOUNDS: usize = 20;
 
 /// A histogram with fixed limits.
 pub struct Histogram {
     bounds: &'static [u64; BOUNDS],
-    /// How many values were at most as large as the bound of the same index and larger than the one before; the last: larger than all.
+    /// Number of values up to the bound of the same index and above the earlier bound; the last: above all bounds.
     counts: [AtomicU64; BOUNDS + 1],
     sum: AtomicU64,
 }
@@ -91,12 +91,12 @@ pub struct Distribution {
     pub bounds: &'static [u64],
     /// Values between two limits; one more than there are limits.
     pub counts: Vec<u64>,
-    /// All values together.
+    /// The sum of all values.
     pub sum: u64,
 }
 
 impl Distribution {
-    /// How many values there are.
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -108,7 +108,7 @@ impl Distribution {
         Self { bounds: self.bounds, counts, sum: self.sum.saturating_sub(before.sum) }
     }
 
-    /// The limit that this share of the values (0 to 1) does not exceed; the largest limit for values beyond it. `None` if empty.
+    /// The bound that this share of the values (0 to 1) does not exceed; the largest bound for values beyond it. `None` if empty.
     pub fn quantile(&self, share: f64) -> Option<u64> {
         let count = self.count();
         let wanted = ((count as f64 * share).ceil() as u64).clamp(1, count.max(1));

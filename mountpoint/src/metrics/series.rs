@@ -7,9 +7,9 @@ use super::histogram::{Distribution, Histogram};
 /// One metric at one moment.
 #[derive(Clone, Debug)]
 pub struct Metric {
-    /// The name with dots, as AWS's mount-s3 and OpenTelemetry write it.
+    /// The name with dots, in the form of AWS's mount-s3 and OpenTelemetry.
     pub name: &'static str,
-    /// One sentence.
+    /// The meaning, in one sentence.
     pub help: &'static str,
     /// The unit of the values.
     pub unit: Unit,
@@ -19,10 +19,10 @@ pub struct Metric {
     pub series: Vec<Series>,
 }
 
-/// One value and the labels that it is for.
+/// One value and its labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Series {
-    /// None for a metric without dimensions.
+    /// The labels; none for a metric without dimensions.
     pub labels: Vec<Label>,
     /// The value.
     pub value: Value,
@@ -102,7 +102,7 @@ impl Collect for Histogram {
 impl<T: Collect> Collect for ByName<T> {
     const KIND: Kind = T::KIND;
 
-    /// `other` only where it counted, and two dimensions only where both met.
+    /// The series of a metric: `other` only if it counted, and pairs of two dimensions only if they occurred together.
     fn series(&self) -> Vec<Series> {
         let names = self
             .all()

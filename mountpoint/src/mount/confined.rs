@@ -1,7 +1,7 @@
 //! The sandbox of a mount, put together: the helper that starts before it, and the moment from which it holds.
 //!
-//! A device that was handed over is served behind it. A mount of this process's own needs privileges until it is there, so it is served for the
-//! moment between.
+//! A device from another process is served only after the confinement. This process's own mount needs privileges until it exists, so it
+//! is served without the sandbox for a moment.
 
 use std::process::Child;
 
@@ -24,10 +24,9 @@ pub(super) struct Confinement {
 }
 
 impl Confinement {
-    /// Starts the helper. `None`: there is no sandbox, as nobody wishes it, or as the helper can't start.
+    /// Starts the helper. `None`: there is no sandbox, because the user wants none, or because the helper can't start.
     ///
-    /// # Errors
-    /// The sandbox is required, and the helper can't start.
+    /// # Errors The sandbox is required, and the helper can't start.
     pub(super) fn begin(
         wish: Option<Sandbox>,
         device: &Device,
@@ -74,10 +73,9 @@ impl Confinement {
         Ok(())
     }
 
-    /// The same for a mount of this process's own, which the helper is to unmount from here on.
+    /// Confines this process, and names its own mount, which the helper unmounts from here on.
     ///
-    /// # Errors
-    /// The same, or the helper does not answer.
+    /// # Errors The same as [`Self::enter`], or the helper does not answer.
     pub(super) fn enter_mounted(&self, device: Option<DeviceNo>) -> anyhow::Result<()> {
         if let Some(broker) = broker::of_this_process() {
             broker.mounted(device.map(|device| (device.major, device.minor)))?;
@@ -91,7 +89,8 @@ fn named(lacking: &[Lacking]) -> String {
     lacking.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Makes the folders that are made when they are needed: a rule needs a folder that is there. One that can't be made is an error later, as ever.
+/// Makes folders that the engine otherwise makes at their first use: a rule needs an existing folder. A folder that can't be made causes
+/// an error later.
 fn make_missing(folders: &Folders) {
     use std::os::unix::fs::DirBuilderExt as _;
     for folder in &folders.written {

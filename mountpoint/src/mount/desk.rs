@@ -1,6 +1,7 @@
-//! The helper of a sandboxed engine, put together: what it does by each question (`broker/`), and its start.
+//! The helper of a sandboxed engine, put together: its acts for each question (`broker/`), and its start.
 //!
-//! It is this program once more, by a hidden flag, and started before anything is asked of the store. Its standard input is the socket.
+//! The helper is this program once more, by a hidden flag, started before the first request to the store. Its standard input is the
+//! socket.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,15 +21,15 @@ use super::program;
 use crate::broker::{self, Answer, Broker, Question};
 use crate::{fs, fuse, sandbox};
 
-/// The hidden flag. Behind it come the directory of the mount, if it is this engine's own, and the folder of its cache; each may be empty.
+/// The hidden flag. The directory of the mount follows, if this engine may unmount it, and the folder of its cache; each may be empty.
 const FLAG: &str = "--help-sandboxed-engine";
 /// The name of the process. A `pkill mount-s3` is meant for engines.
 const NAME: &str = "s3-helper";
 
-/// Starts the helper of this process. `dir`: where it is to unmount. `cache`: the folder whose files it may register for the kernel to read.
+/// Starts the helper of this process. `dir`: the mount point that the helper may unmount. `cache`: the folder whose files it may register
+/// for the kernel to read.
 ///
-/// # Errors
-/// This program can't be started once more.
+/// # Errors This program can't be started once more.
 pub(super) fn start(dir: Option<&Path>, cache: Option<&Path>) -> anyhow::Result<Child> {
     let (ours, theirs) = broker::pair().context("a socket for the helper")?;
     let mut helper = fuse::helper("/proc/self/exe");
@@ -52,7 +53,7 @@ pub(super) fn start(dir: Option<&Path>, cache: Option<&Path>) -> anyhow::Result<
 pub struct Desk {
     dir: Option<PathBuf>,
     cache: Option<PathBuf>,
-    /// The files that may be registered, once the engine is confined.
+    /// The files that a confined engine may register.
     lent: OnceLock<Option<Lent>>,
     device: OnceLock<Option<fs::DeviceNo>>,
     /// The command line of the program that prints credentials. `None`: the engine was confined before it named one.
@@ -133,7 +134,7 @@ impl Desk {
                 })
             }
             Question::Confined => {
-                // A program that is named from here on does not count, nor a folder that comes to the cache's name.
+                // Later programs do not count, nor does a folder that takes the cache's name later.
                 let _ = self.program.set(None);
                 let _ = self.lent.set(self.cache.as_deref().and_then(|cache| Lent::of(cache).ok()));
                 Answer::Done
@@ -143,7 +144,7 @@ impl Desk {
 }
 
 impl Desk {
-    /// Registers a file. An engine that is not confined yet is in the hands that started it.
+    /// Registers a file. An engine that is not confined yet has its user's own rights.
     fn register(&self, device: &OwnedFd, file: &OwnedFd) -> io::Result<u32> {
         check_device(device)?;
         match self.lent.get() {

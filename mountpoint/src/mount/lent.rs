@@ -1,7 +1,7 @@
 //! The files that the helper of a sandboxed engine registers for the kernel to read by itself: those of the cache, and no others.
 //!
-//! The helper has the privilege of passthrough, so that a descriptor from an engine in wrong hands must not decide what is read. Landlock sees
-//! neither `O_PATH` nor what was open before it.
+//! The helper has the privilege of passthrough, so a descriptor from an intruder in the engine must not decide what the kernel reads.
+//! Landlock covers neither `O_PATH` nor descriptors from before the sandbox.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fstat, major, minor, open, readlink};
 
-/// The number of `/dev/fuse`.
+/// Major and minor number of `/dev/fuse`.
 const FUSE: (u32, u32) = (10, 229);
 
-/// The folder of a cache, held so that a later folder of its name does not count.
+/// The folder of a cache, held open so that a later folder of its name does not count.
 #[derive(Debug)]
 pub(super) struct Lent(OwnedFd);
 
@@ -43,8 +43,7 @@ impl Lent {
 
 /// Checks that a descriptor is a FUSE device: ioctls of other devices have the same numbers and other meanings.
 ///
-/// # Errors
-/// It is another file.
+/// # Errors The descriptor is of another file.
 pub(super) fn check_device(device: impl AsFd) -> io::Result<()> {
     let stat = fstat(device)?;
     let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;

@@ -1,4 +1,4 @@
-//! The state of a mount, as it is measured when somebody asks for it.
+//! The state of a mount, measured on request.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use crate::upload::Stage;
 const NOTHING_WAITS: &str =
     "this mount has no stage (--mode full): nothing waits there, and a file is stored when it is closed";
 
-/// The parts that a mount measures when it is asked for its state.
+/// The parts that a mount measures for its state.
 pub(super) struct Observed {
     pub(super) fs: Arc<FileSystem>,
     pub(super) pool: Pool,

@@ -1,7 +1,8 @@
-//! A mount that outlives its engine, put together: what the holder keeps comes in, an engine that goes on with it comes out.
+//! A mount that outlives its engine, put together. Enters: the descriptors from the holder. Leaves: an engine that goes on with the
+//! mount.
 //!
-//! The first engine makes the journal and the mount, and gives both to the service manager. One that follows gets both back, and asks neither
-//! the store nor for credentials before it serves.
+//! The first engine makes the journal and the mount, and gives both to the service manager. A later engine gets both back, and makes no
+//! request to the store or for credentials before it serves.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::SystemTime;
@@ -45,10 +46,9 @@ pub(super) struct Ending {
 }
 
 impl Kept {
-    /// Opens the journal of an engine before this one. A mount that was taken down since is made anew.
+    /// Opens the journal of an earlier engine. A mount that was unmounted since is made anew.
     ///
-    /// # Errors
-    /// The journal can't be used, or another engine uses it.
+    /// # Errors The journal can't be used, or another engine uses it.
     pub(super) fn take(supervised: Supervised) -> Result<Self, Refused> {
         let Supervised { manager, journal, device, is_mounted } = supervised;
         let Some(shared) = journal else { return Ok(Self { manager, device, before: None }) };
@@ -70,7 +70,7 @@ impl Kept {
         Ok(Self { manager, device, before: Some((journal, restored)) })
     }
 
-    /// Whether an engine before this one served.
+    /// Whether an earlier engine served the mount.
     pub(super) fn goes_on(&self) -> bool {
         self.before.is_some()
     }
@@ -91,10 +91,9 @@ impl Kept {
         }
     }
 
-    /// The journal to record in, and what it has already. A new one is given to the holder.
+    /// The journal to record in, and its present content. A new journal goes to the holder.
     ///
-    /// # Errors
-    /// It belongs to another mount; the kernel or the service manager refuses a new one.
+    /// # Errors The journal belongs to another mount; the kernel or the service manager refuses a new one.
     pub(super) fn begin(
         self,
         bucket: &str,
@@ -139,7 +138,7 @@ impl Kept {
 }
 
 impl Outlived {
-    /// The device to serve; what is to be told once it is taken down.
+    /// The device to serve, and the announcement for its unmount.
     pub(super) fn device(self, plain: Device) -> (Device, Ending) {
         let Self { journal, manager, device } = self;
         let (dir, device) = match plain {

@@ -12,12 +12,12 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::cli;
 use crate::clock::Clock;
 
-/// How long it may take. Its caller gives up then.
+/// Longest run of the program. Its caller gives up then.
 const WITHIN: Duration = Duration::from_secs(10);
 /// Bytes of output that are read.
 const OUTPUT_MAX: u64 = 32 << 10;
 
-/// How often a program that has closed its output is looked at.
+/// Interval between looks at a program that has closed its output.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The output of the command.
@@ -49,7 +49,7 @@ fn run(command: &str, given: Vec<(&'static str, OsString)>, within: Duration) ->
         // A child may hold the output of a program that has ended: the group lives until the program is waited for.
         end(&mut child);
     }
-    // The program may have closed its output and work on.
+    // The program may have closed its output and still work.
     let status = loop {
         match child.try_wait()? {
             Some(status) => break status,
@@ -66,7 +66,7 @@ fn run(command: &str, given: Vec<(&'static str, OsString)>, within: Duration) ->
     }
 }
 
-/// Kills the program with those that it started: they are a process group.
+/// Kills the program with the processes that it started: together they are a process group.
 fn end(child: &mut Child) {
     if let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
         let _ = kill_process_group(group, Signal::KILL);

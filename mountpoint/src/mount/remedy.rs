@@ -10,7 +10,7 @@ pub(super) struct Start {
     has_prefix: bool,
     signs: bool,
     has_profile: bool,
-    /// The variable of a pair of keys that is not set, while the other one is.
+    /// The variable that is missing from a pair of keys, while the other one is set.
     missing_key: Option<&'static str>,
 }
 
@@ -26,7 +26,7 @@ impl Start {
         }
     }
 
-    /// The error, and the next thing to do about it.
+    /// The error, with the next step for the user.
     pub(super) fn explained(&self, error: &Error) -> String {
         match self.remedy(error) {
             Some(remedy) => format!("{error}; {remedy}"),
@@ -34,7 +34,7 @@ impl Start {
         }
     }
 
-    /// `None`: the error says it itself.
+    /// The remedy for an error; `None`: the error names it already.
     fn remedy(&self, error: &Error) -> Option<String> {
         if let Some(remedy) = self.about_tls(&error.to_string()) {
             return Some(remedy);

@@ -1,4 +1,5 @@
-//! The upgrade of a mount in place, put together: the new program is asked, writers are waited for, requests are held, and this process goes.
+//! The upgrade of a mount in place, put together: the new program checks the journal, writers finish, the gate holds requests, and this
+//! process ends.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -20,12 +21,12 @@ pub(super) const UNSUPERVISED: &str = "this mount ends with its process: only on
 pub(super) const CONFINED: &str =
     "this engine is in a sandbox (--sandbox), which starts no program: unmount, and mount with the new one";
 
-/// How long requests may take that were taken before the gate closed. Doubling it lets slower stores answer them, and doubles the longest pause;
-/// the kernel sends the others to the next engine.
+/// Longest wait for requests from before the gate closed. Doubling it lets slower stores answer them, and doubles the longest pause; the
+/// kernel sends the others to the next engine.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
-/// How often requests are counted while the gate is closed.
+/// Interval between counts of requests while the gate is closed.
 const COUNT_AGAIN: Duration = Duration::from_millis(2);
-/// How often writers are looked for.
+/// Interval between looks for writers.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// The most keys that a refusal names.
 const NAMES_MAX: usize = 5;
@@ -45,7 +46,7 @@ impl Upgrade {
         Self { fs, requests, journal, clock, is_under_way: AtomicBool::new(false) }
     }
 
-    /// Makes this process another one. Returns the reason why it did not.
+    /// Replaces the program of this process. Returns the reason if that failed.
     pub(super) async fn run(&self, within: Duration) -> anyhow::Error {
         if self.is_under_way.swap(true, SeqCst) {
             return anyhow::anyhow!("an upgrade of this mount is under way");
@@ -92,7 +93,7 @@ impl Upgrade {
         Some(format!("open for writing: {}{more}", named.join(", ")))
     }
 
-    /// Holds new requests and waits for the answers to those before. False, and requests go on, if one of them turned out to write.
+    /// Holds new requests and waits for the answers to earlier ones. False, and requests go on, if one of them turned out to write.
     async fn falls_silent(&self) -> bool {
         self.requests.hold();
         let until = self.clock.now() + ANSWERED_WITHIN;

@@ -15,7 +15,7 @@ use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Keys of a page of a listing: the most that S3 gives.
 const PAGE: u16 = 1000;
-/// Copies that are noted together. Doubling it halves the writes, and has the next mount compare twice as many copies after a kill.
+/// Copies that are noted together. Doubling it halves the writes, and makes the next mount compare twice as many copies after a kill.
 const NOTED_AT_ONCE: usize = 64;
 
 /// A directory whose objects are under both names, proven.
@@ -78,8 +78,8 @@ impl Mover {
     /// Deletes the sources of a directory's copies, each only if it is still the copied version. Returns the sources that another client
     /// has replaced, which stay.
     ///
-    /// # Errors
-    /// `Remote`: the store does not delete; nothing was deleted, and the copies are taken back. `Partial`: some are deleted.
+    /// # Errors `Remote`: the store does not delete; nothing was deleted, and the call removes the copies. `Partial`: some sources are
+    /// deleted.
     pub async fn delete_directory(&self, copied: CopiedDirectory) -> Result<Vec<ObjectKey>> {
         let CopiedDirectory { copies, mark, note } = copied;
         let Some((first, others)) = copies.split_first() else {
@@ -177,7 +177,7 @@ impl Mover {
         }
     }
 
-    /// The object that marks a directory, if there is one, and nothing else is below it.
+    /// The object that marks a directory, if there is one and nothing else lies below the directory.
     async fn marker_alone(&self, directory: &ObjectKey) -> Result<Option<ETag>> {
         let request =
             ListObjects { prefix: directory.as_str().to_owned(), max_keys: 2, ..ListObjects::default() };
@@ -223,7 +223,7 @@ impl Mover {
         (done, failed)
     }
 
-    /// Copies one object. `None`: its source is gone meanwhile.
+    /// Copies one object. `None`: another client removed its source meanwhile.
     pub(super) async fn copy_item(&self, item: &Item, note: Option<&Arc<Note>>) -> Result<Option<Copied>> {
         let whole = || async {
             match self.copy_noted(&item.source.key, &item.to, &item.replaces, note).await {
@@ -269,7 +269,8 @@ impl Mover {
         }
     }
 
-    /// Proves the copies by a listing of the new name. The pages of the listing are asked for side by side, since their bounds are known.
+    /// Proves the copies by a listing of the new name. The call requests the pages of the listing side by side, since their bounds are
+    /// known.
     async fn proven_below(&self, to: &ObjectKey, mut copies: Vec<Copied>) -> Result<Vec<Copied>> {
         copies.sort_unstable_by(|one, other| one.id.key.as_str().cmp(other.id.key.as_str()));
         let chunks = copies.chunks(PAGE.into()).filter_map(<[Copied]>::last);

@@ -90,12 +90,12 @@ impl Mover {
     }
 }
 
-/// Whether a copy of `source` would have these properties: it keeps them, and its class.
+/// Whether a copy of `source` would have these properties, which a copy keeps with the storage class.
 fn has_properties_of(there: &Described, source: &Described) -> bool {
     there.properties == source.properties && there.tags == source.tags
 }
 
-/// Pure: compares two parts. Checksums decide; ETags of equal bytes may differ, equal ones are of equal bytes.
+/// Whether two parts have equal bytes. Pure. Checksums decide. ETags of equal bytes may differ; equal ETags mean equal bytes.
 fn are_of_equal_bytes(one: &UploadedPart, other: &UploadedPart) -> Option<bool> {
     match (one.checksum, other.checksum) {
         (Some(one), Some(other)) if one.algorithm == other.algorithm => Some(one.value == other.value),

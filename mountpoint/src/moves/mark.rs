@@ -14,10 +14,9 @@ pub(super) struct Mark {
 }
 
 impl Mover {
-    /// Copies the mark of a directory, if the mount heeds marks and the directory has one.
+    /// Copies the mark of a directory, if the mount reads marks and the directory has one.
     ///
-    /// # Errors
-    /// `Taken`: the mark's new name has another object; `NameTooLong`; those of a copy.
+    /// # Errors `Taken`: the mark's new name has another object; `NameTooLong`; those of a copy.
     pub(super) async fn copy_mark(&self, from: &ObjectKey, to: &ObjectKey) -> Result<Option<Mark>> {
         if !self.config.folder_marks {
             return Ok(None);

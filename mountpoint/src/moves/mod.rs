@@ -29,21 +29,21 @@ pub use note::NotesConfig;
 use note::{Note, Notes};
 pub use restate::Restated;
 
-/// How objects are moved.
+/// Settings of moves.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes of the largest object that one request copies; S3's limit is 5 GiB. Larger ones are copied in parts.
+    /// Most bytes of an object that one request copies; S3's limit is 5 GiB. Larger objects are copied in parts.
     pub copy_max: u64,
-    /// Bytes of such a part. Doubling it halves the requests, and lets the store copy less at once.
+    /// Bytes of a part of a larger copy. Doubling it halves the requests, and lets the store copy less at once.
     pub part: u64,
     /// Parts of one object that the store copies at once. Doubling it helps a store that likes many requests at once.
     pub parts_at_once: usize,
-    /// Objects of one directory that are copied, or deleted, at once. Doubling it halves the time of a long one on a distant store, and leaves other
-    /// requests fewer connections.
+    /// Objects of one directory that are copied, or deleted, at once. Doubling it halves the time of a long directory on a distant store,
+    /// and leaves other requests fewer connections.
     pub at_once: usize,
-    /// Objects of a directory that may be renamed (`--rename-limit`). Doubling it allows renames that take twice as long.
+    /// Most objects of a directory whose rename is allowed (`--rename-limit`). Doubling it allows renames that take twice as long.
     pub names_max: usize,
-    /// An empty object `dir_$folder$` marks the directory `dir/`, and gets the new name with it.
+    /// Whether an empty object `dir_$folder$` marks the directory `dir/`, and gets the new name with it.
     pub folder_marks: bool,
     /// The notes of long renames; `None`: renames are not noted.
     pub notes: Option<NotesConfig>,
@@ -63,7 +63,7 @@ impl Default for Config {
     }
 }
 
-/// A copy whose source is not deleted yet, and the note of that rename.
+/// A copy whose source still exists, and the note of its rename.
 type Noted = (ObjectId, Arc<Note>);
 
 /// Moves objects. One per mount.
@@ -72,7 +72,7 @@ pub struct Mover {
     client: Arc<dyn ObjectClient>,
     config: Config,
     notes: Option<Arc<Notes>>,
-    /// The notes of objects whose source is not deleted yet, by their copies.
+    /// The notes of objects whose source still exists, by their copies.
     noted: Arc<Mutex<Vec<Noted>>>,
 }
 
@@ -92,14 +92,14 @@ pub struct Copied {
 pub enum Source {
     /// The source is gone.
     Deleted,
-    /// Another client has stored another version since, which stays.
+    /// Another client has stored a newer version since, which stays.
     Replaced,
 }
 
-/// Why an object was not moved. Its source is where it was.
+/// The reason why an object was not moved. Its source stays.
 #[derive(Clone, Debug)]
 pub enum Error {
-    /// There is no source.
+    /// The source does not exist.
     Gone,
     /// The source is replaced again and again.
     Changing,
@@ -109,7 +109,7 @@ pub enum Error {
     Different(String),
     /// A directory has more objects than this.
     TooMany(usize),
-    /// The directory that is to be replaced has something in it.
+    /// The directory to replace is not empty.
     NotEmpty,
     /// S3 has no keys as long as this.
     NameTooLong(String),

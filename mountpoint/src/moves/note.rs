@@ -21,7 +21,7 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 const FOLDER: &str = "renames";
 /// The ending of a note's name.
 const ENDING: &str = "jsonl";
-/// Notes that one start reads. The others wait for the next start.
+/// Most notes that one start reads. The others wait for the next start.
 const NOTES_MAX: usize = 1000;
 /// Bytes of a note that are read: a name of 1 KiB for each of 100,000 objects, twice. A longer note stays, and the log names it.
 const NOTE_MAX: u64 = 512 << 20;
@@ -29,7 +29,7 @@ const NOTE_MAX: u64 = 512 << 20;
 /// The place of the notes, and their bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotesConfig {
-    /// The state directory. It is made if it is not there.
+    /// The state directory, which is made if it is missing.
     pub dir: PathBuf,
     /// URL of the store; empty for AWS.
     pub endpoint: String,
@@ -61,7 +61,7 @@ struct Head {
     owner: Owner,
 }
 
-/// Another line of a note.
+/// A later line of a note.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Line {
@@ -159,8 +159,7 @@ impl Notes {
 
     /// Renames in this bucket, below this prefix, whose processes are dead.
     ///
-    /// # Errors
-    /// The directory can't be read.
+    /// # Errors The directory can't be read.
     pub(super) fn left_behind(&self) -> io::Result<Vec<Left>> {
         let entries = fs::read_dir(&self.folder)?.take(NOTES_MAX);
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
@@ -216,10 +215,9 @@ impl Progress {
 }
 
 impl Note {
-    /// Adds lines; with `sync` they are on the disk when this returns.
+    /// Adds lines; with `sync` they are durable on return.
     ///
-    /// # Errors
-    /// The errors of the disk.
+    /// # Errors The errors of the disk.
     pub(super) fn add(&self, lines: &[Line], sync: bool) -> io::Result<()> {
         let mut text = String::new();
         for line in lines {

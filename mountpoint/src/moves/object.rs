@@ -9,7 +9,7 @@ use crate::sync::Arc;
 /// The most looks at a source that another client replaces between HEAD and copy. Doubling it follows a busier writer.
 const ATTEMPTS_MAX: usize = 3;
 
-/// How the answer to a copy proves it.
+/// The kind of proof in the answer to a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
     /// The copy has the source's ETag or checksum.
@@ -143,10 +143,9 @@ impl Mover {
         Ok(there.meta)
     }
 
-    /// Deletes the source of a copy, if it is still the version that was copied.
+    /// Deletes the source of a copy, if it is still the copied version.
     ///
-    /// # Errors
-    /// The store's: both keys may have the object then.
+    /// # Errors The store's: both keys may have the object then.
     pub async fn delete_source(&self, copied: &Copied) -> Result<Source> {
         let deleted = self.client.delete_version(&copied.source).await;
         self.ended(copied).await;

@@ -6,7 +6,7 @@ use super::{Error, Mover, Result};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{CopyObject, Described, ErrorKind, Properties, Replaces};
 
-/// A version that has the bytes of another one, and other metadata.
+/// A version with the bytes of another one, and other metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restated {
     /// The version that was copied.
@@ -20,8 +20,7 @@ pub struct Restated {
 impl Mover {
     /// Gives a version of an object these words as its user metadata. Bytes, headers, tags and class stay as they were `described`.
     ///
-    /// # Errors
-    /// `Changing`: the object is another version by now, or gone; `Different`: the store did not take the words; `Remote`.
+    /// # Errors `Changing`: the object is another version by now, or gone; `Different`: the store did not accept the words; `Remote`.
     pub async fn restate(
         &self,
         key: &ObjectKey,

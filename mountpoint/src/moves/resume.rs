@@ -12,7 +12,7 @@ use crate::s3::{Error as S3Error, ErrorKind, ListedObject, Replaces};
 use crate::sync::Arc;
 
 impl Mover {
-    /// Goes on with all renames that killed processes left behind. One that fails is tried again by the next mount.
+    /// Continues all renames that killed processes left behind. A rename that fails is tried again by the next mount.
     pub async fn go_on(&self) {
         let Some(notes) = self.notes.clone() else { return };
         let found = tokio::task::spawn_blocking(move || notes.left_behind()).await;
@@ -106,7 +106,7 @@ impl Mover {
         Ok(listed.into_iter().map(|object| (object.key.as_str().to_owned(), object)).collect())
     }
 
-    /// The proven copy of an object; `None` if its source is to stay.
+    /// The proven copy of an object; `None` if its source must stay.
     async fn copy_of(
         &self,
         item: &Item,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long an address is still used that DNS no longer names: large stores name a few of many at a time.
+/// How long an address stays in use after DNS has dropped it: large stores name a few of many addresses at a time.
 const REMEMBERED: Duration = Duration::from_secs(300);
 /// The pause of an address after a failure, doubled with each failure in a row.
 const REST: Duration = Duration::from_secs(5);

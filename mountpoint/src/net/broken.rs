@@ -22,12 +22,12 @@ pub(crate) enum Broken {
 }
 
 impl Broken {
-    /// Whether bytes came that begin no answer.
+    /// Whether the received bytes do not begin an answer.
     pub(crate) fn is_out_of_step(&self) -> bool {
         matches!(self, Self::OutOfStep(_))
     }
 
-    /// Whether bytes came, and they are not HTTP.
+    /// Whether bytes came that are not HTTP.
     pub(crate) fn is_no_http(&self) -> bool {
         matches!(self, Self::Malformed(_) | Self::OutOfStep(_))
     }

@@ -27,7 +27,7 @@ pub(crate) struct Config {
     pub(crate) proxies: ProxyVariables,
 }
 
-/// The variables `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, as they are written.
+/// The variables `HTTP_PROXY`, `HTTPS_PROXY` and `NO_PROXY`, unparsed.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ProxyVariables {
     /// The proxy for `http://`.

@@ -24,7 +24,7 @@ const PIECE: usize = 512 << 10;
 /// An open connection.
 pub(crate) struct Connection {
     http: Http1,
-    /// A proxy reads our requests, and passes them on.
+    /// The proxy that reads the connection's requests and passes them on, if there is one.
     forward: Option<Forward>,
     pub(crate) moved: Moved,
     /// The value of [`Moved::content_sent`] once the request is sent.

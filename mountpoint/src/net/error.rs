@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// A setting of the network that can't be used, with what to look at.
+/// A setting of the network that can't be used, with the next thing to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Error {
     /// The setting: a flag (`--bind`) or a subject (`TLS`, `proxy`).
     pub(crate) setting: &'static str,
-    /// The problem with it, without a password.
+    /// The problem with the setting, without a password.
     pub(crate) message: String,
 }
 

@@ -1,4 +1,4 @@
-//! Entrances for fuzz targets: the readers of what a host sends.
+//! Entrances for fuzz targets: the readers of a host's bytes.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::net::http1::Http1;
 use crate::net::tcp::Moved;
 pub use crate::net::tls::conversation::{Conversation, NAME, Parties};
 
-/// Reads these bytes as the answer to a GET (or a HEAD), on a connection that closes behind them: its status and the bytes of its body.
+/// Reads these bytes as the answer to a GET (or a HEAD), on a connection that closes after them. Returns the status and the bytes of the
+/// body.
 ///
-/// # Errors
-/// Why they are none.
+/// # Errors The reason why the bytes are not an answer.
 pub fn answer(is_head: bool, bytes: &[u8]) -> Result<(u16, Vec<u8>), String> {
     let (clock, long) = (Clock::manual(), Duration::from_secs(60));
     let mut watch = Watch::new(&clock, &Moved::default(), long, clock.now() + long);

@@ -372,7 +372,7 @@ fn no_head(error: httparse::Error) -> Broken {
     }
 }
 
-/// The head that `bytes` begin with and its length; `None` while it is not whole.
+/// The head at the beginning of `bytes`, and its length; `None` while it is incomplete.
 fn parse_head(bytes: &[u8]) -> Result<Option<(usize, http::Response<()>)>, Broken> {
     // The array is not initialised before the parsing: that would cost more than the parsing.
     let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
@@ -433,7 +433,7 @@ fn framing(method: &Method, response: &http::Response<()>) -> Result<Framing, Br
     })
 }
 
-/// Whether the connection serves on after this answer. After an answer with both kinds of length it does not.
+/// Whether the connection serves further requests after this answer. After an answer with both kinds of length the connection ends.
 fn keeps(response: &http::Response<()>) -> bool {
     let headers = response.headers();
     let said = |what: &str| words(headers, &CONNECTION).any(|w| w.eq_ignore_ascii_case(what));

@@ -30,9 +30,9 @@ use crate::net::{Config, Result};
 use crate::supervise::Supervisor;
 use crate::sync::{Arc, Mutex, Weak};
 
-/// Connections to each host other than the bucket's, such as the sources of credentials.
+/// Most connections to each host other than the bucket's, such as the sources of credentials.
 pub(crate) const SIDE_CONNECTIONS: usize = 4;
-/// Hosts that are remembered; beyond this number idle ones are forgotten.
+/// Most hosts that are kept. Beyond it the pool forgets idle ones.
 const HOSTS_MAX: usize = 16;
 /// The shortest pause between two sweeps, which close connections that were idle too long. Doubling the pause halves the sweeps of a busy
 /// mount, and keeps an idle connection open for at most one second more.
@@ -51,7 +51,7 @@ pub(crate) struct ConnectionPool {
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
     hosts: Mutex<HashMap<Authority, Arc<Host>>>,
-    /// Rung when a connection becomes idle: the sweep then has a connection to close after the limit for idle ones.
+    /// The bell that rings when a connection becomes idle: the sweep then has a connection to close after the limit for idle ones.
     rested: Arc<Doorbell>,
     /// Rung when a bulk transfer begins: then the links are measured.
     bulk: Arc<Notify>,
@@ -80,7 +80,7 @@ pub(crate) struct Host {
     question: Question,
 }
 
-/// A connection in use. Dropped, it is closed; [`Lease::give_back`] keeps it for the next.
+/// A connection in use. A drop closes it; [`Lease::give_back`] keeps it for the next request.
 #[derive(Debug)]
 pub(crate) struct Lease {
     connection: Option<Connection>,
@@ -98,7 +98,7 @@ pub(crate) enum NoConnection {
     Connect(SocketAddr, io::Error),
     /// Neither the host's name nor its addresses led to a connection in the allowed time.
     Late(Duration),
-    /// All connections (their number) are in use, and no byte moved on any of them for this time.
+    /// All connections (this number) are in use, and no byte moved on any of them for this time.
     AllBusy(usize, Duration),
 }
 
@@ -394,7 +394,7 @@ async fn sweep(pool: Weak<ConnectionPool>, clock: Clock, rested: Arc<Doorbell>) 
     rested.keep_house(&clock, |_| pool.upgrade().map_or(Next::Leave, |pool| pool.sweep())).await;
 }
 
-/// Looks at the links for as long as the pool lives, while they are busy.
+/// Looks at the links for the life of the pool, while they are busy.
 async fn look(pool: Weak<ConnectionPool>, clock: Clock, bulk: Arc<Notify>) {
     loop {
         clock.sleep(width::EVERY).await;
@@ -453,7 +453,7 @@ impl Lease {
         }
     }
 
-    /// Closes the connection and keeps its place, for another one.
+    /// Closes the connection and keeps its place for another one.
     pub(crate) fn into_place(mut self) -> Option<LaneSlot> {
         self.place.take()
     }
@@ -463,8 +463,8 @@ impl Lease {
         self.host.addresses.lock().failed(self.address, self.now());
     }
 
-    /// Takes in that an exchange broke off: the address is blamed. After a silence, idle connections may be as dead as this one, and are
-    /// closed.
+    /// Notes that an exchange broke off, and blames the address. After a silence, idle connections may be as dead as this one, so the
+    /// call closes them.
     pub(crate) fn suspect(&self, broken: &Broken) {
         self.blame();
         if matches!(broken, Broken::Expired(Expired::Quiet(_))) {

@@ -1,7 +1,6 @@
-//! Decides which hosts are reached through a proxy, and how requests go to it. Pure, except for the few lines of the tunnel.
+//! Decides which requests use a proxy, and in which form. Pure, except for the few lines of the tunnel.
 //!
-//! Plain HTTP goes to the proxy with the whole URL in the request; TLS goes through a tunnel (CONNECT), so that the proxy sees nothing of
-//! it.
+//! Plain HTTP goes to the proxy with the whole URL in the request; TLS goes through a tunnel (CONNECT), so that the proxy can't read it.
 
 use std::io;
 use std::net::IpAddr;
@@ -43,7 +42,7 @@ impl std::fmt::Debug for Proxy {
 #[derive(Debug, PartialEq, Eq)]
 enum Direct {
     All,
-    /// A domain and the names below it.
+    /// A domain and its subdomains.
     Domain(String, Option<u16>),
     /// Addresses with the same first bits.
     Network(IpAddr, u32),
@@ -116,8 +115,9 @@ fn is_metadata(host: &str) -> bool {
 }
 
 impl Proxy {
-    /// # Errors
-    /// The problem with it, without its password.
+    /// Parses the URL of a proxy.
+    ///
+    /// # Errors The problem with the URL, without its password.
     fn parse(text: &str) -> std::result::Result<Self, &'static str> {
         const FORM: &str =
             "should look like http://proxy.example.com:3128 or http://user:password@proxy.example.com:3128";

@@ -1,4 +1,4 @@
-//! A TCP stream whose bytes are counted where they pass the kernel.
+//! A TCP stream that counts its bytes where they pass the kernel.
 
 use std::io;
 use std::pin::Pin;
@@ -86,7 +86,8 @@ impl Moved {
         self.0.sent_beside.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Bytes that moved, without those sent that this machine still holds: they grow while the line carries anything. Asks the kernel.
+    /// Bytes that moved, without sent bytes that this machine still holds: the number grows while the line carries anything. Makes a
+    /// system call.
     pub(crate) fn delivered(&self) -> Bytes {
         // The order matters: bytes sent in between make the result smaller for a moment, never larger.
         let Bytes { received, sent } = self.total();

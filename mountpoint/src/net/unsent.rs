@@ -17,7 +17,7 @@ const SIOCOUTQ: Opcode = 0x5411;
 pub(crate) struct Socket(Mutex<Option<RawFd>>);
 
 impl Socket {
-    /// Notes that the socket is open from now on. Its owner calls [`Socket::closes`] before it closes it.
+    /// Notes that the socket is open from now on. Its owner calls [`Socket::closes`] before closing it.
     pub(crate) fn opened(&self, socket: impl AsFd) {
         *self.0.lock() = Some(socket.as_fd().as_raw_fd());
     }

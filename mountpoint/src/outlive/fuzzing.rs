@@ -4,11 +4,10 @@ use super::header::Marks;
 use super::record::{decode, encode, seal};
 use super::restored::Restored;
 
-/// Reads slots at consecutive places and puts the records together, as an engine does that follows another one. Returns how many records
-/// make sense. The checksums are set right first, so that the reader looks past them.
+/// Reads slots at consecutive places and puts the records together, as an engine does that follows another one. Returns the number of
+/// valid records. The function corrects the checksums first, so that the reader gets past them.
 ///
-/// # Panics
-/// A record differs when it is written again, or one that makes sense hangs in nothing.
+/// # Panics A record differs after it is written again, or a valid record has no parent.
 pub fn records(slots: Vec<Vec<u8>>, inodes: u64, handles: u64) -> usize {
     let mut records = Vec::new();
     for (place, mut slot) in slots.into_iter().enumerate() {

@@ -1,7 +1,7 @@
-//! The first page of the journal: whose mount it is, what INIT agreed on, how far numbers are given out, and which requests were sent
-//! again. Pure.
+//! The first page of the journal: the identity of the mount, the agreements of INIT, the reserved numbers, and the repeated requests.
+//! Pure.
 //!
-//! Each part has a place and a CRC32C of its own, so that a store changes one of them whole or not at all.
+//! Each part has a place and a CRC32C of its own, so that a store changes one of them as a whole or not at all.
 
 use crate::checksum::{Checksum, ChecksumAlgorithm};
 
@@ -26,7 +26,7 @@ pub(super) const AGAIN_MAX: usize = 32;
 pub struct Identity {
     /// The bucket.
     pub bucket: String,
-    /// The mounted part of it.
+    /// The mounted part of the bucket.
     pub prefix: String,
     /// URL of the store, if it is not AWS.
     pub endpoint: String,
@@ -41,15 +41,15 @@ pub struct Identity {
 /// The agreement of INIT with the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Agreed {
-    /// How far the greeting got.
+    /// The progress of the greeting.
     pub greeting: Greeting,
-    /// The number of the file system, from Linux 6.17 on; 0 where it is not known.
+    /// The number of the file system, from Linux 6.17 on; 0 if it is unknown.
     pub connection: u64,
     /// Whether the kernel may read files of the disk cache by itself.
     pub passthrough: bool,
 }
 
-/// How far the greeting of the kernel got.
+/// The progress of the kernel's greeting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Greeting {
     /// INIT is not answered.
@@ -132,7 +132,7 @@ pub(super) fn decode_again(page: &[u8]) -> Again {
     body.chunks_exact(20).filter_map(entry).collect()
 }
 
-/// Encodes the identity. `None` if it does not fit, which no real bucket, prefix and URL exceed.
+/// Encodes the identity. `None` if the identity has no room there, which no real bucket, prefix and URL exceed.
 pub(super) fn encode_identity(identity: &Identity) -> Option<Vec<u8>> {
     let mut body = identity.mounted_us.to_le_bytes().to_vec();
     body.push(identity.path_style.into());

@@ -26,19 +26,19 @@ use header::Again;
 use record::Subject;
 use table::Table;
 
-/// Numbers that are set aside at once. Doubling it halves the stores for them, and loses twice as many of 2^62 numbers at a crash.
+/// Numbers that are reserved at once. Doubling it halves the stores for them, and loses twice as many of 2^62 numbers at a crash.
 const BLOCK: u64 = 65_536;
 
 /// The number of repetitions after which a request is answered EIO, so that it can't kill every engine.
 const AGAIN_REFUSED: u32 = 3;
 
-/// How long a repeated request is remembered. Doubling it also catches requests that kill an engine more slowly.
+/// How long a repeated request counts. Doubling it also catches requests that kill an engine more slowly.
 const AGAIN_WITHIN: Duration = Duration::from_secs(60);
 
 /// Bit of a request's number: the kernel has sent it before.
 const RESENT: u64 = 1 << 63;
 
-/// Why a journal can't be used.
+/// The reason why a journal can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// The descriptor is not a memfd sealed against shrinking.
@@ -52,7 +52,7 @@ pub enum Refused {
     /// The file does not begin as a journal.
     #[error("it is not a journal of mount-s3")]
     Foreign,
-    /// Another release wrote it.
+    /// Another release wrote the journal.
     #[error("it has format {0}, and this program knows format {VERSION}: go back to the program that wrote it, or unmount", VERSION = header::VERSION)]
     Version(u32),
     /// A part of the journal's header is torn.
@@ -77,7 +77,7 @@ pub enum Refused {
     Io(#[from] io::Error),
 }
 
-/// A range of numbers that are given out.
+/// A range of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mark {
     /// Numbers of inodes.
@@ -137,10 +137,9 @@ impl Journal {
         Ok((Self { table, shared, identity, state: Mutex::new(state) }, restored))
     }
 
-    /// The identity of a journal that another engine has in use. Nothing is locked.
+    /// The identity of a journal that another engine uses. Locks nothing.
     ///
-    /// # Errors
-    /// This program could not go on with the journal.
+    /// # Errors This program could not continue with the journal.
     pub fn examine(shared: &OwnedFd) -> Result<Identity, Refused> {
         let page = table::examine(shared)?;
         header::decode_identity(&page).ok_or(Refused::Damaged("bucket and prefix"))
@@ -161,22 +160,21 @@ impl Journal {
         self.state.lock().agreed
     }
 
-    /// Notes what INIT agreed on, and how far the greeting got.
+    /// Notes the agreements of INIT, and the progress of the greeting.
     ///
-    /// # Errors
-    /// The system refused the store.
+    /// # Errors The system refused the store.
     pub fn agree(&self, agreed: Agreed) -> io::Result<()> {
         self.table.store(header::AGREED_AT, &header::encode_agreed(agreed))?;
         self.state.lock().agreed = agreed;
         Ok(())
     }
 
-    /// Numbers below these were given out by engines before.
+    /// The ends of the numbers that earlier engines gave out.
     pub fn marks(&self) -> Marks {
         self.state.lock().marks
     }
 
-    /// Sets numbers aside: all below the result may be given out. `needed`: the least that must be among them.
+    /// Reserves numbers: all below the result may be given out. `needed`: the least number that must be among them.
     pub fn raise(&self, mark: Mark, needed: u64) -> u64 {
         let mut state = self.state.lock();
         let of = match mark {
@@ -192,7 +190,7 @@ impl Journal {
         raised
     }
 
-    /// Writes a record, in place of an earlier one of the same number. Call it before the kernel learns the number.
+    /// Writes a record, in place of an earlier one of the same number. Call this before the kernel learns the number.
     pub fn record(&self, record: &Record) {
         self.table.record(record);
     }
@@ -259,7 +257,7 @@ impl Identity {
         Err(Refused::Another { was, is: name(bucket, prefix, endpoint) })
     }
 
-    /// When the bucket was mounted.
+    /// The time of the mount.
     pub fn mounted(&self) -> SystemTime {
         let since = Duration::from_micros(self.mounted_us);
         SystemTime::UNIX_EPOCH.checked_add(since).unwrap_or(SystemTime::UNIX_EPOCH)

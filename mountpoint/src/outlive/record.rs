@@ -1,6 +1,6 @@
 //! One record of the journal as bytes. Pure: a [`Record`] in, a slot out, and back.
 //!
-//! A slot begins with a CRC32C over the rest and over its place in the table, so that neither a torn slot nor a copied one is taken for a
+//! A slot begins with a CRC32C over the rest and over its place in the table, so that neither a torn slot nor a copied one counts as a
 //! record. A slot of zeros is free.
 
 use std::time::{Duration, SystemTime};
@@ -30,7 +30,7 @@ pub enum Record {
 /// The standing of an inode in its directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// S3 has it.
+    /// S3 has the directory.
     Remote,
     /// It was made in this mount and is not stored yet.
     Local,
@@ -43,13 +43,13 @@ pub enum Standing {
 pub struct Directory {
     /// Number of its inode.
     pub number: u64,
-    /// Number of the directory that it is in.
+    /// Number of the parent directory.
     pub parent: u64,
     /// The directory's name there.
     pub name: Box<str>,
     /// The directory's standing there.
     pub standing: Standing,
-    /// Whether the kernel refers to it, and not only what is below it.
+    /// Whether the kernel references the directory itself, and not only its entries.
     pub held: bool,
 }
 
@@ -68,13 +68,13 @@ pub struct File {
     pub etag: Box<str>,
     /// Bytes of the object.
     pub size: u64,
-    /// When the version was stored.
+    /// The time at which the version was stored.
     pub modified: SystemTime,
     /// Number of the file that the kernel reads by itself.
     pub passthrough: Option<u32>,
-    /// Whether it goes past the page cache.
+    /// Whether the handle bypasses the page cache.
     pub direct: bool,
-    /// Whether it was opened with a right to write, which a mapping could use.
+    /// Whether the file was opened with a right to write, which a mapping could use.
     pub may_write: bool,
     /// Whether a change of the file in memory was refused.
     pub refused: bool,
@@ -96,7 +96,7 @@ pub struct Listing {
 pub struct Place {
     /// The offset to go on from.
     pub offset: u64,
-    /// The last name before it; empty at the beginning, and behind `.` and `..`.
+    /// The last name before the place; empty at the beginning, and behind `.` and `..`.
     pub name: Box<str>,
 }
 
@@ -153,8 +153,8 @@ impl Record {
     }
 }
 
-/// A record as a slot holds it, but for its checksum ([`seal`]). `store` counts the stores: of two slots about one subject, the later counts.
-/// `None` for a record that no mount has.
+/// Encodes a record as a slot, without its checksum ([`seal`]). `store` counts the stores: of two slots about one subject, the later
+/// counts. `None` for a record that no mount has.
 pub(super) fn encode(record: &Record, store: u64) -> Option<Vec<u8>> {
     if !record.is_sound() {
         return None;
@@ -199,7 +199,7 @@ pub(super) fn encode(record: &Record, store: u64) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// Writes the checksum of a slot that is to lie at `place`.
+/// Writes the checksum of a slot for its `place`.
 pub(super) fn seal(slot: &mut [u8], place: u64) {
     let sum = sum(&slot[4..], place);
     slot[..4].copy_from_slice(&sum.to_le_bytes());

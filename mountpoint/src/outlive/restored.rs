@@ -1,4 +1,4 @@
-//! The meaning of a journal's records together. Pure: records in whatever order in, directories before what they hold out.
+//! The meaning of a journal's records together. Pure. Enters: records in any order. Leaves: directories, each before its entries.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,8 +20,8 @@ pub struct Restored {
 }
 
 impl Restored {
-    /// The records that make sense, and the subjects of those that do not: numbers beyond the marks, directories without a parent or in a
-    /// circle, handles of what is not recorded, one number for two things.
+    /// The valid records, and the subjects of the others: numbers beyond the marks, directories without a parent or in a circle, handles
+    /// of unrecorded subjects, one number for two subjects.
     pub(super) fn of(records: Vec<Record>, marks: Marks) -> (Self, Vec<Subject>) {
         let (mut directories, mut files, mut listings) = (Vec::new(), Vec::new(), Vec::new());
         let mut dropped = Vec::new();

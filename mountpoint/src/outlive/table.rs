@@ -45,7 +45,7 @@ struct Slots {
     used: HashMap<Subject, (u64, usize)>,
     /// Free places by size.
     free: [Vec<u64>; SIZES.len()],
-    /// Shelves so far, the header's among them, and those that have no size yet.
+    /// Number of shelves so far, with the header's, and of those that have no size yet.
     shelves: usize,
     unused: Vec<usize>,
     stores: u64,
@@ -181,7 +181,7 @@ impl Table {
         Ok((table, page, records))
     }
 
-    /// One store.
+    /// Makes one store.
     pub(super) fn store(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         debug_assert!(at / PAGE == (at + bytes.len() as u64 - 1) / PAGE, "within a page");
         #[cfg(test)]
@@ -279,7 +279,8 @@ impl Table {
         Ok(slots.free[size].pop())
     }
 
-    /// Drops the earlier record of a subject that no longer fits: it would be outdated, and the subject does not outlive this engine.
+    /// Drops the earlier record of a subject that no longer fits: the record would be outdated, and the subject does not outlive this
+    /// engine.
     fn is_full(&self, slots: &mut Slots, subject: Subject) {
         if let Some((place, size)) = slots.used.remove(&subject) {
             if let Err(error) = self.store(place, &[0; 8]) {
@@ -297,7 +298,7 @@ impl Table {
         }
     }
 
-    /// How many records there are, and how many bytes they take in the file.
+    /// Number of records, and of their bytes in the file.
     #[cfg(test)]
     pub(super) fn size(&self) -> (usize, u64) {
         let slots = self.slots.lock();

@@ -1,4 +1,4 @@
-//! The journal against a plain map of records, cut at any store, and against memfds that are not a journal.
+//! Tests of the journal against a plain map of records, cut at any store, and against memfds that are not a journal.
 
 use std::collections::BTreeMap;
 use std::fs::File as Opened;
@@ -17,7 +17,7 @@ fn a_journal() -> Journal {
     Journal::create(identity).expect("memfds are there")
 }
 
-/// The journal as an engine finds it that comes after this one.
+/// The journal as the next engine finds it.
 fn after(journal: Journal) -> Result<(Journal, Restored), Refused> {
     let shared = journal.shared.try_clone().unwrap();
     drop(journal);
@@ -74,7 +74,7 @@ fn a_request_that_is_sent_to_the_fourth_engine_is_refused_within_a_minute() {
     assert!(journal.state.lock().again.len() <= header::AGAIN_MAX);
 }
 
-/// Another request each time.
+/// A request with a new number each time.
 fn now_unique(now: SystemTime) -> u64 {
     (now.duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs() * 2) | RESENT
 }
@@ -220,8 +220,7 @@ fn apply(journal: &Journal, model: &mut Model, step: &Step) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
-    /// The engine is killed at any store, in its middle too. The next one finds everything as it was before the operation that was under way,
-    /// or as it is behind it.
+    /// Kills the engine at any store, also in its middle. The next one finds the state of before or after the interrupted operation.
     #[test]
     fn a_journal_cut_at_any_store_is_that_before_or_after_the_operation(
         steps in steps(), more in steps(), cut in 1u64..60

@@ -54,7 +54,7 @@ impl Object {
             let Some(mut into) = self.shared.pool.try_take(Use::Demand, len(&range)) else {
                 return Cached::Absent;
             };
-            // The disk is asked for all parts before the first wait.
+            // All parts are requested from the disk before the first wait.
             let here = match cache.read_now(&self.id, self.size(), range.clone(), into.spare()) {
                 Now::Here => true,
                 Now::OnDisk => false,

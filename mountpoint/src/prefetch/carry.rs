@@ -10,9 +10,9 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 
 impl Prefetcher {
-    /// Has the disk cache keep its whole blocks of `from`, of an object of `size` bytes, as blocks of `to`, which has the same bytes. Runs
-    /// beside reads, one version after the other. Blocks for which the cache has no room, or that it gives too late, are fetched again when
-    /// they are read.
+    /// Makes the disk cache keep its whole blocks of `from`, of an object of `size` bytes, as blocks of `to`, which has the same bytes.
+    /// Runs beside reads, one version after the other. Blocks for which the cache has no room, or that come too late, are fetched again
+    /// when a program reads them.
     pub fn carry(&self, from: &ObjectId, to: &ObjectId, size: u64) {
         let Some(cache) = self.0.cache.clone().filter(|_| size > 0) else { return };
         let (shared, from, to) = (Arc::clone(&self.0), from.clone(), to.clone());

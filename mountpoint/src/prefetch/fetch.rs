@@ -1,4 +1,4 @@
-//! Requests for pieces: plans those for a range, splits it into pieces, and carries out one request.
+//! Requests for pieces: plans the requests for a range, splits them into pieces, and carries out one request.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -23,7 +23,7 @@ pub(super) enum Cause {
     Demand,
     /// A read waits for the bytes, and the disk of the cache was late.
     DemandOfStore,
-    /// No read has asked for the bytes yet.
+    /// The bytes are fetched ahead of reads.
     Ahead,
     /// No read has asked for the bytes yet. Bytes in the cache are not fetched before a read asks: they are as near as memory.
     AheadOfStore,
@@ -47,14 +47,13 @@ pub(super) struct Fetch {
     reservation: Option<Reservation>,
 }
 
-/// The unit of requests, in bytes, where a cache keeps what it is given. Doubling it doubles the bytes that a random read fetches, and
-/// those that are in the cache for reads beside it.
+/// The unit of requests, in bytes, if a cache keeps the received bytes. Doubling it doubles the bytes that a random read fetches, and the
+/// cached bytes for reads beside it.
 pub(super) const KEPT: u64 = 64 << 10;
 const _: () = assert!(KEPT.is_multiple_of(SECTOR) && CACHE_BLOCK.is_multiple_of(KEPT));
-/// The time after which a request reads no further block from the cache. Doubling it waits longer for a disk that is slow, and for one that
-/// hangs.
+/// The time after which a request reads no further block from the cache. Doubling it waits longer for a slow disk, and for a hanging one.
 const CACHED_WITHIN: Duration = Duration::from_secs(1);
-/// A request's first pieces are small, so that the first of them can be answered early.
+/// Length of a request's first pieces, which are small so that the first read gets its bytes early.
 const FIRST_PIECE: u64 = 128 << 10;
 
 impl Object {
@@ -116,7 +115,7 @@ impl Object {
     /// Starts requests that were planned.
     pub(super) fn start(self: &Arc<Self>, fetches: Vec<Fetch>) {
         for fetch in fetches {
-            // The read may be long ago, if it waited for a lock or a disk.
+            // The read may have begun long ago, if it waited for a lock or a disk.
             self.shared.read.ring();
             self.spawn(fetch.no, run(Arc::clone(self), fetch));
         }
@@ -214,7 +213,7 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// Memory for pieces: the memory reserved for them, else waits for as much.
+/// Memory for pieces: the reserved memory if there is enough, otherwise more after a wait.
 async fn take_memory(
     object: &Object,
     cuts: &[Range<u64>],
@@ -280,8 +279,9 @@ async fn attempt(object: &Arc<Object>, mut fetch: Fetch) -> Result<(), Error> {
     receive(object, from..fetch.range.end, blocks, move |start, block| target.came(start, no, block)).await
 }
 
-/// Reads blocks of a request from the cache. Returns the offset that it reached, and the blocks for the rest. `None`: the disk was late,
-/// and still has one of the blocks. The other blocks are given back: no request waits for memory while it holds some.
+/// Reads blocks of a request from the cache. Returns the offset that the reading reached, and the blocks for the rest. `None`: the disk
+/// was late, and still has one of the blocks. The call returns the other blocks to the pool: no request waits for memory while it holds
+/// some.
 async fn read_cached(
     object: &Arc<Object>,
     cache: &Arc<dyn BlockCache>,
@@ -314,7 +314,7 @@ async fn read_cached(
     (from, Some(Vec::new()))
 }
 
-/// Receives a range of the object into blocks, and hands each on as soon as it is full.
+/// Receives a range of the object into blocks, and passes each on as soon as it is full.
 async fn receive(
     object: &Arc<Object>,
     range: Range<u64>,

@@ -29,7 +29,7 @@ pub(super) struct Link {
     /// The shortest time from a request to its first block, without the transfer of the block itself, in seconds.
     latency: f64,
     told: bool,
-    /// Bytes per second of all connections together lately, once that is known.
+    /// Bytes per second of all connections together lately, after the first measurement.
     throughput: Option<f64>,
     counting: Option<(Instant, u64)>,
 }

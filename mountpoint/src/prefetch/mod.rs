@@ -48,7 +48,7 @@ pub type Error = Arc<crate::s3::Error>;
 /// Called once with the bytes or the error; on the reading thread, or on the thread that receives the bytes.
 pub type ReadDone = Box<dyn FnOnce(Result<Bytes, Error>) + Send>;
 
-/// How reading ahead is done.
+/// Settings of read-ahead.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The window's sizes.
@@ -56,11 +56,11 @@ pub struct Config {
     /// Throughput to aim for, in bytes per second: with the link's latency and rate it determines how much is fetched ahead. Doubling it
     /// doubles the memory of a reader on slow connections.
     pub throughput_target: u64,
-    /// A read fails if it waits this long for memory, and no read gets any and no request is under way meanwhile (the network has limits of its
-    /// own). Doubling it lets programs hold memory longer, and finds a shortage that stays later.
+    /// Longest wait of a read for memory, while no read gets any and no request is in flight (the network has limits of its own).
+    /// Doubling it lets programs hold memory longer, and reports a lasting shortage later.
     pub wait_max: Duration,
-    /// A handle's unread bytes are dropped once it was not read for this long. Doubling it helps a reader that
-    /// pauses and costs memory that others could use.
+    /// Time without a read after which a handle's unread bytes are dropped. Doubling it helps a reader that pauses, and costs memory that
+    /// others could use.
     pub idle: Duration,
 }
 
@@ -93,7 +93,7 @@ struct Shared {
     objects: Mutex<HashMap<ObjectId, Weak<Object>>>,
     /// Open versions that have another key by now, with the same bytes.
     moved: Mutex<HashMap<ObjectId, ObjectId>>,
-    /// Turns of versions whose cached blocks get another key.
+    /// Permits to copy cached blocks to another key.
     carries: Semaphore,
     link: Mutex<Link>,
     /// The number of handles that read in sequence, and so share the link.
@@ -187,7 +187,7 @@ impl Prefetcher {
         self.0.runtime.spawn(work);
     }
 
-    /// A reader of one object version of `size` bytes. Nothing is fetched before the first read. `first` may have bytes of that version.
+    /// A reader of one object version of `size` bytes. The first read begins the fetching. `first` may have bytes of that version.
     pub fn open(&self, id: ObjectId, size: u64, first: Option<First>) -> Reader {
         // This outlives the lock: an object of another size may lose its last handle meanwhile, and its drop takes the lock.
         let known;
@@ -238,8 +238,8 @@ impl Shared {
     /// Drops unread bytes: those of idle handles; and, while a request waits for memory that it is entitled to, the longest unread bytes
     /// first, until no request waits. Writers at their limit get the memory of handles that are not read at present.
     ///
-    /// Returns whether there will be more to do although no file is read and no request waits: bytes are in memory or in flight, or a file
-    /// was read just now.
+    /// Returns whether more work will come although no file is read and no request waits: bytes are in memory or in flight, or a file was
+    /// read just now.
     fn tidy(&self) -> bool {
         let mut objects: Vec<Arc<Object>> = self.objects.lock().values().filter_map(Weak::upgrade).collect();
         // The keys are cached: if each comparison read them anew, they would change meanwhile, and the sort would panic.
@@ -331,7 +331,7 @@ impl Bytes {
         self.first.is_none()
     }
 
-    /// The bytes as one slice if they lie in one block, as those of aligned reads do.
+    /// The bytes as one slice if they lie in one block, as after aligned reads.
     pub fn as_single(&self) -> Option<&[u8]> {
         match (&self.first, self.rest.is_empty()) {
             (None, _) => Some(&[]),

@@ -1,5 +1,5 @@
-//! One object version that is being read: its bytes in memory, and the requests under way, shared by all handles. The checksum of the bytes
-//! that the store sends is computed as they come, and compared with the store's once all bytes came.
+//! One object version that is being read: its bytes in memory, and the requests under way, shared by all handles. The object computes the
+//! checksum of the store's bytes as they come, and compares it with the store's checksum after the last byte.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -74,7 +74,7 @@ impl Object {
         }
     }
 
-    /// Takes in the bytes that came with the object's attributes.
+    /// Adds the bytes that came with the object's attributes.
     pub(super) fn put_first(&self, start: u64, block: Block) {
         if !self.compare(start, &block) {
             return;
@@ -84,8 +84,8 @@ impl Object {
         self.shared.read.ring();
     }
 
-    /// Offers the cache bytes that may lie in two of its blocks, as one piece for each block. If there is no memory for that, the cache
-    /// goes without.
+    /// Offers the cache bytes that may lie in two of its blocks, as one piece for each block. Without memory for that, the cache gets
+    /// nothing.
     fn keep_first(&self, start: u64, block: &Block) {
         let border = CACHE_BLOCK - start % CACHE_BLOCK;
         if block.len() as u64 <= border || self.shared.cache.is_none() {
@@ -145,8 +145,8 @@ impl Object {
         self.wrong.get().is_none()
     }
 
-    /// Condemns a version whose checksum differs from the store's. Which bytes are wrong is not known, and programs have read some: reads
-    /// of the present handles fail, memory and cache forget the version, and the next open begins anew.
+    /// Condemns a version whose checksum differs from the store's. The wrong bytes among all bytes are unknown, and programs have read
+    /// some: reads of the present handles fail, memory and cache forget the version, and the next open begins anew.
     fn condemn(&self, ours: Checksum, expected: Checksum) {
         self.shared.metrics.read_corrupt.inc();
         let error = s3::Error::corrupt(&self.id.key, ours, expected, "the file must be opened again");
@@ -159,13 +159,13 @@ impl Object {
         answers.into_iter().for_each(super::pieces::Answer::give);
     }
 
-    /// Takes in a piece: answers the reads that waited for it, on this thread.
+    /// Adds a piece, and answers the reads that waited for it, on this thread.
     pub(super) fn ready(&self, start: u64, fetch: FetchNo, block: Block) {
         let answers = self.pieces.lock().ready(start, fetch, block);
         answers.into_iter().for_each(super::pieces::Answer::give);
     }
 
-    /// Takes in the end of a request; after an error, the reads that wait for its missing bytes get the error.
+    /// Notes the end of a request; after an error, the reads that wait for its missing bytes get the error.
     pub(super) fn ended(&self, fetch: FetchNo, error: Option<&Error>) {
         self.fetches.lock().retain(|(no, _)| *no != fetch);
         if let Some(error) = error {

@@ -32,9 +32,9 @@ struct Piece {
     state: State,
     /// Whether the piece is kept until it was read to its end; otherwise it is dropped as soon as the waiting reads have it.
     keep: bool,
-    /// The number of its bytes that each handle has read.
+    /// The number of the piece's bytes that each handle has read.
     read: Vec<(ReaderNo, u64)>,
-    /// Whether its reader has left the piece behind: then it stays only while a read waits for it, or a handle is about to read it.
+    /// Whether the piece's reader has moved on: then the piece stays only while a read waits for it, or a handle is about to read it.
     left: bool,
 }
 
@@ -118,7 +118,7 @@ impl Pieces {
         });
     }
 
-    /// The bytes of `range` if all of them are in memory. Pieces that are read to their end are let go.
+    /// The bytes of `range` if all of them are in memory. Drops pieces that are now read to their end.
     pub(super) fn take(&mut self, reader: ReaderNo, range: &Range<u64>) -> Option<Bytes> {
         let bytes = self.peek(range)?;
         self.mark_read(reader, range);
@@ -141,8 +141,8 @@ impl Pieces {
         Some(bytes)
     }
 
-    /// Lets go of pieces that are read to their end, unless another read waits for them together with bytes still to come, or another
-    /// handle is about to read them.
+    /// Drops pieces that are read to their end, unless another read waits for them together with bytes still to come, or another handle
+    /// is about to read them.
     fn mark_read(&mut self, reader: ReaderNo, range: &Range<u64>) {
         let Some(first) = self.pieces.range(..=range.start).next_back().map(|(s, _)| *s) else { return };
         let (waiters, readers) = (&self.waiters, &self.readers);
@@ -194,7 +194,7 @@ impl Pieces {
         self.pieces.insert(range.start, Piece::new(len, State::OnItsWay(fetch), keep));
     }
 
-    /// Takes in bytes that came before any read asked for them, if none of them is in memory or in flight.
+    /// Adds bytes that came before any read requested them, if none of these bytes is in memory or in flight.
     pub(super) fn put(&mut self, start: u64, block: Block) {
         let range = start..start + block.len() as u64;
         if !range.is_empty() && self.missing(&range) == [range.clone()] {
@@ -207,7 +207,7 @@ impl Pieces {
         self.waiters.push(Waiter { reader, range, done });
     }
 
-    /// Takes in a piece, and returns the reads that it completes.
+    /// Adds a piece, and returns the reads that it completes.
     pub(super) fn ready(&mut self, start: u64, fetch: FetchNo, block: Block) -> Vec<Answer> {
         match self.pieces.get_mut(&start) {
             Some(piece) if matches!(piece.state, State::OnItsWay(f) if f == fetch) => {
@@ -237,7 +237,7 @@ impl Pieces {
         answers
     }
 
-    /// Takes in the failure of a request: its missing bytes are no longer in flight, and the reads that wait for them get the error.
+    /// Notes the failure of a request: its missing bytes are no longer in flight, and the reads that wait for them get the error.
     pub(super) fn failed(&mut self, fetch: FetchNo, error: &Error) -> Vec<Answer> {
         let lost: Vec<Range<u64>> = self
             .pieces
@@ -294,7 +294,7 @@ impl Pieces {
         (dropped, idle)
     }
 
-    /// Drops bytes that no read asked for yet; bytes in flight stay. Returns the bytes dropped unread.
+    /// Drops bytes in memory that no read requested yet; bytes in flight stay. Returns the number of bytes dropped unread.
     pub(super) fn forget_ready(&mut self) -> u64 {
         let mut dropped = 0;
         let waiters = &self.waiters;
@@ -310,7 +310,7 @@ impl Pieces {
     }
 }
 
-/// Whether a handle (another one than this) reads in sequence towards a piece and is near it, or in it.
+/// Whether another handle reads in sequence towards a piece and is near it, or in it.
 fn awaited(readers: &[(ReaderNo, Option<u64>)], but: Option<ReaderNo>, start: u64, end: u64) -> bool {
     let mut fronts = readers.iter().filter(|(no, _)| Some(*no) != but).filter_map(|(_, front)| *front);
     fronts.any(|front| front < end && front + BEHIND_MAX >= start)

@@ -1,4 +1,4 @@
-//! The checksum of a whole object version, combined from those of its pieces as they come, in whatever order. Pure.
+//! The checksum of a whole object version, combined from the checksums of its pieces in any order. Pure.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -14,9 +14,9 @@ const RUNS_MAX: usize = 1024;
 pub(super) enum Verdict {
     /// Bytes are missing.
     Open,
-    /// All bytes came, and they have the store's checksum.
+    /// All bytes came, and have the store's checksum.
     Right,
-    /// All bytes came, and they have this other checksum.
+    /// All bytes came, and have this other checksum.
     Wrong(Checksum),
 }
 
@@ -46,8 +46,8 @@ impl Proof {
         self.expected
     }
 
-    /// Takes in a piece, which is not empty and lies within the object. Bytes that come twice count as they came last; all bytes of a run
-    /// with such bytes must come again.
+    /// Adds a piece, which is not empty and lies within the object. Of bytes that come twice the last ones count; all bytes of a run with
+    /// such bytes must come again.
     pub(super) fn came(&mut self, piece: &Range<u64>, sum: Checksum) -> Verdict {
         if sum.algorithm != self.expected.algorithm {
             return Verdict::Open;

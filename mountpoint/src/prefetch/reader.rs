@@ -75,7 +75,7 @@ impl Reader {
 
     /// Reads up to `len` bytes at `offset`; fewer at the end of the object, none behind it.
     ///
-    /// `done` gets them: now if memory has them, else later on the thread that receives them. Never blocks.
+    /// Calls `done` with the bytes: now if memory has them, otherwise later on the thread that receives them. Never blocks.
     pub fn read<F>(&self, offset: u64, len: usize, done: F)
     where
         F: FnOnce(Result<Bytes, Error>) + Send + 'static,
@@ -136,7 +136,7 @@ impl Reader {
         }
     }
 
-    /// A handle that fetches ahead is a stream from then on, until it is closed.
+    /// Counts the handle as a stream from its first fetch ahead until its close.
     fn count_stream(&self, fetches_ahead: bool) {
         if fetches_ahead && !self.streams.load(Relaxed) && !self.streams.swap(true, Relaxed) {
             self.object.shared.streams.fetch_add(1, Relaxed);

@@ -330,7 +330,7 @@ fn keeping_house_goes_on_while_files_are_read_under_its_eyes() {
 }
 
 impl Bench {
-    /// Bytes that were asked of the store.
+    /// Number of bytes requested from the store.
     fn fetched(&self) -> u64 {
         self.client.log().iter().filter_map(|c| c.range.as_ref()).map(|r| r.end - r.start).sum()
     }

@@ -28,14 +28,14 @@ use stride::Stride;
 /// The sizes a window works with, in bytes.
 #[derive(Clone, Debug)]
 pub struct WindowConfig {
-    /// The first request of a run that begins at offset 0: small, so that the first byte comes soon. Doubling it saves a
-    /// request per file of that size and makes the first byte of larger files later on slow connections.
+    /// The first request of a run from offset 0: small, so that the first byte comes soon. Doubling it saves a request per file of that
+    /// size, and delays the first byte of larger files on slow connections.
     pub first: u64,
     /// The size up to which a file is fetched whole, when its first read is a long one from the beginning. Doubling it doubles the bytes
     /// fetched in vain of files of which only the beginning is read.
     pub whole: u64,
-    /// Bytes of a handle whose first read is a short one of the object's last bytes: most likely these bytes tell where a table of contents
-    /// before them begins. Doubling it saves a round trip where the table is longer, and doubles what a wrong guess costs.
+    /// Bytes for a handle whose first read is a short one of the object's last bytes: these probably tell where a table of contents
+    /// before them begins. Doubling it saves a round trip where the table is longer, and doubles the cost of a wrong guess.
     pub tail: u64,
     /// The largest window, whatever the link could use: at the target of 2 GB/s, it covers 134 ms from the request for a part to its last
     /// byte. Doubling it helps only where that takes longer.
@@ -56,7 +56,7 @@ pub struct Plan {
     /// The range that the read itself needs, in whole pages, within the object; with the object's tail for a first read of its last bytes.
     pub demand: Range<u64>,
     /// The range to fetch beyond the demand; empty for a random read, and while enough is in flight. Begins where the run's earlier
-    /// requests ended, which may be before, inside or behind `demand`. It ends there in a run that goes downwards.
+    /// requests ended, which may be before, inside or behind `demand`. In a run downwards, the range ends there.
     pub ahead: Range<u64>,
     /// Ranges of the next reads of a stride, which are not in `ahead`.
     pub stride: Vec<Range<u64>>,
@@ -75,7 +75,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The offset that a handle that reads upwards has reached; `None` for one that reads elsewhere next.
+    /// The offset that an upward reader has reached; `None` for a handle whose next read is elsewhere.
     pub fn reads_up_to(&self, end: u64) -> Option<u64> {
         (self.sequential && !self.descending).then_some(end)
     }
@@ -83,8 +83,8 @@ impl Plan {
 
 const RUNS_MAX: usize = 8;
 
-/// Copies in a row whose end was guessed wrong, after which the handle's reads are no longer taken for copies. Doubling it doubles the
-/// bytes fetched in vain by a handle whose random reads look like copies.
+/// Copies in a row with a wrongly guessed end, after which the handle's reads no longer count as copies. Doubling it doubles the bytes
+/// fetched in vain by a handle whose random reads look like copies.
 const WRONG_MAX: u32 = 3;
 
 /// Reads that may come between the ends of a copy and the read that continues its first bytes, since several threads take reads from the
@@ -200,7 +200,7 @@ impl Window {
         }
     }
 
-    /// The planned range from `offset` on was dropped for want of memory: plan it again.
+    /// Notes that the planned range from `offset` on was dropped for want of memory, so that it is planned again.
     pub fn lost(&mut self, range: &Range<u64>) {
         self.runs.iter_mut().any(|run| run.lost(range));
     }
@@ -250,7 +250,7 @@ impl Window {
         self.runs.iter().filter(is_other).max_by_key(likely).map(Run::was_read)
     }
 
-    /// The length of the longest run that was left before this one began, and that is long enough to tell something: a short head tells
+    /// The length of the longest run that was left before this one began, if it is long enough to predict anything: a short head predicts
     /// nothing about the rest.
     fn left_before(&self, at: usize) -> Option<u64> {
         let run = &self.runs[at];
@@ -258,7 +258,7 @@ impl Window {
         left.map(Run::length).filter(|length| *length >= self.config.part).max()
     }
 
-    /// Takes a range into a run that has reached it, if a random read has read it before.
+    /// Adds a range to a run that has reached it, if a random read has read the range before.
     fn join(&mut self, at: usize) {
         let run = &self.runs[at];
         if !self.runs.iter().any(|other| other.is_lone() && run.reaches(&other.was_read())) {
@@ -271,7 +271,7 @@ impl Window {
 
     fn begin(&mut self, range: &Range<u64>, pressure: Pressure) -> (Range<u64>, Range<u64>) {
         let mut run = Run::new(range, self.size, self.reads);
-        // A reader that begins at the start of the object most likely goes on.
+        // A reader that begins at the start of the object probably continues.
         let mut ahead = 0..0;
         if range.start == 0 && pressure < Pressure::High {
             run.window = self.config.first;

@@ -1,8 +1,8 @@
-//! How the store treats uploads: as its kind declares, and as earlier uploads of this engine have shown. Enters: the kind that the user
-//! names, headers of answers, refusals of uploads. Leaves: how the next upload is sent.
+//! The store's treatment of uploads: as its kind declares, and as earlier uploads of this engine have shown. Enters: the kind that the
+//! user names, headers of answers, refusals of uploads. Leaves: the form of the next upload.
 //!
-//! Never here: a request. A file of the state directory keeps what uploads have shown, so that the next mount does not send requests that
-//! the store refuses; after [`BELIEVED`] it expires, because stores are upgraded.
+//! Never here: a request. A file of the state directory keeps the facts from uploads, so that the next mount does not send requests that
+//! the store refuses. After [`BELIEVED`] the facts expire, because stores are upgraded.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -18,7 +18,8 @@ use crate::s3::oddities::Oddities;
 use crate::s3::replaces::Replaces;
 use crate::sync::{Arc, Mutex};
 
-/// How long facts learned about a store hold. Doubled, an upgraded store is noticed later, and an old one refuses half as often.
+/// How long facts learned about a store are valid. With the double, an upgraded store is noticed later, and an old one refuses half as
+/// often.
 const BELIEVED: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The most bytes read of a file; ours have about two hundred.
 const FILE_MAX: u64 = 16 << 10;
@@ -58,7 +59,7 @@ pub(crate) struct Abilities {
 #[derive(Clone, Copy, Debug)]
 struct Known {
     kind: StoreKind,
-    /// The user named the kind, or an answer showed it.
+    /// Whether the user named the kind, or an answer showed it.
     is_final: bool,
 }
 
@@ -84,7 +85,7 @@ struct Learned {
     refuses_checksum_mode: bool,
     /// Uploads without Content-MD5 are refused.
     demands_md5: bool,
-    /// An upload whose parts differ in size is refused at its end.
+    /// Whether the store refuses an upload with parts of different sizes at its end.
     wants_equal_parts: bool,
     /// A part of a greater number is refused.
     parts_max: Option<u32>,
@@ -166,7 +167,7 @@ impl Abilities {
         self.learned.lock().refuses_checksums
     }
 
-    /// Whether objects are asked for without their checksums.
+    /// Whether objects are requested without their checksums.
     pub(crate) fn refuses_checksum_mode(&self) -> bool {
         self.learned.lock().refuses_checksum_mode
     }
@@ -259,7 +260,7 @@ impl Abilities {
         }
     }
 
-    /// Notes a fact by `fact`, which says whether it is new.
+    /// Notes a fact by `fact`, which returns whether the fact is new.
     fn learn(&self, fact: impl Fn(&mut Learned) -> bool) -> bool {
         if !fact(&mut self.learned.lock()) {
             return false;

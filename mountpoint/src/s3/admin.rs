@@ -1,7 +1,7 @@
 //! A store and its buckets, for a process that makes and deletes buckets. Enters: one configuration for all buckets, the name of one.
 //! Leaves: its operations, each with the retries and limits of every other request.
 //!
-//! Nothing here decides to make or to delete.
+//! The caller decides whether to make or to delete a bucket.
 
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -23,20 +23,18 @@ pub struct Store {
 }
 
 impl Store {
-    /// Makes a store without a request. Bucket, region and credentials of `config` are replaced by those of each bucket. Must be called within a
-    /// tokio runtime.
+    /// Makes a store without a request. Each bucket has its own name, region and credentials in place of those of `config`. Must be
+    /// called within a tokio runtime.
     ///
-    /// # Errors
-    /// `InvalidRequest`: the configuration.
+    /// # Errors `InvalidRequest`: the configuration.
     pub fn new(config: Config, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Self> {
         let pool = ConnectionPool::new(&config.net(), clock, metrics)?;
         Ok(Self { config, pool })
     }
 
-    /// One bucket, which need not exist, for one account. Without credentials: those that `aws-config` finds. Without a request.
+    /// One bucket, which need not exist, for one account. Without credentials it uses those that `aws-config` finds. Makes no request.
     ///
-    /// # Errors
-    /// `InvalidRequest`: the endpoint.
+    /// # Errors `InvalidRequest`: the endpoint.
     pub fn bucket(&self, name: &str, region: &str, credentials: Option<Credentials>) -> Result<Bucket> {
         let config = Config {
             bucket: name.to_owned(),
@@ -61,10 +59,9 @@ impl Bucket {
         &self.wire.config.bucket
     }
 
-    /// The same bucket, asked for in another region.
+    /// The same bucket, for requests to another region.
     ///
-    /// # Errors
-    /// `InvalidRequest`: the endpoint.
+    /// # Errors `InvalidRequest`: the endpoint.
     pub fn in_region(&self, region: &str) -> Result<Self> {
         let config = Config { region: Some(region.to_owned()), ..self.wire.config.clone() };
         Ok(Self { pool: Arc::clone(&self.pool), wire: client::wire(config, region, &self.pool)? })
@@ -72,50 +69,45 @@ impl Bucket {
 
     // Each call is boxed: calls are rare, and a future that makes several in turn stays small.
 
-    /// Makes the bucket. `location`: the region to name in the request; `None` for stores without regions, and for the first region of AWS.
+    /// Makes the bucket. `location`: the region to name in the request; `None` for stores without regions, and for the first region of
+    /// AWS.
     ///
-    /// # Errors
-    /// `Denied`, `InvalidRequest` (the name, the location), and what every request may meet.
+    /// # Errors `Denied`, `InvalidRequest` (the name, the location), and the errors of every request.
     pub async fn create(&self, location: Option<&str>) -> Result<Created> {
         Box::pin(bucket::create(&self.wire, location)).await
     }
 
     /// Removes the bucket, if it is empty. A bucket that is gone already is a success.
     ///
-    /// # Errors
-    /// `Denied`, and what every request may meet.
+    /// # Errors `Denied`, and the errors of every request.
     pub async fn delete(&self) -> Result<Deleted> {
         Box::pin(bucket::delete(&self.wire)).await
     }
 
-    /// Succeeds if the bucket is there and we may list it.
+    /// Checks that the bucket exists and this user may list it.
     ///
-    /// # Errors
-    /// `NoSuchBucket`; `Denied`, also for a bucket of another account; `WrongRegion`; and what every request may meet.
+    /// # Errors `NoSuchBucket`; `Denied`, also for a bucket of another account; `WrongRegion`; and the errors of every request.
     pub async fn head(&self) -> Result<()> {
         Box::pin(bucket::head(&self.wire)).await
     }
 
     /// The bucket's tags.
     ///
-    /// # Errors
-    /// `NoSuchBucket`, `Denied`, `WrongRegion`, and what every request may meet. A store without tags is not an error.
+    /// # Errors `NoSuchBucket`, `Denied`, `WrongRegion`, and the errors of every request. A store without tags is not an error.
     pub async fn tags(&self) -> Result<Tagging> {
         Box::pin(tagging::get(&self.wire)).await
     }
 
-    /// Replaces all its tags; `false`: the store has none.
+    /// Replaces all tags of the bucket; `false`: the store has no tags.
     ///
-    /// # Errors
-    /// `NoSuchBucket`, `Denied`, `InvalidRequest` (a character, the number of tags), and what every request may meet.
+    /// # Errors `NoSuchBucket`, `Denied`, `InvalidRequest` (a character, the number of tags), and the errors of every request.
     pub async fn set_tags(&self, tags: &Tags) -> Result<bool> {
         Box::pin(tagging::put(&self.wire, tags)).await
     }
 
-    /// One page of its objects.
+    /// One page of the bucket's objects.
     ///
-    /// # Errors
-    /// The same as [`crate::s3::ObjectClient::list_objects`].
+    /// # Errors The same as [`crate::s3::ObjectClient::list_objects`].
     pub async fn list(&self, request: &ListObjects) -> Result<ListPage> {
         Box::pin(list::list_objects(&self.wire, request)).await
     }
@@ -128,11 +120,10 @@ impl Bucket {
         Box::pin(versions::list(&self.wire, prefix, after)).await
     }
 
-    /// Removes one version for good; without `version` it removes the object, whose bytes a versioned bucket keeps. A version that is gone
-    /// already is a success.
+    /// Removes one version for good; without `version` it removes the object, whose bytes a versioned bucket keeps. A version that is
+    /// gone already is a success.
     ///
-    /// # Errors
-    /// `Denied` (also a version under object lock), and what every request may meet.
+    /// # Errors `Denied` (also a version under object lock), and the errors of every request.
     pub async fn delete_object(&self, key: &ObjectKey, version: Option<&str>) -> Result<()> {
         match version {
             Some(version) => Box::pin(delete::delete_version(&self.wire, key, version)).await,

@@ -11,8 +11,8 @@ use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::date::http_date;
 use crate::s3::{Begin, ErrorKind};
 
-/// The longest ETag that is kept as it is, in bytes. A longer one is kept as its digest: no store needs so long an ETag, and each file has
-/// one.
+/// The longest ETag that is kept in full, in bytes. Of a longer one only the digest is kept: no store needs so long an ETag, and each
+/// file has one.
 const ETAG_MAX: usize = 1024;
 
 /// The kind of an answer that is not a success.
@@ -66,7 +66,7 @@ pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&st
     }
 }
 
-/// The code of a request whose date is not the store's.
+/// The code of a request whose date differs from the store's.
 pub(crate) const CLOCK_REFUSED: &str = "RequestTimeTooSkewed";
 
 /// Whether fresh credentials may help.
@@ -91,7 +91,7 @@ pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
     text(headers, "x-amz-request-id").map(str::to_owned)
 }
 
-/// How long the store wants us to wait.
+/// The pause that the store requests.
 pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = text(headers, "retry-after")?.trim();
     match value.parse() {
@@ -100,12 +100,12 @@ pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     }
 }
 
-/// The store's clock when it answered.
+/// The store's clock in its answer.
 pub(crate) fn date(headers: &HeaderMap) -> Option<SystemTime> {
     text(headers, "date").and_then(http_date)
 }
 
-/// An ETag as it stands in an answer. An overlong ETag becomes its digest, as a weak ETag, which is compared and never sent.
+/// An ETag from an answer. An overlong ETag becomes its digest, as a weak ETag, which is compared and never sent.
 pub(crate) fn etag(text: &str) -> ETag {
     match text.len() {
         0..=ETAG_MAX => ETag::new(text),
@@ -179,7 +179,7 @@ const DECOMPRESSED: &str = "the store, or a proxy before it, decompresses the ob
      turn that off (with --store gcs on Google Cloud Storage behind another name, else by Cache-Control: no-transform on the object), \
      or store the object without that header";
 
-/// Whether the body was decompressed on the way: a whole answer without a known length says so, in Google's header, or by HTTP's own
+/// Whether the body was decompressed on the way: a whole answer without a known length shows that, in Google's header, or by HTTP's own
 /// warning.
 fn is_decompressed(status: StatusCode, headers: &HeaderMap) -> bool {
     let is_transformed = text(headers, "warning").is_some_and(|it| it.trim_start().starts_with("214"));
@@ -188,8 +188,8 @@ fn is_decompressed(status: StatusCode, headers: &HeaderMap) -> bool {
     status == StatusCode::OK && is_plain && (is_transformed || was_stored_so)
 }
 
-/// Whether the head of a GET's answer belongs to the version and the bytes that were asked for. On success the body is exactly `range`;
-/// else the error has kind and reason.
+/// Checks whether the head of a GET's answer belongs to the requested version and bytes. On success the body is exactly `range`;
+/// otherwise the error has kind and reason.
 pub(crate) fn check_get(
     status: StatusCode,
     headers: &HeaderMap,
@@ -252,9 +252,9 @@ pub(crate) fn check_get(
     }
 }
 
-/// The head of the answer to a GET of `most` bytes, of this version or of any: the object's metadata, and the range of the body's bytes that
-/// are taken. A whole object does not answer a request for bytes from its middle. Asked for its tail, a store that does not know such
-/// ranges sends the whole object: its metadata are right, and no byte of the body is taken.
+/// The head of the answer to a GET of `most` bytes, of this version or of any: the object's metadata, and the range of the body to use. A
+/// whole object does not answer a request for bytes from its middle. A store that does not know ranges of last bytes answers with the
+/// whole object: its metadata are right, and its body is not used.
 pub(crate) fn first_of(
     status: StatusCode,
     headers: &HeaderMap,

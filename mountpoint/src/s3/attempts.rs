@@ -26,7 +26,7 @@ pub(crate) struct Attempts<'a> {
     patience: Patience,
     /// Whether the log's lines about outages count this call.
     is_watched: bool,
-    /// The call has failed since the store's last answer to it.
+    /// Whether the call has failed since the store's last answer to it.
     fails: bool,
     refreshed: bool,
     corrected: bool,
@@ -102,7 +102,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// The header that asks for the checksum that the store has of the object; `None` where the store refuses it.
+    /// The header that requests the store's checksum of the object; `None` if the store refuses it.
     pub(crate) fn checksum_mode(&self) -> Option<(HeaderName, HeaderValue)> {
         let is_asked = !self.leaves_checksums && !self.wire.abilities.refuses_checksum_mode();
         is_asked.then(checksum_mode)
@@ -178,8 +178,8 @@ impl<'a> Attempts<'a> {
         self.answered();
     }
 
-    /// Takes in that an answer brought no byte for `quiet`, and that another request for the same bytes goes out, which does not count as a
-    /// try. Gives the final error once the time of the call is over.
+    /// Notes that an answer brought no byte for `quiet`, and that another request for the same bytes goes out, which does not count as a
+    /// try. Returns the final error after the time of the call is over.
     pub(crate) fn silent(&mut self, quiet: Duration) -> Result<()> {
         let now = self.wire.clock.now();
         if self.patience.silent(now, quiet) {
@@ -227,7 +227,7 @@ impl<'a> Attempts<'a> {
         );
     }
 
-    /// Takes in that the store answered: an outage is over.
+    /// Notes that the store answered: an outage is over.
     fn answered(&mut self) {
         self.fails = false;
         if !self.is_watched {

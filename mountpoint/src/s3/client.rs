@@ -38,9 +38,9 @@ use crate::s3::{
 };
 use crate::sync::{Arc, Mutex};
 
-/// Attempts at the proof of the bucket, so that a dead endpoint is known within seconds ...
+/// Attempts at the proof of the bucket, so that a dead endpoint shows within seconds ...
 const PROOF_ATTEMPTS: u32 = 3;
-/// ... and their time, so that a silent endpoint is known before the command gives up its mount.
+/// ... and their time, so that a silent endpoint shows before the command gives up its mount.
 const PROOF_MAX: std::time::Duration = std::time::Duration::from_secs(26);
 /// The longest time that a source of the region may take.
 const REGION_MAX: std::time::Duration = std::time::Duration::from_secs(3);
@@ -52,21 +52,20 @@ pub struct S3Client {
 }
 
 impl S3Client {
-    /// Finds region and credentials, and lists one key under the prefix to prove that the bucket is there and may be read. Must be called
-    /// within a tokio runtime.
+    /// Finds region and credentials, and lists one key under the prefix to prove that the bucket exists and this user may read it. Must
+    /// be called within a tokio runtime.
     ///
-    /// # Errors
-    /// `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
+    /// # Errors `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
     /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 26 s), `InvalidRequest` (the configuration).
     pub async fn connect(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Arc<Self>> {
         let (client, proof) = Self::reach(config, clock, metrics).await?;
         proof.map(|()| client)
     }
 
-    /// Does the same for a caller that goes on if the bucket is not proven: returns the last client, and the result of the proof.
+    /// Connects as [`Self::connect`] does, for a caller that goes on if the bucket is not proven: returns the last client, and the result
+    /// of the proof.
     ///
-    /// # Errors
-    /// `InvalidRequest` (the configuration).
+    /// # Errors `InvalidRequest` (the configuration).
     pub async fn reach(
         mut config: Config,
         clock: Clock,
@@ -166,7 +165,7 @@ impl S3Client {
         self.wire.abilities.refuses_copies()
     }
 
-    /// Whether the store has refused an upload for lack of Content-MD5, to this client or to a mount before it.
+    /// Whether the store has refused an upload for lack of Content-MD5, to this client or an earlier mount.
     pub fn demands_md5(&self) -> bool {
         self.wire.abilities.demands_md5()
     }
@@ -206,8 +205,8 @@ impl S3Client {
         call.await.map_err(|error| error.log(&self.wire.metrics))
     }
 
-    /// Logs likewise for a request that stores an object, and keeps the object's checksum: a read can then be compared even if the store
-    /// keeps another kind of checksum, or none.
+    /// Awaits a request that stores an object: logs its failure, and keeps the object's checksum. So a read can be compared even if the
+    /// store keeps another kind of checksum, or none.
     async fn stored(
         &self,
         key: &ObjectKey,
@@ -221,7 +220,7 @@ impl S3Client {
         Ok(stored)
     }
 
-    /// Notes that the store takes equal parts only, if its answer says so.
+    /// Notes that the store accepts equal parts only, if its answer says so.
     async fn learning<T>(&self, completed: impl Future<Output = Result<T>>) -> Result<T> {
         completed.await.inspect_err(|error| {
             if error.wants_equal_parts() {
@@ -278,7 +277,7 @@ pub(crate) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> 
     })
 }
 
-/// Whether the refusal may come from the bucket's name in the host name, where the store does not look for it or DNS does not know it.
+/// Whether the refusal may come from the bucket in the host name, because the store does not look there or DNS does not know the name.
 fn may_be_path_style(wire: &Wire, refused: &Error) -> bool {
     let config = &wire.config;
     let chosen = config.endpoint_url.is_none() || config.force_path_style || config.store.is_some();
@@ -291,7 +290,7 @@ fn may_be_path_style(wire: &Wire, refused: &Error) -> bool {
     !chosen && wire.endpoint.has_bucket_in_host() && is_doubtful
 }
 
-/// The region of the environment, the profile or the instance; the instance is asked only on AWS.
+/// The region of the environment, the profile or the instance; the function asks the instance only on AWS.
 async fn find_region(config: &Config, pool: &Arc<ConnectionPool>) -> String {
     let provider = ProviderConfig::default().with_http_client(Http::new(config, pool));
     let mut profile = ProfileFileRegionProvider::builder().configure(&provider);

@@ -8,12 +8,12 @@ use aws_credential_types::Credentials;
 use crate::net::{self, ProxyVariables};
 use crate::s3::StoreKind;
 
-/// How to reach the bucket and how hard to try. Each field says what doubling (or setting) it does.
+/// The way to the bucket, and the limits of each attempt. Each field says what doubling (or setting) it does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Name of the bucket.
     pub bucket: String,
-    /// Keys below this prefix are the mount: the first request lists it, so that credentials limited to it suffice.
+    /// The prefix of the mount's keys: the first request lists it, so that credentials limited to it suffice.
     pub prefix: String,
     /// Region to sign for; `None` asks the profile, then (on AWS) the instance, then takes `us-east-1`, and follows the
     /// bucket once if it lives elsewhere.
@@ -22,7 +22,7 @@ pub struct Config {
     pub endpoint_url: Option<String>,
     /// The kind of the store; `None`: found out by the endpoint's name and the answers.
     pub store: Option<StoreKind>,
-    /// Directory that keeps facts about the store, learned from uploads, for the next mount; `None`: they are not kept.
+    /// Directory that keeps facts about the store, learned from uploads, for the next mount; `None`: the facts are not kept.
     pub state_dir: Option<PathBuf>,
     /// Always put the bucket into the path, never into the host name.
     pub force_path_style: bool,
@@ -50,7 +50,7 @@ pub struct Config {
     pub proxies: ProxyVariables,
     /// Agree to pay for the requests and the traffic.
     pub requester_pays: bool,
-    /// Refuse to talk to the bucket unless this account owns it.
+    /// The account that must own the bucket, or its requests fail.
     pub expected_bucket_owner: Option<String>,
     /// Storage class of new objects; `None` for the bucket's default.
     pub storage_class: Option<String>,
@@ -64,10 +64,10 @@ pub struct Config {
     pub sign_payload: bool,
     /// Attempts of one request before its error is final; `None`: time alone is the limit (`timeouts.operation`).
     pub attempts_max: Option<u32>,
-    /// Connections open at once; doubling it lets twice as many requests run side by side, for twice the memory in the
-    /// network's buffers. More requests wait in a queue.
+    /// Most open connections. Doubling it lets twice as many requests run side by side, for twice the memory in the network's buffers.
+    /// More requests wait in a queue.
     pub connections_max: usize,
-    /// Throughput to aim for, in bytes per second: how many connections are worth having. Doubling it doubles them, up to
+    /// Throughput to aim for, in bytes per second, which decides the number of useful connections. Doubling it doubles them, up to
     /// `connections_max`.
     pub throughput_target: u64,
     /// The limits of waiting.
@@ -77,7 +77,7 @@ pub struct Config {
 /// Limits of waiting.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// One TCP (and TLS) handshake with one address. Doubling it finds farther hosts, and dead ones later.
+    /// Time limit of one TCP (and TLS) handshake with one address. Doubling it finds farther hosts, and dead ones later.
     pub connect: Duration,
     /// The longest silence before the first byte of the answer, in every attempt: a store that takes longer would answer the next attempt
     /// no sooner. Doubling it spares slow stores a retry, and finds hung ones later.
@@ -87,23 +87,24 @@ pub struct Timeouts {
     pub complete: Duration,
     /// The longest silence during a body. Doubling it tolerates longer pauses, and finds dead connections later.
     pub stall: Duration,
-    /// A call fails this long after the store was lost to it (`--operation-timeout`); an outage that ends a few seconds earlier fails nothing. One exchange on a connection has the same time, and what its body needs at `rate_min`; on a line that others
-    /// fill, too, it has longer, as long as it gets its share (`share.rs`). Waiting in the queue for a connection counts as neither, for as
-    /// long as bytes move on others. Doubling it rides out longer outages, and lengthens the wait of programs.
+    /// A call fails this long after the store was lost to it (`--operation-timeout`); an outage that ends a few seconds earlier fails
+    /// nothing. One exchange on a connection has the same time, plus the time of its body at `rate_min`; on a line that other transfers
+    /// fill, too, the exchange may last while it gets its share (`share.rs`). The wait in the queue for a connection does not count while
+    /// bytes move on others. Doubling it rides out longer outages, and lengthens the wait of programs.
     pub operation: Duration,
-    /// An idle connection is closed after this long. Doubling it saves handshakes, if the store keeps its side open.
+    /// Idle time after which a connection is closed. Doubling it saves handshakes, if the store keeps its side open.
     pub idle: Duration,
-    /// How long the addresses of a name are believed. Doubling it asks DNS half as often, and finds new ones later.
+    /// How long the addresses of a name are valid. Doubling it asks DNS half as often, and finds new addresses later.
     pub resolve: Duration,
-    /// The least average rate of a body in bytes per second, alone or together with all bodies that share the line, so that a store that
-    /// trickles ends in an error. Doubling it finds a store that trickles sooner, and asks for a line that is twice as fast.
+    /// The least average rate of a body in bytes per second, alone or together with all bodies that share the line: a trickling store
+    /// ends in an error. Doubling it finds a trickling store sooner, and requires a line that is twice as fast.
     pub rate_min: u64,
 }
 
 impl Timeouts {
     /// The least silence of a store that ends an attempt.
     const SILENCE_MIN: Duration = Duration::from_secs(5);
-    /// The most silence of a store: one that answers later than CompleteMultipartUpload may is not at work.
+    /// The most silence of a store: later than the limit of CompleteMultipartUpload, the store is not at work.
     const SILENCE_MAX: Duration = Duration::from_secs(300);
 
     /// Sets `operation`, and `first_byte` so that a silent store is asked again before the time is up.
@@ -175,8 +176,8 @@ impl Config {
     const CONNECTIONS: usize = 64;
     /// The share of the memory target that the network's buffers may hold.
     const MEMORY_SHARE: u64 = 16;
-    /// The memory charged for one connection, besides the blocks that bodies are received into: heads, and the
-    /// records of TLS. The page of a listing, while it is received, may be more.
+    /// The memory charged for one connection, besides the blocks for bodies: heads, and the records of TLS. The page of a listing may
+    /// take more while it is received.
     const MEMORY: u64 = 128 << 10;
     /// The throughput of one connection with requests of a megabyte at 20 ms: 30 MB/s, less when the store is busy.
     const RATE_PER_CONNECTION: u64 = 20_000_000;
@@ -207,7 +208,7 @@ impl Config {
         }
     }
 
-    /// Connections to have at most: what the throughput target is worth, within `connections_max`.
+    /// Most useful connections: the number for the throughput target, within `connections_max`.
     pub fn connections(&self) -> usize {
         let worth = self.throughput_target / Self::RATE_PER_CONNECTION;
         (worth as usize).clamp(self.connections_max.min(16), self.connections_max.max(1))

@@ -1,4 +1,5 @@
-//! Requests to other services than the store, on connections of the same pool: so they use the proxies and certificates of the mount.
+//! Requests to other services than the store, on connections of the same pool, so that they use the proxies and certificates of the
+//! mount.
 
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_types::body::SdkBody;
@@ -14,8 +15,7 @@ pub struct Courier(pub(crate) Http);
 impl Courier {
     /// The status of the answer.
     ///
-    /// # Errors
-    /// A sentence that says why there is no answer.
+    /// # Errors A sentence with the reason why there is no answer.
     pub async fn post(self, request: Request<Bytes>) -> Result<u16, String> {
         let request = request.map(SdkBody::from);
         let request = HttpRequest::try_from(request).map_err(|error| error.to_string())?;

@@ -12,13 +12,13 @@ use crate::object::whole_second;
 /// Longest text that is read as a date, in bytes: all forms are shorter.
 const TEXT_MAX: usize = 64;
 
-/// A date as headers spell it: `Wed, 21 Oct 2015 07:28:00 GMT`, or in another form.
+/// Parses a date in a header's spelling: `Wed, 21 Oct 2015 07:28:00 GMT`, or in another form.
 pub(crate) fn http_date(text: &str) -> Option<SystemTime> {
     let text = text.trim();
     by_library(text, Format::HttpDate).or_else(|| tolerant(text))
 }
 
-/// A date as XML spells it: `2009-10-12T17:50:30.000Z`, or in another form.
+/// Parses a date in XML's spelling: `2009-10-12T17:50:30.000Z`, or in another form.
 pub(crate) fn xml_date(text: &str) -> Option<SystemTime> {
     let text = text.trim();
     by_library(text, Format::DateTimeWithOffset).or_else(|| tolerant(text))

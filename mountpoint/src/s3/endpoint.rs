@@ -96,7 +96,7 @@ impl Endpoint {
 
 /// The host name and the signing of a bucket or an access point of AWS.
 struct AwsHost {
-    /// The first labels of the host name: the bucket, or name and account of an access point. Empty if `host` has them already.
+    /// The first labels of the host name: the bucket, or name and account of an access point. Empty if `host` contains them already.
     label: String,
     host: String,
     signing: Signing,

@@ -1,4 +1,4 @@
-//! Errors of requests, by kind: each kind says what to do next.
+//! Errors of requests, by kind, which tells the caller the next step.
 
 use std::error::Error as StdError;
 use std::fmt::{self, Write as _};
@@ -8,30 +8,30 @@ use crate::metrics::Metrics;
 use crate::net;
 use crate::object::ObjectKey;
 
-/// The kind tells the caller what to do next. One table turns these into errno: `fs/error.rs`.
+/// The kind of an error, which tells the caller the next step. One table turns kinds into errno: `fs/error.rs`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// No such object (or upload).
+    /// The object (or upload) does not exist.
     NotFound,
-    /// No such bucket.
+    /// The bucket does not exist.
     NoSuchBucket,
     /// The store refuses the request (403), even after one refresh of the credentials.
     Denied,
     /// No source has credentials.
     NoCredentials,
-    /// The object is another version than the one that was asked for (412, or an answer with another ETag or size).
+    /// The object is another version than the requested one (412, or an answer with another ETag or size).
     Changed,
-    /// An object is there, and none may be replaced. From a copy, also: the version to be replaced is not there.
+    /// An object exists, and the request may replace none. From a copy, also: the version to replace does not exist.
     Exists,
     /// The object is in an archive tier and must be restored first.
     Archived,
     /// The bucket lives elsewhere; the region, if the store said which.
     WrongRegion(Option<String>),
-    /// The store asked to slow down, and did so until the retries were used up.
+    /// The store refused for load, until the retries were used up.
     Throttled,
     /// No answer in time.
     Timeout,
-    /// No connection, or it broke: DNS, TCP, TLS.
+    /// The connection failed or broke: DNS, TCP, TLS.
     Network,
     /// 5xx until the retries were used up.
     ServerError,
@@ -39,7 +39,7 @@ pub enum ErrorKind {
     Corrupt,
     /// The answer makes no sense: broken XML, missing headers, a range that was not requested.
     BadAnswer,
-    /// The store does not encrypt as the user asked: the object is stored without it, or the upload was given up.
+    /// The store does not encrypt as the user asked: the object is stored unencrypted, or the upload was given up.
     NotEncrypted,
     /// The operation may or may not have happened.
     Unknown,
@@ -66,11 +66,11 @@ struct Inner {
     message: Option<String>,
     request_id: Option<String>,
     source: Option<Box<dyn StdError + Send + Sync>>,
-    /// See [`Error::unsettled`].
+    /// Whether an attempt's outcome is unknown: see [`Error::unsettled`].
     unsettled: bool,
-    /// See [`Error::attempts`].
+    /// Number of attempts: see [`Error::attempts`].
     attempts: u32,
-    /// See [`Error::is_logged`].
+    /// Whether the log has the error: see [`Error::is_logged`].
     logged: bool,
 }
 
@@ -129,7 +129,7 @@ impl Error {
         message.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok())
     }
 
-    /// The store's name for the request: what its support asks for first.
+    /// Sets the store's name for the request, which its support asks for first.
     pub fn request_id(mut self, id: Option<String>) -> Self {
         self.0.request_id = id;
         self
@@ -141,7 +141,7 @@ impl Error {
         self
     }
 
-    /// The error below, if it is of this type.
+    /// The underlying error, if it is of this type.
     pub(crate) fn cause<T: StdError + 'static>(&self) -> Option<&T> {
         self.0.source.as_ref()?.downcast_ref()
     }
@@ -175,7 +175,7 @@ impl Error {
         self
     }
 
-    /// The error of a GET whose bytes have the checksum `ours` instead of the store's. `then` says what happens next.
+    /// The error of a GET whose bytes have the checksum `ours` instead of the store's. `then`: the next step, in words.
     pub(crate) fn corrupt(key: &ObjectKey, ours: Checksum, theirs: Checksum, then: &str) -> Self {
         let (name, ours, theirs) = (theirs.algorithm.name(), ours.to_base64(), theirs.to_base64());
         Self::new(ErrorKind::Corrupt, "GetObject").key(key).message(format!(
@@ -183,7 +183,7 @@ impl Error {
         ))
     }
 
-    /// Whether the bytes were not those of the store.
+    /// Whether the received bytes differ from the store's.
     pub fn is_corrupt(&self) -> bool {
         self.0.kind == ErrorKind::Corrupt
     }
@@ -244,14 +244,14 @@ impl Error {
         self.0.operation == "CompleteMultipartUpload" && self.0.kind == ErrorKind::InvalidRequest && says
     }
 
-    /// Whether an object may be there all the same: a request that makes one was sent, and no answer tells its outcome. The kind alone
-    /// tells only about the last attempt.
+    /// Whether an object may exist all the same: a request that makes one was sent, and no answer showed its outcome. The kind alone
+    /// describes only the last attempt.
     pub fn may_have_stored(&self) -> bool {
         let makes_object = matches!(self.0.operation, "PutObject" | "CompleteMultipartUpload" | "CopyObject");
         makes_object && (self.0.unsettled || self.leaves_doubt())
     }
 
-    /// Whether the kind alone leaves open what became of the request.
+    /// Whether the kind alone leaves the outcome of the request open.
     fn leaves_doubt(&self) -> bool {
         matches!(
             self.0.kind,
@@ -287,7 +287,7 @@ impl Error {
     }
 }
 
-/// One line: `GetObject "a/b": 503 SlowDown: Please reduce your request rate (request id 42)`.
+/// An error in one line: `GetObject "a/b": 503 SlowDown: Please reduce your request rate (request id 42)`.
 impl From<net::Error> for Error {
     fn from(error: net::Error) -> Self {
         Self::new(ErrorKind::InvalidRequest, error.setting).message(error.message)

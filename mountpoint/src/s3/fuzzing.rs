@@ -1,4 +1,4 @@
-//! The parts of this room that fuzz targets reach: the readers of what a store sends, and of the files of AWS's tools.
+//! The parts of this room for fuzz targets: the readers of the store's documents, and of the files of AWS's tools.
 
 use std::time::SystemTime;
 
@@ -27,7 +27,7 @@ pub fn dates(text: &str) -> [Option<SystemTime>; 2] {
     [date::http_date(text), date::xml_date(text)]
 }
 
-/// Whether a document ends with the end of the element that it begins with.
+/// Whether a document ends with the end of its first element.
 pub fn is_whole(document: &[u8]) -> bool {
     xml::is_whole(document)
 }
@@ -45,10 +45,9 @@ pub fn upload_id(document: &[u8]) -> Result<String, String> {
     xml::upload_id(document)
 }
 
-/// Reads a document as the object that CompleteMultipartUpload made; `None` where it says that it made none.
+/// Reads a document as the object that CompleteMultipartUpload made; `None` if the document says that it made none.
 ///
-/// # Errors
-/// The problem with the document.
+/// # Errors The problem with the document.
 pub fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
     xml::completed(document)
 }
@@ -77,15 +76,15 @@ pub fn uploads(document: &[u8]) -> Result<Vec<PendingUpload>, String> {
     xml::upload_page(document).map(|page| page.uploads)
 }
 
-/// Reads an error document, and says the line of the log about it.
+/// Reads an error document, and returns the line for the log.
 pub fn error_line(document: &[u8]) -> String {
     let body = xml::error_body(document);
     let error = Error::new(ErrorKind::ServerError, "GetObject").status(500).answer(body.code, body.message);
     error.request_id(body.request_id).to_string()
 }
 
-/// Reads these two files as `~/.aws/config` and `~/.aws/credentials`: what a mount with this profile takes from them as its endpoint, and
-/// whether it then uses FIPS and dual stack.
+/// Reads these two files as `~/.aws/config` and `~/.aws/credentials`. Returns the endpoint for a mount with this profile, and whether the
+/// mount then uses FIPS and dual stack.
 pub fn settings(config: &[u8], credentials: &[u8], name: Option<&str>) -> (Option<String>, bool, bool) {
     let files = [("/config", config), ("/credentials", credentials)];
     let files = files.map(|(path, bytes)| (path.into(), bytes.to_vec()));

@@ -1,7 +1,7 @@
-//! Decides which answers are late, and whether another request may be sent for one (`hedged.rs` sends it).
+//! Decides which answers are late, and whether a second request may replace a late one (`hedged.rs` sends it).
 //!
-//! The answers say when one is late: after twice the time in which 19 of 20 began. The extra requests are a small share of all, so that
-//! a store that is slow as a whole, or that throttles, is not asked for more.
+//! An answer is late after twice the time in which 19 of 20 answers began. The extra requests are a small share of all, so that a store
+//! that is slow as a whole, or that throttles, gets hardly more requests.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const SAMPLES: usize = 64;
 const EVERY: u64 = 16;
 /// Index of the sample that sets the limit, in order of time: 19 of 20 are faster.
 const TELLING: usize = SAMPLES * 19 / 20;
-/// The factor by which a late answer exceeds that time. Doubling it halves the requests that are sent in vain where times spread widely.
+/// The factor by which a late answer exceeds that time. Doubling it halves the requests that are wasted where times spread widely.
 const TIMES: u32 = 2;
 /// The least limit: a busy machine adds this much, without any fault of the store.
 const LEAST: Duration = Duration::from_millis(50);
@@ -30,7 +30,7 @@ const SHARE: f64 = 0.02;
 /// The most extra requests that may be saved up in a quiet hour.
 const SAVED_MAX: f64 = 4.0;
 
-/// The limit past which an answer is late, and the requests that may still be spent on late ones.
+/// The limit beyond which an answer is late, and the remaining extra requests.
 #[derive(Debug, Default)]
 pub(crate) struct Hedge(Mutex<Learned>);
 
@@ -88,7 +88,7 @@ impl Hedge {
         self.or_never().await;
     }
 
-    /// The longest silence of a body that is not a stall, if enough is known of the store.
+    /// The longest silence of a body that is not a stall, if the engine knows enough of the store.
     pub(crate) fn body_patience(&self) -> Option<Duration> {
         self.0.lock().late.map(|late| (late * BODY_TIMES).max(BODY_LEAST))
     }

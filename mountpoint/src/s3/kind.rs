@@ -36,7 +36,7 @@ pub enum StoreKind {
 /// The fate of a condition on a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
-    /// The store keeps the condition; or refuses it with 501, which shows at the first request.
+    /// The store keeps the condition, or refuses it with 501, which shows at the first request.
     Kept,
     /// The store ignores the condition, or did in releases that are in use: the condition is sent, and a HEAD asks first.
     Ignored,
@@ -55,7 +55,7 @@ impl Condition {
     }
 }
 
-/// The conditions on what a request replaces.
+/// The conditions on the object that a request replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Conditions {
     /// `If-None-Match: *`.
@@ -74,7 +74,7 @@ impl Conditions {
 pub struct PartLimits {
     /// Parts of one object at most.
     pub parts_max: u32,
-    /// All parts but the last have one size.
+    /// Whether all parts but the last must have one size.
     pub are_equal: bool,
 }
 
@@ -100,7 +100,7 @@ pub(crate) struct Profile {
     /// The region to sign for if no setting names one.
     pub(crate) region: &'static str,
     pub(crate) parts: PartLimits,
-    /// The store decompresses objects of `Content-Encoding: gzip`, unless a request says that it takes them as they are.
+    /// Whether the store decompresses objects of `Content-Encoding: gzip`, unless a request accepts them compressed.
     pub(crate) decompresses: bool,
 }
 
@@ -166,7 +166,7 @@ impl StoreKind {
         }
     }
 
-    /// The requests on which the store is not known to keep a condition: before each of them a HEAD asks what is there.
+    /// The requests before which a HEAD looks at the object, because the store may not keep their condition.
     pub fn asks_before(self) -> Vec<&'static str> {
         let profile = self.profile();
         let requests = [

@@ -80,12 +80,12 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
         None
     }
 
-    /// The limits of parts, as far as they are known. Each new file asks for them.
+    /// The limits of parts, as far as the client knows them. Each new file asks for them.
     fn part_limits(&self) -> PartLimits {
         PartLimits::default()
     }
 
-    /// The metadata of one object. `NotFound` when it is not there.
+    /// The metadata of one object. `NotFound` if it does not exist.
     fn head_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<ObjectMeta>>;
 
     /// One page of a listing, in the store's order.
@@ -98,9 +98,9 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
     /// asked for again from the first missing byte. On an error `into` holds the verified bytes that came.
     fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>>;
 
-    /// The metadata of an object and as many of its first bytes as `room` holds, in one GET. The bytes are of the version that the
-    /// metadata names; with `etag`, both are of that one, or the error is `Changed`. Where the store refuses the GET for a reason that a
-    /// HEAD may not share (no bytes, an archive tier), or breaks the body off, there is the metadata alone.
+    /// The metadata of an object and as many of its first bytes as `room` holds, in one GET. The bytes belong to the version in the
+    /// metadata; with `etag`, both belong to that version, or the error is `Changed`. If the store refuses the GET for a reason that a
+    /// HEAD may not share (no bytes, an archive tier), or breaks the body off, the answer has only the metadata.
     fn get_first<'a>(&'a self, request: &'a GetFirst, room: BlockMut) -> BoxFuture<'a, Result<First>>;
 
     /// Stores an object in one request. The store is sent the checksum and refuses other bytes.
@@ -122,15 +122,15 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
     /// Uploads that were started under this prefix and neither completed nor aborted.
     fn list_multipart_uploads<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<PendingUpload>>>;
 
-    /// Removes an object. One that is gone already is a success.
+    /// Removes an object. A missing object is a success.
     fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>>;
 
-    /// Removes an object if it is this version. One that is gone already is a success; another version stays, and is `Changed`.
+    /// Removes an object if it is this version. A missing object is a success; another version stays, and is `Changed`.
     fn delete_version<'a>(&'a self, _id: &'a ObjectId) -> BoxFuture<'a, Result<()>> {
         unsupported("DeleteObject")
     }
 
-    /// All that a HEAD tells of an object. `BadAnswer` when it has metadata that can't be kept as it is.
+    /// All facts of a HEAD about an object. `BadAnswer` if it has metadata that can't be kept unchanged.
     fn describe_object<'a>(&'a self, _key: &'a ObjectKey) -> BoxFuture<'a, Result<Described>> {
         unsupported("HeadObject")
     }
@@ -140,8 +140,9 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
         unsupported("GetObjectTagging")
     }
 
-    /// The store copies an object of at most 5 GiB by itself. `NotFound`, `Changed`: the source is gone, or another version. `Exists`: the
-    /// object under the new key may not be replaced. `Unknown`: the copy may be there, and the client has looked and could not tell.
+    /// Makes the store copy an object of at most 5 GiB by itself. `NotFound`, `Changed`: the source is gone, or another version.
+    /// `Exists`: the object under the new key may not be replaced. `Unknown`: the copy may exist, and the client has looked without a
+    /// result.
     fn copy_object<'a>(&'a self, _request: &'a CopyObject) -> BoxFuture<'a, Result<Stored>> {
         unsupported("CopyObject")
     }
@@ -180,7 +181,7 @@ pub struct ListPage {
     pub objects: Vec<ListedObject>,
     /// Prefixes that keys were rolled up to, each with its `/`.
     pub common_prefixes: Vec<String>,
-    /// How to ask for the next page; `None` on the last one.
+    /// The token for the next page; `None` on the last one.
     pub next_token: Option<String>,
 }
 
@@ -191,7 +192,7 @@ pub struct ListedObject {
     pub key: ObjectKey,
     /// The object's metadata in the listing.
     pub meta: ObjectMeta,
-    /// The storage class; `None` for STANDARD, or if the store does not say it.
+    /// The storage class; `None` for STANDARD, or if the store does not report it.
     pub storage_class: Option<String>,
 }
 
@@ -224,7 +225,7 @@ pub struct GetFirst {
 pub enum Begin {
     /// The bytes from this offset on.
     At(u64),
-    /// The last bytes of the object, whose size is not known.
+    /// The last bytes of the object, whose size is unknown.
     Tail,
 }
 
@@ -273,7 +274,7 @@ pub struct CopyObject {
     pub replaces: Replaces,
     /// The properties of the copy; `None` for the source's own.
     pub properties: Option<Properties>,
-    /// The class of the copy: a store does not take it from the source. `None` for its default.
+    /// The storage class of the copy, which a store does not take from the source. `None` for the store's default.
     pub storage_class: Option<String>,
 }
 
@@ -332,7 +333,7 @@ pub struct UploadPart {
     pub checksum: Option<Checksum>,
 }
 
-/// One part that was stored.
+/// One stored part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadedPart {
     /// 1 to 10,000.
@@ -341,7 +342,7 @@ pub struct UploadedPart {
     pub etag: ETag,
     /// Bytes.
     pub size: u64,
-    /// The checksum that was sent with it.
+    /// The checksum that went with the part.
     pub checksum: Option<Checksum>,
 }
 
@@ -350,7 +351,7 @@ pub struct UploadedPart {
 pub struct CompleteUpload {
     /// The upload to complete.
     pub upload: UploadId,
-    /// All its parts, by ascending number.
+    /// All parts of the object, by ascending number.
     pub parts: Vec<UploadedPart>,
     /// The object that may be replaced.
     pub replaces: Replaces,
@@ -361,8 +362,8 @@ pub struct CompleteUpload {
 pub struct Stored {
     /// The object's new version mark.
     pub etag: ETag,
-    /// The checksum the store answered with, as it spelled it, if it did: for one PUT that of the bytes, for a
-    /// multipart object possibly a composite (`value-N`).
+    /// The checksum in the store's answer and spelling, if it had one: of the bytes after a single PUT, possibly a composite (`value-N`)
+    /// for a multipart object.
     pub checksum: Option<String>,
     /// The time of the object by the store, or else the time of the answer; in whole seconds, which may differ by one.
     pub modified: Option<SystemTime>,

@@ -16,15 +16,15 @@ pub(crate) enum Oddity {
     BadEntries,
     /// If-Match is refused although the object is the right version.
     IfMatch,
-    /// If-None-Match is refused although no object is there, most likely for a delete marker.
+    /// The store refuses If-None-Match although no object exists, probably for a delete marker.
     Markers,
-    /// A range of the last bytes is not answered by them.
+    /// The store answers a range of the last bytes with other bytes.
     Suffix,
 }
 
 const KINDS: usize = 7;
 
-/// See the module.
+/// Oddities of one store, seen so far.
 #[derive(Debug, Default)]
 pub(crate) struct Oddities {
     seen: [AtomicU64; KINDS],
@@ -71,7 +71,7 @@ impl Oddities {
         self.saw(Oddity::IfMatch, Some(key), "");
     }
 
-    /// The last bytes of an object are not asked for without its size from now on: the store answered otherwise, or refused it.
+    /// Notes that the store answered a request for last bytes without a size wrongly, or refused it: from now on no such request is sent.
     pub(crate) fn suffix_is_refused(&self, key: &ObjectKey, is_odd: bool, detail: &str) {
         self.without_suffix.store(true, Relaxed);
         if is_odd {
@@ -79,7 +79,7 @@ impl Oddities {
         }
     }
 
-    /// Whether the last bytes of an object can be asked for without its size, as far as is known.
+    /// Whether the store answers requests for last bytes without a size, as far as the engine knows.
     pub(crate) fn knows_suffix(&self) -> bool {
         !self.without_suffix.load(Relaxed)
     }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 /// How long failures without a success last before they are an outage. Doubling it keeps shorter outages out of the log.
 const BEGINS_AFTER: Duration = Duration::from_secs(2);
 
-/// The state of the store, as all calls together see it.
+/// The state of the store, by the results of all calls together.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     /// The time of the last answer that was not a failure of the store.
@@ -30,10 +30,10 @@ pub(crate) struct Over {
 }
 
 impl Outage {
-    /// Takes in a failed attempt that more time may mend; its call has had no answer since `lost`. `first`: the call's first failure.
-    /// Returns since when the store is away, if the log should say so now.
+    /// Notes a failed attempt that more time may mend; its call has had no answer since `lost`. `first`: the call's first failure.
+    /// Returns the beginning of the outage, if the log should report it now.
     pub(crate) fn failed(&mut self, now: Instant, lost: Instant, first: bool) -> Option<Duration> {
-        // Other calls had answers since this one was sent: its silence tells nothing about the store.
+        // Other calls had answers after this one was sent: its silence proves nothing about the store.
         let since = if self.answered.is_some_and(|answered| answered > lost) { now } else { lost.min(now) };
         let failing = self.failing.get_or_insert(Failing { since, calls: 0, told: false });
         failing.since = failing.since.min(since);
@@ -46,7 +46,7 @@ impl Outage {
         Some(away)
     }
 
-    /// Takes in an answer of the store. Returns the outage that is over, if one was reported.
+    /// Notes an answer of the store. Returns the outage that ended, if one was reported.
     pub(crate) fn answered(&mut self, now: Instant) -> Option<Over> {
         self.answered = Some(now);
         let failing = self.failing.take().filter(|f| f.told)?;

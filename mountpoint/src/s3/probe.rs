@@ -41,7 +41,7 @@ pub struct ProbeRequest<'a> {
     pub method: Method,
     /// The key to ask about; `None` for the bucket.
     pub key: Option<&'a ObjectKey>,
-    /// Parameters, in alphabetical order as signatures want them.
+    /// Parameters of the query, in alphabetical order for the signature.
     pub query: &'a [(&'static str, &'a str)],
     /// Headers besides those of every request, in lower case.
     pub headers: &'a [(&'static str, &'a str)],
@@ -192,7 +192,7 @@ impl S3Client {
         Ok(Some(Signed { source: source.unwrap_or("a provider"), expires: held.credentials.expiry() }))
     }
 
-    /// Scheme, host and port that requests go to; the host may have the bucket in it.
+    /// Scheme, host and port of requests; the host may include the bucket.
     pub fn origin(&self) -> String {
         let authority = &self.wire.endpoint.authority;
         format!("{}://{}", if authority.tls { "https" } else { "http" }, authority.host_header())
@@ -203,10 +203,9 @@ impl S3Client {
         self.wire.endpoint.has_bucket_in_host()
     }
 
-    /// The same bucket, asked for otherwise, on the same connections. Without a request.
+    /// The same bucket, with changed requests on the same connections. Makes no request.
     ///
-    /// # Errors
-    /// `InvalidRequest`: the endpoint.
+    /// # Errors `InvalidRequest`: the endpoint.
     pub fn changed(&self, change: impl FnOnce(&mut Config)) -> Result<Arc<Self>> {
         let mut config = self.wire.config.clone();
         change(&mut config);
@@ -222,19 +221,17 @@ impl S3Client {
         Ok(Bucket { pool: Arc::clone(&self.wire.pool), wire })
     }
 
-    /// Sends PutObject with If-None-Match, whatever is known of the store.
+    /// Sends PutObject with If-None-Match, whatever the engine knows of the store.
     ///
-    /// # Errors
-    /// `Exists`: the store keeps the condition; `Unsupported`: it refuses it. And what every request may meet.
+    /// # Errors `Exists`: the store keeps the condition; `Unsupported`: the store refuses it. And the errors of every request.
     pub async fn put_if_absent(&self, request: &PutObject) -> Result<Stored> {
         let object = NewObject { replaces: Replaces::Nothing, ..request.object.clone() };
         put::put_object(&self.wire, &PutObject { object, ..request.clone() }, true).await
     }
 
-    /// Sends CompleteMultipartUpload with If-None-Match, whatever is known of the store.
+    /// Sends CompleteMultipartUpload with If-None-Match, whatever the engine knows of the store.
     ///
-    /// # Errors
-    /// The same as [`Self::put_if_absent`].
+    /// # Errors The same as [`Self::put_if_absent`].
     pub async fn complete_if_absent(&self, request: &CompleteUpload) -> Result<Stored> {
         complete::complete(
             &self.wire,

@@ -10,11 +10,11 @@ pub enum Replaces {
     Anything,
     /// No object (If-None-Match: *); `Exists` if one is there.
     Nothing,
-    /// The object of this version (If-Match); `Changed` if another one is there, or none.
+    /// The object of this version (If-Match); `Changed` if the key has another one, or none.
     Version(ETag),
 }
 
-/// An ETag as a condition spells it: listings of some stores leave the quotes out.
+/// An ETag in the spelling of conditions: listings of some stores leave the quotes out.
 pub(crate) fn quoted(etag: &ETag) -> String {
     format!("\"{}\"", etag.as_str().trim_matches('"'))
 }

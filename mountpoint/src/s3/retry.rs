@@ -11,8 +11,8 @@ use crate::sync::Mutex;
 const SCALE: Duration = Duration::from_millis(200);
 /// The longest wait of ours. If a store names a time, that time counts.
 const CAP: Duration = Duration::from_secs(5);
-/// Attempts at bytes that are refused as damaged: after three refusals they are damaged on this machine, and sending them again does not
-/// help.
+/// Most attempts at bytes that the store refuses as damaged: after three refusals the damage is on this machine, and another attempt does
+/// not help.
 const CORRUPT_ATTEMPTS: u32 = 3;
 
 /// Whether this kind of failure passes by itself.
@@ -22,7 +22,7 @@ pub(crate) fn is_transient(kind: &ErrorKind) -> bool {
         | ErrorKind::Timeout
         | ErrorKind::Network
         | ErrorKind::ServerError
-        // The bytes were damaged on their way: they are moved again.
+        // The bytes were damaged on their way: the next attempt moves them again.
         | ErrorKind::Corrupt => true,
         ErrorKind::NotFound
         | ErrorKind::NoSuchBucket
@@ -50,14 +50,14 @@ fn attempts_limit(kind: &ErrorKind, attempts_max: Option<u32>) -> Option<u32> {
     }
 }
 
-/// How long to wait after `attempts` attempts (1 or more): full jitter, `random` being uniform in 0..1. If the store names a time, the wait
-/// is that time and the jitter, so that not all requests come back at one moment.
+/// The wait after `attempts` attempts (1 or more): full jitter, with `random` uniform in 0..1. If the store names a time, the wait is
+/// that time plus the jitter, so that not all requests come back at one moment.
 fn backoff(attempts: u32, random: f64, retry_after: Option<Duration>) -> Duration {
     let ceiling = SCALE.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(CAP);
     retry_after.unwrap_or_default().saturating_add(ceiling.mul_f64(random.clamp(0.0, 1.0)))
 }
 
-/// A failed attempt, as far as it decides when the next one is due.
+/// A failed attempt, as far as it decides the time of the next one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Miss<'a> {
     pub(crate) kind: &'a ErrorKind,
@@ -80,13 +80,13 @@ pub(crate) struct Miss<'a> {
 pub(crate) struct Patience {
     limit: Duration,
     attempts_max: Option<u32>,
-    /// Attempts since there was progress, the one that is under way included.
+    /// Attempts since the last progress, including the one in flight.
     attempts: u32,
     lost: Option<Instant>,
 }
 
-/// The time that is kept for the answer to the last attempt; a quarter of shorter limits. Doubling it notices slower stores that come back
-/// late, and shortens the outages that fail nothing by as much.
+/// The time reserved for the answer to the last attempt; a quarter of shorter limits. Doubling it notices slower stores that come back
+/// late, and shortens by as much the outages that programs outlast.
 const RESERVE: Duration = Duration::from_secs(5);
 
 impl Patience {
@@ -135,7 +135,7 @@ impl Patience {
         }
     }
 
-    /// Takes in a failed attempt: returns the wait before the next one; `None`: it was the last.
+    /// Notes a failed attempt. Returns the wait before the next one; `None`: this was the last.
     pub(crate) fn missed(&mut self, miss: &Miss<'_>, random: f64) -> Option<Duration> {
         let lost = match self.lost {
             Some(lost) => lost + miss.queued,
@@ -155,8 +155,8 @@ impl Patience {
         }
     }
 
-    /// Takes in that an attempt was left after a silence of `quiet`, for another one that does not count as a try. Returns whether there is
-    /// time for that.
+    /// Notes that an attempt was left after a silence of `quiet`, for another one that does not count as a try. Returns whether there is
+    /// time for the other one.
     pub(crate) fn silent(&mut self, now: Instant, quiet: Duration) -> bool {
         self.lost.get_or_insert_with(|| now.checked_sub(quiet).unwrap_or(now));
         !self.left(now).is_zero()
@@ -177,7 +177,7 @@ struct Counts {
     slots: usize,
 }
 
-/// One retry that may run.
+/// A permit for one retry to run.
 pub(crate) type Slot<'a> = SemaphorePermit<'a>;
 
 /// A call under way.
@@ -199,7 +199,7 @@ impl Slots {
         Self { free: Semaphore::new(SLOTS_MIN), counts: Mutex::new(Counts { calls: 0, slots: SLOTS_MIN }) }
     }
 
-    /// Counts a call until what is returned is dropped.
+    /// Counts a call until the result is dropped.
     pub(crate) fn call(&self) -> Call<'_> {
         self.count(|calls| calls + 1);
         Call(self)
@@ -273,8 +273,8 @@ mod tests {
         Swallows,
     }
 
-    /// One call that begins `before` seconds before (or, negative, after the beginning of) an outage of `outage`: when
-    /// it succeeds, in seconds after the outage's beginning.
+    /// Runs one call that begins `before` seconds before an outage of `outage` (or, negative, after its beginning). Returns the time of
+    /// its success, in seconds after the outage's beginning.
     fn ride(away: Away, before: f64, outage: f64, dice: &Dice) -> Option<f64> {
         let start = Instant::now() + LIMIT;
         let at = |now: Instant| now.duration_since(start - LIMIT).as_secs_f64() - 60.0;

@@ -1,4 +1,4 @@
-//! The checksums that the store says of whole object versions: which header of which answer says one, and what the last answers said.
+//! Checksums of whole object versions from the store: the headers and answers that contain one, and the values of the last answers.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,8 +8,8 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::{ETag, ObjectId};
 use crate::sync::Mutex;
 
-/// The most versions that are remembered, half a KiB each; beyond it the oldest is dropped. Doubling it lets twice as many files be looked
-/// at between the look at a file and its open.
+/// Most versions that are kept, half a KiB each. Beyond it the oldest is dropped. Doubling it lets twice as many files be looked up
+/// between the lookup of a file and its open.
 const KNOWN_MAX: usize = 4096;
 
 /// Checksums that the store said lately.
@@ -30,22 +30,22 @@ impl Sums {
         }
     }
 
-    /// Notes the checksum of all bytes of this version. An upload does not know the second of its date: the first version that is asked for
-    /// by this ETag gets the checksum.
+    /// Notes the checksum of all bytes of this version. An upload does not know the second of its date: the first version that a reader
+    /// requests by this ETag gets the checksum.
     pub(crate) fn put(&self, id: &ObjectId, sum: Checksum) {
         if !id.etag.is_none() {
             self.0.lock().put(plain(id), sum);
         }
     }
 
-    /// The checksum of all bytes of a version, if an answer said it.
+    /// The checksum of all bytes of a version, if an answer had it.
     pub(crate) fn get(&self, id: &ObjectId) -> Option<Checksum> {
         let id = plain(id);
         let mut known = self.0.lock();
         if let Some(sum) = known.sums.get(&id) {
             return Some(*sum);
         }
-        // From here on the checksum belongs to this second: some stores give one ETag to all objects.
+        // The checksum now belongs to this second: some stores give one ETag to all objects.
         let sum = known.sums.remove(&ObjectId { modified: None, ..id.clone() })?;
         known.put(id, sum);
         Some(sum)
@@ -72,8 +72,9 @@ fn plain(id: &ObjectId) -> ObjectId {
 
 /// The checksum of all bytes of an object, from the answer to a HEAD, or to a GET of all its bytes. Pure.
 ///
-/// A composite is a checksum of checksums, and says nothing of bytes. In the answer to a GET with a range S3 leaves out the `-N` that shows
-/// one: there only the type counts, or the ETag of an object that was not stored in parts. A header that comes twice counts as none.
+/// A composite is a checksum of checksums, and can't be compared with bytes. In the answer to a GET with a range S3 leaves out the `-N`
+/// that shows one: there only the type counts, or the ETag of an object that was not stored in parts. A header that comes twice counts as
+/// none.
 pub(crate) fn of_whole_object(status: StatusCode, headers: &HeaderMap, etag: &ETag) -> Option<Checksum> {
     let one = |name: &str| {
         let mut values = headers.get_all(name).iter();
@@ -98,7 +99,7 @@ mod tests {
 
     const CRC32C: &str = "x-amz-checksum-crc32c";
     const CRC64: &str = "x-amz-checksum-crc64nvme";
-    /// Both of `123456789`.
+    /// Both checksums of `123456789`.
     const RIGHT: &str = "4waSgw==";
     const RIGHT64: &str = "rosUhgp5mIg=";
 

@@ -1,8 +1,8 @@
-//! The text of URLs: what S3 encodes in paths and queries, and what errors and the log may show. Pure.
+//! The text of URLs: S3's encoding in paths and queries, and the parts that errors and the log may show. Pure.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-/// A URL without its password and its query, as errors and the log have it.
+/// A URL without its password and its query, for errors and the log.
 pub(crate) fn shown(url: &str) -> String {
     let (begin, query) = url.split_once('?').unwrap_or((url, ""));
     // The `?` may be part of a password, where it should be encoded: then only the scheme is sure not to belong to the password.
@@ -51,7 +51,7 @@ pub(crate) fn push_query<'a>(
     }
 }
 
-/// Appends pairs as a query spells them.
+/// Appends pairs in the spelling of a query.
 pub(crate) fn push_pairs(into: &mut String, pairs: &std::collections::BTreeMap<String, String>) {
     for (i, (name, value)) in pairs.iter().enumerate() {
         if i > 0 {

@@ -30,7 +30,7 @@ use crate::sync::{Arc, Mutex};
 
 /// Bytes of an error document that are read.
 const ERROR_MAX: usize = 64 << 10;
-/// The most reads behind the wanted bytes of a body, to find its end so that the connection can serve on.
+/// Most reads behind the requested bytes of a body, to find its end so that the connection can serve another request.
 const DRAINS_MAX: usize = 4;
 
 /// The state that all requests to the bucket share.
@@ -69,7 +69,8 @@ pub(crate) struct Draft<'a> {
     pub(crate) body: Option<&'a [Bytes]>,
     /// The body's hash is signed in any case: a document that no checksum header covers.
     pub(crate) hashed: bool,
-    /// The request must not be sent twice: it goes out on a new connection, whose end can't be mistaken for that of an idle one.
+    /// Whether the request must not be sent twice: then it goes out on a new connection, whose end can't be mistaken for that of an idle
+    /// one.
     pub(crate) fresh: bool,
     /// Receives the time at which the request was sent.
     pub(crate) sent: Option<&'a OnceLock<Instant>>,
@@ -84,7 +85,7 @@ impl Draft<'_> {
     }
 }
 
-/// The limits of waiting in one exchange. Waiting in the queue for a connection has no place here: it lasts as long as others move bytes.
+/// The limits of waits in one exchange. The wait in the queue for a connection has no limit here: it lasts while others move bytes.
 /// Connecting has a limit per address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clocks {
@@ -163,7 +164,7 @@ struct Context {
 }
 
 impl Wire {
-    /// Bytes that went to the store and came from it so far.
+    /// Bytes that have gone to the store and come from it so far.
     pub(crate) fn moved(&self) -> u64 {
         self.host.lanes.moved()
     }
@@ -373,7 +374,8 @@ impl Context {
         };
         let (silent, hopeless) = match &broken {
             Broken::Expired(Expired::Quiet(silent)) => (*silent, false),
-            // The exchange had all its time, and bytes moved. If it is behind others, it may do better on another connection.
+            // The exchange used all its time, and bytes moved. An exchange that is slower than others may do better on another
+            // connection.
             Broken::Expired(Expired::Deadline) => (Duration::ZERO, true),
             _ => (Duration::ZERO, false),
         };
@@ -382,7 +384,7 @@ impl Context {
 }
 
 impl Answer {
-    /// An error in our words about this exchange: the answer is not as it should be.
+    /// An error of this exchange in the engine's own words, for an invalid answer.
     pub(crate) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
         self.context
             .error(kind)
@@ -462,7 +464,7 @@ impl Answer {
         self.context.broken(broken)
     }
 
-    /// Reads the few bytes that may be left, so that the connection can serve on; else closes it.
+    /// Reads the few bytes that may be left, so that the connection can serve another request; if there are more, closes the connection.
     async fn finish(mut self) {
         let mut rest = [0; 256];
         for _ in 0..DRAINS_MAX {
@@ -505,12 +507,12 @@ impl Answer {
     }
 }
 
-/// How receiving a body ended, if not with an error.
+/// The end of a body that was received without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filled {
-    /// All bytes are here.
+    /// All bytes arrived.
     Whole,
-    /// The body stalls: no byte came for this long, and the missing bytes are to be asked for anew.
+    /// The body stalls: no byte came for this long, and the missing bytes need another request.
     Stalls(Duration),
 }
 

@@ -1,8 +1,8 @@
-//! The XML documents of S3: errors here, listings in `listing.rs`, those of uploads in `uploads.rs`, those
-//! about a bucket as a whole in `buckets.rs`. The parser does not trust them.
+//! The XML documents of S3: errors here, listings in `listing.rs`, those of uploads in `uploads.rs`, those about a bucket as a whole in
+//! `buckets.rs`. The parser does not trust the documents.
 //!
-//! Limits: depth, entries, and the caller's limit on bytes. No document type, no entity but XML's own five; text that is not
-//! UTF-8 is refused, never guessed at; in a listing, the entry that has it is left out.
+//! Limits: depth, entries, and the caller's limit on bytes. No document type, no entity but XML's own five. The parser refuses text that
+//! is not UTF-8 and never guesses its meaning; a listing leaves the entry with such text out.
 
 mod buckets;
 mod listing;
@@ -26,7 +26,7 @@ const NAME_MAX: usize = 40;
 /// The most entries of a page: more than any store sends (1000), for stores that ignore `max-keys`.
 const ENTRIES_MAX: usize = 10_000;
 
-/// Whether a document ends with the end of the element that it begins with. False: it may have been cut.
+/// Whether a document ends with the end of its first element. False: the document may have been cut.
 pub(super) fn is_whole(document: &[u8]) -> bool {
     let closed = document.trim_ascii_end().ends_with(b">");
     match (root_at(document), document.windows(2).rposition(|it| it == b"</")) {
@@ -57,7 +57,7 @@ fn name(open: &[u8]) -> &[u8] {
 enum Name {
     Listing,
     IsTruncated,
-    /// How many keys it has, or may have.
+    /// The number of keys that the page has, or may have.
     PageSize,
     NextToken,
     EncodingType,
@@ -210,7 +210,7 @@ fn walk_text(text: &str, mut leaf: impl FnMut(&[Name], &str) -> Result<(), Strin
     }
 }
 
-/// An `xsd:boolean`, whatever its case; `None` if it says nothing. Any other word could hide the rest of a listing.
+/// Parses an `xsd:boolean` in any case; `None` for an empty text. Any other word could hide the rest of a listing.
 fn boolean(text: &str) -> Result<Option<bool>, String> {
     match text.trim() {
         "" => Ok(None),
@@ -222,10 +222,10 @@ fn boolean(text: &str) -> Result<Option<bool>, String> {
     }
 }
 
-/// How a page of a listing ends.
+/// The end of a listing's page.
 #[derive(Default)]
 struct PageEnd {
-    /// The page's `IsTruncated`; a page may lack it.
+    /// The page's `IsTruncated`, which a page may lack.
     truncated: Option<bool>,
     encoded: bool,
     /// A key marker or a continuation token.
@@ -244,12 +244,12 @@ impl PageEnd {
         Ok(())
     }
 
-    /// A key as it is, once the page has been read.
+    /// A key, decoded after the page has been read.
     fn key(&self, text: String) -> Result<String, String> {
         if self.encoded { url_decode(text) } else { Ok(text) }
     }
 
-    /// The marker or token of the next page, as the store spells it; `None` on the last page.
+    /// The marker or token of the next page, in the store's spelling; `None` on the last page.
     fn next(&mut self) -> Result<Option<String>, String> {
         match (self.next.take(), self.truncated) {
             (None, Some(true)) => {

@@ -1,8 +1,8 @@
-//! The system calls of a sandboxed engine, as filters for seccomp on all threads.
+//! The system calls of a sandboxed engine: two seccomp filters on all threads.
 //!
-//! Two filters. The first allows calls by name, and answers ENOSYS to all others, so that a library that tries a newer call takes the older one.
-//! The second answers EPERM to calls that no engine makes and an intruder would, and to some uses of allowed ones. A call by the numbers of
-//! another architecture ends the process: no library tries those.
+//! The first filter allows calls by name, and answers ENOSYS to all others, so that a library that tries a newer call falls back to the
+//! older one. The second answers EPERM to calls that an intruder would make and no engine makes, and to some uses of allowed calls. A
+//! call with another architecture's numbers ends the process: no library tries those.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use seccompiler::{
 
 use super::Rings;
 
-/// Calls that engines make, libraries and the allocator included.
+/// System calls of engines, their libraries and the allocator.
 #[rustfmt::skip]
 const ALLOWED: &[i64] = &[
     // Files.
@@ -36,12 +36,12 @@ const ALLOWED: &[i64] = &[
     libc::SYS_nanosleep, libc::SYS_clock_nanosleep, libc::SYS_clock_gettime, libc::SYS_clock_getres, libc::SYS_gettimeofday,
     libc::SYS_timerfd_create, libc::SYS_timerfd_settime, libc::SYS_timerfd_gettime, libc::SYS_getcpu, libc::SYS_wait4,
     libc::SYS_waitid, libc::SYS_prctl,
-    // For the second filter, which refuses it.
+    // The second filter refuses this call.
     libc::SYS_seccomp,
     // Signals.
     libc::SYS_rt_sigaction, libc::SYS_rt_sigprocmask, libc::SYS_rt_sigreturn, libc::SYS_rt_sigpending, libc::SYS_rt_sigtimedwait,
     libc::SYS_sigaltstack, libc::SYS_signalfd4,
-    // Facts.
+    // Facts about the process.
     libc::SYS_getpid, libc::SYS_getppid, libc::SYS_getuid, libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getegid,
     libc::SYS_getresuid, libc::SYS_getresgid, libc::SYS_getgroups, libc::SYS_getpgid, libc::SYS_getsid, libc::SYS_uname,
     libc::SYS_sysinfo, libc::SYS_getrandom, libc::SYS_prlimit64, libc::SYS_getrlimit, libc::SYS_getrusage, libc::SYS_times,
@@ -66,7 +66,7 @@ const ALLOWED_HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const ALLOWED_HERE: &[i64] = &[];
 
-/// Calls of intruders. The filter of allowed names refuses them, too; this one says EPERM, which their callers understand.
+/// System calls of intruders. The first filter refuses them, too; EPERM is the answer that their callers understand.
 #[rustfmt::skip]
 const REFUSED: &[i64] = &[
     libc::SYS_execve, libc::SYS_execveat, libc::SYS_ptrace, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev, libc::SYS_kill,
@@ -79,12 +79,12 @@ const REFUSED: &[i64] = &[
     libc::SYS_reboot, libc::SYS_swapon, libc::SYS_swapoff, libc::SYS_open_by_handle_at, libc::SYS_name_to_handle_at,
     libc::SYS_seccomp, libc::SYS_mknodat, libc::SYS_fchown, libc::SYS_fchownat, libc::SYS_acct,
     libc::SYS_settimeofday, libc::SYS_clock_settime, libc::SYS_sethostname,
-    // Landlock sees none of these, whatever the file. The flags of openat2 are in memory, where no filter looks.
+    // Landlock covers none of these calls, whatever the file. The flags of openat2 are in memory, which no filter reads.
     libc::SYS_fchmodat, libc::SYS_fchmodat2, libc::SYS_utimensat, libc::SYS_openat2, libc::SYS_setxattr, libc::SYS_lsetxattr,
     libc::SYS_fsetxattr, libc::SYS_removexattr, libc::SYS_lremovexattr, libc::SYS_fremovexattr,
 ];
 
-/// More of them.
+/// More calls of intruders.
 #[cfg(target_arch = "x86_64")]
 const REFUSED_HERE: &[i64] = &[
     libc::SYS_fork,
@@ -103,10 +103,10 @@ const REFUSED_HERE: &[i64] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const REFUSED_HERE: &[i64] = &[];
 
-/// Families of sockets that an engine opens. Unix sockets are open before, or come in pairs: one that is opened could speak to D-Bus, systemd
-/// or a container engine.
+/// Families of sockets that an engine opens. Its Unix sockets are open before the sandbox, or come in pairs: a new one could reach D-Bus,
+/// systemd or a container engine.
 const FAMILIES: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
-/// Kinds of Unix sockets that come in pairs and keep their other end. One for datagrams could be connected anew.
+/// Kinds of Unix sockets for pairs, which keep their other end. A datagram socket could be connected to another end.
 const OF_PAIRS: [i32; 2] = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
 /// The part of a socket's kind that is not a flag.
 const KIND: i32 = 0xf;
@@ -133,17 +133,17 @@ const FCNTL: [i32; 16] = [
     libc::F_SETPIPE_SZ,
 ];
 
-/// Options of prctl(2) about a thread's name and names of memory. None of them gives anything back that was given up.
+/// Options of prctl(2) for names of threads and of memory. None of them restores a right that the process gave up.
 const PRCTL: [i32; 5] =
     [libc::PR_SET_NAME, libc::PR_GET_NAME, libc::PR_SET_VMA, libc::PR_GET_DUMPABLE, libc::PR_CAPBSET_READ];
 
-/// Commands of ioctl(2) that reach others: TIOCSTI and TIOCLINUX put words into a terminal's input, FIOSETOWN and SIOCSPGRP are `F_SETOWN`.
+/// Commands of ioctl(2) that reach other processes: TIOCSTI and TIOCLINUX put words into a terminal's input, FIOSETOWN and SIOCSPGRP are
+/// `F_SETOWN`.
 const OF_OTHERS: [u64; 4] = [0x5412, 0x541c, 0x8901, 0x8902];
 
 /// Confines all threads of this process.
 ///
-/// # Errors
-/// The reason why this kernel does not.
+/// # Errors The reason why this kernel does not confine them.
 pub(super) fn confine(rings: Rings) -> Result<(), String> {
     let arch: TargetArch =
         std::env::consts::ARCH.try_into().map_err(|_| "not known for this processor".to_owned())?;
@@ -161,7 +161,7 @@ type Filter = Result<SeccompFilter, seccompiler::BackendError>;
 
 fn allowed(rings: Rings, arch: TargetArch) -> Filter {
     let of_rings: &[i64] = match rings {
-        // Refused to a process without a ring, as it has none to enter.
+        // A process without a ring has none to enter, so the filter refuses the call.
         Rings::Open => &[libc::SYS_io_uring_enter],
         Rings::Made => &[libc::SYS_io_uring_enter, libc::SYS_io_uring_setup, libc::SYS_io_uring_register],
     };
@@ -187,12 +187,12 @@ fn refused(rings: Rings, arch: TargetArch) -> Filter {
     for (call, conditions) in [
         (libc::SYS_socket, others(0, &FAMILIES)),
         (libc::SYS_socketpair, others(0, &[libc::AF_UNIX])),
-        // Landlock does not see a file that is opened so, and its descriptor can be sent to others.
+        // Landlock ignores files opened with O_PATH, and their descriptors can be sent to other processes.
         (libc::SYS_openat, bits(2, libc::O_PATH, libc::O_PATH)),
         (libc::SYS_fcntl, others(1, &FCNTL)),
         (libc::SYS_fchmod, others(1, &MODES)),
         (libc::SYS_prctl, others(0, &PRCTL)),
-        // A new process. A thread of this one has the flag.
+        // A new process lacks this flag; a thread of this process has it.
         (libc::SYS_clone, bits(0, libc::CLONE_THREAD, 0)),
         (libc::SYS_mmap, bits(2, libc::PROT_EXEC, libc::PROT_EXEC)),
         (libc::SYS_mprotect, bits(2, libc::PROT_EXEC, libc::PROT_EXEC)),

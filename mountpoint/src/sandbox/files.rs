@@ -1,4 +1,4 @@
-//! The files of a sandboxed engine, as rules for landlock.
+//! Landlock rules for the files of a sandboxed engine.
 
 use std::os::fd::OwnedFd;
 
@@ -9,16 +9,15 @@ use landlock::{
 
 use super::Folders;
 
-/// Read by every engine: facts about itself, its callers and its machine.
+/// Files that every engine reads: facts about itself, its callers and its machine.
 const READ: [&str; 3] = ["/proc", "/sys", "/etc/machine-id"];
-/// Devices that a process in the background opens.
+/// Devices that an engine in the background opens.
 const DEVICES: [&str; 1] = ["/dev/null"];
 
-/// The rules. An engine renames files from one folder of its cache to another, which landlock allows to nobody before Linux 5.19: an older one
-/// counts as none.
+/// The ruleset. An engine renames files from one folder of its cache to another. Landlock can allow that from Linux 5.19 on, so an older
+/// one counts as missing.
 ///
-/// # Errors
-/// The reason why this kernel has none.
+/// # Errors The reason why this kernel has no usable landlock.
 pub(super) fn ruleset(folders: &Folders) -> Result<OwnedFd, String> {
     let all = AccessFs::from_all(ABI::V5);
     let looked_at = AccessFs::ReadFile | AccessFs::ReadDir;

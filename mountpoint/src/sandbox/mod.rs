@@ -1,8 +1,9 @@
-//! The sandbox of an engine that has mounted (`--sandbox`): what it may still do, if a store or a program makes it do what it should not.
+//! The sandbox of a mounted engine (`--sandbox`): limits the harm if a store or a program takes the engine over.
 //!
-//! Enters: the folders that the mount needs, and whether a ring is open. Leaves: a process, with all its threads, that starts no program, has no
-//! capability, opens no file but those of its mount, and calls what an engine calls. Nothing here starts the helper that does the rest for it
-//! (`broker/`). What is refused answers an error and ends nobody: an engine that misses a call serves on, and its log says so.
+//! Enters: the folders that the mount needs, and whether a ring is open. Leaves: a process, with all its threads, that starts no program,
+//! has no capability, opens only the files of its mount, and makes only an engine's system calls. The helper (`broker/`) does the rest
+//! for the engine; this room does not start it. A refused call fails and ends no process: an engine that needs it serves on, and its log
+//! names the refusal.
 
 mod calls;
 mod files;
@@ -15,39 +16,40 @@ use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior,
 /// The folders that a mount needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Folders {
-    /// Folders in which files are made, changed and removed.
+    /// Folders in which the engine makes, changes and removes files.
     pub written: Vec<PathBuf>,
-    /// Folders and files that are read later on.
+    /// Folders and files that the engine reads later.
     pub read: Vec<PathBuf>,
 }
 
-/// Rings of io_uring, whose operations no filter of system calls sees.
+/// Rings of io_uring, whose operations bypass the filter of system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rings {
-    /// Open rings go on, and none is made.
+    /// The open rings stay; no more are made.
     Open,
-    /// One may still be made: the device was handed over, and its requests come by rings that the first request asks for.
+    /// The engine may still make rings: another process handed the device over, and the first request decides whether requests come by
+    /// rings.
     Made,
 }
 
-/// A part of the sandbox that this system lacks, and why.
+/// A part of the sandbox that this system lacks, with the reason.
 #[derive(Debug, thiserror::Error)]
 pub enum Lacking {
-    /// Memory of the process can be read by others of its user, or lands in a core file.
+    /// Other processes of the user can read the engine's memory, or a core file may contain it.
     #[error("dumps of memory: {0}")]
     Dumps(std::io::Error),
-    /// Files.
+    /// The system does not confine files.
     #[error("landlock, which confines files (Linux 5.19): {0}")]
     Files(String),
-    /// Privileges.
+    /// The system does not take privileges away.
     #[error("privileges: {0}")]
     Privileges(std::io::Error),
-    /// System calls.
+    /// The system does not confine system calls.
     #[error("seccomp, which confines system calls: {0}")]
     Calls(String),
 }
 
-/// Confines this process, all its threads. Returns what it could not do; the rest holds.
+/// Confines all threads of this process. Returns the parts that failed; the others are in force.
 #[must_use]
 pub fn enter(folders: &Folders, rings: Rings) -> Vec<Lacking> {
     let mut lacking = Vec::new();
@@ -64,17 +66,16 @@ pub fn enter(folders: &Folders, rings: Rings) -> Vec<Lacking> {
     if let Err(error) = threads::confine_all(ruleset.as_ref()) {
         lacking.push(Lacking::Privileges(error));
     }
-    // Last: it refuses the calls that the steps before are made of.
+    // The filters come last: they refuse the calls of the steps before.
     if let Err(why) = calls::confine(rings) {
         lacking.push(Lacking::Calls(why));
     }
     lacking
 }
 
-/// Keeps the memory of this process from core files, and from other processes of its user.
+/// Keeps the memory of this process out of core files, and away from other processes of its user.
 ///
-/// # Errors
-/// The kernel refuses.
+/// # Errors The kernel refuses.
 pub fn no_dumps() -> std::io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;

@@ -1,4 +1,4 @@
-//! A process confines itself, and then tries what an intruder would: on the thread that confined it, and on one that was there before.
+//! A process confines itself and then acts like an intruder: on the confining thread, and on an older thread.
 #![expect(unsafe_code, reason = "calls of an intruder have no safe wrapper")]
 
 use std::fs;
@@ -17,14 +17,14 @@ use rustix::process::{Pid, Signal, getppid, kill_process};
 
 use super::*;
 
-/// Commands of fcntl(2) that have another process signalled.
+/// Commands of fcntl(2) that make the kernel signal another process.
 const F_SETOWN_EX: i32 = 15;
 const F_SETSIG: i32 = 10;
 
-/// The errno of a call; 0 if it is not refused.
+/// The errno of a call; 0 if the call is allowed.
 fn errno_of(call: i64, arguments: [i64; 4]) -> i32 {
     let [a, b, c, d] = arguments;
-    // SAFETY: each call of these tests is refused, or fails before it reads memory: pointers are null. Where one is not refused, the test
+    // SAFETY: each call of these tests is refused, or fails before it reads memory: pointers are null. If a call is allowed, the test
     // fails.
     match unsafe { libc::syscall(call, a, b, c, d) } {
         -1 => io::Error::last_os_error().raw_os_error().unwrap(),
@@ -36,7 +36,7 @@ fn errno<T>(outcome: io::Result<T>) -> i32 {
     outcome.err().map_or(0, |error| error.raw_os_error().unwrap_or(-1))
 }
 
-/// A tmpfs of this namespace's own with a folder to write to, one to read, and one of others.
+/// A tmpfs of this namespace, with a folder to write to, a folder to read, and a forbidden one.
 fn folders() -> Folders {
     mount("tmpfs", "/mnt", "tmpfs", MountFlags::empty(), None).unwrap();
     for name in ["written/deep", "read", "others"] {
@@ -46,7 +46,7 @@ fn folders() -> Folders {
     Folders { written: vec!["/mnt/written".into(), "/mnt/missing".into()], read: vec!["/mnt/read".into()] }
 }
 
-/// Attempts of an intruder that are not refused, as text.
+/// Attempts of an intruder that succeed, as text.
 fn attempts() -> Vec<String> {
     let of_parent = getppid().unwrap_or(Pid::INIT);
     let parent = i64::from(of_parent.as_raw_nonzero().get());
@@ -132,21 +132,21 @@ fn attempts() -> Vec<String> {
     gone_wrong.map(|(what, wanted, found)| format!("{what}: errno {found}, not {wanted}")).collect()
 }
 
-/// The work of an engine.
+/// Does the work of an engine, which must succeed.
 fn works() {
     fs::write("/mnt/written/new", "1").unwrap();
     fs::rename("/mnt/written/new", "/mnt/written/deep/new").unwrap();
     assert_eq!(fs::read("/mnt/written/deep/new").unwrap(), b"1");
     fs::remove_file("/mnt/written/deep/new").unwrap();
     assert_eq!(fs::read("/mnt/read/file").unwrap(), b"read");
-    // A file that came to the name by a rename: of a key, by its owner.
+    // A rename gave the name another file: the owner renewed a key.
     assert!(fs::read_to_string("/proc/self/status").unwrap().contains("Seccomp:\t2"));
     fs::File::options().read(true).write(true).open("/dev/null").unwrap();
     assert_eq!(std::thread::spawn(|| 7).join().unwrap(), 7);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     std::os::unix::net::UnixStream::pair().unwrap();
-    // A file of the cache that is lent.
+    // A file of the cache, lent to the kernel.
     fs::File::open("/mnt/written/deep/file")
         .unwrap()
         .set_permissions(fs::Permissions::from_mode(0o400))
@@ -190,7 +190,7 @@ fn a_confined_process_works_and_every_attempt_of_an_intruder_fails() {
 fn threads_that_start_others_all_the_while_leave_none_unconfined() {
     testkit::isolated(|| {
         let folders = folders();
-        // Each thread starts the next and ends. The first that begins after the sandbox says whether it is free.
+        // A chain of threads: each starts the next and ends. The first one after the sandbox reports whether it is free.
         fn chain(is_over: &'static AtomicBool, end: mpsc::Sender<bool>) {
             if is_over.load(SeqCst) {
                 let status = fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -218,7 +218,7 @@ fn a_ring_can_still_be_made_where_the_first_request_asks_for_it() {
     testkit::isolated(|| {
         let lacking = enter(&folders(), Rings::Made);
         assert!(lacking.is_empty(), "{lacking:?}");
-        // The call is made, and finds no parameters.
+        // The call is allowed, and finds no parameters.
         assert_eq!(errno_of(libc::SYS_io_uring_setup, [4, 0, 0, 0]), libc::EFAULT);
         assert_eq!(errno_of(libc::SYS_execve, [0; 4]), libc::EPERM);
     });

@@ -1,5 +1,5 @@
-//! Landlock, capabilities and no_new_privs belong to a thread, and a mount has dozens when it is confined: each confines itself, in the handler
-//! of a signal. Threads that start meanwhile are those of others, so they are looked for until none is left.
+//! Confines every thread. Landlock, capabilities and no_new_privs belong to a thread, and a mount has dozens of threads by then: each
+//! confines itself in a signal handler. Unconfined threads may start others meanwhile, so the search repeats until it finds none.
 #![expect(unsafe_code, reason = "a signal to one thread and landlock's call have no safe wrapper")]
 
 use std::io;
@@ -15,16 +15,18 @@ use rustix::thread::{
 use crate::clock::Clock;
 use crate::sync::Arc;
 
-/// Threads that can be confined. An engine has dozens; with more, it is not confined. Doubling it doubles 16 KiB for the time of the start.
+/// Most threads that can be confined. An engine has dozens; with more than this, the confinement fails. Doubling it doubles 16 KiB for
+/// the time of the start.
 const THREADS_MAX: usize = 4096;
-/// How long a thread may take. One that waits for a disk that hangs hears no signal. Doubling it delays a mount on such a disk by as much.
+/// Longest wait for a thread. A thread that waits for a hanging disk handles no signal. Doubling it delays a mount on such a disk by as
+/// much.
 const WITHIN: Duration = Duration::from_secs(5);
-/// How often the threads are looked at.
+/// Pause between two looks at the threads.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
-/// The name of threads of the kernel's own, for rings. They act with the rights of the thread that asked, and hear no signal.
+/// Beginning of the names of the kernel's own threads for rings. They act with the rights of the requesting thread, and handle no signal.
 const OF_KERNEL: &str = "iou-";
 
-/// The threads that are confined, as their handlers note it.
+/// The confined threads, as their handlers note them.
 struct Done {
     threads: Vec<AtomicI32>,
     count: AtomicUsize,
@@ -37,7 +39,7 @@ impl Done {
         self.threads[..count].iter().any(|done| done.load(SeqCst) == thread)
     }
 
-    /// Called by a handler of signals: it stores numbers, and no more.
+    /// Notes a thread's outcome. A signal handler calls this, so it stores numbers and does no more.
     fn note(&self, thread: i32, outcome: Result<(), Errno>) {
         if let Err(error) = outcome {
             self.errno.store(error.raw_os_error(), SeqCst);
@@ -57,8 +59,7 @@ impl Done {
 
 /// Confines every thread of this process.
 ///
-/// # Errors
-/// The kernel refuses, or a thread does not hear its signal: it is not confined then, and others are.
+/// # Errors The kernel refuses, or a thread does not handle its signal: then this thread is not confined, and others are.
 pub(super) fn confine_all(ruleset: Option<&OwnedFd>) -> io::Result<()> {
     if ruleset.is_some() && !sees_root() {
         return Err(io::Error::other(
@@ -107,10 +108,10 @@ fn signal_all(signal: i32, done: &Done, rules: Option<i32>) -> io::Result<()> {
     }
 }
 
-/// The threads of this process that run its code.
+/// The threads of this process that run its own code.
 fn threads() -> io::Result<Vec<i32>> {
     let is_ours = |entry: &std::fs::DirEntry| {
-        // One that is gone meanwhile is not there.
+        // A thread that ended meanwhile does not count.
         std::fs::read_to_string(entry.path().join("comm")).is_ok_and(|name| !name.starts_with(OF_KERNEL))
     };
     let entries = std::fs::read_dir("/proc/self/task")?.flatten().filter(is_ours);
@@ -122,16 +123,16 @@ fn signal_one(thread: i32, signal: i32) {
     unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, signal) };
 }
 
-/// Whether the calling thread may list the root directory, which no engine needs and landlock's rules refuse. One that descends from a confined
-/// thread may not: landlock stacks rules, and refuses more than 16 layers. Another error, such as that of a process without a free descriptor,
-/// says nothing of rules: the thread confines itself once more.
+/// Whether the calling thread may list the root directory, which no engine needs and the landlock rules refuse. A thread that a confined
+/// thread started may not: such a thread needs no rules of its own, because landlock stacks rules and refuses more than 16 layers. Any
+/// other error, such as of a process without a free descriptor, does not show a rule: the thread confines itself once more.
 fn sees_root() -> bool {
     use rustix::fs::{Mode, OFlags, open};
     open("/", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
         .map_or_else(|error| error != Errno::ACCESS, |_| true)
 }
 
-/// Confines the calling thread, and those that it starts. Called by a handler of signals.
+/// Confines the calling thread, and the threads that it starts later. Called by a signal handler.
 fn confine(rules: Option<i32>) -> Result<(), Errno> {
     set_no_new_privs(true)?;
     if let Some(rules) = rules.filter(|_| sees_root()) {

@@ -1,4 +1,4 @@
-//! Calls by which the stage changes its disk. All of them pass here, so that a test can have any of them fail.
+//! System calls that change the stage's disk. All of them go through this file, so that a test can make any of them fail.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -8,7 +8,7 @@ use std::path::Path;
 #[cfg(test)]
 use crate::sync::Arc;
 
-/// The disk of one stage. Clones are the same.
+/// The disk of one stage. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Disk {
     #[cfg(test)]
@@ -16,13 +16,13 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Opens a file, and makes it if the options say so.
+    /// Opens a file, and creates it if the options say so.
     pub(super) fn open(&self, options: &OpenOptions, path: &Path) -> io::Result<File> {
         self.may()?;
         options.open(path)
     }
 
-    /// Writes all bytes. If that fails, some of them may be written.
+    /// Writes all bytes. After a failure some of them may be written.
     pub(super) fn write(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
         if let Err(error) = self.may() {
             file.write_all_at(&bytes[..bytes.len() / 2], at)?;
@@ -36,13 +36,13 @@ impl Disk {
         file.set_len(len)
     }
 
-    /// Returns when the bytes outlive a loss of power.
+    /// Makes a file's bytes durable, so that they outlive a loss of power.
     pub(super) fn sync_data(&self, file: &File) -> io::Result<()> {
         self.may()?;
         file.sync_data()
     }
 
-    /// Returns when bytes and attributes do; of a folder, its names.
+    /// Makes a file's bytes and attributes durable; for a folder, the names in it.
     pub(super) fn sync_all(&self, file: &File) -> io::Result<()> {
         self.may()?;
         file.sync_all()
@@ -63,19 +63,19 @@ impl Disk {
         Ok(())
     }
 
-    /// Refuses the call if it is one of those that are to fail.
+    /// Fails the call if a test chose its number.
     #[cfg(test)]
     fn may(&self) -> io::Result<()> {
         self.faults.count()
     }
 
-    /// Has calls fail, counted from now on: the first is 1.
+    /// Makes the calls with these numbers fail, counted from now on: the first is 1.
     #[cfg(test)]
     pub(super) fn fail(&self, calls: std::ops::Range<u64>) {
         self.faults.fail(calls);
     }
 
-    /// Calls since then.
+    /// Number of calls since [`Disk::fail`].
     #[cfg(test)]
     pub(super) fn calls(&self) -> u64 {
         self.faults.calls()
@@ -89,7 +89,7 @@ mod faults {
 
     use crate::sync::Mutex;
 
-    /// Calls so far, and those that fail.
+    /// Number of calls so far, and the numbers of those that fail.
     #[derive(Debug)]
     pub(super) struct Faults(Mutex<(u64, Range<u64>)>);
 

@@ -10,7 +10,7 @@ use crate::{prefetch, upload};
 /// The failure of an operation on a staged file.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The files in the stage have as many bytes as they may have.
+    /// The files in the stage have reached their limit of bytes.
     #[error(
         "the stage is full: {limit} bytes are in use; files leave it when they are stored: raise --stage-size"
     )]
@@ -21,7 +21,7 @@ pub enum Error {
     /// The disk of the stage.
     #[error("a file of the stage: {0}; look at the disk of --stage")]
     Disk(#[source] Arc<io::Error>),
-    /// The object was changed or deleted by another client since it was opened. The bytes are kept.
+    /// Another client changed or deleted the object since the file was opened. The stage keeps the bytes.
     #[error(
         "\"{key}\" was changed in the bucket since it was opened here: the bucket keeps that, and what was written here is in {}",
         kept.display()
@@ -32,7 +32,7 @@ pub enum Error {
         /// The file with the bytes.
         kept: PathBuf,
     },
-    /// An earlier attempt to store the file failed, and its bytes are kept.
+    /// An earlier attempt to store the file failed, and the stage keeps its bytes.
     #[error("\"{key}\" was not stored: what was written is in {}", kept.display())]
     Kept {
         /// The object's key.
@@ -40,10 +40,10 @@ pub enum Error {
         /// The file with the bytes.
         kept: PathBuf,
     },
-    /// A byte of the object that was not changed could not be read.
+    /// An unchanged byte could not be read from the object.
     #[error("{0}")]
     Read(#[source] prefetch::Error),
-    /// The file could not be sent.
+    /// The upload of the file failed.
     #[error("{0}")]
     Send(#[source] upload::Error),
 }

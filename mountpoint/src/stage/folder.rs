@@ -1,7 +1,7 @@
-//! The directory of the stage: one file for each staged file (`files/N`), the log, and what could not be stored (`kept/`).
+//! The directory of the stage: one file for each staged file (`files/N`), the log, and files that could not be stored (`kept/`).
 //!
-//! One engine at a time has it, by a lock that ends with the process. What a mount before this one left is stored by this one, or moved to
-//! `kept/` and named: nothing that was written is deleted before the bucket has it.
+//! One engine at a time holds the directory, by a lock that ends with the process. The present mount stores the files of an earlier
+//! mount, or moves them to `kept/` and names them: no written byte is deleted before the bucket has it.
 
 use std::fs::{self, DirBuilder, File};
 use std::io;
@@ -22,15 +22,15 @@ use crate::owner::Locked;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// Bytes of the log beyond which it is written anew, if most of it is about files that are gone. Doubling it halves how often that happens,
-/// and doubles what a start reads.
+/// Bytes of the log beyond which it is rewritten, if most of it concerns files that are gone. Doubling it halves the rewrites, and
+/// doubles the bytes that a start reads.
 const LOG_MAX: u64 = 1 << 20;
 
-/// Bytes of disk that the log has ahead: on a full disk, files go on to be sent, and leave it. Doubling it takes that much more of the disk, and has
-/// twice the sends outlast a disk that others fill.
+/// Bytes of disk reserved for the log: on a full disk files can still be sent, and then leave the disk. Doubling it takes that much more
+/// of the disk, and lets twice as many sends go through while others fill the disk.
 const LOG_AHEAD: u64 = 256 << 10;
 
-/// See the module.
+/// The open directory of a stage.
 #[derive(Debug)]
 pub(super) struct Folder {
     dir: PathBuf,
@@ -40,9 +40,9 @@ pub(super) struct Folder {
     limit: u64,
     used: AtomicU64,
     log: Mutex<Log>,
-    /// Held by the thread that makes the log durable; how many records are.
+    /// Number of durable records. Locked by the thread that syncs the log.
     durable: Mutex<u64>,
-    /// Files that are wanted no more, and that a log of an earlier moment still speaks of: they go once the log is durable.
+    /// Files without use that an earlier state of the log still names: they are deleted after the log becomes durable.
     leaving: Mutex<Vec<u64>>,
     names: Names,
     _lock: Locked,
@@ -55,17 +55,17 @@ struct Log {
     len: u64,
     /// Number of the next frame.
     number: u64,
-    /// Records since the start, of this log and of those before it.
+    /// Number of records since the start, in this log and earlier ones.
     written: u64,
-    /// Number of the next file.
+    /// Number of the next staged file.
     next: u64,
-    /// The files that it speaks of.
+    /// The state of the files that the log names.
     files: Files,
-    /// It could not be made durable: what it says is to be written anew.
+    /// Whether a sync of the log failed: then its content must be rewritten.
     is_broken: bool,
-    /// Bytes beyond which it is written anew, if most of it is about files that are gone.
+    /// Bytes beyond which the log is rewritten, if most of it concerns files that are gone.
     anew_at: u64,
-    /// Bytes for which the disk has room.
+    /// Bytes of the log for which the disk has room.
     reserved: u64,
 }
 
@@ -74,12 +74,12 @@ struct Log {
 struct Names {
     dir: File,
     disk: Disk,
-    /// A sync of it failed. The kernel says so once, and the disk may lack names that were given before.
+    /// Whether a sync of the directory failed. The kernel reports that once, and the disk may lack earlier names.
     has_failed: AtomicBool,
 }
 
 impl Names {
-    /// Returns when the names in it outlive a loss of power; never again once that failed.
+    /// Makes the names in the directory durable. After one failure, each later call fails, too.
     fn sync(&self) -> io::Result<()> {
         if self.has_failed.load(Relaxed) {
             let why = "an earlier sync of files/ in the stage failed: look at its disk, and mount again";
@@ -90,11 +90,10 @@ impl Names {
 }
 
 impl Folder {
-    /// Takes the directory. What a mount before this one left is to be stored, or is in `kept/` now. `limit`: bytes that files in the stage
-    /// may have.
+    /// Opens the directory. Files of an earlier mount wait to be stored, or are in `kept/` now. `limit`: most bytes of files in the
+    /// stage.
     ///
-    /// # Errors
-    /// Another process has it; it can't be used; it has files that are to be stored elsewhere.
+    /// # Errors Another process has the directory; the directory can't be used; its files belong to another bucket or prefix.
     pub(super) fn open(
         dir: &Path,
         mount: log::Mount,
@@ -133,17 +132,17 @@ impl Folder {
         Ok((folder, kept, pending))
     }
 
-    /// The disk.
+    /// The disk of this stage.
     pub(super) fn disk(&self) -> &Disk {
         &self.disk
     }
 
-    /// The promise to programs.
+    /// The promise to programs about `close` and `fsync`.
     pub(super) fn commit(&self) -> Commit {
         self.mount.commit
     }
 
-    /// The number of a new file, and the file, which is empty.
+    /// Creates a new empty file. Returns its number and the file.
     pub(super) fn create(&self) -> io::Result<(u64, File)> {
         let number = {
             let mut log = self.log.lock();
@@ -154,7 +153,7 @@ impl Folder {
         Ok((number, self.disk.open(&options, &self.path(number))?))
     }
 
-    /// Opens a file that is there.
+    /// Opens an existing file.
     pub(super) fn reopen(&self, number: u64) -> io::Result<File> {
         self.disk.open(private().read(true).write(true), &self.path(number))
     }
@@ -165,8 +164,7 @@ impl Folder {
 
     /// Takes room for more bytes.
     ///
-    /// # Errors
-    /// `Full`.
+    /// # Errors `Full`.
     pub(super) fn take(&self, bytes: u64) -> Result<(), Error> {
         if bytes > 0 && self.used.fetch_add(bytes, Relaxed).saturating_add(bytes) > self.limit {
             self.used.fetch_sub(bytes, Relaxed);
@@ -180,7 +178,7 @@ impl Folder {
         self.used().saturating_add(bytes) <= self.limit
     }
 
-    /// Takes room for bytes that are there already, whatever the limit.
+    /// Takes room for existing bytes, whatever the limit.
     pub(super) fn hold(&self, bytes: u64) {
         self.used.fetch_add(bytes, Relaxed);
     }
@@ -195,7 +193,7 @@ impl Folder {
         self.used.load(Relaxed)
     }
 
-    /// Notes that the file has changes. `runs`: the ranges that are written already, of a file that shows an object's bytes elsewhere.
+    /// Notes in the log that a file has changes. `runs`: the ranges written so far, if the file shows an object's bytes elsewhere.
     pub(super) fn note_dirty(&self, dirty: Dirty, runs: &Runs) -> io::Result<()> {
         let mut records = vec![];
         if dirty.is_partial && self.commit().is_deferred() {
@@ -205,7 +203,7 @@ impl Folder {
         self.append(&records)
     }
 
-    /// Writes records, so that a mount after the end of this process finds all of them or none.
+    /// Appends records, so that a mount after this process finds all of them or none.
     pub(super) fn append(&self, records: &[Record]) -> io::Result<()> {
         let mut log = self.log.lock();
         log.append(records)?;
@@ -213,18 +211,18 @@ impl Folder {
             && log.number > 4 * log.files.len() as u64 + 1_000
             && let Err(error) = log.write_anew(&self.dir, &self.names, &self.mount)
         {
-            // The records stand in the log that is there: a full disk has no room for two.
+            // The records are in the present log: a full disk has no room for two logs.
             tracing::debug!(%error, "the log of the stage could not be written anew, and grows on");
             log.anew_at = log.len + LOG_MAX;
         }
         Ok(())
     }
 
-    /// Returns when all that was noted before outlives a loss of power. For a thread that may wait for the disk.
+    /// Makes all earlier records durable. For a thread that may wait for the disk.
     pub(super) fn sync_log(&self) -> io::Result<()> {
         let wanted = self.log.lock().written;
         let mut durable = self.durable.lock();
-        // The thread before this one may have done it for both.
+        // The thread before this one may have synced for both.
         if *durable >= wanted {
             return Ok(());
         }
@@ -236,7 +234,7 @@ impl Folder {
             (Arc::clone(&log.file), log.written)
         };
         if let Err(error) = self.disk.sync_data(&file) {
-            // The kernel forgets what it could not write, and would not say so twice.
+            // The kernel forgets unwritten bytes, and would not report the failure twice.
             self.log.lock().is_broken = true;
             return Err(error);
         }
@@ -244,17 +242,17 @@ impl Folder {
         Ok(())
     }
 
-    /// Returns when the names in `files/` outlive a loss of power.
+    /// Makes the names in `files/` durable.
     pub(super) fn sync_names(&self) -> io::Result<()> {
         self.names.sync()
     }
 
-    /// Deletes a file that is wanted no more. One that an earlier state of the log would have stored goes when that is the state no longer:
+    /// Deletes a file without use. If an earlier state of the log would store the file, the deletion waits until the log is durable:
     /// [`Folder::sweep`].
     pub(super) fn remove(&self, file: u64, was_synced: bool) -> io::Result<()> {
         if was_synced {
             let noted = self.append(&[Record::Gone { file }]);
-            // Without the record it goes all the same: on a full disk, that is what makes room.
+            // The file goes even if the log takes no record: on a full disk, this deletion makes room.
             self.leaving.lock().push(file);
             return noted;
         }
@@ -267,7 +265,7 @@ impl Folder {
         !self.leaving.lock().is_empty()
     }
 
-    /// Makes the log durable if files wait for that, and deletes them.
+    /// Makes the log durable if files wait for that, and deletes these files.
     pub(super) fn sweep(&self) -> io::Result<()> {
         let leaving = std::mem::take(&mut *self.leaving.lock());
         if leaving.is_empty() {
@@ -290,7 +288,7 @@ impl Folder {
         swept
     }
 
-    /// The file is not in `files/` any more.
+    /// Notes that a file is no longer in `files/`.
     fn is_away(&self, file: u64) -> io::Result<()> {
         let is_known = self.log.lock().files.remove(file).is_some();
         if is_known {
@@ -300,21 +298,21 @@ impl Folder {
         Ok(())
     }
 
-    /// How many records a loss of power would take.
+    /// Number of records that a loss of power would destroy.
     #[cfg(test)]
     pub(super) fn undurable(&self) -> u64 {
         let durable = *self.durable.lock();
         self.log.lock().written - durable
     }
 
-    /// Has the log refuse records from now on, or take them again.
+    /// Makes the log refuse records from now on, or accept them again.
     #[cfg(test)]
     pub(super) fn refuse_records(&self, refuses: bool) {
         let file = private().read(true).write(!refuses).open(self.dir.join("log")).unwrap();
         self.log.lock().file = Arc::new(file);
     }
 
-    /// Moves a file to `kept/`. The path there.
+    /// Moves a file to `kept/`. Returns the new path.
     pub(super) fn keep(
         &self,
         file: u64,
@@ -324,7 +322,8 @@ impl Folder {
     ) -> io::Result<PathBuf> {
         let kept =
             keep((&self.dir, &self.disk), &self.clock, file, &self.mount.bucket, key, why, is_partial)?;
-        // It is there, whatever comes now. While a loss of power could undo that, the log goes on to speak of it.
+        // The file is in `kept/` from here on, even if a later step fails. While a loss of power could undo the move, the log still names
+        // the file.
         let forgotten = sync_one((&self.dir, &self.disk), &kept).and_then(|()| self.is_away(file));
         if let Err(error) = forgotten {
             tracing::warn!(
@@ -337,9 +336,9 @@ impl Folder {
 }
 
 impl Log {
-    /// A log that says what these files are, in place of the one that is there. It is durable.
+    /// Replaces the log by a new, durable one that describes these files.
     fn create(dir: &Path, names: &Names, mount: &log::Mount, next: u64, files: Files) -> io::Result<Self> {
-        // No name that is gone comes back without a record.
+        // Names first: a deleted name must not come back without a record.
         names.sync()?;
         let path = dir.join("log.new");
         let disk = &names.disk;
@@ -349,7 +348,7 @@ impl Log {
             Ok(log)
         });
         if made.is_err() {
-            // A half of it takes room of a full disk.
+            // Half a log would only take room on a full disk.
             let _ = disk.remove(&path);
         }
         made
@@ -376,7 +375,7 @@ impl Log {
         Ok(log)
     }
 
-    /// Takes room on the disk for later records, if there is some: they take what is left of it otherwise.
+    /// Reserves room on the disk for later records, if there is some; otherwise they take from the room that is left.
     fn reserve(&mut self) {
         if self.len + LOG_AHEAD / 2 > self.reserved {
             let keeps_size = rustix::fs::FallocateFlags::KEEP_SIZE;
@@ -396,7 +395,7 @@ impl Log {
         let frames: Vec<u8> =
             records.iter().zip(self.number..).flat_map(|(record, number)| record.frame(number)).collect();
         if let Err(error) = self.disk.write(&self.file, &frames, self.len) {
-            // A frame in part would hide all that follow.
+            // A partial frame would hide all later ones.
             self.disk.set_len(&self.file, self.len)?;
             return Err(error);
         }
@@ -445,7 +444,7 @@ mod tests {
         folder.remove(numbers[1], false).unwrap();
         note(&folder, dirty(numbers[2], Some("patched"), true));
         note(&folder, dirty(numbers[3], None, false));
-        // The last two have no record: one was written to, as far as its disk says.
+        // The last two files have no record; the disk shows that one of them was written.
         assert!(open(dir.path()).unwrap_err().to_string().contains("another mount"));
         drop(folder);
         let (folder, left) = open(dir.path()).unwrap();
@@ -528,7 +527,7 @@ mod tests {
 
         let dir = tempfile::tempdir().unwrap();
         let (folder, _) = open(dir.path()).unwrap();
-        // File systems without fallocate have none.
+        // File systems without fallocate reserve no room.
         let probe = fs::File::create(dir.path().join("probe")).unwrap();
         if rustix::fs::fallocate(&probe, rustix::fs::FallocateFlags::KEEP_SIZE, 0, LOG_AHEAD).is_err() {
             return;

@@ -1,7 +1,7 @@
-//! The state of one staged file: its size, the bytes that the local file has, and whether the bucket has all of it. Pure.
+//! The state of one staged file: its size, the bytes that the local file has, and whether the bucket has all of them. Pure.
 //!
-//! A byte is present (written here, or fetched), or it is the base object's at the same offset, or it is a zero. A change begins a
-//! generation; what is sent is one generation, whole.
+//! A byte is present (written here, or fetched), or equals the base object's byte at the same offset, or is zero. Each change begins a
+//! generation, and a send is about one generation as a whole.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ use super::runs::Runs;
 #[derive(Clone, Debug)]
 pub(super) struct Image {
     size: u64,
-    /// Bytes of the base object that show where nothing is present.
+    /// Bytes of the base object that show where no byte is present.
     base: u64,
     present: Runs,
-    /// Bytes of the object that the next one replaces that may be the file's, from its start, where nothing is `changed`.
+    /// Bytes from the file's start that may equal those of the object that the next upload replaces, where nothing is `changed`.
     same: u64,
     changed: Runs,
     /// Number of the last change.
@@ -22,14 +22,14 @@ pub(super) struct Image {
     fate: Fate,
 }
 
-/// Whether the bucket has, or can get, what the file holds.
+/// The relation of the file's content to the bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// The bucket has the file as it was after this change; `None`: it has none of it.
+    /// The bucket has the file as of this change; `None`: nothing of the file.
     Stored(Option<u64>),
-    /// The file has no name any more: it ends with its last handle.
+    /// The file has no name any more, and ends with its last handle.
     Unlinked,
-    /// The bytes lie in `kept/`, and no change is taken.
+    /// The bytes lie in `kept/`, and the file refuses changes.
     Kept,
 }
 
@@ -46,7 +46,8 @@ impl Image {
         Self { size, base: size, present, same: size, changed, generation: 0, fate }
     }
 
-    /// A file with changes of an earlier mount. `written`: the ranges that are not the object's, if the first `base` bytes are elsewhere.
+    /// A file with changes from an earlier mount. `written`: the ranges that differ from the object, if the object's first `base` bytes
+    /// show elsewhere.
     pub(super) fn pending(size: u64, base: u64, written: Option<Runs>) -> Self {
         let base = if written.is_some() { base.min(size) } else { 0 };
         let mut present = written.unwrap_or_default();
@@ -80,12 +81,12 @@ impl Image {
         self.present.bytes()
     }
 
-    /// Whether the bucket lacks a change of it.
+    /// Whether the bucket lacks a change of the file.
     pub(super) fn is_dirty(&self) -> bool {
         matches!(self.fate, Fate::Stored(stored) if stored != Some(self.generation))
     }
 
-    /// Whether it takes changes.
+    /// Whether the bytes lie in `kept/`, so that the file refuses changes.
     pub(super) fn is_kept(&self) -> bool {
         self.fate == Fate::Kept
     }
@@ -95,7 +96,7 @@ impl Image {
         !self.present.has(0..self.base)
     }
 
-    /// Bytes of the base object that show, from its start, where nothing is present.
+    /// Bytes of the base object that show where no byte is present, counted from its start.
     pub(super) fn base(&self) -> u64 {
         self.base
     }
@@ -106,22 +107,22 @@ impl Image {
         if range.start >= end { Vec::new() } else { self.present.missing(range.start..end) }
     }
 
-    /// The ranges, in order, that the file has in common with the object that the next one replaces.
+    /// The ranges, in order, that the file has in common with the object that the next upload replaces.
     pub(super) fn unchanged(&self) -> Vec<Range<u64>> {
         self.changed.missing(0..self.same.min(self.size))
     }
 
-    /// The next one replaces another object: nothing is known to be in common.
+    /// Notes that the next upload replaces another object, with no known byte in common.
     pub(super) fn shares_nothing(&mut self) {
         self.same = 0;
     }
 
-    /// The next one replaces an earlier state of this file, of this many bytes.
+    /// Notes that the next upload replaces an earlier state of this file with this many bytes.
     pub(super) fn shares_at_most(&mut self, size: u64) {
         self.same = self.same.min(size);
     }
 
-    /// How many bytes only the base object has.
+    /// Number of bytes that only the base object has.
     pub(super) fn lacks(&self) -> u64 {
         self.missing(0..u64::MAX).iter().map(|run| run.end - run.start).sum()
     }
@@ -131,7 +132,7 @@ impl Image {
         self.present.missing(range).iter().map(|run| run.end - run.start).sum()
     }
 
-    /// The range is written.
+    /// Notes a write of a range.
     pub(super) fn wrote(&mut self, range: Range<u64>) {
         self.size = self.size.max(range.end);
         self.changed.insert(range.clone());
@@ -139,12 +140,12 @@ impl Image {
         self.generation += 1;
     }
 
-    /// The range came from the base object.
+    /// Notes that the base object's bytes of a range are in the local file.
     pub(super) fn filled(&mut self, range: Range<u64>) {
         self.present.insert(range);
     }
 
-    /// The file has another size. What was behind it is gone, also if it becomes longer again.
+    /// Sets the size. Bytes behind it are gone, also if the file becomes longer again.
     pub(super) fn resized(&mut self, size: u64) {
         if size < self.size {
             self.present.truncate(size);
@@ -155,12 +156,12 @@ impl Image {
         self.generation += 1;
     }
 
-    /// The bucket has the file as it was at `generation`. Bytes that are not here are there, at the same place.
+    /// Notes that the bucket has the file as of `generation`. Bytes missing in the local file are in the object, at the same place.
     pub(super) fn stored(&mut self, generation: u64, size: u64) {
         if generation == self.generation {
             (self.same, self.changed) = (size, Runs::default());
         }
-        // Else what changed since is among what changed before and since.
+        // Otherwise the later changes are a part of the changes already noted.
         self.same = self.same.min(size);
         if !self.needs_base() {
             self.base = 0;
@@ -170,19 +171,19 @@ impl Image {
         }
     }
 
-    /// Whether the bucket has that change.
+    /// Whether the bucket has the file as of this change.
     pub(super) fn has_stored(&self, generation: u64) -> bool {
         matches!(self.fate, Fate::Stored(Some(stored)) if stored >= generation)
     }
 
-    /// The name is gone.
+    /// Notes that the file has no name any more.
     pub(super) fn unlinked(&mut self) {
         if self.fate != Fate::Kept {
             self.fate = Fate::Unlinked;
         }
     }
 
-    /// The bytes lie where nothing changes them any more.
+    /// Notes that the bytes moved to `kept/`, where nothing changes them.
     pub(super) fn kept(&mut self) {
         self.fate = Fate::Kept;
     }
@@ -196,7 +197,7 @@ mod tests {
 
     const LEN: usize = 64;
 
-    /// The source of each byte: written, the base, or nothing.
+    /// The source of each byte: a write, the base, or neither.
     fn sources(image: &Image) -> Vec<char> {
         let missing = image.missing(0..image.size());
         let source = |at: u64| match () {
@@ -216,7 +217,7 @@ mod tests {
             let mut image = Image::of_object(base);
             let mut model = vec!['b'; base as usize];
             prop_assert!(!image.is_dirty());
-            // The object as it is, and the file; a byte that was written is a new one.
+            // The present object and file. Each written byte has a new value.
             let (mut object, mut content) = (vec![1; base as usize], vec![1; base as usize]);
             for (step, at, len) in steps {
                 let before = image.generation();
@@ -244,7 +245,7 @@ mod tests {
                 prop_assert_eq!(sources(&image), model.clone());
                 prop_assert!(image.size() <= LEN as u64);
             }
-            // A fetch for a send changes nothing that is read, and a file that was sent needs the base no longer.
+            // A fetch for a send changes no read, and a file that was sent no longer needs the base.
             for run in image.missing(0..image.size()) {
                 image.filled(run);
             }

@@ -1,4 +1,4 @@
-//! Files that could not be stored, in `kept/`: each with a `.json` beside it that names it. Nothing here is ever deleted.
+//! Files that could not be stored, in `kept/`: each with a `.json` that describes it. Only the user's own command deletes one.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -11,23 +11,23 @@ use super::disk::Disk;
 use crate::clock::Clock;
 use crate::object::Second;
 
-/// Bytes of a key in the name of a kept file: a file name has 255.
+/// Most bytes of a key in the name of a kept file. A file name has at most 255 bytes.
 const NAME_MAX: usize = 120;
 
-/// A file that is kept, and why, as `kept/*.json` has it.
+/// A kept file and the reason, as `kept/*.json` records them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Kept {
     /// The file with the bytes.
     pub file: PathBuf,
-    /// The bucket that it was for.
+    /// The bucket for which the file was meant.
     pub bucket: String,
-    /// The key that it was to have.
+    /// The key that the file should have got.
     pub key: Option<String>,
-    /// The reason.
+    /// The reason why the file was not stored.
     pub why: String,
     /// Seconds since 1970.
     pub since: i64,
-    /// Whether bytes that were not written here are missing, and are holes in the file.
+    /// Whether bytes that this mount did not write are missing: then the file has holes there.
     pub is_partial: bool,
 }
 
@@ -50,10 +50,9 @@ impl Kept {
     }
 }
 
-/// The files that the stage at `dir` keeps, the oldest first. A description without a file, which a loss of power may leave, is passed over.
+/// The files that the stage at `dir` keeps, the oldest first. Skips a description without a file, which a loss of power may leave.
 ///
-/// # Errors
-/// The folder, or a description in it, can't be read.
+/// # Errors The folder, or a description in it, can't be read.
 pub fn kept_in(dir: &Path) -> io::Result<Vec<Kept>> {
     let mut all = Vec::new();
     for entry in fs::read_dir(dir.join("kept"))? {
@@ -61,7 +60,7 @@ pub fn kept_in(dir: &Path) -> io::Result<Vec<Kept>> {
         let file = path.with_extension("");
         if path.extension().is_some_and(|extension| extension == "json") && file.symlink_metadata().is_ok() {
             let kept: Kept = serde_json::from_slice(&fs::read(&path)?)?;
-            // The directory may have another path by now.
+            // The directory may have moved since the description was written.
             all.push(Kept { file, ..kept });
         }
     }
@@ -73,7 +72,7 @@ pub fn kept_in(dir: &Path) -> io::Result<Vec<Kept>> {
     Ok(all)
 }
 
-/// Numbers that names of a folder begin with.
+/// Numbers at the beginning of a folder's file names.
 pub(super) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     let mut numbers = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -84,7 +83,7 @@ pub(super) fn numbers(dir: &Path) -> io::Result<Vec<u64>> {
     Ok(numbers)
 }
 
-/// Moves a file of the stage to `kept/`. The caller makes that outlive a loss of power before the log forgets the file.
+/// Moves a file of the stage to `kept/`. The caller makes the move durable before the log forgets the file.
 pub(super) fn keep(
     (dir, disk): (&Path, &Disk),
     clock: &Clock,
@@ -104,21 +103,21 @@ pub(super) fn keep(
     Ok(kept)
 }
 
-/// Returns when this kept file outlives a loss of power: bytes, description and names.
+/// Makes a kept file durable: bytes, description and names.
 pub(super) fn sync_one((dir, disk): (&Path, &Disk), kept: &Kept) -> io::Result<()> {
     disk.sync_all(&File::open(&kept.file)?)?;
     disk.sync_all(&File::open(about(&kept.file))?)?;
-    // The new name before the loss of the old one.
+    // The new name must be durable before the old one is lost.
     disk.sync_all(&File::open(dir.join("kept"))?)?;
     disk.sync_all(&File::open(dir.join("files"))?)
 }
 
-/// Returns when all files that were kept outlive a loss of power.
+/// Makes all kept files durable.
 pub(super) fn sync_many(dir: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(File::open(dir)?)?)
 }
 
-/// The description of a kept file.
+/// The path of a kept file's description.
 fn about(kept: &Path) -> PathBuf {
     let mut about = kept.to_owned().into_os_string();
     about.push(".json");

@@ -1,4 +1,4 @@
-//! The state of each file by the log: its records, folded in their order. Pure.
+//! The state of each file: the log's records, folded in order. Pure.
 
 use std::collections::HashMap;
 
@@ -8,47 +8,47 @@ use super::runs::Runs;
 /// Ranges in one record. Doubling it halves the records of a file that was changed in many places, and doubles the longest record.
 const RUNS_MAX: usize = 256;
 
-/// Images of a file that are remembered because the store never answered their requests. Beyond, the oldest is forgotten: if it is the one that
-/// the bucket has, it counts as another client's.
+/// Most unanswered images kept for a file: the store got their requests and gave no answer. Beyond it the oldest is forgotten; if the
+/// bucket has that image, it counts as another client's.
 const SENT_MAX: usize = 8;
 
-/// The files of a log by their numbers.
+/// The files of a log, by number.
 #[derive(Debug, Default)]
 pub(super) struct Files {
     files: HashMap<u64, Option<Live>>,
-    /// Names that were given.
+    /// Number of names given so far.
     named: u64,
 }
 
-/// A file that is to be stored, or has no name any more.
+/// A file that waits for its upload, or has no name any more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Live {
     pub(super) dirty: Dirty,
-    /// Number of its name, in the order in which names were given: of two files with one name, the later one has it.
+    /// Sequence number of the file's name: of two files with one name, the later name counts.
     pub(super) named: u64,
-    /// All bytes were in the file once, if the machine has not stopped since.
+    /// Whether the file had all its bytes once, unless the machine stopped since.
     is_sealed: bool,
-    /// The images that may be in the bucket, the oldest first.
+    /// Images that the bucket may have, the oldest first.
     pub(super) sending: Vec<Digest>,
-    /// All that was written before some moment since the last open is on the disk.
+    /// Whether a sync since the last open made earlier writes durable.
     pub(super) is_synced: bool,
-    /// Changes before that moment.
+    /// Changes before that sync.
     synced: Changes,
-    /// Changes since then, before the sync that is under way began.
+    /// Changes since then and before the sync in progress began.
     marked: Changes,
     is_marked: bool,
-    /// Changes since that.
+    /// Changes since the sync in progress began.
     fresh: Changes,
-    /// The disk failed a sync of it.
+    /// Whether the disk failed a sync of the file.
     pub(super) has_failed: bool,
 }
 
 /// Changes of a file that shows an object's bytes elsewhere.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Changes {
-    /// The object's bytes show up to here at most.
+    /// The object's bytes show at most up to this offset.
     cut: Option<u64>,
-    /// The ranges that were written, and not cut off behind that.
+    /// The written ranges, without those cut off later.
     runs: Runs,
 }
 
@@ -58,7 +58,7 @@ impl Changes {
         self.runs.truncate(base);
     }
 
-    /// Later changes come on top.
+    /// Adds later changes on top of these.
     fn add(&mut self, later: Self) {
         if let Some(base) = later.cut {
             self.cut(base);
@@ -73,21 +73,21 @@ impl Changes {
 }
 
 impl Files {
-    /// These files alone.
+    /// A state with these files alone.
     pub(super) fn of(files: impl IntoIterator<Item = Live>) -> Self {
         let files: HashMap<_, _> = files.into_iter().map(|live| (live.dirty.file, Some(live))).collect();
         let named = files.values().flatten().map(|live| live.named).max().unwrap_or(0);
         Self { files, named }
     }
 
-    /// The files of which these records speak.
+    /// The files that these records describe.
     pub(super) fn of_records(records: impl IntoIterator<Item = Record>) -> Self {
         let mut files = Self::default();
         records.into_iter().for_each(|record| files.add(&record));
         files
     }
 
-    /// Takes a record in.
+    /// Applies a record.
     pub(super) fn add(&mut self, record: &Record) {
         match record {
             Record::Mount(_) => {}
@@ -113,7 +113,8 @@ impl Files {
         self.files.get_mut(&file)?.as_mut()
     }
 
-    /// The file is not in the stage any more. What the log said of it, if anything; `None` within: that it is gone.
+    /// Removes a file from the state, because the stage no longer has it. Returns its last state, if there was one; `None` within: the
+    /// log had called the file gone.
     pub(super) fn remove(&mut self, file: u64) -> Option<Option<Live>> {
         self.files.remove(&file)
     }
@@ -122,7 +123,7 @@ impl Files {
         self.files.len()
     }
 
-    /// Records that say the same.
+    /// Records that give the same state.
     pub(super) fn records(&self) -> impl Iterator<Item = Record> {
         let mut files: Vec<_> = self.files.iter().collect();
         files.sort_unstable_by_key(|(_, live)| live.as_ref().map(|live| live.named));
@@ -145,7 +146,7 @@ impl Live {
             Record::Sealed { .. } => self.is_sealed = true,
             Record::Sending { image, .. } => remember(&mut self.sending, image.clone()),
             Record::Refused { .. } => self.sending.clear(),
-            // Bytes that are not here are there, at the same place.
+            // Bytes missing in the local file are in the object, at the same place.
             Record::Stored { etag, size, is_synced, .. } => {
                 (dirty.replaces, dirty.object) = (Some(etag.clone()), *size);
                 self.sending.clear();
@@ -168,7 +169,7 @@ impl Live {
         }
     }
 
-    /// The bytes of the moment of the last mark are on the disk.
+    /// Notes that the bytes as of the last mark are durable.
     fn sync(&mut self, is_whole: bool) {
         if is_whole {
             self.dirty.is_partial = false;
@@ -181,7 +182,7 @@ impl Live {
         self.is_marked = false;
     }
 
-    /// The last sync is older than what the bucket has.
+    /// Notes that the last sync is older than the bucket's object.
     fn forget_sync(&mut self) {
         let later = if self.is_marked { &mut self.marked } else { &mut self.fresh };
         let later_ones = std::mem::replace(later, std::mem::take(&mut self.synced));
@@ -189,14 +190,14 @@ impl Live {
         self.is_synced = false;
     }
 
-    /// The same file on a machine that stopped since: changes that no sync vouches for do not count.
+    /// The state of the file after a stop of the machine: changes that no sync covers do not count.
     #[must_use]
     pub(super) fn after_power_loss(self) -> Self {
         let (marked, fresh) = (Changes::default(), Changes::default());
         Self { is_sealed: false, marked, is_marked: false, fresh, ..self }
     }
 
-    /// Bytes of the object that show, and the ranges that were written over them; `None`: none show.
+    /// Bytes of the object that show, and the ranges written over them; `None`: the object does not show.
     pub(super) fn over_object(&self) -> Option<(u64, Runs)> {
         if !self.is_partial() {
             return None;
@@ -215,7 +216,7 @@ impl Live {
     fn records(&self) -> Vec<Record> {
         let file = self.dirty.file;
         let mut records = vec![Record::Dirty(self.dirty.clone())];
-        // In this order: after a loss of power, what stands behind the sync does not count.
+        // The order matters: after a loss of power, records behind the sync do not count.
         let marking = self.dirty.is_partial.then_some(Record::Syncing { file });
         if self.is_synced {
             records.extend(self.synced.records(file));
@@ -232,7 +233,7 @@ impl Live {
     }
 }
 
-/// One more image that may be in the bucket.
+/// Adds one more image that the bucket may have.
 pub(super) fn remember(images: &mut Vec<Digest>, image: Digest) {
     images.retain(|before| *before != image);
     if images.len() >= SENT_MAX {
@@ -241,7 +242,7 @@ pub(super) fn remember(images: &mut Vec<Digest>, image: Digest) {
     images.push(image);
 }
 
-/// The records of these ranges.
+/// The records for these written ranges.
 pub(super) fn wrote(file: u64, runs: &Runs) -> Vec<Record> {
     let runs: Vec<_> = runs.iter().map(|run| (run.start, run.end)).collect();
     runs.chunks(RUNS_MAX).map(|runs| Record::Wrote { file, runs: runs.to_vec() }).collect()
@@ -291,7 +292,7 @@ mod tests {
         files
     }
 
-    /// Equal but for the numbers of names, of which only the order counts.
+    /// The states without the numbers of names, of which only the order counts.
     fn said(files: &Files) -> HashMap<u64, Option<Live>> {
         let mut said = files.files.clone();
         let mut named: Vec<_> = said.values().flatten().map(|live| live.named).collect();
@@ -334,7 +335,7 @@ mod tests {
     const SYNCING: Record = Record::Syncing { file: 1 };
     const SYNCED: Record = Record::Synced { file: 1, is_whole: false };
 
-    /// The bytes of the object that show, and the ranges that were written.
+    /// The object's bytes that show, and the written ranges.
     fn shown(live: &Live) -> Option<(u64, Vec<Range<u64>>)> {
         live.over_object().map(|(base, runs)| (base, runs.iter().collect()))
     }
@@ -360,7 +361,7 @@ mod tests {
         assert_eq!(shown(&all), Some((100, vec![0..1, 50..51, 60..61])));
         let after = all.after_power_loss();
         assert_eq!((shown(&after), after.is_synced), (Some((100, vec![0..1])), true));
-        // The next sync vouches for the rest; one that fails, for nothing.
+        // The next sync covers the rest; a failed sync covers nothing.
         let more = |more: &[Record]| live(&[&records, more].concat()).after_power_loss();
         assert_eq!(shown(&more(&[SYNCING])), Some((100, vec![0..1])));
         assert_eq!(shown(&more(&[SYNCING, SYNCED])), Some((100, vec![0..1, 50..51, 60..61])));
@@ -378,7 +379,7 @@ mod tests {
     #[test]
     fn a_seal_outlives_a_loss_of_power_only_with_a_sync_of_a_whole_file() {
         let sealed = Record::Sealed { file: 1 };
-        // The sync began before the file was whole.
+        // The sync began before the file was complete.
         let records = [partial(), wrote(0, 1), SYNCING, sealed, SYNCED];
         assert_eq!(shown(&live(&records)), None, "the engine was killed");
         assert_eq!(shown(&live(&records).after_power_loss()), Some((100, vec![0..1])));

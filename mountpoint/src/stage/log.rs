@@ -1,4 +1,5 @@
-//! The log of the stage: which file in it belongs to which key. Frames with a number and a checksum; a torn end is left out.
+//! The log of the stage: records which file of the stage belongs to which key. A frame has a number and a checksum; readers ignore a torn
+//! end.
 
 use std::collections::HashSet;
 
@@ -10,7 +11,7 @@ use crate::object::ObjectMeta;
 
 /// Length, number and checksum before each record.
 const HEADER: usize = 16;
-/// The longest record: a key of 1,024 bytes and its names, with room. A frame that says more is torn.
+/// The longest record: a key of 1,024 bytes and its names, with room. A frame with a larger length is torn.
 const RECORD_MAX: usize = 16 << 10;
 
 /// One fact about the stage.
@@ -18,79 +19,79 @@ const RECORD_MAX: usize = 16 << 10;
 pub(super) enum Record {
     /// A mount took the stage.
     Mount(Mount),
-    /// The file gets its first change since it was opened: what it is to become. Its earlier records do not count any more.
+    /// The file gets its first change since its opening: key and object for its upload. Earlier records of the file no longer count.
     Dirty(Dirty),
-    /// These ranges of a file that shows an object's bytes elsewhere were written here.
+    /// A program wrote these ranges of a file that shows an object's bytes elsewhere.
     Wrote {
         /// Number of the file.
         file: u64,
-        /// First bytes and ends.
+        /// Beginning and end of each range.
         runs: Vec<(u64, u64)>,
     },
-    /// The object's bytes show up to here at most: the file was shorter for a while.
+    /// The object's bytes show at most up to an offset: the file was shorter for a while.
     Cut {
         /// Number of the file.
         file: u64,
-        /// The first byte that is the object's no longer.
+        /// The first byte that no longer comes from the object.
         base: u64,
     },
-    /// All bytes of the file are here: a send of it begins.
+    /// The file has all its bytes: a send of it begins.
     Sealed {
         /// Number of the file.
         file: u64,
     },
-    /// An object of these bytes is about to be stored.
+    /// A request is about to store an object with these bytes.
     Sending {
         /// Number of the file.
         file: u64,
-        /// The bytes.
+        /// Digest of the bytes.
         image: Digest,
     },
-    /// The store refused what was about to be stored.
+    /// The store refused the request that was about to store the object.
     Refused {
         /// Number of the file.
         file: u64,
     },
-    /// The bucket has what was sent last, as this version. Changes since then are to be stored.
+    /// The bucket has the last sent image, as this version. Later changes still wait.
     Stored {
         /// Number of the file.
         file: u64,
-        /// The ETag.
+        /// ETag of the object.
         etag: String,
         /// Bytes of the object.
         size: u64,
-        /// A sync since the last open, if there was one, counts still; false: it is older.
+        /// Whether the last sync still counts: false if the sync is older than the object.
         #[serde(default)]
         is_synced: bool,
     },
-    /// The file is to have another key, or none.
+    /// The file gets another key, or loses its name.
     Moved {
         /// Number of the file.
         file: u64,
-        /// The key; `None`: it has no name any more.
+        /// The key; `None`: the file has no name any more.
         key: Option<String>,
-        /// ETag of the object that it replaces there.
+        /// ETag of the object that the file replaces there.
         replaces: Option<String>,
     },
-    /// A sync of a file that shows an object's bytes begins.
+    /// A sync begins, of a file that shows an object's bytes.
     Syncing {
         /// Number of the file.
         file: u64,
     },
-    /// All that was written before that began is on the disk, whatever becomes of the machine.
+    /// All writes before the sync began are durable.
     Synced {
         /// Number of the file.
         file: u64,
-        /// No byte was only in the object then.
+        /// Whether the file had all its bytes then, with none only in the object.
         #[serde(default)]
         is_whole: bool,
     },
-    /// The disk failed a sync: what it has of the file is not known.
+    /// The disk failed a sync: its content for the file is unknown.
     Failed {
         /// Number of the file.
         file: u64,
     },
-    /// Nothing of the file is wanted any more: it was stored, removed, or lies in `kept/`.
+    /// The file has no use any more: it was stored or removed, or lies in `kept/`.
     Gone {
         /// Number of the file.
         file: u64,
@@ -104,7 +105,7 @@ pub(super) struct Mount {
     pub(super) prefix: String,
     pub(super) endpoint: String,
     pub(super) boot: String,
-    /// The promise to programs: with `close`, what is not stored is none of the bucket's.
+    /// The promise to programs: with `close`, programs do not count on a file that is not stored.
     #[serde(default)]
     pub(super) commit: Commit,
 }
@@ -114,13 +115,13 @@ pub(super) struct Mount {
 pub(super) struct Dirty {
     /// Number of the file.
     pub(super) file: u64,
-    /// The key that it is to have; `None`: it has no name any more.
+    /// The key for the file's object; `None`: the file has no name any more.
     pub(super) key: Option<String>,
-    /// ETag of the object that it replaces; `None`: it replaces none.
+    /// ETag of the object that the file replaces; `None`: it replaces none.
     pub(super) replaces: Option<String>,
-    /// Whether some of its bytes are only in that object: the file has holes there.
+    /// Whether some of the file's bytes are only in that object: the file has holes there.
     pub(super) is_partial: bool,
-    /// Bytes of that object that show, from its start, where nothing was written.
+    /// Bytes of that object that show where nothing was written, counted from its start.
     #[serde(default)]
     pub(super) base: u64,
     /// Size of that object in bytes.
@@ -128,8 +129,8 @@ pub(super) struct Dirty {
     pub(super) object: u64,
 }
 
-/// An object by which a later mount knows it: the number of its bytes, and their SHA-256 in hexadecimal digits. Of an object of which the store copied
-/// parts, the ETag that it is to have stands for that; `None`: it can't be known.
+/// Marks by which a later mount recognises an object: its size, and the SHA-256 of its bytes in hexadecimal digits. If the store copied
+/// parts of the object, the expected ETag replaces the SHA-256; `None`: the object can't be recognised.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Digest {
     pub(super) size: u64,
@@ -139,7 +140,7 @@ pub(super) struct Digest {
 }
 
 impl Digest {
-    /// Whether an object of this size and ETag is the one.
+    /// Whether an object of this size and ETag has these marks.
     pub(super) fn is_named(&self, meta: &ObjectMeta) -> bool {
         self.size == meta.size && self.etag.as_deref().is_some_and(|etag| meta.etag.matches(etag))
     }
@@ -148,14 +149,14 @@ impl Digest {
 /// The content of a log.
 #[derive(Debug, Default)]
 pub(super) struct Read {
-    /// The records up to the first frame that is torn, damaged or out of order.
+    /// The records before the first frame that is torn, damaged or out of order.
     pub(super) records: Vec<Record>,
-    /// Files of which frames behind that one speak: what the records say of them may be outdated.
+    /// Files that frames after that one name: their records may be outdated.
     pub(super) doubtful: HashSet<u64>,
 }
 
 impl Record {
-    /// The file that it is about.
+    /// The file that the record describes.
     pub(super) fn file(&self) -> Option<u64> {
         match self {
             Self::Mount(_) => None,
@@ -174,7 +175,7 @@ impl Record {
         }
     }
 
-    /// The record as a frame with this number.
+    /// Encodes the record as a frame with this number.
     pub(super) fn frame(&self, number: u64) -> Vec<u8> {
         let text = serde_json::to_vec(self).unwrap_or_default();
         let mut frame = Vec::with_capacity(HEADER + text.len());
@@ -211,7 +212,7 @@ pub(super) fn read(mut bytes: &[u8]) -> Read {
     read
 }
 
-/// The frame at the beginning of these bytes, and the bytes behind it.
+/// The frame at the beginning of these bytes, and the bytes after it.
 fn first(bytes: &[u8], is_it: impl Fn(u64) -> bool) -> Option<(u64, Record, &[u8])> {
     let (header, rest) = bytes.split_at_checked(HEADER)?;
     let len = u32::from_le_bytes(header[..4].try_into().ok()?) as usize;

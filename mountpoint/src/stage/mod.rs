@@ -1,8 +1,8 @@
-//! A local disk in front of the bucket (`--mode full`): files that programs change at any place, and what becomes of them.
+//! A local disk in front of the bucket (`--mode full`): holds files that programs change at any place, until the bucket has them.
 //!
-//! Enters: bytes at any offset, sizes, a key. Leaves: those bytes at once, to every reader of this mount; one whole object, sent under a
-//! condition; or a file in `kept/` and its name. Only whole files are sent, and never over a version that was not seen here. This room knows
-//! neither inodes nor handles nor errno.
+//! Enters: bytes at any offset, sizes, a key. Leaves: those bytes at once, for every reader of this mount; one whole object, sent under a
+//! condition; or a file in `kept/` and its name. The room sends only whole files, and never replaces a version that this mount did not
+//! see. It knows neither inodes nor handles nor errno.
 
 mod disk;
 mod error;
@@ -42,7 +42,8 @@ use crate::upload::Uploader;
 use folder::Folder;
 use recover::Pending;
 
-/// Files that are synced at once behind their last close. Doubling it lets a fast disk take more of them together, and keeps more threads waiting.
+/// Most syncs at once of files after their last close. Doubling it lets a fast disk take more of them together, and keeps more threads
+/// waiting.
 const SYNCS_MAX: usize = 8;
 
 /// The place that close and fsync wait for.
@@ -58,7 +59,7 @@ pub enum Commit {
 }
 
 impl Commit {
-    /// Whether files are sent behind their last close.
+    /// Whether files are sent after their last close, not during it.
     pub fn is_deferred(self) -> bool {
         self != Self::Close
     }
@@ -67,13 +68,13 @@ impl Commit {
 /// The settings of a stage.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The directory (`--stage`), of this mount alone.
+    /// The directory (`--stage`), which belongs to this mount alone.
     pub dir: PathBuf,
-    /// Bytes that files in it may have together (`--stage-size`). Doubling it takes twice the disk.
+    /// Most bytes of all files in the stage (`--stage-size`). Doubling it takes twice the disk.
     pub size_max: u64,
     /// The bucket, for the names of kept files.
     pub bucket: String,
-    /// The part of the bucket that is mounted.
+    /// The mounted part of the bucket.
     pub prefix: String,
     /// The URL of the store.
     pub endpoint: String,
@@ -92,16 +93,16 @@ struct Shared {
     prefetcher: Prefetcher,
     pool: Pool,
     runtime: tokio::runtime::Handle,
-    /// Files that an earlier mount left to this one, until they are taken.
+    /// Files of an earlier mount, until [`Area::take_left`] hands them out.
     pending: Mutex<Vec<Pending>>,
 }
 
-/// A file that an earlier mount left, and that is to be stored by this one.
+/// A file that an earlier mount left for this mount to store.
 #[derive(Debug)]
 pub struct Left {
     /// The file.
     pub staged: Arc<Staged>,
-    /// When it was changed last.
+    /// Time of the file's last change.
     pub modified: SystemTime,
 }
 
@@ -112,16 +113,15 @@ pub struct Base {
     pub id: ObjectId,
     /// The object's size in bytes.
     pub size: u64,
-    /// First bytes that are here already.
+    /// First bytes that came with the open.
     pub first: Option<First>,
 }
 
 impl Area {
-    /// Takes the directory. What an earlier mount left there is to be stored ([`Area::take_left`]), or moved to `kept/`, and the log has a line
-    /// for each that is kept.
+    /// Opens the directory. Files of an earlier mount wait to be stored ([`Area::take_left`]), or move to `kept/`; the log names each
+    /// kept file.
     ///
-    /// # Errors
-    /// The directory can't be used, another mount has it, or it has files that are to be stored elsewhere.
+    /// # Errors The directory can't be used, another mount has it, or its files belong to another bucket or prefix.
     pub fn open(
         config: Config,
         uploader: Uploader,
@@ -154,7 +154,7 @@ impl Area {
         self.0.folder.commit()
     }
 
-    /// The files that an earlier mount left, for this one to store. Once.
+    /// Takes the files that an earlier mount left for this mount to store. A second call returns none.
     pub fn take_left(&self) -> Vec<Left> {
         let pending = std::mem::take(&mut *self.0.pending.lock());
         let left = |pending: Pending| {
@@ -164,10 +164,9 @@ impl Area {
         pending.into_iter().map(left).collect()
     }
 
-    /// Has these files outlive a loss of power, and deletes those that are wanted no more.
+    /// Makes these files durable, and deletes files without use.
     ///
-    /// # Errors
-    /// `Disk`. A file that could not be synced is kept, and the log names it.
+    /// # Errors `Disk`. A file whose sync failed is kept, and the log names it.
     pub async fn sync_all(&self, files: Vec<Arc<Staged>>) -> Result<(), Error> {
         let mut syncs = JoinSet::new();
         for staged in files {
@@ -189,10 +188,9 @@ impl Area {
         Ok(swept.await.map_err(std::io::Error::other)??)
     }
 
-    /// Returns when the names that programs gave to staged files outlive a loss of power.
+    /// Makes the names of staged files durable, as programs gave them.
     ///
-    /// # Errors
-    /// `Disk`.
+    /// # Errors `Disk`.
     pub async fn sync_names(&self) -> Result<(), Error> {
         let shared = Arc::clone(&self.0);
         let synced = self.0.runtime.spawn_blocking(move || {
@@ -202,10 +200,9 @@ impl Area {
         Ok(synced.await.map_err(std::io::Error::other)??)
     }
 
-    /// A staged file that is to be stored under `key`: a new one, or one that begins as a copy of `base`.
+    /// Makes a staged file for `key`: a new one, or a copy of `base` at first.
     ///
-    /// # Errors
-    /// The errors of the disk.
+    /// # Errors The errors of the disk.
     pub async fn create(&self, key: ObjectKey, base: Option<Base>) -> Result<Arc<Staged>, Error> {
         let shared = Arc::clone(&self.0);
         let made = self.0.runtime.spawn_blocking(move || Staged::create(shared, key, base));
@@ -217,7 +214,7 @@ impl Area {
         self.0.folder.is_to_sweep()
     }
 
-    /// The runtime of waits.
+    /// The runtime on which calls wait.
     pub fn runtime(&self) -> &tokio::runtime::Handle {
         &self.0.runtime
     }

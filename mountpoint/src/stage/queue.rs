@@ -1,25 +1,25 @@
-//! When each file of the stage is sent. Pure.
+//! Decides when the stage sends each file. Pure.
 //!
-//! A file goes a moment after its last close, so that lock files and what is written in many small steps cost no requests; one that is closed and
-//! opened again and again, or was synced and stays open, goes all the same after a while. The oldest goes first; one that could not be sent
-//! waits longer each time.
+//! A file goes a moment after its last close, so that lock files and files written in many small steps cost no requests. A file that
+//! programs close and open again and again, or sync and keep open, goes after a longer while. The oldest goes first; after each failure a
+//! file waits longer.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
-/// How long a file rests behind its last close. Doubling it spares requests for files that programs soon remove, rename or write again, and other
-/// hosts see files later.
+/// How long a file rests after its last close. Doubling it spares requests for files that programs soon remove, rename or write again,
+/// and delays them for other hosts.
 const REST: Duration = Duration::from_secs(2);
-/// How long a change may wait at most while its file is opened again and again, or stays open behind an fsync. Doubling it halves how often such a
-/// file is sent.
+/// Longest wait of a change while programs open its file again and again, or keep it open after an fsync. Doubling it halves the sends of
+/// such a file.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// The first pause behind a failure; each further one doubles it.
+/// The pause after the first failure. Each further failure doubles it.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause, 64 s, in doublings of the first. Doubling the pause halves the requests to a store that is away, and doubles how long a file
-/// waits once it is back.
+/// Most doublings of the pause, which is then 64 s. One more doubling halves the requests to a store that is away, and doubles the wait
+/// of a file after the store is back.
 const DOUBLINGS_MAX: u32 = 6;
 
-/// The files that wait.
+/// The files that wait to be sent.
 #[derive(Debug, Default)]
 pub struct Queue {
     files: HashMap<u64, Waiting>,
@@ -34,35 +34,35 @@ struct Waiting {
 }
 
 impl Queue {
-    /// The last program that wrote to a changed file closed it.
+    /// Notes that the last program that wrote to a changed file closed it.
     pub fn closed(&mut self, file: u64, now: Instant) {
         self.wait(file, now, |since| (now + REST).min(since + WAIT_MAX));
     }
 
-    /// A program opened the file for writing. What waited before goes all the same, in a while.
+    /// Notes that a program opened the file for writing. Earlier changes go all the same, after a while.
     pub fn opened(&mut self, file: u64, now: Instant) {
         if self.files.contains_key(&file) {
             self.wait(file, now, |since| since + WAIT_MAX);
         }
     }
 
-    /// A program synced a changed file and has it open.
+    /// Notes that a program synced a changed file and keeps it open.
     pub fn synced(&mut self, file: u64, now: Instant) {
         if !self.files.contains_key(&file) {
             self.wait(file, now, |since| since + WAIT_MAX);
         }
     }
 
-    /// The file is to go as soon as can be.
+    /// Makes a file due at once.
     pub fn hurry(&mut self, file: u64, now: Instant) {
         self.wait(file, now, |_| now);
     }
 
-    /// Room is wanted: all that rest go as soon as can be. False: none waits.
+    /// Makes all resting files due at once, because the stage needs room. False if none waits.
     pub fn hurry_all(&mut self, now: Instant) -> bool {
         let files: Vec<_> = self.files.keys().copied().collect();
         files.iter().for_each(|&file| {
-            // A file on its way is not in the order.
+            // A file that is being sent has no place in the order.
             if self.order.contains(&(self.files[&file].due, file)) {
                 self.hurry(file, now);
             }
@@ -73,7 +73,7 @@ impl Queue {
     fn wait(&mut self, file: u64, now: Instant, due: impl FnOnce(Instant) -> Instant) {
         let before = self.files.get(&file).copied();
         if let Some(before) = before {
-            // It failed, and waits for that.
+            // The file failed, and waits out its pause.
             if before.failures > 0 {
                 return;
             }
@@ -85,21 +85,21 @@ impl Queue {
         self.order.insert((due, file));
     }
 
-    /// The file that is due longest. It waits no more.
+    /// Takes the file that has been due longest out of the queue.
     pub fn take(&mut self, now: Instant) -> Option<u64> {
         let (due, file) = self.order.first().copied().filter(|(due, _)| *due <= now)?;
         self.order.remove(&(due, file));
         Some(file)
     }
 
-    /// The file was sent, or is not to be.
+    /// Notes that the file was sent, or needs no send.
     pub fn done(&mut self, file: u64) {
         if let Some(waiting) = self.files.remove(&file) {
             self.order.remove(&(waiting.due, file));
         }
     }
 
-    /// The file could not be sent.
+    /// Notes that a send failed.
     pub fn failed(&mut self, file: u64, now: Instant) {
         let before = self.files.get(&file).copied();
         if let Some(before) = before {
@@ -112,12 +112,12 @@ impl Queue {
         self.order.insert((due, file));
     }
 
-    /// Whether the file is to go at some time, apart from a send that is under way.
+    /// Whether the file waits for another send, apart from one in progress.
     pub fn is_waiting(&self, file: u64) -> bool {
         self.files.get(&file).is_some_and(|waiting| self.order.contains(&(waiting.due, file)))
     }
 
-    /// The file can't go now, and nothing failed.
+    /// Puts the file back without a failure, because it can't go now.
     pub fn postponed(&mut self, file: u64, now: Instant) {
         let Some(waiting) = self.files.get_mut(&file) else { return };
         self.order.remove(&(waiting.due, file));
@@ -125,12 +125,12 @@ impl Queue {
         self.order.insert((waiting.due, file));
     }
 
-    /// When the next one is due.
+    /// The time at which the next file is due.
     pub fn next(&self) -> Option<Instant> {
         self.order.first().map(|(due, _)| *due)
     }
 
-    /// Since when the oldest change waits.
+    /// The time since which the oldest change waits.
     pub fn oldest(&self) -> Option<Instant> {
         self.files.values().map(|waiting| waiting.since).min()
     }

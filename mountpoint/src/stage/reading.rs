@@ -1,4 +1,4 @@
-//! Reads of a staged file: from the local disk as far as that has the bytes, and of the object.
+//! Reads a staged file: present bytes from the local disk, others from the object.
 
 use std::fs::File;
 use std::ops::Range;
@@ -13,8 +13,8 @@ use crate::prefetch::{Bytes, Reader};
 use crate::sync::Arc;
 
 impl Staged {
-    /// Reads up to `len` bytes at `offset`; fewer at the end of the file, none behind it. `done` gets them: now if they are on the local disk,
-    /// else by the thread that receives them.
+    /// Reads up to `len` bytes at `offset`; fewer at the end of the file, none behind it. Calls `done` with the bytes: at once if the
+    /// local disk has them, otherwise on the thread that receives them.
     pub fn read<F>(self: &Arc<Self>, offset: u64, len: usize, done: F)
     where
         F: FnOnce(Result<Bytes, Error>) + Send + 'static,
@@ -53,11 +53,11 @@ impl Staged {
         self.shared.runtime.spawn(async move { done(this.read_mixed(range).await) });
     }
 
-    /// Reads what the local disk has, into this block.
+    /// Reads a range that the local disk has, into this block.
     fn read_here(&self, range: Range<u64>, mut block: crate::buffer::BlockMut) -> Result<Bytes, Error> {
         let length = (range.end - range.start) as usize;
         let got = read_at_most(&*self.file()?, &mut block.spare()[..length], range.start)?;
-        // Cut off since the size was looked at.
+        // The file became shorter after the size was read.
         block.spare()[got..length].fill(0);
         block.advance(length);
         let mut bytes = Bytes::default();
@@ -65,7 +65,7 @@ impl Staged {
         Ok(bytes)
     }
 
-    /// Reads from both.
+    /// Reads a range of which only the object has some bytes.
     async fn read_mixed(&self, range: Range<u64>) -> Result<Bytes, Error> {
         let mut fetched = Vec::new();
         let mut elsewhere = self.state.lock().elsewhere(&range);
@@ -85,7 +85,7 @@ impl Staged {
         let out_of_memory = || std::io::Error::from(std::io::ErrorKind::OutOfMemory);
         let mut block = memory.block(length).ok_or_else(out_of_memory)?;
         let got = read_at_most(&*self.file()?, &mut block.spare()[..length], range.start)?;
-        // Cut off since the size was looked at.
+        // The file became shorter after the size was read.
         block.spare()[got..length].fill(0);
         for (start, bytes) in fetched {
             let at = (start - range.start) as usize;
@@ -98,20 +98,20 @@ impl Staged {
         Ok(bytes)
     }
 
-    /// Whether bytes that the object did not give are somewhere else by now: they came to the local disk, or this mount replaced the object by one
-    /// that has them.
+    /// Whether bytes that the object did not give have moved meanwhile: to the local disk, or into the object by which this mount
+    /// replaced the old one.
     async fn has_moved(&self, range: &Range<u64>, before: &Elsewhere) -> bool {
         drop(self.replacing.lock().await);
         self.state.lock().elsewhere(range) != *before
     }
 
-    /// Bytes of the object; all of the range.
+    /// Reads all bytes of a range from the object.
     async fn fetch(&self, range: Range<u64>) -> Result<Vec<u8>, Error> {
         let reader = self.state.lock().reader.clone();
         fetch_from(reader.as_deref(), range).await
     }
 
-    /// Fetches all that only the object has.
+    /// Fetches all bytes that only the object has.
     pub(super) async fn hydrate(self: &Arc<Self>) -> Result<(), Error> {
         loop {
             let next = {
@@ -128,7 +128,7 @@ impl Staged {
     }
 }
 
-/// Bytes of the object; all of the range.
+/// Reads all bytes of a range from the object by this reader.
 pub(super) async fn fetch_from(reader: Option<&Reader>, range: Range<u64>) -> Result<Vec<u8>, Error> {
     let gone = || Error::from(std::io::Error::other("a staged file without its object"));
     let (give, given) = oneshot::channel();

@@ -1,7 +1,8 @@
-//! Files that a mount before this one left in the stage: the fate of each is decided, and then carried out.
+//! Files of an earlier mount: decides the fate of each, then carries it out.
 //!
-//! A mount that promised the bucket at `close` left nothing that programs count on: it is kept. With the other promises what was written before
-//! the process ended is to be stored; after a loss of power only what the log says was on the disk, since the rest may be of two moments.
+//! An earlier mount that promised the bucket at `close` left no file that programs count on: this mount keeps such files. With the other
+//! promises, this mount stores all writes from before the process ended. After a loss of power it stores only the writes that the log
+//! calls durable, since the rest may mix two moments.
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,38 +22,38 @@ use crate::clock::Clock;
 /// The files of an earlier mount.
 #[derive(Debug)]
 pub(super) struct Left {
-    /// Moved to `kept/`.
+    /// Files moved to `kept/`.
     pub(super) kept: Vec<Kept>,
     /// Files for this mount to store.
     pub(super) pending: Vec<Pending>,
-    /// The number of the next file.
+    /// The number for the next file.
     pub(super) next: u64,
 }
 
-/// A file that an earlier mount left, and that is to be stored.
+/// A file that an earlier mount left for this mount to store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Pending {
     pub(super) live: Live,
     /// Bytes of the file.
     pub(super) size: u64,
-    /// When it was changed last.
+    /// Time of the file's last change.
     pub(super) modified: SystemTime,
 }
 
-/// The fate of a file.
+/// The decision about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Fate {
-    /// It is stored.
+    /// The mount stores the file.
     Pending(Box<Live>),
-    /// It is kept.
+    /// The mount keeps the file.
     Kept { key: Option<String>, why: &'static str, is_partial: bool },
-    /// It is kept if there are bytes in it: its record was lost.
+    /// The file's record was lost: the mount keeps the file if it has bytes.
     Unknown,
-    /// Nothing of it is wanted.
+    /// The file has no use.
     Gone,
 }
 
-/// Decides about a file by what the log says of it.
+/// Decides about a file by its records in the log.
 fn fate(live: Option<Option<Live>>, commit_is_deferred: bool, is_same_boot: bool, is_doubtful: bool) -> Fate {
     let mut live = match live {
         None => return Fate::Unknown,
@@ -76,8 +77,8 @@ fn fate(live: Option<Option<Live>>, commit_is_deferred: bool, is_same_boot: bool
     Fate::Kept { key: live.dirty.key, why, is_partial }
 }
 
-/// A rename over a file that was not stored either is two records: if the process ended in between, both files have the name, and the one that got
-/// it last is the file.
+/// Resolves a rename over a file that was not stored either. A rename is two records: if the process ended in between, both files have
+/// the name, and the one that got it last counts.
 fn without_replaced(mut fates: Vec<(u64, Fate)>) -> Vec<(u64, Fate)> {
     let mut last: HashMap<String, u64> = HashMap::new();
     for (_, fate) in &fates {
@@ -97,10 +98,9 @@ fn without_replaced(mut fates: Vec<(u64, Fate)>) -> Vec<(u64, Fate)> {
     fates
 }
 
-/// Takes in what is in `dir`.
+/// Takes the files in `dir` over.
 ///
-/// # Errors
-/// Files in it are to be stored elsewhere; nothing was changed then. Those of the disk.
+/// # Errors The files belong to another bucket or prefix, and nothing was changed; those of the disk.
 pub(super) fn recover(dir: &Path, mount: &log::Mount, clock: &Clock) -> anyhow::Result<Left> {
     let bytes = match fs::read(dir.join("log")) {
         Ok(bytes) => bytes,

@@ -1,4 +1,5 @@
-//! Whether the version in the bucket is of this file: a request that stored it may have had no answer, or a process that has ended since.
+//! Finds out whether the bucket's version comes from this file: the request that stored it may have had no answer, or its process may
+//! have ended since.
 
 use sha2::{Digest as _, Sha256};
 
@@ -11,11 +12,10 @@ use crate::s3::Replaces;
 use crate::sync::Arc;
 
 impl Staged {
-    /// Finds out what became of requests without an answer, before the name changes. One that is still on its way could make an object of that
-    /// name later, and not once there is a version that it does not know: so the file is stored.
+    /// Settles requests without an answer, before the name changes. A request still in flight could make an object of that name later; it
+    /// can't once the name has a version that the request does not expect. So the call stores the file.
     ///
-    /// # Errors
-    /// The errors of `store`.
+    /// # Errors The errors of `store`.
     pub async fn settle_sent(self: &Arc<Self>, turn: &Turn) -> Result<(), Error> {
         if self.resolve().await?.is_none() && !self.state.lock().sent.is_empty() {
             let stored = self.store(turn).await?;
@@ -27,13 +27,13 @@ impl Staged {
         Ok(())
     }
 
-    /// An image of this file that the bucket turned out to have. Once.
+    /// Takes the image of this file that the bucket turned out to have. A second call returns none.
     pub fn take_adopted(&self) -> Option<ObjectMeta> {
         self.state.lock().adopted.take()
     }
 
-    /// Looks at the bucket if it may have an image of this file that this mount does not know of. That image is then the version that the next
-    /// one replaces; if it is the file as it is now, the answer has it, and nothing is left to send.
+    /// Looks into the bucket if it may have an image of this file that this mount does not know. The next upload then replaces that
+    /// image. If the image equals the present file, the call returns it, and nothing is left to send.
     pub(super) async fn resolve(self: &Arc<Self>) -> Result<Option<ObjectMeta>, Error> {
         let (key, replaces, sent) = {
             let state = self.state.lock();
@@ -47,7 +47,7 @@ impl Staged {
             return Ok(None);
         }
         if sent.iter().any(|image| image.is_named(&meta)) {
-            // It is sent again, whatever it has of the file as it is now: by a patch, which costs little.
+            // The file goes out again even if the image equals it: by a patch, which costs little.
             self.adopt(&meta)?;
             return Ok(None);
         }
@@ -72,7 +72,8 @@ impl Staged {
         Ok(None)
     }
 
-    /// The version in the bucket is an earlier state of this file. What is not here is there, at the same place.
+    /// Notes that the bucket's version is an earlier state of this file. Bytes missing in the local file are in the object, at the same
+    /// place.
     fn adopt(&self, meta: &ObjectMeta) -> Result<(), Error> {
         let mut state = self.state.lock();
         let (file, etag) = (self.number, meta.etag.as_str().to_owned());

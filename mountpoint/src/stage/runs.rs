@@ -11,7 +11,7 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    /// How many bytes the ranges have together.
+    /// Number of bytes in all ranges.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -27,7 +27,7 @@ impl Runs {
             return;
         }
         let Range { mut start, mut end } = range;
-        // All that overlap or touch become one; they lie next to each other, so the last one below `end` is looked at first.
+        // All ranges that overlap or touch become one. They lie next to each other, so the loop begins at the last one below `end`.
         while let Some((&from, &to)) = self.ends.range(..=end).next_back().filter(|(_, to)| **to >= start) {
             self.ends.remove(&from);
             self.bytes -= to - from;
@@ -49,13 +49,13 @@ impl Runs {
         }
     }
 
-    /// Whether all of this is in the ranges.
+    /// Whether the ranges contain this whole range.
     pub(super) fn has(&self, range: Range<u64>) -> bool {
         range.is_empty()
             || self.ends.range(..=range.start).next_back().is_some_and(|(_, &end)| end >= range.end)
     }
 
-    /// The parts of a range that no range has.
+    /// The parts of a range that lie in none of the ranges.
     pub(super) fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut missing = Vec::new();
         let mut at = range.start;

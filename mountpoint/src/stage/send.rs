@@ -1,9 +1,9 @@
-//! Sends a staged file: all of it goes out as one upload under the condition that the bucket still has the version that was opened. Bytes that only
-//! that version has are fetched into the file first. Of a long file, and where the stage is full, they are not: the store copies long runs of them
-//! by itself ([`crate::upload::Patch`]), and the others are fetched on the way.
+//! Sends a staged file as one upload, under the condition that the bucket still has the opened version. The stage first fetches the bytes
+//! that only that version has. For a long file, or with a full stage, it does not: the store copies long runs of bytes by itself
+//! ([`crate::upload::Patch`]), and the send fetches the others on the way.
 //!
-//! The image that is sent is of one moment: it is read while programs may write, and thrown away if one did. After two such attempts it is
-//! copied while writes wait.
+//! An upload has the bytes of one moment: the stage reads the file while programs may write, and discards the attempt if one did. After
+//! two such attempts it copies the file while writes wait.
 
 use std::fs::File;
 use std::io;
@@ -27,19 +27,20 @@ use crate::s3::{ErrorKind, Replaces};
 use crate::sync::Arc;
 use crate::upload::{self, Patch, Upload};
 
-/// Attempts to send a file as it lies there, before it is copied. Doubling it spares copies where programs write now and then, and sends more
-/// for nothing where they write all the time.
+/// Attempts to send a file in place, before the stage copies it. Doubling it spares copies where programs write now and then, and wastes
+/// more sends where they write all the time.
 const ATTEMPTS_MAX: u32 = 2;
 
-/// Attempts at most to store a file over what turned out to be an earlier state of it. More take a client that stores the same bytes again and
-/// again: what was written here is kept then.
+/// Most attempts to store a file over a version that turned out to be an earlier state of the file. Beyond it, another client must be
+/// storing the same bytes again and again: then the stage keeps the file.
 const ADOPTED_MAX: u32 = 8;
 
-/// Bytes of an object that are fetched into the stage before the file is sent. Doubling it keeps longer files whole where another client's version
-/// wins, and takes that much more of the disk. Of a file that lacks more, what is fetched is sent and not written to the disk.
+/// Most bytes of an object that the stage fetches before a send. Doubling it keeps longer files complete where another client's version
+/// wins, and takes that much more of the disk. For a file that lacks more, the fetched bytes go straight into the upload and not to the
+/// disk.
 const FETCHED_MAX: u64 = 64 << 20;
 
-/// Bytes that are read from the disk and given to the upload at once. Doubling it halves the calls, and doubles the memory that a send takes beside
+/// Bytes per piece that goes from the disk to the upload. Doubling it halves the calls, and doubles the memory that a send takes beside
 /// the budget.
 const PIECE: u64 = 128 << 10;
 
@@ -49,9 +50,9 @@ pub struct Turn(#[expect(dead_code, reason = "held")] OwnedMutexGuard<()>);
 
 /// The upload of one generation.
 enum Request {
-    /// All bytes are sent.
+    /// The upload sends all bytes.
     Whole(Arc<Upload>),
-    /// The store copies most of them.
+    /// The store copies most of the bytes.
     Patch(Patch),
 }
 
@@ -71,29 +72,28 @@ impl Request {
     }
 }
 
-/// One generation of a file, about to be sent.
+/// One generation of a file, ready to be sent.
 struct Draft {
     generation: u64,
     size: u64,
     key: ObjectKey,
     replaces: Replaces,
-    /// The bytes that the local file has of it; the others are zeros, or in the object.
+    /// The bytes of this generation that the local file has; the others are zero, or in the object.
     image: Image,
     reader: Option<Arc<Reader>>,
-    /// Bytes of the object that it replaces.
+    /// Size of the object that the generation replaces.
     object: u64,
 }
 
 impl Staged {
-    /// Waits for the turn.
+    /// Waits for the right to send the file or to change its name.
     pub async fn turn(&self) -> Turn {
         Turn(Arc::clone(&self.turn).lock_owned().await)
     }
 
-    /// Fetches what only the object has, before that goes away.
+    /// Fetches the bytes that only the object has, before the object goes away.
     ///
-    /// # Errors
-    /// `Read`, `Full`, `Disk`.
+    /// # Errors `Read`, `Full`, `Disk`.
     pub async fn make_whole(self: &Arc<Self>, _turn: &Turn) -> Result<(), Error> {
         if !self.state.lock().is_noted {
             self.shared.folder.append(&[Record::Gone { file: self.number }])?;
@@ -101,18 +101,17 @@ impl Staged {
         self.hydrate().await
     }
 
-    /// Stores the file if the bucket lacks a change of it. What the bucket has then; `None` if nothing was to be done.
+    /// Stores the file if the bucket lacks a change of it. Returns the bucket's version afterwards; `None` if there was nothing to do.
     ///
-    /// # Errors
-    /// `Conflict`: the bucket has another version, and what was written here is kept. Others leave the file as it is.
+    /// # Errors `Conflict`: the bucket has another version, and the stage keeps this file. Other errors leave the file as it is.
     pub async fn store(self: &Arc<Self>, turn: &Turn) -> Result<Option<ObjectMeta>, Error> {
         self.store_while(turn, &|| true).await
     }
 
-    /// The same, given up where `is_wanted` says so before the request that makes the object: `None` then, with a change that the bucket lacks.
+    /// Stores the file like [`Staged::store`], but gives up if `is_wanted` returns false before the request that makes the object: then
+    /// the result is `None`, and the bucket lacks a change.
     ///
-    /// # Errors
-    /// Those of `store`.
+    /// # Errors Those of `store`.
     pub async fn store_while(
         self: &Arc<Self>,
         _turn: &Turn,
@@ -142,7 +141,7 @@ impl Staged {
                     if let Some(meta) = self.resolve().await? {
                         return Ok(Some(meta));
                     }
-                    // The version there is an earlier one of this file.
+                    // The bucket has an earlier version of this file.
                     if self.state.lock().replaces != before && attempt < ADOPTED_MAX {
                         continue;
                     }
@@ -160,7 +159,7 @@ impl Staged {
         unreachable!("a copy is sent whatever programs write")
     }
 
-    /// Sends the file once. `None`: it changed meanwhile, or is not wanted.
+    /// Sends the file once. `None`: the file changed meanwhile, or the send is not wanted.
     async fn send(
         self: &Arc<Self>,
         by_copy: bool,
@@ -185,12 +184,12 @@ impl Staged {
             Err(error) => {
                 let is_patch = matches!(upload, Request::Patch(_));
                 upload.abort().await;
-                // All of it is sent, then.
+                // The next attempt sends all bytes.
                 let is_refused = is_patch && self.shared.uploader.refuses_copies() && !is_conflict(&error);
                 return if is_refused { Ok(None) } else { Err(error) };
             }
         };
-        // A sync failed meanwhile: what was read may not be what was written.
+        // A sync failed meanwhile: the bytes read may differ from the bytes written.
         let error = self.error();
         let has_changed = || !by_copy && self.state.lock().image.generation() != draft.generation;
         if error.is_some() || has_changed() || !is_wanted() {
@@ -201,7 +200,7 @@ impl Staged {
             upload.abort().await;
             return Err(error);
         }
-        // A read of bytes that the version has which goes now waits for the one that comes.
+        // A read of bytes of the version that disappears now must wait for the next version.
         let _replacing = self.replacing.lock().await;
         let meta = match upload.finish().await {
             Ok(meta) => meta,
@@ -216,11 +215,11 @@ impl Staged {
         Ok(Some(meta))
     }
 
-    /// The upload of a long file of which most is in the bucket.
+    /// The upload for a long file, if the bucket has most of its bytes.
     fn patch(&self, draft: &Draft) -> Option<Patch> {
         let Replaces::Version(etag) = &draft.replaces else { return None };
         let is_short = draft.size <= FETCHED_MAX && !draft.image.needs_base();
-        // A copy without that condition could be of another version.
+        // Without that condition, the store could copy from another version.
         if is_short || etag.if_match().is_none() {
             return None;
         }
@@ -233,20 +232,20 @@ impl Staged {
         self.shared.uploader.patch(to, (id, draft.object), draft.size, ranges)
     }
 
-    /// Fetches all that only the object has, if that is not too much.
+    /// Fetches the bytes that only the object has, if they are few.
     async fn hydrate_if_short(self: &Arc<Self>) -> Result<(), Error> {
         let lacks = self.state.lock().image.lacks();
         if lacks > FETCHED_MAX || !self.shared.folder.has_room(lacks) {
             return Ok(());
         }
         match self.hydrate().await {
-            // Others were faster.
+            // Other files took the room first.
             Err(Error::Full { .. }) => Ok(()),
             hydrated => hydrated,
         }
     }
 
-    /// Notes that a send begins. Some bytes may be gone again by a size that was set meanwhile, never missing.
+    /// Notes that a send begins. A smaller size that a program sets meanwhile may remove bytes of the draft, but none is missing.
     fn draft(&self) -> Result<Draft, Error> {
         let mut state = self.state.lock();
         if !state.is_noted {
@@ -266,7 +265,8 @@ impl Staged {
         })
     }
 
-    /// Copies the file to one without a name. Writes of it wait meanwhile: the copy is of one moment. It takes no room of `--stage-size`.
+    /// Copies the file to one without a name. Writes wait meanwhile, so the copy has the bytes of one moment. The copy does not count
+    /// against `--stage-size`.
     async fn copy(self: &Arc<Self>) -> Result<(Draft, Option<Arc<File>>), Error> {
         let this = Arc::clone(self);
         let copied = self.shared.runtime.spawn_blocking(move || {
@@ -274,7 +274,7 @@ impl Staged {
             let (number, copy) = this.shared.folder.create()?;
             let (path, disk) = (this.shared.folder.path(number), this.shared.folder.disk());
             let unlinked = disk.remove(&path);
-            // Drafted under the lock that writes take: `draft` takes it by itself, so its generation is compared.
+            // `draft` takes the lock of writes itself, so the loop compares generations under that lock.
             loop {
                 let draft = this.draft()?;
                 let state = this.state.lock();
@@ -292,7 +292,7 @@ impl Staged {
         copied.await.map_err(io::Error::other)?
     }
 
-    /// Gives all bytes to the upload, a piece at a time. What they were, if a later mount may ask.
+    /// Gives all bytes to the upload, piece by piece. Returns their digest, if a later mount may need it.
     async fn pour(
         &self,
         upload: &Arc<Upload>,
@@ -313,7 +313,8 @@ impl Staged {
         Ok(hash.map(|hash| digest(size, hash)))
     }
 
-    /// Gives the changed bytes to a patch, and has the store copy the others. By what it is known, if a later mount may ask.
+    /// Gives the changed bytes to a patch, and makes the store copy the others. Returns the marks of the new object, if a later mount may
+    /// need them.
     async fn pour_patch(
         &self,
         patch: &mut Patch,
@@ -327,7 +328,7 @@ impl Staged {
         Ok(is_asked.then(|| Digest { size: draft.size, sha256: String::new(), etag: patch.etag() }))
     }
 
-    /// Some bytes from the beginning of a range, from the disk or of the object. They are taken into the hash, if there is one.
+    /// Reads some bytes from the beginning of a range, from the disk or the object, and adds them to the hash, if there is one.
     async fn piece(
         &self,
         source: &Arc<File>,
@@ -347,7 +348,7 @@ impl Staged {
                 Some(bytes) => bytes,
                 None => {
                     let mut bytes = vec![0; here.min(PIECE) as usize];
-                    // Shorter since a size was set: the draft is thrown away then.
+                    // The file is shorter if a program set its size meanwhile: then the draft is discarded.
                     super::reading::read_at_most(&file, &mut bytes, at)?;
                     bytes
                 }
@@ -360,7 +361,8 @@ impl Staged {
         Ok(read.await.map_err(io::Error::other)??)
     }
 
-    /// An object of these bytes is about to be stored. If a mount after a loss of power could send the file again, that one is to know.
+    /// Notes in the log that a request is about to store these bytes. If the mount after a loss of power could send the file again, that
+    /// mount must know of the request.
     async fn note_sending(self: &Arc<Self>, image: Option<&Digest>) -> Result<(), Error> {
         let Some(image) = image.cloned() else { return Ok(()) };
         let was_synced = {
@@ -377,19 +379,20 @@ impl Staged {
         Ok(())
     }
 
-    /// The store has nothing of it.
+    /// Notes that the store did not take the request.
     fn note_refused(&self, image: Option<&Digest>) -> Result<(), Error> {
         let Some(image) = image else { return Ok(()) };
         let mut state = self.state.lock();
         state.sent.retain(|sent| sent != image);
-        // An earlier one may be there still.
+        // An earlier image may still be in the bucket.
         if state.sent.is_empty() && state.is_noted {
             self.shared.folder.append(&[Record::Refused { file: self.number }])?;
         }
         Ok(())
     }
 
-    /// The bucket has the file as it was at `generation`. Should the log not take that, the record of the request's image tells a later mount.
+    /// Notes that the bucket has the file as of `generation`. If the log refuses the record, the record of the request's image informs a
+    /// later mount.
     pub(super) fn is_stored(&self, generation: u64, meta: &ObjectMeta) {
         let mut state = self.state.lock();
         state.image.stored(generation, meta.size);
@@ -403,7 +406,7 @@ impl Staged {
         let file = self.number;
         let record = if state.image.is_dirty() {
             let (etag, size) = (meta.etag.as_str().to_owned(), meta.size);
-            // A sync before it vouches for an older state than the bucket has.
+            // An earlier sync covers an older state than the bucket's.
             let is_synced = state.synced.is_some_and(|synced| synced > generation);
             Record::Stored { file, etag, size, is_synced }
         } else {
@@ -415,23 +418,21 @@ impl Staged {
         }
     }
 
-    /// Moves the bytes to `kept/`. The path there.
+    /// Moves the bytes to `kept/`. Returns the new path.
     ///
-    /// # Errors
-    /// The disk: the bytes stay in `files/`, and the next mount names them.
+    /// # Errors The disk: the bytes stay in `files/`, and the next mount names them.
     pub async fn keep(self: &Arc<Self>, why: &str) -> Result<PathBuf, Error> {
         let (this, why) = (Arc::clone(self), why.to_owned());
         let kept = self.shared.runtime.spawn_blocking(move || this.keep_now(&why));
         kept.await.map_err(io::Error::other)?
     }
 
-    /// The same, on a thread that may wait for the disk.
+    /// Moves the bytes to `kept/`, on a thread that may wait for the disk.
     ///
-    /// # Errors
-    /// `Disk`: the file can't be moved to `kept/`, or that can't be noted.
+    /// # Errors `Disk`: the file can't be moved to `kept/`, or the log refuses the record.
     pub fn keep_now(&self, why: &str) -> Result<PathBuf, Error> {
         let mut state = self.state.lock();
-        // It is not found under its path any more.
+        // Opened now, because its path leads nowhere after the move.
         let _ = self.file();
         let is_partial = state.image.needs_base();
         let key = state.key.clone();
@@ -441,13 +442,13 @@ impl Staged {
         Ok(kept)
     }
 
-    /// Whether the name is gone.
+    /// Whether the file has no name any more.
     pub fn is_unlinked(&self) -> bool {
         self.state.lock().image.fate() == Fate::Unlinked
     }
 }
 
-/// Whether the store may have, or get, an object of a request that failed.
+/// Whether the store may have made, or may still make, an object by the failed request.
 fn leaves_doubt(error: &upload::Error) -> bool {
     match error {
         upload::Error::Corrupt | upload::Error::Panicked => true,
@@ -456,7 +457,7 @@ fn leaves_doubt(error: &upload::Error) -> bool {
     }
 }
 
-/// Whether the bucket has another version than the one that was opened.
+/// Whether the bucket has another version than the opened one.
 fn is_conflict(error: &Error) -> bool {
     match error {
         Error::Send(upload::Error::Remote(error)) => {

@@ -1,4 +1,4 @@
-//! One staged file: its changes, and what the log says of it.
+//! One staged file: its changes, and its records in the log.
 
 use std::fmt;
 use std::fs::File;
@@ -14,63 +14,63 @@ use crate::prefetch::Reader;
 use crate::s3::Replaces;
 use crate::sync::{Arc, Mutex};
 
-/// Bytes that a range is filled with zeros by at once.
+/// Most bytes of zeros in one write.
 const ZEROS: u64 = 1 << 20;
 
-/// A file that programs read and change, with its bytes on the local disk as far as they are not the object's.
+/// A file that programs read and change. The local disk has its bytes, except those that are only in the object.
 ///
-/// Changes are made under one lock, and so is the write to the local disk: two writes at one place don't mix, and a size that is set
-/// counts for the next write.
+/// One lock covers a change and its write to the local disk: two writes at one place do not mix, and a new size counts for the next
+/// write.
 pub struct Staged {
     pub(super) shared: Arc<Shared>,
     pub(super) number: u64,
-    /// Open while a program has it open, or it is sent.
+    /// The open local file, while a program has the file open or a send reads it.
     pub(super) file: Mutex<Option<Arc<File>>>,
     pub(super) state: Mutex<State>,
-    /// Held while the file is sent, or its name changes.
+    /// Locked during a send, or a change of the name.
     pub(super) turn: Arc<tokio::sync::Mutex<()>>,
-    /// Held by the thread that syncs it: the log has one mark for a file.
+    /// Locked by the thread that syncs the file: the log has one mark per file.
     pub(super) syncing: Mutex<()>,
-    /// Held while a request replaces the version that reads of it may need.
+    /// Locked while a request replaces the version that reads of the file may need.
     pub(super) replacing: tokio::sync::Mutex<()>,
 }
 
 pub(super) struct State {
     pub(super) image: Image,
-    /// The key that the file is to have.
+    /// The key for the file's object.
     pub(super) key: ObjectKey,
     /// The version in the bucket that a send replaces.
     pub(super) replaces: Replaces,
-    /// Reads what only the object has.
+    /// The reader of the bytes that only the object has.
     pub(super) reader: Option<Arc<Reader>>,
-    /// Every change fails with it.
+    /// The error with which every change fails.
     pub(super) error: Option<Error>,
-    /// The log says that there are changes.
+    /// Whether the log records that the file has changes.
     pub(super) is_noted: bool,
     /// Size of the object that a send replaces.
     pub(super) object: u64,
-    /// Images of which the bucket may have one: their requests were sent, and no answer came.
+    /// Images of unanswered requests: the bucket may have one of them.
     pub(super) sent: Vec<Digest>,
-    /// No program has it open for writing.
+    /// Whether no program has the file open for writing.
     pub(super) is_closed: bool,
     was_closed: bool,
-    /// The log said once that its bytes outlive a loss of power.
+    /// Whether the log once called the file's bytes durable.
     pub(super) was_synced: bool,
-    /// The change up to which they do.
+    /// The change up to which the bytes are durable.
     pub(super) synced: Option<u64>,
-    /// Whether its name in `files/` does.
+    /// Whether the file's name in `files/` is durable.
     pub(super) is_named: bool,
-    /// First changes since an open.
+    /// Number of first changes after an open.
     pub(super) opens: u64,
     /// An image of this file that the bucket turned out to have, for the tree of names.
     pub(super) adopted: Option<ObjectMeta>,
 }
 
-/// Bytes that the local disk does not have.
+/// Bytes that the local disk lacks.
 #[derive(PartialEq, Eq)]
 pub(super) struct Elsewhere {
     pub(super) runs: Vec<Range<u64>>,
-    /// The version that has them.
+    /// The version that has these bytes.
     id: Option<ObjectId>,
 }
 
@@ -132,7 +132,7 @@ impl Staged {
         Ok(Self { shared, number, file, state, turn, syncing, replacing })
     }
 
-    /// A file that an earlier mount left, which is to be stored.
+    /// A file that an earlier mount left for this mount to store.
     pub(super) fn pending(shared: Arc<Shared>, Pending { live, size, .. }: Pending) -> Self {
         let over = live.over_object();
         let Live { dirty, sending, is_synced, .. } = live;
@@ -166,7 +166,7 @@ impl Staged {
         }
     }
 
-    /// The file on the disk.
+    /// The open file on the local disk.
     pub(super) fn file(&self) -> std::io::Result<Arc<File>> {
         let mut file = self.file.lock();
         if let Some(file) = &*file {
@@ -177,7 +177,7 @@ impl Staged {
         Ok(opened)
     }
 
-    /// The same, for work that soon ends: a file that waits takes no descriptor beyond that.
+    /// The file on the local disk, for a short task: afterwards a waiting file holds no descriptor.
     pub(super) fn file_for_now(&self) -> std::io::Result<Arc<File>> {
         match &*self.file.lock() {
             Some(file) => Ok(Arc::clone(file)),
@@ -185,18 +185,18 @@ impl Staged {
         }
     }
 
-    /// No program has it open for writing any more.
+    /// Notes that no program has the file open for writing any more.
     pub fn closed(&self) {
         let mut state = self.state.lock();
         (state.is_closed, state.was_closed) = (true, true);
     }
 
-    /// Whether a program made it and closed it, or an earlier mount left it.
+    /// Whether a program made and closed the file, or an earlier mount left it.
     pub fn was_closed(&self) -> bool {
         self.state.lock().was_closed
     }
 
-    /// Nothing has it open: more files may wait to be stored than may be open.
+    /// Closes the local file, because more files may wait for a send than may be open.
     pub fn rest(&self) {
         if !self.is_kept() {
             *self.file.lock() = None;
@@ -213,27 +213,27 @@ impl Staged {
         self.state.lock().image.size()
     }
 
-    /// The key that the file is to have.
+    /// The key for the file's object.
     pub fn key(&self) -> ObjectKey {
         self.state.lock().key.clone()
     }
 
-    /// Whether the bucket lacks a change of it.
+    /// Whether the bucket lacks a change of the file.
     pub fn is_dirty(&self) -> bool {
         self.state.lock().image.is_dirty()
     }
 
-    /// Whether its bytes lie in `kept/`.
+    /// Whether the file's bytes lie in `kept/`.
     pub fn is_kept(&self) -> bool {
         self.state.lock().image.is_kept()
     }
 
-    /// Whether an object of its key is in the bucket, as far as this mount knows.
+    /// Whether the bucket has an object under the file's key, as far as this mount knows.
     pub fn is_in_bucket(&self) -> bool {
         self.state.lock().replaces != Replaces::Nothing
     }
 
-    /// ETag and size of the object that it replaces.
+    /// ETag and size of the object that the file replaces.
     pub fn replaced_object(&self) -> Option<(ETag, u64)> {
         let state = self.state.lock();
         match &state.replaces {
@@ -242,15 +242,14 @@ impl Staged {
         }
     }
 
-    /// The error that every change of it ends with.
+    /// The error with which every change of the file fails.
     pub fn error(&self) -> Option<Error> {
         self.state.lock().error.clone()
     }
 
-    /// Writes all of `data` at `offset`. The size of the file then.
+    /// Writes all of `data` at `offset`. Returns the size of the file.
     ///
-    /// # Errors
-    /// `Full`, `Disk`; that of a conflict.
+    /// # Errors `Full`, `Disk`; that of a conflict.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<u64, Error> {
         let mut state = self.state.lock();
         let range = offset..offset.saturating_add(data.len() as u64);
@@ -273,7 +272,7 @@ impl Staged {
         self.shared.folder.give(held - state.image.held());
         if is_cut {
             let noted = self.shared.folder.append(&[Record::Cut { file: self.number, base: size }]);
-            // The file is shorter all the same: the next change notes all of it anew, or fails.
+            // The file is shorter even if the record failed: the next change records all of the file anew, or fails.
             if let Err(error) = noted {
                 state.is_closed = true;
                 return Err(error.into());
@@ -282,10 +281,9 @@ impl Staged {
         Ok(())
     }
 
-    /// Makes a range zeros, within the size that the file has.
+    /// Fills a range with zeros, within the file's size.
     ///
-    /// # Errors
-    /// The errors of a write.
+    /// # Errors The errors of a write.
     pub fn zero(&self, range: Range<u64>) -> Result<(), Error> {
         let zeros = vec![0; ZEROS.min(range.end.saturating_sub(range.start)) as usize];
         let mut state = self.state.lock();
@@ -301,14 +299,14 @@ impl Staged {
         Ok(())
     }
 
-    /// Notes the first change since an open in the log, before it is made.
+    /// Notes the first change after an open in the log, before the change happens.
     fn begin_change(&self, state: &mut State) -> Result<(), Error> {
         if let Some(error) = &state.error {
             return Err(error.clone());
         }
         if !state.is_noted || state.is_closed {
             self.note(state)?;
-            // The disk may take the change before it takes the record, and what was synced would be of two moments.
+            // The disk may take the change before the record; then the synced bytes would mix two moments.
             if state.was_synced {
                 self.shared.folder.sync_log()?;
             }
@@ -317,7 +315,7 @@ impl Staged {
         Ok(())
     }
 
-    /// Notes in the log what the file is to become.
+    /// Records key, object and changes of the file in the log.
     pub(super) fn note(&self, state: &mut State) -> Result<(), Error> {
         let is_unlinked = state.image.fate() == Fate::Unlinked;
         let dirty = Dirty {
@@ -334,16 +332,15 @@ impl Staged {
         Ok(())
     }
 
-    /// Notes a new file, which is to be stored even if nothing is written to it.
+    /// Records a new file, which is stored even if no program writes to it.
     ///
-    /// # Errors
-    /// `Disk`.
+    /// # Errors `Disk`.
     pub fn note_new(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         if state.is_noted { Ok(()) } else { self.note(&mut state) }
     }
 
-    /// Notes its key, and what it replaces there.
+    /// Records the file's key, and the object that the file replaces there.
     fn note_moved(&self, state: &State) -> Result<(), Error> {
         if !state.is_noted {
             return Ok(());
@@ -354,12 +351,12 @@ impl Staged {
         Ok(self.shared.folder.append(&[moved])?)
     }
 
-    /// Whether the log is to have each range that is written: the rest is the object's.
+    /// Whether the log must have each written range, because the object has the other bytes.
     fn logs_ranges(&self, state: &State) -> bool {
         self.shared.folder.commit().is_deferred() && state.image.needs_base()
     }
 
-    /// Writes a range, as programs want it.
+    /// Writes a range for a program.
     fn change(&self, state: &mut State, range: Range<u64>, data: &[u8]) -> Result<(), Error> {
         let is_logged = self.logs_ranges(state) && !state.image.present().has(range.clone());
         let added = self.put(state, range.clone(), data)?;
@@ -376,20 +373,20 @@ impl Staged {
         Ok(())
     }
 
-    /// The room that it took.
+    /// Writes a range to the local file. Returns the room that it took.
     fn put(&self, state: &State, range: Range<u64>, data: &[u8]) -> Result<u64, Error> {
         let (file, added) = (self.file()?, state.image.added_by(range.clone()));
         self.shared.folder.take(added)?;
         let disk = self.shared.folder.disk();
         disk.write(&file, data, range.start).inspect_err(|_| {
             self.shared.folder.give(added);
-            // A part of it may lie behind the end, where a longer file would show it.
+            // A part of the bytes may lie behind the end, where a longer file would show them.
             let _ = disk.set_len(&file, state.image.size());
         })?;
         Ok(added)
     }
 
-    /// Bytes of the object take their place in the file, where nothing was written meanwhile.
+    /// Puts bytes of the object into the local file, except where a program wrote meanwhile.
     pub(super) fn fill(&self, offset: u64, bytes: &[u8]) -> Result<(), Error> {
         let mut state = self.state.lock();
         for run in state.image.missing(offset..offset + bytes.len() as u64) {
@@ -400,7 +397,7 @@ impl Staged {
         Ok(())
     }
 
-    /// The object is under another key, or has another version, by an operation of this mount.
+    /// Notes that an operation of this mount gave the object another key or version.
     pub fn moved(&self, id: ObjectId, size: u64) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.key = id.key.clone();
@@ -414,7 +411,7 @@ impl Staged {
         self.note_moved(&state)
     }
 
-    /// A file that the bucket does not have gets another key, and replaces that version there.
+    /// Gives a file that the bucket lacks another key, where it replaces this version.
     pub fn renamed(&self, key: ObjectKey, replaces: Replaces) -> Result<(), Error> {
         let mut state = self.state.lock();
         (state.key, state.replaces) = (key, replaces);
@@ -423,10 +420,9 @@ impl Staged {
         if state.is_noted { self.note_moved(&state) } else { self.note(&mut state) }
     }
 
-    /// The name is gone. The bytes last until the last handle is closed.
+    /// Notes that the file lost its name. The bytes stay until the last handle closes.
     ///
-    /// # Errors
-    /// `Disk`: the log does not take it, and the next mount may bring the file back if this process ends now.
+    /// # Errors `Disk`: the log refuses the record, and the next mount may restore the file if this process ends now.
     pub fn unlinked(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.image.unlinked();
@@ -441,13 +437,13 @@ impl fmt::Debug for Staged {
     }
 }
 
-/// A file that the bucket has, or that no program can reach, leaves the disk. A kept one was moved away before.
+/// Deletes the local file if the bucket has its bytes, or no program can reach it. A kept file was moved away before.
 impl Drop for Staged {
     fn drop(&mut self) {
         let state = self.state.lock();
         self.shared.folder.give(state.image.held());
         if state.is_noted && state.image.is_dirty() || state.image.is_kept() {
-            // The next mount finds and names it.
+            // The next mount finds the file and names it.
             return;
         }
         if let Err(error) = self.shared.folder.remove(self.number, state.was_synced) {

@@ -1,4 +1,4 @@
-//! Makes staged files outlive a loss of power: first the bytes, then the record that says so.
+//! Makes staged files durable: first the bytes, then the record about them.
 
 use std::io;
 
@@ -7,17 +7,16 @@ use super::{Error, Staged};
 use crate::sync::Arc;
 
 impl Staged {
-    /// Returns when all that was written before outlives a loss of power of this machine.
+    /// Makes all earlier writes durable, so that they outlive a loss of power.
     ///
-    /// # Errors
-    /// `Disk`: the bytes are kept, since the kernel may have lost some of them, and each later change fails.
+    /// # Errors `Disk`: the stage keeps the bytes, since the kernel may have lost some of them, and each later change fails.
     pub async fn sync(self: &Arc<Self>) -> Result<(), Error> {
         let this = Arc::clone(self);
         let synced = self.shared.runtime.spawn_blocking(move || this.sync_now());
         synced.await.map_err(std::io::Error::other)?
     }
 
-    /// The same, on a thread that may wait for the disk.
+    /// Makes all earlier writes durable, on a thread that may wait for the disk.
     pub(super) fn sync_now(&self) -> Result<(), Error> {
         let _one_at_a_time = self.syncing.lock();
         let before = {
@@ -53,7 +52,7 @@ impl Staged {
         Ok(self.shared.folder.sync_log()?)
     }
 
-    /// The disk failed a sync. The kernel forgets that, and may have forgotten the bytes: so the file takes no change and is not sent any more,
+    /// Handles a failed sync. The kernel forgets the failure, and perhaps the bytes: so the file refuses changes and sends from now on,
     /// whether it can be kept or not.
     fn fail(&self, error: io::Error) -> Error {
         let error = Error::from(error);
@@ -68,7 +67,7 @@ impl Staged {
         error
     }
 
-    /// Moves a file of which a sync failed to `kept/`, and says so. Tried again with each attempt to send it.
+    /// Moves a file whose sync failed to `kept/`, and logs it. Each attempt to send the file tries again.
     pub(super) fn keep_failed(&self, error: &Error) {
         match self.keep_now(&format!("the disk of the stage failed: {error}")) {
             Ok(kept) => tracing::error!(
@@ -85,20 +84,20 @@ impl Staged {
         }
     }
 
-    /// Whether all that was written outlives a loss of power, once the log does.
+    /// Whether all writes are durable, once the log is.
     pub fn is_synced(&self) -> bool {
         let state = self.state.lock();
         !state.image.is_dirty() || state.synced == Some(state.image.generation())
     }
 
-    /// The bytes of that moment are on the disk.
+    /// Notes that the bytes of that moment are on the disk.
     fn note_synced(&self, before: &Before) -> Result<(), Error> {
         let mut state = self.state.lock();
-        // Opened since and changed: the disk may have a part of that.
+        // A program opened and changed the file since: the disk may have a part of the change.
         if state.opens != before.opens || !state.image.is_dirty() {
             return Ok(());
         }
-        // The bucket has it by now. With the log's word for it, a later mount would put an older state over that.
+        // The bucket has the file by now. A record of the sync would make a later mount replace the object by an older state.
         if state.image.has_stored(before.generation) {
             return Ok(());
         }

@@ -1,7 +1,7 @@
-//! Engines that are killed, and machines that lose power, after each step of programs: what the next mount finds.
+//! Engines that are killed, and machines that lose power, after each step of programs: tests of the files that the next mount finds.
 //!
-//! A killed engine leaves the directory as it is. After a loss of power the same directory is found by another boot: what its log does not
-//! vouch for is kept.
+//! A killed engine leaves the directory as it is. A loss of power is the same directory under another boot: the next mount keeps files
+//! that the log does not cover.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -56,12 +56,12 @@ struct Engine {
     pending: Vec<Pending>,
 }
 
-/// An engine that takes this directory, on a machine of this boot.
+/// An engine on this directory, on a machine of this boot.
 fn engine(dir: &Path, boot: &str, client: &MemoryClient) -> Engine {
     engine_with(dir, boot, client, 1 << 30)
 }
 
-/// The same with room for that many bytes in the stage.
+/// An engine with room for this many bytes in the stage.
 fn engine_with(dir: &Path, boot: &str, client: &MemoryClient, size_max: u64) -> Engine {
     let (runtime, clock) = (tokio::runtime::Handle::current(), Clock::machine());
     let pool = Pool::new(&buffer::Config { target: 64 << 20, network: 8 << 20 });
@@ -79,19 +79,19 @@ impl Engine {
         Arc::new(staged)
     }
 
-    /// A file over an object of ten bytes, which the bucket has from now on.
+    /// A staged file over an object of ten bytes, which the call stores in the bucket.
     fn file_over(&self, client: &MemoryClient, key: &str) -> Arc<Staged> {
         let etag = client.insert(key, b"0123456789".to_vec());
         self.over(key, etag, 10)
     }
 
-    /// A file of the stage that begins as this object.
+    /// A staged file that begins as this object.
     fn over(&self, key: &str, etag: crate::object::ETag, size: u64) -> Arc<Staged> {
         let base = Base { id: ObjectId::by_etag(key.into(), etag), size, first: None };
         Arc::new(Staged::create(Arc::clone(&self.shared), key.into(), Some(base)).unwrap())
     }
 
-    /// The files that are to be stored, by their keys.
+    /// The files that wait to be stored, by key.
     async fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let mut files = BTreeMap::new();
         for pending in self.pending.clone() {
@@ -112,14 +112,14 @@ fn copy(from: &Path, to: &Path) {
         let bytes = fs::read(entry.path()).unwrap();
         let copy = fs::File::create(to.join("files").join(entry.file_name())).unwrap();
         copy.set_len(bytes.len() as u64).unwrap();
-        // A hole stays one.
+        // A hole stays a hole.
         if bytes.iter().any(|byte| *byte != 0) {
             copy.write_all_at(&bytes, 0).unwrap();
         }
     }
 }
 
-/// The files that a mount after a kill of this moment stores; and those that one after a loss of power does, and how many it keeps.
+/// The files that the next mount stores after a kill; those that it stores after a loss of power, and the number that it keeps then.
 async fn left(
     dir: &Path,
     client: &MemoryClient,
@@ -153,14 +153,14 @@ async fn each_step_outlives_a_kill_and_what_was_synced_a_loss_of_power() {
     let renamed = files([("renamed", b"abc")]);
     assert_eq!(left().await, (renamed.clone(), renamed, 0), "a rename needs no sync of the bytes");
 
-    // Opened again: what comes then may be on the disk in part.
+    // The file is open again: later changes may be on the disk in part.
     new.closed();
     new.write(1, b"X").unwrap();
     assert_eq!(left().await, (files([("renamed", b"aXc")]), files([]), 1));
     new.sync().await.unwrap();
     assert_eq!(left().await.1, files([("renamed", b"aXc")]));
 
-    // Bytes of the object, and those that were written here.
+    // A file with bytes of the object and bytes written here.
     let patched = engine.file_over(&client, "patched");
     assert_eq!(left().await.0.len(), 1, "a file without a change is the bucket's");
     patched.write(8, b"ABC").unwrap();
@@ -173,7 +173,7 @@ async fn each_step_outlives_a_kill_and_what_was_synced_a_loss_of_power() {
     patched.set_size(6).unwrap();
     assert_eq!(left().await.0["patched"], b"01--\0\0");
 
-    // A send stores the file: from then on it is the bucket's.
+    // A send stores the file, which the bucket has from then on.
     let turn = patched.turn().await;
     let meta = patched.store(&turn).await.unwrap().expect("there was a change");
     drop(turn);
@@ -183,7 +183,7 @@ async fn each_step_outlives_a_kill_and_what_was_synced_a_loss_of_power() {
     patched.write(0, b"2").unwrap();
     assert_eq!(left().await.0["patched"], b"21--\0\0");
 
-    // A removed file is gone for both.
+    // A removed file is gone after both.
     patched.unlinked().unwrap();
     new.unlinked().unwrap();
     assert_eq!(left().await, (files([]), files([]), 0));
@@ -199,7 +199,7 @@ async fn a_seal_of_a_killed_engine_does_not_outlive_a_loss_of_power() {
     let staged = first.file_over(&client, "file");
     staged.write(8, b"AB").unwrap();
     staged.sync().await.unwrap();
-    // A send has fetched the rest, and the disk does not have that yet.
+    // A send has fetched the rest, which the disk does not have durably yet.
     first.shared.folder.append(&[log::Record::Sealed { file: staged.number() }]).unwrap();
     let (killed, dark) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     copy(dir.path(), killed.path());
@@ -215,11 +215,11 @@ async fn a_sync_that_failed_is_never_forgotten_and_the_file_is_not_sent() {
     let first = engine(dir.path(), "one", &client);
     let staged = first.new_file("file");
     staged.write(0, b"abc").unwrap();
-    // A pipe can't be synced, and kept/ takes no file.
+    // A pipe can't be synced, and kept/ refuses files.
     let on_disk = staged.file.lock().replace(Arc::new(fs::File::from(rustix::pipe::pipe().unwrap().0)));
     fs::remove_dir(dir.path().join("kept")).unwrap();
     assert!(matches!(staged.sync().await, Err(Error::Disk(_))));
-    // The kernel says it once. The disk and kept/ are well from now on.
+    // The kernel reports the failure once. The disk and kept/ work from now on.
     *staged.file.lock() = on_disk;
     let killed = tempfile::tempdir().unwrap();
     copy(dir.path(), killed.path());
@@ -264,7 +264,7 @@ async fn a_send_of_a_synced_file_is_noted_durably_before_its_request() {
     staged.write(0, b"abc").unwrap();
     staged.sync().await.unwrap();
     let turn = staged.turn().await;
-    // Given up before the request: the file waits on.
+    // The send gave up before its request: the file still waits.
     assert!(staged.store_while(&turn, &|| false).await.unwrap().is_none());
     assert!(staged.is_dirty() && client.object("file").is_none());
     staged.store(&turn).await.unwrap().expect("there was a change");
@@ -296,7 +296,7 @@ async fn an_answered_put_counts_though_the_log_takes_no_record_of_it() {
         let expected = stored(&client, "file");
         let turn = staged.turn().await;
         assert!(staged.store(&turn).await.unwrap().is_none());
-        // The log says that it is still to be sent: to a mount behind a kill, and to one behind a loss of power.
+        // The log says that the file still waits, both after a kill and after a loss of power.
         for boot in ["one", "two"] {
             let killed = tempfile::tempdir().unwrap();
             copy(dir.path(), killed.path());
@@ -326,7 +326,7 @@ async fn a_stored_image_is_known_again_though_its_answer_was_lost() {
         let staged = engine.file_over(&client, "file");
         staged.write(3, b"abc").unwrap();
         staged.sync().await.unwrap();
-        // The state just before the request is sent; that of the bucket after it is made by hand.
+        // A copy of the state just before the request; the test makes the bucket's state after the request by hand.
         let copied = tempfile::tempdir().unwrap();
         let image = super::log::Digest { size: 10, sha256: sha256(b"012abc6789"), etag: None };
         let sending = super::log::Record::Sending { file: staged.number(), image };
@@ -342,7 +342,7 @@ async fn a_stored_image_is_known_again_though_its_answer_was_lost() {
     staged.store(&turn).await.unwrap().expect("its own version does not conflict");
     assert_eq!(stored(&client, "file"), b"012abc678!");
 
-    // Another client's version is one, whatever was sent before.
+    // Another client's version is a conflict, even after a request of this mount.
     client.insert("file", b"012abc678?".to_vec());
     staged.write(0, b"?").unwrap();
     assert!(matches!(staged.store(&turn).await, Err(Error::Conflict { .. })));

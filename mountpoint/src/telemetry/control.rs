@@ -23,9 +23,9 @@ use super::{Origin, Telemetry};
 use crate::supervise::Supervisor;
 use crate::sync::Arc;
 
-/// Our folder in the user's runtime directory.
+/// The name of mount-s3's folder in the user's runtime directory.
 const FOLDER: &str = "mount-s3";
-/// The folder of root's mounts and those of services.
+/// The folder for the mounts of root and of services.
 const OF_THE_SYSTEM: &str = "/run";
 /// The mode that lets only the mounting user in.
 pub const PERMITTED: u32 = 0o600;
@@ -33,7 +33,7 @@ pub const PERMITTED: u32 = 0o600;
 const FILE: &str = "json";
 /// The ending of its socket.
 const SOCKET: &str = "sock";
-/// Bytes of a file that are read: the longest command line that anyone writes by hand has a tenth of it.
+/// Most bytes of a file that are read: the longest command line that anyone writes by hand has a tenth of them.
 const FILE_MAX: u64 = 64 << 10;
 /// Files of one folder that are read. No machine has that many mounts.
 const FILES_MAX: usize = 1_000;
@@ -43,7 +43,7 @@ const FILES_MAX: usize = 1_000;
 pub struct SocketFolder {
     /// The folder.
     pub folder: PathBuf,
-    /// The user who must own folder and files. `None`: any one user, for a parent in which only root makes folders.
+    /// The user who must own folder and files. `None`: any user, for a parent directory in which only root makes folders.
     pub owner: Option<u32>,
 }
 
@@ -63,7 +63,7 @@ impl SocketFolder {
         Self { folder: runtime_dir.join(FOLDER), owner }
     }
 
-    /// Opens the folder, so that a later change of its path does not matter; returns its owner, too.
+    /// Opens the folder, so that a later change of its path does not matter. Returns the owner, too.
     fn open(&self) -> io::Result<(OwnedFd, u32)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = rustix::fs::open(&self.folder, flags, Mode::empty())?;
@@ -144,8 +144,8 @@ impl Entry {
 /// The mounts with files in a folder, as far as this user may read it; the newest first. An unmounted mount may still be storing files
 /// while the next one is mounted in its place.
 ///
-/// Root reads the folders of users, who may put there what they like: it follows no link, waits for no pipe, and takes a file for its
-/// owner's word only.
+/// Root reads the folders of users, who may put anything there: the function follows no link, waits for no pipe, and trusts a file only
+/// as far as its owner.
 pub fn read_entries(place: &SocketFolder) -> Vec<Entry> {
     let Ok((folder, owner)) = place.open() else { return Vec::new() };
     let folder = Arc::new(folder);

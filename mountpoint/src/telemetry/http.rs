@@ -28,13 +28,13 @@ use super::{Telemetry, prometheus};
 use crate::supervise::Supervisor;
 use crate::sync::Arc;
 
-/// Connections that are served at once; further ones wait to be accepted. Doubling it lets as many more scrapers hold one open.
+/// Connections that are served at once; further ones wait for their turn. Doubling it lets as many more scrapers hold one open.
 const CONNECTIONS_MAX: usize = 16;
-/// How long a client may send no request before its connection is closed, so that its place is free.
+/// Time without a request after which a client's connection is closed, so that its place is free.
 const REQUEST_WITHIN: Duration = Duration::from_secs(60);
 /// The request to hand the mount over to another program.
 pub const UPGRADE: &str = "/upgrade";
-/// The request to store what is pending.
+/// The request to store pending files.
 pub const SYNC: &str = "/sync";
 const TEXT: &str = "text/plain; charset=utf-8";
 /// The pause after a failed accept, mostly for lack of descriptors.

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::metrics::{Distribution, Kind, Label, Metric, Unit, Value};
 
-/// One line for each value that moved, and for each measurement.
+/// A line for each value that moved, and for each measurement.
 pub(super) fn lines(before: &[Metric], now: &[Metric]) -> Vec<String> {
     let mut lines = Vec::new();
     for metric in now {

@@ -33,7 +33,7 @@ use crate::supervise::Supervisor;
 use crate::sync::Arc;
 use rates::Rates;
 
-/// How often `--log-metrics` writes its lines: as AWS's mount-s3.
+/// Interval of the lines of `--log-metrics`, as with AWS's mount-s3.
 const LOG_EVERY: Duration = Duration::from_secs(5);
 /// The user of the node's CSI driver.
 const ROOT: u32 = 0;
@@ -47,7 +47,7 @@ pub struct Config {
     pub log: bool,
     /// The page for Prometheus.
     pub listen: Option<Listen>,
-    /// Folders for the socket of `mount-s3-ctl`, of which the engine uses the first that it can use.
+    /// Folders for the socket of `mount-s3-ctl`. The engine uses the first usable one.
     pub control: Vec<SocketFolder>,
     /// The path of the socket for the node's CSI driver.
     pub driver: Option<PathBuf>,
@@ -68,11 +68,12 @@ pub trait Mount: Send + Sync + 'static {
     /// The last errors and warnings of the log.
     fn errors(&self) -> Vec<ErrorLine>;
 
-    /// Hands the mount to the program that is installed now, once no file is being written, within this time. On success another program
-    /// runs in this process; a returned outcome says why the old one goes on.
+    /// Hands the mount to the installed program, after the last writer has ended, within this time. On success another program runs in
+    /// this process; a returned outcome is the reason why the old one goes on.
     fn hand_over(&self, within: Duration) -> BoxFuture<'static, String>;
 
-    /// Stores what is pending at this path below the mount point, or under it. What can't be stored within this time is named; `Err`: why nothing can.
+    /// Stores the pending files at this path below the mount point, or under it. Names the files that can't be stored within this time;
+    /// `Err`: the reason why none can.
     fn sync(&self, below: PathBuf, within: Duration) -> BoxFuture<'static, Result<Synced, String>>;
 }
 
@@ -86,7 +87,7 @@ pub(crate) struct Telemetry {
     started: SystemTime,
 }
 
-/// Sockets that are bound and not served yet; dropping removes them.
+/// Sockets that are bound and not served yet. A drop removes them.
 #[derive(Debug)]
 pub struct Bound {
     config: Config,
@@ -103,7 +104,7 @@ pub struct Told {
 }
 
 impl Config {
-    /// Folders in which the mount has files of its own, which it removes at its end.
+    /// Folders with the mount's own files, which it removes at its end.
     pub fn folders(&self) -> Vec<PathBuf> {
         let page = match &self.listen {
             Some(Listen::Unix(path)) => path.parent().map(std::path::Path::to_owned),

@@ -51,7 +51,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// The unit that has to be added to the name, unless the name has it already.
+/// The unit to add to the metric's name, unless the name has it already.
 fn unit(metric: &Metric) -> Option<registry::Unit> {
     match metric.unit {
         Unit::Count => None,

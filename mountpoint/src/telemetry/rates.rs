@@ -9,7 +9,7 @@ use crate::doorbell::Next;
 use crate::metrics::Metrics;
 use crate::sync::Mutex;
 
-/// How often the counters are read while they move. Doubling it halves the wake-ups, and throughput is known later.
+/// Interval between reads of the counters while they move. Doubling it halves the wake-ups, and delays the throughput.
 const EVERY: Duration = Duration::from_secs(1);
 /// Samples that are kept: throughput is the mean of the seconds between the first and now.
 const KEPT: usize = 4;
@@ -54,7 +54,7 @@ impl Rates {
         metrics.work.keep_house(clock, |_| self.sample(metrics, clock.now())).await;
     }
 
-    /// Takes a sample. Of a time without moved bytes only the end counts, and after a rest only later samples.
+    /// Takes a sample. A time without moved bytes counts only by its end, and after a rest only later samples count.
     fn sample(&self, metrics: &Metrics, at: Instant) -> Next {
         let sample = Sample::take(metrics);
         let mut samples = self.0.lock();

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::Telemetry;
 use crate::metrics::{Histogram, Metrics};
 
-/// The bucket and the place of a mount. It holds no secret: any user who may read the metrics can read this.
+/// The bucket and the place of a mount, without secrets: any user who may read the metrics can read this.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Bucket, access point or its ARN.
@@ -16,13 +16,13 @@ pub struct Origin {
     pub prefix: String,
     /// Directory, absolute; or `/dev/fd/N` of a device that was handed over.
     pub mount_point: String,
-    /// The command line's other words, without what stands before an `@` in a URL.
+    /// The command line's other words, without the part of a URL before an `@`.
     pub flags: Vec<String>,
     /// Directory of the disk cache.
     pub cache: Option<String>,
-    /// Process that serves it.
+    /// Process that serves the mount.
     pub pid: u32,
-    /// User that mounted it.
+    /// User who made the mount.
     pub uid: u32,
     /// The version of `mount-s3`.
     pub version: String,
@@ -59,7 +59,7 @@ pub struct Status {
 /// Bytes and requests per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Throughput {
-    /// The time that these are the mean of; 0: not known yet.
+    /// The time over which the rates are averaged; 0: not known yet.
     pub over_ms: u64,
     /// Bytes that programs read.
     pub read_bytes_per_s: u64,
@@ -90,7 +90,7 @@ pub struct Requests {
     pub s3_errors: u64,
 }
 
-/// How often something was where it was looked for first, 0 to 1; `null` where nothing was looked for.
+/// The share of searches that found their target at the first place, 0 to 1; `null` without searches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Hits {
     /// READs that did not wait for the network.
@@ -108,7 +108,7 @@ pub struct Memory {
     pub target_bytes: u64,
     /// Held for READs that wait.
     pub demand_bytes: u64,
-    /// Held for what is read ahead.
+    /// Bytes of read-ahead.
     pub ahead_bytes: u64,
     /// Held for files being written.
     pub write_bytes: u64,
@@ -121,11 +121,11 @@ pub struct Cache {
     pub directory: String,
     /// Bytes on disk.
     pub used_bytes: u64,
-    /// Blocks that came from the store for want of them.
+    /// Blocks that came from the store because the cache lacked them.
     pub misses: u64,
     /// Blocks written.
     pub puts: u64,
-    /// Blocks that wait to be written, or are being written. Engines of before do not tell it.
+    /// Blocks that wait to be written, or are being written. Older engines do not report it.
     #[serde(default)]
     pub puts_waiting: u64,
     /// Blocks that could not be kept.
@@ -150,7 +150,7 @@ pub struct OpenFiles {
 pub struct Upload {
     /// Key of the object that the file becomes.
     pub key: String,
-    /// Bytes that were written so far.
+    /// Number of bytes written so far.
     pub bytes: u64,
     /// `writing`, `storing`, `stored` or `failed`.
     pub state: String,
@@ -174,14 +174,14 @@ pub struct Unsynced {
     pub why: String,
 }
 
-/// How long requests of a kind took: half of them at most `p50_us`, 99 of 100 at most `p99_us`.
+/// Durations of requests of a kind: half of them take at most `p50_us`, 99 of 100 at most `p99_us`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
     /// `fuse` or `s3`.
     pub of: String,
     /// The kind of the request.
     pub request: String,
-    /// How many there were.
+    /// Number of requests.
     pub count: u64,
     /// Microseconds.
     pub p50_us: u64,

@@ -1,4 +1,4 @@
-//! The page, the state, the lines and the socket of a mount whose numbers are known.
+//! Tests of the page, the state, the lines and the socket of a mount with known numbers.
 
 use super::*;
 use crate::metrics::{Kind, Unit};

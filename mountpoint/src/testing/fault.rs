@@ -147,7 +147,7 @@ impl FaultPlan {
         self
     }
 
-    /// A GetObject receives its first `bytes` bytes and then ends with `Network` (or what [`FaultPlan::fail`] says).
+    /// A GetObject receives its first `bytes` bytes and then ends with `Network` (or the error of [`FaultPlan::fail`]).
     pub fn break_after(mut self, bytes: u64) -> Self {
         assert!(self.op == Op::GetObject, "only a GetObject has a body to break");
         self.break_after = Some(bytes);
@@ -161,7 +161,7 @@ impl FaultPlan {
         self
     }
 
-    /// The call takes effect, but its caller gets `Unknown` (or what [`FaultPlan::fail`] says).
+    /// The call takes effect, but its caller gets `Unknown` (or the error of [`FaultPlan::fail`]).
     pub fn answer_lost(mut self) -> Self {
         self.answer_lost = true;
         self
@@ -173,7 +173,7 @@ impl FaultPlan {
         (self, Gate(barrier))
     }
 
-    /// Counts a call that matches the plan, and says whether the plan strikes it.
+    /// Counts a call that matches the plan. Returns whether the plan strikes it.
     pub(super) fn strikes(&mut self, op: Op, key: &str) -> bool {
         if self.op != op || self.key.as_ref().is_some_and(|part| !key.contains(part)) {
             return false;
@@ -212,7 +212,7 @@ impl Gate {
         let _ = arrived.wait_for(|&a| a >= n).await;
     }
 
-    /// Lets one call pass: one that waits, or else the next that comes.
+    /// Lets one call pass: a waiting one, or otherwise the next one.
     pub fn pass_one(&self) {
         self.0.passes.add_permits(1);
     }

@@ -17,14 +17,14 @@ use crate::s3::{
 };
 use crate::sync::{Arc, Mutex};
 
-/// How a [`MemoryClient`] differs from plain S3.
+/// The differences of a [`MemoryClient`] from plain S3.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Fewest bytes of a part that is not the last. S3 says 5 MiB; tests of small parts say 0.
     pub part_size_min: u64,
     /// Entries of a listing page at most; S3 says 1000. Small values make a short listing many pages.
     pub page_max: u16,
-    /// A listing begins with the first key wherever a request lets it begin, as on some gateways.
+    /// Whether a listing begins with the first key whatever the request says, as on some gateways.
     pub ignores_start_after: bool,
     /// The limits of parts that the client reports and enforces.
     pub parts: PartLimits,
@@ -44,7 +44,7 @@ impl Default for Settings {
     }
 }
 
-/// One call that was made, whether it went well or not.
+/// One call of the client, successful or not.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Call {
     /// The operation.
@@ -101,21 +101,20 @@ impl MemoryClient {
         self.0.state.lock().sums = Some(algorithm);
     }
 
-    /// Adds a fault. Faults stay until they have struck as often as they say; of several that strike one call
-    /// all delays and gates count, and the first error.
+    /// Adds a fault, which stays for its number of strikes. If several faults strike one call, all delays and gates count, and the first
+    /// error.
     pub fn inject(&self, plan: FaultPlan) {
         self.0.state.lock().plans.push(plan);
     }
 
-    /// Holds the plan's calls back before they take effect: a request that takes its time to arrive.
+    /// Holds the plan's calls back before they take effect, as a request that arrives late.
     pub fn hold(&self, plan: FaultPlan) -> Gate {
         let (plan, gate) = plan.held(HoldAt::Request);
         self.inject(plan);
         gate
     }
 
-    /// Holds the plan's calls back after they took effect: an answer that takes its time, and may be old
-    /// when it comes.
+    /// Holds the plan's calls back after they took effect, as an answer that comes late, and may be outdated.
     pub fn hold_answer(&self, plan: FaultPlan) -> Gate {
         let (plan, gate) = plan.held(HoldAt::Answer);
         self.inject(plan);
@@ -127,7 +126,7 @@ impl MemoryClient {
         self.0.state.lock().plans.clear();
     }
 
-    /// How many calls of this operation were made since the start or the last reset.
+    /// Number of calls of this operation since the start or the last reset.
     pub fn calls(&self, op: Op) -> usize {
         self.0.state.lock().log.iter().filter(|call| call.op == op).count()
     }
@@ -142,21 +141,20 @@ impl MemoryClient {
         self.0.state.lock().log.clear();
     }
 
-    /// Another writer stores an object: no call, no fault. Returns the new version's mark.
+    /// Stores an object as another writer: without a call or a fault. Returns the new version's mark.
     pub fn insert(&self, key: impl AsRef<str>, bytes: impl Into<Bytes>) -> ETag {
         let now = self.0.clock.wall();
         self.0.state.lock().store.insert(ObjectKey::new(key), bytes.into(), "", now)
     }
 
-    /// Another writer removes an object; returns whether it existed.
+    /// Removes an object as another writer. Returns whether it existed.
     pub fn remove(&self, key: impl AsRef<str>) -> bool {
         self.0.state.lock().store.remove(&ObjectKey::new(key)).is_some()
     }
 
     /// Moves an object to an archive tier: it is listed and cannot be read.
     ///
-    /// # Panics
-    /// It is not there.
+    /// # Panics The object does not exist.
     pub fn archive(&self, key: impl AsRef<str>) {
         let mut state = self.0.state.lock();
         state.store.object_mut(&ObjectKey::new(key)).expect("an object to archive").meta.readable = false;
@@ -225,7 +223,7 @@ impl Default for MemoryClient {
 struct Struck(Vec<FaultPlan>);
 
 impl Struck {
-    /// The error of a call that is to have no effect.
+    /// The error of a call that must have no effect.
     fn refused(&self) -> Option<ErrorKind> {
         let plans = self.0.iter().filter(|p| p.break_after.is_none() && p.flip.is_none() && !p.answer_lost);
         plans.filter_map(|p| p.fail.clone()).next()
@@ -304,7 +302,7 @@ impl ObjectClient for MemoryClient {
         let most = room.limit() as u64;
         let range = match request.begin {
             Begin::At(start) => start..start + most,
-            // The log has the highest offsets for bytes whose place the store alone knows.
+            // The log shows the highest offsets for bytes whose place only the store knows.
             Begin::Tail => u64::MAX - most..u64::MAX,
         };
         let first = Call { range: Some(range), ..call(Op::GetObject, key.as_str()) };

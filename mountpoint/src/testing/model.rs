@@ -5,9 +5,9 @@ use std::time::SystemTime;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
-/// Schedules of each kind. Doubling it finds rarer ones, in twice the time.
+/// Number of schedules of each kind. Doubling it finds rarer failures, in twice the time.
 const SCHEDULES: usize = 1_000;
-/// How many preemptions a failure may need that the second kind is made to find.
+/// Most preemptions that a failure needs, for the second kind of schedules to find it.
 const DEPTH: usize = 3;
 /// The stack of each thread of a model, in bytes: debug builds of the real code need more than shuttle's default.
 const STACK: usize = 1 << 20;

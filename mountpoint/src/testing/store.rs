@@ -15,7 +15,7 @@ use crate::s3::{
     Replaces, Result, Stored, Tags, UploadId, UploadPart, UploadedPart,
 };
 
-/// The bucket. Keys are in the order of their UTF-8 bytes, as S3 lists them.
+/// The bucket. Its keys are in the order of their UTF-8 bytes, as S3 lists them.
 #[derive(Debug)]
 pub(super) struct Store {
     objects: BTreeMap<ObjectKey, Object>,
@@ -124,7 +124,7 @@ impl Store {
         Ok(Stored { etag, checksum: request.checksum.map(Checksum::to_base64), modified: None })
     }
 
-    /// Stores an object at a key, whatever was there before.
+    /// Stores an object at a key, in place of an earlier one.
     pub(super) fn insert(&mut self, key: ObjectKey, bytes: Bytes, suffix: &str, now: SystemTime) -> ETag {
         let etag = self.next_etag(suffix);
         // Each version has a second of its own, however fast tests are.
@@ -215,7 +215,7 @@ impl Store {
         self.upload_part(&UploadPart { upload, part_number, body: vec![body], checksum })
     }
 
-    /// Removes an object of this version. One that is gone already is a success.
+    /// Removes an object of this version. A missing object is a success.
     pub(super) fn remove_version(&mut self, id: &ObjectId) -> Result<()> {
         if self.objects.contains_key(&id.key) {
             self.check_there(&id.key, &Replaces::Version(id.etag.clone()), Op::DeleteObject)?;

@@ -11,7 +11,8 @@ use super::{Error, Shared};
 use crate::object::{ObjectId, ObjectMeta, Second};
 use crate::s3::Properties;
 
-/// Bytes that the store copies into one part. Doubling it halves the requests for a large object, and lets the store copy less at once.
+/// Most bytes that the store copies into one part. Doubling it halves the requests for a large object, and lets the store copy fewer
+/// parts at once.
 const COPY: u64 = 512 << 20;
 
 /// The object that a file goes on behind.

@@ -1,6 +1,6 @@
-//! Bytes that a program writes beyond the end of a file: they are kept until the bytes between come, or until the file is closed, when
-//! missing bytes become zeros. Programs write so if their threads write pieces of one file side by side (DuckDB's COPY), or if they leave
-//! holes.
+//! Bytes that a program writes beyond the end of a file. The upload keeps them until the bytes between come, or until the file is closed,
+//! when missing bytes become zeros. Programs write this way if their threads write pieces of one file side by side (DuckDB's COPY), or if
+//! they leave holes.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::memory::Counted;
 /// Distance from the end of a file to that of its last piece, in bytes. Doubling it accepts threads that are twice as far apart, and
 /// doubles the memory and the zeros of a file with holes.
 const REACH: u64 = 8 << 20;
-/// Pieces of one file that are kept. Doubling it doubles what a file of tiny pieces costs beside its bytes.
+/// Most pieces of one file that are kept. Doubling it doubles the overhead of a file of tiny pieces.
 const PIECES_MAX: usize = 256;
 
 /// Pieces by their offsets. No two overlap, and none begins at the end of the file or before it.

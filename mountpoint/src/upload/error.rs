@@ -5,10 +5,10 @@ use std::io;
 use crate::s3;
 use crate::sync::Arc;
 
-/// The failure of a write. Cheap to clone: the handle repeats it to every later call.
+/// The failure of a write. Cheap to clone: the handle repeats the error to every later call.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
-    /// The write goes back in the file, or lies farther beyond its end than bytes are kept. The upload is given up.
+    /// The write goes back in the file, or lies too far beyond its end for bytes to be kept. The upload is given up.
     #[error(
         "objects are written from start to end, and pieces out of order within 8 MiB: the next byte is {expected}"
     )]
@@ -31,7 +31,7 @@ pub enum Error {
     /// refuses damaged bytes is `Remote` with kind `Corrupt`.)
     #[error("the stored bytes differ from the written ones: do not trust the object")]
     Corrupt,
-    /// The store or the way to it.
+    /// The store failed, or the way to it.
     #[error("{0}")]
     Remote(#[source] Arc<s3::Error>),
     /// The engine panicked during the upload; the log says where.
@@ -40,12 +40,12 @@ pub enum Error {
     /// The upload was given up on request.
     #[error("the upload was given up")]
     Aborted,
-    /// The object is complete, or about to be; it takes no more bytes.
+    /// The object is complete, or about to be, and accepts no more bytes.
     #[error(
         "the file was stored by fsync, or by a close of the process that opened it, and takes no more bytes: open it anew"
     )]
     Finished,
-    /// A program asked for a smaller size and was refused, and the file did not reach a size that fits since: it is not the file that the
+    /// A program requested a smaller size and was refused, and the file did not reach a fitting size since: its content is not what the
     /// program meant.
     #[error(
         "truncate to another size was refused, and the file did not get that size by writing: not stored"

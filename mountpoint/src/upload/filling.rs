@@ -24,7 +24,7 @@ pub(super) enum Need {
     Memory(Want),
 }
 
-/// Memory that came, with the want that asked for it.
+/// Granted memory, with the want that requested it.
 type Granted = Option<(Want, Reservation)>;
 
 impl Upload {
@@ -36,10 +36,9 @@ impl Upload {
         holds.then_some(state.touched)
     }
 
-    /// Moves the part being filled to disk; memory that is only reserved is given back.
+    /// Moves the part being filled to disk, and returns memory that is only reserved.
     ///
-    /// # Errors
-    /// The errors of the disk; the part then stays in memory.
+    /// # Errors The errors of the disk; the part then stays in memory.
     pub(super) async fn spill(self: Arc<Self>) -> std::io::Result<()> {
         let Some(dir) = self.shared.config.spill_dir.clone() else { return Ok(()) };
         let taken = {
@@ -73,7 +72,7 @@ impl Upload {
         if result.is_ok() {
             self.shared.metrics.uploads_spilled.inc();
         }
-        // Takes in the writes that came meanwhile.
+        // Adds the writes that came meanwhile.
         Box::pin(Arc::clone(&self).pump(None)).await;
         result
     }
@@ -158,8 +157,7 @@ impl Upload {
 
     /// Writes the early pieces, and zeros before and behind them, once the turn is free and no more bytes come.
     ///
-    /// # Errors
-    /// The errors of `absorb`, and `Aborted`.
+    /// # Errors The errors of `absorb`, and `Aborted`.
     pub(super) async fn pad(self: &Arc<Self>) -> Result<(), Error> {
         loop {
             let changed = self.changed.notified();
@@ -246,8 +244,8 @@ impl Upload {
         }
     }
 
-    /// Takes bytes into parts, and sends each full part; stops where it must wait for something. `None`: all bytes are taken, and there is
-    /// room for more (or it is better to ask when more come).
+    /// Takes bytes into parts, and sends each full part; stops where it must wait. `None`: all bytes are taken, and there is room for
+    /// more (or a later request for memory is better).
     fn absorb(self: &Arc<Self>, state: &mut State, data: &mut &[u8]) -> Result<Option<Need>, Error> {
         loop {
             // Part 1 stays until more follows: a file of one part is one PutObject.
@@ -282,7 +280,7 @@ impl Upload {
         Part::new(number, self.shared.part_size(number, self.limits), self.shared.algorithm())
     }
 
-    /// Makes the multipart upload, and has the store begin to copy the bytes before the new ones.
+    /// Makes the multipart upload, and makes the store copy the bytes before the new ones.
     fn begin(self: &Arc<Self>) -> Arc<Multipart> {
         let (shared, object) = (Arc::clone(&self.shared), self.to_be(false));
         let copies = self.behind.as_ref().map(Behind::parts);
@@ -296,7 +294,7 @@ impl Upload {
         multipart
     }
 
-    /// Sends a part that takes no more bytes; the first part opens the multipart upload.
+    /// Sends a part that accepts no more bytes; the first part opens the multipart upload.
     pub(super) fn submit(self: &Arc<Self>, state: &mut State, part: Part) {
         let part = part.seal();
         state.sealed = part.number;

@@ -22,7 +22,7 @@ struct Rest {
 }
 
 impl Upload {
-    /// Stores the file. A file for which no program waits any more waits for its turn.
+    /// Stores the file. If no program waits for the file any more, it waits for its turn.
     pub(super) async fn run_finish(self: Arc<Self>, is_awaited: bool) {
         let _fails = self.fails_on_panic("storing a file", Event::Lose);
         let _turn = if is_awaited { None } else { self.shared.unawaited.acquire().await.ok() };

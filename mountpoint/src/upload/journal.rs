@@ -23,8 +23,8 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 const FOLDER: &str = "uploads";
 /// The ending of an entry's name.
 const ENDING: &str = "json";
-/// Uploads of dead processes that are locked at once, each by an open file; further ones are read when these are aborted. Doubling it
-/// leaves fewer uploads to other mounts that start meanwhile.
+/// Most uploads of dead processes that are locked at once, each by an open file; further ones are read after these are aborted. Doubling
+/// it leaves fewer uploads to other mounts that start meanwhile.
 const LEFT_MAX: usize = 512;
 /// Bytes of an entry that are read: a key has 1024 at most, six times as many when each is escaped.
 const ENTRY_MAX: u64 = 64 << 10;
@@ -34,9 +34,9 @@ const TORN_AFTER: Duration = Duration::from_secs(60);
 /// The place of the journal, and the bucket of this mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The state directory. It is made if it is not there.
+    /// The state directory, which is made if it is missing.
     pub dir: PathBuf,
-    /// The user named the directory: a warning says if it can't be used. Otherwise it is a default, and the log line is information.
+    /// Whether the user named the directory: then an unusable directory causes a warning, otherwise a line of information.
     pub asked: bool,
     /// URL of the store; empty for AWS.
     pub endpoint: String,
@@ -59,14 +59,14 @@ pub(super) struct Journal {
     late: AtomicBool,
 }
 
-/// One upload under way, as its file holds it.
+/// One upload in progress, in the form of its file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     endpoint: String,
     bucket: String,
     key: String,
     upload_id: String,
-    /// The machine of the process; empty where it is not known, as in entries of older releases.
+    /// The machine of the process; empty if it is unknown, as in entries of older releases.
     #[serde(default)]
     machine: String,
     #[serde(flatten)]
@@ -80,7 +80,7 @@ pub(super) struct Entry {
     locked: Locked,
 }
 
-/// An upload of a dead process, for us to abort: no other process takes it meanwhile.
+/// An upload of a dead process, for this process to abort: no other process takes it meanwhile.
 #[derive(Debug)]
 pub(super) struct Left {
     pub(super) upload: UploadId,
@@ -117,7 +117,7 @@ impl Journal {
         self.note_in(upload, create)
     }
 
-    /// Like [`Journal::note`], in a file that `create` makes.
+    /// Notes an upload as [`Journal::note`] does, in a file that `create` makes.
     fn note_in(&self, upload: &UploadId, create: impl Fn(&Path) -> io::Result<File>) -> io::Result<Entry> {
         let record = Record {
             endpoint: self.config.endpoint.clone(),
@@ -129,7 +129,7 @@ impl Journal {
         };
         let text = serde_json::to_string(&record)?;
         match self.write(&text, &create) {
-            // Another mount was looking for entries of dead processes, and at this one before it was locked. The next name will do.
+            // Another mount was looking for entries of dead processes, and found this one before it was locked. The next name will do.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.write(&text, &create),
             written => written,
         }
@@ -158,7 +158,7 @@ impl Journal {
         }
     }
 
-    /// Whether this failure is the first: later ones are the same news.
+    /// Whether this failure is the first: later ones are not news.
     pub(super) fn fails_first(&self) -> bool {
         !self.failed.swap(true, Relaxed)
     }
@@ -186,13 +186,13 @@ impl Journal {
         Ok(Search { entries: fs::read_dir(&self.folder)?, now })
     }
 
-    /// The next uploads to this bucket, below this prefix, whose processes are dead: [`LEFT_MAX`] at most, none at the end. Removes entries that
-    /// were torn.
+    /// The next uploads to this bucket, below this prefix, whose processes are dead: at most [`LEFT_MAX`], none at the end. Removes torn
+    /// entries.
     pub(super) fn left_behind(&self, search: &mut Search) -> Vec<Left> {
         self.left_behind_on(kind, search)
     }
 
-    /// Like [`Journal::left_behind`], on a file system of the kind that `kind` says.
+    /// Finds uploads as [`Journal::left_behind`] does, on a file system of the kind that `kind` returns.
     fn left_behind_on(&self, kind: impl Fn(&File) -> Option<u32>, search: &mut Search) -> Vec<Left> {
         let now = search.now;
         let paths = search.entries.by_ref().filter_map(|entry| Some(entry.ok()?.path()));
@@ -244,7 +244,7 @@ mod tests {
 
     use super::*;
 
-    /// All of them, in one hand.
+    /// All uploads of dead processes, taken by one process.
     fn all_left(journal: &Journal) -> Vec<Left> {
         let mut search = journal.search(SystemTime::now()).unwrap();
         let mut all = Vec::new();
@@ -272,7 +272,7 @@ mod tests {
         UploadId { key: key.into(), id: format!("id of {key}") }
     }
 
-    /// The keys of what is left behind. Nothing is taken away.
+    /// The keys of uploads of dead processes. Takes none of them.
     fn found(config: &Config) -> Vec<String> {
         let left = all_left(&Journal::open(config.clone()).unwrap());
         let mut keys: Vec<_> = left.iter().map(|it| it.upload.key.as_str().to_owned()).collect();

@@ -113,8 +113,7 @@ impl Memory {
 
     /// Permission to have one more part on disk.
     ///
-    /// # Errors
-    /// "Too many open files": as the kernel says it when there are fewer.
+    /// # Errors "Too many open files", the kernel's own words, if the limit is reached.
     pub(super) fn spill_file(self: &Arc<Self>) -> io::Result<Counted> {
         self.count(|m| &m.spill_files, 1, self.spill_files_max).ok_or_else(|| Errno::MFILE.into())
     }
@@ -142,7 +141,7 @@ impl Memory {
         Error::NoMemory
     }
 
-    /// Like [`Memory::hold`], past the limit if need be.
+    /// Holds a write as [`Memory::hold`] does, past the limit if need be.
     pub(super) fn hold_anyway(self: &Arc<Self>, bytes: usize) -> Counted {
         self.held.fetch_add(bytes as u64, SeqCst);
         Counted { memory: Arc::clone(self), count: |m| &m.held, n: bytes as u64 }
@@ -164,7 +163,7 @@ impl Memory {
         loop {
             let sent = self.sent.load(SeqCst);
             let patience = async {
-                // This point is reached after `turn`: other writers now see this one wait.
+                // Other writers see from here on that this one waits, because `turn` has passed.
                 self.spiller.notify_one();
                 self.clock.sleep(self.wait_max).await;
             };
@@ -200,7 +199,7 @@ impl Memory {
         self.pool.reserve(Use::Demand, bytes).await
     }
 
-    /// Whether writers wait and nothing that is being sent will help them.
+    /// Whether writers wait and no part being sent will help them.
     pub(super) fn starved(&self) -> bool {
         self.pool.waiting(Use::Write) > 0 && self.sending.load(SeqCst) == 0
     }
@@ -210,7 +209,7 @@ impl Memory {
         self.spiller.notify_one();
     }
 
-    /// The spiller waits on this; [`Memory::wake_spiller`] notifies it.
+    /// The notification on which the spiller waits; [`Memory::wake_spiller`] sends it.
     pub(super) fn spiller(&self) -> Arc<Notify> {
         Arc::clone(&self.spiller)
     }

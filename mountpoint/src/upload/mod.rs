@@ -56,7 +56,7 @@ use spill::Choice;
 
 /// The pause in spilling after the disk refused a part.
 const SPILL_AGAIN: Duration = Duration::from_secs(5);
-/// The number of refused aborts in a row after which the other uploads are left to the next mount: a policy may refuse all of them.
+/// Refused aborts in a row after which the other uploads are left to the next mount: a policy may refuse all of them.
 const REFUSED_MAX: u32 = 100;
 /// How long an upload waits for its note in the journal: the state directory may be on a dead network. Doubling it notes uploads on a
 /// slower disk, and holds a file up that much longer where the disk is dead.
@@ -66,32 +66,32 @@ const NOTE_WITHIN: Duration = Duration::from_secs(5);
 /// at once would only wait for a connection, and time out there. Doubling it stores many empty files sooner on a distant store.
 const UNAWAITED_MAX: usize = 64;
 
-/// How files are written.
+/// Settings of uploads.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Bytes of the first 1000 parts (`--write-part-size`); later ones grow so that 5 TiB fits. Doubling it halves the requests and doubles
     /// the memory of a writer. Limited to what the memory budget can always serve.
     pub part_size: u64,
-    /// The user named the part size: then it also holds on a store that wants equal parts.
+    /// Whether the user named the part size: then this size applies also on a store that wants equal parts.
     pub part_size_named: bool,
-    /// Parts of one file that may be on their way at once; a writer that has filled this number waits, or fills more parts on disk where
-    /// too many writes wait. Doubling it helps one writer on a long line, and takes memory from the others.
+    /// Most parts of one file in flight. A writer that has filled this number waits, or fills more parts on disk if too many writes wait.
+    /// Doubling it helps one writer on a long line, and takes memory from the others.
     pub parts_in_flight_max: usize,
     /// The checksum sent with the bytes, so that the store refuses other bytes; with `None` only the engine's own check is left.
     pub checksum: Option<ChecksumAlgorithm>,
     /// The directory for idle parts while other writers wait for memory; `None`: the parts stay in memory, and the writers wait.
     pub spill_dir: Option<PathBuf>,
-    /// Another user of that directory's disk, which makes room where it is full; `None`: there is none.
+    /// Another user of that directory's disk, which makes room if the disk is full; `None`: there is no other user.
     pub reclaim: Option<Reclaim>,
-    /// Parts that may be on disk at once, an open file each (`ulimit -n`). At the limit parts stay in memory, and their writers wait.
-    /// Doubling it takes descriptors from connections and the cache.
+    /// Most parts on disk at once, an open file each (`ulimit -n`). At the limit parts stay in memory, and their writers wait. Doubling
+    /// it takes descriptors from connections and the cache.
     pub spill_files_max: u64,
-    /// How long a write waits for memory while no part is being sent. Doubling it rides out longer shortages, and lengthens the wait of
-    /// programs that are refused in the end.
+    /// Longest wait of a write for memory while no part is being sent. Doubling it rides out longer shortages, and delays the refusal of
+    /// a write.
     pub wait_max: Duration,
-    /// The journal of multipart uploads, by which those of a killed process are found; `None`: no journal.
+    /// The journal of multipart uploads, with which the next mount finds those of a killed process; `None`: no journal.
     pub journal: Option<JournalConfig>,
-    /// MIME type of a new object; `None` leaves it to the store.
+    /// The MIME type for a new object; `None` leaves it to the store.
     pub content_type: fn(&ObjectKey) -> Option<String>,
 }
 
@@ -126,7 +126,7 @@ struct Shared {
     memory: Arc<Memory>,
     journal: Option<Arc<Journal>>,
     open: Mutex<Vec<Weak<Upload>>>,
-    /// Permits to store files while no program waits for them.
+    /// Permits to store files for which no program waits.
     unawaited: Semaphore,
     /// The number of uploads that are being aborted, mostly after their handle is gone.
     aborting: watch::Sender<usize>,
@@ -181,8 +181,8 @@ impl Uploader {
         Self(shared)
     }
 
-    /// An upload to `key` that holds nothing and has sent nothing yet. With `only_if_absent` the store refuses
-    /// it at the end (`Exists`) if an object is there.
+    /// An upload to `key` that holds nothing and has sent nothing yet. With `only_if_absent` the store refuses its end (`Exists`) if an
+    /// object exists.
     pub fn create(&self, key: ObjectKey, only_if_absent: bool) -> Arc<Upload> {
         self.replace(key, if only_if_absent { Replaces::Nothing } else { Replaces::Anything })
     }
@@ -203,8 +203,7 @@ impl Uploader {
 
     /// The object that the bucket has under a key; `None`: there is no object.
     ///
-    /// # Errors
-    /// `Remote`: what the store says.
+    /// # Errors `Remote`: the store's error.
     pub async fn look(&self, key: &ObjectKey) -> Result<Option<ObjectMeta>, Error> {
         match self.0.client.head_object(key).await {
             Ok(meta) => Ok(Some(meta)),
@@ -256,7 +255,7 @@ impl Uploader {
         });
     }
 
-    /// Like [`ObjectClient::moved`].
+    /// Bytes moved to and from the store so far, as in [`ObjectClient::moved`].
     pub fn moved(&self) -> u64 {
         self.0.client.moved()
     }
@@ -279,8 +278,8 @@ impl Shared {
         self.config.checksum.unwrap_or_default()
     }
 
-    /// Notes in the journal, if there is one, that this upload is under way. If the journal fails or does not answer, one log line says so,
-    /// and the file goes on.
+    /// Notes in the journal, if there is one, that this upload is in progress. If the journal fails or does not answer, the log gets one
+    /// line, and the file goes on.
     async fn note(&self, upload: &UploadId) -> Option<Entry> {
         let journal = Arc::clone(self.journal.as_ref()?);
         if journal.is_late() {

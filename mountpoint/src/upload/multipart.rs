@@ -1,4 +1,4 @@
-//! One multipart upload: created once, its parts sent in parallel, then completed or aborted, once.
+//! One multipart upload: created once; its parts sent in parallel; then completed or aborted, once.
 
 use std::ops::Range;
 
@@ -23,7 +23,7 @@ pub(super) struct Multipart {
     shared: Arc<Shared>,
     object: NewObject,
     copies: Option<Copies>,
-    /// Kept as soon as the store has given it, so that any later failure can abort the upload.
+    /// The id of the upload, kept as soon as the store returns it, so that any later failure can abort the upload.
     id: OnceCell<Result<UploadId, Error>>,
     noted: OnceCell<()>,
     parts: Mutex<Parts>,
@@ -154,7 +154,7 @@ impl Multipart {
         })
     }
 
-    /// Sends a part in the background; its memory returns when the store has answered. `on_error` is called if it fails.
+    /// Sends a part in the background. Its memory returns when the store has answered. Calls `on_error` if that fails.
     pub(super) fn submit(self: &Arc<Self>, part: Sealed, on_error: impl FnOnce(Error) + Send + 'static) {
         let under_way = UnderWay::count(self, on_error);
         // A part in memory is being sent from now on; a part on disk must find memory first.
@@ -173,7 +173,7 @@ impl Multipart {
         });
     }
 
-    /// Has the store copy the parts that it is to copy, if there are any. `on_error` is called if it fails.
+    /// Makes the store copy its parts, if there are any. Calls `on_error` if that fails.
     pub(super) fn copy_parts(self: &Arc<Self>, on_error: impl FnOnce(Error) + Clone + Send + 'static) {
         let Some(copies) = &self.copies else { return };
         for (part_number, range) in copies.parts.clone() {
@@ -182,7 +182,7 @@ impl Multipart {
             let this = Arc::clone(self);
             self.shared.runtime.spawn(async move {
                 let mut given_up = this.given_up.subscribe();
-                // This goes as for a part that is sent.
+                // The copied part follows the same rule as a sent one.
                 let id = if *given_up.borrow() { Err(Error::Aborted) } else { this.id().await };
                 let copy = async {
                     let _place = this.places.acquire().await.map_err(|_| Error::Aborted)?;
@@ -226,11 +226,10 @@ impl Multipart {
         self.until(|parts| parts.in_flight < most).await;
     }
 
-    /// Waits for all parts, and completes the object if they are the written bytes: `size` bytes with this checksum.
+    /// Waits for all parts, and completes the object if the parts are the written bytes: `size` bytes with this checksum.
     ///
-    /// # Errors
-    /// The error of the first part that failed; `Corrupt` when parts and file differ; what the store says. Then nothing
-    /// is visible (unless the store lost its answer), and the caller aborts.
+    /// # Errors The error of the first part that failed; `Corrupt` if parts and file differ; the store's error. Then nothing is visible
+    /// (unless the store's answer was lost), and the caller aborts.
     pub(super) async fn complete(&self, size: u64, whole: Checksum) -> Result<Stored, Error> {
         self.until(|parts| parts.in_flight == 0).await;
         let (mut stored, mut copied, error) = {
@@ -376,8 +375,8 @@ pub(super) fn pieces(blocks: Vec<Block>) -> Vec<Bytes> {
     blocks.into_iter().map(Bytes::from_owner).collect()
 }
 
-/// Checks that parts, in order, make up the written file: numbered without gaps, apart from those that the store `copied`, with its size and
-/// checksum. An error says in words what differs.
+/// Checks that parts, in order, make up the written file: numbered without gaps, apart from those that the store `copied`, with the
+/// file's size and checksum. The error names the difference.
 fn review(parts: &[PartStored], copied: &[u32], size: u64, whole: Checksum) -> Result<(), &'static str> {
     let mut numbers: Vec<_> =
         parts.iter().map(|part| part.answer.part_number).chain(copied.iter().copied()).collect();
@@ -398,7 +397,7 @@ fn review(parts: &[PartStored], copied: &[u32], size: u64, whole: Checksum) -> R
     }
 }
 
-/// Whether the store's checksum equals ours, if it gave one of the algorithm that we asked for.
+/// Whether the store's checksum equals ours, if it is of the requested algorithm.
 pub(super) fn agrees(
     answer: Option<&str>,
     algorithm: Option<ChecksumAlgorithm>,

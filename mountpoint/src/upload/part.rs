@@ -153,10 +153,9 @@ impl Part {
         Ok(None)
     }
 
-    /// Brings the memory that [`Part::want`] asked for.
+    /// Adds the memory that [`Part::want`] requested.
     ///
-    /// # Errors
-    /// `NoMemory` when the kernel has none.
+    /// # Errors `NoMemory` if the kernel has none.
     pub(super) fn grant(&mut self, want: Want, reservation: Reservation) -> Result<(), Error> {
         if let Store::Memory { open, rest, .. } = &mut self.store {
             match want.first {

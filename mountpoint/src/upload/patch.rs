@@ -15,7 +15,7 @@ use crate::s3::{ErrorKind, GetObject, NewObject, Properties, Replaces};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// A new version that is being made. Dropped without [`Patch::finish`], it is aborted in the background.
+/// A new version in the making. A drop without [`Patch::finish`] aborts the upload in the background.
 #[derive(Debug)]
 pub struct Patch {
     uploader: Uploader,
@@ -27,7 +27,7 @@ pub struct Patch {
     sent: Option<Checksum>,
 }
 
-/// The object of which most stays.
+/// The object whose bytes a patch keeps for the most part.
 #[derive(Debug)]
 struct Base {
     id: ObjectId,
@@ -46,8 +46,9 @@ impl Base {
 }
 
 impl Uploader {
-    /// A file of `size` bytes that replaces no other version, and shares `unchanged` ranges, in order, with this object; those that are `absent` are only
-    /// there. `None`: no range is worth a copy, or the store makes none: all is to be sent.
+    /// A patch for a file of `size` bytes: an upload of a new version that shares `unchanged` ranges, in order, with an object. Bytes in
+    /// `absent` ranges are only in that object. `None`: no range is worth a copy, or the store makes none, so the caller must send all
+    /// bytes.
     pub fn patch(
         &self,
         (key, replaces): (ObjectKey, Replaces),
@@ -56,7 +57,7 @@ impl Uploader {
         (unchanged, absent): (Vec<Range<u64>>, Vec<Range<u64>>),
     ) -> Option<Patch> {
         let (shared, limits) = (&self.0, self.0.client.part_limits());
-        // A part that is sent has less than twice as many.
+        // A sent part has less than twice as many bytes.
         let part = shared.config.part_size.min(shared.memory.part_max() / 2);
         if limits.are_equal || part < PART_MIN || shared.refuses_copies.load(Relaxed) {
             return None;
@@ -86,11 +87,10 @@ impl Uploader {
 }
 
 impl Patch {
-    /// Has the store copy its parts, and sends the others, with what only the object has fetched. `read` gives some bytes from the beginning of any
-    /// other range, as many as it likes.
+    /// Makes the store copy its parts, and sends the other parts, for which the patch fetches bytes that only the object has. `read`
+    /// returns some bytes from the beginning of any other range, as many as it likes.
     ///
-    /// # Errors
-    /// That of `read`; of the first request that fails. The caller gives it up then.
+    /// # Errors That of `read`; of the first request that fails. The caller then gives the patch up.
     pub async fn send<F, E>(&mut self, read: impl Fn(Range<u64>) -> F) -> Result<(), E>
     where
         F: Future<Output = Result<Vec<u8>, E>>,
@@ -109,7 +109,7 @@ impl Patch {
                 let reservation = shared.memory.wait(want.bytes).await?;
                 part.grant(want, reservation)?;
             }
-            // Others that wait for memory see that this is on its way out.
+            // Other writers that wait for memory see that this part's memory comes back soon.
             let _sending = shared.memory.sending();
             let absent = self.base.within(range);
             let fetched = self.fetch(&absent).await?;
@@ -143,7 +143,7 @@ impl Patch {
         Ok(self.check()?)
     }
 
-    /// These ranges of a part in one request: with the bytes between them.
+    /// Fetches these ranges of a part in one request, with the bytes between them.
     async fn fetch(&self, absent: &[Range<u64>]) -> Result<Fetched, Error> {
         let (Some(first), Some(last)) = (absent.first(), absent.last()) else {
             return Ok(Fetched::default());
@@ -161,7 +161,7 @@ impl Patch {
         Ok(Fetched { start: range.start, blocks: blocks.into_iter().collect() })
     }
 
-    /// The error of the first request that failed. One that says that the store copies nothing is remembered.
+    /// The error of the first request that failed. If it shows that the store copies nothing, the uploader remembers that.
     fn check(&self) -> Result<(), Error> {
         let Some(error) = self.multipart.failed() else { return Ok(()) };
         if is_refusal(&error) && !self.uploader.0.refuses_copies.swap(true, Relaxed) {
@@ -172,7 +172,7 @@ impl Patch {
         Err(error)
     }
 
-    /// The ETag that the new object has on stores whose ETags are MD5 sums, once all parts are there.
+    /// The ETag of the new object on stores whose ETags are MD5 sums, after all parts have their answers.
     pub fn etag(&self) -> Option<String> {
         self.multipart.etag()
     }
@@ -199,7 +199,7 @@ impl Patch {
         })
     }
 
-    /// Gives it up. Returns when the store has answered.
+    /// Gives the patch up. Returns when the store has answered.
     pub async fn abort(&self) {
         self.multipart.abort();
         self.multipart.settled().await;
@@ -229,7 +229,7 @@ impl Fetched {
     }
 }
 
-/// Whether a store does not copy parts, or not for this user. What it says of versions is none.
+/// Whether an error means that the store copies no parts, or not for this user. An error about versions does not.
 fn is_refusal(error: &Error) -> bool {
     let Error::Remote(error) = error else { return false };
     let refuses =

@@ -1,26 +1,27 @@
-//! How a new version of a long object is made where most of it stays: the parts that the store copies, and those that are sent. Pure.
+//! The plan for a new version of a long object that changes in part: the parts that the store copies, and the parts that are sent. Pure.
 //!
-//! Enters: the size, and the ranges that stay. Leaves: parts in order, without gaps, of sizes that stores take; or that no copy is worth it.
+//! Enters: the size, and the unchanged ranges. Leaves: parts in order, without gaps, of sizes that stores accept; or nothing if no copy
+//! is worth it.
 
 use std::ops::Range;
 
 use super::size::{PART_MAX, PART_MIN};
 
-/// Bytes that the store copies into one part, unless the parts would be too many. Doubling it halves the requests for a large object, and lets the
-/// store copy less at once.
+/// Most bytes that the store copies into one part, unless there would be too many parts. Doubling it halves the requests for a large
+/// object, and lets the store copy fewer parts at once.
 const COPY: u64 = 512 << 20;
 
 /// One part of the new object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// The store copies it from the same place of the object.
+    /// A part that the store copies from the same place of the object.
     Copied(Range<u64>),
     /// It is sent.
     Sent(Range<u64>),
 }
 
-/// The parts of an object of `size` bytes. `unchanged`: ranges in order that the object has already, none of which touches another. Parts that
-/// are sent have `part` bytes at least, and less than twice as many, where there are as many to send. `None`: all is to be sent.
+/// The parts of an object of `size` bytes. `unchanged`: ranges in order that the object has already, none of which touches another. A
+/// sent part has at least `part` bytes, and less than twice as many, if there are enough to send. `None`: all bytes must be sent.
 pub(super) fn plan(size: u64, unchanged: &[Range<u64>], part: u64, parts_max: u32) -> Option<Vec<Piece>> {
     let (mut least, mut copy) = (PART_MIN, COPY);
     loop {
@@ -31,13 +32,13 @@ pub(super) fn plan(size: u64, unchanged: &[Range<u64>], part: u64, parts_max: u3
         if pieces.len() <= parts_max as usize {
             return Some(pieces);
         }
-        // Fewer copies, of longer runs, and more that is sent between them.
+        // The next try makes fewer copies, of longer runs, and sends more between them.
         (least, copy) = (least * 2, (copy * 2).min(PART_MAX));
     }
 }
 
-/// Copies runs of at least `least` bytes, in parts of at most `copy`, and sends what is between. A part that others follow may not be too small: it
-/// takes what it lacks from the run behind it.
+/// Copies runs of at least `least` bytes, in parts of at most `copy`, and sends the bytes between. A part before the last has a least
+/// size, and takes missing bytes from the run behind it.
 fn cut(size: u64, unchanged: &[Range<u64>], (least, copy): (u64, u64), part: u64) -> Vec<Piece> {
     let (mut pieces, mut at) = (Vec::new(), 0);
     for run in unchanged {
@@ -133,7 +134,7 @@ mod tests {
                     Piece::Sent(sent) => prop_assert!(sent.end - sent.start < 2 * part),
                 }
             }
-            // Each change costs itself, what it lacks to a part, and a run behind it that is too short for a copy.
+            // Each change costs its own bytes, the bytes that it lacks to a part, and a following run that is too short for a copy.
             if parts_max > 5_000 {
                 let changed: u64 = changes.iter().map(|run| run.end - run.start).sum();
                 prop_assert!(sent(&pieces) <= changed + (changes.len() as u64 + 1) * 2 * PART_MIN);

@@ -1,14 +1,14 @@
-//! Space on the disk of the spill directory, reclaimed from another user of it: parts of files that are being written go before what can be
-//! fetched again.
+//! Space on the disk of the spill directory, reclaimed from another user of the disk: parts of files that are being written precede bytes
+//! that can be fetched again.
 
 use std::fmt;
 
 use crate::sync::Arc;
 
-/// The space that a full disk is asked to give up at once. Doubling it asks half as often, and takes more from the other user of the disk than a part
+/// Bytes to reclaim at once on a full disk. Doubling it asks half as often, and takes more from the other user of the disk than a part
 /// may need.
 const EACH: u64 = 64 << 20;
-/// How often one write asks for space: freed space may be taken before the write uses it.
+/// Most times that one write asks for space: freed space may be taken before the write uses it.
 pub(super) const ASKED_MAX: u32 = 4;
 
 /// Asks the other user of the spill directory's disk to free space.
@@ -18,7 +18,7 @@ pub struct Reclaim(Arc<Free>);
 type Free = dyn Fn(u64) -> u64 + Send + Sync;
 
 impl Reclaim {
-    /// `free` gets the number of bytes needed, and returns the number of bytes that it freed. It may wait for the disk.
+    /// A way to reclaim space. `free` gets the number of bytes needed, and returns the number that it freed. It may wait for the disk.
     pub fn new(free: impl Fn(u64) -> u64 + Send + Sync + 'static) -> Self {
         Self(Arc::new(free))
     }

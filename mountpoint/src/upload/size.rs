@@ -3,8 +3,8 @@
 use crate::buffer::{BLOCK, charge};
 use crate::s3::PartLimits;
 
-/// The most bytes of an object: 48.8 TiB, as many as the largest parts have. AWS took 5 TiB until 2025, and other stores may still do so:
-/// they refuse the last request of a larger object.
+/// The most bytes of an object: 48.8 TiB, as many as the largest parts have. AWS accepted 5 TiB until 2025. Other stores may still have
+/// that limit: they refuse the last request of a larger object.
 pub(super) const OBJECT_MAX: u64 = 10_000 * PART_MAX;
 
 /// The object size for which parts grow, whatever the size of the first parts: larger parts would take memory that most files don't need.
@@ -19,8 +19,8 @@ pub(super) const PART_MAX: u64 = 5 << 30;
 /// The least size from which parts grow: ten steps from 5 MiB would miss 5 TiB narrowly.
 const GROW_FROM: u64 = 6 << 20;
 
-/// Steps of growth. Doubling keeps a part small against what was written before it, so that an object of a few GiB is still cut finely;
-/// ten steps, 1000 parts each, reach 5 TiB.
+/// Steps of growth. Doubling keeps a part small beside the bytes before it, so that an object of a few GiB is still cut finely; ten
+/// steps, 1000 parts each, reach 5 TiB.
 const STEPS: u32 = 10;
 
 /// Bytes of part `number` (from 1) if the first parts have `base` bytes. On a store that wants equal parts they do not grow.
@@ -52,8 +52,8 @@ pub(super) fn charges(len: u64) -> u64 {
 }
 
 /// The size of the only block of a small file when `incoming` bytes follow its `filled` bytes: exact for the first write, then growing
-/// fourfold, so that a file of 4 KiB holds 4 KiB, and a file written in small pieces is copied at most twice. `None` if one block is not
-/// enough, or not needed yet.
+/// fourfold, so that a file of 4 KiB holds 4 KiB, and a file written in small pieces is copied at most twice. `None` if the file needs
+/// more than one block, or none yet.
 pub(super) fn first_block(filled: u64, incoming: usize, part_max: u64) -> Option<usize> {
     let most = part_max.min(BLOCK as u64);
     let needed = filled + incoming as u64;

@@ -70,10 +70,9 @@ impl SpillFile {
         Ok(())
     }
 
-    /// Reads the file back into blocks cut from `memory`, and checks that the bytes are those that were written.
+    /// Reads the file back into blocks cut from `memory`, and checks that the bytes are the written ones.
     ///
-    /// # Errors
-    /// `Spill` when the disk fails, `Corrupt` when the bytes came back changed, `NoMemory` when the kernel has none.
+    /// # Errors `Spill` if the disk fails, `Corrupt` if the bytes came back changed, `NoMemory` if the kernel has none.
     pub(super) fn read_back(&self, mut memory: Reservation, expected: Checksum) -> Result<Vec<Block>, Error> {
         let mut hasher = Hasher::new(expected.algorithm);
         let mut blocks = Vec::new();
@@ -91,7 +90,7 @@ impl SpillFile {
     }
 }
 
-/// Whether the disk has no room, or our user's share of it.
+/// Whether the disk has no room left, or the user's share of it is full.
 fn is_full(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
 }

@@ -14,12 +14,12 @@ pub enum Stage {
         /// A descriptor was closed since the last byte. It may have been the last one.
         closed: bool,
     },
-    /// The file is to be stored and takes no more bytes. It can still be given up.
+    /// The file waits for its request and accepts no more bytes. It can still be given up.
     Finishing {
         /// The last descriptor is gone.
         released: bool,
     },
-    /// The request that makes the object visible is on its way: only the store's answer decides.
+    /// The request that makes the object visible is in flight: only the store's answer decides.
     Committing {
         /// The last descriptor is gone.
         released: bool,
@@ -39,7 +39,7 @@ pub enum Stage {
 /// An event in the life of a written file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Bytes come, at the place where they belong.
+    /// Bytes come, at their place.
     Write,
     /// A descriptor was closed.
     Close {
@@ -50,7 +50,7 @@ pub enum Event {
     Sync,
     /// The last descriptor is gone.
     Release,
-    /// Another open of the file.
+    /// Another open of the file happens.
     Open,
     /// The removal of its name.
     Unlink,
@@ -155,7 +155,7 @@ impl Stage {
 /// The facts about the process that closes a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Closer {
-    /// The process opened the file, and has had it open since.
+    /// Whether the process opened the file, and has had it open since.
     pub is_opener: bool,
     /// The process has another descriptor of the file. `None`: the engine can't look.
     pub holds_another: Option<bool>,

@@ -2,7 +2,7 @@
 
 use tokio::sync::oneshot;
 
-/// The requests that a client over a [`MemoryClient`] passes on to it.
+/// Passes a client's requests on to a [`MemoryClient`].
 macro_rules! passed_on {
     () => {
         fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {
@@ -105,7 +105,7 @@ impl Bench {
         self.uploader.create(key.into(), false)
     }
 
-    /// All memory is back, nothing lies in the bucket but what is visible.
+    /// Asserts that all memory is back, and the bucket has only visible objects.
     fn assert_clean(&self) {
         assert_eq!(self.pool.used(Use::Write), 0, "memory came back");
         assert_eq!(self.pool.waiting(Use::Write), 0);
@@ -121,7 +121,7 @@ fn data(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|i| ((i + seed).wrapping_mul(0x9e37_79b1) >> 13) as u8).collect()
 }
 
-/// A write whose reply is awaited, as an application's is.
+/// Writes, and waits for the reply, as an application does.
 async fn write(upload: &Arc<Upload>, offset: usize, data: &[u8]) -> Result<(), Error> {
     start(upload, offset, data).await.expect("a write is always answered")
 }

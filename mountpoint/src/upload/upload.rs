@@ -31,7 +31,7 @@ pub type WriteDone = Box<dyn FnOnce(Result<(), Error>) + Send>;
 /// write beyond this limit gets `NoMemory`.
 const HELD_WRITES_MAX: usize = 64;
 
-/// An object being written. Dropped without [`Upload::finish`], it is aborted in the background.
+/// An object being written. A drop without [`Upload::finish`] aborts the upload in the background.
 ///
 /// | file | methods |
 /// |---|---|
@@ -57,16 +57,16 @@ pub struct Upload {
 pub(super) type Outcome = Result<ObjectMeta, Error>;
 
 pub(super) struct State {
-    /// Bytes accepted, held ones included.
+    /// Bytes accepted, including held ones.
     pub(super) size: u64,
     /// Number of the last part that was sealed, and the checksum up to its end.
     pub(super) sealed: u32,
     pub(super) whole: Option<Checksum>,
     pub(super) part: Option<Part>,
     pub(super) multipart: Option<Arc<Multipart>>,
-    /// Writes in order whose replies are held.
+    /// Writes in order with held replies.
     pub(super) held: VecDeque<Held>,
-    /// Bytes beyond `size`, whose replies were given.
+    /// Bytes beyond `size`, whose writes have their replies.
     pub(super) early: Early,
     pub(super) stage: Stage,
     /// The pump or the spiller has the turn. Until the turn is free again, the upload holds writes and stores nothing.
@@ -139,13 +139,13 @@ impl Upload {
         self.object.lock().key.clone()
     }
 
-    /// Sets the last word about the object's properties: the function runs just before a request carries them, and learns whether that
+    /// Sets the function that completes the object's properties. It runs just before a request carries them, and learns whether that
     /// request has all bytes of the file. Call it before the first write.
     pub fn described_by(&self, describe: impl Fn(&mut Properties, bool) + Send + Sync + 'static) {
         let _ = self.describe.set(Box::new(describe));
     }
 
-    /// The object as a request carries it now.
+    /// The object as a request would carry it now.
     pub(super) fn to_be(&self, is_whole: bool) -> NewObject {
         let mut object = self.object.lock().clone();
         if let Some(describe) = self.describe.get() {
@@ -154,8 +154,9 @@ impl Upload {
         object
     }
 
-    /// Runs `rename` while bytes are taken, so that no outcome is known before it ends. `rename` learns whether the key can still change;
-    /// if so, it returns the new key and the version that the new key may replace. `None`: the file takes no more bytes.
+    /// Runs `rename` while the file accepts bytes, so that no outcome is known before the rename ends. `rename` learns whether the key
+    /// can still change; if so, it returns the new key and the version that the new key may replace. `None`: the file accepts no more
+    /// bytes.
     pub fn rename(&self, rename: impl FnOnce(bool) -> Option<(ObjectKey, Replaces)>) -> Option<()> {
         let state = self.state.lock();
         if !matches!(state.stage, Stage::Open { .. }) {
@@ -170,12 +171,12 @@ impl Upload {
         Some(())
     }
 
-    /// Takes the bytes at `offset`, which must be where the write before ended, or a little beyond: see `early.rs`. They are copied before
-    /// this returns; `done` is called at once, or later when there is room again: a writer that waits for `done` is slowed to the pace of
-    /// the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk. True: the write waits.
+    /// Takes the bytes at `offset`, which must be where the write before ended, or a little beyond: see `early.rs`. The call copies the
+    /// bytes before it returns. It calls `done` at once, or later when there is room again: a writer that waits for `done` is slowed to
+    /// the pace of the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk. True: the write
+    /// waits.
     ///
-    /// # Errors
-    /// To `done`: any [`Error`]. Each gives the upload up, and later calls get it again; `Finished` alone changes nothing.
+    /// # Errors To `done`: any [`Error`]. Each gives the upload up, and later calls get it again; `Finished` alone changes nothing.
     pub fn write(self: &Arc<Self>, offset: u64, data: &[u8], done: WriteDone) -> bool {
         let mut state = self.state.lock();
         let was_closed = state.stage.is_still_closed();
@@ -244,8 +245,8 @@ impl Upload {
         permit.map(Some).ok_or(out_of_order)
     }
 
-    /// Adds bytes at the end of the file. `None`: the bytes wait, and `done` with them. `permit`: their permission to wait, if they have
-    /// one.
+    /// Adds bytes at the end of the file. `None`: the bytes wait, and `done` with them. `permit`: the bytes' permission to wait, if they
+    /// have one.
     fn take(
         self: &Arc<Self>,
         state: &mut State,
@@ -298,11 +299,10 @@ impl Upload {
         }
     }
 
-    /// Makes the object of everything written, after all held writes. One outcome for every caller, now and later.
+    /// Makes the object of all written bytes, after all held writes. Every caller gets the same outcome, now and later.
     ///
-    /// # Errors
-    /// The first error of the upload. Nothing is visible then, unless a store lost its last answer (`Remote` with
-    /// kind `Unknown`) or stored other bytes in one PUT and said so only after (`Corrupt`).
+    /// # Errors The first error of the upload. Nothing is visible then, unless a store lost its last answer (`Remote` with kind
+    /// `Unknown`), or stored other bytes in one PUT and reported that only afterwards (`Corrupt`).
     pub async fn finish(self: &Arc<Self>) -> Result<ObjectMeta, Error> {
         self.tell(Event::Sync);
         self.outcome().await
@@ -350,11 +350,10 @@ impl Upload {
         self.behind.as_ref().map_or(0, |behind| behind.meta.size)
     }
 
-    /// Sets the size, for a program. A larger size is a promise: bytes that are not written before the end become zeros. A smaller size
-    /// than is written can't be: the file will not be stored, unless a later size fits.
+    /// Sets the size, for a program. A larger size is a promise: bytes that are not written before the end become zeros. A size below the
+    /// written bytes is impossible: the file will not be stored, unless a later size fits.
     ///
-    /// # Errors
-    /// `Unmeant`: shorter; `TooLarge`; `Finished`: it takes no more bytes.
+    /// # Errors `Unmeant`: shorter; `TooLarge`; `Finished`: the file accepts no more bytes.
     pub fn set_size(&self, size: u64) -> Result<(), Error> {
         let mut state = self.state.lock();
         if !matches!(state.stage, Stage::Open { .. }) {
@@ -377,10 +376,9 @@ impl Upload {
         self.state.lock().stage
     }
 
-    /// The outcome, once it is known. For callers that got [`Decision::Store`] or [`Decision::Outcome`].
+    /// The outcome, once it is known. For callers with [`Decision::Store`] or [`Decision::Outcome`].
     ///
-    /// # Errors
-    /// The same as [`Upload::finish`].
+    /// # Errors The same as [`Upload::finish`].
     pub async fn outcome(&self) -> Result<ObjectMeta, Error> {
         match self.outcome.subscribe().wait_for(Option::is_some).await.as_deref() {
             Ok(Some(outcome)) => outcome.clone(),
@@ -413,7 +411,7 @@ impl Upload {
         self.fail(Error::Aborted);
     }
 
-    /// Like [`Upload::give_up`]. Returns when the store has answered.
+    /// Gives the upload up as [`Upload::give_up`] does. Returns when the store has answered.
     pub async fn abort(&self) {
         self.give_up();
         let multipart = self.state.lock().multipart.clone();
@@ -497,12 +495,12 @@ impl State {
         decision
     }
 
-    /// Ends the upload: no byte is taken or sent from here on. `None` if it had ended before, or if it is too late.
+    /// Ends the upload: from here on it takes and sends no byte. `None` if the upload had ended before, or is too late to stop.
     pub(super) fn fail(&mut self, error: Error) -> Option<Remains> {
         self.fail_by(Event::Fail, error)
     }
 
-    /// Like [`State::fail`], by this event: the last request got no good answer (`Lose`), or was not sent yet (`Fail`).
+    /// Fails as [`State::fail`] does, by this event: the last request got no good answer (`Lose`), or was not sent yet (`Fail`).
     pub(super) fn fail_by(&mut self, event: Event, error: Error) -> Option<Remains> {
         if self.on(event) != Decision::Done {
             return None;

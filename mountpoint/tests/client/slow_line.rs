@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::{BUCKET, connect_with};
 
 const KIB: u64 = 1 << 10;
-/// Bytes a second of the whole line: eight times what it must carry, so that a busy machine may be eight times as slow.
+/// Bytes a second of the whole line: eight times the needed rate, so that a busy machine may be eight times as slow.
 const LINE: u64 = 4096 * KIB;
 const RATE_MIN: u64 = LINE / 8;
 /// The size of a part: a part that is sent alone has 7 s.

@@ -1,4 +1,4 @@
-//! Every option: what it takes, what it refuses and why.
+//! Tests of every option: its valid values, its refusals and their reasons.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
@@ -247,7 +247,7 @@ fn what_this_engine_cannot_do_is_refused_in_one_line_with_a_way_out() {
     }
 }
 
-/// A flag that nobody put into the tables above is a flag whose limits nobody tried.
+/// The case: every flag stands in the tables above, so that its limits are tested.
 #[test]
 fn the_tables_above_know_every_option_of_the_help() {
     let home = tempfile::tempdir().unwrap();

@@ -1,11 +1,11 @@
-//! Each option in one row: its default as the help says it, and its variable. Then each variable: what it does, what it refuses, and that
-//! the flag wins over it.
+//! Each option in one row: its default in the help, and its variable. Then each variable: its effect, its refusals, and the precedence of
+//! the flag.
 //!
 //! Limits, conflicts and messages of the options are in `options.rs`.
 
 use super::run::{Ended, command, end};
 
-/// Option, default, variable. The default of an option without one is what happens otherwise: nothing, or what the bucket has.
+/// Option, default, variable. An option without a default has the behaviour without it in that column: nothing, or the bucket's own.
 const ROWS: &[(&str, &str, &str)] = &[
     ("--allow-append", "", ""),
     ("--allow-delete", "", ""),
@@ -197,11 +197,11 @@ fn every_option_of_aws_is_known() {
     assert!(end(command(home.path()).arg("--cache-block-size")).stderr.contains("unexpected argument"));
 }
 
-/// An address on which nobody listens.
+/// An address without a listener.
 const NOBODY: &str = "127.0.0.1:1";
 
-/// `mount-s3 test-bucket DIR` with one try at an endpoint where nobody listens: an error that names it says that everything else was
-/// accepted.
+/// Runs `mount-s3 test-bucket DIR` with one try at an endpoint without a listener: an error that names the endpoint shows that everything
+/// else was accepted.
 fn tried(flags: &[&str], variable: (&str, &str)) -> Ended {
     let home = tempfile::tempdir().unwrap();
     let dir = home.path().join("dir");

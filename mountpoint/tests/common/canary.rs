@@ -31,7 +31,8 @@ pub(crate) fn assert_none_below(folder: &Path) -> usize {
     files
 }
 
-/// Asserts that neither the arguments of a process nor arguments and environment of its children have a canary; how many children it has.
+/// Asserts that neither the arguments of a process nor arguments and environment of its children have a canary. Returns the number of
+/// children.
 pub(crate) fn assert_none_of(pid: u32) -> usize {
     let read = |pid: u32, file: &str| fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
     assert_eq!(canary_in(&read(pid, "cmdline")), None, "the arguments of the engine");

@@ -5,13 +5,13 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// Answers listings and look-ups until the test ends; it serves no bytes.
+/// A store that answers listings and lookups until the test ends, and serves no bytes.
 #[derive(Debug)]
 pub(crate) struct Catalogue {
     address: SocketAddr,
 }
 
-/// How many names, and how many of them share a folder.
+/// The number of names, and how many of them share a folder.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     names: usize,
@@ -26,7 +26,7 @@ impl Shape {
         }
     }
 
-    /// The first name that is this or comes behind it.
+    /// The first name that equals a key or comes behind it.
     fn first_from(self, key: &str) -> usize {
         let (mut low, mut high) = (0, self.names);
         while low < high {
@@ -65,7 +65,7 @@ impl Catalogue {
     }
 }
 
-/// Answers one connection's requests until it is closed.
+/// Answers one connection's requests until its close.
 fn serve(stream: TcpStream, shape: Shape) -> Option<()> {
     stream.set_nodelay(true).ok()?;
     let mut out = stream.try_clone().ok()?;

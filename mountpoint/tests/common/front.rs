@@ -1,4 +1,4 @@
-//! TLS before a plain server: a proxy that, asked for a tunnel to any host, answers in the place of that host.
+//! TLS before a plain server: a proxy that answers in the place of any host for which a client requests a tunnel.
 //!
 //! So a host needs no entry in a name service, and `BUCKET.HOST` works on any machine.
 
@@ -50,7 +50,7 @@ impl Front {
         self.certificates.ca_bundle()
     }
 
-    /// The hosts, with their ports, to which tunnels were asked for.
+    /// The hosts, with their ports, of the requested tunnels.
     pub(crate) fn hosts(&self) -> Vec<String> {
         self.hosts.lock().unwrap().clone()
     }

@@ -1,7 +1,7 @@
 //! A bucket on loopback and real mounts of it: the binary as users run it, a kernel between, everything undone at the end.
 //!
-//! Enters: options and a script of faults. Leaves: a directory to work in, and afterwards the proof that the engine ended
-//! cleanly. A machine without FUSE skips aloud; with `CI=true` that is a failure.
+//! Enters: options and a script of faults. Leaves: a directory to work in, and afterwards the proof that the engine ended cleanly. A
+//! machine without FUSE skips the tests with a line on standard error; with `CI=true` that is a failure.
 
 mod bytes;
 pub(crate) mod canary;
@@ -23,7 +23,7 @@ pub(crate) use testkit::{need, need_large, need_tool, until};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Runs a tool to its end; it must succeed.
+/// Runs a tool to its end. The tool must succeed.
 pub(crate) fn run(command: &mut Command) -> Output {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(
@@ -36,8 +36,8 @@ pub(crate) fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Runs a Python script on a file, with more arguments behind it; what it prints. Unlike Rust's, Python's `close` says what close(2)
-/// said. The script has `says(what, call)`, which prints `what` and `ok` or the errno of the call.
+/// Runs a Python script on a file, with more arguments behind the file. Returns its output. Unlike Rust's, Python's `close` reports the
+/// result of close(2). The script has `says(what, call)`, which prints `what` and `ok` or the errno of the call.
 pub(crate) fn python(script: &str, path: &Path, arguments: &[&str]) -> String {
     python_with(script, path, arguments, &[])
 }

@@ -14,8 +14,8 @@ use testkit::until_within;
 use super::canary::{assert_none_below, assert_none_of, canary_in};
 use super::{BUCKET, Store, need};
 
-/// The engine has this long to mount, and to end once it is unmounted. More than the two minutes of a script in a mount namespace
-/// of its own (`unprivileged.rs`): it has a copy of each mount of the moment it began, and with the copy the connection stays.
+/// Longest wait for the engine's mount, and for its end after the unmount. More than the two minutes of a script in a mount namespace of
+/// its own (`unprivileged.rs`): that namespace has a copy of each mount from its beginning, and the copy keeps the connection.
 pub(crate) const START_AND_END: Duration = Duration::from_secs(200);
 
 /// The setup of a mount.
@@ -25,23 +25,23 @@ pub(crate) struct Setup {
     pub(crate) options: Vec<String>,
     /// Further variables of its environment.
     pub(crate) env: Vec<(&'static str, String)>,
-    /// A test that takes longer hangs: the mount is aborted and the engine killed, so that whatever waits for it fails.
+    /// Time limit of a test. Beyond it the mount is aborted and the engine killed, so that every waiter fails.
     pub(crate) limit: Duration,
     /// The bucket argument.
     pub(crate) bucket: String,
     /// Another endpoint than the store's.
     pub(crate) endpoint: Option<String>,
-    /// Whether it stays in the foreground.
+    /// Whether the engine stays in the foreground.
     pub(crate) foreground: bool,
     /// Whether its environment has the keys of the store.
     pub(crate) has_keys: bool,
-    /// The `cgroup.procs` of the control group that it is to run in.
+    /// The `cgroup.procs` of the engine's control group.
     pub(crate) group: Option<PathBuf>,
-    /// Whether it has a process namespace of its own, where it sees no program of the test.
+    /// Whether the engine has a process namespace of its own, in which it sees no program of the test.
     pub(crate) sees_nobody: bool,
     /// The number of a system call that fails with EPERM: of io_uring's, as in most containers.
     pub(crate) refuses: Option<u32>,
-    /// How many files it may have open: its limit as it begins, and how far it may raise it.
+    /// The engine's limit of open files: at its start, and the most to which it may raise the limit.
     pub(crate) open_files: Option<(u64, u64)>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn with_descriptor_3(plain: &Command, descriptor: OwnedFd) -> Command
     shell
 }
 
-/// A command in a control group: its shell goes there before it becomes the engine.
+/// A command in a control group: its shell enters the group before it becomes the engine.
 fn within(plain: &Command, group: &Path) -> Command {
     let mut shell = Command::new("sh");
     shell.args(["-c", "echo $$ >\"$GROUP\" && unset GROUP && exec \"$0\" \"$@\""]).arg(plain.get_program());
@@ -168,12 +168,12 @@ fn limited((soft, hard): (u64, u64), plain: &Command) -> Command {
     prlimit
 }
 
-/// Whether this machine has what carries requests.
+/// Whether this machine has the transport for requests.
 fn has_transport() -> bool {
     crate::TRANSPORT != "io-uring" || testkit::need_fuse_over_io_uring()
 }
 
-/// A mounted bucket. Dropped, it unmounts, and fails the test if the engine did not end as it should.
+/// A mounted bucket. A drop unmounts it, and fails the test if the engine did not end properly.
 #[derive(Debug)]
 pub(crate) struct TestMount {
     store: Arc<Store>,
@@ -194,7 +194,7 @@ impl TestMount {
         Self::with(&Setup::new(options))
     }
 
-    /// A new bucket, mounted so; `None` where there is no FUSE.
+    /// A new bucket, mounted with this setup; `None` without FUSE.
     pub(crate) fn with(setup: &Setup) -> Option<Self> {
         Self::of(&Store::new(), setup)
     }
@@ -272,7 +272,7 @@ impl TestMount {
         &self.store
     }
 
-    /// A folder beside the mount, on the local disk, gone with it.
+    /// A folder beside the mount, on the local disk, which disappears with the mount.
     pub(crate) fn scratch(&self, name: &str) -> PathBuf {
         let path = self.folder.path().join("scratch").join(name);
         std::fs::create_dir_all(path.parent().expect("it has one")).expect("a scratch folder");
@@ -292,7 +292,7 @@ impl TestMount {
         need("root and fusectl, to abort a connection", self.control("abort", "1"))
     }
 
-    /// How many requests the kernel has for this mount, in line or not answered yet. `None` where it does not say.
+    /// Number of requests that the kernel has for this mount, queued or without an answer yet. `None` if the kernel does not show it.
     pub(crate) fn waiting(&self) -> Option<usize> {
         std::fs::read_to_string(self.connection().join("waiting")).ok()?.trim().parse().ok()
     }
@@ -315,7 +315,7 @@ impl TestMount {
         Path::new(CONTROL).join(minor)
     }
 
-    /// The number of the engine's process, or of the command that it runs below.
+    /// The process id of the engine, or of the command around it.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -335,12 +335,12 @@ impl TestMount {
             .collect()
     }
 
-    /// The most memory it ever held, in bytes.
+    /// The most memory that the engine ever held, in bytes.
     pub(crate) fn peak_rss(&self) -> u64 {
         self.status("VmHWM:")
     }
 
-    /// The memory that it holds now, in bytes.
+    /// The memory that the engine holds now, in bytes.
     pub(crate) fn rss(&self) -> u64 {
         self.status("VmRSS:")
     }
@@ -375,13 +375,13 @@ impl TestMount {
         rustix::process::kill_process(pid, signal).expect("send a signal");
     }
 
-    /// Sends the engine a signal and waits for its end; how it ended.
+    /// Sends the engine a signal and waits for its end. Returns the exit status.
     pub(crate) fn end_by(&mut self, signal: rustix::process::Signal) -> ExitStatus {
         self.signal(signal);
         self.end()
     }
 
-    /// Unmounts and waits for the engine's end; how it ended.
+    /// Unmounts and waits for the engine's end. Returns the exit status.
     fn unmount(&mut self) -> ExitStatus {
         let ways: [(&str, &[&str]); 4] =
             [("umount", &[]), ("fusermount3", &["-u"]), ("umount", &["-l"]), ("fusermount3", &["-uz"])];
@@ -394,7 +394,7 @@ impl TestMount {
         self.end()
     }
 
-    /// Waits for the engine's end, which was asked for; how it ended.
+    /// Waits for the engine's requested end. Returns the exit status.
     pub(crate) fn end(&mut self) -> ExitStatus {
         if let Some(ended) = self.ended {
             return ended;

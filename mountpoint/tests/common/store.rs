@@ -75,7 +75,7 @@ impl Store {
         Kind::Real => RealStore::KEYS[0],
         _ => "test",
     };
-    /// The secret of that key; no log may contain it.
+    /// The secret of the test's key; no log may contain it.
     pub(crate) const SECRET_KEY: &str = match crate::STORE {
         Kind::Real => RealStore::KEYS[1],
         _ => "canary-of-the-secret-key",
@@ -121,7 +121,7 @@ impl Store {
         Self::with(root, Serving::Real(store), String::new(), keys)
     }
 
-    /// Whether it stands in for a store that this machine does not have: then nothing is mounted.
+    /// Whether the value replaces a store that this machine lacks: then nothing is mounted.
     pub(crate) fn stands_in(&self) -> bool {
         matches!(crate::STORE, Kind::Versitygw | Kind::Moto | Kind::Real)
             && matches!(self.serving, Serving::S3server { .. })
@@ -143,7 +143,7 @@ impl Store {
         Self::served(access_key, |config| config.strict())
     }
 
-    /// An empty bucket whose server is started with this change of its configuration.
+    /// An empty bucket whose server starts with this change of its configuration.
     pub(crate) fn served(
         access_key: &str,
         change: impl Fn(s3server::Config) -> s3server::Config,
@@ -197,7 +197,7 @@ impl Store {
         }
     }
 
-    /// `http://127.0.0.1:PORT`, with no TLS before it.
+    /// `http://127.0.0.1:PORT`, without TLS.
     pub(crate) fn endpoint(&self) -> String {
         self.server().endpoint()
     }
@@ -274,8 +274,8 @@ impl Store {
         self.server().requests()
     }
 
-    /// Puts a file straight into the folder: quick, for plain keys, before anybody asks for it. versitygw takes its ETag from what it
-    /// wrote beside the file, so there the object is stored.
+    /// Puts a file straight into the folder: quick, for plain keys, before the first request for it. versitygw takes its ETag from a
+    /// record beside the file, so for versitygw the call stores the object.
     pub(crate) fn plant(&self, key: &str, bytes: &[u8]) {
         if !matches!(self.serving, Serving::S3server { .. }) {
             return self.put(key, bytes.to_vec());
@@ -345,7 +345,7 @@ impl Store {
         self.sizes().into_iter().map(|(key, _)| key).collect()
     }
 
-    /// All keys, in order, with the size of each object, as of one moment while objects are replaced.
+    /// All keys, in order, with the sizes of their objects, as of one moment while objects are replaced.
     pub(crate) fn sizes(&self) -> Vec<(String, u64)> {
         let mut request = ListObjects { max_keys: 1000, ..ListObjects::default() };
         let mut keys = Vec::new();

@@ -43,7 +43,7 @@ impl Tap {
         format!("http://{}", self.address)
     }
 
-    /// Makes this store answer from now on, and closes the connections to the other one.
+    /// Sends new requests to this store from now on, and closes the connections to the other one.
     pub(crate) fn turn_to(&self, store: &Store) {
         let mut shared = self.shared.lock().unwrap();
         shared.to = store.address();
@@ -52,7 +52,7 @@ impl Tap {
         }
     }
 
-    /// Heads of the requests whose first line begins so.
+    /// Heads of the requests whose first line has this beginning.
     pub(crate) fn asked(&self, begin: &str) -> Vec<String> {
         let shared = self.shared.lock().unwrap();
         let texts = shared.asked.iter().map(|bytes| String::from_utf8_lossy(bytes));

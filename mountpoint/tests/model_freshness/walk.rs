@@ -1,5 +1,5 @@
-//! Walks, while this mount and another client change the tree. The reference is the bucket's history, and for each name the state of the
-//! bucket from which on this mount knows of it: by its own change, or by an answer of the store.
+//! Walks, while this mount and another client change the tree. The reference is the bucket's history, and for each name the earliest
+//! state that this mount may show: by its own change, or by an answer of the store.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use mountpoint::metrics::Metrics;
 use mountpoint::testing::{MemoryClient, Op, Settings};
 use proptest::prelude::*;
 
-/// Directories that stay, and those behind them that come and go.
+/// Number of directories that stay, and of those behind them that come and go.
 const STAY: usize = 12;
 const ALL: usize = 15;
 /// Keys of each.
@@ -33,10 +33,10 @@ pub(crate) enum Change {
     Store(usize, usize),
     /// This mount looks a key up, and so the directories above.
     Look(usize, usize),
-    /// The kernel gives back what it knows.
+    /// The kernel drops all its references.
     Forget,
     Pause(u64),
-    /// Lists this many directories from one on, with what is below them; with attributes or without.
+    /// Lists this many directories from one on, with the keys below; with attributes or without.
     Walk(usize, usize, bool),
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn changes() -> impl Strategy<Value = Vec<Change>> {
     prop::collection::vec(change, 1..60)
 }
 
-/// How long what the store said of a name holds.
+/// TTLs of the store's answers about names.
 pub(crate) fn ttls() -> impl Strategy<Value = Ttl> {
     let (found, zero) = (Duration::from_secs(60), Duration::ZERO);
     prop_oneof![
@@ -76,14 +76,14 @@ struct World {
     client: MemoryClient,
     clock: Clock,
     table: InodeTable,
-    /// How old a listing may be.
+    /// Largest age of a listing.
     old: Duration,
     /// The keys since the beginning, and from when on.
     history: Vec<(Instant, BTreeSet<String>)>,
     /// The first state of the history that a path may be shown in: of the name alone, and of all names of a directory.
     known: BTreeMap<String, usize>,
     listed: BTreeMap<String, usize>,
-    /// Directories that may be there without a key, because this mount made or emptied them.
+    /// Directories that may exist without a key, because this mount made or emptied them.
     local: BTreeSet<String>,
     held: Vec<InodeNo>,
 }
@@ -112,7 +112,7 @@ impl World {
         self.history.push((self.clock.now(), self.client.keys().into_iter().collect()));
     }
 
-    /// The store told this mount of a path, and if it has it of those above.
+    /// Notes that the store answered this mount about a path and, if it exists, the directories above.
     fn knows(&mut self, path: &str) {
         let latest = self.latest();
         self.known.insert(path.to_owned(), latest);
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// Directories above a key that this mount may show though they have no key.
+    /// Notes directories above a key that this mount may show without a key.
     fn stay(&mut self, path: &str) {
         self.local.extend(path.match_indices('/').map(|(at, _)| path[..at].to_owned()));
     }
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    /// The directory above a path. `makes`: with those that are not there.
+    /// The directory above a path. `makes`: whether to make missing ones.
     async fn above(&mut self, path: &str, makes: bool) -> Option<InodeNo> {
         let mut at = ROOT;
         for (end, _) in path.match_indices('/') {
@@ -240,8 +240,8 @@ impl World {
         inodes
     }
 
-    /// Each name as it was at some moment of the time that a listing may be old, and not before what this mount knows of it. Not all at one
-    /// moment: the pages of a directory may be of several, as those of S3 are.
+    /// Compares each name with its states during the largest age of a listing, and not before the mount's own knowledge. The states may
+    /// be of several moments: the pages of a directory may be, as those of S3 are.
     fn compare(&self, prefix: &str, shown: &[(String, Kind)]) {
         assert!(shown.is_sorted_by(|(a, _), (b, _)| a < b), "{prefix} shows {shown:?}");
         let now = self.clock.now();

@@ -14,10 +14,10 @@ use crate::common::{Pattern, Setup, Store, command, is_mounted, need, until, wit
 /// A test that takes longer hangs.
 const LIMIT: Duration = Duration::from_secs(200);
 
-/// The directory argument of an engine that is given its device.
+/// The directory argument of an engine with an inherited device.
 pub(super) const DEVICE: &str = "/dev/fd/3";
 
-/// Our mount and the process that serves it. Whatever happens, neither outlives the test.
+/// The test's own mount and the process that serves it. Neither outlives the test.
 pub(super) struct Adopted {
     dir: PathBuf,
     pub(super) engine: Child,
@@ -40,7 +40,7 @@ fn start_with(store: &Store, dir: &Path, options: &[&str]) -> Adopted {
     start_so(dir, &command(store, DEVICE.as_ref(), &Setup::new(options)), Stdio::null())
 }
 
-/// The same by this command, whose directory is [`DEVICE`].
+/// Mounts a device and starts this command with it. The command's directory is [`DEVICE`].
 pub(super) fn start_so(dir: &Path, plain: &Command, output: Stdio) -> Adopted {
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).unwrap();
     let number = std::os::fd::AsRawFd::as_raw_fd(&device);

@@ -1,5 +1,5 @@
-//! Small answers that programs and scripts rely on: figures of `df`, times, offsets of a listing, inode numbers, and the errno of what a
-//! bucket can't do.
+//! Small answers that programs and scripts rely on: figures of `df`, times, offsets of a listing, inode numbers, and the errno of
+//! operations that a bucket can't do.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};

@@ -1,4 +1,4 @@
-//! Files that are put into the folder of a store by hand: they have no ETag of the store's, and are read, copied and noticed when replaced.
+//! Files that are put into the folder of a store by hand. They have no ETag of the store's. The tests read, copy and replace them.
 
 use std::fs::{self, File};
 use std::path::Path;

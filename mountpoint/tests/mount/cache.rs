@@ -29,8 +29,8 @@ pub(super) fn gets_of_one_reading(store: &Arc<Store>, cache: &Path) -> Option<u6
     Some(gets)
 }
 
-/// Waits until the cache holds this file. A cache whose disk is busy rests, and what comes meanwhile is dropped: what is read again is put again.
-/// Each reading is of its own open: one that goes on has in memory what it read, and asks for nothing anew.
+/// Waits until the cache holds this file. A cache whose disk is busy rests, and drops the blocks that come meanwhile; a repeated read
+/// offers them again. Each reading uses an open of its own: a long-lived open has its bytes in memory, and requests none anew.
 pub(super) fn until_kept(what: &str, path: &Path, is_kept: impl Fn() -> bool) {
     until(what, || {
         is_kept() || {
@@ -53,7 +53,8 @@ pub(super) fn data_files(below: &Path) -> Vec<PathBuf> {
     here.chain(folders.iter().flat_map(|folder| data_files(folder))).collect()
 }
 
-/// Whether the next mount may serve this file: its sidecar says that it was compared with the store's checksum, or came over TLS.
+/// Whether the next mount may serve this file: the sidecar records the comparison with the store's checksum, or that the file came over
+/// TLS.
 pub(super) fn is_proven(file: &Path) -> bool {
     fs::read(file.with_extension("meta")).is_ok_and(|sidecar| sidecar.get(38) == Some(&1))
 }
@@ -107,7 +108,7 @@ pub(super) fn open_direct(path: &Path) -> fs::File {
     fs::File::options().read(true).custom_flags(direct).open(path).unwrap()
 }
 
-/// Reads a whole file past the page cache; whether it has these bytes.
+/// Reads a whole file past the page cache. Returns whether it has these bytes.
 pub(super) fn reads_all_right(path: &Path, len: usize, pattern: Pattern) -> bool {
     let mut bytes = Vec::new();
     open_direct(path).read_to_end(&mut bytes).unwrap();
@@ -121,7 +122,7 @@ fn reads_right(file: &fs::File, at: u64, len: usize) -> bool {
     n == len && Pattern(1).is(at, &bytes)
 }
 
-/// Reads all of it anew from the engine, as after memory was short: the kernel lets go of its pages first.
+/// Reads the whole file anew from the engine, as after a shortage of memory: the kernel drops its pages first.
 fn reads_right_after_dropped_pages(path: &Path) -> bool {
     let file = fs::File::open(path).unwrap();
     rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
@@ -185,7 +186,7 @@ fn a_random_4_kib_read_costs_a_page_without_a_cache_and_64_kib_with_one() {
     const BLOCKS: u64 = 24;
     // A request's answer also has a head.
     const HEAD: u64 = 400;
-    /// A busy machine writes to the cache late, and notices late that it can not.
+    /// Most passes: a busy machine writes to the cache late, and notices late that it can not.
     const PASSES: u64 = 12;
     /// Passes in which the engine learns when an answer is late; no request goes out a second time before ...
     const LEARN: u64 = 2;

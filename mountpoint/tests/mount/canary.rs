@@ -1,4 +1,4 @@
-//! Secrets stay where they are: the keys of the store are canaries, and nothing that a mount leaves, shows or starts has them.
+//! Secrets stay in their places: the keys of the store are canaries, and no file, output or process of a mount contains them.
 
 use std::fs;
 use std::io::{Read as _, Write as _};

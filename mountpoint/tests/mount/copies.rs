@@ -1,13 +1,14 @@
-//! Programs that copy tensors and planes out of a file: what the store is asked for.
+//! Programs that copy tensors and planes out of a file: tests of the requests to the store.
 
 use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python_with};
 
 const MIB: usize = 1 << 20;
 const LEN: usize = 160 * MIB;
 
-/// Copies of 20 MiB out of a mapping, each by one `memmove`, into a buffer that lies `alike` modulo 4096 or not. The C library chooses by
-/// processor, length and place: it touches both ends and goes up or down, or it goes up and says nothing of the end (`rep movsb`, and stores
-/// past the caches, two or four pages at a time). How far such a copy goes is known from the one before: the first ends with the file.
+/// Copies of 20 MiB out of a mapping, each by one `memmove`, into a buffer that lies `alike` modulo 4096 or not. The C library chooses
+/// the way by processor, length and place: it touches both ends and goes up or down, or it goes up without a sign of the end (`rep
+/// movsb`, and stores past the caches, two or four pages at a time). Then only the copy before shows the length: the first one ends with
+/// the file.
 const COPIES: &str = "
 import ctypes, hashlib, mmap, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -24,7 +25,7 @@ for start in 140 << 20, 7 << 20, 40 << 20, 100 << 20:
     print(hashlib.sha256(copy).hexdigest())
 ";
 
-/// The same copies by the program itself: the last bytes, then the first ones, and on from either.
+/// The same copies by the program's own loops: the last bytes, then the first ones, and on from either end.
 const BY_HAND: &str = "
 import hashlib, mmap, os, sys
 file = os.open(sys.argv[1], os.O_RDONLY)
@@ -70,16 +71,17 @@ fn a_copy_out_of_a_mapping_fetches_what_it_copies_in_each_direction() {
     }
 }
 
-/// The most that four copies may fetch whose ends are touched first, in MiB, where that way can be asked for: 80, and a part of 8 MiB for each of
-/// three whose reads come out of order. On a busy machine 93 were seen. Without bounds of copies the mount fetched 122 to 153.
+/// The most that four copies may fetch if they touch both ends first, in MiB, on a C library with that setting: 80, and a part of 8 MiB
+/// for each of three whose reads come out of order. On a busy machine 93 were seen. Without bounds of copies the mount fetched 122 to
+/// 153.
 #[cfg(all(target_arch = "x86_64", target_env = "gnu"))]
 const ENDS_FIRST_MIB: u64 = 104;
 #[cfg(not(all(target_arch = "x86_64", target_env = "gnu")))]
 const ENDS_FIRST_MIB: u64 = 112;
 
-/// Each way in which glibc copies 20 MiB on some processor of x86-64, and the most that four copies may fetch, in MiB: as this processor does
-/// it, which is one of these ways or `rep movsb`; both ends first; and stores past the caches. Where nothing is said of the ends, reads that
-/// come out of order may make three of them seem longer by a part each. A C library that knows no such setting copies as it always does.
+/// Each way in which glibc copies 20 MiB on some processor of x86-64, and the most that four copies may fetch, in MiB: as this processor
+/// does it, which is one of these ways or `rep movsb`; both ends first; and stores past the caches. Where a way shows no end, reads that
+/// come out of order may make three of the copies seem longer by a part each. A C library without this setting copies as usual.
 const WAYS: [(&str, u64); 3] = [
     ("", 112),
     ("glibc.cpu.x86_non_temporal_threshold=0x10000000:glibc.cpu.hwcaps=-ERMS", ENDS_FIRST_MIB),

@@ -28,7 +28,7 @@ fn write(path: &Path, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// Mounts with what the environment does not say, reads, and writes by one request and by several.
+/// Mounts with the missing settings in the environment, reads, and writes by one request and by several.
 fn works(store: &std::sync::Arc<Store>, setup: Setup) -> Option<()> {
     let setup = Setup { has_keys: false, ..setup };
     let mount = TestMount::of(store, &setup)?;
@@ -82,7 +82,7 @@ fn a_credential_process_is_asked() {
     works(&store, setup.env("AWS_CONFIG_FILE", config.to_str().unwrap()));
 }
 
-/// A mount whose store takes the old key, until [`Rotation::turn`] and then the new one only.
+/// A mount whose store accepts the old key, until [`Rotation::turn`], and then the new one only.
 struct Rotation {
     mount: TestMount,
     tap: Tap,

@@ -1,4 +1,4 @@
-//! Trees that programs remove: each directory is there until it is removed, however long the store takes for what was in it.
+//! Trees that programs remove: each directory exists until its removal, however long the store takes for its files.
 
 use std::ffi::OsString;
 use std::fs;
@@ -11,7 +11,7 @@ use crate::common::{Setup, Store, TestMount, need_tool, run};
 
 const KEYS: [&str; 6] = ["d/f", "d/g", "d/e/f", "d/e/i/f", "d/m/", "d/m/f"];
 
-/// Milliseconds for a DELETE: more than the second for which the mount believes what it knows of a directory.
+/// Milliseconds for a DELETE: more than the second for which the mount's facts about a directory are valid.
 const DELETE_MS: u64 = 1_300;
 
 fn slow_to_delete(keys: &[&str]) -> Option<TestMount> {

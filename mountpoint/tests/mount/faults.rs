@@ -70,7 +70,7 @@ fn a_read_survives_a_truncated_body() {
     survives(Fault::on("GetObject", Effect::Truncate { after_bytes: 77_777 }).times(3));
 }
 
-/// The server goes on after an hour: what ends the stall is a clock of the engine.
+/// The case: the server goes on after an hour, so only a clock of the engine can end the stall.
 #[test]
 fn a_read_survives_a_stall() {
     survives(Fault::on("GetObject", Effect::Stall { after_bytes: 50_000, for_ms: 3_600_000 }).nth(2));
@@ -160,7 +160,7 @@ fn a_failing_store_is_eio_and_never_a_missing_file() {
     assert_eq!(fs::read(mount.path("dir/file")).unwrap(), b"1", "and it recovers");
 }
 
-/// Writes through `dd`, which tells of an error at close; what came of it, and what is in the bucket.
+/// Writes through `dd`, which reports an error of close. Returns its result, and the content of the bucket.
 fn write_under(faults: &[Fault], len: usize) -> Option<(bool, Option<Vec<u8>>)> {
     let store = Store::new();
     let mount = TestMount::of(&store, &Setup::new(&[]).env("AWS_MAX_ATTEMPTS", "4"))?;

@@ -1,4 +1,4 @@
-//! First contact: what the command says where a start can't work. One line: what was tried, why it failed, and the flag or the command that helps.
+//! First contact: the messages for a start that can't work. One line: the attempt, the reason, and the flag or the command that helps.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -84,7 +84,7 @@ struct Case {
     setup: Setup,
     /// Variables of the environment that are taken away.
     without: &'static [&'static str],
-    /// Words of the line, the flag or command that helps among them.
+    /// Words in the line, including the flag or command that helps.
     words: &'static [&'static str],
 }
 

@@ -1,4 +1,4 @@
-//! A bit that flips between the engine and its store, over plain HTTP: TCP's own checksum missed it.
+//! A bit that flips between the engine and its store, over plain HTTP, unnoticed by TCP's checksum.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -40,7 +40,7 @@ fn the_store_refuses_a_bit_that_flips_in_a_write_and_it_is_sent_again() {
     assert_eq!(store.pending_uploads(), 0);
 }
 
-/// The bytes of the file as an open of now gives them, past the page cache and by way of it.
+/// Whether a new open gives these bytes, past the page cache and through it.
 fn reads_right(mount: &TestMount, bytes: &[u8]) -> bool {
     let mut direct = Vec::new();
     open_direct(&mount.path("file")).read_to_end(&mut direct).unwrap();
@@ -59,7 +59,7 @@ fn a_bit_that_flips_in_an_answer_with_a_whole_file_is_never_seen() {
     assert_eq!((store.faults().fired(), store.requests().count("GetObject")), (1, 2), "asked for again");
 }
 
-/// Each program that read the file while it was wrong gets EIO at the latest with the last byte; nothing keeps what came.
+/// Goal: each program that read the wrong file gets EIO at the latest with the last byte; no cache keeps the bytes.
 #[test]
 fn a_bit_that_flips_in_a_long_file_is_an_error_and_nothing_keeps_it() {
     const LEN: usize = 20 * MIB;
@@ -78,7 +78,7 @@ fn a_bit_that_flips_in_a_long_file_is_an_error_and_nothing_keeps_it() {
     assert!(reads_right(&mount, &bytes), "the next mount");
 }
 
-/// The store's own checksum of it is one of its parts' checksums, which says nothing of bytes.
+/// The case: the store's checksum of the object is a checksum of its parts' checksums, which can't be compared with bytes.
 #[test]
 fn what_the_mount_wrote_in_parts_is_compared_when_it_is_read_back() {
     const LEN: usize = 20 * MIB;
@@ -92,7 +92,7 @@ fn what_the_mount_wrote_in_parts_is_compared_when_it_is_read_back() {
     assert!(reads_right(&mount, &bytes), "an open after that");
 }
 
-/// A file that a store says no checksum of: what `docs/durability.md` says of plain HTTP.
+/// Goal: a file without a checksum of the store behaves as `docs/durability.md` says of plain HTTP.
 #[test]
 fn a_flipped_bit_that_no_checksum_shows_is_gone_with_the_mount() {
     const LEN: usize = 3 * MIB;

@@ -14,7 +14,7 @@ use tempfile::TempDir;
 use super::semantics::assert_errno;
 use crate::common::{Pattern, Setup, Store, TestMount, command, python, run, until};
 
-/// A mount with a stage, which lies beside it.
+/// A mount with a stage beside it.
 pub(super) struct FullMount {
     pub(super) mount: TestMount,
     pub(super) stage: TempDir,
@@ -326,7 +326,7 @@ fn a_full_stage_is_enospc_and_room_comes_back() {
     file.sync_all().unwrap();
     drop(file);
     assert_eq!(full.stored("file").len(), 1 << 20);
-    // A long file is patched in a small stage, whatever its length: what does not fit is not fetched.
+    // A long file is patched in a small stage, whatever its length: the stage does not fetch bytes for which it has no room.
     store.plant("long", &Pattern(1).bytes(0, 8 << 20));
     let long = open(full.path("long"));
     long.write_all_at(b"patch", 100).unwrap();

@@ -1,4 +1,4 @@
-//! `--commit disk` and `fsync`: close waits for nothing, files are sent behind it, and what waits outlives the engine.
+//! `--commit disk` and `fsync`: close waits for nothing, files are sent after it, and waiting files outlive the engine.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -252,7 +252,7 @@ fn a_sync_waits_for_what_is_pending_below_a_path_and_names_the_rest() {
     write("dir/a", "first");
     let (code, said) = sync(&mount.path("dir"), &["--within", "60"]);
     assert_eq!((code, store.get("under/dir/a")), (Some(0), Some(b"first".to_vec())), "{said}");
-    // Files elsewhere are not waited for, and one that is refused is named with its reason.
+    // The command does not wait for files elsewhere, and names a refused file with its reason.
     store.faults().add(Fault::on("PutObject", refused()).times(u64::MAX));
     for name in ["dir-b", "dir/c"] {
         write(name, "second");

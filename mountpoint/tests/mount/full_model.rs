@@ -1,5 +1,5 @@
 //! `--mode full` beside a local file system: the same random operations on both, the same answers, and in the end the same bytes in the
-//! bucket, also as a new mount shows them. It prints its seed; MOUNT_S3_MODEL_SEED repeats a run.
+//! bucket, also as a new mount shows them. The test prints its seed; MOUNT_S3_MODEL_SEED repeats a run.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;

@@ -1,5 +1,5 @@
-//! A cache on a disk that gives a byte a second: it costs the cache, not the read. The disk is a loop device, and slow for the control group
-//! of the engine alone.
+//! A cache on a disk that gives a byte a second: the cache stops, and reads go on. The disk is a loop device, and slow for the control
+//! group of the engine alone.
 //!
 //! No test here measures time: without the promise, reads and listings never end.
 
@@ -64,7 +64,7 @@ impl SlowDisk {
         self.dir.path().join("disk")
     }
 
-    /// Bytes a second for the engine; 0: as fast as it is.
+    /// Sets the bytes a second for the engine; 0: no limit.
     fn set(&self, rate: u32) -> bool {
         ["read", "write"].iter().all(|way| {
             let file = self.group.join(format!("blkio.throttle.{way}_bps_device"));
@@ -72,7 +72,7 @@ impl SlowDisk {
         })
     }
 
-    /// The kernel forgets what it has of the files in memory.
+    /// Makes the kernel forget the cached pages of the files.
     fn forget(&self) {
         for file in data_files(&self.path()) {
             let file = fs::File::open(file).unwrap();

@@ -14,10 +14,10 @@ use s3server::{Effect, Fault};
 use super::released::{Cached, MANY};
 use crate::common::{Pattern, Setup, Store, TestMount, is_mounted, until};
 
-/// Longer than any test runs: a program that is not interrupted waits until its engine is killed, and what the test does next fails.
+/// Longer than any test runs: a program that is not interrupted waits until its engine is killed, and the test's next step fails.
 const WAITS: [&str; 2] = ["--operation-timeout", "3600"];
 
-/// Longer than the mount believes what the store said of a name.
+/// Longer than the store's answer about a name is valid.
 const BELIEVED: Duration = Duration::from_millis(200);
 
 /// The signals by which users end programs; each has its default action, whatever the tests were started with.
@@ -45,7 +45,7 @@ fn start_waiting(store: &Store, command: &mut Command) -> Child {
     child
 }
 
-/// Waits until the thread of this `/proc/.../stat` sleeps for a while: it has no other reason to than the request that it waits for.
+/// Waits until the thread of this `/proc/.../stat` sleeps for a while: its only reason to sleep is the request.
 fn until_it_waits(what: &str, stat: &str) {
     let mut asleep = 0;
     until(what, || {
@@ -55,7 +55,7 @@ fn until_it_waits(what: &str, stat: &str) {
     });
 }
 
-/// Sends a signal that ends the program. That it did not wait for the store shows in what comes next.
+/// Sends a signal that ends the program. The next steps show that it did not wait for the store.
 fn ends_by(signal: Signal, mut child: Child) {
     kill_process(Pid::from_child(&child), signal).unwrap();
     let status = child.wait().unwrap();
@@ -63,8 +63,8 @@ fn ends_by(signal: Signal, mut child: Child) {
     assert_eq!(by, Some(signal.as_raw()), "{signal:?}: it ended by itself: {status}");
 }
 
-/// A store that does not answer until it is released. It holds what the engine sends again, too, so that no limit of the engine changes
-/// what becomes of the request.
+/// A store that does not answer until its release. It holds repeated requests, too, so that no limit of the engine changes the fate of
+/// the request.
 fn hold(operation: &str, key: &str) -> Fault {
     Fault::on(operation, Effect::Hold).key(key)
 }
@@ -149,7 +149,7 @@ struct Case {
 enum End {
     Stores,
     Refuses,
-    /// Stores, loses its answer, and refuses what is sent again.
+    /// Stores, loses its answer, and refuses the repeated request.
     LosesItsAnswer,
 }
 
@@ -202,7 +202,7 @@ fn an_interrupted_close_returns_and_the_log_names_the_objects_fate() {
         assert!(lines(&mount, case.key).is_empty(), "it ended with the store, not before: {}", mount.log());
     }
 
-    // A program that closes nothing: it is killed with the file open, and the kernel closes the file.
+    // A program that closes nothing: a signal kills it with the file open, and the kernel closes the file.
     let left_open = "stored/left-open";
     store.faults().add(hold(put, left_open));
     let mut command = program(&["sh", "-c", "exec cat >\"$0\""], &mount.path(left_open));
@@ -343,7 +343,7 @@ fn the_next_program_writes_on_behind_one_that_was_killed_while_it_wrote() {
     }
 }
 
-/// A look at the file tells the kernel its size: behind that it appends.
+/// The case: a look at the file tells the kernel its size, so the program appends behind it.
 #[test]
 fn a_program_appends_behind_a_killed_writer_after_a_look_at_the_file() {
     let Some(mount) = TestMount::with(&Setup::new(&["--memory-target", "128"])) else { return };

@@ -1,4 +1,4 @@
-//! Attributes that objects keep, with `--keep-metadata`, and what the store says of them, with `--xattrs`.
+//! Attributes that objects keep, with `--keep-metadata`, and the store's facts about objects, with `--xattrs`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read as _, Seek as _, SeekFrom, Write as _};

@@ -29,13 +29,13 @@ impl Random {
     }
 }
 
-/// A name as it must show.
+/// The expected state of a name.
 #[derive(Clone, Debug)]
 enum Shown {
     File {
         bytes: Vec<u8>,
         mode: u32,
-        /// Seconds and nanoseconds; `None` where nobody set them.
+        /// Seconds and nanoseconds; `None` if no program set them.
         modified: Option<(u64, u32)>,
         attribute: Option<Vec<u8>>,
     },

@@ -11,8 +11,8 @@ use crate::common::{Pattern, Setup, Store, TestMount, hash_file, need, need_larg
 
 const MIB: usize = 1 << 20;
 
-/// 6 GiB through the mount and back: more than 1000 parts on a store that takes parts of one size only, offsets beyond 32 bits, and no memory
-/// that grows with them.
+/// Goal: 6 GiB go through the mount and back: more than 1000 parts on a store that accepts parts of one size only, offsets beyond 32
+/// bits, and no memory that grows with them.
 #[test]
 fn six_gibibytes_come_back_with_the_same_checksum() {
     const LEN: u64 = (6 << 30) + 12_345;
@@ -42,7 +42,7 @@ fn six_gibibytes_come_back_with_the_same_checksum() {
     assert!(mount.peak_rss() <= (512 + 64) << 20, "peak RSS {} MiB", mount.peak_rss() >> 20);
 }
 
-/// 5 GiB and one byte are more than one copy takes: the store copies them in parts. The object is a hole, and takes no disk.
+/// Goal: 5 GiB and one byte exceed one copy: the store copies them in parts. The object is a hole, and takes no disk.
 #[test]
 fn a_file_too_large_for_one_copy_is_renamed_and_no_byte_passes() {
     const LEN: u64 = (5 << 30) + 1;
@@ -79,7 +79,7 @@ fn a_file_too_large_for_one_copy_is_renamed_and_no_byte_passes() {
     }
 }
 
-/// A store whose host says nothing of its limits: the first file fails and names the flag, and the next is sent in fewer parts.
+/// Goal: on a store whose host does not show its limits, the first file fails and names the flag, and the next is sent in fewer parts.
 #[test]
 fn a_store_of_few_parts_is_learned_from_its_first_refusal() {
     const LEN: u64 = 101 * (5 << 20);
@@ -103,7 +103,7 @@ fn a_store_of_few_parts_is_learned_from_its_first_refusal() {
     assert_eq!(hash_file(&mount.path("second"), MIB).unwrap(), (LEN, written));
 }
 
-/// 1 GiB changed in ten places by `--mode full`: the store copies what stays. The object is a hole, and takes no disk.
+/// 1 GiB changed in ten places by `--mode full`: the store copies the rest. The object is a hole, and takes no disk.
 #[test]
 fn a_gibibyte_changed_in_ten_places_costs_few_requests_and_bytes() {
     const LEN: u64 = 1 << 30;

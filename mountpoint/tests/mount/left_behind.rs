@@ -25,7 +25,7 @@ fn entries(store: &Store) -> Vec<PathBuf> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
 
-/// How many of them are written to their end: an engine that is killed may tear one.
+/// Number of complete notes: a killed engine may have torn one.
 fn noted(store: &Store) -> usize {
     entries(store)
         .iter()

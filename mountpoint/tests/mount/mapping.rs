@@ -1,4 +1,4 @@
-//! Programs that change a stored file in memory (`mmap` with MAP_SHARED): they hear that it failed, and nothing changes.
+//! Programs that change a stored file in memory (`mmap` with MAP_SHARED): they get an error, and nothing changes.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ const HANGS: Duration = Duration::from_secs(120);
 /// The length of the file: more than the kernel sends at once.
 const LEN: usize = (5 << 20) + 123;
 
-/// Changes all of the file `argv[1]` in a mapping, and prints what each call says. A child does it: Rust has no safe mapping.
+/// Changes all of the file `argv[1]` in a mapping, and prints the result of each call. A child does it: Rust has no safe mapping.
 const PROGRAM: &str = "
 import mmap, time
 path, way, length = sys.argv[1], sys.argv[2], int(sys.argv[3])
@@ -71,7 +71,7 @@ fn mapped_changes_of_a_stored_file_fail_at_msync_fsync_and_close() {
     }
 }
 
-/// Maps the file `argv[1]`, closes its descriptor, and only then changes all of it; readers that were there before and come after close.
+/// Maps the file `argv[1]`, closes its descriptor, and only then changes all of it; older and newer readers close the file.
 const LATE: &str = "
 import ctypes, mmap
 libc = ctypes.CDLL(None, use_errno=True)

@@ -27,8 +27,8 @@ fn assert_peak(mount: &TestMount, target_mib: u64) {
     assert!(peak <= (target_mib << 20) + OVERHEAD, "peak RSS {} MiB", peak >> 20);
 }
 
-/// Huge pages for all memory of a process raise what an engine takes; blocks alone ask for them. The limit is the process's, and a child shows
-/// it.
+/// Goal: huge pages for all memory of a process would raise the engine's memory, so only blocks request them. The limit is the process's,
+/// and a child shows it.
 #[test]
 fn huge_pages_are_for_memory_that_asks_for_them_alone() {
     const EXCEPT_ADVISED: &str = "3";
@@ -144,7 +144,7 @@ impl Drop for Group {
     }
 }
 
-/// Nobody says `--memory-target`: a machine of many gigabytes must not be taken for what this process may have.
+/// Goal: without `--memory-target`, a machine of many gigabytes does not count as the memory of this process.
 #[test]
 fn in_a_control_group_of_256_mib_8_readers_and_8_writers_all_get_there() {
     const EACH: usize = 32 * MIB;
@@ -209,8 +209,8 @@ fn more_files_are_written_in_turn_than_the_engine_may_open_when_it_begins() {
     }
 }
 
-/// Many writers at once, which hold what they have until one of them is refused, with one of these errors; what is stored is whole. How many
-/// were refused.
+/// Writes with many writers at once, which keep their files until one of them is refused, with one of these errors; stored files are
+/// whole. Returns the number of refused writers.
 fn refused_writers(mount: &TestMount, errors: &[Errno]) -> usize {
     const WRITERS: usize = 64;
     const PIECES: usize = 3;
@@ -294,7 +294,7 @@ fn a_limit_of_file_sizes_ends_no_engine() {
     assert!(fs::read(mount.path("planted")).unwrap() == planted);
 }
 
-/// The disk of cache and parts is full of what can be fetched again.
+/// The case: the disk for cache and parts is full of bytes that can be fetched again.
 #[test]
 fn a_full_cache_gives_room_to_parts_on_the_same_disk() {
     const FILES: u64 = 40;
@@ -335,7 +335,7 @@ fn a_full_cache_gives_room_to_parts_on_the_same_disk() {
     written.unwrap();
 }
 
-/// A mount of a catalogue of this many names, and the memory that it holds before anything is listed.
+/// A mount of a catalogue with this many names, and its memory before any listing.
 fn mounted(catalogue: &Catalogue) -> Option<(TestMount, u64)> {
     let setup = Setup { endpoint: Some(catalogue.endpoint()), ..Setup::new(&["--memory-target", "128"]) };
     let mount = TestMount::of(&Store::new(), &setup.limit(Duration::from_secs(600)))?;
@@ -351,7 +351,7 @@ fn numbers(mount: &TestMount, directory: &str) -> Vec<usize> {
     entries.map(|name| name.to_str().unwrap().parse().unwrap()).collect()
 }
 
-/// Lists a directory of this many names, twice, so that the kernel knows them all; the mount, and the memory it held before.
+/// Lists a directory of this many names, twice, so that the kernel knows them all. Returns the mount, and its memory before.
 fn list(names: usize) -> Option<(TestMount, u64)> {
     let (mount, before) = mounted(&Catalogue::of(names))?;
     for _ in 0..2 {
@@ -371,14 +371,14 @@ fn a_name_that_the_kernel_knows_holds_little_memory() {
     }
 }
 
-/// Has the kernel let go of the names that nobody has open, as when it is short of memory. A remount does so for one mount;
-/// `drop_caches` would take the names of the whole machine, and with them the cached pages that other tests look at.
+/// Makes the kernel drop the names that no program has open, as in a shortage of memory. A remount does so for one mount; `drop_caches`
+/// would take the names of the whole machine, and with them the cached pages that other tests look at.
 fn forget_names(mount: &TestMount) {
     let flags = MountFlags::NOSUID | MountFlags::NODEV;
     rustix::mount::mount_remount(mount.dir(), flags, "").unwrap();
 }
 
-/// A million names that the kernel knows take at most so much each, and next to nothing once it forgets them.
+/// Asserts that a million names known to the kernel take at most this much each, and next to nothing once the kernel forgets them.
 fn hold_little_and_are_given_back(mount: &TestMount, before: u64) {
     const NAMES: u64 = 1_000_000;
     let each = || mount.rss().saturating_sub(before) / NAMES;

@@ -30,10 +30,10 @@ impl Random {
 struct Model {
     /// The pieces of each file: the pattern and the length of each write.
     files: BTreeMap<String, Vec<(u64, usize)>>,
-    /// Directories that were there at some time: without a file below them they may or may not be shown.
+    /// Directories that existed at some time: without a file below them the mount may show them or not.
     dirs: BTreeSet<String>,
-    /// Files that somebody else removed: for a moment (the TTL of attributes) the kernel may take them for files still, so
-    /// that nothing is made below them.
+    /// Files that another client removed: for a moment (the TTL of attributes) the kernel may still take them for files, so that nothing
+    /// is made below them.
     removed_elsewhere: BTreeSet<String>,
     /// Paths that another client stored or removed, with the time: a listing may be a second old where directories are listed
     /// one after another.
@@ -61,7 +61,7 @@ impl Model {
         self.dirs.extend(path.match_indices('/').map(|(at, _)| path[..at].to_owned()));
     }
 
-    /// A file, or a directory with all below it, has another name.
+    /// Renames a file, or a directory with all below it.
     fn rename(&mut self, from: &str, to: &str) {
         let below = format!("{from}/");
         let moved: Vec<_> =
@@ -81,7 +81,7 @@ impl Model {
         self.elsewhere.extend(elsewhere);
     }
 
-    /// Whether somebody else changed this name, or something below it, in the last second.
+    /// Whether another client changed this name, or one below it, in the last second.
     fn is_unsettled(&self, dir: &str, name: &str, now: Instant) -> bool {
         let path = if dir.is_empty() { name.to_owned() } else { format!("{dir}/{name}") };
         let below = format!("{path}/");

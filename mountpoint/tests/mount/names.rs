@@ -1,4 +1,4 @@
-//! Any key of a bucket: it appears or it is left out, but it never stands for another file and never leads out of the mount.
+//! Any key of a bucket: the key appears or is left out, but never stands for another file and never leads out of the mount.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

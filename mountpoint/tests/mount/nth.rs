@@ -19,7 +19,7 @@ const LARGE: u64 = 6 << 20;
 const PART: &str = "5242880";
 /// More than one answer brings.
 const OLD: u64 = 3 << 20;
-/// A script that makes fewer requests is not the one that is meant.
+/// Least requests of the script: fewer mean that it did not run as intended.
 const REQUESTS_MIN: u64 = 10;
 
 fn has(error: &io::Error, errnos: &[Errno]) -> bool {
@@ -36,7 +36,7 @@ struct Script<'a> {
     may_fail: bool,
     /// The operations that failed.
     failed: Vec<String>,
-    /// The files of which the mount said that they are stored.
+    /// The files that the mount acknowledged as stored.
     acknowledged: Vec<String>,
 }
 
@@ -128,8 +128,8 @@ impl Script<'_> {
         self.delete("gone");
     }
 
-    /// The proof behind the fault: the store has what was acknowledged, and the mount shows what the store has. No request of the test's own was in the
-    /// way of the fault.
+    /// Proves the state after the fault: the store has the acknowledged files, and the mount shows the store's content. No request of the
+    /// test's own was in the way of the fault.
     fn end(mut self) {
         self.may_fail = false;
         for (name, len) in [("new", SMALL), ("parts", LARGE)] {
@@ -169,7 +169,7 @@ impl Script<'_> {
     }
 }
 
-/// Runs the script until request N of it is none.
+/// Runs the script until it makes no request N.
 fn fail_each(effect: &Effect, attempts: Option<&str>) {
     let store = Store::new();
     let mut setup = Setup::new(&["--allow-delete", "--write-part-size", PART]);

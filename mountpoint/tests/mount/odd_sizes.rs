@@ -12,8 +12,8 @@ use s3server::{Effect, Fault};
 
 use crate::common::{Pattern, Setup, Store, TestMount};
 
-/// Sizes that objects have, and those that the listing names: the end within the first page, at its end, at the end of a request, within a
-/// later one, one byte short, and at once.
+/// Sizes of objects, and of their listings: the end within the first page, at its end, at the end of a request, within a later one, one
+/// byte short, and at once.
 const SIZES: [(usize, usize); 8] = [
     (1000, 300_000),
     (1000, 1001),
@@ -75,8 +75,8 @@ fn read_on(file: &File, piece: usize) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Whether a read gave all bytes, and none behind them. If the kernel does not learn sizes, or the file is past its cache, the first open may
-/// be an error.
+/// Whether a read gave all bytes, and none behind them. If the kernel does not learn sizes, or the file is past its cache, the first open
+/// may be an error.
 fn is_all(read: io::Result<Vec<u8>>, len: usize, may_fail: bool, what: &str) {
     let may_fail = may_fail && (!kernel_learns_sizes() || what.contains("direct"));
     match read {

@@ -35,7 +35,7 @@ fn answers(effect: &Effect) -> Vec<Fault> {
     odd(&[("HeadObject", effect.clone()), ("GetObject", effect.clone())])
 }
 
-/// One ETag for all objects, or none, wherever one stands.
+/// Faults that give all objects one ETag, or none, in every answer.
 fn one_etag(etag: &str) -> Vec<Fault> {
     let mut faults = answers(&header("etag", Some(etag)));
     let listed = etag.replace('"', "&quot;");

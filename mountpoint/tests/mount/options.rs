@@ -55,7 +55,7 @@ fn flags_about_the_bucket_and_new_objects_are_on_the_wire() {
     }
 }
 
-/// Scripts find mounts by what `df`, `findmnt` and /proc/mounts show.
+/// Goal: scripts find mounts by the output of `df`, `findmnt` and /proc/mounts.
 #[test]
 fn the_mount_table_shows_the_source_and_options_of_aws_mounts() {
     let Some(mount) = TestMount::new(&["--read-only", "--allow-other"]) else { return };

@@ -15,7 +15,7 @@ use crate::common::{Pattern, Setup, Store, TestMount, need_tool, python, until};
 /// A byte of the third block.
 const PLACE: u64 = (2 << 20) + 5;
 
-/// A store with the file, and a mount that has all of it in its cache. `None` where there is no FUSE, or no passthrough.
+/// A store with the file, and a mount with the whole file in its cache. `None` without FUSE or passthrough.
 fn cached(cache: &Path, more: &[&str]) -> Option<(Arc<Store>, TestMount)> {
     if !has_passthrough() || !need_tool("python3") {
         return None;
@@ -62,7 +62,7 @@ fn with_a_changed_byte<T>(cache: &Path, look: impl FnOnce() -> T) -> T {
     seen
 }
 
-/// Whether reads of this open file are the kernel's own: it compares no checksum.
+/// Whether reads of this open file are the kernel's own, which compares no checksum.
 fn kernel_reads(cache: &Path, file: &fs::File) -> bool {
     with_a_changed_byte(cache, || {
         let mut byte = [0];
@@ -71,7 +71,7 @@ fn kernel_reads(cache: &Path, file: &fs::File) -> bool {
     })
 }
 
-/// The file's bytes as a mapping shows them, opened anew with these flags of Python's `os`.
+/// The file's bytes in a mapping, opened anew with these flags of Python's `os`.
 fn mapped(path: &Path, flags: &str) -> Vec<u8> {
     const PROGRAM: &str = "
 import mmap, os, sys
@@ -84,7 +84,7 @@ open(sys.argv[3], 'wb').write(mapping[:])
     fs::read(seen.path()).unwrap()
 }
 
-/// A program that mapped a file, and has no descriptor of it any more.
+/// A program that mapped a file, and has closed its descriptor.
 struct Mapping(Child);
 
 impl Mapping {
@@ -121,12 +121,12 @@ sys.stdout.buffer.write(ctypes.string_at(at, length))
     }
 }
 
-/// Whether the cache has the file, all of it.
+/// Whether the cache has the whole file.
 fn is_kept(cache: &Path) -> bool {
     data_files(cache).iter().any(|file| fs::read(file).is_ok_and(|bytes| is_right(&bytes)))
 }
 
-/// Files that together are twice what the cache may hold.
+/// Files with together twice the cache's limit.
 struct Others(Vec<String>);
 
 impl Others {
@@ -140,7 +140,7 @@ impl Others {
         Self(names)
     }
 
-    /// Reads all of them. Blocks that a slow disk has no time for are dropped: what is read again is put again.
+    /// Reads all of them. Blocks for which a slow disk has no time are dropped: a repeated read offers them again.
     fn read(&self, mount: &TestMount) {
         for (n, name) in self.0.iter().enumerate() {
             assert!(reads_all_right(&mount.path(name), Self::LEN, Pattern(2 + n as u64)), "{name}");
@@ -152,7 +152,7 @@ fn open(path: &Path) -> fs::File {
     fs::File::open(path).unwrap()
 }
 
-/// Opened so that the kernel reads it: not before the cache has noted the last block, and the last reader's release has come.
+/// Opens the file so that the kernel reads it: waits until the cache has noted the last block, and the last reader's release has come.
 fn open_whole(cache: &Path, path: &Path) -> fs::File {
     let mut whole = None;
     until("the kernel reads the cached file", || {
@@ -198,7 +198,7 @@ fn with_cache_passthrough_off_the_engine_reads() {
     assert!(!kernel_reads(cache.path(), &file));
 }
 
-/// A mount with these options whose cached file the kernel reads by itself.
+/// Mounts with these options, and asserts that the kernel reads the cached file by itself.
 pub(super) fn is_the_kernel_s(options: &[&str]) {
     let cache = tempfile::tempdir().unwrap();
     let Some((_store, mount)) = cached(cache.path(), options) else { return };

@@ -1,4 +1,4 @@
-//! A bucket whose policy allows a prefix and answers 403 to everything else, also to a HEAD of a key that is not there.
+//! A bucket whose policy allows a prefix and answers 403 to everything else, also to a HEAD of a missing key.
 
 use std::fs;
 

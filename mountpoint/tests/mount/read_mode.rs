@@ -1,4 +1,4 @@
-//! `--read-mode`: whether what a program reads is left in the page cache.
+//! `--read-mode`: tests whether a program's reads stay in the page cache.
 
 use std::fs;
 use std::path::Path;
@@ -29,7 +29,7 @@ print(sum(byte & 1 for byte in pages.raw))
     python(PROGRAM, path, &[]).trim().parse().unwrap()
 }
 
-/// Reads each file once in pieces of 1 MiB; of which of them pages are left in memory. `None` where there is no FUSE.
+/// Reads each file once in pieces of 1 MiB. Returns which of them have pages in memory afterwards. `None` without FUSE.
 fn left_in_memory(mode: &str) -> Option<Vec<bool>> {
     if !need_tool("python3") || !need_tool("dd") {
         return None;

@@ -15,7 +15,7 @@ const BACKGROUND: usize = 64;
 /// A number of files beyond [`BACKGROUND`].
 pub(super) const MANY: usize = BACKGROUND + 6;
 
-/// A file that is open on a mount whose cache has all of it: to read it takes the kernel's read-ahead, but nothing of the store.
+/// An open file on a mount whose cache has all of it: a read needs the kernel's read-ahead, but no request to the store.
 pub(super) struct Cached {
     file: File,
     pub(super) mount: TestMount,
@@ -41,7 +41,7 @@ impl Cached {
         self.mount.store().faults().add(Fault::on("PutObject", Effect::Hold));
     }
 
-    /// Reads the file, while storing hangs; then it goes on.
+    /// Reads the file while storing hangs; then lets storing go on.
     pub(super) fn is_read(&mut self) {
         until("a request hangs", || self.mount.store().faults().fired() > 0);
         let mut bytes = Vec::with_capacity(LEN);

@@ -41,7 +41,7 @@ fn mv_renames_a_file_in_the_store_and_its_reader_goes_on() {
     assert!(whole.len() == LEN && Pattern(1).is(0, &whole));
 }
 
-/// Names that are known cost nothing: what is left is the rename's own.
+/// Goal: known names cost no request, so that only the rename's own requests are left.
 #[test]
 fn a_rename_is_three_requests_beside_look_ups() {
     let store = Store::new();

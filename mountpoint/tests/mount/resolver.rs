@@ -1,4 +1,4 @@
-//! DNS that fails for a while: a mount whose store has a name rides out NXDOMAIN and SERVFAIL, as it does a store that is away.
+//! DNS that fails for a while: a mount of a store with a name rides out NXDOMAIN and SERVFAIL, like an outage of the store.
 
 use std::fs;
 use std::io;
@@ -72,7 +72,7 @@ fn answer(question: &[u8], code: u8) -> Option<Vec<u8>> {
     Some(answer)
 }
 
-/// A mount whose engine asks this resolver: in a mount namespace of its own, whose file names no other.
+/// A mount whose engine asks this resolver: the mount namespace of the engine has a file that names no other one.
 fn mounted(store: &Store, dir: &Path, resolver: &Resolver, proxy: &Proxy, folder: &Path) -> Adopted {
     // Copies of other tests' mounts would keep their engines.
     const OWN: &str = "while read -r _ _ _ _ point _; do

@@ -1,4 +1,4 @@
-//! FUSE over io_uring: refused, aborted, and asked for more at once than it has room for.
+//! FUSE over io_uring: refused, aborted, and with more requests at once than it has room for.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;

@@ -1,4 +1,4 @@
-//! `--sandbox on`: an engine that is confined to its mount does all that one without does.
+//! `--sandbox on`: a confined engine does everything that an unconfined one does.
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -23,7 +23,7 @@ fn setup(options: &[&str]) -> Setup {
     Setup::new(&[&["--sandbox", "on"], options].concat())
 }
 
-/// Every thread of the engine is confined, by what the kernel shows.
+/// Asserts that every thread of the engine is confined, by the kernel's own report.
 fn is_confined(mount: &TestMount) {
     // The mount is there a moment before.
     until("it says that it is mounted", || mount.log().contains("is mounted at"));
@@ -344,7 +344,7 @@ fn helper_of(mount: &TestMount) -> Pid {
     Pid::from_raw(pids.find(|pid| status(pid).is_ok_and(|status| is_helper(&status))).unwrap()).unwrap()
 }
 
-/// Whether a process is there and runs.
+/// Whether a process exists and runs.
 fn lives(pid: Pid) -> bool {
     let status = fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero()));
     status.is_ok_and(|status| !status.contains("State:\tZ"))
@@ -370,7 +370,7 @@ fn a_helper_that_was_stopped_hangs_no_engine_and_ends_with_it() {
     let Some(mut mount) = confined(&Store::new(), &["--allow-delete"]) else { return };
     let helper = helper_of(&mount);
     kill_process(helper, Signal::STOP).unwrap();
-    // The engine asks it at each close who closes.
+    // The engine asks its helper at each close which process closes.
     fs::write(mount.path("file"), "1").unwrap();
     assert_eq!(mount.store().get("file").unwrap(), b"1");
     kill_process(helper, Signal::CONT).unwrap();

@@ -1,5 +1,5 @@
 //! Keys from services: a token exchanged for a role's keys (web identity), a container's agent, the instance's metadata, single sign-on.
-//! Each is a script on loopback that answers as AWS documents it, and demands what AWS demands.
+//! Each service is a script on loopback that answers as AWS documents, and demands the same as AWS.
 
 use std::fs;
 use std::io::{BufReader, Write as _};
@@ -23,7 +23,7 @@ struct Asked {
     body: String,
 }
 
-/// A service; what it was asked.
+/// A service, with its received requests.
 struct Service {
     url: String,
     asked: Arc<Mutex<Vec<String>>>,
@@ -87,7 +87,7 @@ fn expiry() -> String {
     DateTime::from(SystemTime::now() + Duration::from_secs(3600)).fmt(Format::DateTime).unwrap()
 }
 
-/// The keys as a container's agent and the instance's metadata write them.
+/// The keys in the form of a container's agent and the instance's metadata.
 fn keys() -> String {
     format!(
         r#"{{"Code":"Success","Type":"AWS-HMAC","AccessKeyId":"{}","SecretAccessKey":"{}","Token":"{TOKEN}","Expiration":"{}","LastUpdated":"2020-01-01T00:00:00Z"}}"#,

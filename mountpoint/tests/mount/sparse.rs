@@ -9,7 +9,7 @@ use crate::common::{Pattern, Setup, Store, TestMount, need};
 
 const LEN: u64 = 5 << 40;
 const MARK: usize = 100_000;
-/// Offsets of what is not zeros: at the beginning, about 4 GiB, at 1 TiB, in an odd place, at the end.
+/// Offsets of bytes that are not zero: at the beginning, about 4 GiB, at 1 TiB, in an odd place, at the end.
 const MARKS: [u64; 6] =
     [0, (4 << 30) - 777, 1 << 40, (3 << 40) + 12_345, (5 << 40) - (1 << 30), LEN - MARK as u64];
 

@@ -1,8 +1,8 @@
-//! Silence on the way to the store: nothing is closed, nobody says anything, and the clocks of the engine must notice.
+//! Silence on the way to the store: no connection closes, no byte moves, and the clocks of the engine must notice.
 //!
-//! A proxy stands between mount and server. What it stalls stays so until the test lets go, so no test passes because a server
-//! gives up first. Without the clock in question each test here fails: the program waits until the engine is killed, or another clock
-//! ends the wait and the log names it.
+//! A proxy stands between mount and server. A stall lasts until the test ends it, so no test passes because a server gives up first.
+//! Without the clock in question each test here fails: the program waits until the engine is killed, or another clock ends the wait and
+//! the log names it.
 
 use std::fs::{self, File};
 use std::io::{Read as _, Write as _};
@@ -45,15 +45,15 @@ fn a_read_goes_on_when_every_connection_dies_without_a_word_in_its_middle() {
 /// Bytes that a call in [`Silence`] moves: one request, which has 3 s for them at the minimal rate.
 const SHORT: usize = 200_000;
 
-/// The offset of the read: an open long after its look-up brings what is before, while the store still answers.
+/// The offset of the read: an open long after its lookup brings the bytes before it, while the store still answers.
 const PLACE: u64 = first::LEN as u64;
 
-/// A way in which a store is silent for ever, and what happens then.
+/// A way in which a store is silent for ever, and the expected result.
 struct Silence {
     what: &'static str,
     weather: Weather,
-    /// `--operation-timeout`: it is also what one exchange has, beside the time for its body, and must not end before the clock in
-    /// question does.
+    /// `--operation-timeout`, which also limits one exchange, beside the time for its body, and must not end before the clock in question
+    /// does.
     patience: &'static str,
     /// The program's call, which must fail, on a file that was open before.
     call: Call,

@@ -1,4 +1,4 @@
-//! Start and end: one clear line and exit code 1, or a mount that ends when told.
+//! Start and end: one clear line and exit code 1, or a mount that ends on request.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};

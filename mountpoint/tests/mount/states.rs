@@ -1,4 +1,4 @@
-//! The engine is killed, ended or stopped in each named state of a mount. Behind it a file is there whole or not at all, nothing of an upload
+//! The engine is killed, ended or stopped in each named state of a mount. Afterwards a file is whole or absent, nothing of an upload
 //! stays, and the directory can be mounted again.
 
 use std::fs::{self, File};
@@ -24,9 +24,9 @@ fn setup() -> Setup {
 /// A state in which a program waits for the engine, and the engine for the store.
 struct State {
     name: &'static str,
-    /// The requests whose answers the store holds, after it did what they ask for.
+    /// The requests whose answers the store holds, after their effect.
     held: &'static str,
-    /// How many of them there are in this state.
+    /// Number of these requests in this state.
     requests: u64,
     /// The program's act, in the directory of the mount.
     act: fn(&Path) -> io::Result<()>,
@@ -84,7 +84,7 @@ impl State {
         })
     }
 
-    /// Asserts that the store has the whole file, or none; whether it has it.
+    /// Asserts that the store has the whole file, or none. Returns whether it has the file.
     fn is_stored(&self, store: &Store) -> bool {
         let stored = store.get("file");
         let is_there = stored.is_some();
@@ -94,7 +94,7 @@ impl State {
     }
 }
 
-/// A mount with a file that nobody has read yet.
+/// A mount with a file that no program has read yet.
 fn mounted() -> Option<TestMount> {
     let store = Store::new();
     store.put("old", Pattern(1).bytes(0, LEN as usize));

@@ -1,4 +1,4 @@
-//! Many programs at once, of all kinds: no operation fails, and afterwards nothing of them is left in the engine.
+//! Many programs at once, of all kinds: no operation fails, and afterwards the engine holds nothing for them.
 //!
 //! `ci/soak` runs the same for hours, and there each operation has a time.
 
@@ -18,16 +18,16 @@ use crate::common::{Pattern, Setup, Store, TestMount, until};
 const THREADS: u64 = 64;
 /// Rounds of each thread in a test; a soak goes on until its time is over.
 const ROUNDS: u64 = 3;
-/// Bytes of the file that all read, and the longest of those that they write.
+/// Bytes of the file that all programs read, and of the longest file that they write.
 const SHARED: usize = 12 << 20;
 const OWN_MAX: usize = 3 << 20;
 const TARGET: u64 = 128 << 20;
-/// The most that the process holds beside what it holds for data: programs, stacks, tables, and the threads' arenas.
+/// Most memory of the process beside its data: programs, stacks, tables, and the threads' arenas.
 const BESIDE: u64 = 128 << 20;
 /// The time after which an operation of a soak is a stall.
 const STALL: Duration = Duration::from_secs(2);
 
-/// How long a soak goes on, if this is one.
+/// Duration of a soak, if this is one.
 fn soak() -> Option<Duration> {
     let seconds = std::env::var("MOUNT_S3_SOAK_SECONDS").ok()?;
     Some(Duration::from_secs(seconds.parse().expect("MOUNT_S3_SOAK_SECONDS is a number")))
@@ -105,7 +105,7 @@ impl Program<'_> {
     }
 }
 
-/// The gauges of a mount that go back to nothing once nobody uses it: name and value of each that has not.
+/// The gauges of a mount that must be zero without users: name and value of each that is not.
 fn in_use(socket: &Path) -> Vec<String> {
     let mut stream = UnixStream::connect(socket).unwrap();
     write!(stream, "GET /metrics HTTP/1.0\r\nhost: x\r\n\r\n").unwrap();
@@ -119,7 +119,7 @@ fn in_use(socket: &Path) -> Vec<String> {
     lines.into_iter().filter(|line| !is_back(line)).map(str::to_owned).collect()
 }
 
-/// The descriptors of the engine beside those of connections and of the cache's files, which stay for the next.
+/// The descriptors of the engine without those of connections and of the cache's files, which stay for later use.
 fn descriptors(mount: &TestMount, cache: &Path) -> usize {
     let folder = fs::read_dir(format!("/proc/{}/fd", mount.pid())).unwrap();
     let names = folder.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());

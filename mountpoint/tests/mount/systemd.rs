@@ -9,7 +9,7 @@ use testkit::Node;
 
 use crate::common::need;
 
-/// Runs a script in the node; what it says.
+/// Runs a script in the node. Returns its output.
 #[track_caller]
 pub(super) fn run(node: &Node, binaries: &Path, script: &str) -> String {
     let script = format!("BIN={}\n{PRELUDE}{script}", binaries.display());
@@ -22,8 +22,8 @@ soon() { for _ in $(seq 300); do if "$@"; then return; fi; sleep 0.1; done; echo
 are_active() { systemctl is-active --quiet "$@"; }
 "#;
 
-/// The store is a service, as on a host whose store is elsewhere it is the network. Keys come from a file that a drop-in names: systemd gives
-/// mounts no $HOME.
+/// Sets the host up. The store is a service, as the network is on a host with a remote store. Keys come from a file that a drop-in names:
+/// systemd gives mounts no $HOME.
 const SETUP: &str = r#"
 units=/etc/systemd/system
 mkdir -p /mnt/all /mnt/photos /var/lib/store/bucket/photos /var/lib/copies $units/mnt-{all,photos}.mount.d

@@ -11,11 +11,11 @@ use testkit::{need, need_tool};
 
 use crate::common::{Pattern, Setup, Store, command, run};
 
-/// Debian's user and group "nobody".
+/// The number of Debian's user and group "nobody".
 const USER: u32 = 65534;
 const PLANTED: usize = 3_000_000;
 
-/// `mount_s3` starts the engine on "mnt" as the user; `as UID COMMAND...` runs a command as somebody; "own" is the user's folder.
+/// `mount_s3` starts the engine on "mnt" as the user; `as UID COMMAND...` runs a command as another user; "own" is the user's folder.
 const PRELUDE: &str = r#"
 cd "$0"
 mount -t tmpfs tmpfs device
@@ -32,7 +32,7 @@ refused() { if "$@"; then echo "not refused: $*"; exit 1; fi; }
 soon() { for _ in $(seq 300); do if "$@"; then return; fi; sleep 0.1; done; echo "not soon: $*"; exit 1; }
 "#;
 
-/// Runs a script on a store that holds `planted`; `None` where the machine lacks what it needs.
+/// Runs a script on a store with the `planted` files; `None` if the machine lacks a requirement.
 fn as_a_user(fuse_conf: &str, script: &str) -> Option<()> {
     let fuse = fs::File::options().read(true).write(true).open("/dev/fuse");
     let tools = ["fusermount3", "setpriv", "unshare"].into_iter().all(need_tool);
@@ -176,7 +176,8 @@ umount -l mnt
     as_a_user("", script);
 }
 
-/// The system has no thread left for the user: what the engine started in time must do. The pause lets threads without work end.
+/// The case: the system has no thread left for the user, so the threads from the start must do. The pause lets threads without work
+/// end.
 #[test]
 fn an_engine_that_gets_no_more_threads_writes_and_reads_on() {
     let script = r#"
@@ -203,8 +204,8 @@ soon bash -c '! pgrep -x mount-s3 >/dev/null'
     as_a_user("", script);
 }
 
-/// Whatever the user's limit of threads: a mount that says it is there serves and heeds signals, and any other attempt says what is missing.
-/// A user of its own has the limit for itself.
+/// Goal: under any limit of threads, a mount that reports success serves and handles signals, and any other attempt names the missing
+/// resource. A user of its own has the limit for itself.
 #[test]
 fn a_start_with_too_few_threads_mounts_nothing_and_says_why() {
     // fuser starts its threads once it has mounted, and ends if one is refused.

@@ -1,4 +1,4 @@
-//! A bucket that keeps versions: a delete leaves a marker, a replaced object an old version, and files behave as without them.
+//! A bucket that keeps versions: a delete leaves a marker, a replaced object an old version, and files behave as in other buckets.
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read as _};

@@ -1,4 +1,5 @@
-//! The clock of the wall, set forth and back by an hour below a mount: nothing fails, and what another client stores shows as soon as before.
+//! The clock of the wall, set forth and back by an hour below a mount: nothing fails, and another client's change shows as soon as
+//! before.
 //!
 //! Time namespaces leave that clock out, so a library of a few lines stands between the engine and the C library.
 

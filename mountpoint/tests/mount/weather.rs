@@ -1,4 +1,4 @@
-//! Foul weather between a mount and its store: what comes back in time fails nothing, and what is small does not wait.
+//! Foul weather between a mount and its store: short outages fail no operation, and small requests do not wait.
 //!
 //! `testkit::scenario` has the operations. The outages here are short; `bench weather` rides out long ones, also beside other file
 //! systems.
@@ -96,7 +96,7 @@ fn answers_that_break_off_after_a_megabyte_cost_little_more_than_bytes() {
     assert!(site.proxy.counts().connections >= 64, "{:?}", site.proxy.counts());
 }
 
-/// The engine is given ten seconds in which no byte moves. This file takes longer, on 8 Mbit/s.
+/// The case: the engine has ten seconds in which no byte may move, and this file takes longer, on 8 Mbit/s.
 #[test]
 fn a_mount_that_ends_stores_a_closed_file_as_long_as_its_bytes_move() {
     let Some(mut site) = Site::new() else { return };

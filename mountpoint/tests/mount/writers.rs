@@ -13,7 +13,7 @@ use super::released::MANY;
 use super::semantics::assert_errno;
 use crate::common::{Pattern, Setup, Store, TestMount, need, need_tool, python, until};
 
-/// Lines of one half of what is written, and the bytes of one.
+/// Number of lines in one half of the file, and the bytes of one line.
 const LINES: usize = 100;
 const LINE: usize = 3072;
 const HALF: usize = LINES * LINE;
@@ -79,7 +79,7 @@ fn is_there(way: &str) -> bool {
     Command::new(program).arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Writes the file that way, and opens it in the middle.
+/// Writes the file in one of these ways, and opens it in the middle.
 fn write(mount: &TestMount, (way, script): (&str, &str), newcomer: Newcomer) {
     let what = format!("{way}, {newcomer:?}");
     let path = mount.path(&format!("{way}-{newcomer:?}"));

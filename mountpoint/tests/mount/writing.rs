@@ -34,7 +34,7 @@ fn files_of_every_size_around_the_edges_arrive_whole() {
     assert_eq!(mount.store().pending_uploads(), 0);
 }
 
-/// Writes pass the page cache by: the kernel takes them from wherever the program's bytes are, up to the file system's own pages.
+/// Goal: writes bypass the page cache: the kernel takes them from the program's memory, up to the file system's own pages.
 #[test]
 fn bytes_come_from_another_file_of_the_mount_and_from_scattered_memory() {
     const LEN: usize = 9 * MIB + 77;

@@ -174,7 +174,8 @@ async fn a_wrong_clock_is_corrected_by_the_stores() {
     assert_eq!(hour(&asked, 1), hour(&asked, 2), "and the next one by the same clock");
 }
 
-/// A HEAD's refusal has no code. The listing that is to say whether the key is there is refused for the date too, and says so.
+/// The case: a HEAD's refusal has no code. The listing that should show whether the key exists is refused for the date too, and has a
+/// code.
 #[tokio::test]
 async fn a_head_refused_for_its_date_is_repeated_once_the_clock_is_known() {
     let date = http_date(SystemTime::now() + Duration::from_secs(7200));

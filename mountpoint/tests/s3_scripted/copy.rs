@@ -1,4 +1,4 @@
-//! Copies and deletes with conditions: what is sent, and the meaning of refusals, late errors and lost answers.
+//! Copies and deletes with conditions: the requests, and the meaning of refusals, late errors and lost answers.
 
 use mountpoint::object::{ETag, ObjectId, ObjectKey};
 use mountpoint::s3::{CopyObject, CopyPart, ErrorKind, ObjectClient as _, Replaces, UploadId};

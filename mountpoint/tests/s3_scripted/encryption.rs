@@ -1,4 +1,4 @@
-//! `--sse`: what a store says of its encryption, and what becomes of a file if it says otherwise than it should.
+//! `--sse`: a store's report about its encryption, and the fate of a file if the report is wrong.
 
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ fn new_object() -> NewObject {
     NewObject { checksum: None, ..NewObject::new(ObjectKey::new("secret plan")) }
 }
 
-/// Asserts that an upload failed for this reason, in a line that names the object and what to look at.
+/// Asserts that an upload failed for this reason, in a line that names the object and the next thing to check.
 fn not_encrypted(error: &Error, words: &[&str]) {
     assert_eq!(*error.kind(), ErrorKind::NotEncrypted, "{error}");
     let said = error.to_string();

@@ -1,4 +1,4 @@
-//! Metadata and first bytes in one request: what is taken, and when a HEAD decides.
+//! Metadata and first bytes in one request: the bytes that are used, and the cases for a HEAD.
 
 use mountpoint::buffer::{BlockMut, Pool, Use};
 use mountpoint::object::{ETag, ObjectKey};
@@ -40,7 +40,7 @@ async fn tail(bench: &Bench) -> Result<First> {
     bench.client.get_first(&request, room()).await
 }
 
-/// The last bytes of an object whose size is not known.
+/// The last bytes of an object whose size is unknown.
 async fn last(bench: &Bench) -> Result<First> {
     let request = GetFirst { key: ObjectKey::new("k"), etag: None, begin: Begin::Tail, is_whole: false };
     bench.client.get_first(&request, room()).await
@@ -169,7 +169,7 @@ async fn a_store_that_refuses_a_suffix_range_is_asked_for_none_again() {
         Step::error(416, "InvalidRange"),
         Step::error(501, "NotImplemented"),
         Step::error(400, "InvalidArgument"),
-        // It takes `-100` for the first bytes, for other last ones, or does not say of how many.
+        // The store takes `-100` for the first bytes, or for other last ones, or does not say of how many bytes.
         Step::answer(206, &[V1, DATE, ("content-range", "bytes 0-99/1000")], &pattern(100)),
         answer("bytes 901-999/1000", 99),
         answer("bytes 900-999/*", 100),

@@ -1,4 +1,4 @@
-//! Answers that are late, and bodies that stall, once it is known how fast the store is.
+//! Answers that are late, and bodies that stall, after the client has learned the store's speed.
 
 use std::time::Duration;
 
@@ -26,7 +26,7 @@ async fn get(bench: &Bench) -> mountpoint::s3::Result<Vec<u8>> {
     Ok(bytes.bytes())
 }
 
-/// A client that knows how fast the store is: at once. What follows is answered by `script`.
+/// A client that has learned that the store answers at once. `script`: the steps after that.
 async fn learned(script: Vec<Step>) -> Bench {
     let proof = Step::answer(200, &[], EMPTY_LISTING);
     let bench = bench_of(Scripted::still([vec![proof], vec![part(0); LEARNED], script].concat())).await;
@@ -37,7 +37,7 @@ async fn learned(script: Vec<Step>) -> Bench {
     bench
 }
 
-/// Requests behind the [`LEARNED`] first ones, by connection and range.
+/// Requests after the first [`LEARNED`] ones, by connection and range.
 fn asked(bench: &Bench) -> Vec<(usize, String)> {
     let asked = bench.asked().split_off(LEARNED);
     assert!(asked.iter().all(|r| r.header("if-match") == Some("\"v1\"")));
@@ -63,7 +63,7 @@ async fn the_rest_of_a_body_that_stalls_is_asked_for_anew() {
     assert_eq!((bench.metrics.s3_retries.get(), bench.metrics.s3_errors.get()), (0, 0));
 }
 
-/// Other reads of the mount earn such requests for as long as they go on.
+/// The case: other reads of the mount earn extra requests for as long as they go on.
 #[tokio::test]
 async fn a_missing_body_is_an_error_after_the_operations_time_despite_hedges() {
     /// Twice the silence that makes a body stall.

@@ -24,7 +24,7 @@ use mountpoint::s3::{Config, Credentials, GetObject, S3Client, Timeouts};
 
 use server::{EMPTY_LISTING, Scripted, Step};
 
-/// How long a client here waits for an answer, and within one: as long as nothing but the server's rests lasts.
+/// Longest wait of a client for an answer, and within one: as long as only the server's rests last.
 const PATIENCE: Duration = Duration::from_secs(2_000);
 
 /// A client with a server of its own, on the server's clock.
@@ -60,7 +60,7 @@ fn config(server: &Scripted) -> Config {
     }
 }
 
-/// A connected client; `script` is what the server does after the proof of the bucket.
+/// A connected client. `script`: the server's steps after the proof of the bucket.
 async fn bench(script: Vec<Step>) -> Bench {
     bench_of(Scripted::start([vec![Step::answer(200, &[], EMPTY_LISTING)], script].concat())).await
 }

@@ -1,4 +1,4 @@
-//! Options for every request or for new objects: their headers are in the requests where S3 defines them, and in no others.
+//! Options for every request or for new objects: their headers are in the requests for which S3 defines them, and in no others.
 
 use bytes::Bytes;
 use mountpoint::metrics::Metrics;

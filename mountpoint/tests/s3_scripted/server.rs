@@ -15,7 +15,7 @@ use mountpoint::clock::Clock;
 
 /// One turn of the clock while the server waits ...
 const TURN: Duration = Duration::from_secs(50);
-/// ... and while nobody does, for all that is known.
+/// ... and while no party waits, as far as the server can tell.
 const CREEP: Duration = Duration::from_millis(50);
 /// The machine's time between two turns.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -30,7 +30,7 @@ pub(crate) struct Step {
     pub(crate) say: Vec<u8>,
     /// A number of last bytes, and the time that the server rests before it sends them.
     rest: (usize, Duration),
-    /// The number of those that the server sends at a time, with the rest before each piece.
+    /// The number of these bytes that the server sends at a time, with the rest before each piece.
     piece: usize,
     /// Whether the step begins only once a later request was answered.
     is_overtaken: bool,
@@ -45,11 +45,11 @@ pub(crate) enum Then {
     Reset,
     /// Say nothing more until the client has left.
     Stall,
-    /// Stall while the clock creeps: a client that is to ask once more does so long before it gives up, however busy the machine is.
+    /// Stall while the clock creeps: a client that must ask once more does so long before it gives up, however busy the machine is.
     Hang,
 }
 
-/// One request as it came.
+/// One received request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     /// Number of its connection, in order of acceptance.
@@ -131,7 +131,7 @@ impl Step {
 struct State {
     script: std::collections::VecDeque<Step>,
     requests: Vec<Request>,
-    /// Requests whose answer was said.
+    /// Number of answered requests.
     answered: usize,
 }
 
@@ -204,12 +204,12 @@ impl Scripted {
         self.state.lock().unwrap().requests.clone()
     }
 
-    /// Adds steps behind those that are left.
+    /// Adds steps behind the remaining ones.
     pub(crate) fn append(&self, steps: impl IntoIterator<Item = Step>) {
         self.state.lock().unwrap().script.extend(steps);
     }
 
-    /// Steps that nobody asked for.
+    /// Number of steps without a request so far.
     pub(crate) fn left(&self) -> usize {
         self.state.lock().unwrap().script.len()
     }
@@ -277,10 +277,9 @@ fn rest(stream: &TcpStream, clock: &Clock, long: Duration) -> std::io::Result<()
     })
 }
 
-/// Turns the clock, each time by so much, until it is none.
+/// Turns the clock in steps of this length, until no time is left.
 ///
-/// # Errors
-/// The client has left meanwhile.
+/// # Errors The client has left meanwhile.
 fn turn(stream: &TcpStream, clock: &Clock, by: impl Fn() -> Option<Duration>) -> std::io::Result<()> {
     stream.set_read_timeout(Some(PAUSE))?;
     while let Some(by) = by() {

@@ -1,5 +1,5 @@
-//! Stores that do with writes what S3 does not: ignore conditions, refuse them, refuse checksums. Only answers to our own reads and uploads
-//! tell; no request is sent to try a store.
+//! Stores that treat writes differently from S3: ignore conditions, refuse them, refuse checksums. The client learns this only from
+//! answers to its own reads and uploads, and sends no request as a trial.
 
 use std::sync::Arc;
 

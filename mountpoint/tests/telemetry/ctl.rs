@@ -30,7 +30,7 @@ fn socket(runtime_dir: &Path) -> Option<PathBuf> {
     files.map(|file| file.unwrap().path()).find(|path| path.extension().is_some_and(|e| e == "sock"))
 }
 
-/// Whether the mount answers by its socket. Before it has one, it is `SILENT`, and answers the kernel alone.
+/// Whether the mount answers by its socket. Before it has one, its state is `SILENT`, and it answers only the kernel.
 pub(super) fn is_served(runtime_dir: &Path, dir: &str) -> bool {
     let (code, text, _) = end(&mut ctl(runtime_dir, &["status", dir]));
     code == Some(0) && !text.contains("SILENT")

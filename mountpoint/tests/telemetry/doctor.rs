@@ -1,4 +1,4 @@
-//! `mount-s3-ctl doctor`: of a store that is as it should be, of stores that lie, and of what stands in the way to one.
+//! `mount-s3-ctl doctor`: tests of a sound store, of stores that lie, and of obstacles on the way to one.
 
 use std::io::Read as _;
 use std::path::Path;
@@ -52,7 +52,7 @@ fn report(command: &mut Command) -> (Option<i32>, Value) {
     (code, report)
 }
 
-/// The verdict on a probe, with what was found and what it means.
+/// The verdict on a probe, with the finding and its meaning.
 fn finding(report: &Value, probe: &str) -> (String, String) {
     let all = report["findings"].as_array().unwrap();
     let one = all.iter().find(|finding| finding["probe"] == probe);
@@ -67,7 +67,7 @@ fn assert_finding(report: &Value, probe: &str, verdict: &str, words: &str) {
     assert!(text.contains(words), "{probe}: {words:?} is not in {text:?}");
 }
 
-/// A probe may have several findings: one of them is this note.
+/// Asserts that one of a probe's findings is this note.
 fn assert_note(report: &Value, probe: &str, words: &str) {
     let all = report["findings"].as_array().unwrap();
     let is_it = |it: &&Value| {

@@ -9,7 +9,7 @@ use crate::get;
 
 const LEN: usize = (3 << 20) + 77;
 
-/// The value behind a series whose name and labels contain these words.
+/// The value of a series whose name and labels contain these words.
 fn value(page: &str, words: &[&str]) -> f64 {
     let line = page.lines().find(|line| words.iter().all(|word| line.contains(word)));
     let line = line.unwrap_or_else(|| panic!("{words:?} is not in:\n{page}"));

@@ -1,4 +1,4 @@
-//! A small receiver of OpenTelemetry's protocol: what a real mount posts, decoded by the published protocol's own types.
+//! A small receiver of OpenTelemetry's protocol: decodes a real mount's messages by the published protocol's own types.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -13,7 +13,7 @@ use prost::Message as _;
 
 use crate::common::{BUCKET, Setup, Store, TestMount};
 
-/// A request as it came.
+/// One received request.
 struct Posted {
     head: String,
     message: ExportMetricsServiceRequest,

@@ -16,7 +16,7 @@ use crate::common::{Pattern, Setup, Store, TestMount, need_tool, until};
 const DASHBOARD: &str = include_str!("../../../docs/monitoring/dashboard.json");
 const LEN: usize = 3 << 20;
 
-/// The one that `ci/prometheus` provides, or the installed one.
+/// The Prometheus that `ci/prometheus` provides, or the installed one.
 fn program() -> String {
     std::env::var("MOUNT_S3_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned())
 }

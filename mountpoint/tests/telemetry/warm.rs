@@ -1,4 +1,4 @@
-//! `mount-s3-ctl warm`: the disk cache has what it read, and a second run costs the store nothing.
+//! `mount-s3-ctl warm`: the disk cache has the bytes afterwards, and a second run makes no request to the store.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Carries out steps by calls to the API server. The API server refuses a step whose facts are old, and the next look plans again.
+//! Carries out steps by calls to the API server. It refuses a step whose facts are old, and the next look plans again.
 
 use csi::contract::pod;
 use csi::contract::reason::Reason;

@@ -46,7 +46,7 @@ pub struct Workload {
     pub deleting: bool,
     /// The workload has waited for longer than a volume usually takes to be made.
     pub waits_long: bool,
-    /// The workload's volumes of this driver, or why they are not known.
+    /// The workload's volumes of this driver, or the reason why they are unknown.
     pub volumes: Result<Vec<(String, Settings)>, String>,
 }
 
@@ -93,7 +93,7 @@ pub fn plan(facts: &Facts) -> (Vec<Step>, bool) {
                 waits = true;
                 reserve(workload, &own, &mut steps);
             }
-            // In the other case its Mountpoint Pods are on their way.
+            // Otherwise the workload's Mountpoint Pods are about to start.
         } else if own.is_empty() {
             if workload.labelled && !workload.deleting {
                 let (at, version) = at();

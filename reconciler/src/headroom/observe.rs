@@ -20,7 +20,7 @@ use crate::pod_spec::Settings;
 const UNBOUND_FOR: Duration = Duration::from_secs(30);
 
 impl Cache {
-    /// Workloads that ask for room, and the pods that hold it.
+    /// The workloads that ask for room, and the pods that hold it.
     #[must_use]
     pub fn headroom(&self, now: Timestamp) -> Facts {
         let mut facts = Facts::default();

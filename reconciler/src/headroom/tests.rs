@@ -29,7 +29,7 @@ fn holds(volume: &str) -> HeadroomPod {
     }
 }
 
-/// The steps in short, and whether somebody waits.
+/// The steps in short, and whether a workload waits.
 fn steps(workloads: Vec<Workload>, pods: Vec<HeadroomPod>) -> (String, bool) {
     let (steps, waits) = plan(&Facts { workloads, pods });
     let words = steps.into_iter().map(|step| match step {

@@ -13,16 +13,16 @@ use kube::ResourceExt as _;
 use super::{Cache, group_of_attachment, node_of};
 use crate::facts::Group;
 
-/// The caches by what groups are looked up by.
+/// The caches, sorted by the keys of look-ups for groups.
 #[derive(Debug, Default)]
 pub struct Index {
     /// Pods that may use a volume of ours or are attached to one, by node.
     pub(super) workloads: HashMap<String, Vec<Arc<Pod>>>,
-    /// Mountpoint Pods by the group that they were made for.
+    /// Mountpoint Pods by the group for which they were made.
     pub(super) mountpoint_pods: HashMap<Group, Vec<Arc<Pod>>>,
     /// Attachments by their group.
     pub(super) attachments: HashMap<Group, Vec<Arc<MountpointS3PodAttachment>>>,
-    /// Mountpoint Pods that an attachment names, and whether any names it for a workload.
+    /// Mountpoint Pods that an attachment names, and whether one names them for a workload.
     pub(super) named: HashMap<String, bool>,
 }
 
@@ -34,7 +34,7 @@ impl Index {
 }
 
 impl Cache {
-    /// An index of what is cached now.
+    /// An index of the present caches.
     #[must_use]
     pub fn index(&self) -> Index {
         let mut index = Index::default();
@@ -68,7 +68,7 @@ fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
 }
 
-/// A claim, one that Kubernetes makes for the pod, or a driver's volume that stands in the pod.
+/// Whether a volume is a claim, one that Kubernetes makes for the pod, or an inline volume of a driver.
 pub(crate) fn may_be_ours(volume: &Volume) -> bool {
     volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some() || volume.csi.is_some()
 }

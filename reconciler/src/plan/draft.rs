@@ -1,4 +1,4 @@
-//! An attachment in a plan. Enters: the attachment as it was seen. Leaves: the write that brings it to the planned state.
+//! An attachment in a plan. Enters: the observed attachment. Leaves: the write that brings it to the planned state.
 //!
 //! Never here: a decision about its workloads.
 
@@ -9,7 +9,7 @@ use csi::contract::attachment::{MountpointS3PodAttachment, WorkloadAttachment};
 use super::{ATTEMPTS, Effect, REPLACED, Version};
 use crate::replacements::Replacements;
 
-/// An attachment as it was seen, and as it will be.
+/// An attachment as observed, and as planned.
 pub(super) struct Draft<'a> {
     pub(super) seen: &'a MountpointS3PodAttachment,
     pub(super) entries: BTreeMap<String, Vec<WorkloadAttachment>>,

@@ -1,10 +1,10 @@
-//! Mountpoint Pods beside the plan of their workloads. Enters: the pods of the group, and which of them the plan names. Leaves: marks and deletions
-//! of those that no attachment names, and words to the workloads that wait for one.
+//! Mountpoint Pods beside the plan of their workloads. Enters: the pods of the group, and which of them the plan names. Leaves: marks and
+//! deletions of pods that no attachment names, and words to the workloads that wait for a pod.
 //!
 //! Never here: the deletion of a pod that may serve. Usually the node ends a marked pod: it unmounts the source and tells the mounter to
-//! end. On a node where no driver runs nobody does, and such a pod would stay for good. It is deleted once its container does not run, or
-//! has begun again since the mark: a mounter that waits for a device in vain ends within ten minutes. A time limit after the mark would not
-//! do, since a container can still have a mount that the host has no longer.
+//! end. On a node without a running driver nothing ends the pod, which would stay for good. So this file deletes the pod once its
+//! container does not run, or has begun again since the mark: a mounter that waits for a device in vain ends within ten minutes. A time
+//! limit after the mark would not do, since a container can still have a mount that the host no longer has.
 
 use super::{Effect, Planner, UNNAMED_FOR, mark, version_of};
 use crate::facts::{MountpointPod, Phase};
@@ -41,8 +41,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Tells running workloads until when their pod serves that was asked to end. A word after its end would be too late: a writer would go
-    /// on until then, and lose the file.
+    /// Tells running workloads the time until which their pod serves, after the pod was asked to unmount. A later notice would be
+    /// useless: a writer would go on until then, and lose the file.
     fn announce_end(&mut self, name: &str, pod: &MountpointPod) {
         let Some(ends_at) = pod.ends_at.filter(|_| pod.phase == Phase::Running && pod.may_serve()) else {
             return;
@@ -63,7 +63,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Tells workloads why the pod they wait for does not start.
+    /// Tells workloads the reason why the pod for which they wait does not start.
     fn explain(&mut self, name: &str, pod: &MountpointPod) {
         let Some(trouble) = pod.trouble.as_ref().filter(|_| pod.phase == Phase::Pending) else { return };
         let named = self.drafts.iter().filter_map(|draft| draft.entries.get(name)).flatten();

@@ -117,7 +117,7 @@ fn version(name: &str, uid: &str, resource_version: &str) -> Version {
     Version { name: name.into(), uid: uid.into(), resource_version: resource_version.into() }
 }
 
-/// A mark of a pod whose container has never begun again.
+/// A mark of a pod whose container has never restarted.
 fn mark(at: Version) -> Effect {
     Effect::MarkNeedsUnmount { at, restarts: 0 }
 }
@@ -346,7 +346,7 @@ fn a_running_workload_keeps_a_leaving_pod_and_a_waiting_one_gets_another() {
     }
 }
 
-/// The mark names the pod as it was seen: if the pod has begun since, the mark fails, and the workload stays.
+/// Goal: a mark names the observed version of the pod: if the pod has begun since, the mark fails, and the workload stays.
 #[test]
 fn an_unstarted_pod_is_marked_before_its_workload_goes_elsewhere() {
     let outdated =

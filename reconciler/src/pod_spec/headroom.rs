@@ -13,27 +13,27 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 use super::{PodConfig, PullPolicy, Settings, pull_secrets};
 
-/// How room is reserved.
+/// The settings of reserved room.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadroomConfig {
     /// An image that waits.
     pub image: String,
-    /// When it is pulled; `None` for the cluster's default.
+    /// The policy for pulling the image; `None` for the cluster's default.
     pub pull_policy: Option<PullPolicy>,
     /// Labels of headroom pods, beside ours and never in their place.
     pub labels: BTreeMap<String, String>,
-    /// The priority class of headroom pods: everything else comes before them.
+    /// The priority class of headroom pods, below all others.
     pub priority_class: String,
-    /// The priority class of Mountpoint Pods for which room is reserved: it preempts.
+    /// The priority class of Mountpoint Pods with reserved room, which preempt headroom pods.
     pub preempting_class: String,
 }
 
-/// One headroom pod to be.
+/// The request for one headroom pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadroomRequest {
-    /// The workload that it stands beside.
+    /// The workload beside which the pod stands.
     pub workload: WorkloadRef,
-    /// The PersistentVolume whose Mountpoint Pod it stands for.
+    /// The PersistentVolume for whose Mountpoint Pod the headroom pod stands.
     pub volume: String,
     /// The volume's own setting.
     pub settings: Settings,

@@ -12,15 +12,15 @@ const LEAST_CPU: &str = "10m";
 /// Memory that a Mountpoint Pod requests by default: an engine always makes progress with it.
 const LEAST_MEMORY: &str = "128Mi";
 
-/// The least limit of memory that a share gives: an engine's least target, what it has beside, and room for the mounter.
+/// The least limit of memory by a share: an engine's least target, its memory beside the target, and room for the mounter.
 const LEAST_LIMIT: Amount = Amount::of(256 << 20);
 
 /// The requests and limits of a Mountpoint Pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// CPU asked for.
+    /// The CPU request.
     pub requests_cpu: Option<String>,
-    /// Memory asked for.
+    /// The memory request.
     pub requests_memory: Option<String>,
     /// The limit of CPU.
     pub limits_cpu: Option<String>,
@@ -29,8 +29,8 @@ pub struct Resources {
 }
 
 impl Resources {
-    /// A Mountpoint Pod always asks for something: one that asks for nothing is the first to be killed when a node runs out of memory,
-    /// and its workloads lose their volume.
+    /// These resources, completed by defaults. A Mountpoint Pod always requests something: a pod without requests is the first to be
+    /// killed when a node runs out of memory, and its workloads lose their volume.
     pub(super) fn or(&self, defaults: &Self, share: &Self) -> ResourceRequirements {
         let defaults = &defaults.with(share, self);
         let list = |cpu: &Option<String>,

@@ -1,7 +1,7 @@
-//! Settings that an administrator gives all Mountpoint Pods, and their security contexts. Enters: the chart's settings. Leaves: the parts of a
-//! specification that they make, or a sentence about a setting that gives a privilege.
+//! Settings that an administrator gives all Mountpoint Pods, and their security contexts. Enters: the chart's settings. Leaves: their
+//! parts of a specification, or a sentence about a setting that gives a privilege.
 //!
-//! Never here: what one volume or workload asks for.
+//! Never here: the settings of one volume or workload.
 
 use k8s_openapi::api::core::v1::{
     Capabilities, EmptyDirVolumeSource, HostAlias, PodDNSConfig, PodSecurityContext, SELinuxOptions,
@@ -38,10 +38,10 @@ pub struct Template {
 }
 
 impl Template {
-    /// Refuses what would give Mountpoint Pods a privilege: they hold keys and serve other people's programs, and need none.
+    /// Refuses settings that would give Mountpoint Pods a privilege: these pods hold keys and serve other people's programs, and need
+    /// none.
     ///
-    /// # Errors
-    /// The setting and what it may be.
+    /// # Errors The setting and its allowed values.
     pub fn check(&self) -> Result<(), String> {
         let refused = |setting: &str, but: &str| {
             Err(format!("{setting}: Mountpoint Pods run without privileges, so {but}"))

@@ -1,4 +1,4 @@
-//! The exact Mountpoint Pod for given settings, and the checks of what a volume or the chart says about it.
+//! The exact Mountpoint Pod for given settings, and checks of a volume's or the chart's settings for it.
 
 use serde_json::json;
 
@@ -216,7 +216,7 @@ fn on_openshift_no_user_and_no_group_is_fixed_and_all_else_is_the_same() {
     );
 }
 
-/// Kubernetes deletes what has no owner left, and takes an owner that is gone from a list with others.
+/// Goal: Kubernetes deletes an object without an owner, and removes a missing owner from a list with others.
 #[test]
 fn a_drain_needs_no_force_and_a_node_registered_again_ends_no_mount() {
     let owners = |owners| {

@@ -104,7 +104,7 @@ pub(crate) fn is_marked(pod: &Value) -> bool {
     pod["metadata"]["annotations"]["s3.csi.scality.com/needs-unmount"] == "true"
 }
 
-/// Whether a marked pod was started again since it was marked.
+/// Whether a marked pod has restarted since the mark.
 pub(crate) fn has_begun_again(pod: &Value) -> bool {
     let then = pod["metadata"]["annotations"]["s3.csi.scality.com/restarts-when-marked"].as_str();
     then.is_some_and(|then| restarts(pod) > then.parse().unwrap())

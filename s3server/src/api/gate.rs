@@ -136,8 +136,8 @@ fn check_number(query: &str, parts: u32) -> S3Result<()> {
 /// Parameters that S3 or a client may add to any request: the operation's name, and signatures in the URL.
 const ALWAYS: &[&str] = &["x-id", "awsaccesskeyid", "signature", "expires"];
 
-/// Query parameters that each operation understands. Any other one asks for an operation that is not known here and
-/// that s3s would take for a plain one (`?renameObject`, `?append`).
+/// Query parameters that each operation understands. Any other parameter means an operation that is unknown here and that s3s would take
+/// for a plain one (`?renameObject`, `?append`).
 fn understood(operation: &str) -> &'static [&'static str] {
     match operation {
         "GetObject" | "HeadObject" => &[
@@ -210,7 +210,7 @@ fn check_query(operation: &str, query: &str) -> S3Result<()> {
     Ok(())
 }
 
-/// Headers that ask for what this server would silently leave out.
+/// Headers that this server refuses, because it would silently ignore their requests.
 const REFUSED: &[&str] = &[
     "x-amz-write-offset-bytes",
     "x-amz-rename-source",

@@ -95,7 +95,7 @@ impl Folder {
     }
 }
 
-/// A marker that is a common prefix, as an earlier page gave it, stands behind all keys under it.
+/// Whether a marker is a common prefix from an earlier page: then it stands behind all keys under it.
 fn from_marker(marker: &str, prefix: &str, delimiter: &str) -> From {
     let rolled = !delimiter.is_empty()
         && marker
@@ -123,7 +123,7 @@ fn argument(message: &'static str) -> S3Error {
     S3Error::with_message(S3ErrorCode::InvalidArgument, message)
 }
 
-/// How keys are spelled in an answer.
+/// The spelling of keys in an answer.
 pub(super) struct Names {
     encoded: bool,
 }

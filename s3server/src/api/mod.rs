@@ -30,7 +30,7 @@ use crate::fault::{self, Effect};
 use crate::store::{self, Store};
 use crate::wire::Exchange;
 
-/// The folder as s3s sees it.
+/// The folder, in the interface of s3s.
 pub(crate) struct Folder {
     store: Arc<Store>,
     pool: Arc<Pool>,

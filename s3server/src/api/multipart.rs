@@ -211,10 +211,7 @@ impl Folder {
         }))
     }
 
-    /// All parts but the last have one size.
-    ///
-    /// # Errors
-    /// In the words of Cloudflare R2.
+    /// Whether all parts but the last must have one size.
     pub(super) fn parts_are_equal(&self, input: &CompleteMultipartUploadInput) -> S3Result<()> {
         let upload = self.store.upload(&input.bucket, &input.key, &input.upload_id).map_err(to_s3)?;
         let sizes: Vec<_> = upload.parts().into_iter().map(|(_, part)| part.size).collect();
@@ -335,7 +332,7 @@ impl Folder {
     }
 }
 
-/// Puts the parts together and makes them the object.
+/// Joins the parts into the object.
 fn complete(
     store: &Store,
     upload: &Upload,
@@ -441,7 +438,7 @@ fn wanted_part(part: CompletedPart) -> S3Result<Wanted> {
     })
 }
 
-/// Whether the object's checksum is computed over its bytes: always for CRC64NVME, never for SHA, else on request.
+/// Whether the object's checksum covers its bytes: always for CRC64NVME, never for SHA, otherwise on request.
 fn full_object(algorithm: Option<Algorithm>, kind: Option<&str>) -> S3Result<bool> {
     let Some(algorithm) = algorithm else {
         return Ok(false);

@@ -89,7 +89,7 @@ pub(super) fn check_key(key: &str) -> S3Result<()> {
     }
 }
 
-/// Headers that are kept with an object and given back.
+/// Headers that are kept with an object and returned.
 const KEPT: [&str; 6] = [
     "content-type",
     "cache-control",
@@ -99,7 +99,7 @@ const KEPT: [&str; 6] = [
     "expires",
 ];
 
-/// The metadata a request sets for the object it makes. Its ETag and checksum are still to come.
+/// The metadata that a request sets for its object. ETag and checksum follow later.
 pub(super) fn meta_of(
     headers: &HeaderMap,
     user: Option<s3s::dto::Metadata>,
@@ -133,7 +133,7 @@ pub(super) fn etag(value: &str) -> ETag {
     ETag::Strong(value.to_owned())
 }
 
-/// A checksum in the form of s3s: five fields of which one is set, and how it was made.
+/// A checksum in the form of s3s: five fields, one of which is set, and the kind of the checksum.
 pub(super) fn checksum(sum: Option<&Sum>) -> s3s::dto::Checksum {
     let mut fields = s3s::dto::Checksum::default();
     if let Some(sum) = sum {

@@ -22,10 +22,10 @@ use crate::fault::Effect;
 use crate::store::Entry;
 use crate::wire::Exchange;
 
-/// Bytes read from a file at once. Two of these fit into the second-level cache, so that what was just read is still
-/// there when the kernel copies it into the socket.
+/// Bytes read from a file at once. Two of these pieces fit into the second-level cache, so that the last one is still there when the
+/// kernel copies it into the socket.
 const PIECE: usize = 256 << 10;
-/// Buffers kept for the next read; more are given back.
+/// Most buffers kept for the next read; further ones are freed.
 const POOLED_MAX: usize = 64;
 
 impl Folder {
@@ -155,8 +155,8 @@ struct Selected {
 }
 
 impl Selected {
-    /// The checksum in the answer, if the request asked for one: S3 answers a range with it only if the range is the whole object, and then
-    /// leaves out the number of parts of a composite.
+    /// The checksum for the answer, if the request asks for one: S3 answers a range with it only if the range is the whole object, and
+    /// then leaves out the number of parts of a composite.
     fn checksum(&self, entry: &Entry, asked: bool) -> s3s::dto::Checksum {
         let is_whole = self.range == (0..entry.size()) && self.count.is_none();
         let mut sums = checksum(entry.meta.sum.as_ref().filter(|_| asked && is_whole));
@@ -270,7 +270,7 @@ impl FileBody {
         usize::try_from(self.left.end - self.left.start).map_or(PIECE, |left| left.min(PIECE))
     }
 
-    /// Reads the bytes of the next piece that the page cache has, without waiting; `None` if it has none.
+    /// Reads the cached bytes of the next piece without waiting; `None` if the page cache has none.
     fn read_cached(&self, buffer: &mut Buffer, piece: usize) -> Option<()> {
         let into = &mut [IoSliceMut::new(&mut buffer.bytes[..piece])];
         let flags = rustix::io::ReadWriteFlags::NOWAIT;

@@ -16,7 +16,7 @@ use super::{Folder, error};
 use crate::store::Staged;
 use crate::sums::{Algorithm, Hasher, Sum, hex};
 
-/// Bytes collected before a thread hashes and writes them. Two such batches per upload are in memory at most.
+/// Bytes collected before a thread hashes and writes them. At most two batches per upload are in memory.
 const BATCH: usize = 1 << 20;
 
 /// S3's limit of one PutObject, one part, one copy.
@@ -79,7 +79,7 @@ impl Announced {
         })
     }
 
-    /// The algorithm the client chose, if it chose one.
+    /// The client's chosen algorithm, if there is one.
     pub(super) fn algorithm(&self) -> Option<Algorithm> {
         self.algorithm
     }
@@ -89,7 +89,7 @@ impl Announced {
 pub(super) struct Received {
     pub(super) staged: Staged,
     pub(super) sum: Sum,
-    /// MD5 of the bytes, when the client sent Content-MD5 (and it was right), and in strict mode.
+    /// MD5 of the bytes, if the client sent a right Content-MD5, and in strict mode.
     pub(super) md5: Option<String>,
 }
 
@@ -200,8 +200,8 @@ fn disk(source: std::io::Error) -> S3Error {
     error::to_s3(crate::store::Error::Io { what: "write the received bytes", source })
 }
 
-/// A body that ended early or was not what its signature said. s3s keeps the types of these errors to itself, so that
-/// their text has to tell them apart.
+/// The error for a body that ended early or did not match its signature. s3s keeps the types of these errors private, so only their text
+/// tells them apart.
 fn broken(error: StdError) -> S3Error {
     let text = error.to_string();
     let code = if text.contains("Sha256Mismatch") {

@@ -1,4 +1,4 @@
-//! Server-side encryption as clients see it: what a request asks for is checked, kept and echoed. Nothing is encrypted.
+//! Server-side encryption as clients see it: the server checks, keeps and echoes the request's settings. It encrypts nothing.
 
 use http::HeaderMap;
 use s3s::dto::ServerSideEncryption;

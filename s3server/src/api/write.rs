@@ -1,4 +1,4 @@
-//! PutObject and CopyObject, and what of them multipart uploads share.
+//! PutObject and CopyObject, and the parts of them that multipart uploads share.
 
 use std::fs::File;
 use std::io;
@@ -166,7 +166,7 @@ impl Folder {
         }))
     }
 
-    /// The encryption of the object that a request makes. Strict: as since 2023 on S3, AES256 unless told otherwise.
+    /// The encryption of a request's object. Strict mode uses AES256 by default, as S3 has since 2023.
     pub(super) fn sse(&self, headers: &HeaderMap, extensions: &Extensions) -> S3Result<Option<Sse>> {
         let asked = sse::requested(headers)?;
         let ignored = extensions.get::<Exchange>().is_some_and(|e| e.has(&Effect::IgnoreSse));
@@ -205,11 +205,11 @@ impl Folder {
     }
 }
 
-/// The ETag that a conditional write found when it began, if conflicts differ from conditions that never held.
+/// The ETag that a conditional write found at its beginning, if conflicts differ from conditions that never held.
 pub(super) struct Before(Option<Option<String>>);
 
 impl Before {
-    /// The error of a write whose condition does not hold at its end.
+    /// The error of a write whose condition fails at its end.
     pub(super) fn judge(&self, error: store::Error, bucket: &Bucket, key: &str) -> store::Error {
         let changed = self.0.as_ref().is_some_and(|before| *before != etag_of(bucket, key));
         let failed = matches!(error, store::Error::Precondition | store::Error::NoSuchKey);
@@ -221,7 +221,7 @@ fn etag_of(bucket: &Bucket, key: &str) -> Option<String> {
     bucket.head(key).ok().map(|entry| entry.meta.etag.clone())
 }
 
-/// The MD5 of a file's first bytes, as an ETag has it.
+/// The MD5 of a file's first bytes, in the form of an ETag.
 pub(super) fn md5_of(file: &File, size: u64) -> io::Result<String> {
     let (_, md5) = read_through(file, size, Hasher::new(DEFAULT, true))?.finish();
     Ok(hex(&md5.unwrap_or_default()))

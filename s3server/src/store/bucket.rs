@@ -19,7 +19,7 @@ use super::meta::{Identity, Meta};
 use super::staged::Staged;
 use super::walk;
 
-/// How often a reader looks again if the file is being replaced.
+/// Most looks of a reader if the file is being replaced.
 const OPEN_ATTEMPTS: usize = 8;
 
 /// The condition on the stored object before it is replaced or deleted.
@@ -62,12 +62,12 @@ pub(super) struct State {
     pub(super) index: Sorted<Arc<Entry>>,
     pub(super) folders: Folders,
     journal: Journal,
-    /// The bucket is gone: a request that still holds it must not create its folders again.
+    /// Whether the bucket is gone: then a request that still holds it must not create its folders again.
     removed: bool,
 }
 
 impl Bucket {
-    /// Opens a bucket over existing folders: reads the journal, walks the files, and forgets what has no file.
+    /// Opens a bucket over existing folders: reads the journal, walks the files, and drops lines without a file.
     pub(crate) fn open(plain: PathBuf, escaped: PathBuf, journal: &Path) -> Result<Self> {
         let opening = Error::io("open the bucket");
         let load = || -> io::Result<Self> {
@@ -113,7 +113,7 @@ impl Bucket {
         self.current(&mut self.lock(), key)?.ok_or(Error::NoSuchKey)
     }
 
-    /// An object's file, open, and what is known of exactly this file.
+    /// An object's open file, and the metadata of exactly this file.
     pub(crate) fn read(&self, key: &str) -> Result<(File, Arc<Entry>)> {
         for _ in 0..OPEN_ATTEMPTS {
             let known = self.lock().index.get(key.as_bytes()).cloned();
@@ -187,7 +187,7 @@ impl Bucket {
         Ok(KeyPath::Escaped)
     }
 
-    /// Removes an object, if it is there and the condition holds.
+    /// Removes an object, if it exists and the condition holds.
     pub(crate) fn delete(&self, key: &str, if_: &Condition) -> Result<()> {
         let mut state = self.lock();
         let existing = self.current(&mut state, key)?;
@@ -216,7 +216,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Removes the bucket's folders, if it holds no object.
+    /// Removes the bucket's folders, if it has no object.
     pub(crate) fn remove(&self) -> Result<()> {
         let mut state = self.lock();
         let State { index, folders, .. } = &mut *state;

@@ -1,4 +1,4 @@
-//! An object as the index of a bucket knows it: its file, where that lies, and its metadata.
+//! An object in the index of a bucket: its file, the file's place, and its metadata.
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 use super::journal::Remembered;
 use super::meta::{Identity, Meta};
 
-/// An object as the index knows it.
+/// An object in the index.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) identity: Identity,
@@ -14,7 +14,7 @@ pub(crate) struct Entry {
     pub(crate) meta: Arc<Meta>,
 }
 
-/// The one of a key's two paths that holds it.
+/// The path of a key, of its two possible ones, that holds the object.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeyPath {
     Plain,
@@ -22,7 +22,7 @@ pub(crate) enum KeyPath {
 }
 
 impl Entry {
-    /// The entry of a file that was found: the remembered metadata of this very file, else those that any file has.
+    /// The entry of a found file: with the remembered metadata of this very file, or otherwise those of any file.
     pub(super) fn of_file(
         key: &str,
         identity: Identity,

@@ -17,7 +17,7 @@ pub(crate) enum Error {
     Precondition,
     /// The condition did hold when the request came, but the object was replaced or deleted meanwhile.
     Conflict,
-    /// A part of a Complete is not there, or is another one.
+    /// A part in a Complete is missing, or is another one.
     InvalidPart(u16),
     InvalidPartOrder,
     /// A part that is not the last has less than 5 MiB.
@@ -35,7 +35,7 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Makes an error of the disk that says what was tried.
+    /// Makes an error of the disk that names the attempted operation.
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }

@@ -19,20 +19,20 @@ use super::keys;
 use super::list::{self, Item, Query, Sorted};
 use super::meta::Identity;
 
-/// All folders of a bucket are compared at most this often; the folder a listing names is compared each time.
+/// Shortest time between comparisons of all folders of a bucket; the folder in a listing is compared each time.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// A sweep that took long is not repeated before this many times as long have passed.
 const SWEEP_SHARE: u32 = 20;
-/// File systems stamp changes with a clock that ticks every few milliseconds: a folder that was changed so shortly
-/// before it was read may change again under the same stamp.
+/// Age of a stamp below which it proves nothing: file systems stamp changes with a clock that ticks every few milliseconds, so a folder
+/// that was changed just before its read may change again under the same stamp.
 const STAMP_TICK_NS: i64 = 20_000_000;
-/// A folder that vanishes while we write into it is made again this often.
+/// Most attempts to make a folder again that vanishes during a write.
 const ATTEMPTS: usize = 3;
 
 /// Folders by their path under the bucket's, each with its `/`; the bucket's own is the empty string.
 #[derive(Debug, Default)]
 pub(super) struct Folders {
-    /// When the index agreed with each folder; `None` when it may not.
+    /// The time at which the index agreed with each folder; `None` if it may not.
     known: BTreeMap<String, Option<Agreed>>,
     swept: Option<Instant>,
     sweep_took: Duration,
@@ -42,8 +42,7 @@ pub(super) struct Folders {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Agreed {
     stamp: i64,
-    /// The folder may have changed after it was read under the same stamp: it is read once more when the
-    /// stamp is old enough to tell.
+    /// Whether the folder may have changed after its read under the same stamp: then it is read once more when the stamp is old enough.
     doubtful: bool,
 }
 
@@ -57,7 +56,7 @@ impl Folders {
         Ok(folders)
     }
 
-    /// Compares what a listing of this prefix is about to show with the folder.
+    /// Compares the content of a listing of this prefix with the folder.
     pub(super) fn look(&mut self, root: &Path, prefix: &str, index: &mut Index) -> io::Result<()> {
         let due = self.swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY.max(self.sweep_took * SWEEP_SHARE));
         if due {
@@ -93,7 +92,7 @@ impl Folders {
         if agrees { Ok(()) } else { self.read(root, folder.to_owned(), &Remembered::new(), index) }
     }
 
-    /// Reads a folder, and those in it that are new, into the index.
+    /// Reads a folder, and new folders in it, into the index.
     fn read(
         &mut self,
         root: &Path,
@@ -178,7 +177,7 @@ impl Folders {
         gone.iter().for_each(|f| self.forget(f, index));
     }
 
-    /// Forgets a folder that is gone, with all that was in it.
+    /// Forgets a folder that is gone, with all its entries.
     fn forget(&mut self, folder: &str, index: &mut Index) {
         self.forget_folders(folder);
         let range = folder.as_bytes().to_vec().into_boxed_slice()..;
@@ -233,7 +232,7 @@ impl Folders {
         Ok(true)
     }
 
-    /// Makes a folder and those above it. False when a name is taken by something else.
+    /// Makes a folder and those above it. False if something else has a name of them.
     fn make(&mut self, root: &Path, folder: &str) -> io::Result<bool> {
         if self.known.contains_key(folder) {
             return Ok(true);
@@ -310,7 +309,7 @@ impl Folders {
         Ok(())
     }
 
-    /// Carries out a change of ours in a folder: if the folder was as known before, it is as known after.
+    /// Carries out the server's own change in a folder: an agreeing index agrees afterwards, too.
     fn noting(
         &mut self,
         root: &Path,

@@ -39,7 +39,7 @@ pub(crate) struct Journal {
 pub(crate) type Remembered = HashMap<String, Vec<(Identity, Arc<Meta>)>>;
 
 impl Journal {
-    /// Opens the journal, creating it when missing, and reads it. Lines that are cut short are left out.
+    /// Opens the journal, creates it if it is missing, and reads it. Skips lines that are cut short.
     pub(crate) fn open(path: &Path) -> io::Result<(Self, Remembered)> {
         let text = match fs::read(path) {
             Ok(text) => text,

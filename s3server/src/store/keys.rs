@@ -21,10 +21,10 @@ pub(crate) const KEY_MAX: usize = 1024;
 
 const _: () = assert!(PIECE < NAME_MAX);
 
-/// The key's path under the bucket's folder, when the key is a safe path.
+/// The key's path under the bucket's folder, if the key is a safe path.
 ///
-/// Safe: each component is neither empty nor `.` nor `..`, has at most 255 bytes and no control characters (which
-/// would let a key write to the terminal of a user who lists the folder).
+/// Safe: each component is neither empty nor `.` nor `..`, has at most 255 bytes and no control characters (which would let a key write
+/// to the terminal of a user who lists the folder).
 pub(crate) fn plain_path(key: &str) -> Option<&str> {
     let safe = key.split('/').all(|name| {
         !matches!(name, "" | "." | "..") && name.len() <= NAME_MAX && !name.chars().any(char::is_control)
@@ -53,7 +53,7 @@ pub(crate) fn escaped_path(key: &str) -> String {
     path
 }
 
-/// The key of an escaped path; `None` when it is not one that [`escaped_path`] makes.
+/// The key of an escaped path; `None` if [`escaped_path`] does not make it.
 pub(crate) fn key_of_escaped(path: &str) -> Option<String> {
     let mut escaped = String::with_capacity(path.len());
     let (folders, file) = path.rsplit_once('/').map_or((None, path), |(folders, file)| (Some(folders), file));

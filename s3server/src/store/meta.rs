@@ -23,7 +23,7 @@ impl Identity {
         Self { inode: stat.ino(), size: stat.size(), mtime_ns }
     }
 
-    /// When the file was written, in whole seconds: what HTTP headers can say, so that listings say the same.
+    /// The time of the file's last write, in whole seconds, the unit of HTTP headers, so that listings agree with them.
     pub(crate) fn modified(&self) -> SystemTime {
         let seconds = self.mtime_ns.div_euclid(1_000_000_000);
         u64::try_from(seconds).map_or(UNIX_EPOCH, |s| UNIX_EPOCH + Duration::from_secs(s))
@@ -52,13 +52,13 @@ pub(crate) struct Meta {
     pub(crate) tags: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) storage_class: Option<String>,
-    /// Sizes of its parts, when it was uploaded in parts.
+    /// Sizes of the object's parts, if it was uploaded in parts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) parts: Vec<u64>,
-    /// The encryption it was stored with.
+    /// The encryption with which the object was stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sse: Option<Sse>,
-    /// The upload that made it: a Complete that is sent again is answered as the first one was.
+    /// The upload that made the object: a repeated Complete gets the first one's answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) upload: Option<String>,
 }

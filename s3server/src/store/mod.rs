@@ -66,7 +66,7 @@ impl Drop for Lock {
 }
 
 impl Store {
-    /// Opens a folder, which is made when missing, and reads all its buckets. Fails when another server has it.
+    /// Opens a folder, which is made if it is missing, and reads all its buckets. Fails if another server has the folder.
     pub(crate) fn open(root: &Path) -> anyhow::Result<Self> {
         use anyhow::Context as _;
         fs::create_dir_all(root).with_context(|| format!("can't make the folder {}", root.display()))?;
@@ -131,7 +131,7 @@ impl Store {
         Ok(bucket)
     }
 
-    /// A bucket by name. A folder that was made by hand becomes one when it is first asked for.
+    /// A bucket by name. A folder that was made by hand becomes a bucket at its first request.
     pub(crate) fn bucket(&self, name: &str) -> Result<Arc<Bucket>> {
         if let Some(bucket) = self.buckets.read().unwrap_or_else(PoisonError::into_inner).get(name) {
             return Ok(bucket.clone());
@@ -176,7 +176,7 @@ impl Store {
         self.hidden.join("tags").join(bucket)
     }
 
-    /// The tags of a bucket, in the order in which they were given; `None` if it has none.
+    /// The tags of a bucket, in their original order; `None` if it has none.
     pub(crate) fn tags(&self, bucket: &str) -> Result<Option<Vec<(String, String)>>> {
         self.bucket(bucket)?;
         let reading = || Error::io("read the tags");
@@ -207,8 +207,8 @@ impl Store {
         Staged::create(path).map_err(Error::io("make a temporary file"))
     }
 
-    /// A version mark that no other version has. The `-1` says, as for an object uploaded in one part, that it is no
-    /// MD5 of the bytes.
+    /// A version mark that no other version has. The `-1` shows, as for an object uploaded in one part, that the mark is not an MD5 of
+    /// the bytes.
     pub(crate) fn new_etag(&self) -> String {
         format!("{}-1", self.marks.next())
     }

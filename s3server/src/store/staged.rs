@@ -1,4 +1,4 @@
-//! A file being received: invisible until it is moved, gone when it is dropped.
+//! A file being received: invisible until it is moved, and removed if it is dropped before.
 
 use std::fs::{self, File};
 use std::io;

@@ -69,7 +69,7 @@ pub(crate) struct Part {
     pub(crate) sum: Option<Sum>,
 }
 
-/// A part as a Complete names it.
+/// A part in a Complete.
 #[derive(Clone, Debug)]
 pub(crate) struct Wanted {
     pub(crate) number: u16,
@@ -89,8 +89,8 @@ impl Upload {
         Ok(Self { id, folder, new: description.new, initiated_ms, parts, completing })
     }
 
-    /// Opens the uploads that were under way when the server ended. A folder without a whole description is one that
-    /// was never answered for, and is removed.
+    /// Opens the uploads that were in progress when the server ended. A folder without a complete description belongs to an
+    /// unacknowledged upload, and is removed.
     pub(super) fn load_all(root: &Path) -> io::Result<BTreeMap<String, Arc<Self>>> {
         let mut uploads = BTreeMap::new();
         for found in fs::read_dir(root)? {
@@ -152,7 +152,7 @@ impl Upload {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores a part, or replaces it.
+    /// Stores a part, or replaces an earlier one of its number.
     pub(crate) fn store(&self, number: u16, staged: Staged, etag: String, sum: Sum) -> Result<Part> {
         let mut parts = self.lock();
         if parts.ended {
@@ -175,7 +175,7 @@ impl Upload {
         self.lock().stored.iter().map(|(&number, part)| (number, part.clone())).collect()
     }
 
-    /// Compares the parts a Complete names with those that are stored, and opens them.
+    /// Compares the parts in a Complete with the stored ones, and opens these.
     pub(crate) fn choose(&self, wanted: &[Wanted]) -> Result<Vec<(Part, File)>> {
         let parts = self.lock();
         if parts.ended {
@@ -246,7 +246,7 @@ pub(crate) fn append(from: &File, from_at: u64, to: &File, to_at: u64, size: u64
     Ok(())
 }
 
-/// The next bytes of a file that are not a hole, within this range; all of it where the file system knows no holes.
+/// The next bytes of a file that are not a hole, within this range; the whole range on a file system without holes.
 fn data_of(from: &File, at: u64, end: u64) -> Option<Range<u64>> {
     if at >= end {
         return None;

@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 
 use crate::requests::RequestLog;
 
-/// How a connection ends when a fault ends it.
+/// The way in which a fault ends a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cut {
     /// The connection closes in order (FIN).
@@ -69,7 +69,7 @@ impl Line {
     }
 }
 
-/// The connection as hyper uses it.
+/// The connection in the interface of hyper.
 pub(super) struct Connection {
     stream: TcpStream,
     line: Arc<Line>,

@@ -64,7 +64,7 @@ impl Exchange {
     }
 }
 
-/// Why a connection ends without an answer: a fault asked for it.
+/// The error of a connection that a fault ends without an answer.
 #[derive(Debug)]
 struct HungUp;
 

@@ -71,7 +71,7 @@ pub(super) fn change_document(headers: &mut HeaderMap, document: &[u8], effects:
     text.into_bytes()
 }
 
-/// The document with `element` of each object whose key contains `key` set, or left out.
+/// The document with `element` set, or left out, in each object whose key contains `key`.
 fn with_entries(document: &str, key: &str, element: &str, said: Option<&str>) -> String {
     const OPEN: &str = "<Contents>";
     let (open, close) = (format!("<{element}>"), format!("</{element}>"));

@@ -80,9 +80,9 @@ fn a_secret_comes_from_a_file_and_is_never_printed() {
     assert!(!one_line_error(&mut command).contains("very-secret-value"));
 }
 
-/// Goal: bytes and metadata of an object are of one version whenever the server dies. Method: one key is overwritten
-/// again and again, each version saying in its metadata what its bytes are; the server is killed in between; a new one
-/// over the same folder must find a whole version. Repeated, since the moment matters.
+/// Goal: bytes and metadata of an object belong to one version whenever the server dies. Method: one key is overwritten again and again,
+/// and each version's metadata describe its bytes; the server is killed in between; a new one over the same folder must find a whole
+/// version. Repeated, since the moment matters.
 #[test]
 fn a_killed_server_leaves_whole_versions() {
     let mut lab = Lab::new();

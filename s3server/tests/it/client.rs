@@ -27,13 +27,13 @@ const PLAIN_PATH: &AsciiSet = &PLAIN.remove(b'/');
 pub(crate) struct Lab {
     pub(crate) server: Option<Server>,
     pub(crate) root: tempfile::TempDir,
-    /// The address that requests go to: the server in this process, or another one.
+    /// The address for requests: the server's in this process, or another one.
     pub(crate) address: SocketAddr,
     change: fn(Config) -> Config,
     runtime: tokio::runtime::Runtime,
 }
 
-/// An answer, read whole. `broken` says that the body ended before its length, with what the client saw.
+/// An answer, read completely. `broken`: the body ended before its length, with the client's error.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -229,7 +229,7 @@ impl Request<'_> {
         self
     }
 
-    /// The bytes that travel are not those that were signed.
+    /// Sends other bytes than the signed ones.
     pub(crate) fn tampered(mut self) -> Self {
         self.tampered = true;
         self
@@ -239,7 +239,7 @@ impl Request<'_> {
         self.try_send().unwrap()
     }
 
-    /// Sends the head alone, which announces a body of this length; the server answers before any of it comes.
+    /// Sends the head alone, which announces a body of this length; the server answers before any of the body comes.
     pub(crate) fn send_head(self, length: u64) -> Answer {
         let (lab, address) = (self.lab, self.lab.address);
         let request = self.header("content-length", &length.to_string()).signed(address);

@@ -17,7 +17,7 @@ use sidecars::provisioner::Provisioner;
 use sidecars::{driver, flags, log};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How long a replica leads without a word of it.
+/// Longest time that a replica leads without a renewal.
 const LEASE: Duration = Duration::from_secs(15);
 const RENEW: Duration = Duration::from_secs(5);
 
@@ -80,7 +80,7 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Takes the Lease and keeps it, in the namespace of this pod.
+/// Takes and keeps the Lease, in the namespace of this pod.
 async fn lead(client: Client, lease_name: String, leads: Arc<AtomicBool>) {
     let namespace = client.default_namespace().to_owned();
     let holder_id =

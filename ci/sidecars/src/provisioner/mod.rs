@@ -1,7 +1,7 @@
 //! The stand-in for csi-provisioner: makes volumes for claims, deletes those that are released. Enters: claims, classes, volumes of an
 //! API server; the driver's socket. Leaves: calls, PersistentVolumes, Events with upstream's reasons.
 //!
-//! It looks at everything once a second, which upstream does not: this is for clusters of a few claims.
+//! The stand-in looks at everything once a second, unlike upstream: it is for clusters of a few claims.
 
 pub mod secrets;
 pub mod volume;
@@ -214,7 +214,7 @@ impl Provisioner {
     }
 }
 
-/// The driver's answer as upstream shows it.
+/// The driver's answer in upstream's form.
 fn said(status: tonic::Status) -> anyhow::Error {
     anyhow::anyhow!("rpc error: code = {:?} desc = {}", status.code(), status.message())
 }

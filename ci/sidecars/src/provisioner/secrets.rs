@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, bail, ensure};
 
-/// Parameters with this beginning are the side-car's own; the driver does not get them.
+/// The beginning of parameters that belong to the side-car; the driver does not get them.
 pub const PREFIX: &str = "csi.storage.k8s.io/";
 
 /// The fields that templates may name.

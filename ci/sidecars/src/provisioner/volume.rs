@@ -1,4 +1,4 @@
-//! A volume as upstream makes it: the call out of a claim and its class, the PersistentVolume out of the answer. Pure.
+//! A volume as upstream makes it: the call from a claim and its class, the PersistentVolume from the answer. Pure.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub const DELETION_NAME: &str = "volume.kubernetes.io/provisioner-deletion-secre
 /// The annotation with the namespace of the Secret for deletion.
 pub const DELETION_NAMESPACE: &str = "volume.kubernetes.io/provisioner-deletion-secret-namespace";
 
-/// The Secret with which a volume is to be deleted. Upstream's side-car writes both annotations on every volume, empty where there is none.
+/// The Secret for the deletion of a volume. Upstream's side-car writes both annotations on every volume, empty without a Secret.
 #[must_use]
 pub fn deletion_secret(volume: &PersistentVolume) -> Option<Reference> {
     let annotation =
@@ -40,8 +40,7 @@ pub fn name(claim: &PersistentVolumeClaim) -> anyhow::Result<String> {
 
 /// The call, without secrets.
 ///
-/// # Errors
-/// The claim asks for what no driver has.
+/// # Errors The claim requests something that no driver has.
 pub fn request(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
@@ -115,10 +114,9 @@ fn bytes(quantity: &str) -> anyhow::Result<i64> {
     number.checked_mul(factor).with_context(|| format!("{quantity:?} is too large"))
 }
 
-/// The PersistentVolume of what CreateVolume answered.
+/// The PersistentVolume for CreateVolume's answer.
 ///
-/// # Errors
-/// A part is missing.
+/// # Errors A part is missing.
 pub fn object(
     driver: &str,
     claim: &PersistentVolumeClaim,

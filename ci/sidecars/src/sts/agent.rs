@@ -12,7 +12,7 @@ use super::token::{Keys, Refusal, verified};
 
 /// The audience of tokens for agents.
 pub const AUDIENCE: &str = "pods.eks.amazonaws.com";
-/// The path at which keys are asked for.
+/// The path for requests of keys.
 pub const PATH: &str = "/v1/credentials";
 
 /// The associations of a cluster.

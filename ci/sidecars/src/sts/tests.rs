@@ -1,4 +1,4 @@
-//! Tokens that an issuer of the test's own signed, and whatever may be wrong with them.
+//! Tokens that an issuer of the test signed, with all kinds of faults.
 
 use aws_lc_rs::rand::SystemRandom;
 use aws_lc_rs::rsa::{KeyPair, KeySize};

@@ -17,7 +17,7 @@ struct Key {
     exponent: Vec<u8>,
 }
 
-/// Why there are no keys, as AWS writes it.
+/// The reason for a refusal, in AWS's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// AWS's code.
@@ -70,7 +70,7 @@ impl Keys {
     }
 }
 
-/// The claims of a token whose signature is of one of these keys.
+/// The claims of a token, if one of these keys signed it.
 pub(super) fn verified(token: &str, keys: &Keys) -> Result<Claims, Refusal> {
     let malformed = Refusal::new(INVALID, "The token is not a JWT");
     let (signed, signature) = token.rsplit_once('.').ok_or_else(|| malformed.clone())?;

@@ -61,7 +61,7 @@ impl Line {
     }
 }
 
-/// Carries one connection until both sides closed it, one broke, or the weather resets it.
+/// Carries one connection until both sides closed it, one side broke it, or the weather resets it.
 pub(super) async fn carry(
     number: u64,
     mut client: TcpStream,
@@ -128,7 +128,7 @@ impl Flow {
         }
     }
 
-    /// Waits until connections are to be reset.
+    /// Waits until the weather resets connections.
     async fn refused(mut self) {
         while self.state.borrow_and_update().weather.passage != Passage::Refused {
             self.changed().await;

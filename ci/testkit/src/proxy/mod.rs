@@ -1,7 +1,8 @@
 //! A TCP proxy between a mount and its store that makes foul weather.
 //!
-//! Enters: the store's address and, at any time, a [`Weather`]. Leaves: bytes, late or never; counts. It runs on a thread with a
-//! runtime of its own, so that plain tests can use it, and listens on loopback only. The bytes that do pass are never changed, unless the weather flips a bit.
+//! Enters: the store's address and, at any time, a [`Weather`]. Leaves: bytes, late or never; counts. The proxy runs on a thread with a
+//! runtime of its own, for plain tests, and listens on loopback only. It never changes the bytes that pass, unless the weather flips a
+//! bit.
 
 mod connection;
 mod link;
@@ -32,7 +33,7 @@ const SOCKET_BUFFER: u32 = 64 << 10;
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// How long a connect to our own full listener may take before it counts as unanswered.
+/// Longest wait for a connect to our own full listener, before the connect counts as unanswered.
 const NO_ANSWER: Duration = Duration::from_millis(100);
 
 /// A listener on loopback whose connections lead to a store. Dropping it closes all connections.
@@ -216,7 +217,7 @@ async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Listens as the weather has it, until the proxy is dropped.
+/// Listens according to the weather, until the proxy is dropped.
 async fn serve(
     address: SocketAddr,
     listener: TcpListener,

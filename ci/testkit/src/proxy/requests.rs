@@ -1,8 +1,8 @@
 //! Finds the beginning and end of HTTP requests in the bytes of a client.
 //!
-//! Bytes in, in pieces cut anywhere; out comes what passes on, and which requests are to be answered here. A head passes only as a
-//! whole, so that the decision about a request falls before its first byte. What is not HTTP/1.1 (TLS, say), and whatever follows a
-//! request with a chunked body, passes as it is.
+//! Enters: bytes, in pieces cut anywhere. Leaves: the bytes to pass on, and the requests that the proxy must answer. A head passes only
+//! as a whole, so that the decision about a request falls before its first byte. Bytes that are not HTTP/1.1 (TLS, say), and bytes after
+//! a request with a chunked body, pass unchanged.
 
 /// The longest head that is looked at.
 const HEAD_MAX: usize = 64 << 10;
@@ -16,7 +16,7 @@ pub(super) enum Out {
     Pass(Vec<u8>),
     /// A refused request is complete: answer it.
     Refuse {
-        /// A HEAD, whose answer has no body.
+        /// Whether the request is a HEAD, whose answer has no body.
         is_head: bool,
         /// The client waits for `100 Continue`, so that whether its body follows is open: the connection ends with the answer.
         close: bool,
@@ -42,7 +42,7 @@ impl Default for State {
 }
 
 impl Requests {
-    /// Takes bytes; `refuses` is asked once for each request, at the end of its head.
+    /// Takes bytes. Calls `refuses` once for each request, at the end of its head.
     pub(super) fn take(&mut self, mut bytes: &[u8], mut refuses: impl FnMut() -> bool) -> Vec<Out> {
         let mut out = Vec::new();
         while !bytes.is_empty() {

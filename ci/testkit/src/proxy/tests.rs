@@ -1,4 +1,4 @@
-//! The proxy between plain sockets: what each weather does to them.
+//! Tests of the proxy between plain sockets, for each kind of weather.
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -173,7 +173,7 @@ fn counting() -> SocketAddr {
     })
 }
 
-/// One request; the head and the body of its answer.
+/// Sends one request. Returns the head and the body of its answer.
 fn ask(stream: &mut TcpStream, method: &str, body: &[u8]) -> (String, String) {
     let head = format!("{method} /b/k HTTP/1.1\r\nContent-Length: {}\r\n\r\n", body.len());
     stream.write_all(&[head.as_bytes(), body].concat()).unwrap();

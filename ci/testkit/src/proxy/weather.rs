@@ -115,7 +115,7 @@ impl Answers {
 }
 
 impl Weather {
-    /// Everything passes at once, and what earlier weather held goes on.
+    /// Clear weather: everything passes at once, including bytes that earlier weather held.
     pub fn clear() -> Self {
         Self::default()
     }
@@ -143,17 +143,17 @@ impl Weather {
         self
     }
 
-    /// Connections that are open when this is set are dead for ever, whatever the weather later: nothing passes, nothing is closed,
-    /// as when a firewall forgets them. New ones work.
+    /// Kills the connections that are open now, whatever the weather later: nothing passes, nothing is closed, as when a firewall forgets
+    /// them. New connections work.
     #[must_use]
     pub fn half_open(mut self) -> Self {
         self.half_open = true;
         self
     }
 
-    /// Each HTTP request is answered `503 SlowDown` by the proxy, with this `Retry-After` if any, once its body was taken and thrown
-    /// away; the connection is kept. A request whose head passed before goes on. Needs plain HTTP/1.1 and bodies with a
-    /// Content-Length: TLS and chunked requests pass.
+    /// Answers each HTTP request with `503 SlowDown`, with this `Retry-After` if any, after taking and dropping its body; keeps the
+    /// connection. A request whose head passed before goes on. Needs plain HTTP/1.1 and bodies with a Content-Length: TLS and chunked
+    /// requests pass.
     #[must_use]
     pub fn unavailable(mut self, retry_after: Option<String>) -> Self {
         self.unavailable = Some(Unavailable { share: 1.0, seed: 0, retry_after });
@@ -175,11 +175,10 @@ impl Weather {
         self
     }
 
-    /// Limits the rate to this number of bytes a second in each direction, all connections together; those that have bytes waiting get equal shares.
-    /// At most 64 KiB of a connection's bytes wait here in each direction, the kernel's buffers aside (64 KiB each).
+    /// Limits the rate to this number of bytes a second in each direction, for all connections together; connections with waiting bytes
+    /// get equal shares. At most 64 KiB of a connection's bytes wait here in each direction, the kernel's buffers aside (64 KiB each).
     ///
-    /// # Panics
-    /// A rate of 0: that is a black hole.
+    /// # Panics A rate of 0: that is a black hole.
     #[must_use]
     pub fn rate(mut self, bytes_per_second: u64) -> Self {
         assert!(bytes_per_second > 0, "a rate of 0 is a black hole");
@@ -187,16 +186,16 @@ impl Weather {
         self
     }
 
-    /// Each connection is reset (RST) once this many bytes of answers, heads included, passed on it, counted from now. 0: with the
-    /// first byte that would pass.
+    /// Resets (RST) each connection after this number of bytes of answers, heads included, counted from now. 0: with the first byte that
+    /// would pass.
     #[must_use]
     pub fn reset_answers_after(mut self, bytes: u64) -> Self {
         self.answers = Answers::ResetAfter(bytes);
         self
     }
 
-    /// Stops the answers of each connection once this many bytes of them passed, counted from now. Nothing is closed; requests pass. Later
-    /// weather lets the rest pass.
+    /// Stops the answers of each connection after this number of bytes, counted from now. Nothing is closed; requests pass. Later weather
+    /// lets the rest pass.
     #[must_use]
     pub fn stall_answers_after(mut self, bytes: u64) -> Self {
         self.answers = Answers::StallAfter(bytes);
@@ -216,15 +215,15 @@ impl Weather {
         self
     }
 
-    /// One bit of this byte of a connection's requests, heads included, flips: counted from 0 and from now, on the first connection
-    /// that gets so far, and only there. It is the lowest one, so that in a head a letter becomes its neighbour.
+    /// Flips the lowest bit of this byte of a connection's requests, heads included: counted from 0 and from now, on the first connection
+    /// that gets so far, and only there. In a head, a letter becomes its neighbour.
     #[must_use]
     pub fn flip_request_byte(mut self, at: u64) -> Self {
         self.flips.request = Some(at);
         self
     }
 
-    /// Like [`Weather::flip_request_byte`], for answers.
+    /// Flips a bit as [`Weather::flip_request_byte`] does, in answers.
     #[must_use]
     pub fn flip_answer_byte(mut self, at: u64) -> Self {
         self.flips.answer = Some(at);

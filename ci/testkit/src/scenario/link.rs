@@ -14,7 +14,7 @@ const NAMES: u64 = 10;
 const READERS: u64 = 24;
 const SMALL: u64 = 100_000;
 
-/// How long a single operation took.
+/// Duration of a single operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Timed {
     /// The load of the link meanwhile, in seconds of its own: a loaded machine stretches time, not bytes.
@@ -87,11 +87,10 @@ pub fn among_readers(place: Scene<'_>, rate: u64) -> (Outcome, [Timed; 2]) {
     (outcome, times)
 }
 
-/// Writers of six large files and of three small ones share a link of `rate` bytes a second; beside the outcome, how long an `ls` in
-/// the midst took.
+/// Lets writers of six large files and of three small ones share a link of `rate` bytes a second. Returns the outcome, and the duration
+/// of an `ls` meanwhile.
 ///
-/// # Panics
-/// The writers do not fill the link within a minute.
+/// # Panics The writers do not fill the link within a minute.
 pub fn among_writers(place: Scene<'_>, large: u64, small: u64, rate: u64) -> (Outcome, Timed) {
     plant_names(place);
     let large = (0..6).map(|i| Known::new(format!("large{i}"), i, large));

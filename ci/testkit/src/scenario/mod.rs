@@ -49,9 +49,9 @@ impl Scene<'_> {
 pub struct Outcome {
     /// The number of operations.
     pub operations: usize,
-    /// Operations that failed: what was done, on what, and the error.
+    /// Operations that failed: the act, its object, and the error.
     pub errors: Vec<String>,
-    /// Operations that succeeded with other bytes than they should have, read or stored.
+    /// Operations that succeeded with wrong bytes, read or stored.
     pub wrong: Vec<String>,
     /// The time from the moment the weather struck until the last operation ended.
     pub took: Duration,

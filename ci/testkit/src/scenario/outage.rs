@@ -32,8 +32,8 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// All kinds: connections are refused; each request is answered 503; silence, in which sent bytes are lost, so that connections of that
-    /// time stay dead afterwards.
+    /// All kinds of outage: refused connections; 503 as the answer to each request; silence, in which sent bytes are lost, so that
+    /// connections of that time stay dead afterwards.
     pub fn all() -> [Self; 3] {
         let clear = Weather::clear;
         [

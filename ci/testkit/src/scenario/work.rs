@@ -1,4 +1,4 @@
-//! Single operations on a mount: each says whether it failed, or succeeded with wrong bytes.
+//! Single operations on a mount. Each reports whether it failed, or succeeded with wrong bytes.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};

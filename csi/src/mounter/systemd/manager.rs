@@ -1,9 +1,9 @@
 //! The node's service manager over D-Bus. Enters: names and properties of units. Leaves: units that run or have ended, and their
 //! messages.
 //!
-//! It uses the system bus: on systemd's own socket, answers carry a sender that the library does not accept as a name. One connection
-//! serves all calls; if the bus closes it, the next call makes a new one. Signals only wake waiters, which then ask systemd, so that no
-//! change is missed.
+//! The code uses the system bus: on systemd's own socket, answers carry a sender that the library does not accept as a name. One
+//! connection serves all calls; if the bus closes it, the next call makes a new one. Signals only wake waiters, which then ask systemd,
+//! so that no change is missed.
 //!
 //! Never here: the purpose of a unit.
 
@@ -371,7 +371,7 @@ fn is_away(error: &zbus::Error) -> bool {
     )
 }
 
-/// Whether an error is this one of systemd.
+/// Whether an error is the error of systemd with this name.
 fn is(error: &zbus::Error, name: &str) -> bool {
     match error {
         zbus::Error::MethodError(error, _, _) => error.as_str().ends_with(&format!(".{name}")),

@@ -163,8 +163,8 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the target is mounted and stays mounted; the mount's engine then has fresh keys. A dead mount is left, and the new mount is
-    /// laid over it.
+    /// Whether the target is mounted and stays mounted; then the mount's engine gets fresh keys. A dead mount stays, and the new mount
+    /// covers it.
     async fn is_served(&self, request: &MountRequest, target: &Target) -> Result<bool> {
         let (mounts, path) = (table()?, target.path());
         let Some(mount) = mounts.at(path) else { return Ok(false) };

@@ -6,7 +6,7 @@ use crate::error::ErrorKind;
 /// The engine does not have these; volumes of release 2.2, or of AWS's driver, may.
 const OF_OTHERS: [&str; 3] = ["aws-max-attempts", "cache-block-size", "o"];
 
-/// Every flag of AWS's mount-s3 from 1.18 to 1.24, with a value it takes; and that their driver and release 2.2 took besides.
+/// Every flag of AWS's mount-s3 from 1.18 to 1.24, with a valid value; and the flags that their driver and release 2.2 accepted besides.
 const OF_AWS: &[&str] = &[
     "allow-delete",
     "allow-other",
@@ -87,7 +87,7 @@ fn make(options: &[&str]) -> Result<MountOptions> {
     MountOptions::new(&inputs(&owned(options)))
 }
 
-/// The arguments without those of every mount.
+/// The arguments without the arguments of every mount.
 fn args(made: &MountOptions) -> Vec<&str> {
     let always = |arg: &&str| *arg != "--force-path-style" && !arg.starts_with("--user-agent-prefix=");
     made.args.iter().map(String::as_str).filter(always).collect()
@@ -113,8 +113,8 @@ fn the_table_is_sorted_and_has_exactly_the_engines_and_the_old_options() {
     assert_eq!(of_table, of_engine, "each option of the engine needs a row that says what becomes of it");
 }
 
-/// Goal: a user who brings volumes from AWS's driver has them mounted, learns from an Event what has no effect, or reads in the error why
-/// the volume is refused and what to do; no error says that a known option does not exist.
+/// Goal: a user who brings volumes from AWS's driver has them mounted, learns from an Event which options have no effect, or reads in the
+/// error why the volume is refused and what to do; no error says that a known option does not exist.
 #[test]
 fn every_flag_of_aws_mount_s3_is_used_reported_or_refused_with_a_way_out() {
     let mut refused = Vec::new();

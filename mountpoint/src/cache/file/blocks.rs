@@ -10,7 +10,7 @@ use crate::cache::weight::heap;
 /// Blocks for which the smallest tree has room. Larger trees have room for at most twice as many as they hold.
 const TREE_MIN: usize = 11;
 
-/// The most memory that one block more takes, in bytes.
+/// Most memory of one additional block, in bytes.
 pub(in crate::cache) fn most_memory() -> u64 {
     tree(2) + heap(4 * SECTORS)
 }
@@ -90,7 +90,7 @@ impl Blocks {
         one.into_iter().chain(many.into_iter().flatten().map(|(block, stored)| (*block, stored)))
     }
 
-    /// Changes the block of this number, if it is there.
+    /// Changes the block of this number, if the cache has one.
     pub(in crate::cache) fn change<R>(
         &mut self,
         block: u32,
@@ -107,7 +107,7 @@ impl Blocks {
         Some(changed)
     }
 
-    /// Adds a block, in place of another of its number.
+    /// Adds a block, in place of an earlier one of the same number.
     pub(in crate::cache) fn insert(&mut self, block: u32, stored: Stored) {
         self.remove(block);
         self.sums += stored.sums.memory();
@@ -121,7 +121,7 @@ impl Blocks {
         };
     }
 
-    /// Removes the block of this number, if it is there.
+    /// Removes the block of this number, if the cache has one.
     pub(in crate::cache) fn remove(&mut self, block: u32) {
         let gone = match &mut self.held {
             Held::One(number, _) if *number == block => match std::mem::take(&mut self.held) {
@@ -160,7 +160,7 @@ impl FromIterator<(u32, Stored)> for Blocks {
     }
 }
 
-/// The memory of the tree of this many blocks, without their checksums.
+/// The memory of a tree with this number of blocks, without their checksums.
 fn tree(blocks: usize) -> u64 {
     let room = if blocks < 2 { 0 } else { (2 * blocks).max(TREE_MIN) };
     heap(room * size_of::<(u32, Stored)>())
@@ -178,7 +178,8 @@ mod tests {
     }
 
     proptest! {
-        /// Compares blocks with a plain map: they hold the same after any steps, and the memory is that of the same blocks put there at once.
+        /// Compares blocks with a plain map: both have the same content after any steps, and the memory equals that of the same blocks
+        /// put there at once.
         #[test]
         fn blocks_are_a_map_and_their_memory_depends_on_what_is_there_alone(
             acts in proptest::collection::vec((0..3u8, 0..6u32, 1u64..), 0..40),

@@ -7,7 +7,7 @@ use super::Entry;
 use crate::cache::format::Identity;
 use crate::sync::{Arc, Mutex};
 
-/// Parts of the map, each with its lock.
+/// Number of parts of the map. Each has a lock.
 const SHARDS: usize = 64;
 
 /// The map. Two identities of one 64-bit hash can't both be in it: the second is not cached, as if the cache were full.
@@ -17,7 +17,7 @@ pub(in crate::cache) struct Index {
     shards: Box<[Shard]>,
 }
 
-/// Entries by the hash of their identity.
+/// Entries by the hashes of their identities.
 type Shard = Mutex<HashMap<u64, Arc<Entry>>>;
 
 impl Index {
@@ -39,7 +39,7 @@ impl Index {
         shard.get(&hash).filter(|entry| entry.identity() == *identity).cloned()
     }
 
-    /// Adds a version; false when its place is taken.
+    /// Adds a version; false if another one has its place.
     pub(in crate::cache) fn insert(&self, entry: &Arc<Entry>) -> bool {
         let (hash, shard) = self.place(&entry.identity());
         let mut shard = shard.lock();

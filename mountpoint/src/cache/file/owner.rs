@@ -1,6 +1,6 @@
-//! The object version that a file of the cache belongs to: its identity, with texts of its own.
+//! The object version to which a file of the cache belongs: its identity, with texts of its own.
 //!
-//! Enters: an object's id and its bucket, or what a sidecar says. Leaves: the [`Identity`], which is the same from both sources.
+//! Enters: an object's id and its bucket, or the content of a sidecar. Leaves: the [`Identity`], which is the same from both sources.
 
 use crate::cache::format::Identity;
 use crate::cache::weight::heap;
@@ -23,7 +23,7 @@ impl Owner {
         Self { scope: Arc::clone(scope), key: id.key.clone(), etag: id.etag.clone(), modified }
     }
 
-    /// The owner that a sidecar names; shares `scope` when it is the same.
+    /// The owner that a sidecar names. Shares `scope` if the text is the same.
     pub(in crate::cache) fn read(scope: &Arc<str>, identity: &Identity<'_>) -> Self {
         let same = **scope == *identity.scope;
         Self {
@@ -40,7 +40,7 @@ impl Owner {
         ObjectId { key: self.key.clone(), etag: self.etag.clone(), modified }
     }
 
-    /// The memory of its texts, in bytes, about.
+    /// The memory of the owner's texts, in bytes, about.
     pub(in crate::cache) fn memory(&self) -> u64 {
         memory(&self.key, &self.etag)
     }

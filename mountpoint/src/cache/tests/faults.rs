@@ -14,11 +14,11 @@ use crate::testing::log_of;
 /// The fault of the Nth system call.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
-    /// The call fails, and the next ones work.
+    /// This call fails, and later ones work.
     Once(Errno),
-    /// The call fails, and so do all after it.
+    /// This call and all later ones fail.
     From(Errno),
-    /// The process is killed there: a write is done by half, nothing after it.
+    /// The process is killed at this call: a write is done by half, and no call follows.
     Crash,
 }
 
@@ -133,8 +133,8 @@ impl BlockIo for FaultyDisk {
 const SIZE: u64 = MIB + 100;
 const LIMIT: u64 = 5 * MIB / 2;
 
-/// A life of a cache with every kind of call in it: made, put, read, lent, evicted by block and by file. `read` asserts that
-/// whatever it says is there is right, and what was lent keeps its bytes. True when all blocks of the last object were there at the end.
+/// A life of a cache with every kind of call in it: made, put, read, lent, evicted by block and by file. `read` asserts that returned
+/// bytes are right, and that lent files keep their bytes. True if all blocks of the last object were in the cache at the end.
 fn live(store: &Store) -> bool {
     let ids = ["a", "b", "c"].map(|k| id(k, "\"1\""));
     let mut lent = None;
@@ -200,7 +200,7 @@ fn any_one_call_that_fails_costs_at_most_a_miss() {
     fail_each_call(Fault::Once(Errno::IO), 1);
 }
 
-/// Descriptors run out for a moment, say: what could not be looked at is not what is missing.
+/// The case: when descriptors run out for a moment, a file that could not be examined does not count as missing.
 #[test]
 fn a_start_at_which_one_call_fails_removes_no_version() {
     let dir = tempfile::tempdir().unwrap();
@@ -339,7 +339,7 @@ fn a_full_disk_stops_writing_for_a_while_and_never_reading() {
     assert!(!store.health.is_off());
 }
 
-/// The kernel reads a lent file by itself: an error of the disk would be the program's, and the engine would not hear of it.
+/// The case: the kernel reads a lent file by itself, so an error of the disk would reach the program, and not the engine.
 #[test]
 fn after_a_read_error_no_file_is_lent_any_more() {
     let dir = tempfile::tempdir().unwrap();

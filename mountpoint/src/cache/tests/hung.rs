@@ -1,4 +1,4 @@
-//! A disk that hangs: it costs the cache, never a caller. One kind of call after the other hangs until it is let go.
+//! A disk that hangs: it disables the cache, and no caller waits. One kind of call after the other hangs until it is released.
 
 use std::cell::Cell;
 use std::io::{self, IoSliceMut};
@@ -26,7 +26,7 @@ enum Call {
     Lend,
     Unlink,
     Stat,
-    /// All of them, and the trial.
+    /// All calls, and the trial.
     Any,
 }
 
@@ -275,7 +275,7 @@ fn a_disk_that_hangs_rests_the_cache_and_it_is_back_with_its_bytes() {
     assert_eq!(b.metrics.cache_corrupt.get(), 0);
 }
 
-/// Goal: the end of a mount does not wait for a disk that hangs. It waits some seconds, for one that is slow.
+/// Goal: the end of a mount does not wait for a hanging disk, but waits some seconds for a slow one.
 #[test]
 fn a_cache_whose_disk_hangs_closes_all_the_same() {
     let b = Bench::new();
@@ -290,8 +290,8 @@ fn a_cache_whose_disk_hangs_closes_all_the_same() {
     drop(let_go);
 }
 
-/// Reads of one block come side by side. The first finds the rot, and the disk takes its time to drop the block; meanwhile the second has fetched it
-/// anew. In a version of one block, all of it leaves.
+/// The case: two reads of one block run side by side. The first finds the rot, and the disk takes its time to drop the block; meanwhile
+/// the second has fetched the block anew. A version of one block leaves as a whole.
 #[test]
 fn a_block_that_comes_anew_while_its_rotten_bytes_are_dropped_is_kept() {
     for (size, call) in [(SIZE, Call::Punch), (1000, Call::Unlink)] {

@@ -1,4 +1,4 @@
-//! The memory that the index takes: what a file takes of it, and its limit.
+//! The memory of the index: the share of a file, and the limit.
 
 use super::*;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -19,7 +19,7 @@ fn named(n: usize) -> ObjectId {
     id(&format!("data/train/images/part-0001/sample-{n:08}.jpg"), "\"9b2cf535f27731c974343645a3985328\"")
 }
 
-/// The memory of the versions in the index; it equals the account while nothing is under way.
+/// The memory of the versions in the index. It equals the account while no operation runs.
 fn taken(store: &Store) -> u64 {
     let mut taken = 0;
     store.index.for_each(|entry| taken += entry.memory());

@@ -1,4 +1,5 @@
-//! A power cut: the cache never waits for its disk (fsync), so what it wrote may be there, in part, in any order, or not at all.
+//! A power cut: the cache never waits for its disk (fsync), so its written bytes may exist completely, in part, in any order, or not at
+//! all.
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -36,7 +37,7 @@ struct Diary {
     files: HashMap<u64, File>,
 }
 
-/// The real disk, with a diary of what was asked of it.
+/// The real disk, with a diary of its calls.
 #[derive(Debug)]
 struct WitnessedDisk {
     disk: Box<dyn BlockIo>,
@@ -179,7 +180,7 @@ fn live(store: &Store) {
     }
 }
 
-/// How many sectors are there; those that are have the right bytes.
+/// Number of present sectors, whose bytes must be right.
 fn sectors_there(store: &Store) -> usize {
     let sectors = |key: &&str| {
         let id = id(key, "\"1\"");

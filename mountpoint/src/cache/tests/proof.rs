@@ -1,4 +1,4 @@
-//! Versions that came over plain HTTP: what later runs may serve of them.
+//! Versions that came over plain HTTP: tests of what later runs may serve.
 
 use super::*;
 use crate::buffer::{Block, Config as Memory};

@@ -124,8 +124,8 @@ fn an_etag_with_and_without_quotes_is_one_version() {
     assert!(store.contains(&id("a", "1"), 0));
 }
 
-/// Every bit of both files is flipped, and both are cut at every length; each time a cache is opened on them as after
-/// a restart and the object is read. It may be missing, never wrong (`read` asserts it).
+/// Flips every bit of both files, and cuts both at every length. Each time a cache opens them as after a restart, and the object is read:
+/// it may be missing, never wrong (`read` asserts it).
 #[test]
 fn every_flipped_bit_and_every_truncation_is_a_miss_or_harmless() {
     let dir = tempfile::tempdir().unwrap();

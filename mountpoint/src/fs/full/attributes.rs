@@ -1,4 +1,4 @@
-//! Attributes that programs set: sizes change the file; modes and times show as long as the mount lasts, since the bucket has no place for
+//! Attributes that programs set: sizes change the file; modes and times show while the mount lasts, since the bucket has no place for
 //! them.
 
 use std::collections::HashMap;
@@ -11,8 +11,8 @@ use crate::fs::{Attr, Attributes, Error, FileSystem, Maker, Result, SetAttr};
 use crate::inode::{InodeNo, TimeWish};
 use crate::sync::Mutex;
 
-/// Inodes whose attributes are remembered; beyond this number all are forgotten, and files show the mount's own modes and times again.
-/// Doubling it takes twice the memory, about 100 bytes for each inode.
+/// Most inodes whose attributes are kept. Beyond it all are dropped, and files show the mount's own modes and times again. Doubling it
+/// takes twice the memory, about 100 bytes for each inode.
 const REMEMBERED_MAX: usize = 500_000;
 
 /// The attributes that programs set.
@@ -56,7 +56,7 @@ impl Shown {
 }
 
 impl FileSystem {
-    /// The attributes as programs set them, and the size that a file in the stage has.
+    /// The attributes with those that programs set, and the size of a file in the stage.
     pub(in crate::fs) fn attr_in_full(&self, mut attr: Attr) -> Attr {
         if let Some(full) = &self.full {
             let staged = full.find(attr.ino);
@@ -66,7 +66,7 @@ impl FileSystem {
         attr
     }
 
-    /// A new file or directory shows the mode that its maker asked for.
+    /// Gives a new file or directory the mode that its maker requested.
     pub(in crate::fs) fn made_in_full(&self, ino: InodeNo, maker: Maker) {
         // The mode is about the owner, which is the mount's.
         if let Some(full) = self.full.as_ref().filter(|_| maker.uid == self.config.ownership.uid) {

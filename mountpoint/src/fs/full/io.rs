@@ -54,7 +54,7 @@ impl FileSystem {
         Ok(Opened { handle: no, keep_cache, direct: false, passthrough: None })
     }
 
-    /// Sets the size of a staged file. The tree of names shows it.
+    /// Sets the size of a staged file, also in the tree of names.
     pub(super) fn resize_staged(&self, ino: InodeNo, staged: &Staged, size: u64) -> Result<()> {
         staged.set_size(size)?;
         self.inodes.written(ino, 0);
@@ -166,7 +166,7 @@ impl FileSystem {
     pub(in crate::fs) fn take_back_staged(&self, ino: InodeNo, staged: &Staged) {
         let is_alone = self.full.as_ref().is_some_and(|full| full.users(ino) == 1);
         if is_alone && !staged.is_in_bucket() && !staged.was_closed() && staged.size() == 0 {
-            // The caller is gone: no program can hear of an error.
+            // The caller is gone: no program can get an error.
             if let Err(error) = staged.unlinked() {
                 tracing::debug!(%error, "a file that was made and not opened could not be noted as removed");
             }

@@ -1,4 +1,4 @@
-//! Files that an earlier mount left in the stage, to be stored by this one.
+//! Files that an earlier mount left in the stage for this mount to store.
 
 use std::time::Instant;
 

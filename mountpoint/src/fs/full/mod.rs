@@ -59,9 +59,9 @@ pub struct InUse {
     pub bytes: u64,
     /// Files of which the bucket lacks a change.
     pub pending: u64,
-    /// Bytes of those files.
+    /// Bytes of the pending files.
     pub pending_bytes: u64,
-    /// How long the oldest change waits to be sent.
+    /// How long the oldest change has waited.
     pub oldest: Option<Duration>,
 }
 
@@ -128,7 +128,7 @@ impl Full {
 }
 
 impl FileSystem {
-    /// Programs may write files at any place, by way of this stage. Files that an earlier mount left there have their names from now on.
+    /// Enables writes at any place, by way of this stage. Files that an earlier mount left there have their names from now on.
     #[must_use]
     pub fn in_full(self, area: Area) -> Self {
         let full = Full::new(area);
@@ -152,11 +152,10 @@ impl FileSystem {
         self.full.as_ref().ok_or_else(|| Error::new(Errno::IO, "a staged file on a mount without a stage"))
     }
 
-    /// The staged file of an inode, put into the stage if it is not there yet. The caller is one more user until it calls
-    /// [`FileSystem::leave_stage`].
+    /// The staged file of an inode; puts the file into the stage if it is not there yet. The caller counts as one more user until it
+    /// calls [`FileSystem::leave_stage`].
     ///
-    /// # Errors
-    /// The errors of an open for reading, and those of the stage's disk.
+    /// # Errors The errors of an open for reading, and those of the stage's disk.
     pub(super) async fn enter_stage(&self, ino: InodeNo) -> Result<(Arc<Staged>, bool)> {
         let full = self.full()?;
         for _ in 0..ATTEMPTS_MAX {
@@ -230,12 +229,12 @@ impl FileSystem {
         Ok(Some(staged))
     }
 
-    /// Stores a staged file, if the bucket lacks a change of it, and tells the tree of names.
+    /// Stores a staged file if the bucket lacks a change of it, and updates the tree of names.
     async fn store_staged(&self, ino: InodeNo, staged: &Arc<Staged>, turn: &Turn) -> Result<()> {
         self.store_staged_while(ino, staged, turn, &|| true).await
     }
 
-    /// Stores a staged file as [`FileSystem::store_staged`] does, and gives up once `is_wanted` says no.
+    /// Stores a staged file as [`FileSystem::store_staged`] does, and gives up once `is_wanted` returns false.
     async fn store_staged_while(
         &self,
         ino: InodeNo,
@@ -260,7 +259,7 @@ impl FileSystem {
         }
     }
 
-    /// A file without users is stored, or waits for that, and leaves the stage once no program reads it.
+    /// Stores a file without users, or queues it, and takes it out of the stage once no program reads it.
     pub(super) async fn settle_staged(&self, ino: InodeNo, staged: &Arc<Staged>) {
         let Ok(full) = self.full() else { return };
         if full.is_deferred() && staged.is_dirty() {

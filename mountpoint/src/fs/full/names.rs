@@ -14,8 +14,8 @@ use crate::s3::Replaces;
 use crate::stage::{Staged, Turn};
 use crate::sync::Arc;
 
-/// Bytes of a file that are fetched before its name is removed, for programs that have it open for reading only. Doubling it fetches more
-/// of files that are removed while they are read; readers of longer files get ESTALE, as without a stage.
+/// Most bytes of a file that the stage fetches before its name is removed, for programs that have the file open for reading only.
+/// Doubling it fetches more of files that are removed during a read; readers of longer files get ESTALE, as without a stage.
 const FETCHED_MAX: u64 = 256 << 20;
 
 /// A staged file that an operation holds, and the right to send it and to change its name.
@@ -66,7 +66,7 @@ impl FileSystem {
         Ok(held.staged.unlinked()?)
     }
 
-    /// Finds out whether the bucket has a version of a file whose requests got no answer, under the name that is to be removed.
+    /// Finds out whether the bucket has a version of a file whose requests got no answer, under the name to remove.
     async fn settle_sent(&self, held: &HeldFile) -> Result<()> {
         held.staged.settle_sent(&held.turn).await?;
         if let Some(meta) = held.staged.take_adopted() {
@@ -104,8 +104,8 @@ impl FileSystem {
         self.leave_stage(ino, &staged).await;
     }
 
-    /// Holds the files of a rename that are in the stage or have to be, in the order of their numbers, so that two renames never wait for
-    /// each other.
+    /// Holds the files of a rename that are in the stage or must enter it, in the order of their numbers, so that two renames never wait
+    /// for each other.
     async fn hold_for_rename(
         &self,
         (parent, name): (InodeNo, &OsStr),
@@ -224,7 +224,7 @@ impl FileSystem {
         Ok(true)
     }
 
-    /// Stores all files in the stage below a directory that is to be renamed, and holds them.
+    /// Stores all files in the stage below a directory before its rename, and holds them.
     pub(in crate::fs) async fn hold_below(&self, from: &ObjectKey) -> Result<Vec<HeldFile>> {
         let is_below =
             |staged: &Staged| !staged.is_unlinked() && staged.key().as_str().starts_with(from.as_str());
@@ -293,7 +293,7 @@ impl FileSystem {
         if is_held || copies.iter().any(is_it) {
             return self.follow_object(ino, &staged);
         }
-        // The file was stored under the old name after the copies: its object is moved by itself.
+        // The file was stored under the old name after the copies, so its object needs a move of its own.
         let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
         let failed = |error: moves::Error| Error::of_move(&error, &from, &to);
         let copied = mover.copy(&from, &to, &replaces).await.map_err(failed)?;
@@ -303,7 +303,7 @@ impl FileSystem {
         if copied.source.etag == etag {
             staged.moved(copied.id, copied.meta.size)?;
         } else {
-            // Another client's version is there: the next send meets it, and it wins.
+            // The bucket has another client's version there: the next send meets that version, which wins.
             staged.renamed(to, Replaces::Version(etag))?;
         }
         Ok(())

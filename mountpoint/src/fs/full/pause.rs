@@ -36,7 +36,7 @@ impl Pauses {
         Pause { pauses: self.clone(), number, _end: sender }
     }
 
-    /// Whether a send of this file is to wait.
+    /// Whether a send of this file must wait.
     pub(super) fn has(&self, key: &ObjectKey) -> bool {
         self.end_of(key).is_some()
     }

@@ -1,7 +1,7 @@
-//! Files that are sent behind their last close (`--commit fsync` and `disk`): when, how many at once, and what a failure means.
+//! Files that are sent after their last close (`--commit fsync` and `disk`): when, how many at once, and what a failure means.
 //!
-//! No waiting file is given up: it is sent again and again until it is stored, another client's version wins, or the mount ends; then the
-//! next mount goes on.
+//! The mount gives up no waiting file: it sends the file again and again until the file is stored, another client's version wins, or the
+//! mount ends; then the next mount continues.
 
 use std::time::{Duration, Instant};
 
@@ -18,11 +18,11 @@ use crate::sync::{Arc, Mutex};
 
 /// Files that are sent at once. Doubling it sends many small files sooner, and takes twice the connections from programs that read.
 pub(super) const SENDS_MAX: usize = 64;
-/// How long a write to a full stage waits for files to leave it; then ENOSPC. Doubling it lets a program outlast a longer outage of the
-/// store, and delays the error of a program that could handle it.
+/// Longest wait of a write to a full stage for room; then ENOSPC. Doubling it lets a program outlast a longer outage of the store, and
+/// delays the error of a program that could handle it.
 const ROOM_WITHIN: Duration = Duration::from_secs(60);
-/// How long closed files wait for the local disk to have them. Doubling it syncs fewer files that are soon gone, and a loss of power costs what was
-/// closed in twice the time.
+/// Longest wait of closed files for a sync to the local disk. Doubling it syncs fewer files that soon disappear, and a loss of power
+/// loses the files closed in twice the time.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
 /// The files that wait to be sent.
@@ -122,7 +122,7 @@ impl Full {
         }
     }
 
-    /// Takes in that a program synced a file that it has open.
+    /// Notes that a program synced a file that it has open.
     pub(super) fn synced(&self, ino: InodeNo, staged: &Staged, now: Instant) {
         if staged.is_dirty() {
             self.sending.queue.lock().synced(ino.0, now);
@@ -147,7 +147,7 @@ impl Full {
 }
 
 impl FileSystem {
-    /// The runtime for a write of this length that failed because the stage is full of files that may leave it.
+    /// The runtime for a failed write of this length, if the stage is full of files that may leave it.
     pub(in crate::fs) fn room_may_come(
         &self,
         written: &Result<()>,
@@ -157,10 +157,9 @@ impl FileSystem {
         full.lacks_room(written, bytes).then(|| full.area.runtime())
     }
 
-    /// Repeats a write that found the stage full, as files are stored and leave it.
+    /// Repeats a write that found the stage full, after files were stored and left the stage.
     ///
-    /// # Errors
-    /// `NOSPC`: no file left in time, or none waits to be sent.
+    /// # Errors `NOSPC`: no file left in time, or no file waits for a send.
     pub(in crate::fs) async fn write_once_there_is_room(
         &self,
         handle: HandleNo,
@@ -235,7 +234,7 @@ impl FileSystem {
             if full.pauses.has(&staged.key()) {
                 return queue.lock().postponed(ino.0, self.clock.now());
             }
-            // A program that opened the file since may be writing it anew: then the file is sent in its new turn.
+            // A program may have opened the file since and be in the middle of writing it: then the file is sent in its new turn.
             let is_wanted = || full.writers(ino) == 0 || !queue.lock().is_waiting(ino.0);
             let sent = match staged.is_dirty() && is_wanted() {
                 true => self.store_staged_while(ino, &staged, &turn, &is_wanted).await,

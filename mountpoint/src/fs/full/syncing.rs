@@ -1,4 +1,4 @@
-//! `mount-s3-ctl sync`: what is pending below a path is stored now, and what can't be is named.
+//! `mount-s3-ctl sync`: stores the pending files below a path now, and names those that can't be stored.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,12 +13,12 @@ use crate::inode::{InodeNo, ROOT};
 use crate::stage::{Staged, Turn};
 use crate::sync::Arc;
 
-/// The first pause before files that could not be stored are tried again; each further one doubles it, up to the longest. Doubling them asks a store
-/// that is away half as often, and notices later that it is back.
+/// The first pause before files that could not be stored are tried again; each further pause doubles, up to the longest. Doubling both
+/// constants asks an unreachable store half as often, and notices its return later.
 const PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(5);
 
-/// The reason of a file that is not sent, since it may be half-written.
+/// The reason for a file that is not sent, since it may be half-written.
 const WRITTEN: &str = "a program has it open for writing";
 
 /// A file of which the bucket lacks a change.
@@ -33,7 +33,7 @@ pub struct Unsynced {
 }
 
 impl Full {
-    /// The right to send a file, once no directory above it is being renamed.
+    /// The right to send a file. Waits until no directory above the file is being renamed.
     pub(super) async fn turn_to_send(&self, staged: &Staged) -> Turn {
         loop {
             self.pauses.ended(&staged.key()).await;
@@ -46,8 +46,8 @@ impl Full {
 }
 
 impl FileSystem {
-    /// Stores what is pending at a path below the mount point, or under it. Files that can't be stored, or that programs have open for writing, are tried
-    /// again within that time, and named behind it. `None`: the mount has no stage.
+    /// Stores the pending files at a path below the mount point, and under it. Files that can't be stored, or that programs have open for
+    /// writing, are tried again within this time, and named afterwards. `None`: the mount has no stage.
     pub async fn sync_below(self: Arc<Self>, below: &Path, within: Duration) -> Option<Vec<Unsynced>> {
         let full = self.full.as_ref()?;
         let root = self.inodes.key_of(ROOT).map_or_else(String::new, |key| key.as_str().to_owned());
@@ -66,7 +66,7 @@ impl FileSystem {
                     continue;
                 }
                 let (fs, turns, of_task) = (Arc::clone(&self), Arc::clone(&turns), Arc::clone(&staged));
-                // A task of its own: one who asks no more must not leave an object half made.
+                // The send is a task of its own, so that a caller that gives up does not leave half an object.
                 let send = tokio::spawn(async move {
                     let _one_of_some = turns.acquire().await;
                     fs.sync_one(ino, &of_task).await
@@ -100,12 +100,12 @@ impl FileSystem {
     async fn sync_one(&self, ino: InodeNo, staged: &Arc<Staged>) -> Result<()> {
         let full = self.full()?;
         let turn = full.turn_to_send(staged).await;
-        // A program that opened it since may be in the middle of writing it anew.
+        // A program may have opened the file since and be in the middle of writing it.
         self.store_staged_while(ino, staged, &turn, &|| full.writers(ino) == 0).await
     }
 }
 
-/// Whether a key is that of a file at this path, or under it as a directory.
+/// Whether a key belongs to a file at this path, or below it.
 fn is_below(key: &str, top: &str) -> bool {
     match key.strip_prefix(top) {
         Some(rest) => rest.is_empty() || rest.starts_with('/') || top.is_empty() || top.ends_with('/'),

@@ -1,5 +1,5 @@
-//! Renames of directories: all that the mount knows of a tree moves with it, and what was asked for before neither brings the old name back nor hides the
-//! new one.
+//! Renames of directories: all facts about a tree move with it, and earlier requests neither bring the old name back nor hide the new
+//! one.
 
 use super::renames::{errno, ino, read, rename, renaming};
 use super::*;

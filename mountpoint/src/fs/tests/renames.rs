@@ -1,4 +1,4 @@
-//! Renames: the names of the mount follow what the store has, whatever was asked for before.
+//! Renames: the names of the mount follow the store's content, also after earlier requests.
 
 use super::*;
 use crate::inode::InodeNo;

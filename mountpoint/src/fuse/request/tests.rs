@@ -1,10 +1,10 @@
-//! Requests as the kernel writes them, whole, cut short and made up.
+//! Requests in the kernel's form: whole, cut short and made up.
 
 use proptest::prelude::*;
 
 use super::*;
 
-/// A request of this body, as the kernel frames it.
+/// A request with this body, in the kernel's frame.
 fn request(opcode: u32, body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(((HEADER_LEN + body.len()) as u32).to_ne_bytes());
@@ -45,7 +45,7 @@ impl Body {
     }
 }
 
-/// Opcode and body of an operation as the kernel writes it; `noise` stands where we don't look.
+/// Opcode and body of an operation in the kernel's form; `noise` fills the fields that the decoder skips.
 fn encode(operation: &Operation<'_>, noise: u32) -> (u32, Vec<u8>) {
     let (b, wide) = (Body::default(), u64::from(noise));
     let (opcode, body) = match *operation {

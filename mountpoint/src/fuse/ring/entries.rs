@@ -27,7 +27,7 @@ const COMMIT_AND_FETCH: u32 = 2;
 /// `IORING_REGISTER_FILES`.
 const REGISTER_FILES: u8 = 2;
 
-/// `struct fuse_uring_req_header`: the header of request or reply, the first argument, and what follows about the entry.
+/// `struct fuse_uring_req_header`: the header of request or reply, the first argument, and facts about the entry.
 mod layout {
     pub(super) const ARGUMENT: usize = 128;
     pub(super) const COMMIT_ID: usize = 264;
@@ -41,7 +41,7 @@ mod layout {
 
 /// Commands that wait for the next call of the kernel; more are sent at once.
 const COMMANDS: u32 = 64;
-/// How long the kernel may take to say whether it would take an entry. A working kernel answers at once.
+/// Longest wait for the kernel's answer whether it would take an entry. A working kernel answers at once.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
 /// Names the bell among the entries, which are numbered.
 const BELL: u64 = u64::MAX;
@@ -56,7 +56,7 @@ const NO_IOWAIT: u32 = 1 << 7;
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Shape {
     pub(super) entries: usize,
-    /// Whole pages: the memory of one payload is given back without its neighbour's.
+    /// Bytes of a payload's address range, in whole pages, so that the memory of one payload returns without its neighbour's.
     pub(super) payload: usize,
 }
 
@@ -72,7 +72,7 @@ impl Shape {
     }
 }
 
-/// A request as the kernel laid it down.
+/// A request in the kernel's layout.
 #[derive(Debug)]
 pub(super) struct Taken<'a> {
     pub(super) header: &'a [u8],
@@ -95,10 +95,10 @@ pub(super) struct Entries {
     ring: IoUring<squeue::Entry128>,
     queue: u16,
     shape: Shape,
-    /// Headers and slices, then payloads. Never unmapped: the kernel keeps the addresses. No slice covers all of the memory, only entries
-    /// that are ours.
+    /// Headers and slices, then payloads. The memory is never unmapped, because the kernel keeps the addresses. No slice covers all of
+    /// the memory, only entries that the engine owns.
     memory: ManuallyDrop<Scratch>,
-    /// The owner of each entry: true if it is ours.
+    /// The owner of each entry: true for the engine.
     ours: Vec<bool>,
     hears_bell: bool,
     /// Whether waiting counts as waiting for a disk unless we say no (6.15).
@@ -121,8 +121,8 @@ struct Slice {
     len: usize,
 }
 
-/// Has a ring do nothing from here on but what this file asks of it. No filter of system calls sees what a ring does, such as opening a socket,
-/// in an engine that is sandboxed and in wrong hands.
+/// Limits a ring to the operations that this file requests. No filter of system calls sees the operations of a ring, such as opening a
+/// socket, so an intruder in a sandboxed engine could otherwise use them.
 fn limit(ring: &IoUring<squeue::Entry128>) -> io::Result<()> {
     let mut allowed = [
         Restriction::sqe_op(opcode::UringCmd80::CODE),
@@ -209,12 +209,11 @@ impl Entries {
         self.ours.contains(&false)
     }
 
-    /// Whether this kernel would take entries of this mount, asked with a ring of its own before the kernel is greeted: later, FUSE would
-    /// not notice a refusal by another part of the kernel (a security module, a seccomp profile), and would wait for rings for ever. On a
-    /// thread that ends soon: the kernel gives it one more thread.
+    /// Whether this kernel would take entries of this mount. The question goes by a separate ring, before the kernel is greeted: later,
+    /// FUSE would not notice a refusal by another part of the kernel (a security module, a seccomp profile), and would wait for rings for
+    /// ever. Call this on a thread that ends soon, because the kernel gives that thread one more.
     ///
-    /// # Errors
-    /// The errors of io_uring, or the kernel's reason to refuse.
+    /// # Errors The errors of io_uring, or the kernel's reason to refuse.
     pub(super) fn probe(device: BorrowedFd<'_>) -> io::Result<()> {
         let mut entries = Self::new(0, Shape { entries: 1, payload: 0 })?;
         entries.use_device(device)?;
@@ -250,7 +249,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Offers an entry that the kernel has to refuse, so that it goes on by `/dev/fuse`. False if that is not sure.
+    /// Offers an entry that the kernel has to refuse, so that the kernel goes on by `/dev/fuse`. False if the refusal is not certain.
     pub(super) fn refuse(&mut self) -> bool {
         let memory = [const { Slice { at: std::ptr::null_mut(), len: 0 } }; 2];
         let offered = self.offer(0, memory);
@@ -303,7 +302,7 @@ impl Entries {
         unsafe { self.ring.submission().push(&command) }.map_err(|_| io::Error::from(Errno::BUSY))
     }
 
-    /// Sends all waiting commands. If the kernel has no memory for them, tries again until it has.
+    /// Sends all waiting commands. While the kernel has no memory for them, tries again.
     fn send_all(&mut self) -> io::Result<()> {
         self.enter(false, None)?;
         while self.has_commands() {
@@ -313,11 +312,10 @@ impl Entries {
         Ok(())
     }
 
-    /// Answers the request in this entry; it goes to the kernel with the next wait, and brings the next request. Returns its bytes in the
-    /// payload.
+    /// Answers the request in this entry. The answer goes to the kernel with the next wait, which brings the next request. Returns the
+    /// answer's bytes in the payload.
     ///
-    /// # Errors
-    /// The errors of io_uring.
+    /// # Errors The errors of io_uring.
     pub(super) fn answer<'a>(
         &mut self,
         entry: usize,
@@ -352,10 +350,9 @@ impl Entries {
         Ok(len)
     }
 
-    /// Sends the same answer once more, because the kernel did not take it.
+    /// Sends the same answer once more, because the kernel did not accept it.
     ///
-    /// # Errors
-    /// The errors of io_uring.
+    /// # Errors The errors of io_uring.
     pub(super) fn again(&mut self, entry: usize) -> io::Result<()> {
         let Some(header) = self.header(entry) else { return Ok(()) };
         let commit_id = u64::from_ne_bytes(std::array::from_fn(|i| header[layout::COMMIT_ID + i]));

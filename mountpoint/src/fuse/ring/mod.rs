@@ -2,8 +2,8 @@
 //! each processor.
 //!
 //! The kernel hands a request to the queue of the processor on which it was made, and one system call takes answers and brings the next
-//! requests. INIT, FORGET, INTERRUPT and the engine's own notifications stay on `/dev/fuse`. If the system refuses any part of this, the
-//! mount continues with `/dev/fuse`, and one line of the log says why.
+//! requests. INIT, FORGET, INTERRUPT and the engine's own notifications stay on `/dev/fuse`. If the system refuses any part of this
+//! transport, the mount continues with `/dev/fuse`, and one line of the log gives the reason.
 
 mod entries;
 mod queue;
@@ -127,7 +127,7 @@ impl<O: Operations> Rings<O> {
             let thread = thread.map_err(|error| format!("no thread: {error}"))?;
             Ok(Prepared { thread, inbox, go, reports })
         };
-        // Threads that were started end when their sender is dropped.
+        // Started threads end when their sender is dropped.
         let queues = (0..queues).map(start).collect::<Result<Vec<_>, String>>()?;
         for queue in &queues {
             queue.reports.recv().map_err(|_| PANICKED)?.map_err(|refusal| refusal.why)?;
@@ -140,10 +140,9 @@ impl<O: Operations> Rings<O> {
         self.queues.iter().map(|queue| Arc::clone(&queue.inbox)).collect()
     }
 
-    /// Begins to serve, once the kernel knows that it may come this way.
+    /// Begins to serve, once the kernel knows that requests may come by rings.
     ///
-    /// # Errors
-    /// There is no ring.
+    /// # Errors There is no ring.
     pub(super) fn start(self, channel: &Arc<Channel<O>>) -> Result<Vec<JoinHandle<io::Result<()>>>, Refusal> {
         for queue in &self.queues {
             // A thread that is gone reports nothing.
@@ -152,7 +151,7 @@ impl<O: Operations> Rings<O> {
         let report =
             |queue: &Prepared<O>| queue.reports.recv().unwrap_or_else(|_| Err(Refusal::new(PANICKED)));
         let refusals = self.queues.iter().map(report).filter_map(Result::err);
-        // One refusal that the kernel knows is enough.
+        // One refusal that the kernel has seen is enough.
         let refused = refusals.reduce(|one, other| if other.is_known { other } else { one });
         if refused.is_some() {
             self.queues.iter().for_each(|queue| queue.inbox.close());
@@ -170,7 +169,7 @@ impl<O: Operations> Rings<O> {
     }
 }
 
-/// The thread of a queue: reports that it has a ring, waits until the kernel was greeted, reports whether the kernel took it, and serves.
+/// The thread of a queue: reports its ring, waits until the kernel was greeted, reports whether the kernel accepted the ring, and serves.
 fn run<O: Operations>(
     number: usize,
     shape: entries::Shape,

@@ -1,5 +1,5 @@
-//! One queue of FUSE over io_uring: its thread takes the requests made on one processor, calls the operations, and gives the kernel the
-//! answers, its own and those of other threads.
+//! One queue of FUSE over io_uring: its thread takes the requests made on one processor, calls the operations, and passes the answers of
+//! all threads to the kernel.
 
 use std::collections::VecDeque;
 use std::io;
@@ -19,10 +19,10 @@ use super::entries::{Entries, Landed};
 use super::warm::Warm;
 use crate::sync::Arc;
 
-/// Interval at which waiting requests are looked at. The kernel sends no INTERRUPT for a request that was not taken yet when the signal
-/// came, so killed threads are found by looking.
+/// Interval between looks at waiting requests. If a signal comes before a request was taken, the kernel sends no INTERRUPT for it, so
+/// only such looks find killed threads.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long a queue is idle before its payloads give memory back.
+/// Idle time of a queue before its payloads return memory.
 const REST: Duration = Duration::from_secs(10);
 /// Bytes of answers, and of the requests that may follow them, that one call of the kernel moves; at most one answer more. Further answers
 /// wait until these have given their memory back. Doubling it saves calls while many requests end at once.
@@ -125,7 +125,7 @@ impl<O: Operations> Queue<O> {
         }
     }
 
-    /// Takes in a command that has ended: it brought a request, or failed. True if the connection is over.
+    /// Handles a command that has ended, because it brought a request or failed. True if the connection is over.
     fn take(&mut self, landed: Landed) -> io::Result<bool> {
         let entry = match landed {
             Landed::Request(entry) => entry,
@@ -168,7 +168,7 @@ impl<O: Operations> Queue<O> {
         Ok(false)
     }
 
-    /// Lays an answer down, and returns its length in bytes.
+    /// Puts an answer into its entry, and returns its length in bytes.
     fn answer(&mut self, done: &Done) -> io::Result<usize> {
         let Some(held) = self.held.get_mut(done.entry) else { return Ok(0) };
         if held.take_if(|held| held.unique == done.unique).is_none() {
@@ -180,7 +180,7 @@ impl<O: Operations> Queue<O> {
         Ok(len)
     }
 
-    /// The longest wait. Without other work it has no end: an idle mount wakes no thread.
+    /// The longest wait; `None` without other work, so that an idle mount wakes no thread.
     fn timeout(&self) -> Option<Duration> {
         match (self.waiting, self.warm.is_empty()) {
             (1.., _) => Some(LOOK_AGAIN),

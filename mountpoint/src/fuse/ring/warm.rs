@@ -8,7 +8,7 @@ const SMALL: usize = 8 << 10;
 /// Bytes of payloads that all queues together keep, if that is enough for the least of each queue. Doubling it helps machines of more than
 /// eight processors on which many large reads or writes run at once.
 const KEPT: usize = 32 << 20;
-/// The bytes that one queue keeps, at least and at most.
+/// Bytes that one queue keeps, at least and at most.
 const KEPT_OF_QUEUE: std::ops::RangeInclusive<usize> = 1 << 20..=4 << 20;
 
 /// The payloads of one queue that large requests touched, the longest unused first.

@@ -1,18 +1,18 @@
 //! Facts that the pages of a walk contradict, by the keys of directories. Pure.
 //!
-//! Such a page lists directories that have no inode any more, or not yet, so their number can't name them here as it does in the rest of
-//! the facts. A fact stays as long as a page may say otherwise.
+//! A page of a walk lists directories that may have no inode, so keys name the directories here, not inode numbers. A fact stays as long
+//! as a page may contradict it.
 
 use foldhash::HashMap;
 
 use super::What;
 use crate::listing::walk::Walk;
 
-/// The facts that outdate a walk's pages.
+/// Facts that outdate pages of a walk, by directory.
 #[derive(Debug, Default)]
 pub(in crate::inode) struct Walked {
     directories: HashMap<Box<str>, Names>,
-    /// Number of facts, or more.
+    /// An upper bound of the number of facts.
     kept: usize,
 }
 
@@ -20,7 +20,7 @@ pub(in crate::inode) struct Walked {
 #[derive(Debug, Default)]
 struct Names {
     names: HashMap<Box<str>, Fact>,
-    /// Event at which the directory changed or was listed as a whole: older pages do not list it.
+    /// Event at which the directory changed or was listed as a whole: older pages do not count for it.
     all: u64,
 }
 
@@ -29,12 +29,12 @@ struct Names {
 struct Fact {
     at: u64,
     what: What,
-    /// S3 said in between that the name is absent: what an older page has under it is another file or directory.
+    /// Whether S3 called the name absent in between: then an older page means another file or directory of that name.
     was_absent: bool,
 }
 
 impl Fact {
-    /// Whether a page that was asked for at `asked` is outdated; `has`: whether it has the name.
+    /// Whether the fact outdates a page requested at event `asked`. `has`: whether the page has the name.
     fn outdates(&self, asked: u64, has: bool) -> bool {
         self.at > asked
             && match self.what {
@@ -45,10 +45,10 @@ impl Fact {
 }
 
 impl Walked {
-    /// Most facts (about 150 bytes each). Beyond it the walk's pages go, and directories are listed by themselves or by new pages.
+    /// Most facts (about 150 bytes each). Beyond it the walk's pages are dropped, and each directory needs its own listing or a new page.
     const KEPT_MAX: usize = 2000;
 
-    /// S3 said, asked at an event, whether a directory has a name.
+    /// Notes whether S3 has a name in a directory, by the answer to a request of an event.
     pub(in crate::inode) fn observe(
         &mut self,
         walk: &mut Walk,
@@ -70,7 +70,7 @@ impl Walked {
         }
     }
 
-    /// A directory changed here, or was listed by itself, at an event.
+    /// Notes that a directory changed here, or was listed by itself, at an event.
     pub(in crate::inode) fn observe_all(&mut self, walk: &mut Walk, directory: &str, event: u64) {
         if walk.may_list(directory, event)
             && let Some(names) = self.room(walk, directory)
@@ -79,8 +79,8 @@ impl Walked {
         }
     }
 
-    /// Whether facts outdate a page that lists a directory and was asked for at `asked`. `exists`: whether it has the directory; `has`:
-    /// whether it has a name in it.
+    /// Whether facts outdate the part of a page about one directory. The page was requested at event `asked`. `exists`: whether the page
+    /// has the directory; `has`: whether the page has a name in the directory.
     pub(in crate::inode) fn outdate(
         &self,
         directory: &str,
@@ -99,7 +99,7 @@ impl Walked {
         of_its_names || of_itself().is_some_and(|fact| fact.outdates(asked, exists))
     }
 
-    /// Forgets what no page contradicts, and none that is in flight may.
+    /// Drops the facts that no page contradicts, neither one that arrived nor one in flight.
     pub(in crate::inode) fn sift(&mut self, walk: &Walk) {
         self.directories.retain(|directory, names| {
             names.names.retain(|name, fact| match fact.was_absent {
@@ -114,12 +114,12 @@ impl Walked {
         self.kept = self.directories.values().map(|names| names.names.len() + 1).sum();
     }
 
-    /// Forgets everything: there are no pages.
+    /// Drops everything: no pages are left.
     pub(in crate::inode) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Makes room for a fact about a directory. `None`: the pages had to go instead.
+    /// Makes room for a fact about a directory. `None`: the pages were dropped instead.
     fn room(&mut self, walk: &mut Walk, directory: &str) -> Option<&mut Names> {
         if self.kept >= Self::KEPT_MAX {
             self.sift(walk);
@@ -149,7 +149,7 @@ mod tests {
         walk.course(&key, now)
     }
 
-    /// A walk that has asked for a page at event 1.
+    /// A walk that requested a page at event 1.
     fn walk(now: Instant) -> (Walk, PageRequest) {
         let mut walk = Walk::new();
         assert!(matches!(opens(&mut walk, "d0/", now), Course::Alone));
@@ -192,7 +192,7 @@ mod tests {
         (walk, Walked::default())
     }
 
-    /// Whether `directory` is outdated in the page of [`KEYS`], that was asked for at event 1.
+    /// Whether `directory` is outdated in the page of [`KEYS`], which was requested at event 1.
     fn is_outdated(walked: &Walked, directory: &str) -> bool {
         let has = |path: &str| KEYS.iter().any(|key| key.starts_with(path));
         walked.outdate(directory, 1, has(directory), |name| has(&format!("{directory}{name}")))

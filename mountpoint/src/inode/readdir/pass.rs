@@ -1,4 +1,4 @@
-//! One pass over a directory: the pages so far, and what comes next.
+//! One pass over a directory: the pages so far, and the next request.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -24,14 +24,14 @@ use crate::outlive::Place;
 use crate::s3::{self, BoxFuture, ListPage};
 use crate::sync::{Arc, Mutex};
 
-/// Most entries that a listing keeps for going back (about 100 bytes each). Beyond it the earliest are dropped; an offset among
-/// those is answered `Stale`, and the program has to begin anew.
+/// Most entries that a listing keeps for going back (about 100 bytes each). Beyond it the earliest are dropped; the answer to an offset
+/// among them is `Stale`, and the program must begin anew.
 const ENTRIES_KEPT_MAX: usize = 500_000;
 
-/// Pages that are asked for one after another, before several at once.
+/// Pages requested one after another, before several at once.
 const PLAIN: usize = 2;
 
-/// Pages in a row without one new name that are followed before the listing counts as broken.
+/// Pages in a row without a new name, after which the listing counts as broken.
 const EMPTY_PAGES_MAX: u32 = 1000;
 
 /// One pass over the directory; a rewind begins another.
@@ -39,43 +39,43 @@ pub(super) struct Pass(pub(super) Mutex<Pages>);
 
 pub(super) struct Pages {
     pub(super) batches: VecDeque<Arc<Batch>>,
-    /// Entries before the first batch that were dropped, and all there are so far.
+    /// Number of entries dropped from the beginning, and of all entries so far.
     pub(super) dropped: usize,
     pub(super) total: usize,
     merge: Merge,
     pub(super) next: Next,
-    /// Whether entries were handed out: the next offset 0 is a rewind.
+    /// Whether a program got entries: then the next offset 0 is a rewind.
     pub(super) used: bool,
     empty_pages: u32,
     hidden: u64,
     hidden_example: Option<(String, BadName)>,
-    /// The moment and the event at which the first page was asked for.
+    /// The instant and the event of the first page's request.
     begun: Option<(Instant, u64)>,
     with_locals: bool,
-    /// The number of pages that came one after another; `letters` has the letters of their names.
+    /// Number of pages requested one after another; `letters` has the letters of their names.
     plain: usize,
     letters: Letters,
-    /// Ranges that bring the rest, once the directory is known to be long.
+    /// Ranges for the rest of the directory, once the pass knows that it is long.
     pub(super) ranges: Option<Ranges>,
-    /// The name that the pass begins behind, if it does not begin at the first.
+    /// The name after which the pass begins; `None`: at the first name.
     pub(super) after: Option<Behind>,
     pub(super) arrived: Arc<Notify>,
-    /// The directory's key at the first page.
+    /// The directory's key at the request of the first page.
     key: Option<ObjectKey>,
-    /// The names before the directory was renamed: the listing of its new key does not give them again.
+    /// The names given before a rename of the directory: the listing of the new key does not give them again.
     given: HashSet<Box<str>>,
 }
 
 /// The state of the next page of a pass.
 pub(super) enum Next {
-    /// The next page is not asked for yet; the token asks for it, none for the first.
+    /// The next page is not requested yet. The token requests it; the first page needs none.
     Ask(Option<String>),
     InFlight(Shared<BoxFuture<'static, Result<()>>>),
     End,
 }
 
 impl Pass {
-    /// A pass at its beginning. It has the entries of the remembered listing if that still holds, else none.
+    /// A pass at its beginning, with the entries of the remembered listing if that is still valid.
     pub(super) fn new(tree: &Tree, directory: InodeNo, now: Instant) -> Self {
         let locals = tree.locals(directory);
         let mut pages = Pages {
@@ -115,7 +115,7 @@ impl Pass {
         Self(Mutex::new(pages))
     }
 
-    /// A pass that goes on where another engine's ended. The entries before that place are as good as dropped.
+    /// A pass that goes on where another engine's pass ended. The earlier entries count as dropped.
     pub(super) fn behind(tree: &Tree, directory: InodeNo, place: &Place, now: Instant) -> Self {
         let behind = Behind::new(&place.name);
         let pass = Self::new(tree, directory, now);
@@ -130,7 +130,7 @@ impl Pass {
         pass
     }
 
-    /// Takes in a page that came, or failed.
+    /// Takes in the answer to a page's request.
     pub(super) fn take_in(
         &self,
         table: &InodeTable,
@@ -234,7 +234,7 @@ impl Pages {
         self.merge = Merge::new(locals.into_iter().map(|(name, ino)| (name, ino.into())));
     }
 
-    /// Learns the letters of names from a page that followed another. Returns its last name, unless the names are out of order.
+    /// Learns the letters of names from a page that followed another. Returns the last name, unless the names are out of order.
     fn learn(&mut self, key: &ObjectKey, page: &ListPage) -> Option<String> {
         if self.ranges.is_some() || self.plain >= PLAIN {
             return None;
@@ -245,7 +245,7 @@ impl Pages {
         last_in_order(key.as_str(), "", page).flatten()
     }
 
-    /// Goes on by ranges when the directory is long enough for that.
+    /// Starts ranges when the directory is long enough for them.
     fn widen(&mut self, table: &InodeTable, key: &ObjectKey, last: Option<String>) {
         self.plain += 1;
         if self.plain != PLAIN || self.ranges.is_some() || !self.merge.is_sorted() {
@@ -258,7 +258,7 @@ impl Pages {
         }
     }
 
-    /// Ends a listing that is whole: logs the keys that it hid, and remembers it for lookups.
+    /// Ends a complete listing: logs the keys that it hid, and remembers it for lookups.
     fn ended(&mut self, table: &InodeTable, directory: InodeNo, key: &ObjectKey) {
         if let Some((example, why)) = self.hidden_example.take() {
             table.0.metrics.names_hidden.add(self.hidden);

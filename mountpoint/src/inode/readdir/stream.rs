@@ -10,7 +10,7 @@ use crate::object::ObjectKey;
 use crate::s3::{ListObjects, ListPage};
 use crate::sync::{Arc, Weak};
 
-/// The context of a request of a pass.
+/// The pass and the table, for each request of the pass.
 #[derive(Clone)]
 pub(super) struct Stream {
     pub(super) table: InodeTable,
@@ -27,9 +27,9 @@ impl Stream {
         loop {
             let arrived = self.arrived.notified();
             tokio::pin!(arrived);
-            // From here on no arrival is missed.
+            // From here on no notification is missed.
             arrived.as_mut().enable();
-            // Without a pass the directory was closed, or rewound.
+            // The pass is gone if the directory was closed or rewound.
             let Some(pass) = self.pass.upgrade() else { return Ok(()) };
             if self.is_renamed() {
                 pass.0.lock().next = Next::Ask(None);
@@ -47,7 +47,7 @@ impl Stream {
                     continue;
                 }
                 Some((Turn::Page(came), is_over)) => {
-                    // Any token says that there is more: the ranges know from where.
+                    // Any token says that more pages exist: the ranges know where they begin.
                     let next_token = (!is_over).then(String::new);
                     let asked = Asked { event: came.event, since: came.since, arrived: came.arrived };
                     (Ok(ListPage { next_token, ..came.page }), asked)
@@ -55,7 +55,7 @@ impl Stream {
                 Some((Turn::Failed(error), _)) => (Err(error), self.now()),
                 Some((Turn::End, _)) => (Ok(ListPage::default()), self.now()),
                 None => {
-                    // From the beginning, one page after another: what went out already goes out once.
+                    // The listing begins anew, one page after another. Requests in flight finish unused.
                     let asked = self.now();
                     let request = self.request(None);
                     let answer = self.table.0.client.list_objects(&request).await;
@@ -66,7 +66,7 @@ impl Stream {
         }
     }
 
-    /// Whether the directory has another key by now: its listing begins anew, with other ranges. See `Pages::is_of`.
+    /// Whether the directory has another key by now: then the listing begins anew, with other ranges. See `Pages::is_of`.
     fn is_renamed(&self) -> bool {
         self.table.key_of(self.directory).is_some_and(|now| now != self.key)
     }

@@ -1,4 +1,4 @@
-//! First bytes that come with a look-up or an open: when they are asked for, which open they serve, and what ends it.
+//! First bytes that come with a lookup or an open: when the request is for them, which open they serve, and what discards them.
 
 use futures_util::future::join_all;
 
@@ -24,7 +24,7 @@ impl Bench {
         Self { table, ..plain }
     }
 
-    /// Looks files up that are then opened and read, each in a directory of its own, so that no page tells of them.
+    /// Looks files up, then opens and reads them. Each lies in a directory of its own, so that no page answers for it.
     async fn learn(&self) {
         for i in 0..32 {
             self.client.insert(format!("learn{i}/f"), "content");
@@ -38,7 +38,7 @@ impl Bench {
         self.client.reset_log();
     }
 
-    /// An open: the version, and what came with it.
+    /// Opens a file. Returns the version, and the first bytes that came along.
     async fn open_first(&self, ino: InodeNo) -> Result<(ETag, Option<crate::first::First>)> {
         match self.open_read(ino).await? {
             OpenRead::Object { id, first, .. } => Ok((id.etag, first)),
@@ -46,7 +46,7 @@ impl Bench {
         }
     }
 
-    /// The bytes that an open has without a request of the reader.
+    /// The bytes that an open brings, so that the reader makes no request.
     async fn open_bytes(&self, ino: InodeNo) -> Option<Vec<u8>> {
         let (_, first) = self.open_first(ino).await.unwrap();
         let mut first = first?;
@@ -55,7 +55,7 @@ impl Bench {
         bytes
     }
 
-    /// GET, HEAD and LIST since the last time.
+    /// Number of GETs, HEADs and LISTs since the last call.
     fn gets_heads_lists(&self) -> (usize, usize, usize) {
         let calls = |op| self.client.calls(op);
         let counts = (calls(Op::GetObject), calls(Op::HeadObject), calls(Op::ListObjects));
@@ -86,7 +86,7 @@ async fn a_cold_table_brings_its_tail_in_place_of_a_head() {
     for ttl in TTLS {
         let pool = pool();
         let bench = Bench::guessing(ttl, &pool, &["d.parquet/part"]);
-        // Longer than the tail, as long, shorter, and empty.
+        // Files longer than the tail, as long as the tail, shorter, and empty.
         for (name, size, cost) in [
             ("a.parquet", 300_000, (1, 0, 1)),
             ("b.parquet", first::LEN, (1, 0, 1)),
@@ -111,7 +111,7 @@ async fn a_cold_table_brings_its_tail_in_place_of_a_head() {
             assert_eq!(from as usize, size.saturating_sub(first::LEN), "{name}");
             assert_eq!(came[..], bytes[from as usize..], "{name}");
         }
-        // A directory and a missing name take as many requests as by HEAD.
+        // A directory and an absent name cost as many requests as by HEAD.
         assert_eq!(bench.lookup(ROOT, "d.parquet").await.unwrap().stat.kind, Kind::Directory);
         let (gets, heads, lists) = bench.gets_heads_lists();
         assert!(gets <= 1 && heads == 0 && lists == 1, "LIST may be first: {gets} {heads} {lists}");
@@ -145,7 +145,7 @@ async fn five_cold_tables_that_are_not_read_end_the_guess() {
         let name = format!("{i}.parquet");
         bench.client.insert(&name, vec![1; 300_000]);
         bench.client.reset_log();
-        // A stat, and an open too late for what the look-up brought.
+        // A stat, then an open that comes too late for the lookup's bytes.
         let found = bench.lookup(ROOT, &name).await.unwrap();
         let by_get = i < 5;
         assert_eq!(bench.gets_heads_lists(), (by_get.into(), (!by_get).into(), 1), "{i}");
@@ -162,7 +162,7 @@ async fn the_tail_of_a_table_that_was_replaced_since_serves_no_open() {
     bench.client.insert("a.parquet", vec![1; 300_000]);
     let old = bench.lookup(ROOT, "a.parquet").await.unwrap().ino;
     let etag = bench.client.insert("a.parquet", vec![2; 300_000]);
-    // This open began before: it reads the version that its look-up found, each byte of it or none.
+    // This open began before the change: it reads all bytes of the version that its lookup found, or none.
     let (opened, first) = bench.open_first(old).await.unwrap();
     assert!(
         opened != etag && first.is_some_and(|mut first| first.take_bytes().unwrap().1[..] == [1; first::LEN])
@@ -190,7 +190,7 @@ async fn the_first_bytes_of_a_look_up_serve_one_open_within_20_ms_at_every_ttl()
         let a = bench.lookup(ROOT, "a").await.unwrap().ino;
         assert!(bench.open_bytes(a).await.is_some());
         bench.client.reset_log();
-        // The second one asks for itself, or relies on the TTL and reads for itself.
+        // The second open asks S3, or relies on the TTL and lets its reader ask.
         assert_eq!(bench.open_bytes(a).await.is_none(), trusts, "{ttl:?}");
         assert_eq!(bench.gets_heads_lists().0, usize::from(!trusts), "{ttl:?}");
 
@@ -209,7 +209,7 @@ async fn the_memory_of_first_bytes_is_counted_and_given_back_after_20_ms() {
     bench.learn().await;
     bench.lookup(ROOT, "a").await.unwrap();
     assert_eq!(pool.used(Use::Ahead), first::LEN as u64);
-    // The task that gives them back waits for the clock.
+    // The task that returns the bytes waits for the clock.
     tokio::task::yield_now().await;
     bench.clock.advance(FRESH);
     while pool.used(Use::Ahead) > 0 {
@@ -225,7 +225,7 @@ async fn an_open_never_gets_first_bytes_of_another_version_than_it_names() {
     bench.learn().await;
     let old = bench.lookup(ROOT, "a").await.unwrap().ino;
     bench.client.insert("a", "longer content");
-    // A second look-up takes the first one's bytes away: the open asks for itself.
+    // A second lookup discards the first one's bytes: the open asks S3.
     bench.lookup(ROOT, "a").await.unwrap();
     assert_error!(bench.open_first(old).await, ErrorKind::Stale);
     let new = bench.lookup(ROOT, "a").await.unwrap().ino;
@@ -233,7 +233,7 @@ async fn an_open_never_gets_first_bytes_of_another_version_than_it_names() {
     let (etag, first) = bench.open_first(new).await.unwrap();
     assert_eq!(etag, bench.client.meta("a").unwrap().etag);
     assert_eq!(first.unwrap().take_bytes().unwrap().1[..], b"longer content"[..]);
-    // A file that this mount wrote itself has not been asked for.
+    // This mount wrote the file, so no request asked for its bytes.
     bench.table.close_read(new);
     bench.clock.advance(PAGE);
     let again = bench.lookup(ROOT, "a").await.unwrap().ino;
@@ -278,7 +278,7 @@ async fn where_a_page_tells_the_kinds_a_cold_open_and_read_is_one_request() {
         assert_eq!(bench.open_bytes(found.ino).await.as_deref(), Some(&b"content"[..]));
     }
     assert_eq!(bench.gets_heads_lists(), (50, 0, 0));
-    // Changed, or gone, since the page: the open says so.
+    // The file changed or disappeared after the page: the open reports that.
     let found = bench.lookup(ROOT, "n07").await.unwrap().ino;
     let gone = bench.lookup(ROOT, "n08").await.unwrap().ino;
     bench.client.insert("n07", "longer content");
@@ -353,7 +353,7 @@ async fn a_file_without_bytes_or_in_an_archive_costs_a_head_more_and_no_read() {
     assert_eq!((archived.stat.readable, bench.gets_heads_lists()), (false, (1, 1, 1)));
     assert_error!(bench.open_first(archived.ino).await, ErrorKind::Archived);
     assert_eq!(bench.requests(), 0);
-    // An open that knows as much asks for no bytes.
+    // An open with equal facts in memory requests no bytes.
     bench.clock.advance(FRESH);
     bench.open_first(empty.ino).await.unwrap();
     assert_error!(bench.open_first(archived.ino).await, ErrorKind::Archived);
@@ -405,7 +405,7 @@ async fn sixty_four_first_bytes_at_once_and_further_ones_ask_attributes_alone() 
             gate.arrived(64).await;
             gate.release();
         });
-        // Bytes that were given back are given out again.
+        // Returned bytes are handed out again.
         assert_eq!(bench.gets_heads_lists(), (64, 36, 0), "round {round}");
         let firsts: Vec<_> = opened.into_iter().map(|opened| opened.unwrap().1.expect("its own")).collect();
         assert_eq!(firsts.iter().filter(|first| first.has_bytes()).count(), 64);

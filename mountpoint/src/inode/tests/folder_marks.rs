@@ -1,8 +1,8 @@
-//! Directories that empty objects beside them mark, as Hadoop and EMR write them.
+//! Directories that an empty object beside them marks, as Hadoop and EMR write them.
 
 use super::*;
 
-/// Keys with what is in them: marks, and what only looks like one.
+/// Keys with their contents: marks, and objects that only resemble marks.
 const KEYS: [(&str, &str); 13] = [
     ("._$folder$", ""),
     ("_$folder$", ""),
@@ -100,7 +100,7 @@ async fn rmdir_removes_the_folder_mark_of_a_directory_with_its_marker() {
     assert_error!(bench.table.rmdir(ROOT, OsStr::new("b"), false).await, ErrorKind::NotPermitted(_));
     assert_error!(bench.table.rmdir(ROOT, OsStr::new("a"), true).await, ErrorKind::NotPermitted(_));
     assert_error!(bench.table.rmdir(ROOT, OsStr::new("d"), true).await, ErrorKind::NotADirectory);
-    // The mark goes first.
+    // The mark is deleted first.
     bench.client.inject(FaultPlan::on(Op::DeleteObject).nth(2).fail(s3::ErrorKind::Denied));
     assert_error!(bench.table.rmdir(ROOT, OsStr::new("b"), true).await, ErrorKind::Remote(_));
     bench.table.rmdir(ROOT, OsStr::new("b"), true).await.unwrap();

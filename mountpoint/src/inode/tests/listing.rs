@@ -1,4 +1,4 @@
-//! Directories, page by page.
+//! Listings of directories, page by page.
 
 use super::*;
 
@@ -22,7 +22,7 @@ async fn a_listed_file_is_read_without_asking_within_the_ttl() {
     let d = bench.lookup(ROOT, "d").await.unwrap().ino;
     assert_eq!(bench.names(d).await, ["a", "b", "e"]);
     let entries = bench.list(d).await;
-    // The store has to show once that listings say what objects say.
+    // The store must show once that its listings and objects have equal marks.
     let b = bench.lookup(d, "b").await.unwrap();
     bench.open_read(b.ino).await.unwrap();
     bench.client.reset_log();
@@ -110,7 +110,7 @@ async fn any_offset_can_be_gone_back_to() {
         let entries = listing.entries(&bench.table, *offset, 3).await.unwrap();
         let again: Vec<_> = entries.iter().map(|e| (e.name().to_string(), e.ino.0, e.offset)).collect();
         let expected = &all[i + 1..(i + 4).min(all.len())];
-        // A batch may be shorter than asked, never empty before the end.
+        // A batch may be shorter than asked, but never empty before the end.
         assert!(!again.is_empty() || expected.is_empty());
         assert_eq!(again, expected[..again.len()]);
     }
@@ -132,7 +132,7 @@ async fn the_next_page_is_asked_for_while_one_is_consumed() {
     let gate = bench.client.hold(FaultPlan::on(Op::ListObjects).nth(2));
     listing.entries(&bench.table, 2, 1).await.unwrap();
     gate.arrived(1).await;
-    // The first page goes on being served, without waiting; what lies behind it has to be waited for.
+    // The first page still answers without a wait; entries behind it need a request.
     let last = listing.try_entries(&bench.table, 3, 100).unwrap().unwrap().pop().unwrap();
     assert!(listing.try_entries(&bench.table, last.offset, 1).is_none());
     gate.release();
@@ -189,7 +189,7 @@ async fn a_remembered_entry_is_a_lookup() {
         bench.table.forget(entry.ino, 2);
     }
     assert_eq!(bench.table.len(), 1);
-    // It is not a lookup of an open's own, though: that asks.
+    // A listing does not replace the open's own lookup: the open must ask S3.
     let a = bench.list(ROOT).await.remove(0);
     bench.table.remember(ROOT, &a);
     assert!(bench.table.try_open_read(a.ino).is_none());

@@ -234,7 +234,7 @@ async fn a_directory_whose_last_known_file_was_removed_is_what_the_bucket_has() 
         let ino = bench.lookup(ROOT, directory).await.unwrap().ino;
         bench.table.unlink(ino, OsStr::new("x"), true).await.unwrap();
     }
-    // Looked up, and listed.
+    // `d` was looked up, and `e` was listed.
     let (d, cost) = bench.cost(bench.lookup(ROOT, "d")).await;
     assert_eq!(cost, 1, "whether it has more is asked");
     for entry in bench.list(ROOT).await {

@@ -1,4 +1,4 @@
-//! Lookup, getattr, open: their requests, their results, and changes that overtake them.
+//! Lookup, getattr, open: their requests, their results, and changes meanwhile.
 
 use super::*;
 
@@ -27,11 +27,11 @@ async fn an_open_sees_what_was_stored_elsewhere_after_a_stat_and_before_it() {
     let bench = Bench::new(Ttl::Minimal, &["a"]);
     let stat = bench.lookup(ROOT, "a").await.unwrap();
     bench.client.insert("a", "longer content");
-    // open(2): the kernel kept no entry, so it looks up, which memory answers, and opens.
+    // open(2): the kernel kept no entry, so it looks the name up (memory answers), and opens.
     let (found, cost) = bench.cost(bench.lookup(ROOT, "a")).await;
     assert_eq!((found.unwrap().ino, cost), (stat.ino, 0));
     assert_error!(bench.open_read(stat.ino).await, ErrorKind::Stale);
-    // ESTALE: the kernel looks up once more.
+    // After ESTALE the kernel looks up once more.
     let found = bench.lookup(ROOT, "a").await.unwrap();
     assert_ne!(found.ino, stat.ino);
     assert!(matches!(bench.open_read(found.ino).await.unwrap(), OpenRead::Object { size: 14, .. }));
@@ -154,7 +154,7 @@ async fn a_lookup_that_is_given_up_leaves_nothing_behind() {
 async fn an_answer_from_before_an_unlink_does_not_bring_the_name_back() {
     let bench = Bench::new(Ttl::Minimal, &["a"]);
     let name = OsStr::new("a");
-    // Two lookups on their way that asked different questions: the kind was known to the first, not to the second.
+    // Two lookups in flight with different questions: only the first knew the kind.
     bench.lookup(ROOT, "a").await.unwrap();
     bench.clock.advance(Duration::from_millis(150));
     let gate = bench.client.hold_answer(FaultPlan::on(Op::HeadObject));
@@ -175,7 +175,7 @@ async fn an_answer_from_before_a_create_does_not_hide_the_file() {
     let gate = bench.client.hold_answer(FaultPlan::on(Op::HeadObject));
     let (late, made) = tokio::join!(bench.table.lookup(ROOT, name), async {
         gate.arrived(1).await;
-        // Another lookup, by another path of knowledge, said that there is nothing.
+        // Another lookup, with other facts, found the name absent.
         let now = bench.clock.now();
         {
             let mut tree = bench.table.0.tree.lock();
@@ -256,11 +256,11 @@ async fn a_failing_store_is_an_error_and_never_an_absent_name() {
         assert_error!(bench.lookup(ROOT, "a").await, ErrorKind::Remote(_));
         assert_error!(bench.lookup(ROOT, "none").await, ErrorKind::NotFound);
     }
-    // A directory is a directory whatever became of the HEAD.
+    // The LIST proves a directory, even if the HEAD failed.
     bench.client.inject(FaultPlan::on(Op::HeadObject).fail(s3::ErrorKind::Denied));
     assert_eq!(bench.lookup(ROOT, "d").await.unwrap().stat.kind, Kind::Directory);
     bench.client.clear_faults();
-    // And a getattr that can't ask does not make the file go.
+    // A getattr that gets no answer does not remove the file.
     let a = bench.lookup(ROOT, "a").await.unwrap();
     bench.clock.advance(Duration::from_secs(5));
     bench.client.inject(FaultPlan::on(Op::HeadObject).fail(s3::ErrorKind::Timeout));
@@ -294,7 +294,7 @@ async fn inodes_live_while_they_are_referenced_and_no_longer() {
     let e = bench.lookup(d, "e").await.unwrap().ino;
     let f = bench.lookup(e, "f").await.unwrap().ino;
     bench.lookup(e, "f").await.unwrap();
-    // The kernel may drop a directory before what is in it.
+    // The kernel may drop a directory before its entries.
     bench.table.forget(d, 1);
     bench.table.forget(e, 1);
     assert_eq!(bench.table.len(), 4);
@@ -310,7 +310,7 @@ async fn inodes_live_while_they_are_referenced_and_no_longer() {
 
 type Change = fn(&MemoryClient);
 
-/// Changes of `d/a` by other clients behind the look-up, and the kind of the name then.
+/// Changes of `d/a` by other clients after the lookup, and the kind of the name then.
 const CHANGES: [(Change, Option<Kind>); 3] = [
     (
         |client| {
@@ -335,7 +335,7 @@ async fn an_open_or_stat_of_a_removed_or_replaced_file_is_stale_then_looked_up()
     {
         for (change, kind) in CHANGES {
             for opens in [true, false] {
-                // A stat asks when its TTL is over.
+                // A stat asks S3 after its TTL.
                 if !opens && ttl == Ttl::Indefinite {
                     continue;
                 }
@@ -345,10 +345,10 @@ async fn an_open_or_stat_of_a_removed_or_replaced_file_is_stale_then_looked_up()
                     bench.table.remember(d, &entry);
                 }
                 let a = bench.lookup(d, "a").await.unwrap().ino;
-                // An open right behind its lookup relies on it.
+                // An open right after its lookup relies on that lookup.
                 bench.clock.advance(FRESH);
                 change(&bench.client);
-                // O_DIRECT asks at every TTL.
+                // O_DIRECT asks S3 under every TTL.
                 if opens {
                     assert_error!(bench.table.open_read(a, true).await, ErrorKind::Stale);
                 } else {

@@ -6,7 +6,7 @@ use super::*;
 use crate::inode::board::AT_ONCE;
 use crate::listing::expiry::PAGE;
 
-/// A file that was looked up a while ago.
+/// A file whose lookup is a while ago.
 async fn known(ttl: Ttl) -> (Bench, InodeNo) {
     let bench = Bench::new(ttl, &["a"]);
     let a = bench.lookup(ROOT, "a").await.unwrap().ino;
@@ -22,7 +22,7 @@ fn etag(opened: Result<OpenRead>) -> Result<ETag> {
     }
 }
 
-/// Lets what can go on go on.
+/// Lets all tasks run until they wait.
 async fn settle() {
     for _ in 0..100 {
         tokio::task::yield_now().await;
@@ -46,7 +46,7 @@ async fn sixteen_opens_of_a_file_at_once_are_three_requests() {
     assert!(opened.into_iter().all(|opened| etag(opened).is_ok()));
     assert_eq!(bench.requests(), AT_ONCE + 1);
     assert!(bench.table.0.tree.lock().board.is_empty());
-    // One after another, each asks.
+    // Opens one after another each ask S3.
     for _ in 0..3 {
         bench.table.open_read(a, false).await.unwrap();
     }
@@ -57,7 +57,7 @@ async fn sixteen_opens_of_a_file_at_once_are_three_requests() {
 async fn an_open_uses_no_answer_to_a_request_that_went_out_before_it_began() {
     let (bench, a) = known(Ttl::Minimal).await;
     let old = bench.client.meta("a").unwrap().etag;
-    // The store has looked, and its answer is on its way.
+    // The store has read the object, and its answer is in flight.
     let gate = bench.client.hold_answer(FaultPlan::on(Op::HeadObject).times(1));
     let early = tokio::spawn({
         let table = bench.table.clone();
@@ -70,7 +70,7 @@ async fn an_open_uses_no_answer_to_a_request_that_went_out_before_it_began() {
         assert_error!(etag(opened), ErrorKind::Stale);
     }
     gate.release();
-    // The answer was true when the open began; the name has another inode by now.
+    // The answer was true when the open began, and the name has another inode by now.
     match early.await.unwrap() {
         Ok(etag) => assert_eq!(etag, old),
         Err(error) => assert!(matches!(error.kind(), ErrorKind::Stale), "{error}"),
@@ -123,7 +123,7 @@ async fn an_open_that_is_killed_leaves_its_request_to_those_that_wait_with_it() 
     let mut opens: Vec<_> = (0..6).map(|_| spawn()).collect();
     gate.arrived(AT_ONCE).await;
     settle().await;
-    // Two of those whose requests are out, and the first of those that wait.
+    // Two opens whose requests are in flight, and the first of the waiting ones.
     for open in opens.drain(..3) {
         open.abort();
         assert!(open.await.unwrap_err().is_cancelled());

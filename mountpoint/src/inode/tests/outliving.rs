@@ -1,4 +1,4 @@
-//! A table that follows another one on the same mount, as after a kill of the engine.
+//! A table that follows another one on the same mount, as after the engine was killed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use proptest::prelude::*;
 use super::*;
 use crate::outlive::{self, Identity, Journal};
 
-/// The table of an engine that goes on with a journal.
+/// The table of an engine that continues with a journal.
 fn after(bench: &Bench, journal: &Arc<Journal>) -> (Bench, Arc<Journal>) {
     let shared = journal.shared().try_clone_to_owned().unwrap();
-    // The journal as a file of its own: the engine before still has its lock, as it is not really dead.
+    // The next engine gets a copy of the journal: the first engine still holds the lock, because it is not really dead.
     let (journal, restored) = Journal::adopt(outlive::testing::copy(&shared)).unwrap();
     let journal = Arc::new(journal);
     let config = bench.table.0.config.clone();
@@ -44,7 +44,7 @@ async fn directories_keep_their_numbers_and_new_numbers_are_no_old_ones() {
     assert_error!(next.table.getattr(file.ino).await, ErrorKind::Stale);
     let again = next.lookup(b.ino, "file").await.unwrap().ino;
     assert!(again > made.ino, "{again:?}");
-    // How many references the engine before gave out is not known: the kernel gives back more than this one gave.
+    // The number of references from the earlier engine is unknown: the kernel returns more than this engine gave out.
     next.table.forget(again, 1);
     next.table.forget(made.ino, 3);
     next.table.forget(b.ino, 2);
@@ -105,7 +105,7 @@ async fn in_pieces(bench: &Bench, journal: &Arc<Journal>, piece: usize, asks_aga
         let from = places[1].offset;
         let mut entries = listing.entries(&next.table, from, piece).await.unwrap();
         if asks_again {
-            // The answer did not reach the kernel, and its place is recorded.
+            // The answer did not reach the kernel, but its place is recorded.
             let last = entries.last().map(|it| (it.offset, it.name().to_owned()));
             let Some((offset, name)) = last else { return names };
             let name = if offset > 2 { name } else { String::new() };
@@ -140,7 +140,7 @@ async fn an_offset_that_another_engine_gave_out_long_ago_is_stale() {
     assert_eq!(whole, 6, "from the start everything is listed");
 }
 
-/// A change of names, here or in the store.
+/// A change of names, in the mount or in the store.
 #[derive(Clone, Debug)]
 enum Step {
     Lookup(u8, u8),
@@ -169,13 +169,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(15))]
 
-    /// The kernel holds what it looked up, and gives a directory back only after what is in it.
+    /// A model of the kernel: it holds each directory that it looked up, and releases a directory only after the entries below.
     #[test]
     fn a_journal_says_after_any_operations_which_directories_the_kernel_holds(steps in steps()) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (bench, journal) = supervised(&["a/x", "a/b/y", "c/z"]);
-            // Number, references and parent.
+            // Number, references and parent of each held inode.
             let mut held: BTreeMap<InodeNo, (u64, InodeNo)> = BTreeMap::new();
             for step in steps {
                 let directories: Vec<_> = std::iter::once(ROOT).chain(held.keys().copied()).collect();
@@ -223,7 +223,7 @@ proptest! {
                 let (next, _) = after(&bench, &journal);
                 assert_eq!(next.table.directories(), bench.table.directories());
             }
-            // Given back to the engine that follows, nothing of them is left there but what is not stored.
+            // After the kernel released everything to the next engine, only local entries are left there.
             let (next, journal) = after(&bench, &journal);
             for (ino, (count, _)) in held.iter().rev() {
                 next.table.forget(*ino, *count);

@@ -30,7 +30,7 @@ async fn a_long_directory_is_listed_by_several_requests_at_once() {
     assert_eq!(bench.names(d).await, names);
     let requests = bench.client.calls(Op::ListObjects);
     assert!((31..=45).contains(&requests), "{requests} requests for 30 pages");
-    // Directories among the files, names made here, and a name that goes meanwhile.
+    // Directories among the files, local names, and a name that disappears meanwhile.
     for i in 0..200 {
         bench.client.insert(format!("d/f{:06}/below", i * 150), "");
     }
@@ -88,7 +88,7 @@ async fn a_range_that_fails_fails_the_listing_there_and_it_goes_on() {
     assert!((1..=3).contains(&errors), "{errors}");
 }
 
-/// A store whose pages are in no order from the fourth on. Those are held until the gate lets them pass.
+/// A store whose pages are out of order from the fourth on. The gate holds these pages back.
 #[derive(Debug)]
 struct Disorderly(MemoryClient, AtomicUsize, Semaphore);
 
@@ -158,7 +158,7 @@ fn disorderly(plain: Bench, passing: usize) -> (Bench, Arc<Disorderly>) {
     (Bench { table, ..plain }, client)
 }
 
-/// The disorder shows while no reader waits for a page: nobody asks for one then, and the next names are still to be known.
+/// The disorder shows while no reader waits for a page: no reader requests one then, and the next names must still appear.
 #[tokio::test]
 async fn disorder_that_shows_between_two_pages_ends_no_listing() {
     let names = files(20_000);
@@ -171,7 +171,7 @@ async fn disorder_that_shows_between_two_pages_ends_no_listing() {
         let Some(last) = entries.last() else { break };
         offset = last.offset;
         shown.extend(entries.iter().map(|entry| entry.name().to_owned()));
-        // Within the second page; the third is here, and others are under way.
+        // The reader is within the second page; the third is in memory, and others are in flight.
         if shown.len() > 1500 && std::mem::take(&mut is_held) {
             for _ in 0..1000 {
                 tokio::task::yield_now().await;
@@ -195,7 +195,7 @@ async fn a_store_without_order_is_listed_from_the_start_each_name_once() {
     let mut shown = bench.names(ROOT).await;
     shown.sort();
     assert_eq!(shown, names);
-    // From here on one page after another.
+    // From here on the listing requests one page after another.
     bench.client.reset_log();
     let mut shown = bench.names(ROOT).await;
     shown.sort();

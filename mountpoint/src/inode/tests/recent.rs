@@ -1,10 +1,10 @@
-//! Pages of a listing that answer stats, and lookups that lead to such pages.
+//! Pages of a listing that answer stats, and lookups that lead to these pages.
 
 use super::*;
 use crate::listing::expiry::PAGE;
 use crate::listing::price::Prices;
 
-/// Names in the order of a listing, more than two pages of them.
+/// Names in the order of a listing, for more than two pages.
 fn many(count: usize) -> Vec<String> {
     (0..count).map(|i| format!("n{i:04}")).collect()
 }
@@ -62,7 +62,7 @@ async fn an_open_asks_whatever_a_page_says_and_sees_the_newest_object() {
     assert_error!(bench.open_read(found[0].ino).await, ErrorKind::Stale);
     assert_error!(bench.open_read(found[1].ino).await, ErrorKind::Stale);
     assert!(matches!(bench.open_read(found[2].ino).await.unwrap(), OpenRead::Object { size: 7, .. }));
-    // The kernel looks up once more after ESTALE: that asks, too.
+    // After ESTALE the kernel looks up once more, and this lookup asks S3.
     let again = bench.lookup(ROOT, "changed").await.unwrap();
     assert!(matches!(bench.open_read(again.ino).await.unwrap(), OpenRead::Object { size: 14, .. }));
     assert_error!(bench.lookup(ROOT, "gone").await, ErrorKind::NotFound);
@@ -98,7 +98,7 @@ async fn lookups_in_any_order_cost_a_few_listings() {
         for i in 0..names.len() {
             bench.lookup(ROOT, &names[order(i)]).await.unwrap();
         }
-        // Each name alone costs a HEAD and a LIST.
+        // Single lookups cost a HEAD and a LIST for each name.
         assert!(bench.client.calls(Op::HeadObject) <= 64, "{}", bench.client.calls(Op::HeadObject));
         assert!(bench.client.calls(Op::ListObjects) <= 70, "{}", bench.client.calls(Op::ListObjects));
     }
@@ -106,7 +106,7 @@ async fn lookups_in_any_order_cost_a_few_listings() {
 
 #[tokio::test]
 async fn lookups_that_pages_do_not_help_cost_a_sixteenth_more() {
-    // Every thousandth name of a directory that is too long to be listed for them.
+    // Every thousandth name of a directory that is too long for a listing.
     let names: Vec<String> = (0..100_000).map(|i| format!("n{i:06}")).collect();
     let bench = bench(&names);
     for name in names.iter().step_by(1001) {
@@ -127,7 +127,7 @@ async fn a_name_that_a_page_does_not_have_is_asked_for() {
     assert_eq!(bench.client.calls(Op::HeadObject), 32);
     bench.client.insert("n0060-", "");
     bench.lookup(ROOT, "n0060-").await.unwrap();
-    // And a directory of a file's name hides it wherever the page ends.
+    // A directory hides the file of its name, also across the end of a page.
     bench.client.insert("n0070/x", "");
     bench.clock.advance(PAGE);
     assert_eq!(bench.lookup(ROOT, "n0070").await.unwrap().stat.kind, Kind::Directory);
@@ -163,7 +163,7 @@ async fn a_page_does_not_answer_for_names_changed_or_seen_since_its_request() {
     bench.table.forget(ino, 1);
     bench.clock.advance(Duration::from_millis(150));
     assert_eq!(bench.lookup(ROOT, "n0051").await.unwrap().stat.size, 14);
-    // An open saw another version, or none: what follows does not go back behind it.
+    // An open saw another version, or none: later answers must not be older.
     let ino = bench.lookup(ROOT, "n0052").await.unwrap().ino;
     bench.client.insert("n0052", "longer content");
     assert_error!(bench.open_read(ino).await, ErrorKind::Stale);
@@ -244,7 +244,7 @@ async fn a_burst_of_cold_lookups_is_one_lookup_and_one_page() {
     }
 }
 
-/// Lookups of these names at once, the first of which is held until the others wait; the HEAD and LIST that they take.
+/// Looks these names up at once; the first lookup is held until the others wait. Returns the results, and the numbers of HEADs and LISTs.
 async fn burst(bench: &Bench, names: &[String]) -> (Vec<Result<Found>>, (usize, usize)) {
     bench.client.reset_log();
     let gate = bench.client.hold(FaultPlan::on(Op::HeadObject));
@@ -273,7 +273,7 @@ async fn a_page_that_answers_nothing_puts_a_directory_back_to_the_usual_terms() 
 async fn names_at_once_in_a_directory_of_a_million_take_at_most_one_page_more() {
     let names: Vec<String> = (0..1_000_000).map(|i| format!("n{i:06}")).collect();
     let bench = bench(&names);
-    // No two of them in one page, in any order.
+    // No page contains two of these names; they come in any order.
     let sparse: Vec<_> = (0..24).map(|i| names[20_000 + (i * 7 % 24) * 30_011].clone()).collect();
     let mut cost = (0, 0);
     for names in sparse.chunks(8) {
@@ -283,7 +283,7 @@ async fn names_at_once_in_a_directory_of_a_million_take_at_most_one_page_more() 
         bench.clock.advance(3 * PAGE);
     }
     assert_eq!(cost, (24, 25));
-    // The page begins at the names once the directory is known to be long.
+    // In a directory known as long, the page begins at the names.
     {
         let mut tree = bench.table.0.tree.lock();
         let root = tree.directory_mut(ROOT).unwrap();
@@ -340,7 +340,7 @@ async fn a_directory_known_to_be_short_is_listed_again_sooner_in_any_order() {
             bench.clock.advance(3 * PAGE);
         }
         {
-            // The clock stands still, so that lookups seem to take no time.
+            // The clock stands still, so lookups seem to take no time.
             let prices = &mut bench.table.0.tree.lock().prices;
             *prices = Prices::default();
             prices.looked(Duration::from_millis(20));

@@ -1,4 +1,4 @@
-//! Walks through a tree, out of pages without delimiter.
+//! Walks through a tree, from pages without a delimiter.
 
 use super::*;
 use crate::listing::expiry::PAGE;
@@ -11,7 +11,7 @@ fn bench(ttl: Ttl, keys: &[String]) -> Bench {
     Bench::new(ttl, &keys.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// Lists everything, and looks at every file, as `find -size` and `du` do: what was found, with sizes.
+/// Lists everything, and stats every file, as `find -size` and `du` do. Returns paths and sizes.
 async fn walk(bench: &Bench) -> Vec<(String, u64)> {
     let mut found = Vec::new();
     let mut directories = vec![(ROOT, String::new())];
@@ -38,7 +38,8 @@ async fn a_walk_with_stats_costs_the_pages_of_the_tree() {
         let bench = bench(ttl, &keys);
         let found = walk(&bench).await;
         assert_eq!(found, keys.iter().map(|key| (key.clone(), 7)).collect::<Vec<_>>());
-        // The root, the first directory, and ten thousand keys by thousands; a page ends within a directory.
+        // One listing each for the root and the first directory, then ten thousand keys in pages of a thousand; a page ends within a
+        // directory.
         assert!(bench.requests() <= 2 + 11, "{} requests", bench.requests());
         assert_eq!(bench.client.calls(Op::HeadObject), 0);
     }

@@ -1,4 +1,4 @@
-//! Facts that this mount learned after the request for a walk's page, against listings out of that page.
+//! Facts that this mount learned after the request for a walk's page, against listings from that page.
 
 use std::collections::BTreeMap;
 
@@ -6,15 +6,16 @@ use super::*;
 
 const TTLS: [Ttl; 3] = [Ttl::Minimal, MINUTE, Ttl::Indefinite];
 
-/// The bench behind a walk of twelve directories: a page of the rest of the tree is here.
+/// The bench after a walk of twelve directories: a page with the rest of the tree is in memory.
 struct Walked {
     bench: Bench,
-    /// The inodes by path.
+    /// Inodes by path.
     inodes: BTreeMap<&'static str, InodeNo>,
 }
 
 impl Walked {
-    /// `known`: paths that are looked up before the walk. `before`: what another client does between that and the walk.
+    /// A bench after a walk. `known`: paths to look up before the walk. `before`: changes by another client between these lookups and the
+    /// walk.
     async fn new(
         ttl: Ttl,
         keys: &[&str],
@@ -47,7 +48,7 @@ impl Walked {
         self.bench.names(self.inodes[path]).await
     }
 
-    /// Listed twice: a listing that is remembered shows the same.
+    /// Lists a directory twice and compares the names: the remembered listing must show the same.
     async fn assert_names(&self, path: &'static str, expected: &[&str]) {
         for _ in 0..2 {
             assert_eq!(self.names(path).await, expected, "{path}");
@@ -126,14 +127,14 @@ async fn a_walks_page_keeps_our_directory_that_another_client_stored_in() {
         let mut walked = Walked::new(ttl, &["k/12/z"], &["k/12"], |_| {}).await;
         let made = walked.bench.table.mkdir(walked.inodes["k/12"], OsStr::new("made")).await.unwrap();
         walked.inodes.insert("k/12/made", made.ino);
-        // Pages that were asked for after it was made.
+        // Pages requested after the directory was made.
         walked.bench.clock.advance(Duration::from_secs(61));
         for i in 0..12 {
             let directory = walked.bench.walk(&format!("k/{i:02}")).await.unwrap().ino;
             walked.bench.names(directory).await;
         }
         walked.bench.client.insert("k/12/made/x", "theirs");
-        // An answer of a moment ago may be believed for that long.
+        // A recent answer stays valid for a moment.
         walked.bench.table.0.tree.lock().directory_mut(made.ino).unwrap().checked = None;
         walked.find("k/12/made").await;
         walked.assert_names("k/12", &["made", "z"]).await;
@@ -160,7 +161,7 @@ async fn a_walks_page_does_not_hide_what_a_newer_listing_showed() {
     for ttl in TTLS {
         let mut walked = Walked::new(ttl, &["k/12/z"], &["k/12"], |_| {}).await;
         walked.bench.client.insert("k/12/made/x", "theirs");
-        // A change of this mount is why the directory is listed by itself.
+        // This mount changes the directory, so the directory needs its own listing.
         walked.bench.write(walked.inodes["k/12"], "mine", "mine").await;
         let entries = walked.bench.list(walked.inodes["k/12"]).await;
         assert_eq!(entries.iter().map(DirEntry::name).collect::<Vec<_>>(), ["made", "mine", "z"]);
@@ -263,7 +264,7 @@ async fn a_listing_on_its_way_hides_no_name_that_was_learned_meanwhile() {
 
 #[tokio::test]
 async fn a_remembered_listing_keeps_a_directory_where_this_mount_stored() {
-    // The directory is known for longer than the listing that comes between.
+    // The fact about the directory is older than the listing in between.
     let bench = Bench::new(MINUTE, &["d/src/a", "d/z"]);
     let directory = bench.walk("d").await.unwrap().ino;
     let src = bench.walk("d/src").await.unwrap().ino;
@@ -271,7 +272,7 @@ async fn a_remembered_listing_keeps_a_directory_where_this_mount_stored() {
     assert_eq!(bench.names(directory).await, ["z"]);
     bench.write(src, "b", "mine").await;
     assert_eq!(bench.names(directory).await, ["src", "z"]);
-    // A name that the listing has already does not outdate it.
+    // A name that the listing has does not outdate the listing.
     let (_, cost) = bench.cost(bench.write(src, "c", "mine")).await;
     let (names, listing) = bench.cost(bench.names(directory)).await;
     assert_eq!((names.len(), listing), (2, 0), "{cost}");

@@ -1,7 +1,8 @@
-//! Directories that lost their last key: one that this mount emptied stays, as a directory of this mount alone, until it is removed.
+//! Directories that lost their last key. A directory that this mount emptied stays, as a local one, until a program removes it.
 //!
-//! S3 has no empty directories: a directory would end with its last file, and a program that removes a tree (`rm -r`, `find -delete`) would
-//! hear that the directory it is about to remove does not exist. Nothing is asked for this: what S3 has below, the next lookup asks.
+//! S3 has no empty directories: a directory would end with its last file, and a program that removes a tree (`rm -r`, `find -delete`)
+//! would hear that the directory it is about to remove does not exist. This rule costs no request: the next lookup asks S3 what lies
+//! below.
 
 use std::time::Instant;
 
@@ -11,14 +12,15 @@ use crate::inode::state::{Node, Place};
 use crate::inode::{InodeNo, ROOT};
 
 impl Tree {
-    /// Most directories that stay though S3 may have no key below them (about 500 bytes each). Beyond it the one that is known longest
-    /// and has nothing local below is again what S3 has of it.
+    /// Most local directories that S3 may have lost (about 500 bytes each). Beyond it, the oldest one without local entries shows what S3
+    /// has again.
     pub(in crate::inode) const EMPTIED_MAX: usize = 10_000;
 
-    /// Siblings of a removed file that are looked at for one that S3 surely has; if none of them is, S3 is asked.
+    /// Siblings of a removed file that the tree examines for one that S3 surely has. If none qualifies, the next lookup asks S3.
     const SIBLINGS_MAX: usize = 8;
 
-    /// Something below was removed for good: directories above that may have held nothing else stay here, and S3 is asked for them again.
+    /// Notes that a name was removed for good: directories above that may be empty now become local, and the next lookup asks S3 about
+    /// them.
     pub(in crate::inode) fn removed_below(&mut self, mut ino: InodeNo, now: Instant) {
         while let Some(inode) = self.inodes.get(ino) {
             let Node::Directory(_) = &inode.node else { return };
@@ -35,7 +37,7 @@ impl Tree {
             if let Some(directory) = self.directory_mut(ino) {
                 directory.checked = None;
             }
-            // A local entry of the name is what shows if S3 has nothing below any more.
+            // If S3 has no keys below any more, the local entry of that name shows.
             if place == Place::Remote && self.local(parent, &name).is_none() {
                 self.stays(ino);
             }
@@ -43,7 +45,7 @@ impl Tree {
         }
     }
 
-    /// A directory of S3's is one of this mount from now on, unless S3 says that it has keys below it.
+    /// Makes a directory of S3 local, until S3 answers that keys lie below.
     pub(super) fn stays(&mut self, ino: InodeNo) {
         self.place(ino, Place::Local);
         self.emptied.insert(ino);
@@ -55,7 +57,7 @@ impl Tree {
         }
     }
 
-    /// S3 decides again whether a directory is there.
+    /// Lets S3 decide again whether a directory exists.
     fn give_back(&mut self, ino: InodeNo) {
         let Some(inode) = self.inodes.get(ino) else { return };
         let (parent, name) = (inode.parent, inode.name.clone());
@@ -67,7 +69,7 @@ impl Tree {
         self.drop_if_idle(ino);
     }
 
-    /// S3 said, asked at this event, that it has nothing below a directory that stays: what was known to be there before goes.
+    /// Takes in S3's answer, asked at this event, that no keys lie below a local directory: the older entries go.
     pub(super) fn has_nothing_below(&mut self, ino: InodeNo, asked: u64) {
         let known_before = |child: &InodeNo| self.inodes[*child].learned <= asked;
         let gone: Vec<_> = self.children(ino).filter(known_before).collect();

@@ -11,8 +11,8 @@ use crate::listing::walk::{PageRequest, Walk};
 use crate::s3::ListPage;
 
 impl Tree {
-    /// Whether something was learned of a directory, after a page of it was asked for, that the page does not have. `exists`: the page has
-    /// the directory itself.
+    /// Whether facts outdate a page's listing of a directory, because they are newer than the page's request. `exists`: whether the page
+    /// has the directory itself.
     pub(in crate::inode) fn knows_more(
         &self,
         ino: InodeNo,
@@ -30,19 +30,19 @@ impl Tree {
             || children.any(|child| child.learned > asked && !has(&child.name))
     }
 
-    /// S3 had a name when asked at this event, or this mount stored it then.
+    /// Notes that S3 had a name at the request of this event, or that this mount stored it then.
     pub(in crate::inode) fn is_seen(&mut self, parent: InodeNo, name: &str, at: u64) {
         self.outdates(parent, name, at);
         self.seen_below(parent, at);
     }
 
-    /// Something was learned of a name at an event: by a change here, or because a listing may say otherwise.
+    /// Notes a fact about a name at an event, because it changed here, or because a listing may contradict the fact.
     pub(in crate::inode) fn observe(&mut self, parent: InodeNo, name: &str, what: What, at: u64) {
         let has_pages = self.directory(parent).is_ok_and(|(_, directory)| directory.has_pages());
         self.facts.observe(parent, name, what, at, has_pages);
     }
 
-    /// A name is not there: S3 said so at `now`, asked at an event, or this mount removed it then.
+    /// Notes that a name is absent: S3 said so at `now` to a request of an event, or this mount removed the name.
     pub(in crate::inode) fn observe_absent(&mut self, parent: InodeNo, name: &str, at: u64, now: Instant) {
         let may_have = |directory: &Directory| {
             let recent = directory.recent.as_ref().is_some_and(|recent| recent.may_have(name, at));
@@ -58,7 +58,7 @@ impl Tree {
         }
     }
 
-    /// A directory changed here, or was listed by itself, at an event: older pages of a walk do not list it.
+    /// Notes that a directory changed here, or was listed by itself, at an event: older pages of a walk do not count for it.
     pub(in crate::inode) fn observe_all(&mut self, ino: InodeNo, at: u64) {
         let Self { inodes, facts, walk, .. } = self;
         if let Some(directory) = inodes.get(ino).and_then(Inode::directory) {
@@ -66,7 +66,7 @@ impl Tree {
         }
     }
 
-    /// Does something with the walk. Facts that only its pages needed go with those pages.
+    /// Applies `act` to the walk, and drops the facts that only discarded pages needed.
     pub(in crate::inode) fn walking<T>(&mut self, act: impl FnOnce(&mut Walk) -> T) -> T {
         let result = act(&mut self.walk);
         if !self.walk.has_pages() {
@@ -75,7 +75,7 @@ impl Tree {
         result
     }
 
-    /// A page of a walk is here, or will not come.
+    /// Takes in the page of a walk; `None`: the request failed.
     pub(in crate::inode) fn walk_arrives(
         &mut self,
         question: &PageRequest,
@@ -87,14 +87,14 @@ impl Tree {
         self.facts.walked.sift(&self.walk);
     }
 
-    /// The facts about names of a directory that only its pages needed go with the last of them.
+    /// Drops the facts about names of a directory that only its pages needed, after its last page.
     pub(in crate::inode) fn release(&mut self, ino: InodeNo) {
         if self.directory(ino).is_ok_and(|(_, directory)| !directory.has_pages()) {
             self.facts.release(ino);
         }
     }
 
-    /// S3 had something below a directory: so it had those above.
+    /// Notes that S3 had a key below a directory, and so the directories above.
     pub(in crate::inode) fn seen_below(&mut self, mut ino: InodeNo, at: u64) {
         while ino != ROOT
             && let Some(inode) = self.inode(ino).filter(|inode| inode.learned < at)
@@ -116,7 +116,7 @@ impl Tree {
         }
     }
 
-    /// Remembers a whole listing, less what it says otherwise than was learned while it came.
+    /// Remembers a complete listing, without the entries that newer facts contradict.
     pub(in crate::inode) fn remember_listing(&mut self, ino: InodeNo, listed: Listed) {
         let (begun, since) = (listed.asked, listed.since);
         let mut events: Vec<_> = listed.batches.iter().map(|batch| batch.asked).collect();
@@ -131,22 +131,22 @@ impl Tree {
             self.outdates(ino, &name, at);
         }
         for name in missing {
-            // Whether that answer or the listing is the newer one, S3 is asked again.
+            // Either the answer or the listing may be newer, so the next lookup asks S3 again.
             let at = self.event();
-            // A name that was removed here stays removed.
+            // A name that this mount removed stays removed.
             if self.facts.since(ino, &name, begun).is_none() {
                 self.observe(ino, &name, What::Present, at);
             }
         }
     }
 
-    /// Names of a listing that S3 said are absent since it began.
+    /// Names of a listing that S3 called absent after the listing began.
     fn missing_of(&self, ino: InodeNo, listed: &Listed, since: Instant) -> Vec<Box<str>> {
         let missing = self.facts.absent_since(ino, since);
         missing.filter(|name| listed.find(name).is_some()).map(Into::into).collect()
     }
 
-    /// A remembered listing that does not have a name no longer counts for it: the name was there at an event.
+    /// Outdates a remembered listing for a name that it lacks, because the name existed at an event.
     fn outdates(&mut self, parent: InodeNo, name: &str, at: u64) {
         let Ok((_, directory)) = self.directory(parent) else { return };
         let lacks = |listed: &Listed| listed.asked < at && listed.find(name).is_none();

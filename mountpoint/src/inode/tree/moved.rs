@@ -1,4 +1,4 @@
-//! An inode gets another name: what was asked for before neither brings the old name back nor hides the new one.
+//! Moves inodes to other names: earlier requests neither bring the old name back nor hide the new one.
 
 use std::collections::BTreeMap;
 use std::time::Instant;
@@ -13,23 +13,23 @@ use crate::listing::path;
 use crate::listing::walk::Walk;
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 
-/// The objects below a directory's key, by what their keys have behind it.
+/// Objects below a directory's key, by the rest of their keys.
 pub type Below = BTreeMap<String, ObjectMeta>;
 
-/// A file that is being written, whose directory has another name now.
+/// A file with a writer, in a directory that was renamed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Follower {
-    /// The writer, as named in `open_write`.
+    /// The writer, as `open_write` got it.
     pub writer: u64,
-    /// The key that its object is to have.
+    /// The key for the file's object.
     pub to: ObjectKey,
-    /// The object that it replaces there, if there is one.
+    /// The object that the file replaces under this key.
     pub over: Option<ETag>,
 }
 
 impl Tree {
-    /// Hangs an inode elsewhere, in the same of its directory's maps. What stood there goes nowhere. The caller has checked that the new name
-    /// has a key.
+    /// Moves an inode to another name, in the same map of its directory. The inode that had the name loses its place. The caller has
+    /// checked that the new name has a key.
     pub(in crate::inode) fn moves(
         &mut self,
         ino: InodeNo,
@@ -55,7 +55,7 @@ impl Tree {
         self.is_gone_now(parent, &name, now);
     }
 
-    /// A name is gone by an operation of this mount: for every earlier request, and for a moment, or a TTL, without asking.
+    /// Notes that this mount removed a name: the name is absent for every earlier request, and without a question for a moment or a TTL.
     pub(in crate::inode) fn is_gone_now(&mut self, parent: InodeNo, name: &str, now: Instant) {
         self.removed_below(parent, now);
         let taken = self.child(parent, name).is_some() || self.local(parent, name).is_some();
@@ -64,8 +64,8 @@ impl Tree {
         }
     }
 
-    /// Hangs a directory elsewhere, with all that is known of it; the store has these objects below its new key. The files in it that are being
-    /// written.
+    /// Moves a directory to another name, with all its facts. The store has these objects below the new key. Returns the files below that
+    /// have a writer.
     pub(in crate::inode) fn moves_directory(
         &mut self,
         top: InodeNo,
@@ -122,7 +122,7 @@ impl Tree {
                         let over = there.map(|meta| meta.etag.clone());
                         followers.push(Follower { writer: writing.writer, to, over });
                     }
-                    // Stored behind the back of the rename, or gone: the next lookup asks.
+                    // Another client stored or removed this object during the rename: the next lookup asks.
                     (Phase::Stored, Some(_)) if there.is_none() => gone.push(child),
                     (Phase::Stored | Phase::New { .. }, Some(_)) => {}
                 }
@@ -137,7 +137,7 @@ impl Tree {
         followers
     }
 
-    /// Gives a directory another key, and forgets pages and facts about the names of the old one.
+    /// Gives a directory another key, and forgets pages and facts that used the old one.
     fn has_another_key(&mut self, ino: InodeNo, key: &ObjectKey, at: u64) {
         self.forget_listed(ino);
         self.recent.retain(|&other| other != ino);

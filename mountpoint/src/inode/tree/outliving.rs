@@ -1,4 +1,4 @@
-//! The tree and the journal: directories that the kernel refers to are recorded, and an engine that follows takes them in.
+//! The tree and the journal: the tree records directories that the kernel references, and the next engine restores them.
 
 use std::time::Instant;
 
@@ -11,7 +11,7 @@ use crate::outlive::{self, Journal, Mark, Record, Standing};
 use crate::sync::Arc;
 
 impl Tree {
-    /// Records directories here from now on, and gives out numbers that no earlier engine gave out.
+    /// Records directories in this journal from now on, and gives out only numbers that no earlier engine used.
     pub(in crate::inode) fn outlive(&mut self, journal: Arc<Journal>) {
         self.next = self.next.max(journal.marks().inodes);
         self.mounted = journal.identity().mounted();
@@ -19,20 +19,20 @@ impl Tree {
         self.journal = Some(journal);
     }
 
-    /// The first number that was never set aside here.
+    /// The end of the reserved numbers.
     #[cfg(test)]
     pub(in crate::inode) fn numbers_end(&self) -> u64 {
         self.next
     }
 
-    /// Sets more numbers aside.
+    /// Reserves more numbers.
     pub(super) fn raise_limit(&mut self) {
         if let Some(journal) = &self.journal {
             self.limit = journal.raise(Mark::Inodes, self.next);
         }
     }
 
-    /// Records a directory as it is now, if the kernel refers to it or did.
+    /// Records the present state of a directory that is local, referenced by the kernel, or in the journal already.
     pub(in crate::inode) fn record(&self, ino: InodeNo) {
         let Some(journal) = &self.journal else { return };
         let Some(Inode { name, parent, place, lookups, node: Node::Directory(_), .. }) = self.inode(ino)
@@ -53,7 +53,7 @@ impl Tree {
         journal.record(&Record::Directory(outlive::Directory { number, parent, name, standing, held }));
     }
 
-    /// A directory goes.
+    /// Removes a directory from the journal.
     pub(super) fn unrecord(&self, ino: InodeNo) {
         if let Some(journal) = &self.journal
             && self.directory(ino).is_ok()
@@ -62,8 +62,8 @@ impl Tree {
         }
     }
 
-    /// Takes in a directory that an engine before this one recorded. The next lookup of its name asks S3. False where it can't be: its key
-    /// would be too long, or its number is taken.
+    /// Restores a directory from the record of an earlier engine. The next lookup of its name asks S3. False if that is impossible: its
+    /// key would be too long, or its number is in use.
     pub(in crate::inode) fn restore_directory(&mut self, it: &outlive::Directory, now: Instant) -> bool {
         let ino = InodeNo(it.number);
         let node = Node::Directory(Box::new(Directory { checked: None, ..Directory::new(now) }));
@@ -86,8 +86,8 @@ impl Tree {
         true
     }
 
-    /// Takes in a file that was open for reading, with one reader more; the version that it reads. The kernel's pages of it are dropped at
-    /// the next open: they may hold a change that was refused.
+    /// Restores a file that was open for reading, with one reader more. Returns the version that the file reads. The next open drops the
+    /// kernel's pages, which may contain a refused change.
     pub(in crate::inode) fn restore_file(&mut self, it: &outlive::File, now: Instant) -> Option<ObjectId> {
         let ino = InodeNo(it.ino);
         let etag = ETag::new(&*it.etag);

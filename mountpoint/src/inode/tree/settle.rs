@@ -1,4 +1,4 @@
-//! Answers a lookup from memory, and applies an answer of S3 to the tree.
+//! Answers lookups from memory, and applies S3's answers to the tree.
 
 use std::time::Instant;
 
@@ -13,12 +13,12 @@ use crate::listing::batch::Batch;
 use crate::listing::expiry::{Said, left};
 use crate::object::ObjectMeta;
 
-/// The answer of memory to a lookup.
+/// Memory's answer to a lookup.
 #[derive(Debug)]
 pub(in crate::inode) enum Recall {
-    /// The name is this inode.
+    /// The name has this inode.
     Found(InodeNo),
-    /// There is nothing.
+    /// The name is absent.
     Missing,
     /// S3 must be asked.
     Ask(Ask),
@@ -27,11 +27,11 @@ pub(in crate::inode) enum Recall {
 /// The result of adopting an entry of a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::inode) enum Adopted {
-    /// This inode is what the page says.
+    /// The page describes this inode.
     As(InodeNo),
-    /// Something newer is known of the name.
+    /// A newer fact about the name led to this inode.
     Newer(InodeNo),
-    /// Something happened here to the name since, or a local entry hides it.
+    /// The name changed here since the page's request, or a local entry hides it.
     Outdated,
 }
 
@@ -54,7 +54,7 @@ impl Tree {
             return Ok(self.or_page(parent, name, now, recall));
         }
         if let Some(ino) = local {
-            // A file that waits to be stored shows, whether the store answers or not.
+            // A file that waits for its upload shows, whether the store answers or not.
             if matches!(&self.inodes[ino].node, Node::File(file) if file.is_staged()) {
                 return Ok(Recall::Found(ino));
             }
@@ -73,7 +73,7 @@ impl Tree {
         Ok(self.or_page(parent, name, now, Recall::Ask(Ask::Both)))
     }
 
-    /// The answer of a recent page where S3 would have to be asked.
+    /// The answer of a recent page, where the tree would have to ask S3.
     fn or_page(&mut self, parent: InodeNo, name: &str, now: Instant, recall: Recall) -> Recall {
         if !matches!(recall, Recall::Ask(_)) {
             return recall;
@@ -93,7 +93,7 @@ impl Tree {
         }
     }
 
-    /// Takes in what a page says of a name.
+    /// Takes in a page's entry for a name.
     pub(in crate::inode) fn adopt(&mut self, parent: InodeNo, batch: &Batch, index: usize) -> Adopted {
         let name = batch.name(index);
         let Ok((_, directory)) = self.directory(parent) else { return Adopted::Outdated };
@@ -103,7 +103,7 @@ impl Tree {
         let child = self.child(parent, name);
         if let Some(ino) = child {
             let newer = self.inode(ino).is_some_and(|inode| inode.learned > batch.asked);
-            // Later news of a file may be the same; news of a directory may be that its last key was removed.
+            // A newer fact may agree with the page about a file. About a directory, it may be that the last key was removed.
             if (!newer || !outdated && batch.is_file(index)) && self.is_as_listed(ino, batch, index) {
                 return Adopted::As(ino);
             }
@@ -136,7 +136,7 @@ impl Tree {
         }
     }
 
-    /// Whether a living inode is the version that a page speaks of; what the page says of it is taken in.
+    /// Whether a living inode is the version that a page lists. Takes the page's facts in if so.
     fn is_as_listed(&mut self, ino: InodeNo, batch: &Batch, index: usize) -> bool {
         match batch.meta(index) {
             Some(meta) => self.confirm(ino, &meta, Teller::Listing, true, batch.said(self.ttl)),
@@ -165,7 +165,7 @@ impl Tree {
         match (checked, sure) {
             (true, true) => Recall::Found(ino),
             (true, false) => Recall::Ask(ask),
-            // The fact that a file's name is not a directory's lasts only as long as a directory would.
+            // The fact that no directory has the file's name expires like a directory's entry.
             (false, _) if ask == Ask::FileFirst => Recall::Ask(Ask::Both),
             (false, _) => Recall::Ask(ask),
         }
@@ -206,7 +206,7 @@ impl Tree {
         }
     }
 
-    /// Takes in what S3 said of a name when asked at event `asked`; the answer came at `now`.
+    /// Takes in S3's answer about a name, requested at event `asked` and received at `now`.
     pub(in crate::inode) fn settle(
         &mut self,
         parent: InodeNo,
@@ -218,7 +218,7 @@ impl Tree {
         let (_, directory) = self.directory(parent)?;
         let child = self.child(parent, name);
         let local = directory.locals.get(name).copied();
-        // A later answer is known: it stands.
+        // The inode has a later answer, which stays.
         if let Some(ino) = child.filter(|ino| self.inodes[*ino].learned > asked) {
             let local = local.filter(|_| matches!(self.inodes[ino].node, Node::File(_)));
             return Ok(Settled::Found(local.unwrap_or(ino)));
@@ -323,7 +323,7 @@ impl Tree {
         Ok(ino)
     }
 
-    /// S3 said this of a stored file; false when it means another version, and so another inode.
+    /// Takes in S3's answer about a stored file. False if the answer means another version, and so another inode.
     pub(in crate::inode) fn confirm(
         &mut self,
         ino: InodeNo,
@@ -342,7 +342,7 @@ impl Tree {
                 }
                 stored.confirm(meta, teller, said.until);
             }
-            // No byte of what the listing said was given yet (`proof.rs`).
+            // No program got a byte of the listed version yet (`proof.rs`).
             Judgement::Better => {
                 self.agreement.broken(said.at);
                 file.size_stale |= stored.size() != meta.size;
@@ -364,8 +364,8 @@ impl Tree {
         true
     }
 
-    /// S3 has no directory of that name (any more): what hangs there as one goes, or stays as a local one when
-    /// something local is below. The child that is left, a file.
+    /// Takes in that S3 has no directory of this name (any more): the remote directory goes, or becomes local if it has local entries
+    /// below. Returns the file of that name, if there is one.
     pub(super) fn without_directory(
         &mut self,
         parent: InodeNo,
@@ -386,7 +386,7 @@ impl Tree {
         None
     }
 
-    /// Whether anything below a directory exists only here.
+    /// Whether anything below a directory is local.
     fn holds_locals(&self, top: InodeNo) -> bool {
         let mut below = vec![top];
         while let Some(ino) = below.pop() {

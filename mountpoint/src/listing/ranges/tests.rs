@@ -1,4 +1,4 @@
-//! Listings by ranges of names of many shapes: each name once and in order, in few rounds, with little received in vain.
+//! Listings by ranges, for names of many shapes: each name once and in order, in few rounds, with few keys in vain.
 
 use std::collections::BTreeSet;
 use std::time::SystemTime;
@@ -9,16 +9,16 @@ use super::*;
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 use crate::s3::{Error, ErrorKind, ListedObject};
 
-/// A directory of a store, listed in rounds: all requests of a round are answered at its end.
+/// A directory of a store, listed in rounds: the store answers all requests of a round at its end.
 struct Bench {
     keys: Vec<String>,
     page: u16,
-    /// Requests, rounds and keys received until now.
+    /// Number of requests, rounds and received keys so far.
     requests: usize,
     rounds: usize,
     received: usize,
     at_once: usize,
-    /// Fails each request once whose number this divides.
+    /// Fails each request with a number that this divides, once.
     fails: usize,
     failures: usize,
 }
@@ -51,7 +51,7 @@ impl Bench {
         ListPage { objects, common_prefixes: Vec::new(), next_token }
     }
 
-    /// The names of the first two pages, the token for the next one, and ranges where they taught anything.
+    /// The names of the first two pages, the token for the next, and ranges if the names taught anything.
     fn begin(&mut self) -> (Vec<String>, Option<String>, Option<Ranges>) {
         let mut given = Vec::new();
         let mut letters = Letters::new();
@@ -73,7 +73,7 @@ impl Bench {
         (given, token, ranges)
     }
 
-    /// Answers questions, until there are none that `is_held` leaves.
+    /// Answers requests until only those are left that `is_held` holds back.
     fn answer_all(
         &mut self,
         ranges: &mut Ranges,
@@ -94,11 +94,11 @@ impl Bench {
         }
     }
 
-    /// Lists all: the names that were given out, in the order in which they were.
+    /// Lists everything. Returns the names in the order of the pages.
     fn list(&mut self) -> Vec<String> {
         let (mut given, mut token, ranges) = self.begin();
         let Some(mut ranges) = ranges else {
-            // Nothing to be learned: one page after another.
+            // The names teach nothing: the listing requests one page after another.
             while let Some(after) = token {
                 let page = self.answer(Some(&after), self.page);
                 given.extend(page.objects.iter().map(|object| object.key.as_str().to_owned()));
@@ -141,7 +141,7 @@ impl Bench {
         }
     }
 
-    /// All names, each once, in order.
+    /// Asserts that the listing has all names, each once, in order.
     fn assert_whole(&mut self) {
         let given = self.list();
         assert!(given == self.keys, "{} names given of {}", given.len(), self.keys.len());
@@ -152,13 +152,13 @@ impl Bench {
     }
 }
 
-/// Digits that look like chance.
+/// A number that looks random.
 fn mixed(i: u64) -> u64 {
     let mixed = i.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9)
 }
 
-/// The name with this number.
+/// The name with a given number.
 type Shape = Box<dyn Fn(u64) -> String>;
 
 #[test]
@@ -277,7 +277,7 @@ fn requests_that_fail_are_made_again_and_no_name_is_lost() {
     }
 }
 
-/// One range of keys stalls: the others fill what may be read ahead, and its request fails at last.
+/// One range of keys stalls and fails at last, while the others fill the read-ahead.
 #[test]
 fn the_range_to_be_read_next_is_asked_again_whatever_lies_ready_behind_it() {
     let mut bench = Bench::new((0..100_000).map(|i| format!("{i:06}")), 1000);
@@ -313,8 +313,8 @@ fn names_out_of_order_or_before_their_beginning_are_disorder() {
     assert_eq!(ranges.arrives(&question, Ok(early), 1, [now; 2]), Err(Disorder));
 }
 
-/// Lists in simulated time; `service` says how long a request takes that goes out then, this many being out. The requests out at each
-/// moment at which one was answered, and the names.
+/// Lists in simulated time. `service` returns the duration of a request, by its start and the number of requests in flight. Returns the
+/// number of requests in flight at each answer, and the names.
 fn simulate(bench: &mut Bench, service: impl Fn(Duration, usize) -> Duration) -> Vec<(Duration, usize)> {
     let (mut letters, mut given, mut token) = (Letters::new(), Vec::new(), None);
     for _ in 0..2 {
@@ -359,7 +359,8 @@ const MS: Duration = Duration::from_millis(1);
 #[test]
 fn a_slow_or_throttling_store_gets_one_request_at_a_time_until_it_is_fast() {
     let mut bench = Bench::new((0..300_000).map(|i| format!("{i:06}")), 1000);
-    // It is slow for a while once it is asked much at once. A throttled request is sent again after a while: it shows as a slow one.
+    // The store becomes slow for a while after too many requests at once. A throttled request shows as a slow one, because it is sent
+    // again.
     let (since, spell) = (std::cell::Cell::new(None), 3000 * MS);
     let at_once = simulate(&mut bench, |now, out| {
         if since.get().is_none() && out >= 12 {
@@ -372,7 +373,7 @@ fn a_slow_or_throttling_store_gets_one_request_at_a_time_until_it_is_fast() {
     let most = |from: Duration, to: Duration| {
         at_once.iter().filter(|(at, _)| (from..to).contains(at)).map(|(_, n)| *n).max()
     };
-    // The requests that were out when it became slow have come back.
+    // The requests from before the slow phase have returned.
     assert_eq!(most(since + 1050 * MS, since + spell), Some(1));
     assert_eq!(most(since + spell, Duration::MAX), Some(Ranges::WIDTH));
 }

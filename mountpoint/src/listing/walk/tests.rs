@@ -11,7 +11,7 @@ struct Bench {
     keys: Vec<String>,
     now: Instant,
     event: u64,
-    /// Pages, and directories listed by themselves.
+    /// Number of pages, and of directories listed by themselves.
     pages: usize,
     alone: Vec<String>,
 }
@@ -86,7 +86,7 @@ impl Bench {
         names
     }
 
-    /// Lists everything below, in order.
+    /// Lists everything below a directory, in order.
     fn walk(&mut self, key: &str) {
         let names = self.list(key);
         assert_eq!(names, self.expected(key), "{key:?}");
@@ -109,7 +109,7 @@ fn a_walk_costs_its_pages_and_shows_what_listings_show() {
     let mut bench = bench_of(&folders(40, 2));
     bench.walk("");
     assert_eq!(bench.alone, ["", "d000/"]);
-    // 78 keys by four.
+    // 78 keys in pages of four.
     assert!(bench.pages <= 21, "{}", bench.pages);
 }
 
@@ -224,7 +224,7 @@ fn a_page_in_flight_may_contradict_what_was_learned_since() {
     }
 }
 
-/// The page ends between the name of a directory and its keys.
+/// A page ends between the name of a directory and its keys.
 #[test]
 fn a_page_in_flight_may_bring_a_directory_back_that_is_gone() {
     let keys =

@@ -1,4 +1,4 @@
-//! The mark beside a directory goes along with it, and no directory is without one that had it.
+//! The mark beside a directory moves with the directory, and no directory loses its mark.
 
 use super::*;
 use crate::moves::note::tests as notes;

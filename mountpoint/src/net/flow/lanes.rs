@@ -18,8 +18,8 @@ use crate::sync::{Arc, Mutex};
 const CONNECTIONS_PER_RESERVED: usize = 8;
 const RESERVED_MIN: usize = 2;
 
-/// Bodies of at most this many bytes are small. Doubling it lets larger files pass the bulk transfers, and makes small requests wait
-/// longer for each other.
+/// Most bytes of a small body. Doubling it lets larger files pass the bulk transfers, and makes small requests wait longer for each
+/// other.
 pub(crate) const SMALL: u64 = 512 << 10;
 
 /// The queue in which a request waits.
@@ -65,7 +65,7 @@ struct Link {
     sent: Carried,
 }
 
-/// Permission to use one connection. When dropped, the next request in the queue gets it.
+/// Permission to use one connection. After its drop the next request in the queue gets it.
 #[derive(Debug)]
 pub(crate) struct LaneSlot {
     lanes: Arc<Lanes>,
@@ -147,7 +147,7 @@ impl Lanes {
         LaneSlot { lanes: Arc::clone(self), lane, in_lane: in_lane.ok(), _in_all: in_all.ok() }
     }
 
-    /// Takes in a new connection: its bytes count from now on.
+    /// Counts the bytes of a new connection from now on.
     pub(crate) fn opened(&self, moved: &Moved) {
         let mut link = self.link.lock();
         link.count();
@@ -190,7 +190,7 @@ impl Lanes {
         link.sent.look(sent, self.sending.load(Relaxed));
     }
 
-    /// Bytes per second that one busy connection carries, as far as it is known.
+    /// Bytes per second of one busy connection, once they are known.
     pub(crate) fn rate(&self) -> Option<f64> {
         self.link.lock().width.rate()
     }
@@ -271,7 +271,7 @@ impl Drop for LaneSlot {
     }
 }
 
-/// Counts as waiting until it is dropped, also with the future that waits.
+/// Counts as waiting until it is dropped, also when the waiting future is dropped.
 struct Waits<'a>(&'a AtomicUsize);
 
 impl<'a> Waits<'a> {

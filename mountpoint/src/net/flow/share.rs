@@ -1,8 +1,8 @@
 //! The share that one connection has of a line, and whether a transfer that lasts long is slow because the line is. Pure: counts in, a
 //! decision out.
 //!
-//! One connection can't tell a slow line from a store that trickles. All of them together can: what one transfer lacks, the others have,
-//! unless the line is slow for each of them. Each direction is a line of its own: an upload is not compared with what others receive.
+//! One connection can't tell a slow line from a trickling store. All connections together can: bytes that one transfer lacks move on the
+//! others, unless the line is slow for each of them. Each direction is a line of its own: uploads are not compared with downloads.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const BEHIND: f64 = 4.0;
 pub(crate) struct Carried {
     /// Bytes on all connections.
     all: u64,
-    /// Bytes of each exchange under way, if all of them had equal shares.
+    /// Bytes of each exchange in flight, if all of them had equal shares.
     each: f64,
 }
 
@@ -31,12 +31,12 @@ impl Carried {
     }
 }
 
-/// The least that the line of a transfer must carry, if the transfer is to last longer than it would need alone.
+/// The least rate of a transfer's line, if the transfer may last longer than it would need alone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Floor {
-    /// Bytes per second, on all connections together, on average ...
+    /// The average bytes per second that all connections together must carry ...
     pub(crate) rate: u64,
-    /// ... after this long.
+    /// ... after a transfer has lasted this long.
     pub(crate) after: Duration,
 }
 
@@ -52,7 +52,7 @@ pub(crate) enum Verdict {
 }
 
 impl Floor {
-    /// Judges a transfer that moved `own` bytes, on a line that carried from `before` to `now` in the time that it `took`.
+    /// Judges a transfer that moved `own` bytes during `took`, on a line that carried from `before` to `now` meanwhile.
     pub(crate) fn judge(self, own: u64, before: Carried, now: Carried, took: Duration) -> Verdict {
         let line = now.since(before);
         if line.each > own as f64 * BEHIND {
@@ -72,8 +72,8 @@ mod tests {
     const FLOOR: Floor = Floor { rate: 64 << 10, after: Duration::from_secs(60) };
     const PART: u64 = 8 << 20;
 
-    /// The verdict on each of these connections, which moved this many bytes a second, looked at each second after the time that it would need
-    /// alone: when it first was not to go on, up to the end of its part.
+    /// The verdicts on connections that moved this many bytes a second, with a look each second after the time that each would need
+    /// alone: the time at which each was stopped, up to the end of its part.
     fn ends(rates: &[u64]) -> Vec<Option<(u64, Verdict)>> {
         let alone = 60 + PART / FLOOR.rate;
         let mut ends = vec![None; rates.len()];

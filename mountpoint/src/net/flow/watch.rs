@@ -16,8 +16,8 @@ use crate::sync::Arc;
 /// look makes the wait longer by one such step at most. Doubling it finds silence an eighth sooner, for twice the wakes of a long transfer.
 const LOOKS: u32 = 4;
 
-/// Looks now and then whether bytes still move, including those that the kernel holds. It costs nothing per byte: the timer compares counts
-/// when it fires.
+/// Looks now and then whether bytes still move, including those that the kernel holds. The watch costs nothing per byte: the timer
+/// compares counts when it fires.
 pub(crate) struct Watch {
     clock: Clock,
     moved: Moved,
@@ -113,7 +113,7 @@ impl Watch {
         }
     }
 
-    /// Ready when the wait is over. Call it when there is nothing to do but wait.
+    /// Ready when the wait is over. Call this when there is nothing to do but wait.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {
         loop {
             if let Some(timer) = &mut self.timer
@@ -180,7 +180,7 @@ mod tests {
     const QUIET: Duration = Duration::from_secs(20);
     const WHOLE: Duration = Duration::from_secs(60);
 
-    /// When the wait ends, with a byte moving every `every` seconds; in seconds from the start, and why.
+    /// The end of the wait, with a byte moving every `every` seconds: in seconds from the start, with the reason.
     async fn ends(every: u64, body: Option<(&Arc<Lanes>, u64)>) -> (u64, Expired) {
         let (clock, moved) = (Clock::manual(), Moved::default());
         let mut watch = Watch::new(&clock, &moved, QUIET, clock.now() + WHOLE);
@@ -248,7 +248,8 @@ mod tests {
         assert_eq!(second, (QUIET + longer).as_secs() + 1);
     }
 
-    /// When the first of connections that receive this many bytes a second is given up, and why; `None`: not within a thousand seconds.
+    /// The time at which the first of connections with these rates (bytes a second) is given up, and the reason; `None`: not within a
+    /// thousand seconds.
     async fn shares(rates: &[u64]) -> Option<(u64, Expired)> {
         shares_of(&rates.iter().map(|&rate| (Direction::Received, rate)).collect::<Vec<_>>()).await
     }

@@ -1,12 +1,12 @@
-//! How many connections bulk transfers may use, learned from what the link carries. Pure: figures in, a limit out.
+//! Decides how many connections bulk transfers may use, learned from the throughput of the link. Pure: figures in, a limit out.
 //!
 //! A link that is slow as a whole carries no more over sixty connections than over six, but with sixty a small request gets only a
-//! sixtieth of it. A store that is slow on each connection carries more over more of them. A single measurement can't tell the
-//! two apart, so a narrower width is tried, and kept only if the throughput stays.
+//! sixtieth of it. A store that is slow on each connection carries more over more of them. A single measurement can't tell the two apart,
+//! so the code tries a narrower width, and keeps it only if the throughput stays.
 
 use std::time::{Duration, Instant};
 
-/// How often the link is looked at.
+/// Interval between looks at the link.
 pub(crate) const EVERY: Duration = Duration::from_millis(500);
 /// The throughput that a connection should have, in bytes per second. Doubling it leaves half as many bulk connections on a slow link; a
 /// link that carries this times the most connections is never narrowed.
@@ -15,7 +15,7 @@ const FLOOR: f64 = 1e6;
 pub(crate) const LEAST: usize = 4;
 /// The number of looks by which a trial is judged.
 const LOOKS: u32 = 4;
-/// A narrower width is kept if it carries this share of what the wider one did ...
+/// A narrower width is kept if it carries this share of the wider one's throughput ...
 const AS_GOOD: f64 = 0.8;
 /// ... and a wider one if it carries this many times as much as the narrower one.
 const BETTER: f64 = 1.25;
@@ -23,7 +23,7 @@ const BETTER: f64 = 1.25;
 const REST: Duration = Duration::from_secs(30);
 const REST_MAX: Duration = Duration::from_secs(600);
 
-/// How slowly the rate of one connection is believed to have fallen, for each look.
+/// The factor per look by which the estimated rate of one connection may fall.
 const FALL: f64 = 0.9;
 
 /// The running decision.
@@ -84,7 +84,7 @@ impl Width {
         self.limit
     }
 
-    /// Bytes per second that one busy connection carries, as far as it is known.
+    /// Bytes per second of one busy connection, once they are known.
     pub(crate) fn rate(&self) -> Option<f64> {
         self.rate
     }
@@ -156,7 +156,7 @@ impl Width {
 mod tests {
     use super::*;
 
-    /// A link: what it carries in all, and on one connection.
+    /// A link: its total throughput, and that of one connection.
     #[derive(Clone, Copy)]
     struct Link {
         whole: f64,
@@ -169,8 +169,8 @@ mod tests {
         }
     }
 
-    /// Runs bulk transfers of `demand` connections for this many looks; what ran goes on for `drain` looks after a limit
-    /// fell. The limits, look by look.
+    /// Runs bulk transfers of `demand` connections for this many looks; earlier transfers go on for `drain` looks after a limit fell.
+    /// Returns the limits, look by look.
     fn run(
         width: &mut Width,
         link: Link,

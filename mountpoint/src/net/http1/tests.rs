@@ -1,4 +1,4 @@
-//! Answers however they are cut, and requests whose bodies a host takes slowly, refuses or breaks off.
+//! Tests of answers cut in any way, and of requests whose bodies a host takes slowly, refuses or breaks off.
 
 use std::time::Duration;
 
@@ -92,7 +92,7 @@ proptest! {
     }
 }
 
-/// Like [`answer`], with the connection closed behind the bytes.
+/// Answers as [`answer`] does, and closes the connection after the bytes.
 fn answer_or_close(say: &[u8]) -> Result<(u16, Vec<u8>, bool), Broken> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let say = say.to_vec();

@@ -4,12 +4,12 @@ use std::ops::Range;
 
 use tokio::io::ReadBuf;
 
-/// Bytes received at once at least. Doubling it saves every second receive and moves the buffer out of the processor's nearest cache.
+/// Least room for one receive. Doubling it saves every second receive and moves the buffer out of the processor's nearest cache.
 pub(super) const RECEIVE: usize = 64 << 10;
-/// Bytes of a record at most: a header, content, and what encryption may add in TLS 1.2.
+/// Most bytes of a record: a header, content, and the additions of encryption in TLS 1.2.
 pub(super) const RECORD_MAX: usize = 5 + (16 << 10) + (2 << 10);
 
-/// Bytes as they came from the wire. rustls opens records here, and keeps the parts of a message of the handshake at the front.
+/// Received bytes. rustls opens records here, and keeps the parts of a message of the handshake at the front.
 pub(super) struct Received {
     bytes: Vec<u8>,
     /// Bytes that rustls did not give back yet.
@@ -26,17 +26,18 @@ impl Received {
         self.range.is_empty()
     }
 
-    /// The bytes that came and were not given back.
+    /// The bytes that came and were not returned yet.
     pub(super) fn filled(&mut self) -> &mut [u8] {
         &mut self.bytes[self.range.clone()]
     }
 
-    /// Gives these bytes at the front back.
+    /// Drops this number of bytes at the front.
     pub(super) fn discard(&mut self, bytes: usize) {
         self.range.start += bytes;
     }
 
-    /// The memory behind what came. It is empty only if rustls keeps [`RECEIVE`] bytes or more: a message of the handshake that is too long.
+    /// The memory behind the received bytes. It is empty only if rustls keeps [`RECEIVE`] bytes or more: a message of the handshake that
+    /// is too long.
     pub(super) fn spare(&mut self) -> &mut [u8] {
         if self.range.start > 0 {
             self.bytes.copy_within(self.range.clone(), 0); // copy: the front of a record, to join its rest
@@ -56,8 +57,8 @@ impl Received {
     }
 }
 
-/// Content from rustls for which the reader had no room: the rest of a record, or content that came before a write. It is never more than
-/// [`Received`] holds, because no byte is received while content is left here.
+/// Content from rustls for which the reader had no room: the rest of a record, or content that came before a write. The content never
+/// exceeds the size of [`Received`], because the connection receives no byte while content is left here.
 #[derive(Default)]
 pub(super) struct Kept {
     bytes: Vec<u8>,
@@ -118,7 +119,7 @@ impl ToSend {
         self.range.end
     }
 
-    /// Memory of `room` bytes at least, behind what waits.
+    /// Memory of at least `room` bytes, behind the waiting bytes.
     pub(super) fn spare(&mut self, room: usize) -> &mut [u8] {
         if self.bytes.len() - self.range.end < room {
             // Without this the memory would grow for as long as a byte is left. At most as many bytes are copied as were sent.

@@ -69,7 +69,7 @@ impl Parties {
         Self { store: store.into(), provider: default_provider(), roots }
     }
 
-    /// Limits the parties, so that one key of the client protects only this many records.
+    /// Limits each key of the client to this number of records.
     #[cfg(test)]
     pub(super) fn limited(mut self, records: u64) -> Self {
         self.provider = super::tests::limited(records);
@@ -77,7 +77,7 @@ impl Parties {
     }
 }
 
-/// The wire. It gives what the store said, in pieces, and takes what the client says, as far as it may.
+/// The wire. It passes the store's bytes on in pieces, and accepts the client's bytes within limits.
 #[derive(Default)]
 struct Wire {
     /// The other end during the handshake.
@@ -85,11 +85,11 @@ struct Wire {
     to_client: Vec<u8>,
     /// Bytes of `to_client` that the client has.
     given: usize,
-    /// Bytes that it gives at once, in turn; none: all there are.
+    /// Numbers of bytes that the wire passes at once, in turn; none: all bytes.
     pieces: Vec<usize>,
     turn: usize,
     to_store: Vec<u8>,
-    /// Bytes that it still takes.
+    /// Number of bytes that the wire still accepts.
     takes: usize,
     has_ended: bool,
     moved: Moved,
@@ -143,7 +143,7 @@ impl AsyncWrite for Wire {
 }
 
 impl Wire {
-    /// The store's part of the handshake, as far as it can go on; whether it is over.
+    /// Continues the store's part of the handshake. Returns whether it is over.
     fn shake_hands(&mut self) -> bool {
         let Some(store) = &mut self.store else { return true };
         loop {
@@ -171,7 +171,7 @@ impl Wire {
     }
 }
 
-/// A connection whose handshake is over.
+/// A connection after its handshake.
 pub struct Conversation {
     client: TlsStream<Wire>,
     #[cfg(test)]
@@ -215,10 +215,9 @@ impl Conversation {
         }
     }
 
-    /// The next record of the store, which is not said yet. In TLS 1.3, type 0 seals content whose last byte but zeros is its type.
+    /// Seals the next record of the store without sending it. In TLS 1.3, type 0 seals content whose last byte but zeros is its type.
     ///
-    /// # Panics
-    /// The content is longer than a record can say.
+    /// # Panics The content is longer than a record.
     pub fn sealed(&mut self, kind: u8, content: &[u8]) -> Vec<u8> {
         self.seals.seal(kind.into(), content)
     }
@@ -237,13 +236,13 @@ impl Conversation {
         wire.to_client.extend_from_slice(bytes);
     }
 
-    /// The store seals this as one record, and says it.
+    /// Seals this content as one record of the store, and sends it.
     pub fn tell(&mut self, kind: u8, content: &[u8]) {
         let record = self.sealed(kind, content);
         self.say(&record);
     }
 
-    /// The connection ends behind what the store said.
+    /// Ends the connection after the store's bytes.
     pub fn hang_up(&mut self) {
         self.client.wire().has_ended = true;
     }
@@ -258,7 +257,7 @@ impl Conversation {
         self.client.wire().takes = bytes;
     }
 
-    /// The client reads into this many bytes, once: what it gets; `None` if it waits.
+    /// Makes the client read up to this many bytes, once. Returns the bytes; `None` if it waits.
     pub fn read(&mut self, room: usize) -> Option<io::Result<Vec<u8>>> {
         let mut bytes = vec![0; room];
         let mut buf = ReadBuf::new(&mut bytes);
@@ -270,7 +269,7 @@ impl Conversation {
         }
     }
 
-    /// The client reads into this many bytes at a time: all that it gets, and how it ended; `None` if it waits.
+    /// Makes the client read up to this many bytes at a time. Returns all bytes, and the end of the reading; `None` if it waits.
     pub fn read_all(&mut self, room: usize) -> (Vec<u8>, Option<io::Result<()>>) {
         let mut all = Vec::new();
         loop {
@@ -281,7 +280,7 @@ impl Conversation {
         }
     }
 
-    /// The client writes, once: how many bytes it took; `None` if it waits.
+    /// Makes the client write, once. Returns the number of accepted bytes; `None` if it waits.
     pub fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
         match Pin::new(&mut self.client).poll_write(&mut idle(), bytes) {
             Poll::Ready(written) => Some(written),
@@ -289,7 +288,7 @@ impl Conversation {
         }
     }
 
-    /// The client sends what it wrote; false if it waits.
+    /// Makes the client send its written bytes; false if it waits.
     pub fn flush(&mut self) -> bool {
         Pin::new(&mut self.client).poll_flush(&mut idle()).is_ready()
     }
@@ -321,7 +320,7 @@ impl Conversation {
         self.client.wire().moved.clone()
     }
 
-    /// Takes the sessions that the client keeps: how many they are.
+    /// Takes the sessions that the client keeps. Returns their number.
     #[cfg(test)]
     pub(super) fn tickets(&self) -> usize {
         use rustls::client::ClientSessionStore as _;

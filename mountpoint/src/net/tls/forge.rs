@@ -5,7 +5,7 @@ use rustls::crypto::cipher::{
 };
 use rustls::{ConnectionTrafficSecrets, ContentType, ProtocolVersion, SupportedCipherSuite};
 
-/// Bytes of a record before what is encrypted.
+/// Bytes of a record before the encrypted ones.
 const HEADER: usize = 5;
 
 /// The key by which a store seals.
@@ -43,10 +43,9 @@ impl Seals {
         seals
     }
 
-    /// The next record. In TLS 1.3, type 0 seals content whose last byte but zeros is its type.
+    /// Seals the next record. In TLS 1.3, type 0 seals content whose last byte but zeros is its type.
     ///
-    /// # Panics
-    /// A record has no room for the content.
+    /// # Panics A record has no room for the content.
     pub(super) fn seal(&mut self, kind: ContentType, content: &[u8]) -> Vec<u8> {
         assert!(content.len() < usize::from(u16::MAX) - 100, "{} bytes of content", content.len());
         let message =
@@ -73,10 +72,9 @@ impl Opens {
         Self { cipher, sequence }
     }
 
-    /// Takes the record that `bytes` begin with: its type and its content; `None` while it is not whole.
+    /// Opens the record at the beginning of `bytes`. Returns its type and its content; `None` while it is incomplete.
     ///
-    /// # Panics
-    /// The record does not open.
+    /// # Panics The record does not open.
     pub(super) fn open(&mut self, bytes: &mut Vec<u8>) -> Option<(ContentType, Vec<u8>)> {
         let header = *bytes.first_chunk::<HEADER>()?;
         let len = HEADER + usize::from(u16::from_be_bytes([header[3], header[4]]));

@@ -1,4 +1,4 @@
-//! The handshake: rustls decides what to send and what it waits for, this file moves the bytes.
+//! The handshake: rustls decides about the messages, and this file moves the bytes.
 
 use std::io;
 

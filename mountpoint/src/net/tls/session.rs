@@ -1,7 +1,7 @@
 //! rustls between two buffers, without a wire: received bytes enter and content leaves, content enters and bytes to send leave.
 //!
-//! rustls opens a record where it came and gives its content in a vector; this file copies it into the reader's memory. It decides
-//! nothing about keys, records and alerts.
+//! rustls opens a record in place and returns its content in a vector; this file copies the content into the reader's memory. Decisions
+//! about keys, records and alerts are rustls's.
 
 use std::io;
 
@@ -46,11 +46,11 @@ pub(super) enum Progress {
     Over,
 }
 
-/// The reason for which no more bytes can be read; a reader may ask for it again.
+/// The reason why no more bytes can be read. A reader may repeat the question.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
     Rustls(rustls::Error),
-    /// The connection ended, and the store did not announce it.
+    /// The connection ended without the store's announcement.
     BareEnd,
     Flood,
     TooLong,
@@ -91,7 +91,7 @@ impl From<&Failure> for io::Error {
 /// One TLS session: rustls, and the buffers between it and the socket.
 pub(super) struct Session {
     rustls: UnbufferedClientConnection,
-    /// Counts what passes the wire.
+    /// Counters of the bytes on the wire.
     moved: Moved,
     pub(super) received: Received,
     pub(super) kept: Kept,
@@ -100,7 +100,7 @@ pub(super) struct Session {
     silent: usize,
     /// Records of content that were sealed.
     sealed: u64,
-    /// The store said that it sends no more.
+    /// Whether the store announced that it sends no more.
     pub(super) has_peer_closed: bool,
 }
 
@@ -140,7 +140,8 @@ impl Session {
         })
     }
 
-    /// Whether half of the records that one key may protect were sealed, and the key can't be replaced: TLS 1.2 ends with its keys.
+    /// Whether the session has used up half of the records that one key may protect, and can't replace the key: TLS 1.2 ends with its
+    /// keys.
     pub(super) fn is_worn(&self) -> bool {
         match self.rustls.negotiated_cipher_suite() {
             Some(SupportedCipherSuite::Tls12(suite)) => self.sealed >= suite.common.confidentiality_limit / 2,
@@ -318,7 +319,7 @@ impl From<EncryptError> for Refusal {
     }
 }
 
-/// Lets `write` write behind the waiting bytes, first with this much room, then with as much as it asks for. Returns the number of bytes
+/// Lets `write` append to the waiting bytes, first with this much room, then with as much as `write` needs. Returns the number of bytes
 /// written.
 fn append<E: Into<Refusal>>(
     to_send: &mut ToSend,

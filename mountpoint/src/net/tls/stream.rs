@@ -1,4 +1,4 @@
-//! The stream of a TLS connection whose handshake is over: moves bytes between a wire and the buffers of its session.
+//! The stream of a TLS connection after its handshake: moves bytes between a wire and the buffers of its session.
 
 use std::io;
 use std::pin::Pin;
@@ -22,9 +22,9 @@ pub(in crate::net) struct TlsStream<S> {
     wire: S,
     session: Session,
     agreed: Agreed,
-    /// The client announced that it sends no more.
+    /// Whether the client announced that it sends no more.
     is_closed: bool,
-    /// The reason for which no more bytes can be read.
+    /// The reason why no more bytes can be read.
     failure: Option<Failure>,
 }
 
@@ -79,7 +79,7 @@ impl<S> TlsStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
-    /// Sends what was sealed.
+    /// Sends the sealed bytes.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { wire, session, .. } = self;
         while !session.to_send.bytes().is_empty() {
@@ -91,7 +91,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Opens records into `buf`, until it is full or no record is whole; receives while it got nothing.
+    /// Opens records into `buf`, until `buf` is full or no record is complete; receives bytes while there is no content.
     fn poll_fill(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         self.session.kept.give(buf);

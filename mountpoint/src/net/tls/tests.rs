@@ -135,11 +135,11 @@ async fn connected<T: Send + 'static>(
     connected_over(|tcp| tcp, store_of(suite), 2, serve).await
 }
 
-/// A wire that moves few bytes at a time, and at every other time says that it is not ready.
+/// A wire that moves few bytes at a time, and reports at every other time that it is not ready.
 struct Choppy(TcpStream, fastrand::Rng);
 
 impl Choppy {
-    /// The number of bytes that it moves now, at most `of`.
+    /// The number of bytes that the wire moves now, at most `of`.
     fn turn(&mut self, cx: &Context<'_>, of: usize) -> Poll<usize> {
         if self.1.bool() {
             cx.waker().wake_by_ref();

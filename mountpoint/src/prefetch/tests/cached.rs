@@ -5,7 +5,7 @@ use crate::buffer::{Block, BlockMut};
 use crate::cache::{BlockIndex, Given, Later, Now, Sectors};
 use crate::sync::atomic::AtomicBool;
 
-/// A cache whose bytes are on a disk that gives nothing until the test allows it.
+/// A cache whose disk gives no byte until the test allows it.
 #[derive(Debug)]
 struct SlowCache {
     cache: Arc<MemoryCache>,

@@ -16,7 +16,7 @@ const TURNS: usize = 32;
 /// The outcome of a read.
 type Outcome = (Range<usize>, Result<Vec<u8>, Error>);
 
-/// A prefetcher over one object, and what came of the reads.
+/// A prefetcher over one object, and the results of the reads.
 struct World {
     runtime: Arc<tokio::runtime::Runtime>,
     client: MemoryClient,
@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// The thread of the network: what is ready goes on, and it never sleeps.
+    /// The thread of the network, which polls ready tasks and never sleeps.
     fn network(&self) -> impl FnOnce() + Send + 'static {
         let runtime = Arc::clone(&self.runtime);
         move || {
@@ -65,7 +65,7 @@ impl World {
         }
     }
 
-    /// Runs these threads beside the network, lets the requests end, and leaves nothing behind; what came of the reads.
+    /// Runs these threads beside the network, lets the requests end, and leaves nothing behind. Returns the results of the reads.
     fn run(self, programs: Vec<Vec<Range<usize>>>) -> Vec<Outcome> {
         let reads: usize = programs.iter().map(Vec::len).sum();
         let mut threads = vec![spawn(self.network())];
@@ -84,7 +84,7 @@ impl World {
     }
 }
 
-/// The same bytes, bytes of one request, and bytes that only one of them wants.
+/// Programs with equal ranges, with ranges of one request, and with ranges that only one of them reads.
 fn programs() -> Vec<Vec<Range<usize>>> {
     const K: usize = 1 << 10;
     vec![

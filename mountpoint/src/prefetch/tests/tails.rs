@@ -30,7 +30,7 @@ fn the_open_brings_the_tail_of_files_that_are_read_from_there() {
     }
 }
 
-/// An open of this object: the reader, and whether it came with bytes.
+/// Opens this object. Returns the reader, and whether bytes came along.
 fn open(b: &Bench, asker: &Asker, id: &ObjectId, len: usize) -> (Reader, bool) {
     let known = Known { id: id.clone(), size: len as u64, is_pinned: true };
     let (_, first) = b.runtime.block_on(asker.ask(&id.key, Cause::Open, Some(&known))).unwrap();

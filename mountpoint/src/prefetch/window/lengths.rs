@@ -1,10 +1,10 @@
-//! How long the runs of a handle are.
+//! Lengths of a handle's runs.
 
-/// Runs whose lengths are remembered. Doubling it lets one long run among short ones count for longer.
+/// Number of runs whose lengths are kept. Doubling it lets one long run among short ones count for longer.
 pub(super) const ENDED: usize = 4;
 
-/// Bytes by which two runs of one length seem to differ: the kernel reads up to a MiB more at either end. Doubling it doubles what is fetched in
-/// vain behind the second and third one.
+/// Bytes by which two runs of one length may seem to differ: the kernel reads up to a MiB more at either end. Doubling it doubles the
+/// bytes fetched in vain behind the second and third run.
 const SPREAD: u64 = 2 << 20;
 
 /// The lengths, in bytes, of the last runs that ended in a jump. The next runs are mostly like them.

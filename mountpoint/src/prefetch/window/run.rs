@@ -17,7 +17,7 @@ pub(super) const SLACK: u64 = 1 << 20;
 /// little later, and for bytes that the kernel dropped and wants again. Doubling it costs as much memory for each run that skips bytes.
 pub(super) const LATE: u64 = 4 << 20;
 const _: () = assert!(LATE >= SLACK + BLOCK as u64, "reads of a run find what they continue");
-/// The part of the largest window that the first copy of a handle gets at once. Doubling it doubles what a wrong guess costs, and saves
+/// The part of the largest window that the first copy of a handle gets at once. Doubling it doubles the cost of a wrong guess, and saves
 /// the first copy half of its waits.
 const UNPROVEN: u64 = 8;
 
@@ -52,7 +52,7 @@ pub(super) struct Terms<'a> {
     pub(super) lengths: &'a Lengths,
     /// The length of the longest run that was left before this one began.
     pub(super) left_before: Option<u64>,
-    /// Whether the handle has made a copy whose end was known before.
+    /// Whether the handle has made a copy whose end was predicted.
     pub(super) proven: bool,
 }
 
@@ -61,7 +61,7 @@ pub(super) struct Terms<'a> {
 pub(super) struct Step {
     pub(super) ahead: Range<u64>,
     pub(super) forget: Range<u64>,
-    /// Whether the read completes a copy whose end was known before.
+    /// Whether the read completes a copy whose end was predicted.
     pub(super) completed: bool,
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Run {
     pub(super) front: u64,
     /// The offset up to which the run has requested bytes.
     pub(super) planned_to: u64,
-    /// The range of bytes fetched for this run. Some may lie behind `planned_to`, where it had to plan again.
+    /// The range of bytes fetched for this run. Some may lie behind `planned_to`, after a second plan for the same bytes.
     pub(super) held: Range<u64>,
     /// The number of bytes that the run has read.
     progress: u64,
@@ -87,12 +87,12 @@ pub(super) struct Run {
     pub(super) last_used: u64,
     /// The start of the last bytes of a copy, which were read before those between: no byte beyond them is fetched.
     pub(super) bound: Option<u64>,
-    /// A read ahead of the front that no read has continued: most likely the last bytes of what is copied next.
+    /// A read ahead of the front that no read has continued: probably the last bytes of the next copy.
     far: Option<Range<u64>>,
 }
 
 impl Run {
-    /// A run of one read so far.
+    /// A run with a single read.
     pub(super) fn new(range: &Range<u64>, size: u64, read: u64) -> Self {
         let planned_to = range.end.next_multiple_of(PAGE).min(size);
         Self {
@@ -145,7 +145,7 @@ impl Run {
         self.is_lone() && self.direction.turned(range.clone()).end == self.begun
     }
 
-    /// Turns round a run that is only a guess, so that it goes on where it began.
+    /// Turns a guessed run around, so that it goes on from its beginning.
     pub(super) fn turn(&mut self, top: u64) {
         let read = self.was_read();
         let held = self.direction.turned(self.held.clone());
@@ -192,7 +192,7 @@ impl Run {
         self.direction.turned(range.clone()).start >= self.front
     }
 
-    /// Whether a range lies just behind the front of a copy that is complete: a read that was sent before the last ones, and came after them.
+    /// Whether a range lies just behind the front of a complete copy: a read that was sent before the last ones, and came after them.
     pub(super) fn has_just_read(&self, range: &Range<u64>) -> bool {
         let range = self.direction.turned(range.clone());
         let since = self.begun.max(self.front.saturating_sub(LATE));
@@ -209,7 +209,7 @@ impl Run {
         self.direction == other.direction && self.direction.turned(range.clone()).end == self.begun
     }
 
-    /// Takes in the reads of another run, which were the first reads of this one.
+    /// Adds the reads of another run, which were the first reads of this one.
     pub(super) fn takes_in(&mut self, first: &Self) {
         self.begun = self.begun.min(first.begun);
         self.held.start = self.held.start.min(first.held.start);
@@ -217,7 +217,7 @@ impl Run {
         self.first_used = self.first_used.min(first.first_used);
     }
 
-    /// Whether a range that was read lies at the front or behind it, and ends ahead of it.
+    /// Whether a read range lies at the front or behind it, and ends ahead of it.
     pub(super) fn reaches(&self, read: &Range<u64>) -> bool {
         let read = self.direction.turned(read.clone());
         read.start <= self.front && read.end > self.front
@@ -259,7 +259,7 @@ impl Run {
     }
 
     /// Moves the front by a read. False: the read is ahead of the front and may be the end of a copy; the front moves there once a second
-    /// read continues it.
+    /// read continues that read.
     fn move_front(&mut self, range: &Range<u64>) -> bool {
         if range.start > self.front + SLACK && self.far.as_ref().is_none_or(|far| far.end != range.start) {
             self.far = Some(range.clone());

@@ -4,9 +4,9 @@ use std::ops::Range;
 
 use super::run::PAGE;
 
-/// Reads of one length at one distance before any is fetched ahead. Doubling it misses short strides.
+/// Reads of one length at one distance before the stride is fetched ahead. Doubling it misses short strides.
 const ENOUGH: u32 = 3;
-/// The most reads to be fetched ahead. Doubling it doubles what is fetched in vain when a stride ends.
+/// Most reads to fetch ahead. Doubling it doubles the bytes fetched in vain at the end of a stride.
 const AHEAD_MAX: u64 = 8;
 
 /// Length of reads for which two more pages are a small part. Doubling it saves pages of shorter reads, and misses the edges of some.
@@ -49,7 +49,7 @@ impl Stride {
         if self.reads < ENOUGH {
             return Vec::new();
         }
-        // One of the fetched ranges was read.
+        // The program read one of the fetched ranges.
         self.ahead = self.ahead.saturating_sub(1);
         let wanted = 1_u64 << (self.reads - ENOUGH).min(AHEAD_MAX.ilog2());
         if self.ahead * 2 > wanted {
@@ -65,8 +65,8 @@ impl Stride {
         between(&self.first, &self.last) * i128::from(n) / i128::from(self.reads.max(2) - 1)
     }
 
-    /// The range of the `n`th read from now in whole pages, with the pages at both ends that it may begin or end in. Short reads at equal
-    /// distances are taken as they are.
+    /// The range of the `n`th read from now in whole pages, with the pages at both ends in which it may begin or end. Short reads at
+    /// equal distances are taken literally.
     fn nth(&self, n: u64, size: u64) -> Option<Range<u64>> {
         let distance = self.distance(n);
         let start = u64::try_from(i128::from(self.last.start) + distance).ok()?;

@@ -1,4 +1,4 @@
-//! Reads of many kinds go in, plans come out: what is fetched, in which order, and no more than that.
+//! Tests of plans for reads of many kinds: the fetched ranges, their order, and no more than that.
 
 use super::run::{LATE, SLACK};
 use super::*;
@@ -11,7 +11,7 @@ fn window(size: u64) -> Window {
     Window::new(WindowConfig::default(), size)
 }
 
-/// Bytes fetched for runs of `run` bytes here and there, as the kernel reads them; of the last half of them, per run.
+/// Number of bytes fetched for runs of `run` bytes at random places, as the kernel reads them; per run, over the last half.
 fn fetched_by_runs(run: u64, count: u64) -> u64 {
     let size = 64 << 30;
     let mut window = window(size);
@@ -269,8 +269,7 @@ fn a_copy_is_fetched_at_once_between_its_ends_and_not_beyond() {
     }
 }
 
-/// A copy as two threads of a daemon hand it over: behind the first read, or both ends, reads that the kernel sent one behind the other change
-/// places.
+/// A copy as two threads of a daemon hand it over: after the first read, or both ends, consecutive reads change places.
 fn copied_out_of_order(window: &mut Window, copy: Range<u64>, with_ends: bool, seed: &mut u64) -> u64 {
     let mut reads = vec![copy.start];
     if with_ends {

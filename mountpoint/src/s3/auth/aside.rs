@@ -22,7 +22,7 @@ impl Drop for UnderWay {
 }
 
 impl Aside {
-    /// Runs `work` and returns its outcome. `None`: it goes on past `limit`, or does not begin because an earlier one goes on.
+    /// Runs `work` and returns its outcome. `None`: the work lasts beyond `limit`, or does not begin because an earlier one still runs.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         clock: &Clock,

@@ -25,15 +25,15 @@ use crate::s3::{Config, Error, ErrorKind, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 
-/// How long before their expiry credentials are replaced ...
+/// How long before their expiry the engine replaces credentials ...
 const AHEAD: Duration = Duration::from_secs(300);
-/// ... and how long before it they are no longer used.
+/// ... and how long before it the engine stops using them.
 const LAST_MOMENTS: Duration = Duration::from_secs(10);
 /// The time after which credentials that never expire are read again, so that a changed file is noticed.
 const REREAD: Duration = Duration::from_secs(900);
 /// The time between two looks at the credentials files, while there are requests. Doubled, a change is seen later and a stat is saved.
 const LOOK: Duration = Duration::from_secs(5);
-/// How long a look at the files, or the wait for another request that looks, may take.
+/// Longest wait for a look at the files, or for another request's look.
 const LOOK_MAX: Duration = Duration::from_secs(2);
 /// The pause of a source after an answer without usable credentials; requests get the same error meanwhile.
 const REST: Duration = Duration::from_secs(10);
@@ -48,17 +48,17 @@ pub(crate) struct Source {
     profile: Option<String>,
     given: Option<Credentials>,
     files: Vec<PathBuf>,
-    /// Runs the looks at the files and their reading: a home directory may be on a dead network.
+    /// Runs looks at the files, and reads of them: a home directory may be on a dead network.
     looks: Aside,
     asks: Aside,
     /// The time of the last look at the files. The request that looks holds the lock.
     looked: tokio::sync::Mutex<Option<Instant>>,
     clock: Clock,
-    /// The skew of the store's clock. Credentials expire by the real clock, for which the store's is taken.
+    /// The skew of the store's clock. Credentials expire by the real clock, and the engine takes the store's clock for that.
     skew: Arc<Skew>,
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,
-    /// The last error of the source, while it is not asked.
+    /// The last error of the source, during the pause after it.
     failed: Mutex<Option<(Instant, String)>>,
     loading: tokio::sync::Mutex<()>,
     generations: AtomicU64,
@@ -70,7 +70,7 @@ pub(crate) struct Held {
     pub(crate) credentials: Credentials,
     pub(crate) generation: u64,
     loaded: Instant,
-    /// The files as they were before they were read.
+    /// The stamps of the files before they were read.
     stamps: Vec<Option<Stamp>>,
 }
 
@@ -96,7 +96,7 @@ impl Stamp {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Age {
     Fresh,
-    /// Good for now; ask for new ones in the background.
+    /// The credentials are good for now, and new ones should be requested in the background.
     Due,
     Expired,
 }
@@ -165,7 +165,7 @@ impl Source {
         }
     }
 
-    /// One request in [`LOOK`] looks whether a file has changed, and those that come meanwhile wait for it.
+    /// Looks whether a file has changed: one request in [`LOOK`] does so, and others meanwhile wait for it.
     async fn look(self: &Arc<Self>) {
         let Some(mut looked) = self.clock.timeout(LOOK_MAX, self.looked.lock()).await else { return };
         let now = self.clock.now();
@@ -193,7 +193,7 @@ impl Source {
         self.looks.run(&self.clock, LOOK_MAX, move || files.iter().map(|it| Stamp::of(it)).collect()).await
     }
 
-    /// A file has changed: takes its credentials, or keeps the old ones while it has none.
+    /// Takes the credentials of a changed file, or keeps the old ones while the file has none.
     async fn read_again(self: &Arc<Self>, held: Held) {
         let _turn = self.loading.lock().await;
         if self.held.lock().as_ref().is_some_and(|it| it.generation > held.generation) {
@@ -206,7 +206,7 @@ impl Source {
         }
     }
 
-    /// The error of the last attempt, for requests that waited for that attempt, too: they do not wait for another one.
+    /// The error of the last attempt, which also answers the requests that waited for it: they do not start another attempt.
     fn failed_just_now(&self) -> Option<String> {
         let failed = self.failed.lock();
         failed.as_ref().filter(|(until, _)| self.clock.now() < *until).map(|(_, why)| why.clone())
@@ -279,7 +279,7 @@ impl Source {
                 let said = DisplayErrorContext(&e).to_string();
                 tracing::debug!("credentials: {said}");
                 match (unreached(&e), &self.profile) {
-                    // No user configured this source: it is asked if nothing else is configured.
+                    // No user configured this source: the chain asks it only if nothing else is configured.
                     (Some(NoConnection::Connect(at, _)), None) if is_instance(at) => NONE_FOUND.to_owned(),
                     (None, None) if said.contains(OF_INSTANCE) => NONE_FOUND.to_owned(),
                     (Some(why), _) => format!("a source of credentials can't be reached: {why}"),
@@ -325,7 +325,7 @@ impl Source {
         self.asks.run(&self.clock, LOAD_MAX, move || runtime.block_on(source.ask_chain())).await
     }
 
-    /// Asks a chain that is made for this question: a chain keeps what it once read from files.
+    /// Asks a chain that is made for this question, because a chain keeps what it once read from files.
     async fn ask_chain(&self) -> Answer {
         if let Some(answer) = printed::ask(self.profile.as_deref()).await {
             return answer;
@@ -366,7 +366,7 @@ const WHITE_SPACE: &str = "the keys begin or end in white space, such as a line 
 const BROKEN: &str = "the keys have a line end or another control character within: look at what sets AWS_ACCESS_KEY_ID, \
      AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or at ~/.aws/credentials";
 
-/// The credentials without white space at their ends; and whether they had any. A secret may hold blanks, but no line ends.
+/// The credentials without white space at their ends, and whether they had any. A secret may contain blanks, but no line ends.
 fn trimmed(found: Credentials) -> (Credentials, bool) {
     let parts = [found.access_key_id(), found.secret_access_key(), found.session_token().unwrap_or("")];
     let [key, secret, token] = [parts[0].trim(), parts[1].trim_matches(['\r', '\n']), parts[2].trim()];

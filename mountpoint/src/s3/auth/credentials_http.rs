@@ -39,7 +39,7 @@ impl Http {
         Self { pool: Arc::clone(pool), quiet_max: config.timeouts.first_byte }
     }
 
-    /// One request of ours.
+    /// Exchanges one request of ours.
     pub(crate) async fn exchange(self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
         let quiet_max = self.quiet_max;
         Connector { http: self, connect: None, quiet_max }.exchange(request).await
@@ -193,7 +193,7 @@ mod tests {
     use crate::clock::Clock;
     use crate::net::pool::SIDE_CONNECTIONS;
 
-    /// All that small requests may use; the other half is kept for bulk.
+    /// Most connections for small requests; the other half is kept for bulk.
     const BUSY: usize = SIDE_CONNECTIONS / 2;
 
     #[tokio::test]

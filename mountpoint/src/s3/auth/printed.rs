@@ -27,7 +27,7 @@ const BEFORE: [&str; 6] = [
 /// Variables that the chain heeds before a profile that no flag names.
 const KEYS: [&str; 2] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
 
-/// The output of such a program.
+/// The output of a program that prints credentials.
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 struct Printed {
@@ -38,7 +38,7 @@ struct Printed {
     expiration: Option<String>,
 }
 
-/// Asks the helper, where there is one and the profile's credentials come from a program. `None`: the chain is asked.
+/// Asks the helper, if there is one and the profile's credentials come from a program. `None`: the caller asks the chain.
 pub(super) async fn ask(profile: Option<&str>) -> Option<Result<Credentials, CredentialsError>> {
     let broker = broker::of_this_process()?;
     let env = Env::real();
@@ -58,7 +58,7 @@ fn program(profiles: &ProfileSet) -> Option<&str> {
     profiles.get("credential_process").filter(|_| is_first)
 }
 
-/// Parses the output. An error repeats nothing of it, since it may have a secret.
+/// Parses the output. An error repeats nothing from the output, which may contain a secret.
 fn credentials(text: &str) -> io::Result<Credentials> {
     let wrong = |what: &str| io::Error::other(format!("the credential_process printed {what}"));
     let printed: Printed = serde_json::from_str(text).map_err(|_| wrong("no credentials in JSON"))?;

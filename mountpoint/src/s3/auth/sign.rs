@@ -58,7 +58,7 @@ struct DayKey {
     /// Empty for a key of SigV4A, which is good for every day.
     day: String,
     access_key_id: String,
-    /// Recognises a rotated secret without keeping it.
+    /// A hash of the secret, which shows a rotation without keeping the secret.
     secret_hash: [u8; 32],
     key: [u8; 32],
 }
@@ -70,7 +70,7 @@ impl std::fmt::Debug for DayKey {
 }
 
 impl Signer {
-    /// `region` is that of the client; `signing` is what the endpoint wants.
+    /// A signer. `region` is that of the client; `signing` comes from the endpoint.
     pub(crate) fn new(region: &str, signing: Signing) -> Self {
         Self { region: region.to_owned(), signing, key: Mutex::new(None) }
     }
@@ -79,8 +79,8 @@ impl Signer {
         &self.region
     }
 
-    /// Adds the signing headers. `headers` holds everything else that is to be signed (`host` among it), `target` is path
-    /// and query in canonical form.
+    /// Adds the signing headers. `headers` contains all other headers to sign (`host` among them), `target` is path and query in
+    /// canonical form.
     pub(crate) fn sign(
         &self,
         method: &http::Method,
@@ -166,7 +166,7 @@ pub(crate) fn payload_sha256(pieces: &[bytes::Bytes]) -> String {
     lower::encode_string(&hash.finalize())
 }
 
-/// The canonical request, and the names of the headers it covers.
+/// The canonical request, and the names of its headers.
 fn canonical_request(
     method: &http::Method,
     target: &str,
@@ -231,7 +231,7 @@ struct Learned {
 }
 
 impl Skew {
-    /// Our time as the store sees it; within the years that a signature can name, whatever the store said.
+    /// This machine's time, corrected to the store's clock, within the years that a signature can name.
     pub(crate) fn apply(&self, ours: SystemTime) -> SystemTime {
         let theirs = match *self.0.lock() {
             Learned { is_behind: false, by, .. } => ours.checked_add(by),
@@ -240,7 +240,7 @@ impl Skew {
         theirs.unwrap_or(ours).clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + SIGNABLE)
     }
 
-    /// Learns that the store's clock says `theirs` when ours says `ours`.
+    /// Learns that the store's clock shows `theirs` when the engine's shows `ours`.
     pub(crate) fn learn(&self, ours: SystemTime, theirs: SystemTime) {
         let (is_behind, by) = match theirs.duration_since(ours) {
             Ok(ahead) => (false, ahead),
@@ -250,7 +250,8 @@ impl Skew {
         *learned = Learned { is_behind, by, times: learned.times + 1 };
     }
 
-    /// The number of times that the skew was learned: a request signed before the last time may have been refused for its date.
+    /// The number of times that the skew was learned: the store may have refused a request for its date if it was signed before the last
+    /// time.
     pub(crate) fn times_learned(&self) -> u64 {
         self.0.lock().times
     }

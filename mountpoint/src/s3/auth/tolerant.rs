@@ -1,13 +1,13 @@
 //! Answers of services that hand out credentials, made readable for the SDK, which refuses some services' words beside the keys. Pure.
 //!
-//! Enters and leaves: the body of an answer. A body without such an oddity leaves as it is.
+//! Enters and leaves: the body of an answer. A body without such an oddity leaves unchanged.
 
 use aws_smithy_types::DateTime;
 use aws_smithy_types::date_time::Format;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-/// The role behind the keys, which the SDK demands an ARN of six parts of. MinIO leaves it empty, and nothing here needs it.
+/// The role behind the keys, of which the SDK demands an ARN of six parts. MinIO leaves the field empty, and the engine does not need it.
 const ROLE: [&str; 2] = ["<AssumedRoleUser>", "</AssumedRoleUser>"];
 
 /// Returns the body with the end of its keys in UTC, and without the name of their role.
@@ -26,7 +26,7 @@ fn without_role(body: &[u8]) -> Option<Bytes> {
     Some(Bytes::from([before, after].concat()))
 }
 
-/// The document with the end of its keys in UTC; `None`: the SDK reads it as it is.
+/// The document with the keys' expiry in UTC; `None`: the SDK can read the document unchanged.
 fn in_utc(body: &[u8]) -> Option<Bytes> {
     let mut document: Map<String, Value> = serde_json::from_slice(body).ok()?;
     let ends = document

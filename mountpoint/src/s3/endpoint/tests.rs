@@ -91,7 +91,7 @@ fn an_endpoint_that_is_no_plain_url_is_refused() {
     }
 }
 
-/// Each line of the table, but where we refuse what the SDK would send elsewhere than the user said.
+/// Compares each line of the table, except where this client refuses a URL that the SDK would change.
 #[test]
 fn hosts_paths_and_scopes_are_those_of_the_sdks_rules() {
     let mut compared = 0;

@@ -7,21 +7,21 @@ use crate::s3::attempts::Attempts;
 use crate::s3::wire::{Draft, Failure, Wire};
 use crate::s3::{Error, ErrorKind, Result, xml};
 
-/// How CreateBucket ended, if it did not fail.
+/// The result of a CreateBucket that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// The bucket is new. Some stores also answer so if it was ours before.
+    /// The bucket is new. Some stores also give this answer if the bucket was ours before.
     New,
     /// The bucket was ours before.
     Yours {
-        /// An earlier attempt of this same call had no clear answer, and may have made it.
+        /// Whether an earlier attempt of this same call had no clear answer, and may have made the bucket.
         perhaps_by_us: bool,
     },
     /// Another account has a bucket of this name.
     Others,
 }
 
-/// How DeleteBucket ended, if it did not fail.
+/// The result of a DeleteBucket that did not fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
     /// The bucket is gone.
@@ -30,7 +30,7 @@ pub enum Deleted {
     NotEmpty,
 }
 
-/// See [`crate::s3::Bucket::create`].
+/// Makes a bucket; see [`crate::s3::Bucket::create`].
 pub(crate) async fn create(wire: &Wire, location: Option<&str>) -> Result<Created> {
     const OPERATION: &str = "CreateBucket";
     let document = location.map(|region| [Bytes::from(xml::location_document(region))]);
@@ -63,7 +63,7 @@ pub(crate) async fn create(wire: &Wire, location: Option<&str>) -> Result<Create
     }
 }
 
-/// See [`crate::s3::Bucket::delete`].
+/// Removes a bucket; see [`crate::s3::Bucket::delete`].
 pub(crate) async fn delete(wire: &Wire) -> Result<Deleted> {
     const OPERATION: &str = "DeleteBucket";
     let mut attempts = Attempts::new(wire, OPERATION, None, 0);
@@ -85,7 +85,7 @@ pub(crate) async fn delete(wire: &Wire) -> Result<Deleted> {
     }
 }
 
-/// See [`crate::s3::Bucket::head`].
+/// Checks a bucket; see [`crate::s3::Bucket::head`].
 pub(crate) async fn head(wire: &Wire) -> Result<()> {
     const OPERATION: &str = "HeadBucket";
     let mut attempts = Attempts::new(wire, OPERATION, None, 0);
@@ -100,7 +100,7 @@ pub(crate) async fn head(wire: &Wire) -> Result<()> {
     }
 }
 
-/// A request whose answer is its status.
+/// Sends a request whose answer is its status.
 pub(crate) async fn plain(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(), Failure> {
     let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
     match answer.status {

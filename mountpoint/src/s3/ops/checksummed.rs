@@ -25,9 +25,9 @@ pub(crate) struct Proof {
 /// Sends by `send`, which gets the proof to send. `wanted`: the user wants a checksum. `conditional`: the request has a condition, too,
 /// which is the likelier cause of a 501.
 ///
-/// After a refusal that may be about checksums, the request is sent once more with an MD5 in their place; after one that names Content-MD5,
-/// with that beside them. If that works, later uploads do so from the start. Any other answer stands: bytes that the store found damaged
-/// are not sent again without their proof.
+/// After a refusal that may concern checksums, the request goes out once more with an MD5 in their place; after a refusal that names
+/// Content-MD5, with the MD5 beside them. If that works, later uploads do the same from the start. Any other answer is final: bytes that
+/// the store found damaged never go out again without their proof.
 pub(crate) async fn with_proof<T, F>(
     wire: &Wire,
     wanted: bool,
@@ -71,7 +71,7 @@ fn may_be_about_checksums(error: &Error, conditional: bool) -> bool {
     }
 }
 
-/// Whether the store says that the header is missing. A wrong digest is another kind of error.
+/// Whether the store reports the header as missing. A wrong digest is another kind of error.
 fn demands_md5(error: &Error) -> bool {
     let is_named = || ["content-md5", "contentmd5"].into_iter().any(|name| error.mentions(name));
     *error.kind() == ErrorKind::InvalidRequest && error.http_status() == Some(400) && is_named()
@@ -87,7 +87,7 @@ pub(crate) async fn headers_of(proof: Proof, checksum: Option<Checksum>, body: &
     headers
 }
 
-/// The MD5 as most stores spell it in the ETag of an object that is not a multipart one.
+/// The MD5 of a body, in the form that most stores use in the ETag of an object that is not a multipart one.
 pub(crate) async fn md5_hex(body: &[Bytes]) -> Option<String> {
     md5(body).await.map(|digest| base16ct::lower::encode_string(&digest))
 }

@@ -22,7 +22,7 @@ use crate::s3::{CompleteUpload, Error, ErrorKind, Replaces, Result, Stored, Uplo
 
 const OPERATION: &str = "CompleteMultipartUpload";
 
-/// See [`crate::s3::ObjectClient::complete_multipart_upload`]. `conditional`: with the store's own condition.
+/// Completes an upload; see [`crate::s3::ObjectClient::complete_multipart_upload`]. `conditional`: with the store's own condition.
 pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional: bool) -> Result<Stored> {
     let key = &request.upload.key;
     let whole = Whole::of(&request.parts);
@@ -103,8 +103,7 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional:
     }
 }
 
-/// The stored object with its own ETag, by a HEAD. If the object has another size, it is not the one that was made, and the ETag stays
-/// empty.
+/// The stored object with its own ETag, by a HEAD. An object of another size is not the stored one, and the ETag stays empty.
 async fn named(wire: &Wire, key: &ObjectKey, stored: Stored, size: u64) -> Stored {
     match head(wire, key).await {
         Ok((meta, _)) if meta.size == size => {
@@ -119,7 +118,7 @@ async fn named(wire: &Wire, key: &ObjectKey, stored: Stored, size: u64) -> Store
 enum Next {
     /// The store refused the request or gave it up: send it again, if that is worth it.
     Send,
-    /// No answer from the store, which may still be at work: the object may appear. If it does not, send the request again.
+    /// The store did not answer, and may still be at work: look whether the object appears, and otherwise send the request again.
     LookThenSend,
     /// The upload is gone: an earlier attempt completed it, or another client aborted it. The object tells which; after an earlier attempt
     /// without a clear answer, the object may take time to appear.
@@ -129,10 +128,10 @@ enum Next {
 }
 
 impl Next {
-    /// `doubt`: an attempt before this one had no clear answer.
+    /// The next step after a failed attempt. `doubt`: an earlier attempt had no clear answer.
     fn after(failed: &Failure, doubt: bool, conditional: bool) -> Self {
         match failed.error.kind() {
-            // The upload is there, and the object to be replaced is gone.
+            // The upload still exists, and the object to replace is gone.
             ErrorKind::NotFound if conditional && failed.error.code() == Some("NoSuchKey") => {
                 Self::WhoseIsIt { perhaps_ours: doubt || failed.ambiguous }
             }
@@ -144,13 +143,13 @@ impl Next {
     }
 }
 
-/// Whether the store itself says that it failed. 502 and 504 come from a proxy, and the store may still be at work behind it.
+/// Whether the store itself reports the failure. 502 and 504 come from a proxy, and the store may still be at work behind it.
 fn is_the_stores_word(error: &Error) -> bool {
     let by_a_gateway = matches!(error.http_status(), None | Some(502 | 504));
     !by_a_gateway && *error.kind() != ErrorKind::BadAnswer
 }
 
-/// The object that was made, and whether the answer says that it is encrypted as the user asked.
+/// Sends the request once. Returns the new object, and whether the answer shows the encryption that the user asked for.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,
@@ -213,7 +212,7 @@ fn headers(replaces: Option<&Replaces>, whole: &Whole) -> Result<Vec<(HeaderName
 struct Whole {
     size: u64,
     algorithm: Option<ChecksumAlgorithm>,
-    /// The checksums of the object, as the store may spell them; none unless every part has one.
+    /// The checksums of the object, in the spellings that a store may use; none unless every part has one.
     checksums: Vec<String>,
     /// CRC64NVME of the whole object, which Complete is sent.
     full_object: Option<String>,
@@ -246,7 +245,7 @@ pub(crate) fn whole_sum(parts: &[UploadedPart]) -> Option<Checksum> {
     parts.try_fold(first, |whole, part| Some(whole.combine(part.checksum?, part.size)))
 }
 
-/// The ETag of an object of these parts, in order, on stores whose ETags are MD5 sums; `None` where those of the parts are none.
+/// The ETag of an object of these parts, in order, on stores whose ETags are MD5 sums; `None` if the parts' ETags are not.
 pub(crate) fn etag_of_parts<'a>(parts: impl IntoIterator<Item = &'a UploadedPart>) -> Option<String> {
     let (mut md5, mut count) = (Md5::new(), 0);
     for part in parts {
@@ -303,7 +302,7 @@ mod tests {
             size: 5,
             checksum: None,
         };
-        // The sums of "hello" and "world", and that of both as AWS computes it.
+        // The sums of "hello" and "world", and the sum of both as AWS computes it.
         let sums = ["\"5d41402abc4b2a76b9719d911017c592\"", "7D793037A0760186574B0282F2F435E7"];
         let parts: Vec<_> = sums.into_iter().zip(1..).map(part).collect();
         assert_eq!(etag_of_parts(&parts).as_deref(), Some("065947336a2f2a95ba8899f3675c3be6-2"));

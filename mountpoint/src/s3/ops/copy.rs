@@ -1,7 +1,7 @@
 //! CopyObject and UploadPartCopy: the store copies bytes by itself, of exactly the version that is named.
 //!
-//! The store may take long for a copy, so the client waits as for a Complete. An error may come behind status 200. If the answer is lost,
-//! the client looks at the target before it gives up.
+//! The store may take long for a copy, so the client waits as for a Complete. An error may follow status 200. If the answer is lost, the
+//! client looks at the target before it gives up.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,7 @@ use crate::s3::url::{encode_path, encode_query};
 use crate::s3::wire::{Clocks, Draft, Failure, Wire};
 use crate::s3::{CopyObject, CopyPart, Error, ErrorKind, Replaces, Result, Stored, UploadedPart, xml};
 
-/// See [`crate::s3::ObjectClient::copy_object`]. `conditional`: with the store's own condition on the target.
+/// Copies an object; see [`crate::s3::ObjectClient::copy_object`]. `conditional`: with the store's own condition on the target.
 pub(crate) async fn copy_object(wire: &Wire, request: &CopyObject, conditional: bool) -> Result<Stored> {
     const OPERATION: &str = "CopyObject";
     let key = &request.to;
@@ -116,7 +116,7 @@ async fn whose_fault(wire: &Wire, operation: &'static str, request: &CopyObject,
     }
 }
 
-/// See [`crate::s3::ObjectClient::upload_part_copy`].
+/// Copies a range into a part; see [`crate::s3::ObjectClient::upload_part_copy`].
 pub(crate) async fn upload_part_copy(wire: &Wire, request: &CopyPart) -> Result<UploadedPart> {
     const OPERATION: &str = "UploadPartCopy";
     let key = &request.upload.key;
@@ -175,7 +175,7 @@ fn named(bucket: &str, key: &ObjectKey) -> String {
     name
 }
 
-/// The copy, and whether the answer says that it is encrypted as the user asked.
+/// Sends the copy once. Returns its result, and whether the answer shows the encryption that the user asked for.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,

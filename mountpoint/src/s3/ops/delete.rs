@@ -15,12 +15,12 @@ use crate::s3::{ErrorKind, Replaces, Result, xml};
 
 const OPERATION: &str = "DeleteObject";
 
-/// See [`crate::s3::ObjectClient::delete_object`].
+/// Deletes an object; see [`crate::s3::ObjectClient::delete_object`].
 pub(crate) async fn delete_object(wire: &Wire, key: &ObjectKey) -> Result<()> {
     delete(wire, key, wire.endpoint.key_path(key.as_str())).await
 }
 
-/// See [`crate::s3::ObjectClient::delete_version`]. `conditional`: with the store's own condition.
+/// Deletes a version; see [`crate::s3::ObjectClient::delete_version`]. `conditional`: with the store's own condition.
 pub(crate) async fn delete_if(wire: &Wire, id: &ObjectId, conditional: bool) -> Result<()> {
     if !conditional {
         return delete_object(wire, &id.key).await;
@@ -47,7 +47,7 @@ pub(crate) async fn delete_if(wire: &Wire, id: &ObjectId, conditional: bool) -> 
     }
 }
 
-/// Removes one version of an object, or a delete marker. One that is gone already is a success.
+/// Removes one version of an object, or a delete marker. A missing version is a success.
 pub(crate) async fn delete_version(wire: &Wire, key: &ObjectKey, version: &str) -> Result<()> {
     let mut target = wire.endpoint.key_path(key.as_str());
     target.push_str("?versionId=");
@@ -79,10 +79,9 @@ async fn once(
     is_gone(answer, wire.clock.wall())
 }
 
-/// Whether the answer to a DELETE says that nothing is left: success without a body, or a 404 with S3's code for a missing key.
+/// Whether the answer to a DELETE proves that nothing is left: success without a body, or a 404 with S3's code for a missing key.
 ///
-/// # Errors
-/// Anything else, such as the page of a proxy that has lost the store.
+/// # Errors Anything else, such as the page of a proxy that has lost the store.
 pub(crate) fn is_gone(answer: Collected, wall: SystemTime) -> std::result::Result<(), Failure> {
     let is_silent = answer.body.trim_ascii().is_empty();
     let code = xml::error_body(&answer.body).code;

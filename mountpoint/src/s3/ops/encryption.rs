@@ -10,10 +10,10 @@ use crate::s3::answer::text;
 pub(crate) const SSE: &str = "x-amz-server-side-encryption";
 pub(crate) const SSE_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 
-/// Advice for an object that was stored without the encryption that was asked for.
+/// Advice for an object that was stored without the requested encryption.
 pub(crate) const UNENCRYPTED: &str = "the object is in the bucket, in plain text or under another key: remove it, and check whether the store, and any proxy before it, knows these headers";
 
-/// Whether an answer says that the object is, or will be, encrypted as asked; the error has the answer's own words.
+/// Whether an answer proves that the object is, or will be, encrypted as requested. The error has the answer's own words.
 pub(crate) fn proven(config: &Config, headers: &HeaderMap) -> Result<(), String> {
     not_denied(config, headers)?;
     let Some(wanted) = &config.sse else { return Ok(()) };
@@ -44,7 +44,7 @@ pub(crate) fn not_denied(config: &Config, headers: &HeaderMap) -> Result<(), Str
     }
 }
 
-/// Whether `theirs` is the key of this ARN: in full, or by the id at its end, as some stores say it.
+/// Whether `theirs` is the key of this ARN: in full, or by the id at its end, as some stores report it.
 fn is_key(theirs: &str, arn: &str) -> bool {
     let id = arn.rsplit('/').next().unwrap_or(arn);
     theirs == arn || (!id.is_empty() && theirs == id)

@@ -1,4 +1,4 @@
-//! The metadata of an object and its first bytes in one GET. If the answer tells too little, a HEAD follows.
+//! The metadata of an object and its first bytes in one GET. If the answer lacks metadata, a HEAD follows.
 
 use http::{HeaderValue, Method, StatusCode, header};
 
@@ -16,7 +16,7 @@ use crate::sync::{Arc, Mutex};
 
 const OPERATION: &str = "GetObject";
 
-/// See [`crate::s3::ObjectClient::get_first`].
+/// Gets metadata and first bytes; see [`crate::s3::ObjectClient::get_first`].
 pub(crate) async fn get_first(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<First> {
     let is_known_as_refused = request.begin == Begin::Tail && !wire.abilities.oddities.knows_suffix();
     let refusal = match is_known_as_refused {
@@ -28,7 +28,7 @@ pub(crate) async fn get_first(wire: &Wire, request: &GetFirst, room: BlockMut) -
     };
     let refusal = refusal.filter(|_| request.begin == Begin::Tail);
     if let Some(refusal) = refusal.as_ref().filter(|refusal| *refusal.kind() == ErrorKind::Denied) {
-        // Some stores refuse a missing object, and then each such GET costs a HEAD more.
+        // Some stores refuse such a GET for a missing object, which would then cost a HEAD each time.
         wire.abilities.oddities.suffix_is_refused(&request.key, false, "");
         tracing::debug!(key = %request.key, error = %refusal, "no more tails without a size");
     }
@@ -80,8 +80,8 @@ async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Got> 
     }
 }
 
-/// Whether a refused GET leaves open what a HEAD would say: an object without bytes (416), in an archive, or with its own permissions;
-/// and a store that does not know ranges.
+/// Whether a refused GET leaves the answer of a HEAD open: for an object without bytes (416), in an archive, or with separate
+/// permissions; and on a store that does not know ranges.
 fn says_too_little(error: &Error) -> bool {
     use ErrorKind::{Archived, BadAnswer, Denied, InvalidRequest, Unsupported};
     // The refusal names a cause that can be mended: the GET must learn it, since a HEAD's refusal has no code.
@@ -91,7 +91,7 @@ fn says_too_little(error: &Error) -> bool {
         || (*error.kind() == Denied && !is_curable)
 }
 
-/// One GET. The room is gone once a body begins.
+/// Makes one GET. The room is gone once a body begins.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,
@@ -145,7 +145,7 @@ async fn once(
     Ok(First { meta, bytes: bytes.map(|block| (range.start, block)) })
 }
 
-/// Whether bytes that are the whole object have the checksum that the store says, if it says one. If not, a read asks for them again.
+/// Whether bytes of the whole object have the store's checksum, if the store reports one. If not, a read fetches them again.
 fn is_right(wire: &Wire, id: &ObjectId, meta: &ObjectMeta, bytes: &[u8]) -> bool {
     let Some(expected) = wire.sums.get(id).filter(|_| meta.size == bytes.len() as u64) else { return true };
     let ours = Checksum::of(expected.algorithm, bytes);

@@ -17,7 +17,7 @@ const OPERATION: &str = "GetObject";
 /// The least bytes of a body for which a failed attempt counts as progress, so that the client does not listen for ever to a store that
 /// dribbles.
 const PROGRESS: u64 = 64 << 10;
-/// Ranges of at most this many bytes are small wherever they begin.
+/// Most bytes of a range that counts as small wherever it begins.
 const SMALL_ANYWHERE: u64 = 64 << 10;
 
 /// The lane of a range: the first bytes of a file never wait behind bulk; later ranges are bulk, unless they are small, as those of a
@@ -27,12 +27,12 @@ fn lane(range: &Range<u64>) -> Lane {
     if range.start == 0 || bytes <= SMALL_ANYWHERE { Lane::of(bytes) } else { Lane::Bulk }
 }
 
-/// Whether an attempt that failed was progress: it `received` much, or part of the little that is still `missing`.
+/// Whether a failed attempt was progress: it `received` many bytes, or a part of few `missing` ones.
 fn is_progress(received: u64, missing: u64) -> bool {
     received >= PROGRESS || (missing < PROGRESS && received > 0)
 }
 
-/// See [`crate::s3::ObjectClient::get_object`].
+/// Gets a range; see [`crate::s3::ObjectClient::get_object`].
 pub(crate) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill) -> Result<()> {
     let range = &request.range;
     let fits = range.start < range.end
@@ -80,7 +80,7 @@ pub(crate) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
     }
 }
 
-/// Whether the store says that If-Match did not hold.
+/// Whether the store reports that If-Match failed.
 pub(crate) fn is_refused_condition(error: &Error) -> bool {
     error.http_status() == Some(StatusCode::PRECONDITION_FAILED.as_u16())
 }

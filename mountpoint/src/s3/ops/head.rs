@@ -1,4 +1,4 @@
-//! HeadObject: the metadata of one object. If the store refuses to say whether a key is there, a listing of this key tells.
+//! HeadObject: the metadata of one object. If the store does not say whether a key exists, a listing of this key does.
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 
@@ -12,7 +12,7 @@ use crate::s3::{Described, Error, ErrorKind, ListObjects, Properties, Result};
 
 const OPERATION: &str = "HeadObject";
 
-/// See [`crate::s3::ObjectClient::head_object`].
+/// Gets metadata; see [`crate::s3::ObjectClient::head_object`].
 pub(crate) async fn head_object(wire: &Wire, key: &ObjectKey) -> Result<ObjectMeta> {
     let (meta, headers) = head(wire, key).await?;
     let id = ObjectId::of(key.clone(), &meta);
@@ -46,8 +46,8 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, He
                         attempts.succeeded();
                         return Ok((described(wire, key, &headers).await?, headers));
                     }
-                    // The store knows these credentials, and refuses the read: no other credentials are looked for. But the listing may
-                    // have found others: then the refused ones are not those in use.
+                    // The store knows these credentials, and refuses the read, so a search for others would be wasted. But if the listing
+                    // has found others, the refused ones are no longer in use.
                     if !has_other_keys(wire, failure.generation).await {
                         return Err(failure.error);
                     }
@@ -116,7 +116,7 @@ async fn listed(wire: &Wire, key: &ObjectKey) -> Option<ObjectMeta> {
     page.objects.into_iter().find(|object| object.key == *key).map(|object| object.meta)
 }
 
-/// See [`crate::s3::ObjectClient::describe_object`].
+/// Gets all facts of a HEAD; see [`crate::s3::ObjectClient::describe_object`].
 pub(crate) async fn describe_object(wire: &Wire, key: &ObjectKey) -> Result<Described> {
     let (meta, headers) = head(wire, key).await?;
     let properties = Properties::of(&headers)
@@ -126,8 +126,8 @@ pub(crate) async fn describe_object(wire: &Wire, key: &ObjectKey) -> Result<Desc
     Ok(Described { meta, properties, version, tags, checksum: stored_checksum(&headers) })
 }
 
-/// Whether a listing has the key, if we may list it. S3 answers 403 to a HEAD of a missing key if the policy allows listings only
-/// under a condition, such as a prefix: the answer itself does not say whether the key is there.
+/// Whether a listing has the key, if we may list it. S3 answers 403 to a HEAD of a missing key if the policy allows listings only under a
+/// condition, such as a prefix: the answer itself does not show whether the key exists.
 async fn is_listed(wire: &Wire, key: &ObjectKey) -> Option<bool> {
     let request = ListObjects { prefix: key.as_str().to_owned(), max_keys: 1, ..ListObjects::default() };
     let page = list::list_objects(wire, &request).await.ok()?;
@@ -138,7 +138,7 @@ async fn is_listed(wire: &Wire, key: &ObjectKey) -> Option<bool> {
     }
 }
 
-/// Whether requests are signed with other credentials now than with those of `generation`.
+/// Whether requests are signed with newer credentials than those of `generation`.
 async fn has_other_keys(wire: &Wire, generation: Option<u64>) -> bool {
     match (&wire.credentials, generation) {
         (Some(source), Some(generation)) => {

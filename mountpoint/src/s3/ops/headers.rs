@@ -8,10 +8,10 @@ use crate::s3::replaces::quoted;
 use crate::s3::wire::Wire;
 use crate::s3::{Error, ErrorKind, NewObject, Replaces, Result};
 
-/// Names and values, in the order in which they are sent.
+/// Names and values, in the order of sending.
 pub(crate) type Headers = Vec<(HeaderName, HeaderValue)>;
 
-/// The headers about a new object: its properties, and what the user wants of every new object.
+/// The headers about a new object: its properties, and the user's settings for every new object.
 pub(crate) fn new_object_headers(
     wire: &Wire,
     operation: &'static str,
@@ -41,7 +41,7 @@ pub(crate) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str
     }
 }
 
-/// Adds the condition on the object that is there.
+/// Adds the condition on the existing object.
 pub(crate) fn push_condition(
     headers: &mut Headers,
     operation: &'static str,

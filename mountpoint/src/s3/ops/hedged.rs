@@ -8,8 +8,8 @@ use futures_util::future::{Either, select};
 
 use crate::s3::wire::{Answer, Draft, Failure, Wire};
 
-/// Exchanges a request that changes nothing, and repeats it if the answer is late (see [`Wire::exchange`]). A second answer that
-/// is not a success does not count.
+/// Exchanges a request that changes nothing, and repeats it if the answer is late (see [`Wire::exchange`]). A second answer counts only
+/// if it is a success.
 pub(crate) async fn exchange(wire: &Wire, mut draft: Draft<'_>) -> Result<Answer, Failure> {
     let hedge = &wire.hedge;
     let learn = |answer: &Answer| hedge.answered(answer.status, answer.waited);

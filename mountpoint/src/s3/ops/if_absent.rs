@@ -1,5 +1,5 @@
 //! Changes the object under a key only if it is the version that the caller knows, on stores that keep conditions, ignore them or refuse
-//! them. On stores that ignore or refuse them, a HEAD first asks what is there.
+//! them. On stores that ignore or refuse them, a HEAD first shows the present object.
 
 use std::future::Future;
 
@@ -11,11 +11,11 @@ use crate::s3::ops::head::head_object;
 use crate::s3::wire::Wire;
 use crate::s3::{Error, ErrorKind, Replaces, Result};
 
-/// Stores an object under `key` by `store`, which learns whether to send the condition that `replaces` is.
+/// Stores an object under `key` by `store`, which learns whether to send the condition in `replaces`.
 ///
-/// A store that answers 501 to the condition is asked by HEAD instead, then and from then on. A store that ignores it is asked, too, and
-/// sent the condition all the same, because a newer release may keep it. Between that answer and the request another client may store the
-/// object, which is then replaced: such a store has no protection against that.
+/// If a store answers 501 to the condition, a HEAD replaces the condition, then and later. If a store ignores conditions, a HEAD goes
+/// out, too, and the condition is sent all the same, because a newer release may keep it. Between the HEAD and the request another client
+/// may store the object, which is then replaced: such a store offers no protection.
 pub(crate) async fn guarded<T, F>(
     wire: &Wire,
     write: Write,
@@ -88,7 +88,7 @@ async fn is_absent(wire: &Wire, key: &ObjectKey) -> bool {
     head_object(wire, key).await.is_err_and(|error| *error.kind() == ErrorKind::NotFound)
 }
 
-/// Asks which object is there.
+/// Looks which object exists.
 async fn check(wire: &Wire, write: Write, key: &ObjectKey, replaces: &Replaces) -> Result<()> {
     let there = match head_object(wire, key).await {
         Ok(meta) => Some(meta.etag),
@@ -103,8 +103,8 @@ async fn check(wire: &Wire, write: Write, key: &ObjectKey, replaces: &Replaces) 
     if holds { Ok(()) } else { Err(refused(write.name(), key, replaces)) }
 }
 
-/// The error for a key whose object is not the one to be replaced: `Exists` if no object was expected, and from a copy, whose `Changed` is
-/// about its source; else `Changed`.
+/// The error for a key whose object is not the one to replace: `Exists` if no object was expected, and from a copy, whose `Changed` is
+/// about its source; otherwise `Changed`.
 pub(crate) fn refused(operation: &'static str, key: &ObjectKey, replaces: &Replaces) -> Error {
     let of = |kind, why| Error::new(kind, operation).key(key).message(why);
     match replaces {

@@ -11,7 +11,7 @@ use crate::s3::{ListObjects, ListPage, Result, xml};
 
 const OPERATION: &str = "ListObjectsV2";
 
-/// See [`crate::s3::ObjectClient::list_objects`].
+/// Lists objects; see [`crate::s3::ObjectClient::list_objects`].
 pub(crate) async fn list_objects(wire: &Wire, request: &ListObjects) -> Result<ListPage> {
     list(wire, request, Attempts::new(wire, OPERATION, None, 0)).await
 }

@@ -23,7 +23,7 @@ pub(crate) fn upload_target(wire: &Wire, upload: &UploadId) -> String {
     target
 }
 
-/// See [`crate::s3::ObjectClient::create_multipart_upload`].
+/// Begins an upload; see [`crate::s3::ObjectClient::create_multipart_upload`].
 pub(crate) async fn create(wire: &Wire, request: &NewObject) -> Result<UploadId> {
     // There are no bytes yet, and no MD5 of them.
     let begin = |proof: Proof| begin(wire, request, proof.checksum);
@@ -77,7 +77,7 @@ async fn created(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(String, 
     }
 }
 
-/// See [`crate::s3::ObjectClient::abort_multipart_upload`].
+/// Aborts an upload; see [`crate::s3::ObjectClient::abort_multipart_upload`].
 pub(crate) async fn abort(wire: &Wire, upload: &UploadId) -> Result<()> {
     const OPERATION: &str = "AbortMultipartUpload";
     let mut attempts = Attempts::new(wire, OPERATION, Some(&upload.key), 0);
@@ -97,7 +97,7 @@ async fn aborted(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(), Failu
     is_gone(answer, wire.clock.wall())
 }
 
-/// See [`crate::s3::ObjectClient::list_multipart_uploads`].
+/// Lists uploads; see [`crate::s3::ObjectClient::list_multipart_uploads`].
 pub(crate) async fn list_uploads(wire: &Wire, prefix: &str) -> Result<Vec<PendingUpload>> {
     const OPERATION: &str = "ListMultipartUploads";
     let mut found = Vec::new();
@@ -118,7 +118,7 @@ pub(crate) async fn list_uploads(wire: &Wire, prefix: &str) -> Result<Vec<Pendin
     Err(Error::new(ErrorKind::BadAnswer, OPERATION).message("the listing of uploads does not end"))
 }
 
-/// Path and query, names in alphabetical order as signatures want them.
+/// Path and query, with names in alphabetical order for the signature.
 fn listing_target(bucket_path: &str, prefix: &str, after: &xml::UploadMarkers) -> String {
     let mut target = bucket_path.to_owned();
     let parameters = [

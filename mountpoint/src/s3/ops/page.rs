@@ -1,4 +1,4 @@
-//! One page of a listing, of any kind.
+//! One page of a listing, of objects or of other kinds.
 
 use http::{Method, StatusCode};
 
@@ -6,7 +6,7 @@ use crate::s3::attempts::Attempts;
 use crate::s3::wire::{Collected, Failure, Wire};
 use crate::s3::{ErrorKind, Result, xml};
 
-/// Asks for the page at `target` until it comes, or the attempts end. `parse` reads the document, or says why it makes no sense.
+/// Requests the page at `target` until it comes, or the attempts end. `parse` reads the document, or returns its fault.
 pub(crate) async fn page<P>(
     wire: &Wire,
     mut attempts: Attempts<'_>,

@@ -13,7 +13,7 @@ use crate::s3::{Error, ErrorKind, Result, Tags};
 /// The prefix of the user's own names.
 const USER: &str = "x-amz-meta-";
 
-/// The properties of an object, as a request gives them and a HEAD tells them.
+/// The properties of an object, for a request or from a HEAD.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Properties {
     /// MIME type; `None` for `binary/octet-stream`.
@@ -74,7 +74,7 @@ impl Properties {
         Ok(())
     }
 
-    /// Reads the properties from the answer of a HEAD; the error names one that can't be kept.
+    /// Reads the properties from the answer of a HEAD. The error names a property that can't be kept.
     pub(crate) fn of(headers: &HeaderMap) -> std::result::Result<Self, String> {
         let own = |name: &str| text(headers, name).filter(|value| !value.is_empty()).map(str::to_owned);
         let mut user = BTreeMap::new();
@@ -103,7 +103,7 @@ impl Properties {
     }
 }
 
-/// An object as a HEAD tells of it.
+/// An object's facts from a HEAD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
     /// Size, version, time.
@@ -112,9 +112,9 @@ pub struct Described {
     pub properties: Properties,
     /// The store's name for this version, in a bucket that keeps versions.
     pub version: Option<String>,
-    /// How many tags it has, where the store tells.
+    /// Number of the object's tags, if the store reports it.
     pub tags: u32,
-    /// The checksum as the store spells it, if it keeps one: of all bytes, or of the parts (`value-N`).
+    /// The checksum in the store's spelling, if it keeps one: of all bytes, or of the parts (`value-N`).
     pub checksum: Option<String>,
 }
 

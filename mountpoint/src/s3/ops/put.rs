@@ -20,11 +20,11 @@ use crate::s3::{Error, ErrorKind, PutObject, Result, Stored, UploadPart, Uploade
 /// The fewest parts that any store takes: a refusal of a lower number is about something else.
 const PARTS_MIN: u32 = 100;
 
-/// Advice for a part that was stored without the encryption that was asked for.
+/// Advice for a part that was stored without the requested encryption.
 const UNCOMPLETED: &str =
     "the upload is not completed: check whether the store, and any proxy before it, knows these headers";
 
-/// See [`crate::s3::ObjectClient::put_object`]. `conditional`: with the store's own condition.
+/// Stores an object; see [`crate::s3::ObjectClient::put_object`]. `conditional`: with the store's own condition.
 pub(crate) async fn put_object(wire: &Wire, request: &PutObject, conditional: bool) -> Result<Stored> {
     let put = |proof| put(wire, request, proof, conditional);
     with_proof(wire, request.checksum.is_some(), conditional, put).await
@@ -71,7 +71,7 @@ async fn put(wire: &Wire, request: &PutObject, proof: Proof, conditional: bool) 
     }
 }
 
-/// See [`crate::s3::ObjectClient::upload_part`].
+/// Sends a part; see [`crate::s3::ObjectClient::upload_part`].
 pub(crate) async fn upload_part(wire: &Wire, request: &UploadPart) -> Result<UploadedPart> {
     let part = |proof| part(wire, request, proof);
     let sent = with_proof(wire, request.checksum.is_some(), false, part).await;
@@ -83,7 +83,7 @@ pub(crate) async fn upload_part(wire: &Wire, request: &UploadPart) -> Result<Upl
     sent
 }
 
-/// The number of parts that the store takes, if it refused this one for its number. Its words may name the limit.
+/// The store's most parts, if it refused this one for its number. The refusal may name the limit.
 fn too_many(error: &Error, number: u32) -> Option<u32> {
     let is_refused = *error.kind() == ErrorKind::InvalidRequest && error.mentions("part number");
     let named = error.numbers().filter(|named| (PARTS_MIN..number).contains(named)).max();

@@ -23,7 +23,7 @@ pub enum Tagging {
     Tags(Tags),
 }
 
-/// See [`crate::s3::Bucket::tags`].
+/// Gets a bucket's tags; see [`crate::s3::Bucket::tags`].
 pub(crate) async fn get(wire: &Wire) -> Result<Tagging> {
     let mut attempts = Attempts::new(wire, "GetBucketTagging", None, 0);
     let target = target(wire);
@@ -50,7 +50,7 @@ async fn got(wire: &Wire, draft: Draft<'_>) -> std::result::Result<Tags, Failure
     xml::tags(&answer.body).map_err(|why| answer.unexpected(why, wire.clock.wall()))
 }
 
-/// See [`crate::s3::ObjectClient::object_tags`].
+/// Gets an object's tags; see [`crate::s3::ObjectClient::object_tags`].
 pub(crate) async fn of_object(wire: &Wire, key: &ObjectKey) -> Result<Tags> {
     let mut attempts = Attempts::new(wire, "GetObjectTagging", Some(key), 0);
     let target = wire.endpoint.key_path(key.as_str()) + "?tagging=";
@@ -65,7 +65,7 @@ pub(crate) async fn of_object(wire: &Wire, key: &ObjectKey) -> Result<Tags> {
     }
 }
 
-/// See [`crate::s3::Bucket::set_tags`].
+/// Replaces a bucket's tags; see [`crate::s3::Bucket::set_tags`].
 pub(crate) async fn put(wire: &Wire, tags: &Tags) -> Result<bool> {
     const OPERATION: &str = "PutBucketTagging";
     let document = [Bytes::from(xml::tags_document(tags))];

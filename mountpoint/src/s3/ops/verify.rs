@@ -1,4 +1,4 @@
-//! Checks whether the stored object is the one that was sent, after the answer to the request was lost.
+//! Checks whether the stored object is the sent one, after the answer to the request was lost.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub(crate) struct Ours {
     pub(crate) size: u64,
     /// The number of parts of a multipart object; `None` for another.
     pub(crate) parts: Option<usize>,
-    /// The checksums, as the store may spell them: of a multipart object the composite of its parts, and that of all its bytes.
+    /// The checksums, in the spellings that a store may use: of a multipart object the composite of its parts, and that of all its bytes.
     pub(crate) checksums: Vec<String>,
     /// MD5 of an object that is not a multipart one, in hex: many stores' ETag.
     pub(crate) md5: Option<String>,
@@ -71,7 +71,7 @@ fn without_count(checksum: &str) -> &str {
 }
 
 /// Whether two checksums are comparable: of one algorithm, by their length, and both of the parts or both of all bytes, as far as the
-/// store's one shows.
+/// store's checksum shows.
 fn is_of_a_kind(ours: &str, theirs: &str) -> bool {
     let is_composite = |checksum: &str| checksum.contains('-');
     without_count(ours).len() == without_count(theirs).len() && (is_composite(ours) || !is_composite(theirs))
@@ -82,11 +82,11 @@ fn is_of_a_kind(ours: &str, theirs: &str) -> bool {
 pub(crate) enum Found {
     /// The object that we sent.
     Ours(Stored),
-    /// Another object, or none.
+    /// The key has another object, or none.
     NotOurs,
     /// Our object, not encrypted as requested.
     Unencrypted(String),
-    /// An object of the right size; nothing tells which client stored it.
+    /// The key has an object of the right size; no fact shows which client stored it.
     CantTell,
     /// The look failed.
     Failed(Error),

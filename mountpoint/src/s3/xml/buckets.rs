@@ -26,7 +26,7 @@ pub struct Version {
 pub struct VersionPage {
     /// Versions and delete markers.
     pub versions: Vec<Version>,
-    /// How to ask for the next page; `None` on the last one.
+    /// The markers for the next page; `None` on the last one.
     pub next: Option<VersionMarkers>,
 }
 
@@ -80,7 +80,7 @@ pub(in crate::s3) fn tags(document: &[u8]) -> Result<Tags, String> {
     Ok(tags)
 }
 
-/// Reads a page of ListObjectVersions. Keys outside of `prefix` are an error: they would be deleted.
+/// Reads a page of ListObjectVersions. Keys outside of `prefix` are an error, because the caller deletes the listed versions.
 pub(in crate::s3) fn version_page(document: &[u8], prefix: &str) -> Result<VersionPage, String> {
     use Name::{DeleteMarker, Version as Entry, Versions};
     let mut found = Vec::new();

@@ -1,6 +1,6 @@
 //! A page of a listing. An entry that can't be shown fails no page: it is left out and counted.
 //!
-//! The document is read by the names of its elements, not by that of its root, which some stores call otherwise.
+//! The parser goes by the names of the elements, except the root's, to which some stores give another name.
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -15,7 +15,7 @@ use crate::s3::{ListObjects, ListPage, ListedObject};
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LeftOut {
     pub(crate) count: u64,
-    /// One such entry and its fault, in few words.
+    /// An example of these entries and its fault, in few words.
     pub(crate) example: Option<String>,
 }
 
@@ -44,7 +44,7 @@ fn may_list(root: Name) -> bool {
     matches!(root, Name::Listing | Name::Other)
 }
 
-/// Reads a page of a listing that answers `request`; the error says what is wrong with it.
+/// Reads a page of a listing that answers `request`. The error names the fault.
 pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<(ListPage, LeftOut), String> {
     use Name::{CommonPrefixes, Contents, RestoreStatus};
     let mut entries: Vec<Entry> = Vec::new();

@@ -45,8 +45,8 @@ pub(in crate::s3) fn upload_id(document: &[u8]) -> Result<String, String> {
     id.filter(|id| !id.is_empty()).ok_or_else(|| "the answer names no upload".into())
 }
 
-/// The object that CompleteMultipartUpload made; `None` where the document says that it made none. Its ETag may be empty (Ceph 16): the object
-/// says it.
+/// The object that CompleteMultipartUpload made; `None` if the document says that it made none. The ETag may be empty (Ceph 16): then
+/// only the object has it.
 pub(in crate::s3) fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
     let (mut etag, mut crc32c, mut crc64nvme, mut refused) = (None, None, None, false);
     walk(document, |path, text| {
@@ -109,7 +109,7 @@ pub(in super::super) fn copied(document: &[u8]) -> Result<Option<Copied>, String
 #[derive(Debug)]
 pub(in crate::s3) struct UploadPage {
     pub(in crate::s3) uploads: Vec<PendingUpload>,
-    /// How to ask for the next page; `None` on the last one.
+    /// The markers for the next page; `None` on the last one.
     pub(in crate::s3) next: Option<UploadMarkers>,
 }
 
@@ -120,7 +120,7 @@ pub(in crate::s3) struct UploadMarkers {
     pub(in crate::s3) id: Option<String>,
 }
 
-/// Reads a page of ListMultipartUploads. An entry without key, name or date is left out: nothing could be done with it.
+/// Reads a page of ListMultipartUploads. An entry without key, name or date is left out as useless.
 pub(in crate::s3) fn upload_page(document: &[u8]) -> Result<UploadPage, String> {
     use Name::{Upload, Uploads};
     let mut uploads = Vec::new();

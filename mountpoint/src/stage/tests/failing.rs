@@ -1,8 +1,8 @@
-//! Calls of the local disk that fail, each in its turn.
+//! Failing calls of the local disk, each in its turn.
 
 use super::*;
 
-/// Values that a byte or a size may have: the last one that was acknowledged, and those that were tried since.
+/// Possible values of a byte or a size: the last acknowledged one, and later attempts.
 #[derive(Clone, Default)]
 struct May {
     bytes: BTreeMap<usize, Vec<u8>>,
@@ -33,13 +33,13 @@ impl May {
     fn is(&self, bytes: &[u8]) -> bool {
         let is_one =
             |(at, byte): (usize, &u8)| self.bytes.get(&at).is_none_or(|values| values.contains(byte));
-        // A write that failed may have left a part of it.
+        // A failed write may have left a part of its bytes.
         let sizes = self.sizes.iter().min()..=self.sizes.iter().max();
         sizes.contains(&Some(&bytes.len())) && bytes.iter().enumerate().all(is_one)
     }
 }
 
-/// Bytes of a file by its key: in the bucket, and where a mount after a kill or a loss of power has it. `true`: some are missing.
+/// Bytes of each file, by key: in the bucket, and as the next mount finds them after a kill or a loss of power. `true`: some are missing.
 async fn found(dir: &Path, boot: &str, client: &MemoryClient) -> Vec<(String, Vec<u8>, bool)> {
     let copied = tempfile::tempdir().unwrap();
     copy(dir, copied.path());
@@ -52,7 +52,7 @@ async fn found(dir: &Path, boot: &str, client: &MemoryClient) -> Vec<(String, Ve
         client.keys().into_iter().map(|key| (key.clone(), stored(client, &key), false)).collect();
     for pending in next.pending.clone() {
         let staged = Arc::new(Staged::pending(Arc::clone(&next.shared), pending));
-        // Before its first send, a mount finds out whether the bucket has an image of it.
+        // Before its first send, a mount asks whether the bucket has an image of the file.
         staged.resolve().await.unwrap();
         found.push((staged.key().as_str().to_owned(), read(&staged, 0, MIB).await.unwrap(), false));
     }
@@ -64,7 +64,8 @@ async fn found(dir: &Path, boot: &str, client: &MemoryClient) -> Vec<(String, Ve
     found
 }
 
-/// Programs change files while calls of the disk fail. Each acknowledged change is found afterwards. How many calls there were.
+/// Lets programs change files while calls of the disk fail, and asserts that each acknowledged change is found afterwards. Returns the
+/// number of calls.
 async fn with_failing(calls: std::ops::Range<u64>) -> u64 {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let etag = client.insert("patched", b"0123456789".to_vec());
@@ -110,7 +111,7 @@ async fn with_failing(calls: std::ops::Range<u64>) -> u64 {
                 let _ = over.store(&turn).await;
             }
         }
-        // One that is removed again.
+        // A file that is removed again.
         if let Ok(gone) = Staged::create(Arc::clone(&engine.shared), "gone".into(), None) {
             let _ = gone
                 .note_new()
@@ -150,7 +151,7 @@ async fn no_acknowledged_byte_is_lost_whichever_call_of_the_disk_fails() {
     let calls = with_failing(0..0).await;
     assert!(calls > 60, "{calls}");
     for first in 1..=calls {
-        // Once, and from then on: a disk that is full for a moment, or for good.
+        // One failure, then failures from there on: a disk that is full for a moment, or for good.
         with_failing(first..first + 1).await;
         with_failing(first..u64::MAX).await;
     }

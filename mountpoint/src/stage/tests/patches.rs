@@ -1,4 +1,4 @@
-//! Long files of which a part is changed, and files that the stage has no room for: what is sent, copied and fetched.
+//! Long files with changes in a part, and files for which the stage has no room: tests of the bytes that are sent, copied and fetched.
 
 use super::*;
 use crate::s3::ErrorKind;
@@ -22,7 +22,7 @@ async fn a_file_that_does_not_fit_into_the_stage_is_sent_from_disk_and_bucket() 
     staged.store(&turn).await.unwrap().expect("there was a change");
     assert!(stored(&client, "long") == expected);
     assert!(engine.shared.folder.used() < 1 << 20, "the rest was not fetched into the stage");
-    // The new object has what is not here from now on: for reads, sizes, and the next send.
+    // The new object has the bytes that the local file lacks, for reads, sizes and the next send.
     staged.set_size(11 << 20).unwrap();
     expected.truncate(11 << 20);
     write(&mut expected, 3 << 20, b"again");
@@ -30,7 +30,7 @@ async fn a_file_that_does_not_fit_into_the_stage_is_sent_from_disk_and_bucket() 
     assert!(read(&staged, 13 << 19, 1 << 20).await.unwrap() == expected[13 << 19..15 << 19]);
     staged.store(&turn).await.unwrap().expect("there was a change");
     assert!(stored(&client, "long") == expected);
-    // Another client's version is a conflict, whichever request meets it.
+    // Another client's version is a conflict, for whichever request meets it.
     client.insert("long", b"theirs".to_vec());
     staged.write(0, b"ours").unwrap();
     assert!(matches!(staged.store(&turn).await, Err(Error::Conflict { .. })));
@@ -64,7 +64,7 @@ async fn a_read_while_the_object_is_replaced_waits_for_the_new_version() {
     send.await.unwrap().unwrap().expect("there was a change");
 }
 
-/// A long object, and a file of the stage over it that is changed in ten places. The bytes that it is to have.
+/// A long object, and a staged file over it with changes in ten places. Returns the file and its expected bytes.
 fn patched_in_ten_places(engine: &Engine, client: &MemoryClient) -> (Arc<Staged>, Vec<u8>) {
     let mut bytes: Vec<u8> = (0..160 * MIB as u32).map(|n| (n / 7) as u8).collect();
     let etag = client.insert("long", bytes.clone());
@@ -91,14 +91,14 @@ async fn a_patch_sends_little_more_than_what_was_changed() {
     assert_eq!((client.calls(Op::UploadPart), client.calls(Op::UploadPartCopy)), (10, 11));
     assert!(client.log().len() <= 40, "{:#?}", client.log());
     assert_eq!(engine.shared.folder.used(), 50, "what was not changed takes no room");
-    // The next send copies what was sent.
+    // The next send copies the bytes of the last one.
     staged.write(80 * MIB as u64, b"once more").unwrap();
     expected[80 * MIB..80 * MIB + 9].copy_from_slice(b"once more");
     client.reset_log();
     staged.store(&turn).await.unwrap().expect("there was a change");
     assert!(stored(&client, "long") == expected);
     assert_eq!((client.calls(Op::UploadPart), client.calls(Op::UploadPartCopy)), (1, 2));
-    // A file that is shorter, and longer again, shares what was never cut off.
+    // A file that became shorter and longer again shares only the bytes that were never cut off.
     staged.set_size(100 * MIB as u64).unwrap();
     staged.write(110 * MIB as u64, b"behind a hole").unwrap();
     expected.truncate(100 * MIB);
@@ -172,7 +172,7 @@ async fn a_long_file_that_was_made_here_is_patched_until_it_replaces_another() {
     staged.store(&turn).await.unwrap().expect("there was a change");
     assert!(stored(&client, "new") == expected);
     assert_eq!((client.calls(Op::UploadPart), client.calls(Op::GetObject)), (1, 0));
-    // The object that it is to replace has other bytes.
+    // The object to replace has other bytes.
     let other = client.insert("other", vec![7; 80 * MIB]);
     staged.renamed("other".into(), crate::s3::Replaces::Version(other)).unwrap();
     staged.write(31, b"PATCH").unwrap();

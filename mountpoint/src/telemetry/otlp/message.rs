@@ -92,7 +92,7 @@ pub(super) struct NumberDataPoint {
     pub(super) start_time_unix_nano: u64,
     #[prost(fixed64, tag = "3")]
     pub(super) time_unix_nano: u64,
-    /// A member of a `oneof` in the published message: sent also when it is 0.
+    /// A member of a `oneof` in the published message, which is sent also when it is 0.
     #[prost(sfixed64, optional, tag = "6")]
     pub(super) as_int: Option<i64>,
     #[prost(message, repeated, tag = "7")]

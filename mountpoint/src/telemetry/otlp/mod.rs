@@ -55,7 +55,7 @@ impl Exporter {
         }
     }
 
-    /// Exports once. A line of the log says when exports begin to fail and when they work again.
+    /// Exports once. The log gets a line when exports begin to fail and when they work again.
     pub(super) async fn export(&self, telemetry: &Telemetry) {
         telemetry.measure();
         let (now, at) = (telemetry.metrics.snapshot(), telemetry.clock.wall());
@@ -132,7 +132,7 @@ fn pair(key: &str, value: &str) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(AnyValue { string_value: Some(value.to_owned()) }) }
 }
 
-/// All metrics in one message. `before` is empty unless changes are wanted.
+/// All metrics in one message. `before` is empty unless the receiver wants changes.
 fn message(
     now: &[Metric],
     before: &[Metric],

@@ -11,7 +11,7 @@ const INTERVAL: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The path behind an endpoint of all signals.
 const PATH: &str = "/v1/metrics";
-/// The service, unless it is named.
+/// The name of the service, if no setting names it.
 const SERVICE: &str = "mount-s3";
 
 /// The receiver of exports, their interval and their form.
@@ -21,13 +21,13 @@ pub struct Settings {
     pub url: String,
     /// The time between two exports.
     pub interval: Duration,
-    /// How long one export may take.
+    /// Time limit of one export.
     pub timeout: Duration,
     /// Changes since the last export rather than sums.
     pub delta: bool,
     /// Headers of each request. They may be secret: their `Debug` says nothing.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Attributes of the resource: the service and what the user adds.
+    /// Attributes of the resource: the service and the user's own.
     pub resource: Vec<(String, String)>,
 }
 
@@ -35,10 +35,9 @@ pub struct Settings {
 pub type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Settings {
-    /// `None`: nothing is exported. The flags go before the variables.
+    /// The settings; `None`: nothing is exported. Flags precede variables.
     ///
-    /// # Errors
-    /// A sentence that names the flag or the variable, and what it should be. No value of a header stands in it.
+    /// # Errors A sentence with the flag or variable, and its right form, but without the value of a header.
     pub fn read(
         endpoint: Option<&str>,
         interval_s: Option<u64>,
@@ -91,7 +90,7 @@ impl Settings {
     }
 }
 
-/// The path for metrics, unless the endpoint has it already.
+/// The endpoint with the path for metrics, unless it has that path already.
 fn with_path(endpoint: &str) -> String {
     let endpoint = endpoint.trim_end_matches('/');
     if endpoint.ends_with(PATH) { endpoint.to_owned() } else { format!("{endpoint}{PATH}") }

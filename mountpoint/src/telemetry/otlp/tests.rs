@@ -1,4 +1,4 @@
-//! The messages as a receiver reads them: decoded by the published protocol's own types, not by ours.
+//! Tests of the messages as a receiver reads them: decoded by the published protocol's own types, not by ours.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::metrics::v1::{metric, number_data_point};
 use super::super::tests::telemetry;
 use super::*;
 
-/// A receiver: what it got, and what it answers.
+/// A receiver, with its received messages and its answers.
 #[derive(Clone, Default)]
 struct Receiver {
     got: Arc<Mutex<Vec<Request<Bytes>>>>,

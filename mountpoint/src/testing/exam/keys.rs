@@ -1,4 +1,4 @@
-//! Any key that S3 allows goes in and comes out as it is.
+//! Tests that any key that S3 allows comes back unchanged.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! Listings: each entry once, in order, on as many pages as it takes.
+//! Listings: each entry once, in order, on as many pages as needed.
 
 use std::collections::BTreeSet;
 

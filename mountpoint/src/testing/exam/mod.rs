@@ -50,7 +50,7 @@ impl Traits {
         self
     }
 
-    /// Leaves keys out for which `refuses` has a reason why the store can't keep them.
+    /// Skips keys for which `refuses` has a reason why the store can't keep them.
     pub fn refusing_keys(mut self, refuses: fn(&str) -> Option<&'static str>) -> Self {
         self.refuses_key = refuses;
         self
@@ -61,7 +61,7 @@ type Promise = for<'a> fn(&'a Exam) -> BoxFuture<'a, ()>;
 
 macro_rules! promises {
     ($($room:ident :: $name:ident),+ $(,)?) => {
-        /// All promises, in the order in which they are examined.
+        /// All promises, in the order of their examination.
         const PROMISES: &[(&str, Promise)] = &[$((stringify!($name), |exam| Box::pin($room::$name(exam)))),+];
     };
 }
@@ -113,10 +113,9 @@ promises! {
     keys::twins_are_two_objects,
 }
 
-/// Examines a client. The bucket is left as empty as it was found. `hostile` are the keys that have to come back as they went.
+/// Examines a client. The bucket is empty afterwards, as before. `hostile`: the keys that must come back unchanged.
 ///
-/// # Panics
-/// The client broke a promise.
+/// # Panics The client broke a promise.
 pub async fn exam(client: Arc<dyn ObjectClient>, traits: Traits, hostile: &[String]) {
     for (promise, check) in examined(&traits) {
         let exam = Exam::of(&client, promise, &traits, hostile);
@@ -125,7 +124,7 @@ pub async fn exam(client: Arc<dyn ObjectClient>, traits: Traits, hostile: &[Stri
     }
 }
 
-/// Examines a client to the end, whatever it breaks: the promises that were broken, in their order.
+/// Examines a client to the end, in spite of broken promises. Returns these promises, in their order.
 pub async fn survey(client: Arc<dyn ObjectClient>, traits: Traits, hostile: &[String]) -> Vec<&'static str> {
     let mut broken = Vec::new();
     for (promise, check) in examined(&traits) {
@@ -177,7 +176,7 @@ struct Got {
     result: Result<()>,
     /// The bytes of all full blocks.
     bytes: Vec<u8>,
-    /// Bytes taken, those of a block begun included.
+    /// Bytes taken, including those of a begun block.
     filled: u64,
 }
 
@@ -281,7 +280,7 @@ impl Exam {
         }
     }
 
-    /// All keys under a prefix.
+    /// Lists all keys under a prefix.
     async fn keys_under(&self, prefix: &str) -> Vec<ObjectKey> {
         let request = ListObjects { prefix: prefix.to_owned(), max_keys: 1000, ..ListObjects::default() };
         let pages = self.pages(request).await;

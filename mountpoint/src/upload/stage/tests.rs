@@ -66,7 +66,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..60)
 }
 
-/// The truth, told by descriptors and bytes alone.
+/// The true state, by descriptors and bytes alone.
 struct World {
     stage: Stage,
     /// Descriptors of each process; the first one has the number of the opener.
@@ -80,9 +80,9 @@ struct World {
     /// Whether the engine can read the tables of descriptors.
     visible: bool,
     written: u64,
-    /// Bytes at the moment of the promise to store them.
+    /// The number of bytes at the promise to store them.
     promised: Option<u64>,
-    /// The kernel has told of the release.
+    /// Whether the kernel has sent the release.
     released: bool,
     /// The last event of programs was a close.
     closed_last: bool,
@@ -126,7 +126,7 @@ impl World {
         self.descriptors.iter().sum()
     }
 
-    /// One descriptor of a process goes; `left` are what its table shows then.
+    /// Closes one descriptor of a process; `left` are the descriptors in its table afterwards.
     fn close(&mut self, process: usize, left: usize) {
         let seen = self.visible.then_some(left > 0);
         let another_writes = self.writer.is_some_and(|p| p > 0 && self.visible && self.descriptors[p] > 0);

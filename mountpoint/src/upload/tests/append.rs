@@ -48,7 +48,7 @@ async fn planted(bench: &Bench, bytes: &[u8]) -> (ObjectId, Properties) {
     (ObjectId::by_etag("k".into(), stored.etag), properties)
 }
 
-/// An upload behind it, with its bytes written first where that is the caller's task.
+/// An upload behind an object, with the object's bytes written first if that is the caller's task.
 async fn behind(bench: &Bench, id: &ObjectId, bytes: &[u8]) -> Arc<Upload> {
     let (upload, behind) = bench.uploader.append(id).await.unwrap();
     assert_eq!(behind.is_fetched(), !bytes.is_empty() && bytes.len() < 5 * MIB);

@@ -1,4 +1,4 @@
-//! Panics of the engine's own tasks: whatever waits for them hears of it, and the store is left clean.
+//! Panics of the engine's own tasks: tests that every waiter gets an error, and the store is left clean.
 
 use std::pin::pin;
 

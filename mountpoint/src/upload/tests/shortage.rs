@@ -41,15 +41,15 @@ fn large_parts(spill_dir: Option<&tempfile::TempDir>) -> Config {
     }
 }
 
-/// Goal: progress at the smallest budget with many at once. 32 writers of 8 MiB parts want twice the pool, and more
-/// with what is being sent.
+/// Goal: progress at the smallest budget with many at once. 32 writers with parts of 8 MiB need twice the pool, and more for parts being
+/// sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thirty_two_writers_at_once_finish_at_128_mib() {
     all_at_once(Bench::new(large_parts(None)), 32, 17 * MIB + 3, MIB).await;
 }
 
-/// Goal: first blocks never fill what whole parts need. Readers leave writers the 42 MiB they are sure of; forty first
-/// blocks of 1 MiB would leave 2, and everybody would wait for a part.
+/// Goal: first blocks never fill the memory that whole parts need. Readers leave writers their sure 42 MiB; forty first blocks of 1 MiB
+/// would leave 2, and all writers would wait for a part.
 #[tokio::test]
 async fn forty_writers_that_begin_together_finish_with_nowhere_to_spill_to() {
     let bench = Bench::new(large_parts(None));
@@ -291,7 +291,7 @@ async fn writes_that_wait_stay_within_their_limit_and_then_go_to_disk_or_fail() 
     }
 }
 
-/// The file that is written on has as many parts in flight as it may, and other files have the memory and the heap.
+/// The case: the file being written has its most parts in flight, and other files have the memory and the heap.
 #[tokio::test]
 async fn a_writer_far_ahead_of_its_line_spills_where_writes_wait_without_enospc() {
     const AT_ONCE: usize = 2;

@@ -1,5 +1,6 @@
-//! The service manager of a mount that outlives its engine, played by the test: it keeps what the engine gives it by `FDSTORE=1`, and passes
-//! it on by `LISTEN_FDS`. Programs that use the mount are processes of their own, since a holder that touches the mount could never end.
+//! The service manager of a mount that outlives its engine, played by the test: it keeps the descriptors that the engine gives it by
+//! `FDSTORE=1`, and passes them on by `LISTEN_FDS`. Programs that use the mount are processes of their own, since a holder that touches
+//! the mount could never end.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -24,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// Descriptors by name.
 type Kept = Arc<Mutex<BTreeMap<String, OwnedFd>>>;
 
-/// The service manager, and its one mount. Dropped, it lets go of everything.
+/// The service manager, and its one mount. A drop releases everything.
 pub(super) struct Holder {
     pub(super) store: Arc<Store>,
     pub(super) folder: tempfile::TempDir,
@@ -35,7 +36,7 @@ pub(super) struct Holder {
     /// While this is set, no answer says that a device is kept.
     pub(super) silent: Arc<Mutex<bool>>,
     pub(super) engine: Option<Child>,
-    /// The process that was named as the main one by the one before it.
+    /// The process that the earlier main process named as the next one.
     named: Arc<Mutex<Option<Pid>>>,
     /// The program that is started; the engine of this build if there is none.
     pub(super) program: Option<PathBuf>,
@@ -106,7 +107,7 @@ impl Holder {
         *self.named.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The engine's command with what is kept, as systemd starts it.
+    /// The engine's command with the kept descriptors, as systemd starts it.
     pub(super) fn command(&self) -> Command {
         let mut plain = command(&self.store, &self.dir, &self.setup);
         if let Some(program) = &self.program {
@@ -183,7 +184,7 @@ impl Holder {
         Program(child)
     }
 
-    /// Runs such a program to its end; the output.
+    /// Runs a program of [`Holder::program`] to its end. Returns its output.
     pub(super) fn runs(&self, script: &str) -> String {
         self.program(script, &[]).output()
     }

@@ -3,7 +3,7 @@
 
 use super::*;
 
-/// No attachment names it. It was asked to unmount when its container had begun again so often.
+/// A marked pod that no attachment names. `restarts_when_marked`: its container's restarts at the mark.
 fn marked(restarts_when_marked: Option<u32>) -> MountpointPod {
     MountpointPod { needs_unmount: true, restarts_when_marked, named: false, used: false, ..pod("gone") }
 }

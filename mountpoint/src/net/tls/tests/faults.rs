@@ -1,5 +1,5 @@
-//! Records that break a rule or were changed on their way: no content leaves behind them, the error names the cause, and so does the alert that
-//! the store hears, where rustls has one for it.
+//! Records that break a rule or were changed on their way: no content after them is returned, the error names the cause, and so does the
+//! alert to the store, if rustls has one for it.
 
 use std::io::ErrorKind;
 

@@ -4,7 +4,7 @@ use super::*;
 use crate::net::tls::session::SILENT_MAX;
 use crate::net::tls::tests::keys::{ASKS, CONTENT, HANDSHAKE, UPDATE};
 
-/// Bytes that a connection holds at most: what it received, records that wait, a message of the handshake.
+/// Most memory of a connection: received bytes, waiting records, a message of the handshake.
 const MEMORY_MAX: usize = 400 << 10;
 
 /// A session ticket.

@@ -8,7 +8,7 @@ use crate::net::tls::stream::SKEW;
 pub(super) const CONTENT: u8 = 23;
 pub(super) const HANDSHAKE: u8 = 22;
 pub(super) const ALERT: u8 = 21;
-/// A key update, and one that asks for the same.
+/// A key update, and a key update that requests another one.
 pub(super) const UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 pub(super) const ASKS: [u8; 5] = [24, 0, 0, 1, 1];
 

@@ -17,7 +17,7 @@ use crate::net::tls::tests::keys::{ALERT, ASKS, HANDSHAKE, UPDATE};
 /// Bytes that the store sends in one piece with its answer.
 type Behind = fn(&mut ServerConnection) -> Vec<u8>;
 
-/// Takes what the store sealed and did not send.
+/// Takes the sealed bytes that a store did not send.
 fn sealed_by(store: &mut ServerConnection) -> Vec<u8> {
     let mut bytes = Vec::new();
     while store.wants_write() {
@@ -38,7 +38,7 @@ fn update(store: &mut ServerConnection) -> Vec<u8> {
     sealed_by(store)
 }
 
-/// Whether a connection by `suite` serves another request once this one was answered. `body`: of the request, and of each one before.
+/// Whether a connection by `suite` serves another request after the answer to this one. `body`: of the request, and of each one before.
 async fn serves_on(suite: SupportedCipherSuite, body: &'static [u8], behind: Behind) -> bool {
     let (mut store, client) = store_of(suite);
     store.send_tls13_tickets = 0;
