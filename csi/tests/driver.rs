@@ -373,7 +373,6 @@ async fn a_flood_of_continuation_frames_ends_its_connection_and_no_other() {
         other.get_plugin_info(GetPluginInfoRequest {}).await.expect("its connection is still there");
     }
     let grown = peak_kib(&driver) - at_first;
-    println!("the driver's memory grew from {at_first} by {grown} KiB");
     assert!(grown <= GROWTH_MAX_KIB, "{grown} KiB more than {at_first}");
     let mut last = IdentityClient::new(endpoint.connect().await.unwrap());
     last.get_plugin_info(GetPluginInfoRequest {}).await.expect("a new client is served");

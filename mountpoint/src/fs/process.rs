@@ -55,7 +55,7 @@ impl OwnMount {
     }
 }
 
-/// Most descriptors of one process that [`holds`] examines; for a process with more, the answer is unknown. Doubling it doubles the
+/// Most descriptors of one process that `holds` examines; for a process with more, the answer is unknown. Doubling it doubles the
 /// longest time that a FUSE thread spends here.
 const DESCRIPTORS_MAX: usize = 1024;
 
@@ -116,7 +116,7 @@ pub(super) fn holds(tid: u32, mount: OwnMount, ino: InodeNo, which: Which) -> Op
     })
 }
 
-/// The answer of [`holds`] from the helper of a sandboxed engine. `device`: major and minor number of the mount, `mount`: the mount's own
+/// The answer of `holds` from the helper of a sandboxed engine. `device`: major and minor number of the mount, `mount`: the mount's own
 /// number.
 pub fn holds_for(tid: u32, device: (u32, u32), mount: Option<u32>, ino: u64, writing: bool) -> Option<bool> {
     let which = if writing { Which::Writing } else { Which::All };

@@ -98,7 +98,7 @@ pub(super) fn is_helped() -> bool {
     broker::of_this_process().is_some_and(|broker| broker.knows_mount())
 }
 
-/// Unmounts by this process itself, as [`unmount_directory`] does, which a sandboxed engine may not.
+/// Unmounts by this process itself, as `unmount_directory` does, which a sandboxed engine may not.
 ///
 /// # Errors
 /// The same.
