@@ -393,6 +393,8 @@ fn review(parts: &[PartStored], copied: &[u32], size: u64, whole: Checksum) -> R
     match combined {
         Some((sum, _)) if sum == whole => Ok(()),
         Some(_) => Err("the parts' checksums don't combine to the file's"),
+        // All bytes are copied.
+        None if !copied.is_empty() => Ok(()),
         None => Err("no parts"),
     }
 }
@@ -449,6 +451,9 @@ mod tests {
         ] {
             assert!(review(&bad, &[], 11, whole).is_err(), "{bad:?}");
         }
+        let nothing = Checksum::of(CRC, b"");
+        assert_eq!(review(&[], &[1, 2], 0, nothing), Ok(()), "the store copies all of it");
+        assert!(review(&[], &[], 0, nothing).is_err() && review(&[], &[1], 5, nothing).is_err());
         let mut without = good;
         without.iter_mut().for_each(|p| p.answer.checksum = None);
         assert_eq!(review(&without, &[], 11, whole), Ok(()), "the review needs no checksum on the wire");

@@ -218,3 +218,20 @@ async fn a_patch_whose_answer_was_lost_is_known_again_by_its_etag() {
     staged.store(&turn).await.unwrap().expect("its own version does not conflict");
     assert_eq!(stored(&client, "file"), b"012abc678!");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_file_that_is_only_cut_or_set_to_its_own_size_is_stored() {
+    for size in [100 * MIB, 160 * MIB] {
+        let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+        let engine = engine(dir.path(), "one", &client);
+        let mut bytes: Vec<u8> = (0..160 * MIB as u32).map(|n| (n / 7) as u8).collect();
+        let etag = client.insert("long", bytes.clone());
+        let staged = engine.over("long", etag, bytes.len() as u64);
+        staged.set_size(size as u64).unwrap();
+        bytes.truncate(size);
+        let turn = staged.turn().await;
+        staged.store(&turn).await.unwrap().expect("there was a change");
+        assert!(stored(&client, "long") == bytes);
+        assert_eq!((client.calls(Op::UploadPart), client.calls(Op::GetObject)), (0, 0));
+    }
+}
