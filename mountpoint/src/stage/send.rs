@@ -211,11 +211,24 @@ impl Staged {
                 return Err(error.into());
             }
         };
+        let meta = self.named(&draft.key, meta).await;
         self.is_stored(draft.generation, &meta);
         Ok(Some(meta))
     }
 
-    /// The upload for a long file, if the bucket has most of its bytes.
+    /// The stored object with its own ETag, which an answer may leave empty. What cannot be looked up stays as it was answered: later reads then
+    /// fail rather than take another client's version for this one.
+    async fn named(&self, key: &ObjectKey, meta: ObjectMeta) -> ObjectMeta {
+        if !meta.etag.is_none() {
+            return meta;
+        }
+        match self.shared.uploader.look(key).await {
+            Ok(Some(there)) if there.size == meta.size => there,
+            _ => meta,
+        }
+    }
+
+    /// The upload of a long file of which most is in the bucket.
     fn patch(&self, draft: &Draft) -> Option<Patch> {
         let Replaces::Version(etag) = &draft.replaces else { return None };
         let is_short = draft.size <= FETCHED_MAX && !draft.image.needs_base();
@@ -399,7 +412,12 @@ impl Staged {
         state.replaces = Replaces::Version(meta.etag.clone());
         state.object = meta.size;
         state.reader = state.image.needs_base().then(|| {
-            let id = ObjectId::of(state.key.clone(), meta);
+            let (key, etag) = (state.key.clone(), meta.etag.clone());
+            let id = match etag.is_none() {
+                // The time is that of the answer, which may not be the object's.
+                false => ObjectId::by_etag(key, etag),
+                true => ObjectId::of(key, meta),
+            };
             Arc::new(self.shared.prefetcher.open(id, meta.size, None))
         });
         state.sent.clear();

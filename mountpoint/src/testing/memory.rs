@@ -75,6 +75,8 @@ struct State {
     log: Vec<Call>,
     /// The algorithm of whole objects' checksums that the store reports; `None` if it reports none.
     sums: Option<ChecksumAlgorithm>,
+    /// The answer to CompleteMultipartUpload has no ETag.
+    is_nameless: bool,
 }
 
 impl MemoryClient {
@@ -87,7 +89,8 @@ impl MemoryClient {
     pub fn with(settings: Settings) -> Self {
         let Settings { part_size_min, page_max, ignores_start_after, parts, .. } = settings;
         let store = Store::new(part_size_min, page_max, ignores_start_after, parts);
-        let state = Mutex::new(State { store, plans: Vec::new(), log: Vec::new(), sums: None });
+        let state =
+            Mutex::new(State { store, plans: Vec::new(), log: Vec::new(), sums: None, is_nameless: false });
         Self(Arc::new(Inner { clock: settings.clock, parts: settings.parts, state }))
     }
 
@@ -101,8 +104,13 @@ impl MemoryClient {
         self.0.state.lock().sums = Some(algorithm);
     }
 
-    /// Adds a fault, which stays for its number of strikes. If several faults strike one call, all delays and gates count, and the first
-    /// error.
+    /// Makes the store leave the ETag out of its answer to CompleteMultipartUpload from now on.
+    pub fn hide_etags(&self) {
+        self.0.state.lock().is_nameless = true;
+    }
+
+    /// Adds a fault. Faults stay until they have struck as often as they say; of several that strike one call
+    /// all delays and gates count, and the first error.
     pub fn inject(&self, plan: FaultPlan) {
         self.0.state.lock().plans.push(plan);
     }
@@ -349,7 +357,12 @@ impl ObjectClient for MemoryClient {
     fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>> {
         let now = self.0.clock.wall();
         let call = call(Op::CompleteMultipartUpload, request.upload.key.as_str());
-        Box::pin(self.call(call, move |store, _| store.complete_upload(request, now)))
+        let is_nameless = self.0.state.lock().is_nameless;
+        let answered = move |stored: Stored| match is_nameless {
+            true => Stored { etag: ETag::new(""), ..stored },
+            false => stored,
+        };
+        Box::pin(self.call(call, move |store, _| store.complete_upload(request, now).map(answered)))
     }
 
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>> {

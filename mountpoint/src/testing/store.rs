@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::Op;
 use crate::checksum::{Checksum, ChecksumAlgorithm};
-use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
+use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::{
     Begin, CompleteUpload, CopyObject, CopyPart, Described, Error, ErrorKind, GetFirst, GetObject,
     ListObjects, ListPage, ListedObject, NewObject, PartLimits, PendingUpload, Properties, PutObject,
@@ -77,6 +77,10 @@ impl Store {
         let object = object.ok_or_else(|| error(ErrorKind::NotFound).status(404))?;
         if !object.meta.etag.matches(request.id.etag.as_str()) {
             return Err(error(ErrorKind::Changed).status(412));
+        }
+        let second = Second::of(object.meta.last_modified);
+        if request.id.modified.is_some_and(|expected| second != Some(expected)) {
+            return Err(error(ErrorKind::Changed).message("the object was stored at another time"));
         }
         if !object.meta.readable {
             return Err(error(ErrorKind::Archived).status(403));
@@ -302,7 +306,9 @@ impl Store {
         let suffix = format!("-{}", request.parts.len());
         let etag = self.insert(key.clone(), whole.freeze(), &suffix, now);
         self.describe_as(key, &properties);
-        Ok(Stored { etag, checksum: checksum_of_parts(&request.parts), modified: None })
+        // The object has the time of its first request on AWS, and the answer that of the last.
+        let modified = self.objects.get(key).map(|object| object.meta.last_modified + Duration::from_secs(1));
+        Ok(Stored { etag, checksum: checksum_of_parts(&request.parts), modified })
     }
 
     pub(super) fn abort_upload(&mut self, upload: &UploadId) {

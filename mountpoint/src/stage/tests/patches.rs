@@ -235,3 +235,27 @@ async fn a_long_file_that_is_only_cut_or_set_to_its_own_size_is_stored() {
         assert_eq!((client.calls(Op::UploadPart), client.calls(Op::GetObject)), (0, 0));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_patched_file_is_read_whatever_date_and_etag_the_last_answer_has() {
+    for hides_etags in [false, true] {
+        let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+        let engine = engine(dir.path(), "one", &client);
+        let (staged, mut expected) = patched_in_ten_places(&engine, &client);
+        if hides_etags {
+            client.hide_etags();
+        }
+        let turn = staged.turn().await;
+        staged.store(&turn).await.unwrap().expect("there was a change");
+        assert!(read(&staged, 3 * MIB as u64, MIB).await.unwrap() == expected[3 * MIB..4 * MIB]);
+        staged.write(MIB as u64, b"again").unwrap();
+        expected[MIB..MIB + 5].copy_from_slice(b"again");
+        staged.store(&turn).await.unwrap().expect("there was a change");
+        assert!(stored(&client, "long") == expected);
+        // Another client's version has the same size.
+        client.insert("long", vec![7; expected.len()]);
+        assert!(read(&staged, 9 * MIB as u64, MIB).await.is_err(), "it is not the one that was stored");
+        staged.write(2 * MIB as u64, b"once more").unwrap();
+        assert!(matches!(staged.store(&turn).await, Err(Error::Conflict { .. })));
+    }
+}
