@@ -47,18 +47,21 @@ impl FileSystem {
         self.may_change()?;
         match &self.full {
             Some(_) => self.rename_in_full((parent, name), (new_parent, new_name), flags).await,
-            None => self.rename_as_object((parent, name), (new_parent, new_name), flags, None).await,
+            None => {
+                self.rename_as_object((parent, name), (new_parent, new_name), flags, None).await.map(drop)
+            }
         }
     }
 
-    /// Renames objects, and files that are being written. `pending`: a held file under the new name that need not be stored.
+    /// Renames objects, and files that are being written. The copy, if the object of a file was copied. `pending`: a held file under the new name
+    /// that need not be stored.
     pub(super) async fn rename_as_object(
         &self,
         (parent, name): (InodeNo, &OsStr),
         (new_parent, new_name): (InodeNo, &OsStr),
         flags: u32,
         pending: Option<Unstored>,
-    ) -> Result<()> {
+    ) -> Result<Option<Copied>> {
         let Some(mover) = &self.mover else { return Err(self.refused(name, flags)) };
         if flags & !NO_REPLACE != 0 {
             let why = format!("{:?}: S3 can't exchange two names in one step", name.display());
@@ -71,26 +74,26 @@ impl FileSystem {
         let below = pending.and_then(|pending| pending.over);
         for _ in 0..ATTEMPTS_MAX {
             match self.inodes.rename((parent, name), (new_parent, new_name), wish).await? {
-                Rename::Done => return Ok(()),
+                Rename::Done => return Ok(None),
                 Rename::Writing { writer, names, to, over } if self.full.is_some() => {
                     let over = over.or_else(|| below.clone());
                     if self.rename_unstored(writer, &names, to, over)? {
-                        return Ok(());
+                        return Ok(None);
                     }
                 }
                 Rename::Writing { writer, names, to, over } => {
                     if self.rename_writer(HandleNo(writer), &names, to, over).await? {
-                        return Ok(());
+                        return Ok(None);
                     }
                 }
                 Rename::Object { names, from, to, over } => {
                     let over = over.or_else(|| below.clone());
-                    if self.move_object(mover, &names, [&from, &to], over).await? {
-                        return Ok(());
+                    if let Some(copied) = self.move_object(mover, &names, [&from, &to], over).await? {
+                        return Ok(Some(copied));
                     }
                 }
                 Rename::Directory { names, from, to } => {
-                    return self.move_directory(mover, &names, [&from, &to]).await;
+                    return self.move_directory(mover, &names, [&from, &to]).await.map(|()| None);
                 }
             }
         }
@@ -116,14 +119,14 @@ impl FileSystem {
         Error::new(errno, why).already_logged()
     }
 
-    /// Moves an object. Returns false if the new name does not have the version that was seen there.
+    /// Moves an object. Returns the copy; `None` if the new name does not have the version that was seen there.
     async fn move_object(
         &self,
         mover: &Mover,
         names: &Names,
         [from, to]: [&ObjectKey; 2],
         over: Option<ETag>,
-    ) -> Result<bool> {
+    ) -> Result<Option<Copied>> {
         let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
         let copied = match mover.copy(from, to, &replaces).await {
             Ok(copied) => copied,
@@ -131,7 +134,7 @@ impl FileSystem {
                 // The known facts about the two names may be wrong.
                 self.inodes.doubt_names(names);
                 return match error {
-                    moves::Error::Taken => Ok(false),
+                    moves::Error::Taken => Ok(None),
                     error => Err(Error::of_move(&error, from, to)),
                 };
             }
@@ -153,7 +156,7 @@ impl FileSystem {
         self.prefetcher.carry(&copied.source, &copied.id, copied.meta.size);
         self.inodes.renamed(names, &copied.meta, source == Source::Replaced);
         self.record_files_of(names.ino());
-        Ok(true)
+        Ok(Some(copied))
     }
 
     async fn move_directory(&self, mover: &Mover, names: &Names, [from, to]: [&ObjectKey; 2]) -> Result<()> {

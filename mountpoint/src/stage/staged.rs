@@ -397,12 +397,21 @@ impl Staged {
         Ok(())
     }
 
-    /// Notes that an operation of this mount gave the object another key or version.
-    pub fn moved(&self, id: ObjectId, size: u64) -> Result<(), Error> {
+    /// The object is under another key, by an operation of this mount that copied the version `source`. If that is not the file's version but another
+    /// client's, the file has the key alone: it shares no bytes with the copy, and its next send is a conflict.
+    ///
+    /// # Errors
+    /// `Disk`.
+    pub fn moved(&self, id: ObjectId, size: u64, source: &ETag) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.key = id.key.clone();
-        state.replaces = Replaces::Version(id.etag.clone());
         state.sent.clear();
+        let is_ours = matches!(&state.replaces, Replaces::Version(etag) if etag.matches(source.as_str()));
+        if !is_ours {
+            state.image.shares_nothing();
+            return self.note_moved(&state);
+        }
+        state.replaces = Replaces::Version(id.etag.clone());
         state.reader = match state.image.needs_base() {
             true => Some(Arc::new(self.shared.prefetcher.open(id, size, None))),
             false => None,

@@ -212,7 +212,10 @@ impl FileSystem {
         // A rename since it was looked at.
         if key != staged.key() {
             match &id {
-                Some(id) => staged.moved(crate::object::ObjectId { key, ..id.clone() }, staged.size())?,
+                Some(id) => {
+                    let moved = crate::object::ObjectId { key, ..id.clone() };
+                    staged.moved(moved, staged.size(), &id.etag)?;
+                }
                 None => staged.renamed(key, crate::s3::Replaces::Nothing)?,
             }
         }

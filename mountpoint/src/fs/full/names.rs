@@ -183,11 +183,11 @@ impl FileSystem {
                 self.make_whole_for_others(file).await?;
             }
         }
-        self.rename_as_object(from, to, flags, pending).await?;
+        let copied = self.rename_as_object(from, to, flags, pending).await?;
         let mut noted = Ok(());
         for file in held {
             let told = if self.inodes.is_at(file.ino, to.0, to.1) {
-                self.follow_object(file.ino, &file.staged)
+                copied.as_ref().map_or(Ok(()), |copied| follow_copy(&file.staged, copied))
             } else {
                 // The target was replaced: programs that have it open go on with its old bytes.
                 self.inodes.replaced_by_rename(file.ino);
@@ -198,12 +198,14 @@ impl FileSystem {
         noted
     }
 
-    /// Tells a staged file where its object is now, if the bucket has one.
-    fn follow_object(&self, ino: InodeNo, staged: &Arc<Staged>) -> Result<()> {
+    /// Tells a staged file the key that the tree of names has for it. The object that is known there is the file's if it has the same ETag.
+    fn follow_key(&self, ino: InodeNo, staged: &Arc<Staged>) -> Result<()> {
         if staged.is_in_bucket()
             && let Some((id, size)) = self.inodes.object_of(ino)
+            && id.key != staged.key()
         {
-            staged.moved(id, size)?;
+            let etag = id.etag.clone();
+            staged.moved(id, size, &etag)?;
         }
         Ok(())
     }
@@ -260,7 +262,7 @@ impl FileSystem {
     pub(in crate::fs) async fn let_go_below(&self, held: Vec<HeldFile>) -> Result<()> {
         let mut followed = Ok(());
         for file in &held {
-            if let Err(error) = self.follow_object(file.ino, &file.staged) {
+            if let Err(error) = self.follow_key(file.ino, &file.staged) {
                 followed = Err(error);
             }
         }
@@ -289,25 +291,27 @@ impl FileSystem {
             return Ok(staged.renamed(to, Replaces::Nothing)?);
         };
         let from = staged.key();
-        let is_it = |copied: &Copied| copied.source.key == from && copied.source.etag == etag;
-        if is_held || copies.iter().any(is_it) {
-            return self.follow_object(ino, &staged);
+        // A held file was stored before the copies. One that is not may have been stored under the old name after them.
+        let is_it = |copied: &&Copied| {
+            copied.source.key == from && (is_held || copied.source.etag.matches(etag.as_str()))
+        };
+        if let Some(copied) = copies.iter().find(is_it) {
+            return follow_copy(&staged, copied);
         }
-        // The file was stored under the old name after the copies, so its object needs a move of its own.
+        // Its object is moved by itself.
         let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
         let failed = |error: moves::Error| Error::of_move(&error, &from, &to);
         let copied = mover.copy(&from, &to, &replaces).await.map_err(failed)?;
         mover.delete_source(&copied).await.map_err(failed)?;
         self.prefetcher.moved(&copied.source, &copied.id);
         self.inodes.stored_from_stage(ino, &copied.meta);
-        if copied.source.etag == etag {
-            staged.moved(copied.id, copied.meta.size)?;
-        } else {
-            // The bucket has another client's version there: the next send meets that version, which wins.
-            staged.renamed(to, Replaces::Version(etag))?;
-        }
-        Ok(())
+        follow_copy(&staged, &copied)
     }
+}
+
+/// Tells a staged file where its object is now. If another client's version was copied, the next send meets it, and it wins.
+fn follow_copy(staged: &Staged, copied: &Copied) -> Result<()> {
+    Ok(staged.moved(copied.id.clone(), copied.meta.size, &copied.source.etag)?)
 }
 
 fn restless(name: &OsStr) -> Error {
