@@ -53,16 +53,23 @@ impl FileSystem {
         let root = self.inodes.key_of(ROOT).map_or_else(String::new, |key| key.as_str().to_owned());
         let top = format!("{root}{}", below.to_string_lossy());
         let (until, mut pause) = (self.clock.now() + within, PAUSE);
-        let mut lost = Vec::new();
+        let (mut lost, mut left) = (Vec::new(), BTreeMap::<InodeNo, (Arc<Staged>, Unsynced)>::new());
         loop {
-            let mut left = BTreeMap::new();
+            // A file that waited for this pass may have gone to `kept/`: it lacks no change then, and the stage may not have it any more.
+            for (staged, waited) in std::mem::take(&mut left).into_values() {
+                if staged.is_kept() {
+                    let why = staged.error().map_or(waited.why, |error| error.to_string());
+                    lost.push(Unsynced { why, ..waited });
+                }
+            }
             let (mut sends, turns) = (Vec::new(), Arc::new(Semaphore::new(SENDS_MAX)));
             for (ino, staged) in full.all() {
                 if !staged.is_dirty() || !is_below(staged.key().as_str(), &top) {
                     continue;
                 }
                 if full.writers(ino) > 0 {
-                    left.insert(ino, unsynced(&root, &staged, WRITTEN));
+                    let unsynced = unsynced(&root, &staged, WRITTEN);
+                    left.insert(ino, (staged, unsynced));
                     continue;
                 }
                 let (fs, turns, of_task) = (Arc::clone(&self), Arc::clone(&turns), Arc::clone(&staged));
@@ -83,12 +90,12 @@ impl FileSystem {
                 let unsynced = unsynced(&root, &staged, &why);
                 match staged.is_kept() {
                     true => lost.push(unsynced),
-                    false => drop(left.insert(ino, unsynced)),
+                    false => drop(left.insert(ino, (staged, unsynced))),
                 }
             }
             let now = self.clock.now();
             if left.is_empty() || now >= until {
-                lost.extend(left.into_values());
+                lost.extend(left.into_values().map(|(_, unsynced)| unsynced));
                 lost.sort_unstable_by(|a, b| a.path.cmp(&b.path));
                 return Some(lost);
             }

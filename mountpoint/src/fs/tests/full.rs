@@ -58,3 +58,27 @@ async fn a_rename_does_not_mix_an_open_file_with_another_clients_version() {
         assert_eq!(client.keys(), [new]);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sync_names_a_file_that_was_kept_between_two_of_its_passes() {
+    let (client, dir, clock) = (MemoryClient::new(), tempfile::tempdir().unwrap(), Clock::manual());
+    client.insert("file", "0123456789");
+    let fs = staging(&client, dir.path(), clock.clone());
+    let handle = open_to_write(&fs, ino(&fs, "file").await.unwrap()).await;
+    fs.write(handle, 3, b"X", 0, |result| result.unwrap());
+    let mut sync = std::pin::pin!(Arc::clone(&fs).sync_below(Path::new(""), Duration::from_secs(60)));
+    // One pass: the file is open.
+    tokio::select! {
+        biased;
+        lost = &mut sync => panic!("it waits for the close: {lost:?}"),
+        () = std::future::ready(()) => {}
+    }
+    client.insert("file", "theirs");
+    let due = fs.release(handle).unwrap().expect("it was written");
+    fs.finish_released(handle, due).await;
+    clock.advance(Duration::from_secs(1));
+    let lost = sync.await.unwrap();
+    assert_eq!(lost.iter().map(|file| file.path.as_str()).collect::<Vec<_>>(), ["file"], "{lost:?}");
+    assert!(lost[0].why.contains("kept"), "{lost:?}");
+    assert_eq!(client.object("file").unwrap(), "theirs");
+}
