@@ -254,6 +254,8 @@ impl Staged {
         match self.hydrate().await {
             // Other files took the room first.
             Err(Error::Full { .. }) => Ok(()),
+            // The disk has less room than `--stage-size` says.
+            Err(Error::Disk(error)) if is_full(&error) => Ok(()),
             hydrated => hydrated,
         }
     }
@@ -466,7 +468,12 @@ impl Staged {
     }
 }
 
-/// Whether the store may have made, or may still make, an object by the failed request.
+/// Whether a disk has no room for more bytes.
+fn is_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Whether the store may have, or get, an object of a request that failed.
 fn leaves_doubt(error: &upload::Error) -> bool {
     match error {
         upload::Error::Corrupt | upload::Error::Panicked => true,

@@ -259,3 +259,15 @@ async fn a_patched_file_is_read_whatever_date_and_etag_the_last_answer_has() {
         assert!(matches!(staged.store(&turn).await, Err(Error::Conflict { .. })));
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_whose_rest_finds_no_room_on_the_disk_is_sent_all_the_same() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let staged = engine.file_over(&client, "file");
+    staged.write(3, b"abc").unwrap();
+    let turn = staged.turn().await;
+    engine.shared.folder.disk().fail(1..2);
+    staged.store(&turn).await.unwrap().expect("there was a change");
+    assert_eq!(stored(&client, "file"), b"012abc6789");
+}
