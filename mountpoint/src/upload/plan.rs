@@ -23,9 +23,10 @@ pub(super) enum Piece {
 /// The parts of an object of `size` bytes. `unchanged`: ranges in order that the object has already, none of which touches another. A
 /// sent part has at least `part` bytes, and less than twice as many, if there are enough to send. `None`: all bytes must be sent.
 pub(super) fn plan(size: u64, unchanged: &[Range<u64>], part: u64, parts_max: u32) -> Option<Vec<Piece>> {
+    let part = part.clamp(PART_MIN, PART_MAX / 2);
     let (mut least, mut copy) = (PART_MIN, COPY);
     loop {
-        let pieces = cut(size, unchanged, (least, copy), part.max(PART_MIN));
+        let pieces = cut(size, unchanged, (least, copy), part);
         if !pieces.iter().any(|piece| matches!(piece, Piece::Copied(_))) {
             return None;
         }
@@ -147,6 +148,13 @@ mod tests {
         let changes: Vec<_> = (0..10).map(|i| (i * 100 + 50) * MIB..(i * 100 + 50) * MIB + 4096).collect();
         let pieces = plan(1 << 30, &between(1 << 30, &changes), PART, 10_000).unwrap();
         assert_eq!((pieces.len(), sent(&pieces)), (21, 50 * MIB));
+    }
+
+    #[test]
+    fn a_part_that_is_sent_is_one_that_stores_take_however_large_parts_are() {
+        const GIB: u64 = 1 << 30;
+        let pieces = plan(10 * GIB, &[0..GIB, 9 * GIB..10 * GIB], 5 * GIB, 10_000).unwrap();
+        assert!(pieces.iter().all(|piece| len(piece) <= PART_MAX), "{pieces:?}");
     }
 
     #[test]
