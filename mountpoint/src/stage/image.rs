@@ -119,7 +119,7 @@ impl Image {
 
     /// Notes that the next upload replaces an earlier state of this file with this many bytes.
     pub(super) fn shares_at_most(&mut self, size: u64) {
-        self.same = self.same.min(size);
+        (self.base, self.same) = (self.base.min(size), self.same.min(size));
     }
 
     /// Number of bytes that only the base object has.
@@ -281,6 +281,15 @@ mod tests {
         image.resized(4);
         image.resized(8);
         assert_eq!(sources(&image).iter().collect::<String>(), "bbbb0000");
+    }
+
+    #[test]
+    fn an_adopted_state_shows_nothing_of_the_object_behind_its_end() {
+        let mut image = Image::of_object(10);
+        image.wrote(0..2);
+        image.shares_at_most(4);
+        assert_eq!(sources(&image).iter().collect::<String>(), "wwbb000000");
+        assert_eq!(image.lacks(), 2);
     }
 
     #[test]
