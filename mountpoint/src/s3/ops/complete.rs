@@ -26,12 +26,7 @@ const OPERATION: &str = "CompleteMultipartUpload";
 pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional: bool) -> Result<Stored> {
     let key = &request.upload.key;
     let whole = Whole::of(&request.parts);
-    let ours = Ours {
-        size: whole.size,
-        parts: Some(request.parts.len()),
-        checksums: whole.checksums.clone(),
-        md5: None,
-    };
+    let ours = whole.ours(&request.parts);
     let replaces = conditional.then_some(&request.replaces);
     let headers = headers(replaces, &whole)?;
     let document = [Bytes::from(xml::complete_document(&request.parts))];
@@ -236,6 +231,12 @@ impl Whole {
         };
         Self { size, algorithm: Some(algorithm), checksums, full_object }
     }
+
+    /// The properties by which the object of these parts is known again.
+    fn ours(&self, parts: &[UploadedPart]) -> Ours {
+        let (size, checksums, md5) = (self.size, self.checksums.clone(), etag_of_parts(parts));
+        Ours { size, parts: Some(parts.len()), checksums, md5 }
+    }
 }
 
 /// The checksum of all bytes, if each part has one.
@@ -305,6 +306,8 @@ mod tests {
         // The sums of "hello" and "world", and the sum of both as AWS computes it.
         let sums = ["\"5d41402abc4b2a76b9719d911017c592\"", "7D793037A0760186574B0282F2F435E7"];
         let parts: Vec<_> = sums.into_iter().zip(1..).map(part).collect();
+        let ours = Whole::of(&parts).ours(&parts);
+        assert_eq!(ours.md5.as_deref(), Some("065947336a2f2a95ba8899f3675c3be6-2"), "it proves the object");
         assert_eq!(etag_of_parts(&parts).as_deref(), Some("065947336a2f2a95ba8899f3675c3be6-2"));
         assert_eq!(etag_of_parts(&[part(("a mark of its own", 1))]), None);
     }

@@ -24,7 +24,7 @@ pub(crate) struct Ours {
     pub(crate) parts: Option<usize>,
     /// The checksums, in the spellings that a store may use: of a multipart object the composite of its parts, and that of all its bytes.
     pub(crate) checksums: Vec<String>,
-    /// MD5 of an object that is not a multipart one, in hex: many stores' ETag.
+    /// MD5 in hex, many stores' ETag: of the bytes, or of a multipart object that of its parts' MD5s with their number.
     pub(crate) md5: Option<String>,
 }
 
@@ -205,7 +205,12 @@ mod tests {
         ] {
             assert_eq!(ours.is(&meta(size, etag), checksum), verdict, "{size} {etag} {checksum:?}");
         }
-        let ours = Ours { parts: None, checksums: vec!["abc===".into()], md5: Some("0cc1".into()), ..ours };
+        // A copied part may have no checksum: the ETag of all parts proves the object where it is equal, and disproves nothing.
+        let joined = Ours { checksums: Vec::new(), md5: Some("0cc1-2".into()), ..ours };
+        for (etag, verdict) in [("\"0cc1-2\"", Verdict::Yes), ("\"e2a4-2\"", Verdict::CantTell)] {
+            assert_eq!(joined.is(&meta(10, etag), None), verdict, "{etag}");
+        }
+        let ours = Ours { parts: None, checksums: vec!["abc===".into()], md5: Some("0cc1".into()), ..joined };
         for (etag, checksum, verdict) in [
             ("\"0cc1\"", None, Verdict::Yes),
             ("\"e2a4\"", None, Verdict::CantTell),
