@@ -298,7 +298,7 @@ impl FileSystem {
         if let Some(copied) = copies.iter().find(is_it) {
             return follow_copy(&staged, copied);
         }
-        // Its object is moved by itself.
+        // The file's object is moved by itself.
         let replaces = over.map_or(Replaces::Nothing, Replaces::Version);
         let failed = |error: moves::Error| Error::of_move(&error, &from, &to);
         let copied = mover.copy(&from, &to, &replaces).await.map_err(failed)?;
