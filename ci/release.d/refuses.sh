@@ -47,7 +47,7 @@ sed -i 's/^revision: ./revision: x/' "$scratch/copy/release.txt"
 sums
 refused "an image of another commit" "version, revision and date are release.txt's"
 
-# Of what each program says of its libraries: a program without a word.
+# The list of libraries in each program: a program without one.
 copy "$1"
 archive=$(basename "$scratch"/copy/mount-s3-host-*-x86_64.tar.gz)
 mkdir "$scratch/unpacked"

@@ -214,7 +214,7 @@ const KEPT_WITHIN: Duration = Duration::from_secs(10);
 
 /// A service manager that receives the messages of sd_notify(3).
 ///
-/// Its socket is opened once: a sandboxed engine can't open another.
+/// The socket is opened once: a sandboxed engine can't open another.
 #[derive(Clone, Debug)]
 pub struct ServiceManager {
     address: SocketAddr,

@@ -105,7 +105,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Lines<S> {
     /// Writes a value as a line.
     ///
     /// # Errors
-    /// What the stream says.
+    /// A failure of the stream.
     pub async fn write(&mut self, value: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(value).map_err(io::Error::other)?;
         line.push(b'\n');

@@ -185,7 +185,7 @@ impl Memory {
     }
 
     /// Like [`Memory::wait`], for a part on disk that is to be sent: a file whose bytes are safe on disk must not fail for lack of memory.
-    /// Where writers get none, because idle parts hold it and can't go to disk, the part takes readers' memory, which always comes back.
+    /// If idle parts hold all memory of writers and can't go to disk, the part takes readers' memory, which always comes back.
     pub(super) async fn wait_to_send(&self, bytes: u64) -> Reservation {
         match self.wait(bytes).await {
             Ok(reservation) => reservation,

@@ -180,7 +180,7 @@ impl Patch {
     /// Makes the object of the parts.
     ///
     /// # Errors
-    /// What the store says. `Changed` and `Exists`: the bucket has another version.
+    /// An error of the store. `Changed` and `Exists`: the bucket has another version.
     pub async fn finish(&self) -> Result<ObjectMeta, Error> {
         let shared = &self.uploader.0;
         let whole = self.sent.unwrap_or_else(|| Checksum::of(shared.algorithm(), &[]));
