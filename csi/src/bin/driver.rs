@@ -245,7 +245,7 @@ fn level(verbosity: u8) -> &'static str {
 }
 
 fn start_logging(args: &Args) {
-    let filter = EnvFilter::new(args.log.as_deref().unwrap_or(level(args.verbosity)));
+    let filter = EnvFilter::new(args.log.as_deref().unwrap_or_else(|| level(args.verbosity)));
     let lines = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_ansi(false)
