@@ -109,13 +109,14 @@ impl InodeTable {
             return Some(Err(Error::new(ErrorKind::Stale, tree.name_for_errors(ino))));
         }
         let stored = file.stored.as_ref().filter(|stored| trusts && stored.holds(now));
-        let holds = match stored.map(|stored| (stored.teller(), stored.size())) {
-            Some((Teller::Object, _)) => true,
-            // The first read would reveal a wrong listing, but the kernel reads nothing from an empty file.
-            Some((Teller::Listing, 0)) => false,
-            Some((Teller::Listing, _)) => tree.agreement.holds(now),
-            // The object must name the version for the reads.
-            Some((Teller::Upload, _)) | None => false,
+        let holds = match stored.map(|stored| (stored.teller(), stored.size(), stored.is_readable())) {
+            Some((Teller::Object, ..)) => true,
+            // The first read shows that a listing is wrong; of an empty file the kernel reads nothing. A listing does not say that an object
+            // was restored from its archive tier.
+            Some((Teller::Listing, 0, _) | (Teller::Listing, _, false)) => false,
+            Some((Teller::Listing, ..)) => tree.agreement.holds(now),
+            // The object says which version reads are pinned to.
+            Some((Teller::Upload, ..)) | None => false,
         };
         let known = tree.fresh.take(ino, now) || holds;
         known.then(|| open_now(&mut tree, ino, first))

@@ -110,6 +110,11 @@ impl Batch {
         self.packed[index].kind == PackedKind::File
     }
 
+    /// Whether the listing says of a file that it can't be read. S3 lists a restored object so, too.
+    pub(crate) fn is_archived(&self, index: usize) -> bool {
+        self.is_file(index) && !self.packed[index].readable
+    }
+
     pub(crate) fn etag(&self, index: usize) -> &str {
         let packed = &self.packed[index];
         let start = packed.start as usize + usize::from(packed.name_len);

@@ -1,5 +1,6 @@
 //! A bucket in memory behind the engine's own interface: S3's rules, a script of faults, a log of the calls.
 
+use std::collections::HashSet;
 use std::ops::Range;
 
 use bytes::Bytes;
@@ -73,6 +74,8 @@ struct State {
     store: Store,
     plans: Vec<FaultPlan>,
     log: Vec<Call>,
+    /// Restored objects that listings still call archived.
+    restored: HashSet<ObjectKey>,
     /// The algorithm of whole objects' checksums that the store reports; `None` if it reports none.
     sums: Option<ChecksumAlgorithm>,
     /// The answer to CompleteMultipartUpload has no ETag.
@@ -89,8 +92,13 @@ impl MemoryClient {
     pub fn with(settings: Settings) -> Self {
         let Settings { part_size_min, page_max, ignores_start_after, parts, .. } = settings;
         let store = Store::new(part_size_min, page_max, ignores_start_after, parts);
-        let state =
-            Mutex::new(State { store, plans: Vec::new(), log: Vec::new(), sums: None, is_nameless: false });
+        let state = Mutex::new(State {
+            store,
+            plans: Vec::new(),
+            log: Vec::new(),
+            restored: HashSet::new(),
+            sums: None,
+        });
         Self(Arc::new(Inner { clock: settings.clock, parts: settings.parts, state }))
     }
 
@@ -166,6 +174,16 @@ impl MemoryClient {
     pub fn archive(&self, key: impl AsRef<str>) {
         let mut state = self.0.state.lock();
         state.store.object_mut(&ObjectKey::new(key)).expect("an object to archive").meta.readable = false;
+    }
+
+    /// Restores an archived object: it can be read, and a listing still names its archive tier alone, as that of S3 does.
+    ///
+    /// # Panics
+    /// It is not there.
+    pub fn restore(&self, key: impl AsRef<str>) {
+        let (mut state, key) = (self.0.state.lock(), ObjectKey::new(key));
+        state.store.object_mut(&key).expect("an object to restore").meta.readable = true;
+        state.restored.insert(key);
     }
 
     /// The bytes of an object.
@@ -284,7 +302,13 @@ impl ObjectClient for MemoryClient {
     }
 
     fn list_objects<'a>(&'a self, request: &'a ListObjects) -> BoxFuture<'a, Result<ListPage>> {
-        Box::pin(self.call(call(Op::ListObjects, &request.prefix), |store, _| store.list(request)))
+        Box::pin(async move {
+            let mut page =
+                self.call(call(Op::ListObjects, &request.prefix), |store, _| store.list(request)).await?;
+            let state = self.0.state.lock();
+            page.objects.iter_mut().for_each(|it| it.meta.readable &= !state.restored.contains(&it.key));
+            Ok(page)
+        })
     }
 
     fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>> {

@@ -134,6 +134,42 @@ async fn a_name_that_a_page_does_not_have_is_asked_for() {
 }
 
 #[tokio::test]
+async fn a_restored_object_that_a_page_calls_archived_is_read() {
+    for ttl in [Ttl::Minimal, MINUTE] {
+        let names = many(60);
+        let bench = Bench::new(ttl, &names.iter().map(String::as_str).collect::<Vec<_>>());
+        bench.client.archive("n0050");
+        bench.client.archive("n0051");
+        bench.client.restore("n0050");
+        for name in &names[..40] {
+            bench.lookup(ROOT, name).await.unwrap();
+        }
+        assert_eq!(bench.client.calls(Op::HeadObject), 31, "the rest came from a page");
+        let restored = bench.lookup(ROOT, "n0050").await.unwrap();
+        assert!(restored.stat.readable, "{ttl:?}");
+        assert!(matches!(bench.open_read(restored.ino).await.unwrap(), OpenRead::Object { .. }));
+        let archived = bench.lookup(ROOT, "n0051").await.unwrap();
+        assert!(!archived.stat.readable);
+        assert_error!(bench.open_read(archived.ino).await, ErrorKind::Archived);
+    }
+}
+
+#[tokio::test]
+async fn an_open_asks_whether_what_a_listing_calls_archived_was_restored() {
+    let bench = Bench::new(MINUTE, &["archived", "restored"]);
+    bench.table.0.tree.lock().agreement.shown();
+    bench.client.archive("archived");
+    bench.client.archive("restored");
+    bench.client.restore("restored");
+    let found = list_plus(&bench, ROOT).await;
+    assert_error!(bench.open_read(found[0].ino).await, ErrorKind::Archived);
+    assert!(matches!(bench.open_read(found[1].ino).await.unwrap(), OpenRead::Object { size: 7, .. }));
+    assert!(bench.table.getattr(found[1].ino).await.unwrap().readable);
+    // The object's own word is good for the TTL.
+    assert_eq!(bench.cost(bench.open_read(found[0].ino)).await.1, 0);
+}
+
+#[tokio::test]
 async fn a_page_end_shows_a_file_only_when_a_directory_of_its_name_is_ruled_out() {
     let names: Vec<String> = (0..40).map(|i| format!("a{i:02}")).collect();
     let mut keys: Vec<String> = names.clone();

@@ -83,6 +83,10 @@ impl Tree {
         let Some(recent) = directory.recent.as_deref_mut() else { return recall };
         let is_absent = |asked: u64| facts.since(parent, name, asked) == Some(What::Absent);
         let Some((batch, index)) = recent.find(name, now, is_absent) else { return recall };
+        // Only the object says whether it was restored.
+        if batch.is_archived(index) {
+            return recall;
+        }
         recent.hit(name, now);
         match self.adopt(parent, &batch, index) {
             Adopted::As(ino) => {
