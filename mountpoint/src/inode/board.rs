@@ -5,6 +5,8 @@
 //! began, so it joins only a request that has not gone out yet. At most two requests about one file are in flight for such opens; later
 //! opens wait together for the next request. The key of a page is the event at which the page was requested.
 
+use std::time::Instant;
+
 use foldhash::HashSet;
 use tokio::sync::Semaphore;
 
@@ -26,7 +28,7 @@ pub(super) type Name = (InodeNo, Box<str>);
 
 /// A waiter's place in a question about a name.
 pub(super) type NameSeat = flight::Seat<OfName, Result<Remote>>;
-pub(super) type PageSeat = flight::Seat<(), ()>;
+pub(super) type PageSeat = flight::Seat<Instant, ()>;
 
 /// The object under a file's name. `None`: S3 has no object there, or another version than the one asked for.
 pub(super) type Answer = Result<Option<ObjectMeta>>;
@@ -39,8 +41,8 @@ pub(super) type FileSeat = flight::Seat<OfFile, Answer>;
 pub(super) struct Board {
     pub(super) names: Flights<Name, OfName, Result<Remote>>,
     pub(super) files: Flights<InodeNo, OfFile, Answer>,
-    /// Pages in flight, by the events at which they were requested. The tree takes an answer in before its question leaves the board.
-    pub(super) pages: Flights<u64, (), ()>,
+    /// Pages by the events at which they were asked for, and when that was. An answer is taken in before its question leaves the board.
+    pub(super) pages: Flights<u64, Instant, ()>,
 }
 
 impl Board {

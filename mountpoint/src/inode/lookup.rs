@@ -1,7 +1,7 @@
 //! Lookup and getattr: from memory while the facts are valid, otherwise by one request to S3 for all identical lookups.
 
 use std::ffi::OsStr;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::board::{NameSeat, OfName, PageSeat, Wish};
 use super::error::{Error, ErrorKind, Result};
@@ -20,9 +20,9 @@ const ATTEMPTS_MAX: usize = 16;
 
 /// The request that a lookup waits for.
 enum Step {
-    /// A page that may contain the name.
-    Page(PageSeat),
-    /// S3's answer about the name alone.
+    /// A page that may have the name, and how long it is waited for.
+    Page(PageSeat, Duration),
+    /// The answer of S3 about the name alone.
     Name(NameSeat),
 }
 
@@ -84,7 +84,11 @@ impl InodeTable {
                     Recall::Ask(ask) => {
                         let page = if waited { None } else { self.page(&mut tree, parent, name, ask) };
                         match page {
-                            Some(page) => Step::Page(page),
+                            Some(page) => {
+                                let aged = self.0.clock.now().saturating_duration_since(*page.question);
+                                let wait = tree.prices.wait(self.0.config.list_page);
+                                Step::Page(page, wait.saturating_sub(aged))
+                            }
                             None => Step::Name(self.seat(&mut tree, parent, name, ask, for_kernel)?),
                         }
                     }
@@ -92,9 +96,10 @@ impl InodeTable {
             };
             let seat = match step {
                 Step::Name(seat) => seat,
-                Step::Page(page) => {
+                Step::Page(page, wait) => {
                     waited = true;
-                    page.answer.await;
+                    // A page that comes later is taken in all the same.
+                    self.0.clock.timeout(wait, page.answer).await;
                     continue;
                 }
             };

@@ -48,7 +48,11 @@ impl InodeTable {
         let beside = other.as_deref().map(|name| Beside { name, is_long });
         let recent = tree.directory_mut(parent)?.recent.get_or_insert_with(|| Box::new(Recent::new()));
         let after = match recent.miss(name, known, terms, beside, now) {
-            Advice::Wait(asked) => return tree.board.pages.join(&asked, |()| true),
+            Advice::Wait(asked) => {
+                let wait = tree.prices.wait(self.0.config.list_page);
+                let is_awaited = |since: &Instant| now.saturating_duration_since(*since) < wait;
+                return tree.board.pages.join(&asked, is_awaited);
+            }
             Advice::Nothing => return None,
             Advice::Ask(after) => {
                 after.filter(|after| key.as_str().len() + after.len() <= ObjectKey::LEN_MAX)
@@ -63,7 +67,7 @@ impl InodeTable {
     }
 
     fn ask_page(&self, tree: &mut Tree, question: AskedPage) -> PageSeat {
-        let asked = question.asked;
+        let (asked, since) = (question.asked, question.since);
         let request = ListObjects {
             prefix: question.key.as_str().to_string(),
             delimited: true,
@@ -87,13 +91,12 @@ impl InodeTable {
                 }
             });
         });
-        self.put_up(tree, asked, page)
+        self.put_up(tree, asked, since, page)
     }
 
-    /// Puts a page on the board. The tree takes the page in even if the waiting operations end early. Drop the seat outside the tree's
-    /// lock.
-    fn put_up(&self, tree: &mut Tree, asked: u64, page: BoxFuture<'static, ()>) -> PageSeat {
-        let seat = tree.board.pages.start(asked, (), |_| page, self.landed(|board| &mut board.pages));
+    /// Puts a page on the board. It is taken in whatever becomes of the operations that wait for it. Drop the seat outside the tree's lock.
+    fn put_up(&self, tree: &mut Tree, asked: u64, since: Instant, page: BoxFuture<'static, ()>) -> PageSeat {
+        let seat = tree.board.pages.start(asked, since, |_| page, self.landed(|board| &mut board.pages));
         tokio::spawn(seat.answer.clone());
         seat
     }
@@ -114,7 +117,7 @@ impl InodeTable {
                 let mut tree = self.0.tree.lock();
                 match tree.walking(|walk| walk.course(key, self.0.clock.now())) {
                     Course::Alone => return None,
-                    Course::Wait(asked) => tree.board.pages.join(&asked, |()| true)?,
+                    Course::Wait(asked) => tree.board.pages.join(&asked, |_| true)?,
                     Course::Ask(question) => self.ask_walk(&mut tree, question),
                     Course::Take { page, exists, asked, .. }
                         if tree.knows_more(directory, &page, exists, asked) =>
@@ -156,7 +159,7 @@ impl InodeTable {
             });
         });
         tree.walking(|walk| walk.asks(&question, asked));
-        self.put_up(tree, asked, page)
+        self.put_up(tree, asked, since, page)
     }
 
     /// Takes in the answer to a page's request. Returns whether the page is there now.

@@ -36,6 +36,9 @@ impl Prices {
     const NAME: f64 = 50e-6;
     /// Least names of a page from which the price of a name is measured.
     const NAMES_MIN: usize = 50;
+    /// Seconds that a lookup waits for a page, at least and at most; then it asks for its own name. Doubling the most, a silent store fails a
+    /// lookup that much later.
+    const WAIT: [f64; 2] = [0.2, 5.0];
 
     /// Notes the time of a lookup.
     pub(crate) fn looked(&mut self, took: Duration) {
@@ -50,7 +53,15 @@ impl Prices {
         }
     }
 
-    /// The terms for a directory that had `length` names in its last listing, in pages of `page` names.
+    /// How long after its request a page of at most `page` names is worth waiting for: twice what such a page takes.
+    pub(crate) fn wait(&self, page: u16) -> Duration {
+        let [least, most] = Self::WAIT;
+        let trip = self.look.0.unwrap_or_default();
+        let took = trip + self.name.0.unwrap_or(Self::NAME) * f64::from(page);
+        Duration::from_secs_f64((2.0 * took).clamp(least, most))
+    }
+
+    /// The terms for a directory that had `length` names when it was last listed, in pages of `page` names.
     pub(crate) fn terms(&self, length: Option<usize>, page: u16) -> Terms {
         let usual = Terms { in_order: Self::USUAL, any_order: Self::USUAL };
         let Some(look) = self.look.0.filter(|look| *look > 0.0) else { return usual };
@@ -135,6 +146,15 @@ mod tests {
         assert!((8..=10).contains(&prices.terms(None, 1000).in_order));
         (0..50).for_each(|_| prices.listed(500 * MS, 1000));
         assert_eq!(prices.terms(None, 1000).in_order, 32);
+    }
+
+    #[test]
+    fn a_page_is_waited_for_twice_its_time_and_never_long() {
+        assert_eq!(Prices::default().wait(1000), 200 * MS);
+        assert_eq!(measured(20 * MS, 25 * MS).wait(1000), 200 * MS);
+        let wait = measured(100 * MS, 400 * MS).wait(1000);
+        assert!((790 * MS..810 * MS).contains(&wait), "{wait:?}");
+        assert_eq!(measured(9000 * MS, 9000 * MS).wait(1000), 5000 * MS);
     }
 
     proptest! {

@@ -280,7 +280,39 @@ async fn a_burst_of_cold_lookups_is_one_lookup_and_one_page() {
     }
 }
 
-/// Looks these names up at once; the first lookup is held until the others wait. Returns the results, and the numbers of HEADs and LISTs.
+#[tokio::test]
+async fn lookups_ask_for_themselves_while_a_page_does_not_come() {
+    let names = many(8);
+    let bench = bench(&names);
+    let gate = bench.client.hold(FaultPlan::on(Op::ListObjects).always());
+    let lookups = futures_util::future::join_all(names[..4].iter().map(|name| bench.lookup(ROOT, name)));
+    let (found, ()) = tokio::join!(lookups, async {
+        gate.arrived(2).await;
+        assert_eq!(bench.client.calls(Op::HeadObject), 1, "the others wait for the page");
+        bench.clock.advance(PAGE / 4);
+        for _ in 0..20 {
+            tokio::task::yield_now().await;
+        }
+        let heads = bench.client.calls(Op::HeadObject);
+        // A later lookup does not wait for that page at all.
+        let late = bench.lookup(ROOT, &names[4]);
+        let (found, ()) = tokio::join!(late, async {
+            for _ in 0..20 {
+                tokio::task::yield_now().await;
+            }
+            assert_eq!((heads, bench.client.calls(Op::HeadObject)), (4, 5));
+            gate.release();
+        });
+        found.unwrap();
+    });
+    assert!(found.into_iter().all(|found| found.is_ok()));
+    for _ in 0..20 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(bench.cost(bench.lookup(ROOT, &names[7])).await.1, 0, "the page came after all");
+}
+
+/// Lookups of these names at once, the first of which is held until the others wait; the HEAD and LIST that they take.
 async fn burst(bench: &Bench, names: &[String]) -> (Vec<Result<Found>>, (usize, usize)) {
     bench.client.reset_log();
     let gate = bench.client.hold(FaultPlan::on(Op::HeadObject));
