@@ -166,6 +166,10 @@ impl InodeTable {
     fn take_page_in(&self, question: AskedPage, answer: s3::Result<ListPage>) -> bool {
         let AskedPage { directory, key, after, asked, since } = question;
         let mut tree = self.0.tree.lock();
+        // The directory was renamed meanwhile: these are names below another key.
+        if !tree.recent_mut(directory).is_some_and(|recent| recent.awaits(asked)) {
+            return false;
+        }
         let page = match answer {
             Ok(page) if is_in_order(&key, after.as_deref(), &page) => page,
             other => {
@@ -176,7 +180,7 @@ impl InodeTable {
                     );
                     tree.pages_begin_anywhere = false;
                 }
-                tree.arrives(directory, None);
+                tree.arrives(directory, asked, None);
                 return false;
             }
         };
@@ -200,7 +204,7 @@ impl InodeTable {
         }
         let first = tree.reserve(entries.len());
         let batch = Batch::new(first.into(), asked, [since; 2], &entries).into();
-        tree.arrives(directory, Some(Page { after, is_last, batch }));
+        tree.arrives(directory, asked, Some(Page { after, is_last, batch }));
         true
     }
 }

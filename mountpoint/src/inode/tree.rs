@@ -517,11 +517,11 @@ impl Tree {
         self.directory_mut(ino)?.recent.as_deref_mut()
     }
 
-    /// Takes in the page that was in flight for lookups in a directory; `None`: the request failed.
-    pub(super) fn arrives(&mut self, ino: InodeNo, page: Option<Page>) {
+    /// The page that was on its way for lookups in a directory is here, or will not come.
+    pub(super) fn arrives(&mut self, ino: InodeNo, asked: u64, page: Option<Page>) {
         let comes = page.is_some();
-        let Some(recent) = self.recent_mut(ino) else { return };
-        recent.arrives(page);
+        let Some(recent) = self.recent_mut(ino).filter(|recent| recent.awaits(asked)) else { return };
+        recent.arrives(asked, page);
         if comes {
             self.recent.push_back(ino);
         }

@@ -213,10 +213,17 @@ impl Recent {
         self.coming = Some((after, asked));
     }
 
-    /// Takes in the page that was in flight; `None`: the request failed.
-    pub(crate) fn arrives(&mut self, page: Option<Page>) {
-        self.coming = None;
-        self.pages.extend(page);
+    /// Whether the page that was asked for at this event is the one on its way. It is not once the directory has another key.
+    pub(crate) fn awaits(&self, asked: u64) -> bool {
+        self.coming.as_ref().is_some_and(|(_, coming)| *coming == asked)
+    }
+
+    /// The page that was asked for at this event is here, or will not come. One that is not awaited says nothing.
+    pub(crate) fn arrives(&mut self, asked: u64, page: Option<Page>) {
+        if self.awaits(asked) {
+            self.coming = None;
+            self.pages.extend(page);
+        }
     }
 
     /// Whether a page requested before an event has the name, or may have it after its arrival.
@@ -255,6 +262,7 @@ impl fmt::Debug for Recent {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::listing::EntryNo;
 
     const USUAL: Terms = Terms { in_order: 32, any_order: 32 };
 
@@ -327,6 +335,19 @@ mod tests {
             now += Spell::PAUSE;
             assert_eq!(ask(&mut recent, &format!("n{i:04}"), now), None);
         }
+    }
+
+    #[test]
+    fn only_the_page_on_its_way_ends_the_wait_for_it() {
+        let (mut recent, now) = (Recent::new(), Instant::now());
+        let batch = Arc::new(Batch::new(EntryNo(1), 1, [now; 2], &[]));
+        let mut page = Some(Page { after: None, is_last: true, batch });
+        recent.asks(None, 2);
+        recent.arrives(1, page.take());
+        assert!(recent.awaits(2) && recent.expire(now) == 0 && recent.pages.is_empty());
+        assert!(matches!(recent.miss("a", false, USUAL, None, now), Advice::Wait(2)));
+        recent.arrives(2, None);
+        assert!(!recent.is_in_use());
     }
 
     #[test]

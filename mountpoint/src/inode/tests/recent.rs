@@ -475,3 +475,31 @@ async fn pages_go_when_they_no_longer_answer() {
     assert_eq!(bench.table.0.tree.lock().recent_pages(), 0);
     assert_eq!(bench.table.len(), 1);
 }
+
+#[tokio::test]
+async fn a_page_under_a_directorys_old_key_says_nothing_after_its_rename() {
+    let bench = Bench::new(Ttl::Minimal, &["d/a", "d/b", "d/c"]);
+    let d = bench.lookup(ROOT, "d").await.unwrap().ino;
+    let gate = bench.client.hold_answer(FaultPlan::on(Op::ListObjects).times(2));
+    let (a, b, ()) = tokio::join!(bench.lookup(d, "a"), bench.lookup(d, "b"), async {
+        gate.arrived(2).await;
+        let (from, to) = ((ROOT, OsStr::new("d")), (ROOT, OsStr::new("e")));
+        let Rename::Directory { names, .. } =
+            bench.table.rename(from, to, RenameWish::default()).await.unwrap()
+        else {
+            panic!("it is a directory")
+        };
+        // Another client removes a file beside the rename.
+        bench.client.remove("d/c");
+        let below = ["a", "b"].map(|name| {
+            bench.client.remove(format!("d/{name}"));
+            bench.client.insert(format!("e/{name}"), "content");
+            (name.to_owned(), bench.client.meta(format!("e/{name}")).unwrap())
+        });
+        bench.table.renamed_directory(&names, &below.into(), false);
+        assert_error!(bench.lookup(d, "none").await, ErrorKind::NotFound);
+        gate.release();
+    });
+    assert!(a.is_ok() && b.is_ok());
+    assert_error!(bench.lookup(d, "c").await, ErrorKind::NotFound);
+}
