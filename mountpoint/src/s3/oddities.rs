@@ -1,6 +1,7 @@
 //! Oddities that a store's answers have shown: each kind is logged once for a mount, and counted.
 
 use crate::object::ObjectKey;
+use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A way in which answers differ from those of S3, and with which the engine copes.
@@ -30,6 +31,8 @@ pub(crate) struct Oddities {
     seen: [AtomicU64; KINDS],
     without_if_match: AtomicBool,
     without_suffix: AtomicBool,
+    /// The first key whose last bytes were denied.
+    denied: Mutex<Option<ObjectKey>>,
 }
 
 impl Oddities {
@@ -71,11 +74,18 @@ impl Oddities {
         self.saw(Oddity::IfMatch, Some(key), "");
     }
 
-    /// Notes that the store answered a request for last bytes without a size wrongly, or refused it: from now on no such request is sent.
-    pub(crate) fn suffix_is_refused(&self, key: &ObjectKey, is_odd: bool, detail: &str) {
+    /// The last bytes of an object are not asked for without its size from now on: the store answered otherwise, or refused it.
+    pub(crate) fn suffix_is_refused(&self, key: &ObjectKey, detail: &str) {
         self.without_suffix.store(true, Relaxed);
-        if is_odd {
-            self.saw(Oddity::Suffix, Some(key), detail);
+        self.saw(Oddity::Suffix, Some(key), detail);
+    }
+
+    /// The last bytes of this object were denied, as they are to a caller without the right to read it. Some stores deny each missing object,
+    /// and such a request costs a HEAD more: with the second key that is denied they end.
+    pub(crate) fn suffix_is_denied(&self, key: &ObjectKey) {
+        let mut denied = self.denied.lock();
+        if denied.get_or_insert_with(|| key.clone()) != key {
+            self.without_suffix.store(true, Relaxed);
         }
     }
 

@@ -42,8 +42,17 @@ async fn tail(bench: &Bench) -> Result<First> {
 
 /// The last bytes of an object whose size is unknown.
 async fn last(bench: &Bench) -> Result<First> {
-    let request = GetFirst { key: ObjectKey::new("k"), etag: None, begin: Begin::Tail, is_whole: false };
+    last_of(bench, "k").await
+}
+
+async fn last_of(bench: &Bench, key: &str) -> Result<First> {
+    let request = GetFirst { key: ObjectKey::new(key), etag: None, begin: Begin::Tail, is_whole: false };
     bench.client.get_first(&request, room()).await
+}
+
+/// The last bytes of an object of 1000 bytes.
+fn last_bytes() -> Step {
+    Step::answer(206, &[V1, DATE, ("content-range", "bytes 900-999/1000")], &pattern(1000)[900..])
 }
 
 fn bytes(first: &First) -> Option<&[u8]> {
@@ -169,13 +178,12 @@ async fn a_store_that_refuses_a_suffix_range_is_asked_for_none_again() {
         Step::error(416, "InvalidRange"),
         Step::error(501, "NotImplemented"),
         Step::error(400, "InvalidArgument"),
-        // The store takes `-100` for the first bytes, or for other last ones, or does not say of how many bytes.
+        Step::error(400, "InvalidRange"),
+        // It takes `-100` for the first bytes, for other last ones, or does not say of how many.
         Step::answer(206, &[V1, DATE, ("content-range", "bytes 0-99/1000")], &pattern(100)),
         answer("bytes 901-999/1000", 99),
         answer("bytes 900-999/*", 100),
         Step::answer(206, &[V1, DATE], &pattern(100)),
-        // Perhaps only of this object; each missing one would cost two requests more.
-        Step::error(403, "AccessDenied"),
     ] {
         let said = String::from_utf8_lossy(&odd.say).into_owned();
         let bench = bench(vec![odd, head(1000), head(1000)]).await;
@@ -210,6 +218,59 @@ async fn an_object_without_a_tail_says_nothing_of_the_next() {
     assert_eq!(*last(&bench).await.unwrap_err().kind(), ErrorKind::NotFound);
     assert!(last(&bench).await.unwrap().bytes.is_some());
     assert_eq!(lines(&bench), ["GET", "HEAD", "GET", "GET", "HEAD", "GET", "GET", "GET"]);
+}
+
+#[tokio::test]
+async fn an_object_whose_bytes_fail_is_looked_up_by_head_at_once() {
+    let closed = Step::silence(Then::Close);
+    for failed in [
+        vec![Step::error(500, "InternalError")],
+        vec![Step::error(503, "SlowDown")],
+        // A connection that was idle is replaced once first.
+        vec![closed.clone(), closed],
+        vec![Step::silence(Then::Stall)],
+    ] {
+        let gets = failed.len();
+        let bench = bench([failed, vec![head(1000), last_bytes()]].concat()).await;
+        let found = last(&bench).await.unwrap();
+        assert_eq!((found.meta.size, found.bytes.is_none()), (1000, true));
+        let found = last(&bench).await.unwrap();
+        assert_eq!(found.bytes.map(|(at, bytes)| (at, bytes.len())), Some((900, 100)), "the next is asked");
+        assert_eq!(lines(&bench), [vec!["GET"; gets], vec!["HEAD", "GET"]].concat());
+        assert_eq!(bench.metrics.s3_errors.get(), 0, "the look-up did not fail");
+    }
+}
+
+#[tokio::test]
+async fn a_refusal_that_is_about_one_object_leaves_the_tails_of_others() {
+    let empty = "<Error><Code>InvalidRange</Code></Error>";
+    for refused in [
+        // It was empty, and has bytes by the time of the HEAD.
+        Step::answer(416, &[("content-range", "bytes */0")], empty.as_bytes()),
+        Step::error(400, "InvalidRequest"),
+        Step::error(400, "KMS.DisabledException"),
+        Step::error(403, "AccessDenied"),
+    ] {
+        let said = String::from_utf8_lossy(&refused.say).into_owned();
+        let bench = bench(vec![refused, head(1000), last_bytes()]).await;
+        let found = last(&bench).await.unwrap();
+        assert_eq!((found.meta.size, found.bytes.is_none()), (1000, true), "{said}");
+        assert!(last_of(&bench, "other").await.unwrap().bytes.is_some(), "{said}");
+        assert_eq!(lines(&bench), ["GET", "HEAD", "GET"], "{said}");
+        assert_eq!(bench.metrics.s3_errors.get(), 0, "none of these failed: {said}");
+    }
+}
+
+#[tokio::test]
+async fn the_second_key_whose_tail_is_denied_ends_such_requests() {
+    let denied = || [Step::error(403, "AccessDenied"), head(1000)];
+    let bench = bench([denied(), denied(), denied(), [head(1000), head(1000)]].concat()).await;
+    // Some stores deny what is missing: each such look-up would cost a request more.
+    for key in ["k", "k", "j", "i", "k"] {
+        let found = last_of(&bench, key).await.unwrap();
+        assert_eq!((found.meta.size, found.bytes.is_none()), (1000, true), "{key}");
+    }
+    assert_eq!(lines(&bench), ["GET", "HEAD", "GET", "HEAD", "GET", "HEAD", "HEAD", "HEAD"]);
 }
 
 #[tokio::test]

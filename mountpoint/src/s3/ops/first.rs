@@ -1,41 +1,46 @@
 //! The metadata of an object and its first bytes in one GET. If the answer lacks metadata, a HEAD follows.
 
+use std::time::Duration;
+
 use http::{HeaderValue, Method, StatusCode, header};
 
 use crate::buffer::{BlockMut, Fill};
 use crate::checksum::Checksum;
 use crate::net::flow::lanes::Lane;
 use crate::object::{ObjectId, ObjectMeta};
-use crate::s3::answer::{CLOCK_REFUSED, first_of, is_about_credentials};
+use crate::s3::answer::{CLOCK_REFUSED, first_of, is_about_credentials, text};
 use crate::s3::attempts::Attempts;
 use crate::s3::ops::get::{if_match, is_refused_condition};
 use crate::s3::ops::{head, hedged};
+use crate::s3::retry::is_transient;
 use crate::s3::wire::{Draft, Failure, Wire};
 use crate::s3::{Begin, Error, ErrorKind, First, GetFirst, Result};
 use crate::sync::{Arc, Mutex};
 
 const OPERATION: &str = "GetObject";
 
-/// Gets metadata and first bytes; see [`crate::s3::ObjectClient::get_first`].
+/// How long the store may say nothing to a request for the tail of an unknown size; then a HEAD follows. Doubling it, a look-up on a silent
+/// store fails that much later.
+const TAIL_SILENCE: Duration = Duration::from_secs(10);
+
+/// See [`crate::s3::ObjectClient::get_first`].
 pub(crate) async fn get_first(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<First> {
     let is_known_as_refused = request.begin == Begin::Tail && !wire.abilities.oddities.knows_suffix();
     let refusal = match is_known_as_refused {
         true => None,
         false => match by_get(wire, request, room).await? {
             Got::First(first) => return Ok(first),
-            Got::Little(refusal) => Some(refusal),
+            Got::Little(refusal) => refusal,
         },
     };
     let refusal = refusal.filter(|_| request.begin == Begin::Tail);
     if let Some(refusal) = refusal.as_ref().filter(|refusal| *refusal.kind() == ErrorKind::Denied) {
-        // Some stores refuse such a GET for a missing object, which would then cost a HEAD each time.
-        wire.abilities.oddities.suffix_is_refused(&request.key, false, "");
-        tracing::debug!(key = %request.key, error = %refusal, "no more tails without a size");
+        wire.abilities.oddities.suffix_is_denied(&request.key);
+        tracing::debug!(key = %request.key, error = %refusal, "a tail without a size is denied");
     }
     let meta = head::head_object(wire, &request.key).await?;
-    let is_about_object = |kind: &ErrorKind| matches!(kind, ErrorKind::Denied | ErrorKind::Archived);
-    if let Some(refusal) = refusal.filter(|refusal| meta.size > 0 && !is_about_object(refusal.kind())) {
-        wire.abilities.oddities.suffix_is_refused(&request.key, true, &refusal.to_string());
+    if let Some(refusal) = refusal.filter(|refusal| meta.size > 0 && is_about_range(refusal)) {
+        wire.abilities.oddities.suffix_is_refused(&request.key, &refusal.to_string());
     }
     match &request.etag {
         Some(known) if !known.may_be(meta.etag.as_str()) => {
@@ -49,8 +54,8 @@ pub(crate) async fn get_first(wire: &Wire, request: &GetFirst, room: BlockMut) -
 /// The outcome of a GET.
 enum Got {
     First(First),
-    /// The answer leaves a question to a HEAD.
-    Little(Error),
+    /// The answer leaves a question to a HEAD. The error is the store's refusal, unless that is about this moment alone.
+    Little(Option<Error>),
 }
 
 /// Asks by GET.
@@ -60,11 +65,16 @@ async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Got> 
     let mut room = Some(room);
     loop {
         match once(wire, &attempts, request, &mut room).await {
-            Ok(first) => {
+            Ok(got) => {
                 attempts.succeeded();
-                return Ok(Got::First(first));
+                return Ok(got);
             }
-            Err(failure) if says_too_little(&failure.error) => return Ok(Got::Little(failure.error)),
+            Err(failure) if says_too_little(&failure.error) => return Ok(Got::Little(Some(failure.error))),
+            // Perhaps only the object's bytes are bad, and a look-up needs none: the HEAD has all the patience.
+            Err(failure) if request.begin == Begin::Tail && is_transient(failure.error.kind()) => {
+                tracing::debug!(key = %request.key, error = %failure.error, "a HEAD asks in place of the tail");
+                return Ok(Got::Little(None));
+            }
             Err(failure)
                 if is_refused_condition(&failure.error) && wire.abilities.oddities.knows_if_match() =>
             {
@@ -86,21 +96,33 @@ fn says_too_little(error: &Error) -> bool {
     use ErrorKind::{Archived, BadAnswer, Denied, InvalidRequest, Unsupported};
     // The refusal names a cause that can be mended: the GET must learn it, since a HEAD's refusal has no code.
     let is_curable = error.code().is_some_and(|code| code == CLOCK_REFUSED || is_about_credentials(code));
-    error.http_status() == Some(StatusCode::RANGE_NOT_SATISFIABLE.as_u16())
+    is_bad_range(error)
         || matches!(error.kind(), Archived | BadAnswer | InvalidRequest | Unsupported)
         || (*error.kind() == Denied && !is_curable)
 }
 
-/// Makes one GET. The room is gone once a body begins.
+fn is_bad_range(error: &Error) -> bool {
+    error.http_status() == Some(StatusCode::RANGE_NOT_SATISFIABLE.as_u16())
+        || error.code() == Some("InvalidRange")
+}
+
+/// Whether a refusal is about the range, and not about this object.
+fn is_about_range(error: &Error) -> bool {
+    is_bad_range(error)
+        || error.code() == Some("InvalidArgument")
+        || matches!(error.kind(), ErrorKind::BadAnswer | ErrorKind::Unsupported)
+}
+
+/// One GET. The room is gone once a body begins.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,
     request: &GetFirst,
     room: &mut Option<BlockMut>,
-) -> std::result::Result<First, Failure> {
+) -> std::result::Result<Got, Failure> {
     let limit = room.as_ref().map_or(0, BlockMut::limit) as u64;
-    let value = |text: &str| {
-        HeaderValue::from_str(text)
+    let value = |value: &str| {
+        HeaderValue::from_str(value)
             .map_err(|e| Error::new(ErrorKind::InvalidRequest, OPERATION).key(&request.key).source(e))
     };
     let mut headers: Vec<_> = attempts.checksum_mode().into_iter().collect();
@@ -113,9 +135,17 @@ async fn once(
     }
     headers.extend(request.etag.as_ref().and_then(|etag| if_match(wire, etag)));
     let target = wire.endpoint.key_path(request.key.as_str());
-    let answer = hedged::exchange(wire, Draft { headers, ..attempts.draft(Method::GET, target) }).await?;
+    let mut draft = Draft { headers, ..attempts.draft(Method::GET, target) };
+    if request.begin == Begin::Tail {
+        draft.clocks.silence = draft.clocks.silence.min(TAIL_SILENCE);
+    }
+    let answer = hedged::exchange(wire, draft).await?;
     if !matches!(answer.status, StatusCode::OK | StatusCode::PARTIAL_CONTENT) {
-        return Err(answer.failed(wire.clock.wall()).await);
+        let is_empty = answer.status == StatusCode::RANGE_NOT_SATISFIABLE
+            && text(&answer.headers, "content-range").is_some_and(|range| range.trim().ends_with("*/0"));
+        let failure = answer.failed(wire.clock.wall()).await;
+        // The HEAD may already see another version, with bytes.
+        return if is_empty { Ok(Got::Little(None)) } else { Err(failure) };
     }
     let etag = request.etag.as_ref();
     let (meta, range) = match first_of(answer.status, &answer.headers, request.begin, limit, etag) {
@@ -129,10 +159,10 @@ async fn once(
     }
     if range.is_empty() && meta.size > 0 && request.begin == Begin::Tail {
         // The connection goes with the body.
-        wire.abilities.oddities.suffix_is_refused(&request.key, true, "it sends the whole object");
-        return Ok(First { meta, bytes: None });
+        wire.abilities.oddities.suffix_is_refused(&request.key, "it sends the whole object");
+        return Ok(Got::First(First { meta, bytes: None }));
     }
-    let Some(mut room) = room.take() else { return Ok(First { meta, bytes: None }) };
+    let Some(mut room) = room.take() else { return Ok(Got::First(First { meta, bytes: None })) };
     room.shorten((range.end - range.start) as usize);
     let full = Arc::new(Mutex::new(None));
     let taken = Arc::clone(&full);
@@ -142,7 +172,7 @@ async fn once(
         tracing::debug!(key = %request.key, error = %failure.error, "the first bytes broke off");
     }
     let bytes = full.lock().take().filter(|block| is_right(wire, &id, &meta, block));
-    Ok(First { meta, bytes: bytes.map(|block| (range.start, block)) })
+    Ok(Got::First(First { meta, bytes: bytes.map(|block| (range.start, block)) }))
 }
 
 /// Whether bytes of the whole object have the store's checksum, if the store reports one. If not, a read fetches them again.
