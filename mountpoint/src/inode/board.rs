@@ -41,7 +41,8 @@ pub(super) type FileSeat = flight::Seat<OfFile, Answer>;
 pub(super) struct Board {
     pub(super) names: Flights<Name, OfName, Result<Remote>>,
     pub(super) files: Flights<InodeNo, OfFile, Answer>,
-    /// Pages by the events at which they were asked for, and when that was. An answer is taken in before its question leaves the board.
+    /// Pages in flight with the time of their request, by the events at which they were requested. The tree takes an answer in before its
+    /// question leaves the board.
     pub(super) pages: Flights<u64, Instant, ()>,
 }
 

@@ -20,9 +20,9 @@ const ATTEMPTS_MAX: usize = 16;
 
 /// The request that a lookup waits for.
 enum Step {
-    /// A page that may have the name, and how long it is waited for.
+    /// A page that may contain the name, and how long the lookup waits for it.
     Page(PageSeat, Duration),
-    /// The answer of S3 about the name alone.
+    /// S3's answer about the name alone.
     Name(NameSeat),
 }
 
@@ -98,7 +98,7 @@ impl InodeTable {
                 Step::Name(seat) => seat,
                 Step::Page(page, wait) => {
                     waited = true;
-                    // A page that comes later is taken in all the same.
+                    // The tree takes in a page that arrives later, too.
                     self.0.clock.timeout(wait, page.answer).await;
                     continue;
                 }

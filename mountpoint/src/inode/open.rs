@@ -111,11 +111,11 @@ impl InodeTable {
         let stored = file.stored.as_ref().filter(|stored| trusts && stored.holds(now));
         let holds = match stored.map(|stored| (stored.teller(), stored.size(), stored.is_readable())) {
             Some((Teller::Object, ..)) => true,
-            // The first read shows that a listing is wrong; of an empty file the kernel reads nothing. A listing does not say that an object
-            // was restored from its archive tier.
+            // The first read would reveal a wrong listing, but the kernel reads nothing from an empty file. A listing does not tell that
+            // an object was restored from its archive tier.
             Some((Teller::Listing, 0, _) | (Teller::Listing, _, false)) => false,
             Some((Teller::Listing, ..)) => tree.agreement.holds(now),
-            // The object says which version reads are pinned to.
+            // The object must name the version for the reads.
             Some((Teller::Upload, ..)) | None => false,
         };
         let known = tree.fresh.take(ino, now) || holds;

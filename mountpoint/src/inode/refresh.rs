@@ -94,7 +94,8 @@ impl InodeTable {
         self.put_up(tree, asked, since, page)
     }
 
-    /// Puts a page on the board. It is taken in whatever becomes of the operations that wait for it. Drop the seat outside the tree's lock.
+    /// Puts a page on the board. The tree takes the page in even if the waiting operations end early. Drop the seat outside the tree's
+    /// lock.
     fn put_up(&self, tree: &mut Tree, asked: u64, since: Instant, page: BoxFuture<'static, ()>) -> PageSeat {
         let seat = tree.board.pages.start(asked, since, |_| page, self.landed(|board| &mut board.pages));
         tokio::spawn(seat.answer.clone());
@@ -166,7 +167,7 @@ impl InodeTable {
     fn take_page_in(&self, question: AskedPage, answer: s3::Result<ListPage>) -> bool {
         let AskedPage { directory, key, after, asked, since } = question;
         let mut tree = self.0.tree.lock();
-        // The directory was renamed meanwhile: these are names below another key.
+        // A rename of the directory ends the wait: the names of this page are below another key.
         if !tree.recent_mut(directory).is_some_and(|recent| recent.awaits(asked)) {
             return false;
         }

@@ -517,7 +517,7 @@ impl Tree {
         self.directory_mut(ino)?.recent.as_deref_mut()
     }
 
-    /// The page that was on its way for lookups in a directory is here, or will not come.
+    /// Takes in the page requested at the event `asked` for lookups in a directory; `None`: the request failed.
     pub(super) fn arrives(&mut self, ino: InodeNo, asked: u64, page: Option<Page>) {
         let comes = page.is_some();
         let Some(recent) = self.recent_mut(ino).filter(|recent| recent.awaits(asked)) else { return };

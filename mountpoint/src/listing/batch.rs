@@ -110,7 +110,7 @@ impl Batch {
         self.packed[index].kind == PackedKind::File
     }
 
-    /// Whether the listing says of a file that it can't be read. S3 lists a restored object so, too.
+    /// Whether the listing names an archive tier for a file. S3 lists a restored object with its archive tier, too.
     pub(crate) fn is_archived(&self, index: usize) -> bool {
         self.is_file(index) && !self.packed[index].readable
     }

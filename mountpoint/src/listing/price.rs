@@ -36,8 +36,8 @@ impl Prices {
     const NAME: f64 = 50e-6;
     /// Least names of a page from which the price of a name is measured.
     const NAMES_MIN: usize = 50;
-    /// Seconds that a lookup waits for a page, at least and at most; then it asks for its own name. Doubling the most, a silent store fails a
-    /// lookup that much later.
+    /// Least and most seconds that a lookup waits for a page; then the lookup asks for its own name. With twice the most, a lookup on a
+    /// silent store fails that much later.
     const WAIT: [f64; 2] = [0.2, 5.0];
 
     /// Notes the time of a lookup.
@@ -53,7 +53,7 @@ impl Prices {
         }
     }
 
-    /// How long after its request a page of at most `page` names is worth waiting for: twice what such a page takes.
+    /// The time from a request for a page of at most `page` names until lookups stop waiting: twice what such a page takes.
     pub(crate) fn wait(&self, page: u16) -> Duration {
         let [least, most] = Self::WAIT;
         let trip = self.look.0.unwrap_or_default();
@@ -61,7 +61,7 @@ impl Prices {
         Duration::from_secs_f64((2.0 * took).clamp(least, most))
     }
 
-    /// The terms for a directory that had `length` names when it was last listed, in pages of `page` names.
+    /// The terms for a directory that had `length` names in its last listing, in pages of `page` names.
     pub(crate) fn terms(&self, length: Option<usize>, page: u16) -> Terms {
         let usual = Terms { in_order: Self::USUAL, any_order: Self::USUAL };
         let Some(look) = self.look.0.filter(|look| *look > 0.0) else { return usual };

@@ -213,12 +213,12 @@ impl Recent {
         self.coming = Some((after, asked));
     }
 
-    /// Whether the page that was asked for at this event is the one on its way. It is not once the directory has another key.
+    /// Whether the page requested at this event is the one in flight. After a rename of the directory no earlier page is.
     pub(crate) fn awaits(&self, asked: u64) -> bool {
         self.coming.as_ref().is_some_and(|(_, coming)| *coming == asked)
     }
 
-    /// The page that was asked for at this event is here, or will not come. One that is not awaited says nothing.
+    /// Takes in the page requested at the event `asked`; `None`: the request failed. A page that is not awaited changes nothing.
     pub(crate) fn arrives(&mut self, asked: u64, page: Option<Page>) {
         if self.awaits(asked) {
             self.coming = None;

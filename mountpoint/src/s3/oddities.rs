@@ -74,14 +74,15 @@ impl Oddities {
         self.saw(Oddity::IfMatch, Some(key), "");
     }
 
-    /// The last bytes of an object are not asked for without its size from now on: the store answered otherwise, or refused it.
+    /// Notes that the store answered a request for last bytes without a size wrongly, or refused the range: from now on no such request is
+    /// sent.
     pub(crate) fn suffix_is_refused(&self, key: &ObjectKey, detail: &str) {
         self.without_suffix.store(true, Relaxed);
         self.saw(Oddity::Suffix, Some(key), detail);
     }
 
-    /// The last bytes of this object were denied, as they are to a caller without the right to read it. Some stores deny each missing object,
-    /// and such a request costs a HEAD more: with the second key that is denied they end.
+    /// Notes that the store denied the last bytes of an object: the caller may not read that object, or the object is missing, which some
+    /// stores answer so. Such a request costs a HEAD more, so a second denied key ends these requests.
     pub(crate) fn suffix_is_denied(&self, key: &ObjectKey) {
         let mut denied = self.denied.lock();
         if denied.get_or_insert_with(|| key.clone()) != key {

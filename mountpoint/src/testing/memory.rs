@@ -98,6 +98,7 @@ impl MemoryClient {
             log: Vec::new(),
             restored: HashSet::new(),
             sums: None,
+            is_nameless: false,
         });
         Self(Arc::new(Inner { clock: settings.clock, parts: settings.parts, state }))
     }
@@ -176,10 +177,10 @@ impl MemoryClient {
         state.store.object_mut(&ObjectKey::new(key)).expect("an object to archive").meta.readable = false;
     }
 
-    /// Restores an archived object: it can be read, and a listing still names its archive tier alone, as that of S3 does.
+    /// Restores an archived object: reads work again, and a listing still names only the archive tier, as S3 does.
     ///
     /// # Panics
-    /// It is not there.
+    /// There is no such object.
     pub fn restore(&self, key: impl AsRef<str>) {
         let (mut state, key) = (self.0.state.lock(), ObjectKey::new(key));
         state.store.object_mut(&key).expect("an object to restore").meta.readable = true;

@@ -179,7 +179,7 @@ async fn a_store_that_refuses_a_suffix_range_is_asked_for_none_again() {
         Step::error(501, "NotImplemented"),
         Step::error(400, "InvalidArgument"),
         Step::error(400, "InvalidRange"),
-        // It takes `-100` for the first bytes, for other last ones, or does not say of how many.
+        // The store takes `-100` for the first bytes, or for other last ones, or does not say of how many bytes.
         Step::answer(206, &[V1, DATE, ("content-range", "bytes 0-99/1000")], &pattern(100)),
         answer("bytes 901-999/1000", 99),
         answer("bytes 900-999/*", 100),

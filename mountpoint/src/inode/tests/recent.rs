@@ -165,7 +165,7 @@ async fn an_open_asks_whether_what_a_listing_calls_archived_was_restored() {
     assert_error!(bench.open_read(found[0].ino).await, ErrorKind::Archived);
     assert!(matches!(bench.open_read(found[1].ino).await.unwrap(), OpenRead::Object { size: 7, .. }));
     assert!(bench.table.getattr(found[1].ino).await.unwrap().readable);
-    // The object's own word is good for the TTL.
+    // The answer about the object itself holds for the TTL.
     assert_eq!(bench.cost(bench.open_read(found[0].ino)).await.1, 0);
 }
 
@@ -312,7 +312,7 @@ async fn lookups_ask_for_themselves_while_a_page_does_not_come() {
     assert_eq!(bench.cost(bench.lookup(ROOT, &names[7])).await.1, 0, "the page came after all");
 }
 
-/// Lookups of these names at once, the first of which is held until the others wait; the HEAD and LIST that they take.
+/// Looks these names up at once; the first lookup is held until the others wait. Returns the results, and the numbers of HEADs and LISTs.
 async fn burst(bench: &Bench, names: &[String]) -> (Vec<Result<Found>>, (usize, usize)) {
     bench.client.reset_log();
     let gate = bench.client.hold(FaultPlan::on(Op::HeadObject));

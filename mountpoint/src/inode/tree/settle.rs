@@ -83,7 +83,7 @@ impl Tree {
         let Some(recent) = directory.recent.as_deref_mut() else { return recall };
         let is_absent = |asked: u64| facts.since(parent, name, asked) == Some(What::Absent);
         let Some((batch, index)) = recent.find(name, now, is_absent) else { return recall };
-        // Only the object says whether it was restored.
+        // Only an answer about the object itself tells whether the object was restored.
         if batch.is_archived(index) {
             return recall;
         }

@@ -19,11 +19,11 @@ use crate::sync::{Arc, Mutex};
 
 const OPERATION: &str = "GetObject";
 
-/// How long the store may say nothing to a request for the tail of an unknown size; then a HEAD follows. Doubling it, a look-up on a silent
-/// store fails that much later.
+/// Limit on the silence of a store after a request for the tail of an object of unknown size; then a HEAD follows. With twice the limit, a
+/// lookup on a silent store fails that much later.
 const TAIL_SILENCE: Duration = Duration::from_secs(10);
 
-/// See [`crate::s3::ObjectClient::get_first`].
+/// Gets metadata and first bytes; see [`crate::s3::ObjectClient::get_first`].
 pub(crate) async fn get_first(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<First> {
     let is_known_as_refused = request.begin == Begin::Tail && !wire.abilities.oddities.knows_suffix();
     let refusal = match is_known_as_refused {
@@ -70,7 +70,7 @@ async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Got> 
                 return Ok(got);
             }
             Err(failure) if says_too_little(&failure.error) => return Ok(Got::Little(Some(failure.error))),
-            // Perhaps only the object's bytes are bad, and a look-up needs none: the HEAD has all the patience.
+            // Perhaps the store can't read only the bytes of this object, and a lookup needs none: the HEAD is tried as long as any request.
             Err(failure) if request.begin == Begin::Tail && is_transient(failure.error.kind()) => {
                 tracing::debug!(key = %request.key, error = %failure.error, "a HEAD asks in place of the tail");
                 return Ok(Got::Little(None));
@@ -106,14 +106,14 @@ fn is_bad_range(error: &Error) -> bool {
         || error.code() == Some("InvalidRange")
 }
 
-/// Whether a refusal is about the range, and not about this object.
+/// Whether a refusal is about the range, not about the object.
 fn is_about_range(error: &Error) -> bool {
     is_bad_range(error)
         || error.code() == Some("InvalidArgument")
         || matches!(error.kind(), ErrorKind::BadAnswer | ErrorKind::Unsupported)
 }
 
-/// One GET. The room is gone once a body begins.
+/// Makes one GET. The room is gone once a body begins.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,
