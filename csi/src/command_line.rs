@@ -21,6 +21,12 @@ pub fn read<T: CommandFactory + FromArgMatches>() -> T {
     try_read(std::env::args_os()).unwrap_or_else(|error| error.exit())
 }
 
+/// Whether the command line asks for the version. Then no variable counts: one that is invalid must not take the answer's place.
+#[must_use]
+pub fn asks_version() -> bool {
+    std::env::args_os().skip(1).any(|arg| arg == "--version")
+}
+
 /// Reads a command line and the environment of this process. A blank variable counts as unset, as charts write it.
 ///
 /// # Errors

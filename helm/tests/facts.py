@@ -107,6 +107,8 @@ def form(what, rendered):
             wrong.append(f"{where} does not select its own pods")
         if ("ServiceAccount", it["metadata"]["namespace"], spec["serviceAccountName"]) not in rendered.by_key:
             wrong.append(f"{where}: no account {spec['serviceAccountName']}")
+        if spec.get("enableServiceLinks") is not False:
+            wrong.append(f"{where}: variables of Services could set those of our programs")
         volumes = [volume["name"] for volume in spec.get("volumes", [])]
         ports = [port["containerPort"] for c in spec["containers"] for port in c.get("ports", [])]
         if len(set(ports)) != len(ports):

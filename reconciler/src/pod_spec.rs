@@ -263,6 +263,8 @@ fn spec(config: &PodConfig, request: &PodRequest) -> PodSpec {
         image_pull_secrets: pull_secrets(config),
         service_account_name: request.settings.service_account.clone(),
         automount_service_account_token: Some(false),
+        // A Service named `mountpoint-metrics` would set variables that our programs read.
+        enable_service_links: Some(false),
         containers: vec![mounter(config, request)],
         volumes: Some(
             [comm_volume(), state_volume(), template::tmp_volume()]

@@ -42,11 +42,11 @@ const STOP_WITHIN: Duration = Duration::from_millis(4500);
 const NOTICES: usize = 64;
 
 fn main() -> ExitCode {
-    let args: Args = command_line::read();
-    if args.version {
+    if command_line::asks_version() {
         let said = writeln!(io::stdout(), "{}", version());
         return if said.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     }
+    let args: Args = command_line::read();
     start_logging(&args);
     match start(&args) {
         Ok(()) => ExitCode::SUCCESS,

@@ -125,6 +125,7 @@ impl PodMounter {
             locks,
             revivals: Arc::new(Revivals::new()),
             engines: Arc::new(Engines::default()),
+            last_usage: tokio::sync::Mutex::default(),
         });
         let serving = Arc::clone(&node);
         tasks.spawn(async move { serving.dial_all() });
@@ -194,6 +195,8 @@ struct Node {
     targets: Targets,
     revivals: Arc<Revivals>,
     engines: Arc<Engines>,
+    /// The last usage, and its time.
+    last_usage: tokio::sync::Mutex<Option<(Instant, Vec<VolumeUsage>)>>,
 }
 
 impl Node {

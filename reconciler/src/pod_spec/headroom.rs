@@ -79,6 +79,7 @@ pub fn headroom_pod(config: &PodConfig, request: &HeadroomRequest) -> Option<Pod
             priority_class_name: Some(headroom.priority_class.clone()),
             image_pull_secrets: pull_secrets(config),
             automount_service_account_token: Some(false),
+            enable_service_links: Some(false),
             containers: vec![Container {
                 name: "headroom".into(),
                 image: Some(headroom.image.clone()),

@@ -93,6 +93,7 @@ fn a_mountpoint_pod_is_exactly_this() {
                 "imagePullSecrets": [{"name": "regcred"}],
                 "serviceAccountName": "account",
                 "automountServiceAccountToken": false,
+                "enableServiceLinks": false,
                 "securityContext": {"fsGroup": 1000},
                 "containers": [{
                     "name": "mountpoint",
@@ -487,6 +488,7 @@ fn a_headroom_pod_asks_for_its_mountpoint_pods_room_and_is_restricted() {
                 "priorityClassName": "headroom",
                 "imagePullSecrets": [{"name": "regcred"}],
                 "automountServiceAccountToken": false,
+                "enableServiceLinks": false,
                 "containers": [{
                     "name": "headroom",
                     "image": "pause",

@@ -3,6 +3,7 @@
 //! Never here: a mount; a wait of one engine for another.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use mountpoint::sync::Arc;
 use tokio::task::JoinSet;
@@ -12,6 +13,9 @@ use super::Node;
 use crate::contract::comm::{self, Comm};
 use crate::mounter::targets::table;
 use crate::mounter::{USAGE_WITHIN, VolumeUsage};
+
+/// How old an answer may be for the next scrape. Doubling it halves the questions to engines while many scrape, and shows numbers twice as old.
+const SHARED_FOR: Duration = Duration::from_secs(1);
 
 impl Node {
     /// The Mountpoint Pods with a source, and their UIDs.
@@ -39,8 +43,21 @@ impl Node {
         tokio::spawn(async move { engines.dial(&uid, &comm, &processes).await });
     }
 
-    /// Asks all engines at once. Those of pods that the API server has not shown yet are left out: their volume is not known.
+    /// Usage of all volumes. Scrapes that come together, and within [`SHARED_FOR`], share one answer.
     pub(super) async fn usage(&self) -> Vec<VolumeUsage> {
+        let mut last = self.last_usage.lock().await;
+        match &*last {
+            Some((at, told)) if at.elapsed() < SHARED_FOR => told.clone(),
+            _ => {
+                let told = self.ask_all().await;
+                *last = Some((Instant::now(), told.clone()));
+                told
+            }
+        }
+    }
+
+    /// Asks all engines at once. Those of pods that the API server has not shown yet are left out: their volume is not known.
+    async fn ask_all(&self) -> Vec<VolumeUsage> {
         let deadline = Instant::now() + USAGE_WITHIN;
         let serving = self.serving();
         self.engines.keep(|uid| serving.iter().any(|(_, it)| it == uid));

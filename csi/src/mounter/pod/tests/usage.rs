@@ -56,6 +56,11 @@ async fn knows_volume(mounter: &PodMounter, name: &str) {
     }
 }
 
+/// Lets the last answer become too old for the next scrape.
+async fn later(mounter: &PodMounter) {
+    *mounter.node.last_usage.lock().await = None;
+}
+
 fn told(pod: &str, memory: u64) -> VolumeUsage {
     VolumeUsage {
         volume: "pv-1".into(),
@@ -78,6 +83,14 @@ fn an_engine_is_dialled_when_it_serves_and_when_the_driver_starts_anew() {
             assert_eq!(home.mounter.usage().await, [told("mp-1", 7)]);
             assert_eq!(heard.recv().await.unwrap(), "{\"number\":1,\"request\":\"usage\"}\n");
             assert!(heard.try_recv().is_err(), "on the same connection");
+            let (one, other) = tokio::join!(home.mounter.usage(), home.mounter.usage());
+            assert_eq!((one, other), (vec![told("mp-1", 7)], vec![told("mp-1", 7)]));
+            assert!(heard.try_recv().is_err(), "scrapes within a second share one answer");
+            later(&home.mounter).await;
+            let (one, other) = tokio::join!(home.mounter.usage(), home.mounter.usage());
+            assert_eq!((one, other), (vec![told("mp-1", 7)], vec![told("mp-1", 7)]));
+            assert_eq!(heard.recv().await.unwrap(), "{\"number\":2,\"request\":\"usage\"}\n");
+            assert!(heard.try_recv().is_err(), "one question for both");
 
             let anew = mounter(&home.server, &home.kubelet);
             assert_eq!(heard.recv().await.unwrap(), "{\"version\":1}\n");
@@ -101,8 +114,10 @@ fn engines_that_hang_or_have_no_socket_are_left_out_of_the_usage() {
             knows_volume(&home.mounter, "mp-2").await;
             assert_eq!(home.mounter.usage().await, [], "engines of an earlier release");
             let _serves = engine(home, "pod-uid", Some(8));
+            later(&home.mounter).await;
             assert_eq!(home.mounter.usage().await, [told("mp-1", 8)]);
             let _hangs = engine(home, "pod-uid-2", None);
+            later(&home.mounter).await;
             assert_eq!(home.mounter.usage().await, [told("mp-1", 8)], "one does not wait for the other");
         });
     });
