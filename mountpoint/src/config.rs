@@ -11,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use rustix::process::{Resource, getrlimit};
 
+use crate::checksum::ChecksumAlgorithm;
 use crate::cli::{self, Args, BucketOptions, ClientOptions, CredentialOptions, StoreOptions};
 use crate::daemon::ReadyFile;
 use crate::inode::Prefix;
@@ -18,8 +19,7 @@ use crate::net::ProxyVariables;
 use crate::object::ObjectKey;
 use crate::outlive::Journal;
 use crate::{
-    buffer, cache, daemon, doctor, fs, fuse, handover, inode, kept, logging, moves, prefetch, s3, stage,
-    telemetry, upload,
+    buffer, cache, daemon, fs, fuse, handover, inode, kept, moves, prefetch, s3, stage, telemetry, upload,
 };
 
 /// The configuration of a mount.
@@ -93,8 +93,6 @@ const LISTEN_FDS_MAX: usize = 16;
 /// Read-ahead that the mount requests of the kernel, where it may: one block, so that a sequential reader's requests are as large as
 /// possible.
 const READ_AHEAD: u64 = buffer::BLOCK as u64;
-/// How long `mount-s3-ctl doctor` waits for a store, whatever `--operation-timeout` grants a mount: a person waits.
-const DOCTORS_PATIENCE: Duration = Duration::from_secs(15);
 /// Threads for requests, per core. They never wait, so more of them would only take turns.
 const THREADS_PER_CORE: usize = 2;
 
@@ -329,14 +327,21 @@ impl StoreFlags<'_> {
     }
 }
 
-/// The settings of a store's examination, as a mount with these flags would have them.
+/// The settings of a command that asks a store and mounts nothing.
+#[derive(Clone, Debug)]
+pub struct StoreConfig {
+    /// The store, as for a mount.
+    pub s3: s3::Config,
+    /// The checksum of uploads; `None`: they have none.
+    pub checksum: Option<ChecksumAlgorithm>,
+    /// Largest read request, in bytes.
+    pub part: u64,
+}
+
+/// The settings of a store, as a mount with these flags would have them. An operation takes at most `patience`.
 ///
 /// # Errors A sentence that names the wrong flag.
-pub(crate) fn doctor(
-    options: &StoreOptions,
-    connections: usize,
-    write_probes: bool,
-) -> Result<doctor::Config, String> {
+pub fn store(options: &StoreOptions, patience: Duration) -> Result<StoreConfig, String> {
     let (bucket, prefix) = cli::bucket_and_prefix(&options.bucket, options.bucket_options.prefix.as_deref())?;
     let flags = StoreFlags {
         bucket: &options.bucket_options,
@@ -347,13 +352,11 @@ pub(crate) fn doctor(
     };
     let memory = options.client.memory_target.map_or_else(memory::default_target, |mib| mib << 20);
     let mut s3 = flags.s3(&bucket, &prefix, memory);
-    s3.timeouts.patience(s3.timeouts.operation.min(DOCTORS_PATIENCE));
-    Ok(doctor::Config {
+    s3.timeouts.patience(s3.timeouts.operation.min(patience));
+    Ok(StoreConfig {
         s3,
         checksum: options.bucket_options.upload_checksum(&bucket),
         part: options.client.read_part_size.unwrap_or(options.client.part_size),
-        connections,
-        write_probes,
     })
 }
 
@@ -413,18 +416,6 @@ fn journal(args: &Args, bucket: &str, prefix: &str) -> anyhow::Result<Option<upl
 /// The MIME type for the extension of a name, if the table has one.
 fn type_by_extension(key: &ObjectKey) -> Option<String> {
     mime_guess::from_path(key.as_str()).first_raw().map(str::to_owned)
-}
-
-/// The log settings by the flags.
-pub fn logging(args: &Args) -> logging::Config {
-    logging::Config {
-        stdout: args.foreground,
-        directory: args.logging.log_directory.clone(),
-        json: args.logs_json(),
-        off: args.logging.no_log,
-        debug: args.logging.debug,
-        filter: args.logging.log_filter.clone(),
-    }
 }
 
 /// The descriptors from the service manager: `LISTEN_FDS` of them from 3 on, named in `LISTEN_FDNAMES`.

@@ -11,6 +11,8 @@
 //!          buffer/ (blocks of memory, the budget) under prefetch, cache, upload, s3
 //!          outlive/ (what the next engine of a mount must know) under fs, inode
 //! ```
+//!
+//! Two folders beside them do not belong to the library: `ctl/`, the command `mount-s3-ctl`, and `logging/`, the log of `mount-s3`.
 
 pub mod broker;
 pub mod buffer;
@@ -19,9 +21,7 @@ pub mod checksum;
 pub mod cli;
 pub mod clock;
 pub mod config;
-pub mod ctl;
 pub mod daemon;
-pub mod doctor;
 pub mod doorbell;
 pub mod first;
 pub mod fs;
@@ -30,7 +30,6 @@ pub mod handover;
 pub mod inode;
 pub mod kept;
 pub mod listing;
-pub mod logging;
 pub mod metrics;
 pub mod mount;
 pub mod mountinfo;

@@ -1,20 +1,23 @@
 //! `mount-s3`: flags, then a mount, then an exit code. 0: mounted (background) or unmounted (foreground); 1: failure; 2: bad usage; 3: the
 //! journal of a mount that outlives its engine can't be used.
 
+mod logging;
+
 use std::io::Write as _;
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use clap::CommandFactory as _;
 use mountpoint::cli::{self, Args, Asked, FromMount, Remark};
 use mountpoint::clock::Clock;
 use mountpoint::config::{self, Config};
 use mountpoint::daemon::{self, ReadyFile, ServiceManager};
 use mountpoint::fuse::Watcher;
 use mountpoint::handover::{self, Guard};
+use mountpoint::mount::{self, Process};
 use mountpoint::outlive::Refused;
 use mountpoint::supervise::Supervisor;
 use mountpoint::sync::Arc;
-use mountpoint::{logging, mount};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -53,15 +56,16 @@ fn main() -> ExitCode {
     }
     huge_pages_where_asked_for();
     let in_background = std::env::var_os(daemon::BACKGROUND_ENV).is_some();
-    let asked = match cli::asked(std::env::args_os()) {
+    let words: Vec<_> = std::env::args_os().collect();
+    if let Some(page) = cli::pages::asked(&words, Args::command) {
+        let _ = std::io::stdout().write_all(&page.unwrap_or_else(|error| error.exit()));
+        return ExitCode::SUCCESS;
+    }
+    let asked = match cli::asked(words) {
         Ok(asked) => asked,
         Err(error) => error.exit(),
     };
     let (args, from_mount) = match asked {
-        Asked::Page(page) => {
-            let _ = std::io::stdout().write_all(&page);
-            return ExitCode::SUCCESS;
-        }
         Asked::Mount(args) => (args, FromMount::default()),
         Asked::Fstab(args, from_mount) => {
             if !in_background {
@@ -167,7 +171,7 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
 fn start(args: &Args) -> anyhow::Result<mount::Mounted> {
     // From the first moment on: by default each of these would end the process.
     let asides = Signals::new([SIGUSR1, SIGUSR2, SIGALRM, SIGXFSZ]).context("taking signals")?;
-    let level = logging::init(&config::logging(args))?;
+    let level = logging::init(&logging::Config::from_args(args))?;
     heed_asides(asides, level)?;
     tracing::info!("mount-s3 {}", cli::VERSION);
     if let Some(reason) = std::env::var_os(handover::BACK_ENV) {
@@ -183,8 +187,9 @@ fn start(args: &Args) -> anyhow::Result<mount::Mounted> {
         }
     }
     raise_open_files();
+    let process = Process { collect, flush_log: logging::flush, recent_errors: logging::recent };
     let started =
-        Config::from_args(args).and_then(|config| mount::connect(config, collect)).and_then(|connected| {
+        Config::from_args(args).and_then(|config| mount::connect(config, process)).and_then(|connected| {
             // While the store is asked a signal simply ends us; from here on there may be a mount to be left behind.
             let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("taking signals")?;
             let mounted = connected.mount()?;

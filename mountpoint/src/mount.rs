@@ -37,7 +37,7 @@ use crate::stage::{self, Area};
 use crate::supervise::{Supervisor, no_thread, try_threads};
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
-use crate::telemetry::{self, Told};
+use crate::telemetry::{self, ErrorLine, Told};
 use crate::upload::{Reclaim, Uploader};
 use confined::Confinement;
 pub use desk::Desk;
@@ -100,19 +100,28 @@ pub struct Connected {
     runtime: tokio::runtime::Runtime,
 }
 
+/// The calls into the program around the mount: its allocator and its log.
+#[derive(Clone, Copy, Debug)]
+pub struct Process {
+    /// Makes the allocator return the memory that the calling thread freed.
+    pub collect: fn(),
+    /// Writes the queued lines of the log, before the process ends.
+    pub flush_log: fn(),
+    /// The last errors and warnings of the log, the newest last.
+    pub recent_errors: fn() -> Vec<ErrorLine>,
+}
+
 /// Asks the store whether the bucket exists, opens the cache, and joins the rooms. Nothing is mounted yet.
 ///
-/// `collect` makes the allocator return the memory that the calling thread freed.
-///
 /// # Errors One line that says what could not be reached, found or read, and what to look at.
-pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
+pub fn connect(config: Config, process: Process) -> anyhow::Result<Connected> {
     let rounds = Arc::new(AtomicU64::new(0));
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
     let of_cache = config.cache.as_ref().map_or(0, |cache| cache.writers + OF_CACHE);
     let others = config.mount.threads + of_cache + BESIDE;
     // This comes before the first use of the network, because the helper resolves names.
     let confinement = Confinement::begin(config.sandbox, &config.device, config.mount.transport)?;
-    let runtime = runtime(Arc::clone(&rounds), collect, others, &clock)?;
+    let runtime = runtime(Arc::clone(&rounds), process.collect, others, &clock)?;
     let kept = config.supervised.map(Kept::take).transpose().context("the mount's journal")?;
     let (bucket, prefix) = (config.s3.bucket.clone(), config.s3.prefix.clone());
     let start = Start::of(&config.s3, config.missing_key);
@@ -221,6 +230,7 @@ pub fn connect(config: Config, collect: fn()) -> anyhow::Result<Connected> {
     let supervisor = Supervisor { metrics: Arc::clone(&metrics), clock };
     let observed = Observed {
         fs: Arc::clone(&fs),
+        process,
         pool: pool.clone(),
         cache: disk_cache,
         memory_target: config.buffer.target,
@@ -377,7 +387,13 @@ impl Connected {
                 let journal =
                     ending.as_ref().map(Ending::journal).filter(|_| !is_passed && confinement.is_none());
                 observed.upgrade = session.requests().zip(journal).map(|(requests, journal)| {
-                    Arc::new(Upgrade::new(Arc::clone(&fs), requests, journal, supervisor.clock.clone()))
+                    Arc::new(Upgrade::new(
+                        Arc::clone(&fs),
+                        requests,
+                        journal,
+                        supervisor.clock.clone(),
+                        observed.process.flush_log,
+                    ))
                 });
                 let confine =
                     |confinement: &Confinement| confinement.enter_mounted(session.unmounter().device());

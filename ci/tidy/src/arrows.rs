@@ -34,10 +34,9 @@ pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
 /// The problem, if any, with `file` (`inode/path`) of the crate `home` using `name`.
 fn arrow(home: &str, file: &str, name: &Name, law: &Law) -> Option<String> {
     let [root, first, ..] = name.segments.as_slice() else { return None };
-    let outermost = file == "main" || file.starts_with("bin/");
     // A command sees its crate's library under the crate's own name.
-    let ours = root == "crate" || (root == home && outermost);
-    let theirs = !ours && root != home && CRATES.contains(&root.as_str());
+    let ours = root == "crate" || root == home;
+    let theirs = !ours && CRATES.contains(&root.as_str());
     let room = file.split('/').next().unwrap_or_default();
     if !(ours && first != room || theirs) {
         return None;
@@ -118,6 +117,7 @@ mod tests {
             ("mountpoint/src/fs/error.rs", "use crate::s3::ErrorKind;"),
             ("mountpoint/src/mount.rs", "use crate::{fuse::Session, s3::S3Client};"),
             ("mountpoint/src/main.rs", "fn main() { mountpoint::mount::run() }"),
+            ("mountpoint/src/fuse/main.rs", "mod top; use mountpoint::fs::Error; fn main() { top::run() }"),
             ("mountpoint/src/inode/path.rs", "#[cfg(test)] mod tests { use crate::fs::FileSystem; }"),
             ("mountpoint/src/inode/tests.rs", "use crate::fs::FileSystem;"),
             ("csi/src/node/options.rs", "use crate::mounter::Mounter; use mountpoint::cli::Args;"),
@@ -143,6 +143,7 @@ mod tests {
             ("mountpoint/src/inode/mod.rs", "use crate::Config;"),
             ("mountpoint/src/inode/mod.rs", "use crate::*;"),
             ("mountpoint/src/attic/mod.rs", "use crate::object::ETag;"),
+            ("mountpoint/src/fuse/main.rs", "use mountpoint::s3::Error;"),
             ("mountpoint/src/s3/mod.rs", "use csi::contract::pod;"),
             ("csi/src/contract/pod.rs", "use crate::mounter::Mounter;"),
             ("csi/src/mounter/pod.rs", "use crate::node::NodeService;"),

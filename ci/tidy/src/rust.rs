@@ -49,11 +49,11 @@ impl Source {
     }
 }
 
-/// The module that a file of `src/` is: `a/b.rs` and `a/b/mod.rs` are `["a", "b"]`, `lib.rs` and `main.rs` the root.
+/// The module that a file of `src/` is: `a/b.rs`, `a/b/mod.rs` and `a/b/main.rs` are `["a", "b"]`, `lib.rs` and `main.rs` the root.
 pub fn module_of(path_below_src: &str) -> Vec<String> {
     let stem = path_below_src.trim_end_matches(".rs");
     let mut parts: Vec<String> = stem.split('/').map(str::to_owned).collect();
-    if parts.last().is_some_and(|p| p == "mod") || matches!(stem, "lib" | "main") {
+    if parts.last().is_some_and(|p| p == "mod" || p == "main") || stem == "lib" {
         parts.pop();
     }
     parts
@@ -306,5 +306,6 @@ mod tests {
         assert_eq!(module_of("buffer/page.rs"), ["buffer", "page"]);
         assert_eq!(module_of("buffer/mod.rs"), ["buffer"]);
         assert!(module_of("lib.rs").is_empty() && module_of("main.rs").is_empty());
+        assert_eq!(module_of("ctl/main.rs"), ["ctl"]);
     }
 }

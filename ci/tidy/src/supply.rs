@@ -1,4 +1,5 @@
-//! Dependencies: compares `deny.toml`'s lists of licences and banned libraries with the libraries that cargo resolved.
+//! Dependencies: compares `deny.toml`'s lists of licences and banned libraries with the libraries that cargo resolved, and keeps what only the
+//! engine's commands need out of the driver.
 //!
 //! `cargo deny check`, if it is installed, does the same and more (advisories). It takes longer to build than this workspace,
 //! so the tests use `cargo tree`, which every cargo has: it names each library that is really built, and its licence.
@@ -14,6 +15,11 @@ const POLICY: &str = "deny.toml";
 /// use.
 const WORKSPACES: [(&str, bool); 3] = [(".", true), ("fuzz", true), ("bench/aws", false)];
 
+/// The engine's manifest. Its feature `commands` names the libraries that only its commands link.
+const ENGINE: &str = "mountpoint/Cargo.toml";
+/// The crates that use the engine's library without its commands.
+const WITHOUT_COMMANDS: [&str; 2] = ["csi", "reconciler"];
+
 /// One library that is built.
 #[derive(Debug, PartialEq, Eq)]
 struct Library {
@@ -27,19 +33,44 @@ struct Library {
 pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let policy = tree.text(POLICY).ok_or_else(|| format!("{POLICY} is missing"))?;
     let mut findings = Vec::new();
+    let manifest = tree.text(ENGINE).ok_or_else(|| format!("{ENGINE} is missing"))?;
+    for of in WITHOUT_COMMANDS {
+        findings.extend(apart(manifest, of, &libraries(".", &["--package", of, "--edges", "normal"])?));
+    }
     for (folder, bans) in WORKSPACES {
-        findings.extend(judge(&libraries(folder)?, policy, bans));
+        let all = ["--workspace", "--edges", "normal,build,dev"];
+        findings.extend(judge(&libraries(folder, &all)?, policy, bans));
         let lock = if folder == "." { "Cargo.lock".to_owned() } else { format!("{folder}/Cargo.lock") };
         findings.extend(sources(&lock, tree.text(&lock).unwrap_or_default()));
     }
     Ok(findings)
 }
 
-fn libraries(folder: &str) -> Result<Vec<Library>, String> {
+/// The libraries of the feature `commands` that the crate `of` links.
+fn apart(manifest: &str, of: &str, linked: &[Library]) -> Vec<Finding> {
+    let feature = manifest.lines().find_map(|line| line.strip_prefix("commands = ["));
+    let words = feature.into_iter().flat_map(|list| list.split('"').skip(1).step_by(2));
+    let own: Vec<&str> = words.filter_map(|word| word.strip_prefix("dep:")).collect();
+    if own.is_empty() {
+        return vec![Finding::new(
+            ENGINE,
+            0,
+            "the feature `commands` names no library: it would hold nothing",
+        )];
+    }
+    let both = linked.iter().filter(|library| own.contains(&library.name.as_str()));
+    both.map(|library| {
+        let message = format!("`{of}` links `{}`, which only the engine's commands need", library.name);
+        Finding::new(ENGINE, 0, message)
+    })
+    .collect()
+}
+
+fn libraries(folder: &str, of: &[&str]) -> Result<Vec<Library>, String> {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
     let output = Command::new(env!("CARGO"))
-        .args(["tree", "--workspace", "--locked", "--edges", "normal,build,dev", "--prefix", "none"])
-        .args(["--format", "{p}|{l}"])
+        .args(["tree", "--locked", "--prefix", "none", "--format", "{p}|{l}"])
+        .args(of)
         .current_dir(top)
         .output()
         .map_err(|e| format!("cargo tree: {e}"))?;
@@ -196,6 +227,15 @@ mod tests {
         assert!(judge(&built("x", "MIT AND NCSA"), &lists, true).is_empty());
         assert_eq!(judge(&built("y", "MIT AND NCSA"), &lists, true).len(), 1);
         assert_eq!(judge(&built("x", "MIT AND GPL-3.0"), &lists, true).len(), 1);
+    }
+
+    #[test]
+    fn a_library_of_the_commands_that_the_driver_links_is_found() {
+        let manifest =
+            "[features]\ndefault = [\"commands\"]\ncommands = [\"dep:console\", \"dep:mimalloc\"]\n";
+        assert_eq!(apart(manifest, "csi", &built("console", "MIT")).len(), 1);
+        assert!(apart(manifest, "csi", &built("rustls", "MIT")).is_empty());
+        assert_eq!(apart("[features]\n", "csi", &[]).len(), 1);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::telemetry::otlp::Settings;
 const ENDPOINT_URL_S3: &str = "AWS_ENDPOINT_URL_S3";
 
 /// The command with this process's environment, read as AWS's tools read it; and remarks about variables for the log.
-pub(crate) fn heeded(command: Command) -> (Command, Vec<Remark>) {
+pub fn heeded(command: Command) -> (Command, Vec<Remark>) {
     with(command, |name| std::env::var_os(name))
 }
 

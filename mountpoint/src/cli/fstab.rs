@@ -253,7 +253,7 @@ mod tests {
             .map(OsString::from);
         match asked(line)? {
             Asked::Fstab(args, from_mount) => Ok((*args, from_mount)),
-            Asked::Mount(_) | Asked::Page(_) => panic!("{words:?} was not taken for a line of fstab"),
+            Asked::Mount(_) => panic!("{words:?} was not taken for a line of fstab"),
         }
     }
 

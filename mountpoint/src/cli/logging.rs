@@ -10,16 +10,16 @@ use crate::telemetry::otlp::Settings;
 /// The destination of the log.
 #[derive(Clone, Debug, ClapArgs)]
 #[command(next_help_heading = "Logging options")]
-pub(crate) struct LoggingOptions {
+pub struct LoggingOptions {
     /// Write the log to a file in this directory [default: syslog]
     #[arg(short, long, value_name = "DIRECTORY")]
-    pub(crate) log_directory: Option<PathBuf>,
+    pub log_directory: Option<PathBuf>,
     /// Form of a log line: text, or a JSON object
     #[arg(long, value_enum, value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
     /// Log every request
     #[arg(short, long)]
-    pub(crate) debug: bool,
+    pub debug: bool,
     /// Accepted for scripts of AWS's mount-s3; there is no CRT here, --debug shows the requests
     #[arg(long, hide = true)]
     pub(crate) debug_crt: bool,
@@ -40,10 +40,10 @@ pub(crate) struct LoggingOptions {
     pub(crate) otlp_export_interval: Option<u64>,
     /// Log nothing
     #[arg(long, conflicts_with_all = ["log_directory", "debug", "debug_crt", "log_metrics"])]
-    pub(crate) no_log: bool,
+    pub no_log: bool,
     /// A tracing-subscriber filter in place of the flags above
     #[arg(long, env = "MOUNTPOINT_LOG", hide = true)]
-    pub(crate) log_filter: Option<String>,
+    pub log_filter: Option<String>,
 }
 
 impl LoggingOptions {

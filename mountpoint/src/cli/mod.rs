@@ -11,7 +11,8 @@ mod environment;
 mod fstab;
 mod logging;
 mod mounting;
-pub(crate) mod pages;
+#[cfg(feature = "commands")]
+pub mod pages;
 mod staging;
 mod store;
 
@@ -26,14 +27,16 @@ pub(crate) use bucket::{BucketOptions, bucket_and_prefix};
 pub(crate) use caching::{CacheOptions, ReadModeArg, When};
 pub(crate) use client::{ClientOptions, TransportArg};
 pub(crate) use credentials::CredentialOptions;
-pub(crate) use environment::{absolute_files, heeded, key_files, of_programs, wishes_sandbox};
-pub(crate) use logging::{LogFormat, LoggingOptions};
+pub use environment::heeded;
+pub(crate) use environment::{absolute_files, key_files, of_programs, wishes_sandbox};
+pub(crate) use logging::LogFormat;
+pub use logging::LoggingOptions;
 pub(crate) use mounting::{MountOptions, SandboxArg};
 pub(crate) use staging::StagingOptions;
-pub(crate) use store::StoreOptions;
+pub use store::StoreOptions;
 
 use crate::net::ProxyVariables;
-pub(crate) use crate::s3::without_password;
+pub use crate::s3::without_password;
 
 /// This program's version, and the release of AWS's mount-s3 that it replaces. `docs/migrating.md` lists the differences.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+aws.1.24");
@@ -80,8 +83,9 @@ pub struct Args {
     pub(crate) client: ClientOptions,
     #[command(flatten)]
     pub(crate) cache: CacheOptions,
+    /// Log and metrics
     #[command(flatten)]
-    pub(crate) logging: LoggingOptions,
+    pub logging: LoggingOptions,
 
     /// Stay in the foreground, log to standard output
     #[arg(short, long)]
@@ -136,8 +140,6 @@ pub enum Remark {
 /// The action for a command line.
 #[derive(Debug)]
 pub enum Asked {
-    /// Prints a page: completions of a shell, or the manual.
-    Page(Vec<u8>),
     /// Mounts.
     Mount(Box<Args>),
     /// Mounts for mount(8).
@@ -159,9 +161,6 @@ pub struct FromMount {
 /// # Errors clap's, with its exit code: 0 for help and version, 2 for bad usage.
 pub fn asked(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Error> {
     let line: Vec<OsString> = line.into_iter().collect();
-    if let Some(page) = pages::asked(&line, Args::command) {
-        return page.map(Asked::Page);
-    }
     if fstab::is_asked(&line) {
         let (line, from_mount) = fstab::read(line)?;
         let mut args = Args::read(line.args).map_err(fstab::explained)?;

@@ -12,10 +12,7 @@ use super::VERSION;
 /// `None` if it asks for no page.
 ///
 /// # Errors An unknown shell or subcommand.
-pub(crate) fn asked(
-    line: &[OsString],
-    command: impl Fn() -> Command,
-) -> Option<Result<Vec<u8>, clap::Error>> {
+pub fn asked(line: &[OsString], command: impl Fn() -> Command) -> Option<Result<Vec<u8>, clap::Error>> {
     let words: Vec<&str> = line.iter().skip(1).filter_map(|word| word.to_str()).collect();
     match words[..] {
         ["--man"] => Some(man(command(), None)),

@@ -10,10 +10,10 @@ use crate::net::ProxyVariables;
 
 /// The bucket, its store, and the way to reach it.
 #[derive(Clone, Debug, ClapArgs)]
-pub(crate) struct StoreOptions {
+pub struct StoreOptions {
     /// Bucket, or s3://bucket/prefix/
     #[arg(value_name = "BUCKET_NAME", value_parser = bucket::parse_bucket)]
-    pub(crate) bucket: String,
+    pub bucket: String,
 
     #[command(flatten)]
     pub(crate) bucket_options: BucketOptions,
@@ -34,7 +34,7 @@ impl StoreOptions {
     /// Adds the environment's settings, and checks the flags together.
     ///
     /// # Errors A sentence that names the wrong flag, and its right form.
-    pub(crate) fn completed(mut self) -> Result<Self, String> {
+    pub fn completed(mut self) -> Result<Self, String> {
         bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref())?;
         self.client.check()?;
         self.bucket_options.check()?;

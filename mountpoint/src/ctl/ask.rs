@@ -10,12 +10,12 @@ use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt as _, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use mountpoint::clock::Clock;
+use mountpoint::telemetry::{Entry, Origin, Status};
 use serde::Serialize;
 use tokio::net::UnixStream;
 
 use super::find::Found;
-use crate::clock::Clock;
-use crate::telemetry::{Entry, Origin, Status};
 
 /// Longest wait for a mount's state, while a person waits. A serving mount needs a millisecond.
 pub(super) const SOON: Duration = Duration::from_secs(1);

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
+use mountpoint::telemetry::{self, Entry, SocketFolder};
 
 use super::table::{self, Mounted};
-use crate::telemetry::{self, Entry, SocketFolder};
 
 /// The known facts of a mount, without a question to it.
 #[derive(Clone, Debug)]
@@ -137,10 +137,10 @@ mod tests {
     use rustix::fs::{CWD, Mode, mkfifoat};
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
+    use super::super::ask::Seen;
+    use super::super::show;
     use super::*;
-    use crate::ctl::ask::Seen;
-    use crate::ctl::show;
-    use crate::telemetry::Origin;
+    use mountpoint::telemetry::Origin;
 
     /// The file that a mount of this user writes.
     fn origin(uid: u32, mount_point: &str) -> Vec<u8> {

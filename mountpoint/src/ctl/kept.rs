@@ -10,11 +10,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail, ensure};
 use indicatif::{HumanBytes, HumanDuration};
+use mountpoint::clock::Clock;
+use mountpoint::stage::{Kept, kept_in};
 use serde::Serialize;
 
 use super::{printable, quoted, say};
-use crate::clock::Clock;
-use crate::stage::{Kept, kept_in};
 
 /// The document that `--json` prints.
 #[derive(Debug, Serialize)]

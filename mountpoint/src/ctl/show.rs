@@ -4,11 +4,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use indicatif::{HumanBytes, HumanCount, HumanDuration};
+use mountpoint::telemetry::{ErrorLine, Hits, Origin, Status};
 use time::OffsetDateTime;
 
 use super::ask::Seen;
 use super::{printable, quoted};
-use crate::telemetry::{ErrorLine, Hits, Origin, Status};
 
 /// One mount, in several lines. Files and answers may come from another user: their words neither command the terminal, nor end a command
 /// that the text proposes.
@@ -179,7 +179,7 @@ pub(super) fn latencies(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::telemetry::{Cache, Latency, Throughput, Upload};
+    use mountpoint::telemetry::{Cache, Latency, Throughput, Upload};
 
     fn status() -> Status {
         Status {

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use mountpoint::telemetry::SocketFolder;
 use serde::Serialize;
 
 use super::ask::{SOON, Seen, ask};
 use super::{find, say, show};
-use crate::telemetry::SocketFolder;
 
 #[derive(Debug, Serialize)]
 struct Report {

@@ -9,10 +9,10 @@ use std::process::ExitCode;
 use anyhow::{Context as _, bail};
 use http::{Request, StatusCode};
 use indicatif::HumanBytes;
+use mountpoint::telemetry::{SYNC, SocketFolder, Synced};
 
 use super::ask::{SOON, Seen, ask, send};
 use super::{find, printable, say};
-use crate::telemetry::{SYNC, SocketFolder, Synced};
 
 /// Syncs the files at `path` and below. `within`: seconds in which the mount tries files again that can't be stored.
 pub(super) async fn run(places: &[SocketFolder], path: &Path, within: u32) -> anyhow::Result<ExitCode> {

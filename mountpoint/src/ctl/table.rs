@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
-
-use crate::mountinfo::{self, Line};
+use mountpoint::mountinfo::{self, Line};
 
 /// The type of our mounts.
 const KIND: &str = "fuse.mount-s3";

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use anyhow::bail;
 use console::{Key, Term, measure_text_width, truncate_str};
+use mountpoint::clock::Clock;
+use mountpoint::telemetry::SocketFolder;
 
 use super::ask::{SOON, Seen, ask};
 use super::{find, show};
-use crate::clock::Clock;
-use crate::telemetry::SocketFolder;
 
 /// Shows the state until `q`, Escape or Ctrl-C.
 pub(super) async fn run(places: &[SocketFolder], dir: &Path, every: Duration) -> anyhow::Result<ExitCode> {

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use http::{Request, StatusCode};
+use mountpoint::clock::Clock;
+use mountpoint::telemetry::{SocketFolder, UPGRADE};
 
 use super::ask::{SOON, Seen, ask, send};
 use super::{find, printable, say};
-use crate::clock::Clock;
-use crate::telemetry::{SocketFolder, UPGRADE};
 
 /// Longest wait until an engine serves after the old one has gone: the new engine has 10 s, then the old one returns.
 const SERVES_WITHIN: Duration = Duration::from_secs(30);

@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use mountpoint::clock::Clock;
+use mountpoint::telemetry::{Cache, SocketFolder};
 use serde::Serialize;
 
 use super::ask::{Seen, ask};
 use super::find::{self, Found};
 use super::{printable, say};
-use crate::clock::Clock;
-use crate::telemetry::{Cache, SocketFolder};
 
 /// Bytes of one read: a block of the cache.
 const CHUNK: usize = 1 << 20;

@@ -9,9 +9,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
+use mountpoint::clock::Clock;
 use tracing_subscriber::fmt::MakeWriter;
-
-use crate::clock::Clock;
 
 /// How long lines may still go to a file after its rename: a look at the name costs a system call.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

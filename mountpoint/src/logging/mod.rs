@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::sync::OnceLock;
 
 use anyhow::Context as _;
+use mountpoint::cli::Args;
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::writer::{BoxMakeWriter, MakeWriterExt as _};
@@ -22,7 +23,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use file::LogFile;
 use queue::{Output, Queue};
 use recent::Recent;
-pub use recent::recent;
+pub(crate) use recent::recent;
 use syslog::Syslog;
 
 /// The lines on their way to standard output.
@@ -30,7 +31,7 @@ static STDOUT: OnceLock<Queue> = OnceLock::new();
 
 /// Writes the queued lines to standard output. Call this before the process ends: a line that is logged later may be lost. A reader that
 /// takes nothing delays the call by a second or two.
-pub fn flush() {
+pub(crate) fn flush() {
     if let Some(queue) = STDOUT.get() {
         queue.flush();
     }
@@ -38,23 +39,37 @@ pub fn flush() {
 
 /// The level, the format and the place of the log.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub(crate) struct Config {
     /// Whether lines also go to standard output (the foreground).
-    pub stdout: bool,
+    pub(crate) stdout: bool,
     /// The directory of a new log file; without one, to syslog unless `stdout` is set.
-    pub directory: Option<PathBuf>,
+    pub(crate) directory: Option<PathBuf>,
     /// Each line is a JSON object.
-    pub json: bool,
+    pub(crate) json: bool,
     /// Whether nothing is logged at all.
-    pub off: bool,
+    pub(crate) off: bool,
     /// Every request.
-    pub debug: bool,
+    pub(crate) debug: bool,
     /// A filter in place of the level that `debug` chooses, in this program's names or in those of AWS's mount-s3.
-    pub filter: Option<String>,
+    pub(crate) filter: Option<String>,
+}
+
+impl Config {
+    /// The settings by the flags.
+    pub(crate) fn from_args(args: &Args) -> Self {
+        Self {
+            stdout: args.foreground,
+            directory: args.logging.log_directory.clone(),
+            json: args.logs_json(),
+            off: args.logging.no_log,
+            debug: args.logging.debug,
+            filter: args.logging.log_filter.clone(),
+        }
+    }
 }
 
 /// The level of the log, which changes while the process runs.
-pub struct Level {
+pub(crate) struct Level {
     step: Step,
     /// The filter that the process began with.
     configured: String,
@@ -102,7 +117,7 @@ impl Step {
 
 impl Level {
     /// Switches to the next level, and logs it; after the last level the first one follows. Does nothing if nothing is logged.
-    pub fn cycle(&mut self) {
+    pub(crate) fn cycle(&mut self) {
         self.step = self.step.next();
         let filter = self.step.filter(&self.configured);
         if EnvFilter::try_new(filter).is_ok_and(&self.apply) {
@@ -118,7 +133,7 @@ impl Level {
 ///
 /// # Errors
 /// The log directory can't be written to, or the filter can't be read.
-pub fn init(config: &Config) -> anyhow::Result<Level> {
+pub(crate) fn init(config: &Config) -> anyhow::Result<Level> {
     let configured = match (&config.filter, config.debug) {
         (Some(filter), _) => filter::in_our_names(filter),
         (None, true) => Step::Debug.filter("").to_owned(),

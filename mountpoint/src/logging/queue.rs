@@ -11,13 +11,12 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use crossbeam::channel::{Receiver, Sender, TrySendError, bounded};
+use mountpoint::clock::Clock;
+use mountpoint::supervise::Supervisor;
+use mountpoint::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use mountpoint::sync::{Arc, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::fmt::MakeWriter;
-
-use crate::clock::Clock;
-use crate::supervise::Supervisor;
-use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use crate::sync::{Arc, Mutex};
 
 /// Most lines that may wait. Doubling it lets the reader pause twice as long before lines are lost.
 const LINES_MAX: usize = 16 << 10;

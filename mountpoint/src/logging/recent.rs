@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
 use std::sync::Mutex;
 
+use mountpoint::clock::Clock;
+use mountpoint::telemetry::ErrorLine;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
-
-use crate::clock::Clock;
-use crate::telemetry::ErrorLine;
 
 /// Number of kept lines. Doubling it doubles how far `status` looks back, and at most 8 KiB of memory.
 const KEPT: usize = 16;
@@ -19,7 +18,7 @@ const LINE_MAX: usize = 512;
 static LINES: Mutex<VecDeque<ErrorLine>> = Mutex::new(VecDeque::new());
 
 /// The last lines, the newest last.
-pub fn recent() -> Vec<ErrorLine> {
+pub(crate) fn recent() -> Vec<ErrorLine> {
     LINES.lock().unwrap_or_else(|e| e.into_inner()).iter().cloned().collect()
 }
 

@@ -9,12 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use mountpoint::clock::Clock;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
-
-use crate::clock::Clock;
 
 /// The socket of a syslog daemon.
 pub(super) const SOCKET: &str = "/dev/log";

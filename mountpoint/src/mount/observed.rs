@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use super::Process;
 use super::upgrade::Upgrade;
 use crate::buffer::{Pool, Use};
 use crate::cache::DiskCache;
 use crate::daemon;
 use crate::fs::{FileSystem, Unsynced};
-use crate::logging;
 use crate::metrics::Metrics;
 use crate::sync::Arc;
 use crate::telemetry::{self, ErrorLine, Synced};
@@ -23,6 +23,7 @@ const NOTHING_WAITS: &str =
 /// The parts that a mount measures for its state.
 pub(super) struct Observed {
     pub(super) fs: Arc<FileSystem>,
+    pub(super) process: Process,
     pub(super) pool: Pool,
     pub(super) cache: Option<Arc<DiskCache>>,
     pub(super) memory_target: u64,
@@ -82,7 +83,7 @@ impl telemetry::Mount for Observed {
     }
 
     fn errors(&self) -> Vec<ErrorLine> {
-        logging::recent()
+        (self.process.recent_errors)()
     }
 
     fn hand_over(&self, within: Duration) -> BoxFuture<'static, String> {

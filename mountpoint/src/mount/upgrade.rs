@@ -38,12 +38,20 @@ pub(super) struct Upgrade {
     requests: Requests,
     journal: Arc<Journal>,
     clock: Clock,
+    /// Writes the queued lines of the log.
+    flush_log: fn(),
     is_under_way: AtomicBool,
 }
 
 impl Upgrade {
-    pub(super) fn new(fs: Arc<FileSystem>, requests: Requests, journal: Arc<Journal>, clock: Clock) -> Self {
-        Self { fs, requests, journal, clock, is_under_way: AtomicBool::new(false) }
+    pub(super) fn new(
+        fs: Arc<FileSystem>,
+        requests: Requests,
+        journal: Arc<Journal>,
+        clock: Clock,
+        flush_log: fn(),
+    ) -> Self {
+        Self { fs, requests, journal, clock, flush_log, is_under_way: AtomicBool::new(false) }
     }
 
     /// Replaces the program of this process. Returns the reason if that failed.
@@ -67,7 +75,7 @@ impl Upgrade {
             let busy = self.busy();
             if busy.is_none() && self.falls_silent().await {
                 tracing::info!("handing the mount to the installed program");
-                crate::logging::flush();
+                (self.flush_log)();
                 let begun = handover.begin(self.requests.device(), self.journal.shared());
                 self.requests.go_on();
                 return begun;

@@ -196,7 +196,7 @@ impl Error {
     }
 
     /// A hint for the log: the next thing to look at.
-    pub(crate) fn advice(&self) -> &'static str {
+    pub fn advice(&self) -> &'static str {
         if self.0.operation == "AbortMultipartUpload" {
             return "the parts of the upload stay in the bucket, and are paid for, until it is aborted: \
                     by hand, or by a lifecycle rule";

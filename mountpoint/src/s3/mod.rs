@@ -52,7 +52,7 @@ pub use ops::properties::{Described, Properties};
 pub use ops::tagging::Tagging;
 pub use probe::{ProbeAnswer, ProbeRequest, Signed};
 pub use replaces::Replaces;
-pub(crate) use url::without_password;
+pub use url::without_password;
 pub use xml::{Tags, Version, VersionMarkers, VersionPage};
 
 use crate::buffer::{Block, BlockMut, Fill};

@@ -11,7 +11,7 @@ pub(crate) fn shown(url: &str) -> String {
 }
 
 /// The word without user and password, which stand between `://` and `@`.
-pub(crate) fn without_password(word: &str) -> String {
+pub fn without_password(word: &str) -> String {
     let Some((scheme, rest)) = word.split_once("://") else { return word.to_owned() };
     let end = rest.find('/').unwrap_or(rest.len());
     match rest[..end].rfind('@') {

@@ -4,7 +4,6 @@ use std::os::unix::net::UnixDatagram;
 use std::process::Command;
 use std::time::Duration;
 
-use mountpoint::logging;
 use testkit::{need, need_tool};
 
 use super::run::{ACCEPTED, command, run};
@@ -84,36 +83,4 @@ fn in_the_background_lines_go_to_syslog_with_level_and_thread() {
     let line = lines.lines().last().unwrap();
     assert!(line.starts_with("<11>mount-s3[") && line.contains("]: [ERROR] ThreadId("), "{lines}");
     assert!(line.ends_with(&format!(" mount_s3: {ACCEPTED}")), "{lines}");
-}
-
-/// Set where the test below runs again as a process of its own: a panic hook and a log belong to a process.
-const DIRECTORY: &str = "TEST_LOG_DIRECTORY";
-
-#[test]
-fn a_panic_is_in_the_log_with_its_thread_and_the_way_there() {
-    if let Some(directory) = std::env::var_os(DIRECTORY) {
-        let config = logging::Config {
-            stdout: false,
-            directory: Some(directory.into()),
-            json: false,
-            off: false,
-            debug: false,
-            filter: None,
-        };
-        let _level = logging::init(&config).unwrap();
-        let worker = std::thread::Builder::new().name("worker".into()).spawn(|| panic!("out of luck"));
-        assert!(worker.unwrap().join().is_err());
-        return;
-    }
-    let directory = tempfile::tempdir().unwrap();
-    let name = "command_line::logs::a_panic_is_in_the_log_with_its_thread_and_the_way_there";
-    let mut again = Command::new(std::env::current_exe().unwrap());
-    let output = again.args(["--exact", name]).env(DIRECTORY, directory.path()).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    let files: Vec<_> = std::fs::read_dir(directory.path()).unwrap().collect();
-    assert_eq!(files.len(), 1, "{files:?}");
-    let log = std::fs::read_to_string(files[0].as_ref().unwrap().path()).unwrap();
-    let place = "thread 'worker' panicked at mountpoint/tests/command_line/logs.rs:";
-    assert!(log.contains(" ERROR ") && log.contains(place) && log.contains(": out of luck\n"), "{log}");
-    assert!(log.contains("   0: ") && log.contains("rust_begin_unwind"), "{log}");
 }

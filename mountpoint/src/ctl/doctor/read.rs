@@ -3,17 +3,17 @@
 use std::time::Duration;
 
 use http::Method;
+use mountpoint::buffer::{Fill, Pool, Use};
+use mountpoint::object::ObjectId;
+use mountpoint::s3::{
+    Error, ErrorKind, GetObject, ListObjects, ListedObject, ObjectClient as _, ProbeAnswer, ProbeRequest,
+    S3Client,
+};
+use mountpoint::sync::Arc;
 
 use super::advice::Advice;
 use super::report::{Finding, Verdict};
 use super::{Examination, judge, odd, said};
-use crate::buffer::{Fill, Pool, Use};
-use crate::object::ObjectId;
-use crate::s3::{
-    Error, ErrorKind, GetObject, ListObjects, ListedObject, ObjectClient as _, ProbeAnswer, ProbeRequest,
-    S3Client,
-};
-use crate::sync::Arc;
 
 /// Longest try of the other way to name the bucket, which a mount would not use.
 const OTHER_WAY_MAX: Duration = Duration::from_secs(5);
@@ -362,14 +362,18 @@ impl Examination<'_> {
 }
 
 /// A listing of at most one key.
-async fn list_one(client: &S3Client, prefix: &str) -> crate::s3::Result<ProbeAnswer> {
+async fn list_one(client: &S3Client, prefix: &str) -> mountpoint::s3::Result<ProbeAnswer> {
     let query = [("list-type", "2"), ("max-keys", "1"), ("prefix", prefix)];
     client.ask(&ProbeRequest { query: &query, ..ProbeRequest::of("ListObjectsV2", Method::GET) }).await
 }
 
 /// The byte at `offset`, through the engine's own read.
-pub(super) async fn get(client: &Arc<S3Client>, object: &ListedObject, offset: u64) -> crate::s3::Result<()> {
-    let pool = Pool::new(&crate::buffer::Config::default());
+pub(super) async fn get(
+    client: &Arc<S3Client>,
+    object: &ListedObject,
+    offset: u64,
+) -> mountpoint::s3::Result<()> {
+    let pool = Pool::new(&mountpoint::buffer::Config::default());
     let block = pool.try_take(Use::Demand, 1);
     let mut fill = Fill::new(block, |_| ());
     let id = ObjectId::of(object.key.clone(), &object.meta);

@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::Context as _;
 use console::{Term, measure_text_width, style};
 use indicatif::{HumanBytes, ProgressBar, ProgressStyle};
+use mountpoint::cli::without_password;
+use mountpoint::clock::Clock;
+use mountpoint::sync::Arc;
 use serde::Serialize;
 
-use super::{printable, quoted, say};
-use crate::cli::without_password;
-use crate::clock::Clock;
-use crate::doctor::{self, Around, Report, Verdict, applied};
-use crate::sync::Arc;
+use super::super::{printable, quoted, say};
+use super::{Around, Config, Report, Verdict, applied, examine};
 
 /// Width of a line in characters, if no terminal gives one.
 const COLUMNS: usize = 100;
@@ -35,12 +35,7 @@ struct Output<'a> {
 
 /// Examines a store, and prints the report. `words`: the command line behind `doctor`. The exit code is 1 if a mount would fail in some
 /// way.
-pub(super) fn run(
-    config: doctor::Config,
-    bucket: &str,
-    words: &[String],
-    json: bool,
-) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(config: Config, bucket: &str, words: &[String], json: bool) -> anyhow::Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting a runtime")?;
     let stop = Arc::new(AtomicBool::new(false));
@@ -59,7 +54,7 @@ pub(super) fn run(
     let progress = |what: &str| wheel.set_message(what.to_owned());
     let clock = Clock::machine();
     let around = Around { clock: &clock, stop: &stop, progress: &progress };
-    let report = runtime.block_on(doctor::examine(config, around));
+    let report = runtime.block_on(examine(config, around));
     wheel.finish_and_clear();
     let report = report.with_context(|| format!("bucket {bucket}"))?;
     let flags = applied(&given(words, bucket), &report.advice);

@@ -1,6 +1,7 @@
-//! The command `mount-s3-ctl`: asks running mounts for their state, fills their caches, examines a store before there is a mount.
+//! `mount-s3-ctl`: asks running mounts for their state, fills their caches, examines a store before there is a mount.
 //!
-//! Enters: a command line. Leaves: text or JSON on standard output, an exit code. The command never waits long for a hanging mount, never
+//! Enters: a command line. Leaves: text or JSON on standard output, and an exit code. 0: done; 1: a problem, which the output describes; 2: bad
+//! usage. The command never waits long for a hanging mount, never
 //! looks into a directory whose mount may hang, and never serves a file.
 
 mod ask;
@@ -23,10 +24,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use clap::error::ErrorKind;
 use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-
-use crate::cli::{self, StoreOptions, VERSION};
-use crate::config;
-use crate::daemon::one_line;
+use mountpoint::cli::{self, StoreOptions, VERSION};
+use mountpoint::config::{self, StoreConfig};
+use mountpoint::daemon::one_line;
 
 /// Folders of users' runtime directories, for root. Each is named by its user's number.
 const OF_USERS: &str = "/run/user";
@@ -176,8 +176,7 @@ fn read(line: Vec<OsString>) -> Result<Line, clap::Error> {
     Ok(line)
 }
 
-/// Runs the command.
-pub fn main() -> ExitCode {
+fn main() -> ExitCode {
     let words: Vec<OsString> = std::env::args_os().collect();
     if let Some(page) = cli::pages::asked(&words, Line::command) {
         let _ = std::io::stdout().write_all(&page.unwrap_or_else(|error| error.exit()));
@@ -213,11 +212,12 @@ fn run(line: Line) -> anyhow::Result<ExitCode> {
         Command::Upgrade { dir, within } => runtime.block_on(upgrade::run(&places, &dir, within)),
         Command::Warm { paths, at_once, json } => warm::run(&runtime, &places, &paths, at_once.into(), json),
         Command::Doctor { store, write_probes, connections, json } => {
-            let config =
-                config::doctor(&store, connections.into(), write_probes).map_err(anyhow::Error::msg)?;
+            let StoreConfig { s3, checksum, part } =
+                config::store(&store, doctor::PATIENCE).map_err(anyhow::Error::msg)?;
+            let config = doctor::Config { s3, checksum, part, connections: connections.into(), write_probes };
             let words = std::env::args_os().map(|word| word.to_string_lossy().into_owned());
             let words = words.skip_while(|word| word != "doctor").skip(1).collect::<Vec<_>>();
-            doctor::run(config, &store.bucket, &words, json)
+            doctor::command::run(config, &store.bucket, &words, json)
         }
     };
     // A thread that looks at a mount that hangs, or waits for a key, must not hold us.

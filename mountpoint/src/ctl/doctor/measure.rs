@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use mountpoint::buffer::{self, BLOCK, Fill, Pool, Use};
+use mountpoint::object::ObjectId;
+use mountpoint::s3::{GetObject, ListObjects, ListedObject, ObjectClient as _, S3Client};
+use mountpoint::sync::Arc;
+
 use super::report::{Latency, Throughput};
 use super::{Examination, said};
-use crate::buffer::{self, BLOCK, Fill, Pool, Use};
-use crate::object::ObjectId;
-use crate::s3::{GetObject, ListObjects, ListedObject, ObjectClient as _, S3Client};
-use crate::sync::Arc;
 
 /// The number of small requests, one after another ...
 const REQUESTS: usize = 100;
@@ -71,7 +72,11 @@ impl Examination<'_> {
         self.report.latency = latency(request, took);
     }
 
-    async fn throughput(&self, object: &ListedObject, connections: usize) -> crate::s3::Result<Throughput> {
+    async fn throughput(
+        &self,
+        object: &ListedObject,
+        connections: usize,
+    ) -> mountpoint::s3::Result<Throughput> {
         let client = &self.client;
         let pool = Pool::new(&buffer::Config { target: MEMORY, network: 0 });
         let size = object.meta.size;
@@ -88,7 +93,7 @@ impl Examination<'_> {
                 let range = reads[turn % reads.len()].clone();
                 let so_far: u64 = turn as u64 * (reads[0].end - reads[0].start);
                 if (came > 0 && is_over(clock.now(), ends)) || so_far >= bytes_max || self.is_stopped() {
-                    return Ok::<u64, crate::s3::Error>(came);
+                    return Ok::<u64, mountpoint::s3::Error>(came);
                 }
                 came += read(client, &pool, object, range).await?;
             }
@@ -123,7 +128,7 @@ async fn read(
     pool: &Pool,
     object: &ListedObject,
     range: Range<u64>,
-) -> crate::s3::Result<u64> {
+) -> mountpoint::s3::Result<u64> {
     let mut memory = pool.reserve(Use::Demand, range.end - range.start).await;
     let blocks: Vec<_> = range
         .clone()

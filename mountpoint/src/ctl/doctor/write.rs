@@ -3,17 +3,17 @@
 
 use bytes::Bytes;
 use http::Method;
+use mountpoint::checksum::{Checksum, ChecksumAlgorithm};
+use mountpoint::object::ObjectKey;
+use mountpoint::s3::{
+    CompleteUpload, Error, ErrorKind, ListObjects, ListedObject, NewObject, ObjectClient as _, ProbeAnswer,
+    ProbeRequest, PutObject, Replaces, Result, UploadId, UploadPart,
+};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use super::advice::Advice;
 use super::judge::{self, Condition, Trap};
 use super::{Examination, said};
-use crate::checksum::{Checksum, ChecksumAlgorithm};
-use crate::object::ObjectKey;
-use crate::s3::{
-    CompleteUpload, Error, ErrorKind, ListObjects, ListedObject, NewObject, ObjectClient as _, ProbeAnswer,
-    ProbeRequest, PutObject, Replaces, Result, UploadId, UploadPart,
-};
 
 /// Bytes of the object that throughput is measured with where the bucket has none.
 const LARGE: usize = 16 << 20;
@@ -230,7 +230,7 @@ impl Examination<'_> {
         };
         match (put, complete) {
             (Ok(put), Ok(complete)) => {
-                let is_generic = self.client.store() == crate::s3::StoreKind::Generic;
+                let is_generic = self.client.store() == mountpoint::s3::StoreKind::Generic;
                 let (finding, advice) = judge::write_conditions(put, complete, is_generic);
                 self.report.add(finding);
                 advice.into_iter().for_each(|advice| self.report.advise(advice));

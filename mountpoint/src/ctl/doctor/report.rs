@@ -1,55 +1,55 @@
 //! The findings of an examination. The fields' names are an interface: `docs/schemas/doctor.json` describes them.
 
+use mountpoint::s3::{self, S3Client};
 use serde::Serialize;
 
 use super::advice::Advice;
-use crate::s3::{self, S3Client};
 
 /// The whole.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// Bucket, access point or its ARN.
-    pub bucket: String,
+    pub(crate) bucket: String,
     /// Prefix, or empty.
-    pub prefix: String,
+    pub(crate) prefix: String,
     /// Scheme, host and port that requests go to.
-    pub endpoint: String,
+    pub(crate) endpoint: String,
     /// The region that requests are signed for.
-    pub region: String,
+    pub(crate) region: String,
     /// Kind of the store.
-    pub store: String,
+    pub(crate) store: String,
     /// One finding for each probe, in the order of the probes.
-    pub findings: Vec<Finding>,
+    pub(crate) findings: Vec<Finding>,
     /// The latency of small requests, one after another.
-    pub latency: Option<Latency>,
+    pub(crate) latency: Option<Latency>,
     /// The throughput of reads, by number of connections.
-    pub throughput: Vec<Throughput>,
+    pub(crate) throughput: Vec<Throughput>,
     /// Features that will not work on this store.
-    pub will_not_work: Vec<String>,
+    pub(crate) will_not_work: Vec<String>,
     /// Objects that the probes could not remove.
-    pub kept: Vec<Kept>,
+    pub(crate) kept: Vec<Kept>,
     /// Flags to add or to leave out.
     #[serde(skip)]
-    pub advice: Vec<Advice>,
+    pub(crate) advice: Vec<Advice>,
 }
 
 /// The outcome of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The name of the probe.
-    pub probe: &'static str,
+    pub(crate) probe: &'static str,
     /// The verdict in a word.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
     /// The observation.
-    pub found: String,
+    pub(crate) found: String,
     /// The consequence for a mount, if it is not obvious.
-    pub means: Option<String>,
+    pub(crate) means: Option<String>,
 }
 
 /// A finding in a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// The store behaves as expected.
     Fine,
     /// Worth knowing: a mount copes with it, or does not need it.
@@ -62,39 +62,39 @@ pub enum Verdict {
 
 /// Durations of requests, in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Latency {
+pub(crate) struct Latency {
     /// The requests' S3 name.
-    pub request: &'static str,
+    pub(crate) request: &'static str,
     /// Number of requests.
-    pub count: usize,
+    pub(crate) count: usize,
     /// The median of their times.
-    pub p50_us: u64,
+    pub(crate) p50_us: u64,
     /// 99 of 100.
-    pub p99_us: u64,
+    pub(crate) p99_us: u64,
 }
 
 /// The throughput of some connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Throughput {
+pub(crate) struct Throughput {
     /// Reads at once.
-    pub connections: usize,
+    pub(crate) connections: usize,
     /// Bytes that came.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Duration of the examination in milliseconds.
-    pub took_ms: u64,
+    pub(crate) took_ms: u64,
     /// The one by the other.
-    pub bytes_per_s: u64,
+    pub(crate) bytes_per_s: u64,
 }
 
 /// Something that is still in the bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Kept {
+pub(crate) struct Kept {
     /// The key of the object, or the prefix above it.
-    pub key: String,
+    pub(crate) key: String,
     /// The version of the object, if there are several.
-    pub version: Option<String>,
+    pub(crate) version: Option<String>,
     /// The reason why the object is still there.
-    pub why: String,
+    pub(crate) why: String,
 }
 
 impl Report {
@@ -116,7 +116,7 @@ impl Report {
 
     /// Whether a mount can do everything that the probes tried.
     #[must_use]
-    pub fn is_fine(&self) -> bool {
+    pub(crate) fn is_fine(&self) -> bool {
         self.findings.iter().all(|finding| finding.verdict != Verdict::Fails)
     }
 

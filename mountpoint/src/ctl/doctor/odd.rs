@@ -1,9 +1,10 @@
 //! Oddities that answers show by themselves, and the effect of each on a mount. Pure. Enters: entries of a listing, an object's own answer.
 //! Leaves: one note for each.
 
+use mountpoint::object::{ObjectMeta, Second};
+use mountpoint::s3::{ListedObject, ProbeAnswer};
+
 use super::report::{Finding, Verdict};
-use crate::object::{ObjectMeta, Second};
-use crate::s3::{ListedObject, ProbeAnswer};
 
 /// Headers of an answer from which on other clients fail.
 const HEADERS_MANY: usize = 100;

@@ -2,10 +2,11 @@
 
 use std::time::{Duration, SystemTime};
 
+use mountpoint::net::Handshake;
+use mountpoint::s3::PartLimits;
+
 use super::advice::Advice;
 use super::report::{Finding, Verdict};
-use crate::net::Handshake;
-use crate::s3::PartLimits;
 
 /// The skew of a clock up to which it counts as right.
 const CLOCK_FINE: i64 = 60;
@@ -275,7 +276,7 @@ pub(super) fn trap(probe: &'static str, flags: Option<&str>, trap: Trap) -> Find
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::net::Certificate;
+    use mountpoint::net::Certificate;
 
     #[test]
     fn a_clock_is_worth_a_word_from_a_minute_on() {

@@ -2,7 +2,7 @@
 
 /// One change of the flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Advice {
+pub(crate) enum Advice {
     /// Add this flag, which has no value.
     Add(&'static str),
     /// Set this flag to this value, in place of another value.
@@ -13,7 +13,7 @@ pub enum Advice {
 
 /// The words of a command line (without bucket and directory) with the advice taken.
 #[must_use]
-pub fn applied(words: &[String], advice: &[Advice]) -> Vec<String> {
+pub(crate) fn applied(words: &[String], advice: &[Advice]) -> Vec<String> {
     let mut words = words.to_vec();
     for advice in advice {
         match advice {

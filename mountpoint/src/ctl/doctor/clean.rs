@@ -1,9 +1,10 @@
 //! Cleans up after the probes that write: removes their objects, versions and uploads, and names those that could not be removed.
 
+use mountpoint::s3::{Bucket, Error, ListObjects, Result, VersionMarkers};
+
 use super::Examination;
 use super::report::Kept;
 use super::write::Below;
-use crate::s3::{Bucket, Error, ListObjects, Result, VersionMarkers};
 
 /// Pages of names that are looked at: ours fit on one.
 const PAGES_MAX: usize = 10;

@@ -6,6 +6,7 @@
 
 mod advice;
 mod clean;
+pub(crate) mod command;
 mod judge;
 mod measure;
 mod odd;
@@ -14,40 +15,44 @@ mod report;
 mod write;
 
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
-pub use advice::{Advice, applied};
-pub use report::{Finding, Kept, Latency, Report, Throughput, Verdict};
+use mountpoint::checksum::ChecksumAlgorithm;
+use mountpoint::clock::Clock;
+use mountpoint::metrics::Metrics;
+use mountpoint::s3::{self, Error, ErrorKind, ObjectClient as _, S3Client};
+use mountpoint::sync::Arc;
 
-use crate::checksum::ChecksumAlgorithm;
-use crate::clock::Clock;
-use crate::metrics::Metrics;
-use crate::s3::{self, Error, ErrorKind, ObjectClient as _, S3Client};
-use crate::sync::Arc;
+pub(crate) use advice::applied;
+pub(crate) use report::{Report, Verdict};
+
+/// Longest wait for a store, whatever `--operation-timeout` grants a mount: a person waits.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
 /// The subject of the examination, and how far it goes.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub(crate) struct Config {
     /// The store, as for a mount.
-    pub s3: s3::Config,
+    pub(crate) s3: s3::Config,
     /// The checksum of uploads; `None`: they have none.
-    pub checksum: Option<ChecksumAlgorithm>,
+    pub(crate) checksum: Option<ChecksumAlgorithm>,
     /// Largest read request, in bytes.
-    pub part: u64,
+    pub(crate) part: u64,
     /// Connections that read at once in the measurement of throughput. Doubling it shows whether more connections carry more.
-    pub connections: usize,
+    pub(crate) connections: usize,
     /// Write, too.
-    pub write_probes: bool,
+    pub(crate) write_probes: bool,
 }
 
 /// The surroundings of an examination.
 #[derive(Clone, Copy)]
-pub struct Around<'a> {
+pub(crate) struct Around<'a> {
     /// Time.
-    pub clock: &'a Clock,
+    pub(crate) clock: &'a Clock,
     /// A flag: once set, no further probe begins, and the probes' objects are removed.
-    pub stop: &'a AtomicBool,
+    pub(crate) stop: &'a AtomicBool,
     /// The listener that hears which probe begins.
-    pub progress: &'a (dyn Fn(&str) + Sync),
+    pub(crate) progress: &'a (dyn Fn(&str) + Sync),
 }
 
 impl std::fmt::Debug for Around<'_> {
@@ -68,7 +73,7 @@ struct Examination<'a> {
 ///
 /// # Errors
 /// `InvalidRequest`: no request can be sent with this configuration. Everything else is a finding.
-pub async fn examine(config: Config, around: Around<'_>) -> s3::Result<Report> {
+pub(crate) async fn examine(config: Config, around: Around<'_>) -> s3::Result<Report> {
     (around.progress)("the bucket");
     let metrics = Arc::new(Metrics::default());
     let (client, proof) = S3Client::reach(config.s3.clone(), around.clock.clone(), metrics).await?;
