@@ -6,6 +6,7 @@
 
 pub mod arrows;
 pub mod circles;
+pub mod contents;
 pub mod docs;
 pub mod form;
 pub mod law;
@@ -58,6 +59,7 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let law = law::Law::read(tree)?;
     let mut findings = arrows::check(tree, &law);
     findings.extend(circles::check(tree));
+    findings.extend(contents::check(tree));
     findings.extend(form::check(tree, &law));
     findings.extend(docs::check(tree));
     findings.extend(links::check(tree));

@@ -98,6 +98,7 @@ pub struct Config {
 /// | `fallocate.rs` | fallocate |
 /// | `mapping.rs` | changed pages of a mapping: refused |
 /// | `readers.rs` | open for writing of a file with readers |
+/// | `outliving.rs` | handles of a mount that outlives its engine |
 /// | `listed.rs`, `short.rs` | reads of a file whose listing names another version or size |
 /// | `full/` | all of these for files in the stage (`--mode full`) |
 #[derive(Debug)]

@@ -180,6 +180,9 @@ impl Default for Config {
 /// | `staged.rs` | files in the stage (`--mode full`) |
 /// | `readdir.rs` | listings |
 /// | `check.rs` | whether a file is still the version of its inode |
+/// | `proof.rs` | files that were opened by a listing's marks |
+/// | `version.rs` | versions behind names |
+/// | `outliving.rs` | the table of a mount that outlives its engine |
 /// | `refresh.rs` | pages asked for ahead of names |
 #[derive(Clone)]
 pub struct InodeTable(Arc<Shared>);

@@ -48,7 +48,9 @@ pub(super) use settle::{Adopted, Recall, Settled};
 /// | `tree/known.rs` | facts that were learned after a listing was asked for |
 /// | `tree/emptied.rs` | directories that lost their last key |
 /// | `tree/moved.rs` | an inode with another name |
+/// | `tree/outliving.rs` | directories of a mount that outlives its engine |
 /// | `rename.rs` | what a rename may replace |
+/// | `staged.rs` | files in the stage (`--mode full`) |
 #[derive(Debug)]
 pub(super) struct Tree {
     inodes: Inodes,
