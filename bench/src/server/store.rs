@@ -234,7 +234,7 @@ impl Store {
         id
     }
 
-    /// Remembers a part; false if there is no such upload.
+    /// Remembers a part; `false`: the upload does not exist.
     pub(crate) fn part(&self, id: &str, number: u32, size: u64) -> bool {
         let mut uploads = poisoned(self.uploads.lock());
         let upload = uploads.open.get_mut(id);

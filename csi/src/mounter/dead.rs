@@ -87,7 +87,7 @@ mod tests {
             tmpfs(&target);
             let of_upper = sub_path("w1", "pv-1", 1);
             sys::bind(&target, &of_upper, false).unwrap();
-            // The kubelet made it anew already, of a mount that lives.
+            // The kubelet has bound a living mount here anew already.
             tmpfs(&other);
             let living = sub_path("w1", "pv-1", 2);
             sys::bind(&other, &living, false).unwrap();

@@ -54,7 +54,7 @@ pub(super) fn most_memory(id: &ObjectId) -> u64 {
 pub(super) struct Entry {
     /// The object version that the bytes are of.
     pub(super) owner: Owner,
-    /// The name of its files.
+    /// The name of the entry's files in the cache's folder.
     pub(super) name: Name,
     /// Bytes of the whole object.
     pub(super) object_size: u64,

@@ -5,7 +5,7 @@ use super::{Copied, Error, Mover, Replaces, Result};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::ErrorKind;
 
-/// A mark that is under both names.
+/// A directory's mark, once the bucket has it under the old and the new name.
 #[derive(Debug)]
 pub(super) struct Mark {
     copied: Copied,

@@ -138,7 +138,7 @@ fn a_slow_disk_costs_the_cache_and_not_the_read(group: &str, refuses: Option<u32
     eprintln!("the slowest read took {slowest:?}");
     assert_eq!(mount.log().matches("the cache rests").count(), 1, "{}", mount.log());
     assert!(!mount.log().contains("the cache is back"));
-    // At rest, too.
+    // The reads are right while the cache rests, too.
     assert!((0..FILES).all(|n| is_read_right(mount.dir(), n)));
     assert!(disk.set(0));
     let begun = Instant::now();

@@ -449,7 +449,7 @@ fn a_bucket_whose_host_name_nobody_knows_is_asked_for_in_the_path() {
         let server = Scripted::start(vec![listing(&[])]);
         connect(&server, url("s3.test", &server)).await;
         assert!(server.requests()[0].line.starts_with("GET /bucket?"));
-        // An address, and a store that looks for buckets in the path only: it answers with the list of all buckets, or with none.
+        // bucket.wild.test has an address, and the store finds buckets by the path alone: it answers with the list of buckets, or an error.
         for strange in [
             Step::answer(200, &[], b"<ListAllMyBucketsResult><Buckets></Buckets></ListAllMyBucketsResult>"),
             Step::error(404, "NoSuchBucket"),

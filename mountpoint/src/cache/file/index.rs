@@ -10,7 +10,7 @@ use crate::sync::{Arc, Mutex};
 /// Number of parts of the map. Each has a lock.
 const SHARDS: usize = 64;
 
-/// The map. Two identities of one 64-bit hash can't both be in it: the second is not cached, as if the cache were full.
+/// The entries of the cache in memory, by the hashes of their identities. Two identities of one 64-bit hash can't both be in it: the second is not cached, as if the cache were full.
 #[derive(Debug)]
 pub(in crate::cache) struct Index {
     hasher: RandomState,

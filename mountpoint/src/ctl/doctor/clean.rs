@@ -32,7 +32,7 @@ impl Examination<'_> {
         if let Err(error) = self.clean_objects(&bucket, &below.prefix).await {
             self.keep(&below.prefix, None, format!("keys below it can't be listed: {error}"));
         }
-        // Without versions there is nothing else; a store that does not know them has none.
+        // A bucket without versions has nothing else of the probes, so its refusal of the listing is no finding.
         if self.clean_versions(&bucket, &below.prefix).await.is_err() && self.has_versions() {
             self.keep(&below.prefix, None, "the bucket has versions, and they can't be listed".to_owned());
         }

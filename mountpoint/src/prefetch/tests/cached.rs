@@ -9,13 +9,13 @@ use crate::sync::atomic::AtomicBool;
 #[derive(Debug)]
 struct SlowCache {
     cache: Arc<MemoryCache>,
-    /// Each lets one read end.
+    /// A message lets one read end.
     gate: Arc<Mutex<mpsc::Receiver<()>>>,
-    /// Reads are not answered in time.
+    /// Whether reads are answered too late.
     late: AtomicBool,
-    /// Reads that may wait.
+    /// Number of reads that may wait for the disk.
     asked: AtomicU64,
-    /// Reads that did not wait.
+    /// Number of reads that may not wait.
     probes: AtomicU64,
 }
 
