@@ -32,7 +32,7 @@ pub(crate) struct ServerProcess {
     child: Child,
     group: Group,
     pub(crate) address: SocketAddr,
-    /// The same buckets and counters over TLS.
+    /// The address for TLS, with the same buckets and counters.
     pub(crate) tls_address: SocketAddr,
     /// The certificate to trust there.
     pub(crate) ca_file: PathBuf,

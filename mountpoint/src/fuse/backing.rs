@@ -63,10 +63,10 @@ pub(super) fn register(device: impl AsFd, file: BorrowedFd<'_>) -> io::Result<u3
     }
 }
 
-/// The same by this process itself.
+/// Registers a file as [`register`] does, but by this process itself.
 ///
 /// # Errors
-/// The same.
+/// Those of [`register`].
 pub fn register_here(device: impl AsFd, file: BorrowedFd<'_>) -> io::Result<u32> {
     let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
     // SAFETY: `BackingMap` is what this ioctl of /dev/fuse takes.
@@ -81,7 +81,7 @@ pub(super) fn forget(device: impl AsFd, id: u32) -> io::Result<()> {
     }
 }
 
-/// The same by this process itself.
+/// Takes a file's number back as [`forget`] does, but by this process itself.
 ///
 /// # Errors
 /// The kernel does not know the number.

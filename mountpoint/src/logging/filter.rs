@@ -8,7 +8,7 @@ const ALIASES: [(&str, &[&str]); 4] = [
     ("mountpoint_s3", &["mountpoint", "mount_s3"]),
 ];
 
-/// The same filter with each target of AWS's replaced by ours. Paths below a target (`mountpoint_s3_fs::prefetch`) fall away: the modules
+/// The filter, with each target of AWS's replaced by ours. Paths below a target (`mountpoint_s3_fs::prefetch`) fall away: the modules
 /// are not the same.
 pub(super) fn in_our_names(filter: &str) -> String {
     let directives = filter.split(',').flat_map(|directive| {

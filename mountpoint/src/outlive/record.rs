@@ -32,7 +32,7 @@ pub enum Record {
 pub enum Standing {
     /// S3 has the directory.
     Remote,
-    /// It was made in this mount and is not stored yet.
+    /// The file was made in this mount and is not stored yet.
     Local,
     /// The inode's name is gone, or means something else.
     Nowhere,

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 use super::table::new_file;
 
-/// The same bytes in another journal, which no process has locked.
+/// A copy of a journal, which no process has locked.
 pub(crate) fn copy(shared: &OwnedFd) -> OwnedFd {
     let mut bytes = Vec::new();
     let mut from = File::from(shared.try_clone().unwrap());

@@ -59,7 +59,7 @@ impl Bucket {
         &self.wire.config.bucket
     }
 
-    /// The same bucket, for requests to another region.
+    /// This bucket, for requests to another region.
     ///
     /// # Errors `InvalidRequest`: the endpoint.
     pub fn in_region(&self, region: &str) -> Result<Self> {

@@ -203,7 +203,7 @@ impl S3Client {
         self.wire.endpoint.has_bucket_in_host()
     }
 
-    /// The same bucket, with changed requests on the same connections. Makes no request.
+    /// This bucket, with changed requests on the same connections. Makes no request.
     ///
     /// # Errors `InvalidRequest`: the endpoint.
     pub fn changed(&self, change: impl FnOnce(&mut Config)) -> Result<Arc<Self>> {

@@ -103,7 +103,7 @@ impl MemoryClient {
         Self(Arc::new(Inner { clock: settings.clock, parts: settings.parts, state }))
     }
 
-    /// The same bucket in the type that the engine takes.
+    /// This bucket in the type that the engine takes.
     pub fn arc(&self) -> Arc<dyn ObjectClient> {
         Arc::new(self.clone())
     }

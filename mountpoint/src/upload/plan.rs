@@ -16,7 +16,7 @@ const COPY: u64 = 512 << 20;
 pub(super) enum Piece {
     /// A part that the store copies from the same place of the object.
     Copied(Range<u64>),
-    /// It is sent.
+    /// A part with bytes that the object does not have yet.
     Sent(Range<u64>),
 }
 

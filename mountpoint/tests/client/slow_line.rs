@@ -50,7 +50,7 @@ impl Site {
         Self::that_waits(2).await
     }
 
-    /// The same with another number of seconds.
+    /// A site whose client waits for an operation for this number of seconds.
     async fn that_waits(seconds: u64) -> Self {
         let operation = Duration::from_secs(seconds);
         Self::new(Timeouts { operation, rate_min: RATE_MIN, ..Timeouts::default() }).await

@@ -42,7 +42,7 @@ pub(crate) fn python(script: &str, path: &Path, arguments: &[&str]) -> String {
     python_with(script, path, arguments, &[])
 }
 
-/// The same with these variables in the environment.
+/// Runs a script as [`python`] does, with these variables in the environment.
 pub(crate) fn python_with(
     script: &str,
     path: &Path,

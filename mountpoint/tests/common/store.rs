@@ -36,7 +36,7 @@ pub(super) static RUNTIME: LazyLock<tokio::runtime::Runtime> = LazyLock::new(|| 
 pub(crate) enum Kind {
     /// s3server, as strict as S3, over HTTP and in path style.
     S3server,
-    /// The same over HTTPS at `https://BUCKET.HOST`, which only a proxy knows the way to.
+    /// s3server over HTTPS at `https://BUCKET.HOST`, which only a proxy knows the way to.
     S3serverOverHttps,
     /// versitygw over HTTPS, in path style.
     Versitygw,

@@ -25,7 +25,7 @@ for start in 140 << 20, 7 << 20, 40 << 20, 100 << 20:
     print(hashlib.sha256(copy).hexdigest())
 ";
 
-/// The same copies by the program's own loops: the last bytes, then the first ones, and on from either end.
+/// Copies by the program's own loops: the last bytes, then the first ones, and on from either end.
 const BY_HAND: &str = "
 import hashlib, mmap, os, sys
 file = os.open(sys.argv[1], os.O_RDONLY)

@@ -24,7 +24,7 @@ impl Random {
     }
 }
 
-/// The same file, open on both sides.
+/// A file that is open on both sides.
 struct Pair([File; 2]);
 
 /// An outcome that both sides must share: an errno, or a number.

@@ -30,7 +30,7 @@ fn odd(faults: &[(&str, Effect)]) -> Vec<Fault> {
     faults.iter().map(|(operation, effect)| Fault::on(operation, effect.clone())).collect()
 }
 
-/// The same fault for HEAD and GET.
+/// One fault for HEAD and GET.
 fn answers(effect: &Effect) -> Vec<Fault> {
     odd(&[("HeadObject", effect.clone()), ("GetObject", effect.clone())])
 }

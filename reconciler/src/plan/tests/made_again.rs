@@ -4,7 +4,7 @@ use super::*;
 
 const NEW: &str = "uid-new";
 
-/// The same effect as [`create`], for the new volume.
+/// The effect of [`create`], for the new volume.
 fn create_new(uid: &str, attempt: u32) -> Effect {
     let Effect::CreatePod { mut request, workload } = create(uid, attempt) else {
         unreachable!("that is one")
