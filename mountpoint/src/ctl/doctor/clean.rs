@@ -32,7 +32,7 @@ impl Examination<'_> {
         if let Err(error) = self.clean_objects(&bucket, &below.prefix).await {
             self.keep(&below.prefix, None, format!("keys below it can't be listed: {error}"));
         }
-        // A bucket without versions has nothing else of the probes, so its refusal of the listing is no finding.
+        // A bucket without versions has nothing else of the probes, so it may refuse that listing.
         if self.clean_versions(&bucket, &below.prefix).await.is_err() && self.has_versions() {
             self.keep(&below.prefix, None, "the bucket has versions, and they can't be listed".to_owned());
         }
