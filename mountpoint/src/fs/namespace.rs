@@ -180,6 +180,7 @@ impl FileSystem {
         self.may_change()?;
         let made = self.inodes.create(parent, name).await?;
         self.made_by(made.ino, maker);
+        self.names_changed(parent);
         Ok(self.entry(&made))
     }
 
@@ -193,20 +194,32 @@ impl FileSystem {
             self.forget(made.ino, 1);
             return Err(error);
         }
+        self.directory_made_in_full(made.ino, maker);
+        self.names_changed(parent);
         Ok(self.entry(&made))
     }
 
     /// Removes a directory of which the bucket has no more than a marker.
     pub async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         self.may_change()?;
-        Ok(self.inodes.rmdir(parent, name, self.config.allow_delete).await?)
+        match self.inodes.rmdir(parent, name, self.config.allow_delete).await {
+            Ok(()) => self.names_changed(parent),
+            // Keys below the directory are in the way: deletes are allowed in full mode.
+            Err(error) if self.full.is_some() && matches!(error.kind(), ErrorKind::NotPermitted(_)) => {
+                return Err(Error::new(Errno::NOTEMPTY, error.to_string()));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        Ok(())
     }
 
     /// Deletes a file, where that is allowed. Cancels an upload that goes on after the last close.
     pub async fn unlink(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         self.may_change()?;
         if self.full.is_some() {
-            return self.unlink_in_full(parent, name).await;
+            self.unlink_in_full(parent, name).await?;
+            self.names_changed(parent);
+            return Ok(());
         }
         let mut was_written = false;
         loop {

@@ -46,7 +46,12 @@ impl FileSystem {
     ) -> Result<()> {
         self.may_change()?;
         match &self.full {
-            Some(_) => self.rename_in_full((parent, name), (new_parent, new_name), flags).await,
+            Some(_) => {
+                self.rename_in_full((parent, name), (new_parent, new_name), flags).await?;
+                self.names_changed(parent);
+                self.names_changed(new_parent);
+                Ok(())
+            }
             None => {
                 self.rename_as_object((parent, name), (new_parent, new_name), flags, None).await.map(drop)
             }

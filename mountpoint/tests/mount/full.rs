@@ -441,3 +441,56 @@ fn a_file_that_is_written_all_the_time_is_stored_as_of_one_moment() {
     });
     assert_eq!(store.pending_uploads(), 0);
 }
+
+#[test]
+fn directories_and_removed_files_look_as_on_a_local_disk() {
+    let store = Store::new();
+    for options in [&[][..], &["--commit", "disk"]] {
+        let Some(full) = FullMount::of(&store, options) else { return };
+        let script = "
+import errno, time
+os.chdir(sys.argv[1])
+os.umask(0)
+for mode in [0o700, 0o755, 0o1777]:
+    os.mkdir(f'd{mode:o}', mode)
+    print(oct(os.stat(f'd{mode:o}').st_mode))
+    print(abs(os.stat(f'd{mode:o}').st_mtime - time.time()) < 3600)
+os.makedirs('top/below')
+def refused(call, *names):
+    try: call(*names)
+    except OSError as error: print(errno.errorcode[error.errno])
+refused(os.rmdir, 'top')
+open('top/below/file', 'w').close()
+refused(os.rmdir, 'top')
+refused(os.rmdir, 'top/below')
+def changes(what):
+    old = 1_000_000_000
+    os.utime('top', (old, old))
+    what()
+    print(os.stat('top').st_mtime != old)
+changes(lambda: open('top/new', 'w').close())
+changes(lambda: open('top/new', 'w').close())
+changes(lambda: os.rename('top/new', 'top/other'))
+changes(lambda: os.rename('top/other', 'out'))
+changes(lambda: os.rename('out', 'top/in'))
+changes(lambda: os.unlink('top/in'))
+changes(lambda: os.mkdir('top/dir'))
+changes(lambda: os.rmdir('top/dir'))
+for name in ['here', 'other', 'below']:
+    file = open('gone', 'w+')
+    if name == 'here': os.unlink('gone')
+    else: open(name, 'w').close(); os.rename(name, 'gone')
+    file.write('x')
+    file.flush()
+    print(os.fstat(file.fileno()).st_nlink, os.fstat(file.fileno()).st_size)
+";
+        let local = tempfile::tempdir().unwrap();
+        fs::create_dir(full.path("tried")).unwrap();
+        assert_eq!(
+            python(script, &full.path("tried"), &[]),
+            python(script, local.path(), &[]),
+            "with {options:?}"
+        );
+        fs::remove_dir_all(full.path("tried")).unwrap();
+    }
+}

@@ -35,7 +35,7 @@ impl Shown {
         change(shown.entry(ino).or_default());
     }
 
-    /// Keeps the times that a file showed before it was stored, so that the file goes on to show them.
+    /// Keeps the times of a directory that was made now, or those that a file showed before it was stored.
     pub(super) fn times(&self, ino: InodeNo, (accessed, modified): (SystemTime, SystemTime)) {
         self.set(ino, |set| (set.accessed, set.modified) = (Some(accessed), Some(modified)));
     }
@@ -61,7 +61,12 @@ impl FileSystem {
         if let Some(full) = &self.full {
             let staged = full.find(attr.ino);
             full.shown.apply(&mut attr, staged.is_some());
-            attr.size = staged.map_or(attr.size, |staged| staged.size());
+            if let Some(staged) = staged {
+                attr.size = staged.size();
+                if staged.is_unlinked() {
+                    attr.links = 0;
+                }
+            }
         }
         attr
     }
@@ -71,6 +76,23 @@ impl FileSystem {
         // The mode is about the owner, which is the mount's.
         if let Some(full) = self.full.as_ref().filter(|_| maker.uid == self.config.ownership.uid) {
             full.shown.set(ino, |set| set.mode = Some((maker.mode & 0o7777) as u16));
+        }
+    }
+
+    /// Gives a new directory the mode that its maker requested, and the present time.
+    pub(in crate::fs) fn directory_made_in_full(&self, ino: InodeNo, maker: Maker) {
+        self.made_in_full(ino, maker);
+        if let Some(full) = &self.full {
+            let now = self.clock.wall();
+            full.shown.times(ino, (now, now));
+        }
+    }
+
+    /// Gives a directory the time of a change of its names.
+    pub(in crate::fs) fn names_changed(&self, directory: InodeNo) {
+        if let Some(full) = &self.full {
+            let now = self.clock.wall();
+            full.shown.set(directory, |set| set.modified = Some(now));
         }
     }
 
