@@ -410,7 +410,7 @@ impl FileSystem {
         let _ = self.clock.timeout(limit / 2, self.uploader.aborted()).await;
     }
 
-    /// Waits for `done`: as long as bytes move, and for one to two times `limit` without.
+    /// Waits for `done`: as long as bytes move or the store copies parts, and for one to two times `limit` without.
     pub(super) async fn while_bytes_move<T>(
         &self,
         limit: Duration,
@@ -420,7 +420,8 @@ impl FileSystem {
         loop {
             let moved = self.uploader.moved();
             let outcome = self.clock.timeout(limit, done.as_mut()).await;
-            if outcome.is_some() || self.uploader.moved() == moved {
+            let is_still = self.uploader.moved() == moved && !self.uploader.is_copying();
+            if outcome.is_some() || is_still {
                 return outcome;
             }
         }

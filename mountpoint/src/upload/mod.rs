@@ -47,7 +47,8 @@ use crate::metrics::Metrics;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{ErrorKind, NewObject, ObjectClient, PartLimits, Properties, Replaces, UploadId};
 use crate::supervise::Supervisor;
-use crate::sync::atomic::AtomicBool;
+use crate::sync::atomic::Ordering::Relaxed;
+use crate::sync::atomic::{AtomicBool, AtomicUsize};
 use crate::sync::{Arc, Mutex, Weak};
 use journal::{Entry, Journal, Left};
 use memory::{Counted, Memory};
@@ -132,6 +133,27 @@ struct Shared {
     aborting: watch::Sender<usize>,
     /// The store refused to copy a part.
     refuses_copies: AtomicBool,
+    copying: Copying,
+}
+
+/// Requests by which the store copies parts, and that it has not answered yet.
+#[derive(Debug, Default)]
+struct Copying(AtomicUsize);
+
+impl Copying {
+    /// Counts one request, until the guard is dropped.
+    fn begin(&self) -> impl Drop + use<'_> {
+        self.0.fetch_add(1, Relaxed);
+        CopyUnderWay(self)
+    }
+}
+
+struct CopyUnderWay<'a>(&'a Copying);
+
+impl Drop for CopyUnderWay<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Relaxed);
+    }
 }
 
 impl Uploader {
@@ -170,6 +192,7 @@ impl Uploader {
             unawaited,
             aborting,
             refuses_copies: AtomicBool::new(false),
+            copying: Copying::default(),
         });
         if shared.config.spill_dir.is_some() {
             let supervisor = Supervisor { metrics: Arc::clone(&shared.metrics), clock: shared.clock.clone() };
@@ -258,6 +281,11 @@ impl Uploader {
     /// Bytes moved to and from the store so far, as in [`ObjectClient::moved`].
     pub fn moved(&self) -> u64 {
         self.0.client.moved()
+    }
+
+    /// Whether the store copies parts, which moves no bytes between it and the mount. Each such request has a deadline of its own.
+    pub fn is_copying(&self) -> bool {
+        self.0.copying.0.load(Relaxed) > 0
     }
 
     /// Lets all waiting files go ahead at once, because the mount ends.

@@ -184,19 +184,22 @@ impl Multipart {
                 let mut given_up = this.given_up.subscribe();
                 // The copied part follows the same rule as a sent one.
                 let id = if *given_up.borrow() { Err(Error::Aborted) } else { this.id().await };
+                let begun = tokio::select! {
+                    biased;
+                    _ = given_up.wait_for(|yes| *yes) => Err(Error::Aborted),
+                    place = this.places.acquire() => place.map_err(|_| Error::Aborted),
+                };
+                // The store goes on with a copy whose client has left, and the part would come after the abort.
                 let copy = async {
-                    let _place = this.places.acquire().await.map_err(|_| Error::Aborted)?;
-                    let part = CopyPart { upload: id?, part_number, source, range };
+                    let (_place, upload) = (begun?, id?);
+                    let _copying = this.shared.copying.begin();
+                    let part = CopyPart { upload, part_number, source, range };
                     let copied = this.shared.client.upload_part_copy(&part).await?;
                     // A checksum of another algorithm is not compared, and the last request does not name it.
                     let is_ours = |sum: &Checksum| Some(sum.algorithm) == this.object.checksum;
                     Ok::<_, Error>(UploadedPart { checksum: copied.checksum.filter(is_ours), ..copied })
                 };
-                let result = tokio::select! {
-                    biased;
-                    _ = given_up.wait_for(|yes| *yes) => Err(Error::Aborted),
-                    copied = Box::pin(copy) => copied,
-                };
+                let result = Box::pin(copy).await;
                 under_way.over(result.map(Done::Copied));
             });
         }

@@ -29,7 +29,7 @@ impl FileSystem {
         }
     }
 
-    /// Sends waiting files, as long as bytes move, and leaves the rest to the next mount.
+    /// Sends waiting files, as long as bytes move or the store copies parts, and leaves the rest to the next mount.
     async fn end_pending(self: &Arc<Self>, limit: Duration, how: MountEnd) {
         let Some(full) = &self.full else { return };
         full.sending.end();

@@ -82,3 +82,28 @@ async fn a_sync_names_a_file_that_was_kept_between_two_of_its_passes() {
     assert!(lost[0].why.contains("kept"), "{lost:?}");
     assert_eq!(client.object("file").unwrap(), "theirs");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_mount_waits_while_the_store_copies_parts_of_a_long_file() {
+    const SIZE: usize = 160 << 20;
+    let (client, dir, clock) = (MemoryClient::new(), tempfile::tempdir().unwrap(), Clock::manual());
+    client.insert("long", vec![7; SIZE]);
+    let fs = staging(&client, dir.path(), clock.clone());
+    let handle = open_to_write(&fs, ino(&fs, "long").await.unwrap()).await;
+    fs.write(handle, 100 << 20, b"X", 0, |result| result.unwrap());
+    let gate = client.hold_answer(FaultPlan::on(Op::UploadPartCopy).always());
+    let ending = Arc::clone(&fs);
+    let end = tokio::spawn(async move { ending.end(Duration::from_secs(4), MountEnd::Unmounted).await });
+    gate.arrived(2).await;
+    // No byte moves while the store copies, and the limit passes twice.
+    for _ in 0..4 {
+        clock.advance(Duration::from_secs(3));
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(!end.is_finished(), "it gave up");
+    drop(gate);
+    end.await.unwrap();
+    let stored = client.object("long").unwrap();
+    assert!(stored.len() == SIZE && stored[100 << 20] == b'X');
+    assert_eq!(std::fs::read_dir(dir.path().join("kept")).unwrap().count(), 0);
+}

@@ -271,3 +271,31 @@ async fn a_file_whose_rest_finds_no_room_on_the_disk_is_sent_all_the_same() {
     staged.store(&turn).await.unwrap().expect("there was a change");
     assert_eq!(stored(&client, "file"), b"012abc6789");
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_patch_that_fails_is_aborted_only_after_the_store_has_made_its_copies() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let (staged, expected) = patched_in_ten_places(&engine, &client);
+    let before = stored(&client, "long");
+    let gate = client.hold_answer(FaultPlan::on(Op::UploadPartCopy).always());
+    client.inject(FaultPlan::on(Op::UploadPart).fail(ErrorKind::Denied));
+    let sender = Arc::clone(&staged);
+    let mut send = tokio::spawn(async move {
+        let turn = sender.turn().await;
+        sender.store(&turn).await
+    });
+    gate.arrived(11).await;
+    // A store goes on with a copy whose client has left: its part would come behind the abort, and stay.
+    let early = tokio::time::timeout(std::time::Duration::from_millis(300), &mut send).await;
+    assert!(early.is_err(), "aborted beside its copies: {early:?}");
+    assert_eq!(client.calls(Op::AbortMultipartUpload), 0);
+    drop(gate);
+    assert!(send.await.unwrap().is_err());
+    assert_eq!(client.calls(Op::AbortMultipartUpload), 1);
+    assert!(client.pending_uploads().is_empty() && stored(&client, "long") == before);
+    client.clear_faults();
+    let turn = staged.turn().await;
+    staged.store(&turn).await.unwrap().expect("there was a change");
+    assert!(stored(&client, "long") == expected);
+}
