@@ -22,7 +22,7 @@ pub use dead_port::DeadPort;
 pub use hostile::{hostile_keys, is_path};
 pub use isolated::isolated;
 pub use moto::Moto;
-pub use need::{A_SLOW_DISK, need, need_fuse_over_io_uring, need_large, need_tool};
+pub use need::{A_SLOW_DISK, BTRFS, need, need_fuse_over_io_uring, need_large, need_tool};
 pub use real_store::RealStore;
 pub use systemd_node::{Node, in_systemd_node};
 pub use until::{until, until_async, until_it_ends, until_within};

@@ -6,10 +6,11 @@
 use std::process::{Command, Stdio};
 
 /// Needs that may be missing with `CI=true` too, because no script can provide them. `ci/test` counts the tests that they skip.
-pub const EXCUSED: [&str; 6] = [
+pub const EXCUSED: [&str; 7] = [
     "Linux 6.18",
     "a control group of version 2 that can be delegated",
     A_SLOW_DISK,
+    BTRFS,
     WHOLE_ABORT,
     CGROUPS_OF_VERSION_1,
     FUSE_OVER_IO_URING,
@@ -25,6 +26,9 @@ const CGROUPS_OF_VERSION_1: &str =
 /// A disk that is slow for one control group. The newer hierarchy does not give its controller to every group.
 pub const A_SLOW_DISK: &str =
     "root, a loop device, mkfs.ext4, and the blkio controller of control groups of version 1";
+
+/// A file system that clones files. Containers have no loop devices.
+pub const BTRFS: &str = "root, a loop device, and mkfs.btrfs";
 
 /// A promise that versitygw breaks: a part whose connection broke off may outlive the abort of its upload, which was answered with
 /// success.

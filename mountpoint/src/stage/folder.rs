@@ -45,6 +45,8 @@ pub(super) struct Folder {
     /// Files without use that an earlier state of the log still names: they are deleted after the log becomes durable.
     leaving: Mutex<Vec<u64>>,
     names: Names,
+    /// Whether files of the directory can be cloned ([`Disk::clone_file`]).
+    clones: bool,
     _lock: Locked,
 }
 
@@ -127,9 +129,15 @@ impl Folder {
         let log = Log::create(dir, &names, &mount, next, files).with_context(|| format!("{shown}/log"))?;
         let (durable, log) = (Mutex::new(log.written), Mutex::new(log));
         let (used, leaving) = (AtomicU64::new(0), Mutex::default());
-        let dir = dir.to_owned();
-        let folder = Self { dir, disk, mount, clock, limit, used, log, durable, leaving, names, _lock: lock };
+        let (dir, clones) = (dir.to_owned(), can_clone(dir));
+        let folder =
+            Self { dir, disk, mount, clock, limit, used, log, durable, leaving, names, clones, _lock: lock };
         Ok((folder, kept, pending))
+    }
+
+    /// Whether files of the directory can be cloned.
+    pub(super) fn clones(&self) -> bool {
+        self.clones
     }
 
     /// The disk of this stage.
@@ -333,6 +341,20 @@ impl Folder {
         }
         Ok(kept.file)
     }
+}
+
+/// Whether the file system of a directory clones files. The two files of the trial have no names.
+fn can_clone(dir: &Path) -> bool {
+    let nameless = || {
+        let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+        rustix::fs::open(dir, flags, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).map(File::from)
+    };
+    let cloned = || {
+        let (from, to) = (nameless()?, nameless()?);
+        std::os::unix::fs::FileExt::write_all_at(&from, &[1], 0)?;
+        io::Result::Ok(rustix::fs::ioctl_ficlone(&to, &from)?)
+    };
+    cloned().is_ok()
 }
 
 impl Log {

@@ -3,7 +3,8 @@
 //! ([`crate::upload::Patch`]), and the send fetches the others on the way.
 //!
 //! An upload has the bytes of one moment: the stage reads the file while programs may write, and discards the attempt if one did. After
-//! two such attempts it copies the file while writes wait.
+//! two such attempts it copies the file while writes wait. Where the local file system clones files (btrfs, xfs), the copy is a clone: it takes
+//! no room, and writes wait only until what is in memory of the file is on the disk.
 
 use std::fs::File;
 use std::io;
@@ -296,8 +297,10 @@ impl Staged {
                 if state.image.generation() != draft.generation {
                     continue;
                 }
+                let is_cloned = this.shared.folder.clones() && disk.clone_file(&file, &copy).is_ok();
                 disk.set_len(&copy, draft.size)?;
-                for run in state.image.present().iter() {
+                let runs = state.image.present().iter().filter(|_| !is_cloned);
+                for run in runs {
                     copy_range(disk, &file, &copy, run)?;
                 }
                 unlinked?;
@@ -305,6 +308,12 @@ impl Staged {
             }
         });
         copied.await.map_err(io::Error::other)?
+    }
+
+    /// The copy of one moment that a send of a file makes that programs write all the time.
+    #[cfg(test)]
+    pub(super) async fn copied(self: &Arc<Self>) -> Result<Arc<File>, Error> {
+        Ok(self.copy().await?.1.expect("a copy"))
     }
 
     /// Gives all bytes to the upload, piece by piece. Returns their digest, if a later mount may need it.

@@ -363,3 +363,66 @@ fn sha256(bytes: &[u8]) -> String {
     use sha2::Digest as _;
     sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_copy_of_one_moment_has_the_bytes_of_the_file_and_zeros_between() {
+    let dir = tempfile::tempdir().unwrap();
+    copies_one_moment(dir.path()).await;
+}
+
+#[test]
+fn on_btrfs_a_copy_of_one_moment_is_a_clone_and_takes_no_room() {
+    testkit::isolated(|| {
+        let scratch = tempfile::tempdir().unwrap();
+        let (image, dir) = (scratch.path().join("image"), scratch.path().join("mounted"));
+        fs::File::create(&image).unwrap().set_len(200 << 20).unwrap();
+        fs::create_dir(&dir).unwrap();
+        let ran = |command: &mut std::process::Command| {
+            command.stdout(std::process::Stdio::null()).status().is_ok_and(|status| status.success())
+        };
+        let mounted = ran(std::process::Command::new("mkfs.btrfs").arg("-q").arg(&image))
+            && ran(std::process::Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&dir));
+        if !testkit::need(testkit::BTRFS, mounted) {
+            return;
+        }
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            copies_one_moment(&dir.join("one")).await;
+            let (client, stage) = (MemoryClient::default(), dir.join("two"));
+            let engine = engine(&stage, "one", &client);
+            assert!(engine.shared.folder.clones());
+            let staged = engine.new_file("file");
+            staged.write(0, &[7; 32 * MIB]).unwrap();
+            let free = || {
+                ran(std::process::Command::new("sync").arg("-f").arg(&dir));
+                rustix::fs::statvfs(&dir).unwrap().f_bavail
+            };
+            let before = free();
+            let image = staged.copied().await.unwrap();
+            let taken = before.saturating_sub(free()) * rustix::fs::statvfs(&dir).unwrap().f_bsize;
+            assert!(taken < 16 * MIB as u64, "{taken} bytes were taken");
+            drop(image);
+        });
+    });
+}
+
+/// Copies a file with holes, and changes it afterwards.
+async fn copies_one_moment(dir: &Path) {
+    let client = MemoryClient::default();
+    let engine = engine(dir, "one", &client);
+    let staged = engine.new_file("file");
+    staged.write(5, b"start").unwrap();
+    staged.write(300_000, &[7; 5_000]).unwrap();
+    staged.set_size(400_000).unwrap();
+    let mut expected = vec![0; 400_000];
+    expected[5..10].copy_from_slice(b"start");
+    expected[300_000..305_000].fill(7);
+    let image = staged.copied().await.unwrap();
+    staged.write(0, b"later").unwrap();
+    staged.set_size(10).unwrap();
+    let mut bytes = vec![1; 400_000];
+    image.read_exact_at(&mut bytes, 0).unwrap();
+    assert!(bytes == expected);
+    assert_eq!(image.metadata().unwrap().len(), 400_000);
+    assert_eq!(fs::read_dir(dir.join("files")).unwrap().count(), 1, "the copy has no name");
+}
