@@ -14,6 +14,7 @@ pod_of 'persistentVolumeClaim: { claimName: data }' below | sed 's|mountPath: /d
 for pod in plain following below; do wait_pod $pod; done
 mountpoint=$(mountpoint_pods data)
 first=$(engine)
+until_ok "the engine is confined" is_confined
 
 # Each prints a line for each read, and its error if one fails.
 readers=()
@@ -31,6 +32,7 @@ for death in 1 2 3 4; do
     start=$EPOCHREALTIME
     kill_engine
     for pod in plain following below; do until_ok "$pod reads on after death $death" gets_on $pod "$(wc -l <"$scratch/reads.$pod")"; done
+    until_ok "the engine after death $death is confined" is_confined
     say "$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }') s from death $death to reads of all pods"
 done
 in_pod plain touch /tmp/killed

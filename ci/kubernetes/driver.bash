@@ -109,6 +109,15 @@ another_engine() { # PID
     now=$(engine) || { echo "no engine runs"; return 1; }
     [ "$now" != "$1" ] || { echo "the engine is still $1"; return 1; }
 }
+# Whether each thread of the engine is confined, by the kernel's own report (--sandbox).
+is_confined() {
+    local pid
+    pid=$(engine) || return 1
+    # shellcheck disable=SC2016 # for the other shell
+    cluster run sh -c 'for it in /proc/$0/task/*/status; do
+        for line in "NoNewPrivs:.1" "Seccomp:.2" "CapEff:.0000000000000000" "CapPrm:.0000000000000000"; do grep -q "^$line$" "$it" || { cat "$it"; exit 1; }; done
+    done' "$pid"
+}
 # Kills the engine, and waits for the one that follows it.
 kill_engine() {
     local killed

@@ -77,6 +77,8 @@ pub struct Kept {
 pub struct Supervised {
     /// The service manager.
     pub manager: Option<daemon::ServiceManager>,
+    /// The exit status at which the service manager starts the program again, if it has one.
+    pub restart_status: Option<u8>,
     /// The journal, if an earlier engine made one.
     pub journal: Option<OwnedFd>,
     /// The device of a mount that an earlier engine made.
@@ -421,7 +423,8 @@ fn type_by_extension(key: &ObjectKey) -> Option<String> {
 /// The descriptors from the service manager: `LISTEN_FDS` of them from 3 on, named in `LISTEN_FDNAMES`.
 fn supervised(args: &Args) -> anyhow::Result<Supervised> {
     if args.check_journal {
-        return Ok(Supervised { manager: None, journal: None, device: None, is_mounted: false });
+        let (manager, restart_status) = (None, None);
+        return Ok(Supervised { manager, restart_status, journal: None, device: None, is_mounted: false });
     }
     let var = |name| std::env::var(name).ok();
     let manager = std::env::var_os(daemon::NOTIFY_ENV).and_then(|socket| daemon::ServiceManager::at(&socket));
@@ -455,8 +458,8 @@ fn supervised(args: &Args) -> anyhow::Result<Supervised> {
              systemd with Type=notify and FileDescriptorStoreMax=2"
         );
     }
-    let device = device.filter(is_connected);
-    Ok(Supervised { manager, journal, is_mounted: device.is_some(), device })
+    let (restart_status, device) = (cli::restart_status(), device.filter(is_connected));
+    Ok(Supervised { manager, restart_status, journal, is_mounted: device.is_some(), device })
 }
 
 /// The descriptors in the words `name=N:name=N`.

@@ -56,8 +56,15 @@ impl Handover {
     ///
     /// # Errors The path is unknown.
     pub fn to_installed() -> anyhow::Result<Self> {
+        Self::with(std::env::args_os().collect())
+    }
+
+    /// The program that is at this program's path now, for an engine with another command line: this process is its helper.
+    ///
+    /// # Errors The path is unknown.
+    pub fn with(line: Vec<OsString>) -> anyhow::Result<Self> {
         let running = std::env::current_exe().context("finding this program's file")?;
-        Ok(Self { program: installed(&running), line: std::env::args_os().collect() })
+        Ok(Self { program: installed(&running), line })
     }
 
     /// Asks the program whether it takes this command line and this journal. Waits, at most 10 s.

@@ -45,7 +45,7 @@ use leaving::{Leaver, Words};
 use observed::Observed;
 use outliving::{Ending, Kept, Outlived};
 use remedy::Start;
-use upgrade::Upgrade;
+use upgrade::{Upgrade, Way};
 
 /// Interval at which the allocator gives free memory back, while the mount works. Doubling it holds that memory longer, and costs half as
 /// many calls.
@@ -125,6 +125,10 @@ pub fn connect(config: Config, process: Process) -> anyhow::Result<Connected> {
     let kept = config.supervised.map(Kept::take).transpose().context("the mount's journal")?;
     let (bucket, prefix) = (config.s3.bucket.clone(), config.s3.prefix.clone());
     let start = Start::of(&config.s3, config.missing_key);
+    let confinement = runtime.block_on(async {
+        let profile = config.s3.profile.as_deref();
+        OptionFuture::from(confinement.map(|it| it.if_keys_allow(profile))).await.flatten()
+    });
     let client = runtime
         .block_on(async {
             match &kept {
@@ -384,10 +388,15 @@ impl Connected {
             }
             _ => {
                 let session = start()?;
-                let journal =
-                    ending.as_ref().map(Ending::journal).filter(|_| !is_passed && confinement.is_none());
-                observed.upgrade = session.requests().zip(journal).map(|(requests, journal)| {
+                let way = match &confinement {
+                    None => Some(Way::Guard),
+                    Some(_) => ending.as_ref().and_then(Ending::restart_status).map(Way::Restart),
+                };
+                let ending = ending.as_ref().filter(|_| !is_passed);
+                let parts = session.requests().zip(ending.map(Ending::journal)).zip(way);
+                observed.upgrade = parts.map(|((requests, journal), way)| {
                     Arc::new(Upgrade::new(
+                        way,
                         Arc::clone(&fs),
                         requests,
                         journal,

@@ -88,8 +88,15 @@ pub const OF_INLINE: [&str; 3] = [BUCKET_NAME, PREFIX, MOUNT_OPTIONS];
 
 /// Mount options that a volume in a pod's manifest may not have: with these a user who writes pods could take any amount of the node's disk
 /// or memory, past the quota of the namespace, or send the engine's metrics anywhere. Sorted.
-pub const NOT_INLINE: [&str; 6] =
-    ["cache", "max-cache-size", "max-threads", "memory-target", "otlp-endpoint", "otlp-export-interval"];
+pub const NOT_INLINE: [&str; 7] = [
+    "cache",
+    "max-cache-size",
+    "max-threads",
+    "memory-target",
+    "otlp-endpoint",
+    "otlp-export-interval",
+    "sandbox",
+];
 
 /// The handle that the kubelet gives to an inline volume. Mountpoint Pods and attachments use it in place of a PersistentVolume's name.
 #[must_use]

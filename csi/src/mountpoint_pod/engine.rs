@@ -29,6 +29,8 @@ pub(super) const TAIL_BYTES: usize = 8 << 10;
 const READY: &str = "ready";
 /// The longest line that is taken as the engine's word.
 const WORD_BYTES: usize = 64 << 10;
+/// The variable that asks the engine to confine itself as far as the kernel can, where no flag says otherwise.
+const SANDBOX: &str = "MOUNT_S3_SANDBOX";
 /// Advice about an engine that the kernel killed: the container goes on, so Kubernetes shows nothing.
 const OUT_OF_MEMORY: &str = "; the kernel killed it, because the Mountpoint Pod was out of memory: raise the memory limit of the volume \
                              (mountpointContainerResourcesLimitsMemory) or of the chart (mountpointPod.resources)";
@@ -88,6 +90,7 @@ impl Engine {
         if let Some(kept) = kept {
             command.envs(kept.env().map_err(failed)?);
         }
+        command.env(SANDBOX, "1");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let oom_kills = oom_kills(&config.memory_events);
         let mut child = command.spawn().map_err(failed)?;

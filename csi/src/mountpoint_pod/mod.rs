@@ -237,6 +237,7 @@ fn go_on(
         if now >= until || !waits(pause, &kept, &config.comm) {
             return Ok(ended);
         }
+        reap();
         let mut engine = Engine::start(config, cache, message, kept.device(), Some(&kept))?;
         let word = engine.word(Some(&mut kept), Some(until)).unwrap_or_default();
         if is_ready(word.as_deref()) {
@@ -246,6 +247,15 @@ fn go_on(
         }
         ended = engine.end(word, true)?;
     }
+}
+
+/// Takes the exit status of ended processes that this container's first process inherited: the helper of a dead engine is one. No engine
+/// runs meanwhile. One that ends later stays a zombie until the next death.
+fn reap() {
+    if std::process::id() != 1 {
+        return;
+    }
+    while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
 }
 
 /// Waits for `pause`; `false` if the mount ended meanwhile.

@@ -127,7 +127,7 @@ fn the_engine_gets_bucket_device_options_and_only_the_sent_environment() {
         .filter(|it| !["PWD", "_", "SHLVL", "OLDPWD"].contains(&it.split('=').next().unwrap()))
         .collect();
     sent.sort_unstable();
-    assert_eq!(sent, ["FIRST=a=b", "SECOND="]);
+    assert_eq!(sent, ["FIRST=a=b", "MOUNT_S3_SANDBOX=1", "SECOND="]);
     assert_eq!(pod.error(), None);
 }
 

@@ -117,7 +117,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("rename-errno", Pass),
     ("rename-limit", Pass),
     ("requester-pays", Pass),
-    ("sandbox", Own),
+    ("sandbox", Pass),
     ("sign-payload", Pass),
     (
         "spill-dir",

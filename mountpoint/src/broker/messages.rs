@@ -69,6 +69,8 @@ pub enum Question {
         /// `Confined`.
         command: String,
     },
+    /// Asks whether the program that is installed now could go on with the mount, whose journal comes along.
+    Check,
     /// Announces the confinement of the engine: from now on the helper must expect an intruder's messages.
     Confined,
 }
@@ -76,7 +78,7 @@ pub enum Question {
 impl Question {
     /// Whether the answer may wait for the network, a disk or a program.
     pub(super) fn may_wait(&self) -> bool {
-        matches!(self, Self::Unmount { .. } | Self::Resolve { .. } | Self::Credentials { .. })
+        matches!(self, Self::Unmount { .. } | Self::Resolve { .. } | Self::Credentials { .. } | Self::Check)
     }
 }
 

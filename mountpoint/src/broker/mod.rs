@@ -27,6 +27,8 @@ const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
 const UNMOUNTED_WITHIN: Duration = Duration::from_secs(30);
 /// Longest wait for a program that prints credentials: a little more than the time that the helper grants the program.
 const PRINTED_WITHIN: Duration = Duration::from_secs(12);
+/// Longest wait for the installed program's word that it could go on with the mount: a little more than `handover` grants it.
+const CHECKED_WITHIN: Duration = Duration::from_secs(12);
 
 /// The engine's end of the socket.
 #[derive(Debug)]
@@ -149,6 +151,13 @@ impl Broker {
             Answer::Text(text) => Ok(text),
             other => Err(refused(other)),
         }
+    }
+
+    /// Asks whether the program that is installed now could go on with the mount of this journal. Blocks.
+    ///
+    /// # Errors The program refuses, or this mount has no such journal.
+    pub fn check(&self, journal: BorrowedFd<'_>) -> io::Result<()> {
+        self.done(&Question::Check, &[journal], CHECKED_WITHIN)
     }
 
     fn done(&self, question: &Question, files: &[BorrowedFd<'_>], within: Duration) -> io::Result<()> {

@@ -79,6 +79,12 @@ pub(crate) fn wishes_sandbox() -> bool {
     std::env::var_os("MOUNT_S3_SANDBOX").is_some_and(|value| value == "1")
 }
 
+/// The exit status at which the service manager starts this command again. Statuses below 4 have a meaning of their own.
+pub(crate) fn restart_status() -> Option<u8> {
+    let status = std::env::var("MOUNT_S3_RESTART_STATUS").ok()?;
+    status.parse().ok().filter(|status| *status > 3)
+}
+
 /// The variables of [`OF_PROGRAMS`] that are set.
 pub(crate) fn of_programs() -> Vec<(&'static str, OsString)> {
     OF_PROGRAMS.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect()

@@ -28,7 +28,7 @@ pub(crate) use caching::{CacheOptions, ReadModeArg, When};
 pub(crate) use client::{ClientOptions, TransportArg};
 pub(crate) use credentials::CredentialOptions;
 pub use environment::heeded;
-pub(crate) use environment::{absolute_files, key_files, of_programs, wishes_sandbox};
+pub(crate) use environment::{absolute_files, key_files, of_programs, restart_status, wishes_sandbox};
 pub(crate) use logging::LogFormat;
 pub use logging::LoggingOptions;
 pub(crate) use mounting::{MountOptions, SandboxArg};

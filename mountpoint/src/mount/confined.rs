@@ -12,6 +12,7 @@ use crate::broker;
 use crate::config::sandboxed::Sandbox;
 use crate::fs::DeviceNo;
 use crate::fuse::{Device, Transport};
+use crate::s3;
 use crate::sandbox::{self, Folders, Lacking, Rings};
 
 /// A sandbox that holds, or is about to.
@@ -47,6 +48,18 @@ impl Confinement {
                 Ok(None)
             }
         }
+    }
+
+    /// The sandbox, unless the keys of this profile could not be renewed in it. A required sandbox stays.
+    pub(super) async fn if_keys_allow(self, profile: Option<&str>) -> Option<Self> {
+        if self.is_required || !s3::needs_no_sandbox(profile).await {
+            return Some(self);
+        }
+        tracing::warn!(
+            "no sandbox, because it would close the source of the profile's keys: a credential_process behind source_profile, or a \
+             web_identity_token_file; --sandbox on confines all the same"
+        );
+        None
     }
 
     /// Confines this process.

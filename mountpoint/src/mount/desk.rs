@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::io;
 use std::net::ToSocketAddrs as _;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -19,10 +20,13 @@ use signal_hook::iterator::Signals;
 use super::lent::{Lent, check_device};
 use super::program;
 use crate::broker::{self, Answer, Broker, Question};
+use crate::handover::Handover;
 use crate::{fs, fuse, sandbox};
 
 /// The hidden flag. The directory of the mount follows, if this engine may unmount it, and the folder of its cache; each may be empty.
 const FLAG: &str = "--help-sandboxed-engine";
+/// The flag of an engine whose mount outlives it.
+const SUPERVISED: &str = "--supervised";
 /// The name of the process. A `pkill mount-s3` is meant for engines.
 const NAME: &str = "s3-helper";
 
@@ -48,6 +52,14 @@ pub(super) fn start(dir: Option<&Path>, cache: Option<&Path>) -> anyhow::Result<
     Ok(child)
 }
 
+/// The command line of the engine that started this process. The engine is not confined yet, so that the line is its own.
+fn line_of_parent() -> Option<Vec<OsString>> {
+    let parent = rustix::process::getppid()?.as_raw_nonzero();
+    let line = std::fs::read(format!("/proc/{parent}/cmdline")).ok()?;
+    let words = line.strip_suffix(&[0])?.split(|byte| *byte == 0);
+    Some(words.map(|word| OsString::from_vec(word.to_vec())).collect())
+}
+
 /// The helper of an engine.
 #[derive(Debug)]
 pub struct Desk {
@@ -58,11 +70,14 @@ pub struct Desk {
     device: OnceLock<Option<fs::DeviceNo>>,
     /// The command line of the program that prints credentials. `None`: the engine was confined before it named one.
     program: OnceLock<Option<String>>,
+    /// The engine's command line, if the mount outlives the engine: the program that is installed later gets the same one.
+    line: Option<Vec<OsString>>,
 }
 
 impl Desk {
     fn new(dir: Option<PathBuf>, cache: Option<PathBuf>) -> Self {
-        Self { dir, cache, lent: OnceLock::new(), device: OnceLock::new(), program: OnceLock::new() }
+        let (lent, device, program) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { dir, cache, lent, device, program, line: None }
     }
 
     /// The helper that this command line asks for.
@@ -77,7 +92,7 @@ impl Desk {
     ///
     /// # Errors
     /// Standard input is not the engine's socket.
-    pub fn run(self) -> anyhow::Result<()> {
+    pub fn run(mut self) -> anyhow::Result<()> {
         // An end of the whole unit signals all its processes: the helper outlives the engine.
         let _heard = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("taking signals")?;
         let name = std::ffi::CString::new(NAME)?;
@@ -85,6 +100,7 @@ impl Desk {
         sandbox::no_dumps().context("keeping memory from others")?;
         // A daemon must not keep a directory busy.
         std::env::set_current_dir("/")?;
+        self.line = line_of_parent().filter(|line| line.iter().any(|word| word == SUPERVISED));
         let socket = io::stdin().as_fd().try_clone_to_owned().context("the engine's socket")?;
         broker::serve(socket, move |question, files| self.answer(question, &files))
             .context("serving the engine")
@@ -133,6 +149,15 @@ impl Desk {
                     )),
                 })
             }
+            Question::Check => match (files, &self.line) {
+                ([journal], Some(line)) => {
+                    match Handover::with(line.clone()).and_then(|to| to.check(journal.as_fd())) {
+                        Ok(()) => Answer::Done,
+                        Err(error) => Answer::Refused { errno: None, why: crate::daemon::one_line(&error) },
+                    }
+                }
+                _ => of(Err(io::Error::other("this mount ends with its engine"))),
+            },
             Question::Confined => {
                 // Later programs do not count, nor does a folder that takes the cache's name later.
                 let _ = self.program.set(None);
@@ -194,7 +219,7 @@ mod tests {
         };
         assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 80));
         assert!(!found.is_empty());
-        for question in [Question::Register, Question::Forget { id: 1 }] {
+        for question in [Question::Register, Question::Forget { id: 1 }, Question::Check] {
             assert!(matches!(desk.answer(question, &[]), Answer::Refused { .. }));
         }
     }
@@ -221,6 +246,15 @@ mod tests {
         let without = Desk::new(None, None);
         assert_eq!(without.answer(Question::Confined, &[]), Answer::Done);
         assert_eq!(ask(&without, of_cache()), None);
+    }
+
+    #[test]
+    fn an_engine_whose_mount_ends_with_it_has_no_program_started_for_an_upgrade() {
+        let journal: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
+        let Answer::Refused { why, .. } = Desk::new(None, None).answer(Question::Check, &[journal]) else {
+            panic!("there is no command line to start")
+        };
+        assert!(why.contains("ends with its engine"), "{why}");
     }
 
     #[test]

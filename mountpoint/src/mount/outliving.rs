@@ -26,6 +26,7 @@ const DEVICE: &str = "fuse";
 #[derive(Debug)]
 pub(super) struct Kept {
     manager: Option<ServiceManager>,
+    restart_status: Option<u8>,
     device: Option<OwnedFd>,
     before: Option<(Journal, Restored)>,
 }
@@ -35,6 +36,7 @@ pub(super) struct Kept {
 pub(super) struct Outlived {
     pub(super) journal: Arc<Journal>,
     manager: Option<ServiceManager>,
+    restart_status: Option<u8>,
     device: Option<OwnedFd>,
 }
 
@@ -43,6 +45,7 @@ pub(super) struct Outlived {
 pub(super) struct Ending {
     journal: Arc<Journal>,
     manager: Option<ServiceManager>,
+    restart_status: Option<u8>,
 }
 
 impl Kept {
@@ -50,14 +53,16 @@ impl Kept {
     ///
     /// # Errors The journal can't be used, or another engine uses it.
     pub(super) fn take(supervised: Supervised) -> Result<Self, Refused> {
-        let Supervised { manager, journal, device, is_mounted } = supervised;
-        let Some(shared) = journal else { return Ok(Self { manager, device, before: None }) };
+        let Supervised { manager, restart_status, journal, device, is_mounted } = supervised;
+        let Some(shared) = journal else {
+            return Ok(Self { manager, restart_status, device, before: None });
+        };
         if !is_mounted {
             // The device went, or was never kept: the mount has no other end any more.
             if let Some(manager) = &manager {
                 manager.drop(JOURNAL);
             }
-            return Ok(Self { manager, device: None, before: None });
+            return Ok(Self { manager, restart_status, device: None, before: None });
         }
         let (journal, restored) = Journal::adopt(shared)?;
         if journal.agreed().greeting == Greeting::Ended {
@@ -65,9 +70,9 @@ impl Kept {
                 manager.drop(DEVICE);
                 manager.drop(JOURNAL);
             }
-            return Ok(Self { manager, device: None, before: None });
+            return Ok(Self { manager, restart_status, device: None, before: None });
         }
-        Ok(Self { manager, device, before: Some((journal, restored)) })
+        Ok(Self { manager, restart_status, device, before: Some((journal, restored)) })
     }
 
     /// Whether an earlier engine served the mount.
@@ -102,7 +107,7 @@ impl Kept {
         mounted: SystemTime,
     ) -> anyhow::Result<(Outlived, Restored)> {
         let endpoint = client.endpoint_url().unwrap_or_default();
-        let Self { manager, device, before } = self;
+        let Self { manager, restart_status, device, before } = self;
         let (journal, restored) = match before {
             Some((journal, restored)) => {
                 journal.identity().check(bucket, prefix, endpoint).context("the mount's journal")?;
@@ -133,18 +138,18 @@ impl Kept {
                 (journal, Restored::default())
             }
         };
-        Ok((Outlived { journal: Arc::new(journal), manager, device }, restored))
+        Ok((Outlived { journal: Arc::new(journal), manager, restart_status, device }, restored))
     }
 }
 
 impl Outlived {
     /// The device to serve, and the announcement for its unmount.
     pub(super) fn device(self, plain: Device) -> (Device, Ending) {
-        let Self { journal, manager, device } = self;
+        let Self { journal, manager, restart_status, device } = self;
         let (dir, device) = match plain {
             Device::Mount(dir) => (Some(dir), device),
             Device::Adopted(fd) => (None, Some(fd)),
-            other => return (other, Ending { journal, manager }),
+            other => return (other, Ending { journal, manager, restart_status }),
         };
         let told = manager.clone();
         let keep = Box::new(move |device: BorrowedFd<'_>| match &told {
@@ -152,7 +157,7 @@ impl Outlived {
             None => Ok(()),
         });
         let outliving = Outliving { dir, device, journal: Arc::clone(&journal), keep };
-        (Device::Outliving(outliving), Ending { journal, manager })
+        (Device::Outliving(outliving), Ending { journal, manager, restart_status })
     }
 }
 
@@ -160,6 +165,11 @@ impl Ending {
     /// The journal.
     pub(super) fn journal(&self) -> Arc<Journal> {
         Arc::clone(&self.journal)
+    }
+
+    /// The exit status at which the service manager starts the next engine.
+    pub(super) fn restart_status(&self) -> Option<u8> {
+        self.restart_status
     }
 
     /// The mount is gone.

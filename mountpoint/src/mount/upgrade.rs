@@ -1,11 +1,16 @@
 //! The upgrade of a mount in place, put together: the new program checks the journal, writers finish, the gate holds requests, and this
 //! process ends.
+//!
+//! A confined engine executes nothing. Its helper has the journal checked, and the engine ends with a status at which the service
+//! manager starts the installed program.
 
 use std::convert::Infallible;
+use std::os::fd::AsFd as _;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
+use crate::broker;
 use crate::clock::Clock;
 use crate::fs::FileSystem;
 use crate::fuse::Requests;
@@ -18,8 +23,8 @@ use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 pub(super) const UNSUPERVISED: &str = "this mount ends with its process: only one with --supervised, whose device systemd keeps, can be handed to another program";
 
 /// The answer of an engine in a sandbox.
-pub(super) const CONFINED: &str =
-    "this engine is in a sandbox (--sandbox), which starts no program: unmount, and mount with the new one";
+pub(super) const CONFINED: &str = "this engine is in a sandbox (--sandbox), which starts no program, and its unit names no status for a restart \
+     (MOUNT_S3_RESTART_STATUS, RestartForceExitStatus=): unmount, and mount with the new program";
 
 /// Longest wait for requests from before the gate closed. Doubling it lets slower stores answer them, and doubles the longest pause; the
 /// kernel sends the others to the next engine.
@@ -31,9 +36,19 @@ const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// The most keys that a refusal names.
 const NAMES_MAX: usize = 5;
 
+/// The way to the next engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// This process executes the guard, which takes the mount back if the new program does not serve.
+    Guard,
+    /// This process ends with this status, and the service manager starts the installed program.
+    Restart(u8),
+}
+
 /// The parts of a mount that an upgrade needs.
 #[derive(Debug)]
 pub(super) struct Upgrade {
+    way: Way,
     fs: Arc<FileSystem>,
     requests: Requests,
     journal: Arc<Journal>,
@@ -45,13 +60,14 @@ pub(super) struct Upgrade {
 
 impl Upgrade {
     pub(super) fn new(
+        way: Way,
         fs: Arc<FileSystem>,
         requests: Requests,
         journal: Arc<Journal>,
         clock: Clock,
         flush_log: fn(),
     ) -> Self {
-        Self { fs, requests, journal, clock, flush_log, is_under_way: AtomicBool::new(false) }
+        Self { way, fs, requests, journal, clock, flush_log, is_under_way: AtomicBool::new(false) }
     }
 
     /// Replaces the program of this process. Returns the reason if that failed.
@@ -68,14 +84,23 @@ impl Upgrade {
     async fn hand_over(&self, within: Duration) -> anyhow::Result<Infallible> {
         let until = self.clock.now() + within;
         let handover = Handover::to_installed()?;
-        let (asked, journal) = (handover.clone(), self.journal.shared().try_clone_to_owned()?);
-        let check = move || asked.check(std::os::fd::AsFd::as_fd(&journal));
+        let (way, asked, journal) = (self.way, handover.clone(), self.journal.shared().try_clone_to_owned()?);
+        let check = move || match way {
+            Way::Guard => asked.check(journal.as_fd()),
+            Way::Restart(_) => {
+                let broker = broker::of_this_process().context("the helper of the sandbox")?;
+                Ok(broker.check(journal.as_fd())?)
+            }
+        };
         tokio::task::spawn_blocking(check).await.context("asking the new program")??;
         loop {
             let busy = self.busy();
             if busy.is_none() && self.falls_silent().await {
                 tracing::info!("handing the mount to the installed program");
                 (self.flush_log)();
+                if let Way::Restart(status) = self.way {
+                    std::process::exit(status.into());
+                }
                 let begun = handover.begin(self.requests.device(), self.journal.shared());
                 self.requests.go_on();
                 return begun;

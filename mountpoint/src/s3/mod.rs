@@ -59,6 +59,11 @@ use crate::buffer::{Block, BlockMut, Fill};
 use crate::checksum::Checksum;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 
+/// Whether the credentials of this profile, or of the one in the environment, can't be renewed in a sandbox (`broker/`).
+pub(crate) async fn needs_no_sandbox(profile: Option<&str>) -> bool {
+    auth::printed::needs_no_sandbox(profile).await
+}
+
 /// Result of a request.
 pub type Result<T> = std::result::Result<T, Error>;
 

@@ -35,10 +35,13 @@ echo two >/mnt/data/b
 exec 8</mnt/data/a
 restarts() { systemctl show --property=NRestarts --value mount-s3@data; }
 main() { systemctl show --property=MainPID --value mount-s3@data; }
+confined() { grep -q '^Seccomp:.2' "/proc/$(main)/status" && grep -q '^CapEff:.0*$' "/proc/$(main)/status"; }
+soon confined
 systemctl kill --signal=KILL mount-s3@data
 [ "$(cat /mnt/data/b)" = two ]
 [ "$(restarts)" = 1 ]
-# The program that is installed now goes on with the mount, and systemd follows it.
+soon confined
+# The program that is installed now goes on with the mount: systemd starts it, as the confined engine executes nothing.
 install -m 755 "$BIN/mount-s3" /usr/bin/new
 mv /usr/bin/new /usr/bin/mount-s3
 before=$(main)
@@ -46,12 +49,22 @@ before=$(main)
 now=$(main)
 [ "$now" != "$before" ]
 [ "$(readlink "/proc/$now/exe")" = /usr/bin/mount-s3 ]
-[ "$(restarts)" = 1 ]
+[ "$(restarts)" = 2 ]
 systemctl is-active mount-s3@data
+soon confined
+# A program that refuses the journal is not started.
+printf '#!/bin/sh\necho format 9 >&2; exit 3\n' >/usr/bin/new
+chmod 755 /usr/bin/new
+cp /usr/bin/mount-s3 /usr/bin/sound
+mv /usr/bin/new /usr/bin/mount-s3
+if "$BIN/mount-s3-ctl" upgrade /mnt/data 2>/tmp/refused; then exit 1; fi
+grep 'format 9' /tmp/refused
+[ "$(main)" = "$now" ]
+mv /usr/bin/sound /usr/bin/mount-s3
 # It is restarted as the first one was.
 systemctl kill --signal=KILL mount-s3@data
 [ "$(cat <&8)" = one ]
-[ "$(restarts)" = 2 ]
+[ "$(restarts)" = 3 ]
 exec 8<&-
 [ "$(grep -c " /mnt/data " /proc/self/mounts)" = 1 ]
 systemctl stop mount-s3@data

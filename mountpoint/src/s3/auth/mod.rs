@@ -4,7 +4,7 @@ pub(in crate::s3) mod arn;
 pub(in crate::s3) mod aside;
 pub(in crate::s3) mod credentials;
 pub(in crate::s3) mod credentials_http;
-mod printed;
+pub(in crate::s3) mod printed;
 pub(in crate::s3) mod profile;
 pub(in crate::s3) mod sign;
 pub(in crate::s3) mod tolerant;

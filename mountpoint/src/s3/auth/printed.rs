@@ -38,11 +38,48 @@ struct Printed {
     expiration: Option<String>,
 }
 
+/// Most profiles that name each other as sources. The chain refuses circles.
+const SOURCES_MAX: usize = 16;
+
+/// Whether these credentials can't be renewed in a sandbox: a program that stands behind a role (`source_profile`) has no helper, and the
+/// file of a profile's web identity may lie anywhere.
+pub(in crate::s3) async fn needs_no_sandbox(profile: Option<&str>) -> bool {
+    let env = Env::real();
+    if has_keys(profile, &env) {
+        return false;
+    }
+    let named = profile.map(|name| Cow::Owned(name.to_owned()));
+    let profiles = load(&Fs::real(), &env, &EnvConfigFiles::default(), named).await;
+    profiles.is_ok_and(|profiles| is_out_of_reach(&profiles))
+}
+
+fn is_out_of_reach(profiles: &ProfileSet) -> bool {
+    let mut next = Some(profiles.selected_profile());
+    for depth in 0..SOURCES_MAX {
+        let Some(profile) = next.and_then(|name| profiles.get_profile(name)) else { return false };
+        let has_program = profile.get("credential_process").is_some();
+        if profile.get("web_identity_token_file").is_some() || has_program && depth > 0 {
+            return true;
+        }
+        // A profile may be its own source.
+        if profile.get("role_arn").is_some() && has_program {
+            return true;
+        }
+        next = profile.get("source_profile");
+    }
+    false
+}
+
+/// Whether the chain takes keys from the environment, and no profile.
+fn has_keys(profile: Option<&str>, env: &Env) -> bool {
+    profile.is_none() && KEYS.iter().all(|name| env.get(name).is_ok_and(|value| !value.is_empty()))
+}
+
 /// Asks the helper, if there is one and the profile's credentials come from a program. `None`: the caller asks the chain.
 pub(super) async fn ask(profile: Option<&str>) -> Option<Result<Credentials, CredentialsError>> {
     let broker = broker::of_this_process()?;
     let env = Env::real();
-    if profile.is_none() && KEYS.iter().all(|name| env.get(name).is_ok_and(|value| !value.is_empty())) {
+    if has_keys(profile, &env) {
         return None;
     }
     let named = profile.map(|name| Cow::Owned(name.to_owned()));
@@ -99,6 +136,30 @@ mod tests {
         ] {
             let error = credentials(wrong).unwrap_err().to_string();
             assert!(!error.contains("SECRET"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn keys_whose_source_a_sandbox_closes_are_known_by_their_profiles() {
+        const OTHER: &str = "[profile q]\ncredential_process = cat x\n";
+        for (text, expected) in [
+            ("[profile p]\ncredential_process = cat x\n", false),
+            ("[profile p]\nrole_arn = r\nsource_profile = r\n[profile r]\naws_access_key_id = k\n", false),
+            ("[profile p]\nrole_arn = r\nsource_profile = q\n", true),
+            (
+                "[profile p]\nrole_arn = r\nsource_profile = r\n[profile r]\nrole_arn = r\nsource_profile = q\n",
+                true,
+            ),
+            ("[profile p]\nrole_arn = r\nsource_profile = p\ncredential_process = cat x\n", true),
+            ("[profile p]\nrole_arn = r\nweb_identity_token_file = /token\n", true),
+            ("[profile p]\nrole_arn = r\nsource_profile = p\n", false),
+            ("[profile p]\nregion = x\n", false),
+        ] {
+            let text = format!("{text}{OTHER}");
+            let fs = Fs::from_slice(&[("/config", text.as_str())]);
+            let env = Env::from_slice(&[("AWS_CONFIG_FILE", "/config"), ("AWS_PROFILE", "p")]);
+            let profiles = load(&fs, &env, &EnvConfigFiles::default(), None).await.unwrap();
+            assert_eq!(is_out_of_reach(&profiles), expected, "{text}");
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
@@ -32,7 +32,14 @@ print('read')
 
 /// A holder whose engine runs from a path of its own, at which another program can be installed.
 fn installed(options: &[&str]) -> Option<(Holder, PathBuf)> {
+    installed_with(options, &[])
+}
+
+fn installed_with(options: &[&str], variables: &[(&'static str, &str)]) -> Option<(Holder, PathBuf)> {
     let mut holder = Holder::new(options)?;
+    for (name, value) in variables {
+        holder.setup = holder.setup.clone().env(name, value);
+    }
     let program = holder.folder.path().join("bin-mount-s3");
     let bytes = Pattern(1).bytes(0, 2_000_000);
     holder.store.plant("d/file", &bytes);
@@ -178,4 +185,52 @@ fn the_program_of_before_serves_again_if_the_installed_one_does_not() {
     assert_eq!(upgrade(&holder, "5").0, Some(0));
     fs::write(holder.folder.path().join("stop"), b"").unwrap();
     assert_eq!(reader.output(), "read\n");
+}
+
+/// A confined engine executes nothing: it ends with the status that its unit names, and the service manager starts the program.
+#[test]
+fn a_confined_engine_ends_with_its_units_status_and_the_installed_one_goes_on() {
+    let options = ["--read-mode", "buffered", "--sandbox", "on"];
+    let Some((mut holder, program)) = installed_with(&options, &[("MOUNT_S3_RESTART_STATUS", "75")]) else {
+        return;
+    };
+    let reader = holder.program(READER, &[]);
+    reads_on(&holder);
+    install(&program, Some("echo 'mount-s3: format 7' >&2; exit 3"));
+    let (code, _, error) = upgrade(&holder, "5");
+    assert_eq!(code, Some(1));
+    assert!(error.contains("can't go on with this mount (exit status: 3): mount-s3: format 7"), "{error}");
+    reads_on(&holder);
+    let before = first_pid(&holder);
+    for _ in 0..2 {
+        install(&program, None);
+        let mut ctl = Command::new(env!("CARGO_BIN_EXE_mount-s3-ctl"));
+        ctl.env("XDG_RUNTIME_DIR", holder.folder.path());
+        let asked =
+            ctl.args(["upgrade", "--within", "5"]).arg(&holder.dir).stdout(Stdio::piped()).spawn().unwrap();
+        assert_eq!(holder.wait().code(), Some(75));
+        holder.start();
+        let said = asked.wait_with_output().unwrap();
+        let said = (said.status.code(), String::from_utf8_lossy(&said.stdout).into_owned());
+        assert!(
+            said.0 == Some(0) && said.1.contains(&format!("(process {}) serves it now", first_pid(&holder))),
+            "{said:?}"
+        );
+        reads_on(&holder);
+    }
+    assert_ne!(first_pid(&holder), before);
+    let status = fs::read_to_string(format!("/proc/{}/status", first_pid(&holder))).unwrap();
+    assert!(status.contains("Seccomp:\t2"), "{status}");
+    fs::write(holder.folder.path().join("stop"), b"").unwrap();
+    assert_eq!(reader.output(), "read\n");
+}
+
+#[test]
+fn a_confined_engine_whose_unit_names_no_status_refuses_an_upgrade_and_serves_on() {
+    let Some((mut holder, program)) = installed(&["--sandbox", "on"]) else { return };
+    install(&program, None);
+    let (code, _, error) = upgrade(&holder, "5");
+    assert!(code == Some(1) && error.contains("RestartForceExitStatus="), "{error}");
+    assert!(holder.engine.as_mut().unwrap().try_wait().unwrap().is_none(), "it serves");
+    assert_eq!(holder.runs("print(len(open(f'{mount}/d/file', 'rb').read()))"), "2000000\n");
 }
