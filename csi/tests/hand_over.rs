@@ -200,6 +200,17 @@ impl Home {
     }
 }
 
+/// Asserts that each thread of an engine is confined, by the kernel's own report.
+fn is_confined(engine: u32) {
+    for thread in fs::read_dir(format!("/proc/{engine}/task")).unwrap().flatten() {
+        // Threads come and go.
+        let Ok(status) = fs::read_to_string(thread.path().join("status")) else { continue };
+        for line in ["NoNewPrivs:\t1\n", "Seccomp:\t2\n", "CapEff:\t0000000000000000\n"] {
+            assert!(status.contains(line), "{line}{status}");
+        }
+    }
+}
+
 /// The processes among these that hold a FUSE device.
 fn device_holders(pids: [u32; 3]) -> Vec<u32> {
     let holds = |pid: &u32| {
@@ -274,11 +285,12 @@ fn programs_read_on_while_the_mounter_starts_dead_engines_again() {
         sys::bind(&source, &target, false).unwrap();
         mount.keep();
         let before = Mounts::read().unwrap().at(&target).unwrap().device.clone();
+        is_confined(home.engine());
         let mut open = fs::File::open(target.join("big")).unwrap();
         let mut written = fs::File::create(target.join("written")).unwrap();
         written.write_all(b"half").unwrap();
         for death in 1..DEATHS_MAX {
-            home.kill_engine();
+            is_confined(home.kill_engine());
             let mut part = vec![0; 500_000];
             open.read_exact(&mut part).unwrap();
             assert!(part.iter().all(|byte| *byte == 7), "after death {death}");
