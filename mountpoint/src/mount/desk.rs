@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn an_engine_whose_mount_ends_with_it_has_no_program_started_for_an_upgrade() {
+    fn a_mount_that_ends_with_its_engine_has_no_program_started() {
         let journal: OwnedFd = std::fs::File::open("/dev/null").unwrap().into();
         let Answer::Refused { why, .. } = Desk::new(None, None).answer(Question::Check, &[journal]) else {
             panic!("there is no command line to start")

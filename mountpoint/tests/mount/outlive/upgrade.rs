@@ -189,7 +189,7 @@ fn the_program_of_before_serves_again_if_the_installed_one_does_not() {
 
 /// A confined engine executes nothing: it ends with the status that its unit names, and the service manager starts the program.
 #[test]
-fn a_confined_engine_ends_with_its_units_status_and_the_installed_one_goes_on() {
+fn a_confined_engine_ends_with_its_units_status_for_an_upgrade() {
     let options = ["--read-mode", "buffered", "--sandbox", "on"];
     let Some((mut holder, program)) = installed_with(&options, &[("MOUNT_S3_RESTART_STATUS", "75")]) else {
         return;
@@ -226,7 +226,7 @@ fn a_confined_engine_ends_with_its_units_status_and_the_installed_one_goes_on() 
 }
 
 #[test]
-fn a_confined_engine_whose_unit_names_no_status_refuses_an_upgrade_and_serves_on() {
+fn a_confined_engine_whose_unit_names_no_status_refuses_an_upgrade() {
     let Some((mut holder, program)) = installed(&["--sandbox", "on"]) else { return };
     install(&program, None);
     let (code, _, error) = upgrade(&holder, "5");
