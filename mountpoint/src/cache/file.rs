@@ -10,6 +10,7 @@
 
 mod blocks;
 pub(super) mod index;
+pub(super) mod open_files;
 pub(super) mod owner;
 
 use std::os::fd::OwnedFd;

@@ -32,7 +32,6 @@ mod load;
 mod lock;
 #[cfg(any(test, feature = "testing"))]
 mod memory;
-mod open_files;
 mod proofs;
 mod prove;
 mod read;

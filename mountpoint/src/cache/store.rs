@@ -8,12 +8,12 @@ use std::time::Instant;
 
 use super::eviction::{Coldest, allowed, to_free};
 use super::file::index::Index;
+use super::file::open_files::OpenFiles;
 use super::file::owner::identity;
 use super::file::{Charge, Entry, Eviction, FILE_CHARGE, block_charge};
 use super::format::{Identity, Name, SLOT, needs_proof, slot_at};
 use super::health::{Doing, Health};
 use super::io::{BlockIo, How, Kind, write_full};
-use super::open_files::OpenFiles;
 use super::proofs::Proofs;
 use super::rest::Rest;
 use super::sector::Sectors;

@@ -3,24 +3,24 @@
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 
-use super::file::Entry;
+use super::Entry;
 use crate::sync::{Arc, Mutex, Weak};
 
 /// The open files, in the order of a clock hand's walk.
 #[derive(Debug)]
-pub(super) struct OpenFiles {
+pub(in crate::cache) struct OpenFiles {
     max: usize,
     queue: Mutex<VecDeque<Weak<Entry>>>,
 }
 
 impl OpenFiles {
     /// A set of at most `max` open files, besides those that are being read.
-    pub(super) fn new(max: usize) -> Self {
+    pub(in crate::cache) fn new(max: usize) -> Self {
         Self { max, queue: Mutex::new(VecDeque::new()) }
     }
 
     /// Keeps `file` open with `entry`, and closes others to stay within the bound.
-    pub(super) fn keep(&self, entry: &Arc<Entry>, file: &Arc<OwnedFd>) {
+    pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, file: &Arc<OwnedFd>) {
         if !entry.keep(file) {
             return;
         }
@@ -47,8 +47,8 @@ impl OpenFiles {
 
 #[cfg(test)]
 mod tests {
-    use super::super::file::owner::Owner;
-    use super::super::format::{Header, Identity};
+    use super::super::owner::Owner;
+    use crate::cache::format::{Header, Identity};
     use super::*;
 
     fn entry(key: &str) -> Arc<Entry> {
