@@ -48,8 +48,8 @@ impl OpenFiles {
 #[cfg(test)]
 mod tests {
     use super::super::owner::Owner;
-    use crate::cache::format::{Header, Identity};
     use super::*;
+    use crate::cache::format::{Header, Identity};
 
     fn entry(key: &str) -> Arc<Entry> {
         let identity = Identity { scope: "s", key, etag: "e", modified: 0 };
