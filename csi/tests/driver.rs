@@ -13,15 +13,13 @@ use csi::proto::csi::volume_capability::{AccessMode, AccessType, MountVolume, ac
 use csi::proto::csi::{CreateVolumeRequest, GetPluginInfoRequest, VolumeCapability};
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::port::listens_on;
+use testkit::settings::{self, unwrapped};
 use testkit::{until, until_it_ends};
 
+const DRIVER: &str = env!("CARGO_BIN_EXE_scality-s3-csi-driver");
+
 fn driver(args: &[&str], environment: &[(&str, &str)]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
-        .args(args)
-        .env_clear()
-        .envs(environment.iter().copied())
-        .output()
-        .expect("the driver starts")
+    settings::run(DRIVER, args, environment)
 }
 
 #[test]
@@ -58,7 +56,7 @@ fn a_driver_that_can_not_run_says_why_in_one_line_and_shows_no_key() {
 
 #[test]
 fn an_invalid_setting_is_named_with_flag_and_variable_in_one_line() {
-    for (flag, variable, value, words) in [
+    let invalid = [
         ("--endpoint", "", "http://127.0.0.1:1", "is neither unix:///path/to.sock nor tcp://"),
         ("--health-address", "", "somewhere", "invalid socket address"),
         ("--v", "", "loud", "invalid digit"),
@@ -78,22 +76,13 @@ fn an_invalid_setting_is_named_with_flag_and_variable_in_one_line() {
         ("--degraded", "NODE_DEGRADED", "docker", "node.degraded"),
         ("--sts-endpoint-url", "AWS_ENDPOINT_URL_STS", "http://a:HUSH@c.test", "podIdentity.stsEndpointUrl"),
         ("--pod-identity-agent-url", "POD_IDENTITY_AGENT_URL", "http://HUSH@c.test", "podIdentity.agentUrl"),
-    ] {
-        // A switch takes no value on the command line.
-        let by_flag = (flag != "--controller-only").then(|| driver(&[&format!("{flag}={value}")], &[]));
-        let by_variable = (!variable.is_empty()).then(|| driver(&[], &[(variable, value)]));
-        for said in [by_flag, by_variable].into_iter().flatten() {
-            let log = String::from_utf8(said.stderr).expect("a log is text");
-            assert_eq!((said.status.code(), log.lines().count()), (Some(2), 1), "{flag}: {log}");
-            assert!(log.contains(flag) && log.contains(variable) && log.contains(words), "{words}: {log}");
-            assert!(!log.contains("HUSH"), "{log}");
-        }
-    }
+    ];
+    settings::each_is_refused_in_one_line(DRIVER, &invalid, &["--controller-only"]);
 }
 
 #[test]
 fn a_variable_that_is_not_utf_8_is_named() {
-    let said = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
+    let said = Command::new(DRIVER)
         .env_clear()
         .env("AWS_REGION", std::ffi::OsStr::from_bytes(b"eu-\xff"))
         .output()
@@ -101,21 +90,12 @@ fn a_variable_that_is_not_utf_8_is_named() {
     assert_eq!(String::from_utf8_lossy(&said.stderr), "error: AWS_REGION is not UTF-8\n");
 }
 
-/// A help without the line breaks that clap has put between words.
-fn unwrapped(help: Vec<u8>) -> String {
-    let text = String::from_utf8(help).expect("a help is text");
-    text.split_whitespace().collect::<Vec<_>>().join(" ")
-}
-
 /// Goal: a key can't be an argument, so that it does not show in the list of processes; and the help shows no value of a variable with a secret.
 #[test]
 fn keys_and_proxies_come_from_the_environment_alone() {
     let mounter = env!("CARGO_BIN_EXE_scality-s3-csi-mounter");
     for (program, variables) in [
-        (
-            env!("CARGO_BIN_EXE_scality-s3-csi-driver"),
-            ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"],
-        ),
+        (DRIVER, ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"]),
         (mounter, ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"]),
     ] {
         let run = |argument: &str| {
@@ -145,7 +125,7 @@ fn each_variable_of_the_chart_is_in_the_help_of_its_program() {
         let said = Command::new(program).env_clear().arg("--help").output().expect("the program starts");
         unwrapped(said.stdout)
     };
-    let of_driver = help(env!("CARGO_BIN_EXE_scality-s3-csi-driver"));
+    let of_driver = help(DRIVER);
     let of_install = help(env!("CARGO_BIN_EXE_install-mp"));
     let text = |name: &str| std::fs::read_to_string(templates.join(name)).expect("the chart is here");
     // The reconciler's container comes after the controller service's: the reconciler's crate has the test of its variables.
@@ -186,7 +166,7 @@ async fn the_controller_service_logs_calls_without_their_secrets() {
     let folder = tempfile::tempdir().unwrap();
     let (kubeconfig, socket) = (folder.path().join("kubeconfig"), folder.path().join("csi.sock"));
     std::fs::write(&kubeconfig, kubeconfig_of("http://127.0.0.1:1")).unwrap();
-    let mut driver = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
+    let mut driver = Command::new(DRIVER)
         .arg(format!("--endpoint=unix://{}", socket.display()))
         .args(["--health-address=127.0.0.1:0", "--v=5"])
         .env_clear()
@@ -242,7 +222,7 @@ fn sigterm_ends_the_driver_whatever_it_waits_for() {
     let (kubeconfig, socket) = (folder.path().join("kubeconfig"), folder.path().join("csi.sock"));
     std::fs::write(&kubeconfig, kubeconfig_of(&server)).unwrap();
     for is_serving in [false, true] {
-        let driver = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
+        let driver = Command::new(DRIVER)
             .arg(format!("--endpoint=unix://{}", socket.display()))
             .arg("--health-address=127.0.0.1:0")
             .env_clear()
@@ -329,7 +309,7 @@ async fn a_flood_of_continuation_frames_ends_its_connection_and_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let (kubeconfig, socket) = (folder.path().join("kubeconfig"), folder.path().join("csi.sock"));
     std::fs::write(&kubeconfig, kubeconfig_of("http://127.0.0.1:1")).unwrap();
-    let mut driver = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-driver"))
+    let mut driver = Command::new(DRIVER)
         .arg(format!("--endpoint=unix://{}", socket.display()))
         .arg("--health-address=127.0.0.1:0")
         .env_clear()

@@ -1,19 +1,18 @@
 //! The command line of `scality-csi-controller`, as a container starts it.
 
-use std::process::{Command, Output};
+use std::process::Output;
+
+use testkit::settings::{self, unwrapped};
+
+const CONTROLLER: &str = env!("CARGO_BIN_EXE_scality-csi-controller");
 
 fn controller(args: &[&str], environment: &[(&str, &str)]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_scality-csi-controller"))
-        .args(args)
-        .env_clear()
-        .envs(environment.iter().copied())
-        .output()
-        .expect("the controller starts")
+    settings::run(CONTROLLER, args, environment)
 }
 
 #[test]
 fn an_invalid_setting_is_named_with_flag_and_variable_in_one_line() {
-    for (flag, variable, value, words) in [
+    let invalid = [
         ("--log-format", "LOG_FORMAT", "xml", "neither text nor json"),
         ("--headroom-image-pull-policy", "MOUNTPOINT_HEADROOM_IMAGE_PULL_POLICY", "never", "IfNotPresent"),
         ("--headroom-pod-labels", "MOUNTPOINT_HEADROOM_POD_LABELS", "team", "JSON object"),
@@ -44,17 +43,12 @@ fn an_invalid_setting_is_named_with_flag_and_variable_in_one_line() {
         ("--inline-volumes", "INLINE_VOLUMES", "yes", "must be true or false"),
         ("--pod-identity-agent", "POD_IDENTITY_AGENT", "1", "must be true or false"),
         ("--health-address", "HEALTH_ADDRESS", "somewhere", "invalid socket address"),
-    ] {
-        // A switch takes no value on the command line.
-        let is_switch = ["--inline-volumes", "--pod-identity-agent"].contains(&flag);
-        let by_flag = (!is_switch).then(|| controller(&[&format!("{flag}={value}")], &[]));
-        for said in [by_flag, Some(controller(&[], &[(variable, value)]))].into_iter().flatten() {
-            let log = String::from_utf8(said.stderr).expect("a log is text");
-            assert_eq!((said.status.code(), log.lines().count()), (Some(2), 1), "{flag}: {log}");
-            assert!(log.contains(flag) && log.contains(variable) && log.contains(words), "{words}: {log}");
-            assert!(!log.contains("HUSH"), "{log}");
-        }
-    }
+    ];
+    settings::each_is_refused_in_one_line(
+        CONTROLLER,
+        &invalid,
+        &["--inline-volumes", "--pod-identity-agent"],
+    );
 }
 
 #[test]
@@ -68,9 +62,7 @@ fn a_blank_variable_counts_as_unset() {
 #[test]
 fn the_help_lists_each_variable_of_the_chart_and_no_proxy() {
     let said = controller(&["--help"], &[("MOUNTPOINT_POD_ENV", "{\"HTTP_PROXY\": \"http://a:HUSH@p\"}")]);
-    let help = String::from_utf8(said.stdout).expect("a help is text");
-    // clap breaks lines between words.
-    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    let help = unwrapped(said.stdout);
     assert!(!help.contains("HUSH"), "{help}");
     let chart = concat!(
         env!("CARGO_MANIFEST_DIR"),
