@@ -9,8 +9,8 @@ use csi::events::Teller;
 use kube::Client;
 use reconciler::apply::Applier;
 use reconciler::config::{Cli, Command, Run};
-use reconciler::controller::Controller;
 use reconciler::leader::Elector;
+use reconciler::main_loop::MainLoop;
 use reconciler::{crd, server, uninstall};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -82,27 +82,27 @@ async fn run(run: &Run, log_format: LogFormat) -> anyhow::Result<()> {
     let teller = Teller::new(client.clone(), crd::FIELD_MANAGER, holder);
     let namespace = config.namespace.clone();
     let applier = Applier::new(client.clone(), config, teller);
-    let controller = Controller::new(&client, &namespace, applier, elector.leadership())
+    let main_loop = MainLoop::new(&client, &namespace, applier, elector.leadership())
         .with_inline_volumes(run.inline_volumes)
         .with_agent(run.pod_identity_agent)
         .with_workload_share(run.mountpoint_workload_share_percent);
-    let served = server::serve(run.health_address, controller.health(), controller.page());
+    let served = server::serve(run.health_address, main_loop.health(), main_loop.page());
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let mut controller = tokio::spawn(controller.run(async {
+    let mut main_loop = tokio::spawn(main_loop.run(async {
         let _ = stopped.await;
     }));
     let result = tokio::select! {
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
         failed = served => failed,
-        ended = &mut controller => return ended.context("the controller panicked"),
+        ended = &mut main_loop => return ended.context("the main loop panicked"),
         () = elector.run() => Ok(()),
     };
     tracing::info!("stopping: no new effect begins");
     elector.stop();
     drop(stop);
-    controller.await.context("the controller panicked")?;
+    main_loop.await.context("the main loop panicked")?;
     elector.step_down().await;
     result
 }

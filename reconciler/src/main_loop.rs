@@ -39,7 +39,7 @@ const PAGE: u32 = 100;
 /// Longest time between turns of the wheel; `/healthz` fails after a much longer one.
 pub const TURNS_EVERY: Duration = Duration::from_secs(10);
 
-/// The health of the controller.
+/// The health of the main loop.
 #[derive(Clone, Copy, Debug)]
 pub struct Health {
     /// Whether all caches are filled.
@@ -49,7 +49,7 @@ pub struct Health {
 }
 
 /// Watches the cluster, and applies plans while it leads.
-pub struct Controller {
+pub struct MainLoop {
     cache: Cache,
     seen: SelectAll<BoxStream<'static, Seen>>,
     applier: Applier,
@@ -81,8 +81,8 @@ enum Seen {
     Nothing,
 }
 
-impl Controller {
-    /// A controller for the cluster of this client. Its watches begin with [`Controller::run`].
+impl MainLoop {
+    /// A loop for the cluster of this client. Its watches begin with [`MainLoop::run`].
     #[must_use]
     pub fn new(client: &Client, namespace: &str, applier: Applier, leadership: Leadership) -> Self {
         let mut seen = SelectAll::new();
@@ -134,13 +134,13 @@ impl Controller {
         Self { cache: Cache { agent, ..self.cache }, ..self }
     }
 
-    /// The controller's health, from now on.
+    /// The loop's health, from now on.
     #[must_use]
     pub fn health(&self) -> channel::Receiver<Health> {
         self.health.subscribe()
     }
 
-    /// The controller's page of metrics, rendered anew at each call.
+    /// The reconciler's page of metrics, rendered anew at each call.
     #[must_use]
     pub fn page(&self) -> Arc<dyn Fn() -> String + Send + Sync> {
         let (cache, metrics) = (self.cache.clone(), self.applier.metrics());

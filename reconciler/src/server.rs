@@ -11,7 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::routing::get;
 use tokio::sync::watch::Receiver;
 
-use crate::controller::{Health, TURNS_EVERY};
+use crate::main_loop::{Health, TURNS_EVERY};
 use crate::metrics;
 
 /// A wheel that has not turned for this long hangs.
@@ -42,7 +42,7 @@ fn lively(health: &Health) -> (StatusCode, &'static str) {
     if health.turned.elapsed() < HANGS_AFTER {
         (StatusCode::OK, "ok\n")
     } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "the controller hangs\n")
+        (StatusCode::SERVICE_UNAVAILABLE, "the reconciler hangs\n")
     }
 }
 

@@ -6,9 +6,9 @@ use csi::contract::VERSION;
 use csi::contract::pod;
 use fixtures::{Cluster, NAMESPACE};
 use reconciler::apply::{Applier, Error, Outcome};
-use reconciler::controller::{Again, Controller, carry_out};
 use reconciler::facts::Group;
 use reconciler::leader::{Elector, Leadership};
+use reconciler::main_loop::{Again, MainLoop, carry_out};
 use reconciler::plan::{Effect, plan};
 use serde_json::{Value, json};
 use testkit::until_async;
@@ -297,10 +297,10 @@ async fn a_claim_that_kubernetes_made_for_the_pod_counts_if_it_belongs_to_it() {
 #[tokio::test]
 async fn the_wheel_turns_on_what_it_sees_from_the_first_pod_to_the_last() {
     let cluster = cluster();
-    let controller = Controller::new(&cluster.client(), NAMESPACE, cluster.applier(), Leadership::forever());
-    let mut health = controller.health();
+    let main_loop = MainLoop::new(&cluster.client(), NAMESPACE, cluster.applier(), Leadership::forever());
+    let mut health = main_loop.health();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let running = tokio::spawn(controller.run(async {
+    let running = tokio::spawn(main_loop.run(async {
         let _ = stopped.await;
     }));
     health.wait_for(|health| health.ready).await.unwrap();
@@ -355,10 +355,10 @@ async fn one_of_two_leads_and_the_other_follows_when_it_steps_down() {
 async fn who_does_not_lead_changes_nothing() {
     let cluster = cluster();
     let elector = Elector::new(cluster.client(), "kube-system", "nobody");
-    let controller = Controller::new(&cluster.client(), NAMESPACE, cluster.applier(), elector.leadership());
-    let mut health = controller.health();
+    let main_loop = MainLoop::new(&cluster.client(), NAMESPACE, cluster.applier(), elector.leadership());
+    let mut health = main_loop.health();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let running = tokio::spawn(controller.run(async {
+    let running = tokio::spawn(main_loop.run(async {
         let _ = stopped.await;
     }));
     health.wait_for(|health| health.ready).await.unwrap();

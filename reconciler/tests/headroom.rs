@@ -6,8 +6,8 @@ use csi::contract::{VERSION, pod};
 use csi::events::Teller;
 use fixtures::{Cluster, NAMESPACE};
 use reconciler::apply::Applier;
-use reconciler::controller::Controller;
 use reconciler::leader::Leadership;
+use reconciler::main_loop::MainLoop;
 use reconciler::pod_spec::{HeadroomConfig, PodConfig};
 use serde_json::{Value, json};
 use testkit::until_async;
@@ -36,11 +36,11 @@ fn workload(cluster: &Cluster, name: &str) -> Value {
 
 /// Runs the loop while `test` lasts.
 async fn with_controller(cluster: &Cluster, headroom: bool, test: impl AsyncFnOnce()) {
-    let controller =
-        Controller::new(&cluster.client(), NAMESPACE, applier(cluster, headroom), Leadership::forever());
-    let mut health = controller.health();
+    let main_loop =
+        MainLoop::new(&cluster.client(), NAMESPACE, applier(cluster, headroom), Leadership::forever());
+    let mut health = main_loop.health();
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let running = tokio::spawn(controller.run(async {
+    let running = tokio::spawn(main_loop.run(async {
         let _ = stopped.await;
     }));
     health.wait_for(|health| health.ready).await.unwrap();

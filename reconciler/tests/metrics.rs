@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use csi::contract::VERSION;
 use fixtures::Cluster;
-use reconciler::controller::carry_out;
 use reconciler::facts::Group;
 use reconciler::leader::Leadership;
+use reconciler::main_loop::carry_out;
 use reconciler::plan::plan;
 
 /// The value of a series, by the beginning of its line.

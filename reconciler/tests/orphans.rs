@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use csi::contract::{VERSION, pod};
 use fixtures::{Cluster, NAMESPACE};
-use reconciler::controller::{SWEEP_EVERY, carry_out};
 use reconciler::leader::Leadership;
+use reconciler::main_loop::{SWEEP_EVERY, carry_out};
 use reconciler::queue::Queue;
 use serde_json::json;
 

@@ -7,9 +7,9 @@ use csi::contract::{VERSION, pod};
 use csi::events::Teller;
 use fixtures::{Cluster, NAMESPACE};
 use reconciler::apply::Applier;
-use reconciler::controller::{Again, carry_out};
 use reconciler::facts::{Facts, Group};
 use reconciler::leader::Leadership;
+use reconciler::main_loop::{Again, carry_out};
 use reconciler::pod_spec::{PodConfig, Resources};
 use serde_json::{Value, json};
 

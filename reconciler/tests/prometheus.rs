@@ -3,11 +3,7 @@
 
 mod fixtures;
 
-use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,13 +11,11 @@ use csi::contract::VERSION;
 use csi::mounter::{Usage, VolumeUsage};
 use csi::node::volume_metrics;
 use fixtures::Cluster;
-use reconciler::controller::Health;
 use reconciler::facts::Group;
+use reconciler::main_loop::Health;
 use reconciler::plan::plan;
 use reconciler::server;
-use serde_json::Value;
-use testkit::port::listens_on;
-use testkit::{need_tool, until};
+use testkit::{Prometheus, need_tool, prometheus, until};
 
 const DASHBOARD: &str = include_str!("../../helm/scality-mountpoint-s3-csi-driver/files/dashboard.json");
 /// Metrics of engines, from the engine's own test with a Prometheus.
@@ -29,89 +23,9 @@ const OF_ENGINES: &str = include_str!("../../docs/monitoring/dashboard.json");
 const RULES: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../helm/scality-mountpoint-s3-csi-driver/files/alerts.yaml");
 
-/// The Prometheus that `ci/prometheus` provides, or the installed one.
-fn program() -> String {
-    std::env::var("MOUNT_S3_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned())
-}
-
-/// A Prometheus on loopback, ended with the test.
-struct Prometheus {
-    process: Child,
-    address: SocketAddr,
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-impl Prometheus {
-    fn start(folder: &Path, target: SocketAddr) -> Self {
-        let config = format!(
-            "global: {{scrape_interval: 500ms, evaluation_interval: 1s}}
-rule_files: ['{RULES}']
-scrape_configs:
-  - job_name: mount-s3-csi-controller
-    static_configs: [{{targets: ['{target}']}}]
-"
-        );
-        fs::write(folder.join("prometheus.yml"), config).unwrap();
-        let log = fs::File::create(folder.join("log")).unwrap();
-        let process = Command::new(program())
-            .arg(format!("--config.file={}", folder.join("prometheus.yml").display()))
-            .arg(format!("--storage.tsdb.path={}", folder.join("data").display()))
-            .arg("--web.listen-address=127.0.0.1:0")
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap();
-        let mut prometheus = Self { process, address: SocketAddr::from((Ipv4Addr::LOCALHOST, 0)) };
-        until("Prometheus listens", || {
-            let ended = prometheus.process.try_wait().unwrap();
-            assert!(ended.is_none(), "{}", fs::read_to_string(folder.join("log")).unwrap());
-            let port = listens_on(prometheus.process.id());
-            prometheus.address.set_port(port.unwrap_or(0));
-            port.is_some()
-        });
-        prometheus
-    }
-
-    fn get(&self, path: &str) -> Option<Value> {
-        let mut stream = TcpStream::connect(self.address).ok()?;
-        write!(stream, "GET {path} HTTP/1.0\r\nhost: x\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
-    }
-
-    /// The results of an instant query.
-    fn query(&self, text: &str) -> Vec<Value> {
-        let encoded: String = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
-        let Some(answer) = self.get(&format!("/api/v1/query?query={encoded}")) else { return Vec::new() };
-        assert_eq!(answer["status"], "success", "{text}: {answer}");
-        answer["data"]["result"].as_array().cloned().unwrap_or_default()
-    }
-
-    /// Alert, expression and health of each rule.
-    fn rules(&self) -> Vec<(String, String, String)> {
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let Some(answer) = self.get("/api/v1/rules") else { return Vec::new() };
-        let groups = answer["data"]["groups"].as_array().cloned().unwrap_or_default();
-        let rules = groups.iter().flat_map(|group| group["rules"].as_array().unwrap().clone());
-        rules.map(|rule| (text(&rule["name"]), text(&rule["query"]), text(&rule["health"]))).collect()
-    }
-}
-
-/// The queries of all panels, with Grafana's variables filled in as for "All".
+/// The queries of all panels, with the dashboard's variable filled in as for "All".
 fn queries() -> Vec<String> {
-    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
-    let panels = dashboard["panels"].as_array().unwrap().clone();
-    let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
-    let filled = targets.map(|it| it["expr"].as_str().unwrap().replace("$__rate_interval", "20s"));
-    filled.map(|it| it.replace("$volume", ".*")).collect()
+    prometheus::queries(DASHBOARD).into_iter().map(|(_, query)| query.replace("$volume", ".*")).collect()
 }
 
 #[test]
@@ -145,7 +59,7 @@ fn full() -> VolumeUsage {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
-    if !need_tool(&program()) {
+    if !need_tool(&Prometheus::program()) {
         return;
     }
     let cluster = Cluster::new();
@@ -171,22 +85,23 @@ async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
     };
     let health = tokio::sync::watch::channel(Health { ready: true, turned: Instant::now() });
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let target = listener.local_addr().unwrap();
+    let target = listener.local_addr().unwrap().to_string();
     let serving = tokio::spawn(async move { axum::serve(listener, server::router(health.1, page)).await });
 
     let folder = tempfile::tempdir().unwrap();
-    let prometheus = Prometheus::start(folder.path(), target);
+    let prometheus = Prometheus::start(folder.path(), "mount-s3-csi-controller", &target, Path::new(RULES));
     until("Prometheus has scraped the reconciler", || {
         !prometheus.query("mount_s3_csi_attachments == 1").is_empty()
     });
     until("every rule was evaluated", || {
         let rules = prometheus.rules();
-        assert!(rules.iter().all(|(_, _, health)| health != "err"), "{rules:?}");
-        rules.len() == 9 && rules.iter().all(|(_, _, health)| health == "ok")
+        assert!(rules.iter().all(|rule| rule["health"] != "err"), "{rules:?}");
+        rules.len() == 9 && rules.iter().all(|rule| rule["health"] == "ok")
     });
     let expression = |alert: &str| {
         let rules = prometheus.rules();
-        rules.into_iter().find(|(name, ..)| name == alert).map(|(_, query, _)| query).unwrap()
+        let rule = rules.iter().find(|rule| rule["name"] == alert).expect(alert);
+        rule["query"].as_str().expect("its expression").to_owned()
     };
     let quiet = expression("MountS3CSINoReconciler");
     // A scrape that a busy machine did not answer within its 500 ms leaves the series stale until the next one.
@@ -215,9 +130,7 @@ async fn every_alert_is_evaluated_and_sees_pods_that_are_not_made_or_started() {
         metrics.pod_not_created("refused");
         metrics.plan_left(false);
         of_node.called("NodePublishVolume", &Ok(()), Duration::from_millis(20));
-        // A panel draws nothing of NaN, which is what a quantile without values is.
-        let is_number = |series: &Value| series["value"][1].as_str().is_some_and(|number| number != "NaN");
-        empty.retain(|query| !prometheus.query(query).iter().any(is_number));
+        empty.retain(|query| !prometheus.has_values(query));
         empty.is_empty()
     });
     metrics.leads(false);

@@ -4,9 +4,9 @@ mod fixtures;
 
 use csi::contract::VERSION;
 use fixtures::Cluster;
-use reconciler::controller::carry_out;
 use reconciler::facts::Group;
 use reconciler::leader::Leadership;
+use reconciler::main_loop::carry_out;
 use reconciler::uninstall::check_unused;
 use serde_json::{Value, json};
 

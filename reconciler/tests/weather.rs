@@ -12,9 +12,9 @@ use csi::contract::pod;
 use fixtures::{Cluster, Fault, NAMESPACE, On, Trouble};
 use futures_util::future::join_all;
 use k8s_openapi::jiff::Timestamp;
-use reconciler::controller::{Controller, carry_out};
 use reconciler::facts::Group;
 use reconciler::leader::Leadership;
+use reconciler::main_loop::{MainLoop, carry_out};
 use serde_json::{Value, json};
 use testkit::until_async;
 use tokio::task::JoinHandle;
@@ -38,10 +38,9 @@ impl World {
         cluster.put("persistentvolumes", fixtures::volume("pv"));
         cluster.put("persistentvolumeclaims", fixtures::claim("pv"));
         change(&cluster);
-        let controller =
-            Controller::new(&cluster.client(), NAMESPACE, cluster.applier(), Leadership::forever());
+        let main_loop = MainLoop::new(&cluster.client(), NAMESPACE, cluster.applier(), Leadership::forever());
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let wheel = tokio::spawn(controller.run(async {
+        let wheel = tokio::spawn(main_loop.run(async {
             let _ = stopped.await;
         }));
         let node = tokio::spawn(node(cluster.clone()));

@@ -1,7 +1,7 @@
 //! The part of the facts that all groups share. Enters: the caches at one moment. Leaves: an [`Index`]: workloads by node, Mountpoint
 //! Pods and attachments by group. A sweep over hundreds of groups looks at each pod once, not once for each group.
 //!
-//! Never here: a decision. An index is out of date as soon as a cache changes; the controller drops it then.
+//! Never here: a decision. An index is out of date as soon as a cache changes; the main loop drops it then.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
