@@ -89,7 +89,7 @@ pub(crate) enum RenameErrnoArg {
 /// The values of `--sandbox`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum SandboxArg {
-    /// Only as far as the kernel can, if the environment asks for it (MOUNT_S3_SANDBOX=1), as in Mountpoint Pods and the packages' unit
+    /// Confine as far as the kernel can, if the environment asks for it (MOUNT_S3_SANDBOX=1), as in Mountpoint Pods and the packages' unit
     #[default]
     Auto,
     /// Always; without a part that the kernel lacks, there is no mount
