@@ -112,6 +112,9 @@ pub struct OfNode {
     /// Namespace of the release
     #[arg(long, env = "POD_NAMESPACE", value_name = "NAMESPACE", value_parser = trimmed)]
     pub release_namespace: Option<String>,
+    /// Let the kernel read whole files of the caches of Mountpoint Pods by itself (Linux 6.9)
+    #[arg(long, env = "KERNEL_READS", value_name = "BOOL", default_value = "true", value_parser = switch, action = clap::ArgAction::Set)]
+    pub kernel_reads: bool,
     /// URL of the token service, instead of AWS's
     #[arg(long, env = "AWS_ENDPOINT_URL_STS", value_name = "URL", value_parser = sts_url, hide_env_values = true)]
     pub sts_endpoint_url: Option<String>,
@@ -292,6 +295,8 @@ pub struct Config {
     pub mounting: Mounting,
     /// The namespace of Mountpoint Pods.
     pub mountpoint_namespace: String,
+    /// Whether files of caches are registered for the kernel to read by itself.
+    pub kernel_reads: bool,
     /// The namespace of the release, if a setting names it.
     pub release_namespace: Option<String>,
     /// The version of the engine, if a setting names it.
@@ -342,6 +347,7 @@ impl Config {
             health_address: args.health_address,
             mounting,
             mountpoint_namespace: of_node.mountpoint_namespace.clone(),
+            kernel_reads: of_node.kernel_reads,
             release_namespace: of_node.release_namespace.clone(),
             mountpoint_version: args.mp_version.clone(),
             node,

@@ -343,6 +343,8 @@ def every_value(what, path, values, defaults):
     good = "post-delete" in hooks and "pre-install,pre-upgrade,pre-delete,post-delete" in hooks and command[1] == "uninstall-crd"
     check(f"{what}: cleanupCRDOnUninstall takes the CRD along", "" if good else str(hooks))
     spec = pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]
+    told = {it["name"]: it.get("value") for it in rendered.containers("DaemonSet", "s3-csi-node")["s3-plugin"]["env"]}
+    check(f"{what}: the driver registers no files of caches where that is off", "" if told.get("KERNEL_READS") == "false" else str(told))
     check(f"{what}: no token where none is wanted", "" if spec.get("automountServiceAccountToken") is False else "it is mounted")
     driver = rendered.one("CSIDriver", "s3.csi.scality.com")
     inline = driver["metadata"]["labels"].get("security.openshift.io/csi-ephemeral-volume-profile")

@@ -197,6 +197,7 @@ impl Config {
                     .clamp(2, usize::try_from(args.client.max_threads).unwrap_or(usize::MAX).max(2)),
                 reads_direct: args.cache.read_mode != cli::ReadModeArg::Buffered,
                 passthrough: cache.is_some() && args.cache.cache_passthrough == cli::When::Auto,
+                registrar: None,
                 read_ahead: Some(READ_AHEAD),
             },
             fs: fs::Config {

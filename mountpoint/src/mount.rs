@@ -260,7 +260,7 @@ pub fn connect(config: Config, process: Process) -> anyhow::Result<Connected> {
         uploads,
         renames,
         device: config.device,
-        options: config.mount,
+        options: MountOptions { registrar: telemetry.registrar(), ..config.mount },
         supervisor,
         telemetry,
         courier,

@@ -64,6 +64,7 @@ mod mount {
     mod reading;
     mod ready;
     mod refused;
+    mod registered;
     mod released;
     mod renaming;
     mod requests;

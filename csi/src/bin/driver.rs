@@ -181,6 +181,7 @@ fn mounter(
                 kubelet: kubelet.clone(),
                 namespace: config.mountpoint_namespace.clone(),
                 notices: Some(notices.clone()),
+                kernel_reads: config.kernel_reads,
                 release_namespace: config.release_namespace.clone().unwrap_or(usual.release_namespace),
                 ..usual
             };

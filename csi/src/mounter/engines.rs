@@ -1,21 +1,29 @@
 //! Connections to the engines of this node's Mountpoint Pods, by the socket that each has beside its mounter's. Enters: the UID of a pod and its comm
-//! directory. Leaves: what the engine says of itself, or why it says nothing. An engine of an earlier release has no socket.
+//! directory. Leaves: what the engine says of itself, or why it says nothing, and answers to its requests. An engine of an earlier release has
+//! no socket.
 //!
-//! The pod is not trusted: its process is checked as that of a hand-over, a line has a limit, and only numbers are taken from it.
+//! The pod is not trusted: its process is checked as that of a hand-over, a line has a limit, and what it names is looked up anew (`kernel_reads.rs`).
 //!
-//! Never here: a device, a key; a mount that waits for an engine's answer.
+//! Never here: a key; a mount that waits for an engine's answer.
 
 use std::collections::HashMap;
 use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use mountpoint::sync::{Arc, Mutex};
-use mountpoint::telemetry::engine_lines::{Answer, Hello, Lines, Request, USAGE, Usage, VERSION};
+use mountpoint::telemetry::engine_lines::{
+    Answer, Heard, Hello, Lines, Request, USAGE, Usage, VERSION, read,
+};
 use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::comm_files::CommFiles;
+use super::kernel_reads::{Counts, Desk};
 use super::peer::Processes;
+use super::received::Receiving;
+use crate::contract::cache;
 use crate::contract::comm::Comm;
 use crate::error::{Error, ErrorKind, Result};
 
@@ -23,27 +31,49 @@ use crate::error::{Error, ErrorKind, Result};
 /// asked. Doubling it holds a task for twice as long.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long an engine may take to take in an answer; then its connection ends. Doubling it keeps a connection for twice as long.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
+
 /// The connections, by the UID of the pod.
 #[derive(Debug, Default)]
-pub(super) struct Engines(Mutex<HashMap<String, Slot>>);
+pub(super) struct Engines {
+    slots: Mutex<HashMap<String, Slot>>,
+    counts: Arc<Counts>,
+}
 
 /// The connection to one engine. `None`: not made yet, or broken.
 type Slot = Arc<tokio::sync::Mutex<Option<Line>>>;
 
-/// A connection whose first lines were exchanged.
-#[derive(Debug)]
-struct Line {
-    lines: Lines<UnixStream>,
-    /// The number of the last request.
-    number: u64,
+/// One engine, and what it may have.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer<'a> {
+    /// The UID of the Mountpoint Pod.
+    pub(super) uid: &'a str,
+    /// Its comm directory.
+    pub(super) comm: &'a Comm,
+    /// The table in which its process is looked up.
+    pub(super) processes: &'a Processes,
+    /// The minor number of the source's device. `None`: the driver registers no files for this engine.
+    pub(super) source: Option<u32>,
 }
+
+/// A connection whose first lines were exchanged. A task of its own reads it.
+#[derive(Debug)]
+struct Line(mpsc::Sender<Asks>);
+
+/// The receiver of an engine's usage.
+type Asks = oneshot::Sender<io::Result<Usage>>;
 
 impl Engines {
     /// Dials an engine that serves. Without one that answers there is no connection; [`Self::usage`] tries again.
-    pub(super) async fn dial(&self, uid: &str, comm: &Comm, processes: &Processes) {
-        let slot = self.slot(uid);
+    pub(super) async fn dial(&self, peer: &Peer<'_>) {
+        let slot = self.slot(peer.uid);
         let mut slot = slot.lock().await;
-        match timeout(DIAL_WITHIN, Line::dial(uid, comm, processes)).await {
+        if slot.as_ref().is_some_and(Line::is_open) {
+            return;
+        }
+        let uid = peer.uid;
+        match timeout(DIAL_WITHIN, Line::dial(peer, &self.counts)).await {
             Ok(Ok(line)) => *slot = Some(line),
             Ok(Err(error)) => {
                 tracing::debug!("no connection to the engine of Mountpoint Pod {uid}: {error}");
@@ -58,34 +88,46 @@ impl Engines {
     ///
     /// # Errors
     /// The engine has no socket, another process has its place, or it gives no such answer.
-    pub(super) async fn usage(&self, uid: &str, comm: &Comm, processes: &Processes) -> Result<Usage> {
-        let slot = self.slot(uid);
+    pub(super) async fn usage(&self, peer: &Peer<'_>) -> Result<Usage> {
+        let slot = self.slot(peer.uid);
         let mut slot = slot.lock().await;
-        // Out of its place: a caller that gives up leaves no connection behind on which an answer is still to come.
-        if let Some(mut line) = slot.take()
+        if let Some(line) = &*slot
             && let Ok(usage) = line.usage().await
         {
-            *slot = Some(line);
             return Ok(usage);
         }
-        let mut line = Line::dial(uid, comm, processes).await?;
+        *slot = None;
+        let line = Line::dial(peer, &self.counts).await?;
         let usage = line.usage().await.map_err(|error| said_nothing(&error))?;
         *slot = Some(line);
         Ok(usage)
     }
 
-    /// Ends the connections to engines of all other pods.
-    pub(super) fn keep(&self, needed: impl Fn(&str) -> bool) {
-        self.0.lock().retain(|uid, _| needed(uid));
+    /// Ends the connections to engines of all other pods, and forgets the files of other sources.
+    pub(super) fn keep(&self, needed: impl Fn(&str) -> bool, is_source: impl Fn(u32) -> bool) {
+        self.slots.lock().retain(|uid, _| needed(uid));
+        self.counts.keep(is_source);
+    }
+
+    #[cfg(test)]
+    pub(super) fn counts(&self) -> &Counts {
+        &self.counts
+    }
+
+    /// Ends the connection to an engine.
+    #[cfg(test)]
+    pub(super) async fn hang_up(&self, uid: &str) {
+        *self.slot(uid).lock().await = None;
     }
 
     fn slot(&self, uid: &str) -> Slot {
-        Arc::clone(self.0.lock().entry(uid.to_owned()).or_default())
+        Arc::clone(self.slots.lock().entry(uid.to_owned()).or_default())
     }
 }
 
 impl Line {
-    async fn dial(uid: &str, comm: &Comm, processes: &Processes) -> Result<Self> {
+    async fn dial(peer: &Peer<'_>, counts: &Arc<Counts>) -> Result<Self> {
+        let Peer { uid, comm, processes, source } = *peer;
         let at = || comm.engine_socket().display().to_string();
         let files = CommFiles::open(comm);
         let stream = files.and_then(|files| files.connect(Comm::ENGINE_SOCKET)).map_err(|error| {
@@ -94,33 +136,121 @@ impl Line {
         processes.check(&stream, uid, Comm::ENGINE_SOCKET)?;
         let begun = async {
             stream.set_nonblocking(true)?;
-            let mut lines = Lines::new(UnixStream::from_std(stream)?);
-            lines.write(&Hello { version: VERSION }).await?;
-            let Hello { version } = read(&mut lines).await?;
+            let mut lines = Lines::new(Receiving::new(UnixStream::from_std(stream)?));
+            lines.write(&Hello { version: VERSION, registers: source.is_some(), ids: None }).await?;
+            let Hello { version, ids, .. } = hello(&mut lines).await?;
             if version < VERSION {
                 return Err(invalid(format!("the engine's version of the protocol is {version}")));
             }
-            Ok(Self { lines, number: 0 })
+            // An engine of an earlier release tells none, and asks for none.
+            let desk = source
+                .zip(ids)
+                .map(|(source, ids)| Desk::new(Arc::clone(counts), cache_of(comm), source, ids));
+            if let Some(desk) = &desk {
+                lines.stream().take_files(desk.is_stuck());
+            }
+            let (asks, asked) = mpsc::channel(1);
+            let uid = uid.to_owned();
+            tokio::spawn(async move {
+                if let Err(error) = converse(lines, asked, desk).await {
+                    tracing::debug!(
+                        "the connection to the engine of Mountpoint Pod {uid} has ended: {error}"
+                    );
+                }
+            });
+            Ok(Self(asks))
         };
         begun.await.map_err(|error| said_nothing(&error))
     }
 
-    async fn usage(&mut self) -> io::Result<Usage> {
-        self.number += 1;
-        let number = self.number;
-        self.lines.write(&Request { number, request: USAGE.to_owned() }).await?;
-        let answer: Answer = read(&mut self.lines).await?;
-        if answer.number != Some(number) {
-            return Err(invalid(format!("the answer to request {number} has number {:?}", answer.number)));
-        }
-        // The engine's own words may have control characters, and are of no use to an administrator.
-        answer.usage.ok_or_else(|| invalid("the engine refuses the request"))
+    fn is_open(&self) -> bool {
+        !self.0.is_closed()
+    }
+
+    async fn usage(&self) -> io::Result<Usage> {
+        let (tell, told) = oneshot::channel();
+        let gone = || io::Error::from(io::ErrorKind::ConnectionReset);
+        self.0.send(tell).await.map_err(|_| gone())?;
+        told.await.map_err(|_| gone())?
     }
 }
 
-async fn read<T: serde::de::DeserializeOwned>(lines: &mut Lines<UnixStream>) -> io::Result<T> {
+/// The cache volume of a pod lies beside the directory that it shares with the node.
+fn cache_of(comm: &Comm) -> PathBuf {
+    comm.directory().with_file_name(cache::VOLUME)
+}
+
+/// Reads the connection until the engine ends it, breaks the protocol, or nobody needs it.
+async fn converse(
+    mut lines: Lines<Receiving>,
+    mut asked: mpsc::Receiver<Asks>,
+    desk: Option<Desk>,
+) -> io::Result<()> {
+    let (mut number, mut waits) = (0, None::<Asks>);
+    let late = || io::Error::from(io::ErrorKind::TimedOut);
+    loop {
+        tokio::select! {
+            ask = asked.recv() => {
+                let Some(ask) = ask else { return Ok(()) };
+                // The answer under way serves the next caller, too, if the one before gave up.
+                if waits.replace(ask).is_some() {
+                    continue;
+                }
+                number += 1;
+                let request = Request { number, request: USAGE.to_owned(), ..Request::default() };
+                timeout(ANSWERED_WITHIN, lines.write(&request)).await.map_err(|_| late())??;
+            }
+            line = lines.read() => {
+                let Some(line) = line? else { return Ok(()) };
+                let answer = match Heard::read(&line) {
+                    Ok(Heard::Request(request)) => {
+                        let files = lines.stream().take();
+                        match &desk {
+                            Some(desk) => desk.answer(request, files).await,
+                            None => refused(Some(request.number), "this driver registers no files"),
+                        }
+                    }
+                    Ok(Heard::Answer(answer)) => match waits.take() {
+                        Some(ask) => {
+                            let usage = usage(answer, number);
+                            let is_broken = usage.is_err();
+                            let _ = ask.send(usage);
+                            if is_broken {
+                                return Err(invalid("an answer is none"));
+                            }
+                            continue;
+                        }
+                        None => refused(None, "nothing was asked"),
+                    },
+                    Err(error) => match waits.take() {
+                        Some(ask) => {
+                            let _ = ask.send(Err(invalid(error.clone())));
+                            return Err(invalid(error));
+                        }
+                        None => refused(None, &error),
+                    },
+                };
+                timeout(ANSWERED_WITHIN, lines.write(&answer)).await.map_err(|_| late())??;
+            }
+        }
+    }
+}
+
+fn usage(answer: Answer, number: u64) -> io::Result<Usage> {
+    if answer.number != Some(number) {
+        return Err(invalid(format!("the answer to request {number} has number {:?}", answer.number)));
+    }
+    // The engine's own words may have control characters, and are of no use to an administrator.
+    answer.usage.ok_or_else(|| invalid("the engine refuses the request"))
+}
+
+fn refused(number: Option<u64>, error: &str) -> Answer {
+    Answer { number, error: Some(error.to_owned()), ..Answer::default() }
+}
+
+async fn hello(lines: &mut Lines<Receiving>) -> io::Result<Hello> {
     let line = lines.read().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
-    serde_json::from_slice(&line).map_err(|error| invalid(format!("a line can't be read: {error}")))
+    read(&line).map_err(invalid)
 }
 
 fn said_nothing(error: &io::Error) -> Error {

@@ -34,6 +34,12 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// The minor number of the file system's device.
+    #[must_use]
+    pub fn minor(&self) -> Option<u32> {
+        self.device.split_once(':')?.1.parse().ok()
+    }
+
     /// Whether the mount is a bucket that this driver or an earlier release mounted.
     #[must_use]
     pub fn is_bucket(&self) -> bool {

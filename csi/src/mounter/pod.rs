@@ -63,6 +63,8 @@ pub struct Config {
     pub processes: Processes,
     /// The writer of Events.
     pub notices: Notices,
+    /// Whether files of caches are registered for the kernel to read by itself.
+    pub kernel_reads: bool,
 }
 
 impl Config {
@@ -79,6 +81,7 @@ impl Config {
             sweep_every: Duration::from_secs(120),
             processes: Processes::default(),
             notices: None,
+            kernel_reads: true,
         }
     }
 }
@@ -271,6 +274,8 @@ impl Node {
             for bound in served.targets.values() {
                 self.tell_of_restart(bound.workload.as_ref(), &served.request.volume, name, words.as_deref());
             }
+            // Its line went with the earlier engine.
+            self.dial(&served.uid);
         }
         if self.revivals.take_gone(name) {
             for bound in served.targets.values() {

@@ -5,6 +5,7 @@
 //! mount, and learn what an engine learns. The helper ends with the engine.
 
 mod messages;
+mod registrar;
 mod serve;
 
 use std::io;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub use messages::{Answer, Question};
+pub use registrar::{Ask, FileName, Kept, Registrar, Serving};
 pub use serve::serve;
 
 /// Longest wait for an answer that depends only on the kernel: about a process, or of an ioctl. Doubling it doubles the time that a FUSE

@@ -15,7 +15,7 @@ use rustix::process::{Resource, geteuid, getrlimit};
 use super::bell::Bell;
 use super::crew::{Crew, Work};
 use super::file::Entry;
-use super::io::{BlockIo, Disk, FOLDER_MODE, open_folder};
+use super::io::{BlockIo, Disk, FOLDER_MODE, HOME, open_folder};
 use super::later::{Job as Read, QUEUE_MAX, Queue};
 use super::lock::Lock;
 use super::read::Beginning;
@@ -32,9 +32,6 @@ use crate::object::ObjectId;
 use crate::supervise::Supervisor;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
-
-/// Our folder in the user's directory.
-const FOLDER: &std::ffi::CStr = c"mount-s3-cache";
 
 /// The most data files kept open; fewer if the process may not open so much.
 const FILES_MAX: u64 = 1024;
@@ -464,12 +461,11 @@ fn open_home(config: &Config) -> Result<OwnedFd, Error> {
         Errno::NOTDIR => Error::NotADirectory(dir.clone()),
         e => Error::Io { dir: dir.clone(), what: "open", source: e.into() },
     })?;
-    let path = dir.join(FOLDER.to_string_lossy().as_ref());
-    let home =
-        open_folder(user_dir.as_fd(), FOLDER).map_err(|source| match Errno::from_io_error(&source) {
-            Some(Errno::NOTDIR | Errno::LOOP) => Error::NotOurs { path: path.clone(), why: "not a folder" },
-            _ => Error::NotWritable { dir: dir.clone(), source },
-        })?;
+    let path = dir.join(HOME.to_string_lossy().as_ref());
+    let home = open_folder(user_dir.as_fd(), HOME).map_err(|source| match Errno::from_io_error(&source) {
+        Some(Errno::NOTDIR | Errno::LOOP) => Error::NotOurs { path: path.clone(), why: "not a folder" },
+        _ => Error::NotWritable { dir: dir.clone(), source },
+    })?;
     let stat = fstat(&home).map_err(|e| Error::Io {
         dir: dir.clone(),
         what: "look at its folder",

@@ -123,6 +123,9 @@ pub(super) struct Disk {
 /// Name of the folder of this format.
 pub(super) const FORMAT_FOLDER: &CStr = c"v2";
 
+/// Our folder in the user's directory.
+pub(super) const HOME: &CStr = c"mount-s3-cache";
+
 /// Name of the file by which the disk is tried, in `home`.
 const TRIAL_FILE: &CStr = c"trial";
 
@@ -322,6 +325,13 @@ fn remove(parent: BorrowedFd<'_>, name: &CStr, depth: u32) -> io::Result<()> {
 }
 
 const FILE_NAME: usize = 64 + ".data".len() + 1;
+
+/// The path of a version's data below the directory of the user.
+pub(super) fn path_of(name: &Name) -> String {
+    let mut text = [0; FILE_NAME];
+    let file = file_name(name, Kind::Data, &mut text).to_string_lossy();
+    format!("{}/{}/{}/{file}", HOME.to_string_lossy(), FORMAT_FOLDER.to_string_lossy(), &file[..2])
+}
 
 fn file_name<'a>(name: &Name, kind: Kind, text: &'a mut [u8; FILE_NAME]) -> &'a CStr {
     hex(name, &mut text[..64]);

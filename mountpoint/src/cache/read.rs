@@ -9,7 +9,7 @@ use std::time::Duration;
 use super::file::{Entry, Seen};
 use super::format::{block_len, crc32c};
 use super::health::Doing;
-use super::io::{BlockIo, How, Kind, Waits};
+use super::io::{BlockIo, How, Kind, Waits, path_of};
 use super::sector::{SECTOR, SECTORS, Sectors, bytes_of};
 use super::store::Store;
 use super::{CACHE_BLOCK, Lend, Now};
@@ -31,6 +31,8 @@ const COMPARED_AT_OPEN_MAX: u64 = 1 << 30;
 pub struct Whole {
     /// The file.
     pub file: Arc<OwnedFd>,
+    /// The path of the file below the cache's directory.
+    pub name: String,
     /// While the hold lives, the version stays in the cache. The file keeps its bytes for ever, because mappings of it outlive the hold.
     pub hold: Hold,
 }
@@ -276,7 +278,7 @@ impl Store {
         let is_lent = ends_there && self.io.lend(&file).is_ok();
         is_lent.then(|| {
             entry.lends();
-            Whole { file, hold }
+            Whole { file, name: path_of(&entry.name), hold }
         })
     }
 
@@ -290,7 +292,7 @@ impl Store {
         let Some(hold) = Hold::of(&entry, &self.uses) else { return Lend::No };
         let is_fresh = entry.is_sound_since(self.clock.now().checked_sub(COMPARED_FOR));
         match entry.lent_file().filter(|_| is_fresh) {
-            Some(file) => Lend::Now(Whole { file, hold }),
+            Some(file) => Lend::Now(Whole { file, name: path_of(&entry.name), hold }),
             None => Lend::Later,
         }
     }

@@ -5,13 +5,13 @@ use std::sync::OnceLock;
 use rustix::io::Errno;
 
 use super::handle::{Closing, FileHandle, HandleNo, Mapping, Mode, Reading, Writer};
-use super::io_mode::{Entered, PASSTHROUGH_MIN, Wish};
+use super::io_mode::{Entered, Lent, PASSTHROUGH_MIN, Wish};
 use super::process::thread_group;
 use super::short::Short;
 use super::{Entry, Error, FileSystem, Maker, Result};
 use crate::inode::{Before, InodeNo, InodeTable, KnownSize, OpenRead, OpenWrite, WriteWish};
 use crate::object::ObjectId;
-use crate::prefetch::{Bytes, Lend, Reader, Whole};
+use crate::prefetch::{Bytes, Lend, Reader};
 use crate::sync::Arc;
 use crate::sync::atomic::AtomicBool;
 
@@ -148,7 +148,8 @@ impl FileSystem {
                 let reader = self.prefetcher.open(id.clone(), size, first);
                 let opening = Opening { ino, id, size, reader, pid, keep_cache, is_listed, known, flags };
                 Some(match self.lends(&opening) {
-                    Lend::Now(whole) => Tried::Done(self.opened(opening, Some(whole))),
+                    Lend::Now(_) if self.io_modes.asks_driver() => Tried::Asks(Box::new(opening)),
+                    Lend::Now(whole) => Tried::Done(self.opened(opening, Some(Lent::File(whole)))),
                     Lend::No => Tried::Done(self.opened(opening, None)),
                     Lend::Later => Tried::Asks(Box::new(opening)),
                 })
@@ -158,14 +159,18 @@ impl FileSystem {
         }
     }
 
-    /// Ends an open for reading. May ask the disk of the cache; a disk that does not answer within seconds is passed over.
+    /// Ends an open for reading. May ask the disk of the cache, and the driver; one that does not answer in time is passed over.
     pub async fn finish_open(&self, opening: Opening) -> Result<Opened> {
         let whole = match self.lends(&opening) {
             Lend::Now(whole) => Some(whole),
             Lend::Later => self.prefetcher.whole(&opening.id, opening.size).await,
             Lend::No => None,
         };
-        self.opened(opening, whole)
+        let lent = match whole {
+            Some(whole) => self.io_modes.lend(whole, &self.clock).await,
+            None => None,
+        };
+        self.opened(opening, lent)
     }
 
     /// Says from memory whether the kernel may read this file by itself.
@@ -284,10 +289,10 @@ impl FileSystem {
     ///
     /// # Errors
     /// `STALE`: another mode of the inode excludes this open. The kernel looks the name up anew, and finds another inode.
-    fn opened(&self, opening: Opening, whole: Option<Whole>) -> Result<Opened> {
+    fn opened(&self, opening: Opening, lent: Option<Lent>) -> Result<Opened> {
         let wish = opening.wish();
         let Opening { ino, id, size, reader, pid, keep_cache, is_listed, known, flags } = opening;
-        let passthrough = match self.io_modes.enter(ino, &id.key, wish, self.clock.now(), || whole) {
+        let passthrough = match self.io_modes.enter(ino, &id.key, wish, self.clock.now(), || lent) {
             Entered::Engine => None,
             Entered::Passthrough(file) => Some(file),
             Entered::Apart => {

@@ -11,6 +11,8 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use crate::broker::{FileName, Registrar};
+use crate::clock::Clock;
 use crate::inode::InodeNo;
 use crate::object::ObjectKey;
 use crate::prefetch::{Hold, Whole};
@@ -25,13 +27,23 @@ pub(super) const PASSTHROUGH_MIN: u64 = 1 << 20;
 /// neither that open nor others meanwhile may be refused again.
 const APART: Duration = Duration::from_secs(60);
 
+/// Longest wait of an open for the driver; then the engine reads the file. Doubling it doubles the longest open while a driver hangs.
+const DRIVER_WITHIN: Duration = Duration::from_millis(200);
+
+const NOT_REGISTERED: &str = "cache: the kernel may not read cached files by itself";
+const ENGINE_READS: &str = "the engine reads them, which takes more CPU";
+
 /// Most objects in this list. Beyond it the oldest is dropped.
 const APART_MAX: usize = 64;
 
 /// A transport's way to register files with the kernel.
-pub struct Backings {
-    register: Box<Register>,
-    forget: Box<dyn Fn(u32) + Send + Sync>,
+pub struct Backings(Way);
+
+enum Way {
+    /// This process, or its helper, registers a file within the call.
+    Here { register: Box<Register>, forget: Box<dyn Fn(u32) + Send + Sync> },
+    /// The driver of the node does, and takes its time.
+    Driver(Arc<Registrar>),
 }
 
 type Register = dyn Fn(BorrowedFd<'_>) -> io::Result<u32> + Send + Sync;
@@ -42,7 +54,12 @@ impl Backings {
         register: impl Fn(BorrowedFd<'_>) -> io::Result<u32> + Send + Sync + 'static,
         forget: impl Fn(u32) + Send + Sync + 'static,
     ) -> Self {
-        Self { register: Box::new(register), forget: Box::new(forget) }
+        Self(Way::Here { register: Box::new(register), forget: Box::new(forget) })
+    }
+
+    /// The modes of open files, which the node's driver registers.
+    pub fn of_driver(registrar: Arc<Registrar>) -> Self {
+        Self(Way::Driver(registrar))
     }
 }
 
@@ -92,19 +109,31 @@ struct Open {
     backing: Option<Backing>,
 }
 
+/// A file of the cache that the kernel may read, before its handle is made.
+#[derive(Debug)]
+pub(super) enum Lent {
+    /// The file, to be registered within the open.
+    File(Whole),
+    /// A file that the driver registered.
+    Registered(Backing),
+}
+
 /// A file that the kernel knows by number. A drop takes the number back.
 #[derive(Debug)]
-struct Backing {
+pub(super) struct Backing {
     id: u32,
     backings: Arc<OnceLock<Backings>>,
     /// The file; `None` if an earlier engine registered it: then only the kernel keeps it open.
-    _hold: Option<Hold>,
+    hold: Option<Hold>,
 }
 
 impl Drop for Backing {
     fn drop(&mut self) {
-        if let Some(backings) = self.backings.get() {
-            (backings.forget)(self.id);
+        match self.backings.get().map(|backings| &backings.0) {
+            // The hold goes after this.
+            Some(Way::Here { forget, .. }) => forget(self.id),
+            Some(Way::Driver(registrar)) => registrar.close(self.id, Box::new(self.hold.take())),
+            None => {}
         }
     }
 }
@@ -112,7 +141,42 @@ impl Drop for Backing {
 impl IoModes {
     /// Allows the kernel to read files by itself. Call this before the first open.
     pub(super) fn allow_passthrough(&self, backings: Backings) {
+        if let Way::Driver(registrar) = &backings.0 {
+            let left = self.open.lock().values().filter(|open| open.backing.is_some()).count();
+            registrar.inherit(u32::try_from(left).unwrap_or(u32::MAX));
+        }
         let _ = self.backings.set(backings);
+    }
+
+    /// Whether the driver registers files: then an open has to wait for it.
+    pub(super) fn asks_driver(&self) -> bool {
+        matches!(self.backings.get(), Some(Backings(Way::Driver(_))))
+    }
+
+    /// Makes a file ready for [`Self::enter`]: the driver registers it, within a time limit, or else `enter` does. `None`: the engine reads.
+    pub(super) async fn lend(&self, whole: Whole, clock: &Clock) -> Option<Lent> {
+        let Some(Backings(Way::Driver(registrar))) = self.backings.get() else {
+            return Some(Lent::File(whole));
+        };
+        let stat = rustix::fs::fstat(&whole.file).ok()?;
+        let file = FileName { name: whole.name, dev: stat.st_dev, ino: stat.st_ino };
+        let asked = clock.timeout(DRIVER_WITHIN, registrar.open(file)).await;
+        match asked.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
+            Ok(id) => {
+                let backings = Arc::clone(&self.backings);
+                Some(Lent::Registered(Backing { id, backings, hold: Some(whole.hold) }))
+            }
+            // There is none yet, or it is being replaced.
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => None,
+            Err(error) => {
+                if registrar.tells() {
+                    tracing::info!("{NOT_REGISTERED} ({error}): {ENGINE_READS}");
+                } else {
+                    tracing::debug!("{NOT_REGISTERED}: {error}");
+                }
+                None
+            }
+        }
     }
 
     /// Takes in a handle of an earlier engine. `id`: the number of the file that the kernel reads. Call it before the first open.
@@ -123,7 +187,7 @@ impl IoModes {
         if let Some(id) = id
             && open.backing.is_none()
         {
-            open.backing = Some(Backing { id, backings: Arc::clone(&self.backings), _hold: None });
+            open.backing = Some(Backing { id, backings: Arc::clone(&self.backings), hold: None });
         }
     }
 
@@ -136,21 +200,24 @@ impl IoModes {
         wish == Wish::Read && !self.refused.load(Relaxed) && !self.is_apart(key, now)
     }
 
-    /// Takes in a new handle. `whole` finds the cache's file that has the whole object.
+    /// Takes in a new handle. `lent` has the cache's file with the whole object.
     pub(super) fn enter(
         &self,
         ino: InodeNo,
         key: &ObjectKey,
         wish: Wish,
         now: Instant,
-        whole: impl FnOnce() -> Option<Whole>,
+        lent: impl FnOnce() -> Option<Lent>,
     ) -> Entered {
         let Some(backings) = self.backings.get() else { return Entered::Engine };
         if let Some(entered) = self.join(&mut self.open.lock(), ino, key, wish, now) {
             return entered;
         }
-        let found =
-            self.wants(key, wish, now).then(whole).flatten().and_then(|whole| self.register(backings, whole));
+        let found = match self.wants(key, wish, now).then(lent).flatten() {
+            Some(Lent::File(whole)) => self.register(backings, whole),
+            Some(Lent::Registered(backing)) => Some(backing),
+            None => None,
+        };
         let mut open = self.open.lock();
         // Another open may have been quicker; then `found` is returned, after the lock.
         if let Some(entered) = self.join(&mut open, ino, key, wish, now) {
@@ -175,13 +242,12 @@ impl IoModes {
     }
 
     fn register(&self, backings: &Backings, whole: Whole) -> Option<Backing> {
-        match (backings.register)(whole.file.as_fd()) {
-            Ok(id) => Some(Backing { id, backings: Arc::clone(&self.backings), _hold: Some(whole.hold) }),
+        let Way::Here { register, .. } = &backings.0 else { return None };
+        match register(whole.file.as_fd()) {
+            Ok(id) => Some(Backing { id, backings: Arc::clone(&self.backings), hold: Some(whole.hold) }),
             Err(error) => {
                 if !self.refused.swap(true, Relaxed) {
-                    tracing::info!(
-                        "cache: the kernel may not read cached files by itself ({error}): the engine reads them, which takes more CPU"
-                    );
+                    tracing::info!("{NOT_REGISTERED} ({error}): {ENGINE_READS}");
                 }
                 None
             }
@@ -230,7 +296,7 @@ mod tests {
 
     const INO: InodeNo = InodeNo(7);
 
-    fn enter(modes: &IoModes, wish: Wish, whole: impl FnOnce() -> Option<Whole>) -> Entered {
+    fn enter(modes: &IoModes, wish: Wish, whole: impl FnOnce() -> Option<Lent>) -> Entered {
         modes.enter(INO, &ObjectKey::new("file"), wish, Instant::now(), whole)
     }
 

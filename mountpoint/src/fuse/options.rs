@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 
+use crate::broker::Registrar;
 use crate::outlive::Journal;
 use crate::sync::Arc;
 
@@ -75,6 +76,8 @@ pub struct MountOptions {
     pub reads_direct: bool,
     /// The kernel may read files of the disk cache by itself, if the kernel has passthrough and the engine the privilege.
     pub passthrough: bool,
+    /// The way to the node's driver, which registers those files for an engine without the privilege.
+    pub registrar: Option<Arc<Registrar>>,
     /// Bytes that the kernel may read ahead of a reader (`/sys/class/bdi`), if this process may set it.
     pub read_ahead: Option<u64>,
 }

@@ -86,10 +86,14 @@ pub(super) fn greet<O: Operations>(
         for capability in capability::missing(flags) {
             tracing::debug!("the kernel has no {capability}");
         }
-        let passthrough = options.passthrough && capability::has_passthrough(flags) && backing::is_allowed();
+        let may = options.passthrough && (backing::is_allowed() || options.registrar.is_some());
+        let passthrough = may && capability::has_passthrough(flags);
+        if may && !passthrough {
+            tracing::info!("cache: the kernel can't read cached files by itself: that needs Linux 6.9");
+        }
         let device = Arc::new(device);
         if passthrough {
-            ops.allow_passthrough(backings_of(&device));
+            ops.allow_passthrough(backings_of(&device, options));
         }
         tell_resized(&device, &ops);
         // The rings come before the answer: after it, the kernel holds requests back until it knows the rings.
@@ -162,7 +166,7 @@ fn known<O: Operations>(
     let agreed = Agreed { greeting: Greeting::Done, ..journal.agreed() };
     journal.agree(agreed)?;
     if agreed.passthrough {
-        ops.allow_passthrough(backings_of(&device));
+        ops.allow_passthrough(backings_of(&device, options));
     } else if options.passthrough {
         tracing::debug!("no passthrough: the engine that mounted had none");
     }
@@ -200,7 +204,12 @@ fn no_ring(why: &str) {
 }
 
 /// The way to register files with this device, as long as it lives.
-fn backings_of(device: &Arc<FuseDevice>) -> Backings {
+fn backings_of(device: &Arc<FuseDevice>, options: &MountOptions) -> Backings {
+    if let Some(registrar) = options.registrar.as_ref().filter(|_| !backing::is_allowed()) {
+        let device = Arc::downgrade(device);
+        registrar.begin(move || (*device.upgrade()?).as_fd().try_clone_to_owned().ok());
+        return Backings::of_driver(Arc::clone(registrar));
+    }
     let (here, there) = (Arc::downgrade(device), Arc::downgrade(device));
     let register = move |file: BorrowedFd<'_>| {
         here.upgrade().map_or_else(|| Err(Errno::NODEV.into()), |device| backing::register(&*device, file))

@@ -14,23 +14,45 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 pub const VERSION: u32 = 1;
 /// The longest line, in bytes. Ours have some hundreds; a sender of a longer one hears an error, and its connection ends.
 pub const LINE_MAX: usize = 8 << 10;
-/// The request for the usage of the engine's control group.
+/// The driver's request for the usage of the engine's control group.
 pub const USAGE: &str = "usage";
+/// The engine's request that the driver registers a file of the cache for the kernel to read. A copy of the FUSE device comes along.
+pub const OPEN: &str = "open";
+/// The engine's request that the driver takes the number of such a file back. A copy of the FUSE device comes along.
+pub const CLOSE: &str = "close";
 
 /// The first line of each side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
     /// The latest version of the protocol that this side knows.
     pub version: u32,
+    /// The driver registers files.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub registers: bool,
+    /// Numbers of registered files that the engine has; earlier drivers may have registered them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ids: Option<u32>,
 }
 
 /// A request.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// The number that the answer repeats.
     pub number: u64,
-    /// The kind of request: [`USAGE`].
+    /// The kind of request: [`USAGE`], [`OPEN`], [`CLOSE`].
     pub request: String,
+    /// The path of a file below the cache's directory.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+    /// The number of its file system, as stat(2) has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dev: Option<u64>,
+    /// The number of its inode.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ino: Option<u64>,
+    /// The number of a registered file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u32>,
 }
 
 /// An answer: an error, or else what was asked for.
@@ -39,12 +61,50 @@ pub struct Answer {
     /// The number of the request; `None` if the line had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
+    /// The number of the file that was registered, or taken back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<u32>,
     /// The usage, if it was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
     /// Why there is no other answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+}
+
+/// A line after the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Heard {
+    /// A request.
+    Request(Request),
+    /// An answer.
+    Answer(Answer),
+}
+
+impl Heard {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// It is neither.
+    pub fn read(line: &[u8]) -> Result<Self, String> {
+        let Kind { request } = read(line)?;
+        Ok(if request.is_some() { Self::Request(read(line)?) } else { Self::Answer(read(line)?) })
+    }
+}
+
+/// What tells a request from an answer.
+#[derive(Deserialize)]
+struct Kind {
+    #[serde(default)]
+    request: Option<serde::de::IgnoredAny>,
+}
+
+/// Reads a line.
+///
+/// # Errors
+/// It is not of this form.
+pub fn read<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T, String> {
+    serde_json::from_slice(line).map_err(|error| format!("the line can't be read: {error}"))
 }
 
 /// The usage of a control group, as far as the kernel tells it.
@@ -76,6 +136,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Lines<S> {
     /// Reads and writes lines on this stream.
     pub fn new(stream: S) -> Self {
         Self { stream, rest: Vec::new() }
+    }
+
+    /// The stream.
+    pub fn stream(&mut self) -> &mut S {
+        &mut self.stream
     }
 
     /// The next line, without its end; `None` at the end of the stream. A call that is given up loses no byte.
@@ -149,7 +214,26 @@ mod tests {
         let answer: Answer =
             serde_json::from_str(r#"{"number":3,"new":[1],"usage":{"memory_bytes":7,"swap":1}}"#).unwrap();
         let usage = Usage { memory_bytes: Some(7), ..Usage::default() };
-        assert_eq!(answer, Answer { number: Some(3), usage: Some(usage), error: None });
+        assert_eq!(answer, Answer { number: Some(3), usage: Some(usage), ..Answer::default() });
+        assert_eq!(
+            Heard::read(br#"{"number":3,"usage":{"memory_bytes":7}}"#),
+            Ok(Heard::Answer(answer.clone()))
+        );
+        let open = Request { number: 1, request: OPEN.into(), name: Some("a".into()), ..Request::default() };
+        assert_eq!(serde_json::to_string(&open).unwrap(), r#"{"number":1,"request":"open","name":"a"}"#);
+        assert_eq!(
+            Heard::read(br#"{"number":1,"request":"open","name":"a","of_late":[]}"#),
+            Ok(Heard::Request(open))
+        );
+        for none in
+            ["7", "[7]", "\"x\"", r#"{"request":"open"}"#, r#"{"number":1,"request":"open","ino":-1}"#]
+        {
+            Heard::read(none.as_bytes()).unwrap_err();
+        }
+        assert_eq!(
+            serde_json::to_string(&Hello { version: 1, registers: false, ids: None }).unwrap(),
+            r#"{"version":1}"#
+        );
         assert_eq!(serde_json::to_string(&answer).unwrap(), r#"{"number":3,"usage":{"memory_bytes":7}}"#);
     }
 }

@@ -1,5 +1,5 @@
 //! The socket of `--control-socket`, for the CSI driver of the node. Enters: connections of root's processes. Leaves: answers to their requests,
-//! one at a time for each connection.
+//! one at a time for each connection, and the questions of this engine to the driver.
 //!
 //! Never here: a name of an object, a secret; an answer to another user; a wait that the reads of a mount would feel.
 
@@ -8,12 +8,12 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use serde::de::DeserializeOwned;
-use tokio::net::UnixStream;
 use tokio::sync::Semaphore;
 
-use super::engine_lines::{Answer, Hello, Lines, Request, USAGE, VERSION};
+use super::engine_lines::{Answer, CLOSE, Heard, Hello, Lines, OPEN, Request, USAGE, VERSION, read};
+use super::handing::Handing;
 use super::{cgroup, http};
+use crate::broker::{Ask, Registrar, Serving};
 use crate::clock::Clock;
 use crate::supervise::Supervisor;
 use crate::sync::Arc;
@@ -37,6 +37,8 @@ pub(super) struct Served {
     pub(super) peer: u32,
     /// The directory where `proc` and the control groups lie.
     pub(super) root: PathBuf,
+    /// The questions to the driver.
+    pub(super) registrar: Option<Arc<Registrar>>,
 }
 
 impl Bound {
@@ -91,7 +93,7 @@ async fn accept_for_ever(
         };
         let (served, clock) = (served.clone(), clock.clone());
         tokio::spawn(async move {
-            if let Err(error) = answer_all(Lines::new(stream), &served, &clock).await {
+            if let Err(error) = converse(Lines::new(Handing::new(stream)), &served, &clock).await {
                 tracing::debug!("a connection of the driver has ended: {error}");
             }
             drop(place);
@@ -99,24 +101,57 @@ async fn accept_for_ever(
     }
 }
 
-/// Answers until the peer ends the connection, or breaks the protocol.
-async fn answer_all(mut lines: Lines<UnixStream>, served: &Served, clock: &Clock) -> std::io::Result<()> {
+/// Answers, and asks the driver to register files, until the peer ends the connection or breaks the protocol.
+async fn converse(mut lines: Lines<Handing>, served: &Served, clock: &Clock) -> std::io::Result<()> {
     let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
-    lines.write(&Hello { version: VERSION }).await?;
+    let ids = served.registrar.as_ref().map(|registrar| registrar.ids());
+    lines.write(&Hello { version: VERSION, registers: false, ids }).await?;
     let first = clock.timeout(PEER_WITHIN, lines.read()).await.ok_or_else(late)?;
     let hello = first.and_then(|line| match line {
         Some(line) => read::<Hello>(&line).map(Some).map_err(std::io::Error::other),
         None => Ok(None),
     });
-    let mut next = match hello {
-        Ok(Some(Hello { version: 1.. })) => lines.read().await,
-        Ok(Some(Hello { version })) => Err(std::io::Error::other(format!("version {version} is not known"))),
+    let (registers, broken) = match hello {
+        Ok(Some(Hello { version: 1.., registers, .. })) => (registers, None),
+        Ok(Some(Hello { version, .. })) => (false, Some(format!("version {version} is not known"))),
         Ok(None) => return Ok(()),
-        Err(error) => Err(error),
+        Err(error) => (false, Some(error.to_string())),
     };
+    let mut serving =
+        served.registrar.as_ref().filter(|_| registers && broken.is_none()).map(Registrar::serve);
+    let mut asked = 0;
+    let mut next = broken.map(|error| Err(std::io::Error::other(error)));
     loop {
-        let (answer, is_last) = match next {
-            Ok(Some(line)) => (answer(&line, served).await, false),
+        let heard = match next.take() {
+            Some(heard) => heard,
+            None => tokio::select! {
+                heard = lines.read() => heard,
+                request = next_of(&mut serving, asked + 1) => {
+                    let Some(device) = served.registrar.as_ref().and_then(|registrar| registrar.device()) else {
+                        return Ok(());
+                    };
+                    asked += 1;
+                    lines.stream().hand(device);
+                    clock.timeout(PEER_WITHIN, lines.write(&request)).await.ok_or_else(late)??;
+                    continue;
+                }
+            },
+        };
+        let (answer, is_last) = match heard {
+            Ok(Some(line)) => match Heard::read(&line) {
+                Ok(Heard::Request(request)) => (answer(request, served).await, false),
+                Ok(Heard::Answer(answer)) if answer.number == Some(asked) => {
+                    if let Some(serving) = &mut serving {
+                        serving.answered(answer.id.ok_or_else(|| refused(answer.error)));
+                    }
+                    continue;
+                }
+                Ok(Heard::Answer(_)) => {
+                    let error = "this is no answer to the request under way".to_owned();
+                    (Answer { error: Some(error), ..Answer::default() }, false)
+                }
+                Err(error) => (Answer { error: Some(error), ..Answer::default() }, false),
+            },
             Ok(None) => return Ok(()),
             Err(error) => (Answer { error: Some(error.to_string()), ..Answer::default() }, true),
         };
@@ -124,15 +159,37 @@ async fn answer_all(mut lines: Lines<UnixStream>, served: &Served, clock: &Clock
         if is_last {
             return Ok(());
         }
-        next = lines.read().await;
     }
 }
 
-async fn answer(line: &[u8], served: &Served) -> Answer {
-    let Request { number, request } = match read(line) {
-        Ok(request) => request,
-        Err(error) => return Answer { error: Some(error), ..Answer::default() },
+/// The next question to the driver, as a request of this number. `None` has none.
+async fn next_of(serving: &mut Option<Serving>, number: u64) -> Request {
+    match serving {
+        Some(serving) => request(number, serving.next().await),
+        None => std::future::pending().await,
+    }
+}
+
+fn request(number: u64, ask: &Ask) -> Request {
+    let (request, file, id) = match ask {
+        Ask::Open(file, _) => (OPEN, Some(file), None),
+        Ask::Close(id, _) => (CLOSE, None, Some(*id)),
     };
+    Request {
+        number,
+        request: request.to_owned(),
+        name: file.map(|file| file.name.clone()),
+        dev: file.map(|file| file.dev),
+        ino: file.map(|file| file.ino),
+        id,
+    }
+}
+
+fn refused(error: Option<String>) -> std::io::Error {
+    std::io::Error::other(error.unwrap_or_else(|| "the driver gives no number".to_owned()))
+}
+
+async fn answer(Request { number, request, .. }: Request, served: &Served) -> Answer {
     let answer = Answer { number: Some(number), ..Answer::default() };
     if request != USAGE {
         let error = format!("this engine answers only {USAGE:?}");
@@ -146,12 +203,10 @@ async fn answer(line: &[u8], served: &Served) -> Answer {
     }
 }
 
-fn read<T: DeserializeOwned>(line: &[u8]) -> Result<T, String> {
-    serde_json::from_slice(line).map_err(|error| format!("the line can't be read: {error}"))
-}
-
 #[cfg(test)]
 mod tests {
+    use tokio::net::UnixStream;
+
     use super::*;
     use crate::telemetry::engine_lines::{LINE_MAX, Usage};
 
@@ -169,7 +224,7 @@ mod tests {
         }
         let path = root.path().join("engine.sock");
         let supervisor = Supervisor { metrics: Arc::default(), clock: Clock::machine() };
-        let served = Served { peer, root: root.path().to_owned() };
+        let served = Served { peer, root: root.path().to_owned(), registrar: None };
         let bound = Bound::at(&path).unwrap();
         let kept = bound.serve(served, &supervisor, &tokio::runtime::Handle::current()).unwrap();
         (root, kept, path)
@@ -212,7 +267,7 @@ mod tests {
         let (_root, _kept, path) = socket(me());
         let mut lines = dial(&path).await;
         line(&mut lines).await;
-        lines.write(&Hello { version: 1 }).await.unwrap();
+        lines.write(&Hello { version: 1, registers: false, ids: None }).await.unwrap();
         lines.write(&ask(1, "open")).await.unwrap();
         let refused = line(&mut lines).await;
         assert!(refused.starts_with(r#"{"number":1,"error":"this engine answers only"#), "{refused}");
@@ -242,7 +297,7 @@ mod tests {
             assert!(!matches!(lines.read().await, Ok(Some(_))));
         }
         line(&mut others).await;
-        others.write(&Hello { version: VERSION }).await.unwrap();
+        others.write(&Hello { version: VERSION, registers: false, ids: None }).await.unwrap();
         others.write(&ask(1, USAGE)).await.unwrap();
         assert!(line(&mut others).await.contains("usage"));
     }

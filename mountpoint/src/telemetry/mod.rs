@@ -7,6 +7,7 @@ mod cgroup;
 mod control;
 pub mod engine_lines;
 mod engine_socket;
+mod handing;
 mod http;
 mod log;
 pub mod otlp;
@@ -27,6 +28,7 @@ pub use status::{
     Unsynced, Upload,
 };
 
+use crate::broker::Registrar;
 use crate::clock::Clock;
 use crate::metrics::Metrics;
 use crate::supervise::Supervisor;
@@ -93,6 +95,7 @@ pub struct Bound {
     config: Config,
     http: Option<http::Bound>,
     driver: Option<engine_socket::Bound>,
+    registrar: Option<Arc<Registrar>>,
 }
 
 /// Keeps the control socket in its folder.
@@ -124,11 +127,17 @@ impl Config {
             let bound = engine_socket::Bound::at(path);
             bound.inspect_err(|error| tracing::warn!("--control-socket: {error:#}")).ok()
         });
-        Ok(Bound { http: http.context("--metrics-listen")?, driver, config: self })
+        let registrar = driver.as_ref().map(|_| Arc::default());
+        Ok(Bound { http: http.context("--metrics-listen")?, driver, registrar, config: self })
     }
 }
 
 impl Bound {
+    /// The questions to the node's driver, which registers files; `None` without its socket.
+    pub fn registrar(&self) -> Option<Arc<Registrar>> {
+        self.registrar.clone()
+    }
+
     /// Begins to report. The caller keeps `Told` as long as the mount lasts.
     ///
     /// # Errors
@@ -174,7 +183,8 @@ impl Bound {
             Some(bound) => bound.serve(&telemetry, supervisor, runtime).context("--metrics-listen")?,
             None => None,
         };
-        let of_driver = engine_socket::Served { peer: ROOT, root: PathBuf::from("/") };
+        let of_driver =
+            engine_socket::Served { peer: ROOT, root: PathBuf::from("/"), registrar: self.registrar };
         let driver = self.driver.map(|bound| bound.serve(of_driver, supervisor, runtime));
         let driver = driver.transpose().context("--control-socket")?;
         let control = match control::Registered::serve(&control, &telemetry, supervisor, runtime) {

@@ -32,7 +32,7 @@ fn cached(cache: &Path, more: &[&str]) -> Option<(Arc<Store>, TestMount)> {
 }
 
 /// Linux 6.9 and root. Elsewhere these promises are not made.
-fn has_passthrough() -> bool {
+pub(super) fn has_passthrough() -> bool {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).filter_map(|n| n.parse().ok());
     let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
@@ -63,7 +63,7 @@ fn with_a_changed_byte<T>(cache: &Path, look: impl FnOnce() -> T) -> T {
 }
 
 /// Whether reads of this open file are the kernel's own, which compares no checksum.
-fn kernel_reads(cache: &Path, file: &fs::File) -> bool {
+pub(super) fn kernel_reads(cache: &Path, file: &fs::File) -> bool {
     with_a_changed_byte(cache, || {
         let mut byte = [0];
         file.read_exact_at(&mut byte, PLACE).unwrap();
@@ -122,7 +122,7 @@ sys.stdout.buffer.write(ctypes.string_at(at, length))
 }
 
 /// Whether the cache has the whole file.
-fn is_kept(cache: &Path) -> bool {
+pub(super) fn is_kept(cache: &Path) -> bool {
     data_files(cache).iter().any(|file| fs::read(file).is_ok_and(|bytes| is_right(&bytes)))
 }
 

@@ -32,7 +32,7 @@ fn a_sandboxed_engine_tells_its_control_groups_usage() {
         let options = ["--control-socket", socket.to_str().unwrap(), "--sandbox", sandbox];
         let Some(mount) = mount(&store, here.path(), &options) else { return };
         let (hello, first) = asked(&socket);
-        assert_eq!((hello.as_str(), &first["number"]), ("{\"version\":1}", &7.into()));
+        assert_eq!((hello.as_str(), &first["number"]), ("{\"version\":1,\"ids\":0}", &7.into()));
         let cpu = |answer: &Value| answer["usage"]["cpu_us"].as_u64();
         if need("a control group that counts the time of CPU", cpu(&first).is_some()) {
             let (_, second) = asked(&socket);

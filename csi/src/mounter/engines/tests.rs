@@ -52,7 +52,11 @@ impl Home {
     }
 
     async fn usage(&self, engines: &Engines) -> Result<Usage> {
-        engines.usage(UID, &self.comm, &self.processes).await
+        engines.usage(&self.peer(UID)).await
+    }
+
+    fn peer<'a>(&'a self, uid: &'a str) -> Peer<'a> {
+        Peer { uid, comm: &self.comm, processes: &self.processes, source: None }
     }
 }
 
@@ -70,7 +74,7 @@ async fn an_engine_is_asked_again_on_the_connection_that_was_dialled_ahead() {
         "{\"number\":1,\"usage\":{\"memory_bytes\":5},\"new\":1}\n",
         "{\"number\":2,\"usage\":{\"memory_bytes\":6}}\n",
     ]);
-    engines.dial(UID, &home.comm, &home.processes).await;
+    engines.dial(&home.peer(UID)).await;
     assert_eq!(home.usage(&engines).await.unwrap(), of_memory(5));
     // A connection of its own would hear number 1 again.
     assert_eq!(home.usage(&engines).await.unwrap(), of_memory(6));
@@ -95,7 +99,7 @@ async fn an_engine_without_a_socket_or_with_another_in_its_place_says_nothing() 
     std::fs::write(home.comm.engine_socket(), "").unwrap();
     home.usage(&engines).await.unwrap_err();
     let _engine = home.engine(&[HELLO, "{\"number\":1,\"usage\":{}}\n"]);
-    let error = engines.usage("another-pod", &home.comm, &home.processes).await.unwrap_err();
+    let error = engines.usage(&home.peer("another-pod")).await.unwrap_err();
     assert!(error.to_string().contains("engine.sock"), "{error}");
     assert_eq!(home.usage(&engines).await.unwrap(), Usage::default());
 }
@@ -133,6 +137,6 @@ async fn an_engine_that_never_answers_leaves_no_connection() {
     drop(silent);
     let _engine = home.engine(&[HELLO, "{\"number\":1,\"usage\":{\"memory_bytes\":8}}\n"]);
     assert_eq!(home.usage(&engines).await.unwrap(), of_memory(8));
-    engines.keep(|_| false);
-    assert!(engines.0.lock().is_empty());
+    engines.keep(|_| false, |_| false);
+    assert!(engines.slots.lock().is_empty());
 }

@@ -11,36 +11,65 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Node;
 use crate::contract::comm::{self, Comm};
+use crate::mounter::engines::Peer;
 use crate::mounter::targets::table;
 use crate::mounter::{USAGE_WITHIN, VolumeUsage};
 
 /// How old an answer may be for the next scrape. Doubling it halves the questions to engines while many scrape, and shows numbers twice as old.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
+/// A Mountpoint Pod with a source.
+struct Serving {
+    name: String,
+    uid: String,
+    /// The minor number of the source's device.
+    minor: Option<u32>,
+}
+
 impl Node {
-    /// The Mountpoint Pods with a source, and their UIDs.
-    fn serving(&self) -> Vec<(String, String)> {
+    /// The Mountpoint Pods with a source.
+    fn serving(&self) -> Vec<Serving> {
         let Ok(mounts) = table() else { return Vec::new() };
         let sources = comm::sources(&self.config.kubelet);
         let names = mounts.buckets().filter(|point| point.parent() == Some(&*sources));
         let names: BTreeSet<_> = names.filter_map(|point| point.file_name()?.to_str()).collect();
-        names.into_iter().filter_map(|name| Some((name.to_owned(), self.uid_of(name)?))).collect()
+        let serving = |name: &str| {
+            let minor = mounts.at(&sources.join(name)).and_then(|mount| mount.minor());
+            Some(Serving { name: name.to_owned(), uid: self.uid_of(name)?, minor })
+        };
+        names.into_iter().filter_map(serving).collect()
     }
 
     /// Dials the engines of all sources, after a start of the driver.
     pub(super) fn dial_all(&self) {
-        for (_, uid) in self.serving() {
-            self.dial(&uid);
+        for it in self.serving() {
+            self.dial(&it.uid);
         }
     }
 
     /// Dials an engine; nobody waits for that.
     pub(super) fn dial(&self, uid: &str) {
         let serving = self.serving();
-        self.engines.keep(|other| other == uid || serving.iter().any(|(_, it)| it == other));
+        self.keep(&serving);
+        let Some(it) = serving.into_iter().find(|it| it.uid == uid) else { return };
         let (engines, processes) = (Arc::clone(&self.engines), self.config.processes.clone());
-        let (uid, comm) = (uid.to_owned(), Comm::on_host(&self.config.kubelet, uid));
-        tokio::spawn(async move { engines.dial(&uid, &comm, &processes).await });
+        let (comm, source) = (Comm::on_host(&self.config.kubelet, uid), self.registers_for(&it));
+        tokio::spawn(async move {
+            engines.dial(&Peer { uid: &it.uid, comm: &comm, processes: &processes, source }).await;
+        });
+    }
+
+    fn keep(&self, serving: &[Serving]) {
+        let (is_needed, is_source) = (
+            |uid: &str| serving.iter().any(|it| it.uid == uid),
+            |minor| serving.iter().any(|it| it.minor == Some(minor)),
+        );
+        self.engines.keep(is_needed, is_source);
+    }
+
+    /// The source for whose engine files are registered.
+    fn registers_for(&self, it: &Serving) -> Option<u32> {
+        it.minor.filter(|_| self.config.kernel_reads)
     }
 
     /// Usage of all volumes. Scrapes that come together, and within [`SHARED_FOR`], share one answer.
@@ -60,15 +89,22 @@ impl Node {
     async fn ask_all(&self) -> Vec<VolumeUsage> {
         let deadline = Instant::now() + USAGE_WITHIN;
         let serving = self.serving();
-        self.engines.keep(|uid| serving.iter().any(|(_, it)| it == uid));
+        self.keep(&serving);
         let mut asked = JoinSet::new();
-        for (name, uid) in serving {
+        for it in serving {
+            let source = self.registers_for(&it);
+            let Serving { name, uid, .. } = it;
             let Some(pod) = self.assignments.pod(&name).filter(|pod| pod.uid == uid) else { continue };
             let Some(volume) = pod.volume else { continue };
             let (engines, processes) = (Arc::clone(&self.engines), self.config.processes.clone());
             let comm = Comm::on_host(&self.config.kubelet, &uid);
             asked.spawn(async move {
-                let usage = timeout_at(deadline, engines.usage(&uid, &comm, &processes)).await.ok()?;
+                let usage = timeout_at(
+                    deadline,
+                    engines.usage(&Peer { uid: &uid, comm: &comm, processes: &processes, source }),
+                )
+                .await
+                .ok()?;
                 let usage = usage.inspect_err(|error| tracing::debug!("Mountpoint Pod {name}: {error}"));
                 Some(VolumeUsage {
                     volume,

@@ -78,7 +78,7 @@ fn an_engine_is_dialled_when_it_serves_and_when_the_driver_starts_anew() {
             home.server.pods().put("mp-1", of_claim("mp-1", "pod-uid"));
             let mut heard = engine(home, "pod-uid", Some(7));
             home.mounter.mount(home.request("w1", "key-1")).await.unwrap();
-            assert_eq!(heard.recv().await.unwrap(), "{\"version\":1}\n");
+            assert_eq!(heard.recv().await.unwrap(), "{\"version\":1,\"registers\":true}\n");
             knows_volume(&home.mounter, "mp-1").await;
             assert_eq!(home.mounter.usage().await, [told("mp-1", 7)]);
             assert_eq!(heard.recv().await.unwrap(), "{\"number\":1,\"request\":\"usage\"}\n");

@@ -1,0 +1,267 @@
+//! Files of the caches of Mountpoint Pods that the kernel reads by itself (FUSE passthrough), registered here because only a privileged process may.
+//! Enters: the requests of an engine, each with a copy of its FUSE device. Leaves: the kernel's number of a file, or a refusal.
+//!
+//! The engine is not trusted. It names a file and never hands one over: the kernel opens a registered file with the rights of the process that registered
+//! it, so a descriptor that can only read would give more than it holds. The name is opened here, below a read-only copy of that pod's own cache volume.
+//!
+//! Never here: a stat of a mount; a copy of a device that outlives its request: it would keep the readers of a dead engine waiting.
+
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mountpoint::fuse::{forget_here, register_here};
+use mountpoint::sync::atomic::{AtomicBool, Ordering};
+use mountpoint::sync::{Arc, Mutex};
+use mountpoint::telemetry::engine_lines::{Answer, CLOSE, OPEN, Request};
+use rustix::fs::{AtFlags, FileType, StatxFlags, fstat, statx};
+use tokio::time::timeout;
+
+use super::read_only;
+use super::received::Files;
+
+/// Numbers of one source. Beyond it the engine reads by itself. Doubling it lets one bucket have twice as many files open at once, and gives each
+/// engine twice as much of the kernel's memory.
+const OF_SOURCE_MAX: u32 = 4096;
+/// Numbers of all sources of a node. Doubling it doubles what the engines of a node can hold of the kernel's memory together.
+const OF_NODE_MAX: u32 = 32_768;
+/// Longest time of one request, for a disk that hangs. The engine waits no longer. Doubling it doubles the longest open while a disk hangs.
+const WITHIN: Duration = Duration::from_millis(200);
+/// Major and minor number of `/dev/fuse`.
+const FUSE: (u32, u32) = (10, 229);
+
+/// What the engines of this node have, by the minor number of the source's device.
+#[derive(Debug, Default)]
+pub(super) struct Counts(Mutex<HashMap<u32, Source>>);
+
+#[derive(Debug, Default)]
+struct Source {
+    /// Numbers of registered files.
+    ids: u32,
+    is_stuck: Arc<AtomicBool>,
+}
+
+impl Counts {
+    /// Takes in how many numbers an engine has by its own word: an earlier driver may have registered them. Returns the sign that a thread is busy with
+    /// something that came from this engine.
+    fn told(&self, source: u32, ids: u32) -> Arc<AtomicBool> {
+        let mut sources = self.0.lock();
+        let source = sources.entry(source).or_default();
+        source.ids = ids.min(OF_SOURCE_MAX).max(source.ids);
+        Arc::clone(&source.is_stuck)
+    }
+
+    /// Forgets the sources that are gone: their numbers went with the connection.
+    pub(super) fn keep(&self, is_there: impl Fn(u32) -> bool) {
+        self.0.lock().retain(|minor, source| is_there(*minor) || source.is_stuck.load(Ordering::SeqCst));
+    }
+
+    fn add(&self, source: u32) -> Result<(), String> {
+        let mut sources = self.0.lock();
+        if sources.values().map(|source| source.ids).sum::<u32>() >= OF_NODE_MAX {
+            return Err(format!("this node has {OF_NODE_MAX} such files, the most that it takes"));
+        }
+        let source = sources.entry(source).or_default();
+        if source.ids >= OF_SOURCE_MAX {
+            return Err(format!("this mount has {OF_SOURCE_MAX} such files, the most that it may have"));
+        }
+        source.ids += 1;
+        Ok(())
+    }
+
+    fn remove(&self, source: u32) {
+        if let Some(source) = self.0.lock().get_mut(&source) {
+            source.ids = source.ids.saturating_sub(1);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_stuck(&self, source: u32) -> bool {
+        self.0.lock().get(&source).is_some_and(|source| source.is_stuck.load(Ordering::SeqCst))
+    }
+
+    #[cfg(test)]
+    pub(super) fn of(&self, source: u32) -> u32 {
+        self.0.lock().get(&source).map_or(0, |source| source.ids)
+    }
+}
+
+/// The place of one engine's requests.
+#[derive(Debug)]
+pub(super) struct Desk {
+    counts: Arc<Counts>,
+    /// The cache volume of the engine's pod.
+    cache: PathBuf,
+    /// The minor number of the source's device.
+    source: u32,
+    /// A thread is busy with something that came from this engine.
+    is_stuck: Arc<AtomicBool>,
+    /// An earlier request was refused, and the log says so.
+    tells: AtomicBool,
+}
+
+impl Desk {
+    /// The desk for an engine that has `ids` numbers already.
+    pub(super) fn new(counts: Arc<Counts>, cache: PathBuf, source: u32, ids: u32) -> Self {
+        let is_stuck = counts.told(source, ids);
+        Self { counts, cache, source, is_stuck, tells: AtomicBool::new(true) }
+    }
+
+    /// The sign that a thread is busy with something that came from this engine.
+    pub(super) fn is_stuck(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_stuck)
+    }
+
+    /// Answers a request.
+    pub(super) async fn answer(&self, request: Request, files: Files) -> Answer {
+        let number = Some(request.number);
+        match self.serve(request, files).await {
+            Ok(id) => Answer { number, id: Some(id), ..Answer::default() },
+            Err(error) => {
+                if self.tells.swap(false, Ordering::Relaxed) {
+                    tracing::info!("the kernel does not read a file of {}: {error}", self.cache.display());
+                } else {
+                    tracing::debug!("the kernel does not read a file of {}: {error}", self.cache.display());
+                }
+                Answer { number, error: Some(error), ..Answer::default() }
+            }
+        }
+    }
+
+    async fn serve(&self, request: Request, files: Files) -> Result<u32, String> {
+        let wish = Wish::of(request);
+        let (count, is_cut) = (files.held.len(), files.is_cut);
+        let is_asked = wish.is_ok() && count == 1 && !is_cut;
+        let opens = matches!(wish, Ok(Wish::Open { .. }));
+        if is_asked && opens {
+            self.counts.add(self.source)?;
+        }
+        let job = Job { cache: self.cache.clone(), source: self.source, counts: Arc::clone(&self.counts) };
+        // Whatever came is looked at and closed on a thread of its own: it may be a file of a mount that does not answer.
+        let done = self.on_a_thread(move |claim| {
+            let [device] = <[OwnedFd; 1]>::try_from(files.held).map_err(|_| {
+                format!("a request brings one descriptor, the FUSE device, and this one brings {count}")
+            })?;
+            if is_cut {
+                return Err("a request brings one descriptor, the FUSE device".to_owned());
+            }
+            job.run(wish?, device, claim)
+        });
+        let done = done.await;
+        if is_asked && opens && done.is_err() {
+            self.counts.remove(self.source);
+        }
+        done
+    }
+
+    /// Runs work that may hang, one at a time, and waits for at most [`WITHIN`].
+    async fn on_a_thread(
+        &self,
+        work: impl FnOnce(&AtomicBool) -> Result<u32, String> + Send + 'static,
+    ) -> Result<u32, String> {
+        if self.is_stuck.swap(true, Ordering::SeqCst) {
+            // No descriptor came along: `Receiving` takes none meanwhile.
+            return Err("an earlier request hangs: does the node's disk answer?".to_owned());
+        }
+        let (claim, is_stuck) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.is_stuck));
+        let of_work = Arc::clone(&claim);
+        let mut working = tokio::task::spawn_blocking(move || {
+            let done = work(&of_work);
+            is_stuck.store(false, Ordering::SeqCst);
+            done
+        });
+        match timeout(WITHIN, &mut working).await {
+            Ok(done) => done.map_err(|error| error.to_string())?,
+            // It has just registered the file, and is about to answer.
+            Err(_) if claim.swap(true, Ordering::SeqCst) => {
+                working.await.map_err(|error| error.to_string())?
+            }
+            Err(_) => Err(format!("no answer of the node's disk within {WITHIN:?}")),
+        }
+    }
+}
+
+/// The checked form of a request.
+enum Wish {
+    Open { name: String, dev: u64, ino: u64 },
+    Close { id: u32 },
+}
+
+impl Wish {
+    fn of(Request { request, name, dev, ino, id, .. }: Request) -> Result<Self, String> {
+        match (request.as_str(), name, dev, ino, id) {
+            (OPEN, Some(name), Some(dev), Some(ino), _) => Ok(Self::Open { name, dev, ino }),
+            (CLOSE, .., Some(id)) => Ok(Self::Close { id }),
+            (OPEN, ..) => Err("an open has a name, a dev and an ino".to_owned()),
+            (CLOSE, ..) => Err("a close has an id".to_owned()),
+            _ => Err(format!("this driver answers only {OPEN:?} and {CLOSE:?}")),
+        }
+    }
+}
+
+/// One request at work.
+struct Job {
+    cache: PathBuf,
+    source: u32,
+    counts: Arc<Counts>,
+}
+
+impl Job {
+    /// Does what is asked. `claim` is set by the first of both: this call once a file is registered, or its caller, who has given up.
+    fn run(&self, wish: Wish, device: OwnedFd, claim: &AtomicBool) -> Result<u32, String> {
+        check_device(device.as_fd(), self.source)?;
+        match wish {
+            Wish::Open { name, dev, ino } => {
+                let failed = |what: &str, error: io::Error| format!("{what}: {error}");
+                let copy = read_only::copy(&self.cache).map_err(|error| failed("its cache volume", error))?;
+                let file = read_only::open_below(&copy, &name).map_err(|error| failed("the file", error))?;
+                let stat = fstat(&file).map_err(|error| failed("the file", error.into()))?;
+                if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                    return Err("the name is not of a regular file".to_owned());
+                }
+                if (stat.st_dev, stat.st_ino) != (dev, ino) {
+                    return Err("the file of that name is another one".to_owned());
+                }
+                let id = register_here(&device, file.as_fd())
+                    .map_err(|error| failed("the kernel refuses the file", error))?;
+                if claim.swap(true, Ordering::SeqCst) {
+                    let _ = forget_here(&device, id);
+                    return Err("nobody waits any more".to_owned());
+                }
+                Ok(id)
+            }
+            Wish::Close { id } => {
+                forget_here(&device, id)
+                    .map_err(|error| format!("the kernel refuses the number: {error}"))?;
+                self.counts.remove(self.source);
+                Ok(id)
+            }
+        }
+    }
+}
+
+/// Checks that a descriptor is a FUSE device, and of this source where the kernel says so (Linux 6.18 does). No file system is asked.
+fn check_device(device: BorrowedFd<'_>, source: u32) -> Result<(), String> {
+    let unknown = |error: io::Error| format!("the descriptor: {error}");
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = statx(device, c"", flags, StatxFlags::TYPE).map_err(|error| unknown(error.into()))?;
+    let is_device = FileType::from_raw_mode(u32::from(stat.stx_mode)) == FileType::CharacterDevice;
+    if !is_device || (stat.stx_rdev_major, stat.stx_rdev_minor) != FUSE {
+        return Err("the descriptor is not of a FUSE device".to_owned());
+    }
+    let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd()));
+    match connection(&facts.map_err(unknown)?) {
+        Some(of) if of != source => Err("the FUSE device is another mount's".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+/// The connection of a FUSE device, by `/proc/PID/fdinfo`.
+fn connection(facts: &str) -> Option<u32> {
+    facts.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,68 @@
+//! A look into a directory of a pod: a copy of its mount that nobody can write through, and files below it, opened by name. Enters: a directory, names
+//! that are not trusted. Leaves: open files, or an error.
+//!
+//! The kernel opens a registered file with this process's rights, for each program that opens the bucket's file. Only a mount that is read-only keeps a
+//! handle that writes out of the pod's directory.
+//!
+//! Never here: a link that is followed, another file system.
+#![expect(unsafe_code, reason = "mount_setattr(2) has no safe wrapper")]
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
+use rustix::mount::{MountAttrFlags, OpenTreeFlags};
+
+/// `struct mount_attr`.
+#[repr(C)]
+#[derive(Default)]
+struct MountAttr {
+    set: u64,
+    clear: u64,
+    propagation: u64,
+    user_namespace: u64,
+}
+
+/// A mount of this directory alone, without those below it, that is in no tree: read-only, without devices, programs and set-user-ID bits.
+///
+/// # Errors
+/// The directory is not there, or the kernel is older than Linux 5.12.
+pub(super) fn copy(directory: &Path) -> io::Result<OwnedFd> {
+    let flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_SYMLINK_NOFOLLOW
+        | OpenTreeFlags::AT_NO_AUTOMOUNT;
+    let mount = rustix::mount::open_tree(CWD, directory, flags)?;
+    let set = MountAttrFlags::MOUNT_ATTR_RDONLY
+        | MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    let attributes = MountAttr { set: set.bits().into(), ..MountAttr::default() };
+    // SAFETY: the descriptor, the path and the structure live over the call, which only reads them; the size is the structure's.
+    let set = unsafe {
+        libc::syscall(
+            libc::SYS_mount_setattr,
+            mount.as_raw_fd(),
+            c"".as_ptr(),
+            libc::AT_EMPTY_PATH,
+            &raw const attributes,
+            size_of::<MountAttr>(),
+        )
+    };
+    if set == 0 { Ok(mount) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Opens a file below a directory, for reading.
+///
+/// # Errors
+/// There is none, or the way to it leaves the directory, follows a link, or enters another mount.
+pub(super) fn open_below(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
+    // A FIFO that a pod put there must not block this process.
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    Ok(rustix::fs::openat2(directory, name, flags, Mode::empty(), resolve)?)
+}

@@ -1,0 +1,304 @@
+//! The node's CSI driver as a helper: it registers files of the cache for the kernel to read (passthrough), which an engine in a pod may not.
+//!
+//! Enters: names of files below the cache, and numbers to take back. Leaves: the kernel's numbers. The connections to the driver take the questions
+//! from here. While there is none, a file is refused at once, and numbers to take back wait for the next.
+//!
+//! Never here: a connection; a wait of a FUSE thread.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+
+use tokio::sync::{Notify, oneshot};
+
+use crate::sync::{Arc, Mutex};
+
+/// A file of the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileName {
+    /// The path below the cache's directory.
+    pub name: String,
+    /// The number of its file system.
+    pub dev: u64,
+    /// The number of its inode.
+    pub ino: u64,
+}
+
+/// A question to the driver.
+pub enum Ask {
+    /// Registers a file. An answer that nobody waits for any more is to be taken back.
+    Open(FileName, oneshot::Sender<io::Result<u32>>),
+    /// Takes a number back. The value is dropped once that is done.
+    Close(u32, Kept),
+}
+
+/// What must live until a number is taken back, such as the hold of a file.
+pub type Kept = Box<dyn Send>;
+type Device = Box<dyn Fn() -> Option<OwnedFd> + Send + Sync>;
+
+impl fmt::Debug for Ask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Open(file, _) => f.debug_tuple("Open").field(file).finish(),
+            Self::Close(id, _) => f.debug_tuple("Close").field(id).finish(),
+        }
+    }
+}
+
+/// The questions of one engine to its driver.
+#[derive(Default)]
+pub struct Registrar {
+    queue: Mutex<Queue>,
+    ring: Notify,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Connections that take questions.
+    serving: usize,
+    opens: VecDeque<Ask>,
+    closes: VecDeque<Ask>,
+    /// Numbers that the kernel has for this engine.
+    ids: u32,
+    /// Opens that gave up while the driver had their question.
+    late: usize,
+    device: Option<Device>,
+    told: bool,
+}
+
+impl Queue {
+    fn next(&mut self) -> Option<Ask> {
+        let given_up = |ask: &mut Ask| matches!(ask, Ask::Open(_, answer) if answer.is_closed());
+        while self.opens.front_mut().is_some_and(given_up) {
+            self.opens.pop_front();
+        }
+        self.closes.pop_front().or_else(|| self.opens.pop_front())
+    }
+}
+
+impl fmt::Debug for Registrar {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let queue = self.queue.lock();
+        f.debug_struct("Registrar").field("serving", &queue.serving).field("ids", &queue.ids).finish()
+    }
+}
+
+impl Registrar {
+    /// Sets the way to copies of the mount's device, and how many numbers an earlier engine has left.
+    pub fn begin(&self, device: impl Fn() -> Option<OwnedFd> + Send + Sync + 'static) {
+        self.queue.lock().device = Some(Box::new(device));
+    }
+
+    /// Counts numbers that an earlier engine has left to this one.
+    pub fn inherit(&self, ids: u32) {
+        self.queue.lock().ids += ids;
+    }
+
+    /// Numbers that the kernel has for this engine.
+    pub fn ids(&self) -> u32 {
+        self.queue.lock().ids
+    }
+
+    /// A copy of the mount's device; `None` before the mount and after it.
+    pub fn device(&self) -> Option<OwnedFd> {
+        self.queue.lock().device.as_ref().and_then(|device| device())
+    }
+
+    /// Asks for a file's number. A caller that gives up loses no number.
+    ///
+    /// # Errors
+    /// `NotConnected`: no driver is there. `TimedOut`: the driver owes an answer to a question whose caller gave up. Or the driver's refusal.
+    pub async fn open(&self, file: FileName) -> io::Result<u32> {
+        let (answer, answered) = oneshot::channel();
+        {
+            let mut queue = self.queue.lock();
+            if queue.serving == 0 {
+                return Err(io::ErrorKind::NotConnected.into());
+            }
+            if queue.late > 0 {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            queue.opens.push_back(Ask::Open(file, answer));
+        }
+        self.ring.notify_one();
+        answered.await.unwrap_or_else(|_| Err(io::ErrorKind::ConnectionAborted.into()))
+    }
+
+    /// Takes a number back, now or when a driver is there. `kept` lives until then.
+    pub fn close(&self, id: u32, kept: Kept) {
+        self.queue.lock().closes.push_back(Ask::Close(id, kept));
+        self.ring.notify_one();
+    }
+
+    /// Whether this is the first time that something is to be told.
+    pub fn tells(&self) -> bool {
+        !std::mem::replace(&mut self.queue.lock().told, true)
+    }
+
+    /// Takes questions until the returned value is dropped.
+    pub fn serve(self: &Arc<Self>) -> Serving {
+        self.queue.lock().serving += 1;
+        Serving { registrar: Arc::clone(self), under_way: None, is_late: false }
+    }
+}
+
+/// A connection that takes questions, one at a time.
+#[derive(Debug)]
+pub struct Serving {
+    registrar: Arc<Registrar>,
+    under_way: Option<Ask>,
+    is_late: bool,
+}
+
+impl Serving {
+    /// The next question, numbers to take back first. A call that is given up loses none. It never returns while a question is under way, except
+    /// for one whose caller gives up: then opens are refused from now on, until the driver answers.
+    pub async fn next(&mut self) -> &Ask {
+        loop {
+            match &mut self.under_way {
+                None => {}
+                Some(Ask::Open(_, answer)) if !self.is_late => {
+                    answer.closed().await;
+                    self.is_late = true;
+                    let mut queue = self.registrar.queue.lock();
+                    queue.late += 1;
+                    drop(queue.opens.drain(..).collect::<Vec<_>>());
+                    continue;
+                }
+                Some(_) => std::future::pending().await,
+            }
+            self.under_way = self.registrar.queue.lock().next();
+            if self.under_way.is_some() {
+                break;
+            }
+            self.registrar.ring.notified().await;
+        }
+        // Another connection may take what else waits.
+        self.registrar.ring.notify_one();
+        self.under_way.as_ref().unwrap_or_else(|| unreachable!("a question was just taken"))
+    }
+
+    /// Takes in the driver's answer to the question under way.
+    pub fn answered(&mut self, answer: io::Result<u32>) {
+        let late = std::mem::take(&mut self.is_late);
+        let Some(ask) = self.under_way.take() else { return };
+        let mut queue = self.registrar.queue.lock();
+        queue.late -= usize::from(late);
+        match ask {
+            Ask::Open(_, waits) => {
+                queue.ids += u32::from(answer.is_ok());
+                if let Err(Ok(id)) = waits.send(answer) {
+                    queue.closes.push_back(Ask::Close(id, Box::new(())));
+                    drop(queue);
+                    self.registrar.ring.notify_one();
+                }
+            }
+            Ask::Close(_, kept) => {
+                // A number that the kernel does not know is taken back already.
+                queue.ids = queue.ids.saturating_sub(1);
+                drop(queue);
+                drop(kept);
+            }
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        let under_way = self.under_way.take();
+        let mut queue = self.registrar.queue.lock();
+        queue.serving -= 1;
+        queue.late -= usize::from(self.is_late);
+        let opens = if queue.serving == 0 { std::mem::take(&mut queue.opens) } else { VecDeque::new() };
+        let open = match under_way {
+            Some(close @ Ask::Close(..)) => {
+                queue.closes.push_front(close);
+                None
+            }
+            open => open,
+        };
+        drop(queue);
+        // Their callers hear that the connection is gone.
+        drop((opens, open));
+        self.registrar.ring.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(name: &str) -> FileName {
+        FileName { name: name.to_owned(), dev: 1, ino: 2 }
+    }
+
+    fn kind(answer: io::Result<u32>) -> io::ErrorKind {
+        answer.unwrap_err().kind()
+    }
+
+    #[tokio::test]
+    async fn without_a_driver_files_are_refused_and_numbers_wait_to_be_taken_back() {
+        let registrar = Arc::new(Registrar::default());
+        assert_eq!(kind(registrar.open(file("a")).await), io::ErrorKind::NotConnected);
+        registrar.inherit(1);
+        let (kept, lives) = oneshot::channel::<()>();
+        registrar.close(7, Box::new(kept));
+        let mut gone = registrar.serve();
+        assert!(matches!(gone.next().await, Ask::Close(7, _)));
+        drop(gone);
+        assert_eq!(registrar.ids(), 1);
+        let mut serving = registrar.serve();
+        assert!(
+            matches!(serving.next().await, Ask::Close(7, _)),
+            "the first driver was gone before it answered"
+        );
+        serving.answered(Err(io::ErrorKind::NotFound.into()));
+        assert!(lives.await.is_err());
+        assert_eq!(registrar.ids(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_file_gets_its_number_and_the_end_of_a_connection_is_heard() {
+        let registrar = Arc::new(Registrar::default());
+        let mut serving = registrar.serve();
+        let (opened, ()) = tokio::join!(registrar.open(file("a")), async {
+            assert!(matches!(serving.next().await, Ask::Open(it, _) if *it == file("a")));
+            serving.answered(Ok(9));
+        });
+        assert_eq!((opened.unwrap(), registrar.ids()), (9, 1));
+        let (opened, ()) = tokio::join!(registrar.open(file("b")), async {
+            serving.next().await;
+            drop(serving);
+        });
+        assert_eq!(kind(opened), io::ErrorKind::ConnectionAborted);
+        assert_eq!(registrar.ids(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_number_that_comes_too_late_is_taken_back_and_opens_do_not_wait_meanwhile() {
+        let registrar = Arc::new(Registrar::default());
+        let mut serving = registrar.serve();
+        let mut open = Box::pin(registrar.open(file("a")));
+        tokio::select! {
+            biased;
+            _ = &mut open => unreachable!("nobody has answered"),
+            _ = serving.next() => {}
+        }
+        let mut waits = Box::pin(registrar.open(file("b")));
+        assert!(futures_util::poll!(&mut waits).is_pending());
+        drop(open);
+        assert!(futures_util::poll!(Box::pin(serving.next())).is_pending());
+        assert_eq!(kind(waits.await), io::ErrorKind::ConnectionAborted);
+        assert_eq!(kind(registrar.open(file("c")).await), io::ErrorKind::TimedOut);
+        serving.answered(Ok(5));
+        assert!(matches!(serving.next().await, Ask::Close(5, _)));
+        serving.answered(Ok(5));
+        assert_eq!(registrar.ids(), 0);
+        let (opened, ()) = tokio::join!(registrar.open(file("d")), async {
+            serving.next().await;
+            serving.answered(Ok(6));
+        });
+        assert_eq!(opened.unwrap(), 6);
+    }
+}
