@@ -93,7 +93,7 @@ fn an_engine_is_dialled_when_it_serves_and_when_the_driver_starts_anew() {
             assert!(heard.try_recv().is_err(), "one question for both");
 
             let anew = mounter(&home.server, &home.kubelet);
-            assert_eq!(heard.recv().await.unwrap(), "{\"version\":1}\n");
+            assert_eq!(heard.recv().await.unwrap(), "{\"version\":1,\"registers\":true}\n");
             knows_volume(&anew, "mp-1").await;
             assert_eq!(anew.usage().await, [told("mp-1", 7)]);
         });
