@@ -49,7 +49,7 @@ type Slot = Arc<tokio::sync::Mutex<Option<Line>>>;
 pub(super) struct Peer<'a> {
     /// The UID of the Mountpoint Pod.
     pub(super) uid: &'a str,
-    /// Its comm directory.
+    /// The comm directory of that pod.
     pub(super) comm: &'a Comm,
     /// The table in which its process is looked up.
     pub(super) processes: &'a Processes,

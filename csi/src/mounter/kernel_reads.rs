@@ -32,7 +32,7 @@ const WITHIN: Duration = Duration::from_millis(200);
 /// Major and minor number of `/dev/fuse`.
 const FUSE: (u32, u32) = (10, 229);
 
-/// What the engines of this node have, by the minor number of the source's device.
+/// Registered files of the engines of this node, by the minor number of the source's device.
 #[derive(Debug, Default)]
 pub(super) struct Counts(Mutex<HashMap<u32, Source>>);
 

@@ -188,8 +188,7 @@ impl Mounter for PodMounter {
 struct Node {
     config: Config,
     notes: Notes,
-    /// Files of mounts that systemd made.
-    files: HostFiles,
+    files: HostFiles, // of mounts that systemd made
     assignments: Assignments,
     reconciler: ReconcilerLease,
     fallback: Option<SystemdMounter>,
@@ -198,7 +197,6 @@ struct Node {
     targets: Targets,
     revivals: Arc<Revivals>,
     engines: Arc<Engines>,
-    /// The last usage, and its time.
     last_usage: tokio::sync::Mutex<Option<(Instant, Vec<VolumeUsage>)>>,
 }
 
@@ -274,8 +272,7 @@ impl Node {
             for bound in served.targets.values() {
                 self.tell_of_restart(bound.workload.as_ref(), &served.request.volume, name, words.as_deref());
             }
-            // Its line went with the earlier engine.
-            self.dial(&served.uid);
+            self.dial(&served.uid); // the earlier engine's connection went with it
         }
         if self.revivals.take_gone(name) {
             for bound in served.targets.values() {

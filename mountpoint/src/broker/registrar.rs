@@ -33,7 +33,7 @@ pub enum Ask {
     Close(u32, Kept),
 }
 
-/// What must live until a number is taken back, such as the hold of a file.
+/// A value that lives until a number is taken back, such as the hold of a file.
 pub type Kept = Box<dyn Send>;
 type Device = Box<dyn Fn() -> Option<OwnedFd> + Send + Sync>;
 
@@ -85,7 +85,7 @@ impl fmt::Debug for Registrar {
 }
 
 impl Registrar {
-    /// Sets the way to copies of the mount's device, and how many numbers an earlier engine has left.
+    /// Sets the way to copies of the mount's device.
     pub fn begin(&self, device: impl Fn() -> Option<OwnedFd> + Send + Sync + 'static) {
         self.queue.lock().device = Some(Box::new(device));
     }
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_number_that_comes_too_late_is_taken_back_and_opens_do_not_wait_meanwhile() {
+    async fn a_late_number_is_taken_back_and_no_open_waits_meanwhile() {
         let registrar = Arc::new(Registrar::default());
         let mut serving = registrar.serve();
         let mut open = Box::pin(registrar.open(file("a")));

@@ -92,7 +92,7 @@ impl Heard {
     }
 }
 
-/// What tells a request from an answer.
+/// The field that tells a request from an answer.
 #[derive(Deserialize)]
 struct Kind {
     #[serde(default)]

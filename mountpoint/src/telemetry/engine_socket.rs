@@ -147,7 +147,7 @@ async fn converse(mut lines: Lines<Handing>, served: &Served, clock: &Clock) -> 
                     continue;
                 }
                 Ok(Heard::Answer(_)) => {
-                    let error = "this is no answer to the request under way".to_owned();
+                    let error = "the answer has the number of no request under way".to_owned();
                     (Answer { error: Some(error), ..Answer::default() }, false)
                 }
                 Err(error) => (Answer { error: Some(error), ..Answer::default() }, false),

@@ -150,7 +150,7 @@ impl Home {
         self.keeps_no_device();
     }
 
-    /// Whoever holds a device keeps the readers of a dead engine waiting.
+    /// A process that holds a device keeps the readers of a dead engine waiting.
     fn keeps_no_device(&self) {
         let facts = std::fs::read_dir("/proc/self/fdinfo").unwrap();
         let facts = facts.filter_map(|it| std::fs::read_to_string(it.ok()?.path()).ok());
