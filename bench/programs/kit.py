@@ -1,7 +1,7 @@
 """The frame of every program here: prepares data from a fixed seed, runs one task, prints one line of JSON.
 
-`prepare FOLDER SCALE` makes the data, `run FOLDER SCALE` runs the task, and `verify FOLDER SCALE` prints the digest of what a task has
-written. Imports are outside of the time. `SCALE` is `small` or `full`.
+`prepare FOLDER SCALE` makes the data, `run FOLDER SCALE` runs the task, `direct ENDPOINT/BUCKET SCALE` runs it without a mount, and
+`verify FOLDER SCALE` prints the digest of what a task has written. Imports are outside of the time. `SCALE` is `small` or `full`.
 """
 
 import errno
@@ -12,6 +12,8 @@ import re
 import sys
 import time
 
+# The keys that the bench gives to every mount.
+KEY, SECRET, REGION = "bench", "bench-secret", "us-east-1"
 NAMES = {os.strerror(number).lower(): name for number, name in errno.errorcode.items()}
 
 
@@ -59,7 +61,26 @@ def cpu_s():
     return times.user + times.system + times.children_user + times.children_system
 
 
-def main(prepare, run, verify=None, needed=None):
+def arrow_s3(place):
+    """pyarrow's file system on the store, and the name of the bucket."""
+    from pyarrow import fs
+
+    endpoint, bucket = place.rsplit("/", 1)
+    scheme, host = endpoint.split("://")
+    keys = {"access_key": KEY, "secret_key": SECRET, "region": REGION}
+    return fs.S3FileSystem(endpoint_override=host, scheme=scheme, **keys), bucket
+
+
+def obstore_s3(place):
+    """obstore's client of the bucket."""
+    from obstore.store import S3Store
+
+    endpoint, bucket = place.rsplit("/", 1)
+    keys = {"access_key_id": KEY, "secret_access_key": SECRET, "region": REGION}
+    return S3Store(bucket, endpoint=endpoint, client_options={"allow_http": True}, **keys)
+
+
+def main(prepare, run, verify=None, needed=None, direct=None):
     """Does what the command line says. `needed(folder, small)` is the number of bytes that the task can't do without."""
     action, folder, small = sys.argv[1], sys.argv[2], sys.argv[3] == "small"
     if action == "prepare":
@@ -68,14 +89,16 @@ def main(prepare, run, verify=None, needed=None):
     elif action == "verify":
         said = {"digest": verify(folder, small) if verify else None}
     else:
-        said = {"device_before": device(folder)}
+        is_direct = action == "direct"
+        said = {} if is_direct else {"device_before": device(folder)}
         cpu, begun = cpu_s(), time.monotonic()
         try:
-            said["digest"] = run(folder, small)
+            said["digest"] = (direct if is_direct else run)(folder, small)
         except Exception as error:  # a library's own kinds are as good as any
             said["errno"] = errno_of(error)
             said["words"] = f"{type(error).__name__}: {error}"[:300]
         said["seconds"] = time.monotonic() - begun
         said["cpu_s"] = cpu_s() - cpu
-        said["device_after"] = device(folder)
+        if not is_direct:
+            said["device_after"] = device(folder)
     print(json.dumps(said), flush=True)

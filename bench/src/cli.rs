@@ -217,6 +217,9 @@ pub(crate) struct ProgramArgs {
     /// Data of a tenth of the size
     #[arg(long)]
     small: bool,
+    /// Also the programs' own libraries for S3, without a mount
+    #[arg(long)]
+    direct: bool,
     /// Fail if a program passes that should not, fails that should pass, asks mount-s3 for more requests than expected, or is missing;
     /// libraries on demand may be
     #[arg(long)]
@@ -240,6 +243,7 @@ impl ProgramArgs {
             rounds: self.rounds,
             latency: Duration::from_millis(self.latency_ms),
             small: self.small,
+            direct: self.direct,
             again: self.check,
         })
     }

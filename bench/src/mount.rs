@@ -110,6 +110,11 @@ impl Mount {
         &self.device
     }
 
+    /// Whether the daemon answers. The kernel may go on to answer a `stat` of the directory for a dead one, but not this question.
+    pub(crate) fn is_serving(&self) -> bool {
+        mounted(&self.dir).as_deref() == Some(self.device()) && rustix::fs::statvfs(&self.dir).is_ok()
+    }
+
     pub(crate) fn cpu_s(&self) -> f64 {
         self.group.cpu_s(self.child.id())
     }

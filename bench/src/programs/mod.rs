@@ -20,7 +20,7 @@ use crate::mount::Mount;
 use crate::peers::{Peer, Plan};
 pub(crate) use environment::Environment;
 use process::{PREPARE_LIMIT, Runner, Said, TASK_LIMIT};
-use report::{FULL, OURS, Row, Sample};
+use report::{DIRECT, FULL, OURS, Row, Sample};
 pub(crate) use report::{Report, markdown};
 use table::{SHARED, TASKS, Task};
 
@@ -35,6 +35,8 @@ pub(crate) struct Order {
     pub(crate) latency: Duration,
     /// Whether to use the data of CI: a tenth of the full data.
     pub(crate) small: bool,
+    /// Whether to run the direct libraries of the programs, too.
+    pub(crate) direct: bool,
     /// Whether to run a row with more requests than expected again: threads of a program may send more by chance.
     pub(crate) again: bool,
 }
@@ -96,7 +98,8 @@ pub(crate) fn run(order: &Order, peers: &[Peer], say: &dyn Fn(&str)) -> anyhow::
     for task in TASKS {
         std::fs::write(sources.join(format!("{}.py", task.name)), task.source)?;
     }
-    let modules: Vec<_> = tasks.iter().map(|task| task.module).collect();
+    let direct = tasks.iter().filter_map(|task| Some(task.direct.as_ref()?.module));
+    let modules: Vec<_> = tasks.iter().map(|task| task.module).chain(direct).collect();
     let lacking = order.environment.lacks(&modules)?;
     let mut report = Report {
         machine: Machine::here(),
@@ -113,7 +116,8 @@ pub(crate) fn run(order: &Order, peers: &[Peer], say: &dyn Fn(&str)) -> anyhow::
             tool_lacks.or_else(|| lacking.iter().any(|it| it == task.module).then_some(task.module));
         let folder = work.path().join(task.name);
         std::fs::create_dir(&folder)?;
-        let mut bench = Bench { order, runner: &runner, task, work: &folder, serial: 0, needed: None };
+        let mut bench =
+            Bench { order, runner: &runner, task, lacking: &lacking, work: &folder, serial: 0, needed: None };
         match missing {
             Some(missing) => report.rows.push(Row::new(task, "local", "").absent(missing)),
             None => report.rows.extend(bench.rows(peers, say)),
@@ -133,28 +137,50 @@ struct Bench<'a> {
     order: &'a Order,
     runner: &'a Runner<'a>,
     task: &'static Task,
+    /// Modules that the environment lacks.
+    lacking: &'a [String],
     work: &'a Path,
     serial: u64,
     needed: Option<u64>,
 }
 
-/// One file system under one program.
+/// One file system under one program, or the program's own way to the store.
 struct Subject<'a> {
-    /// The mounted peer and its mode; `None` for a local folder.
-    mount: Option<(&'a Peer, &'a Mode)>,
+    place: Place<'a>,
     row: Row,
+}
+
+/// The place where a task finds its data.
+#[derive(Debug, Clone, Copy)]
+enum Place<'a> {
+    /// A local folder, whose digest is the right one.
+    Local,
+    /// The bucket itself: the program's library asks the store.
+    Direct,
+    Mount(&'a Peer, &'a Mode),
 }
 
 impl Bench<'_> {
     /// Runs all rows of this program, in interleaved rounds.
     fn rows(&mut self, peers: &[Peer], say: &dyn Fn(&str)) -> Vec<Row> {
         let modes = if self.task.writes() { WRITE_MODES } else { READ_MODES };
-        let mut subjects = vec![Subject { mount: None, row: Row::new(self.task, "local", "") }];
+        let mut subjects = vec![Subject { place: Place::Local, row: Row::new(self.task, "local", "") }];
         for peer in peers {
             for mode in modes.iter().filter(|mode| !mode.full || peer.name == OURS) {
                 let row = Row::new(self.task, &peer.name, mode.name);
-                subjects.push(Subject { mount: Some((peer, mode)), row });
+                subjects.push(Subject { place: Place::Mount(peer, mode), row });
             }
+        }
+        if let Some(direct) = &self.task.direct
+            && self.order.direct
+        {
+            let row = Row::new(self.task, DIRECT, direct.library);
+            let row = if self.lacking.iter().any(|it| it == direct.module) {
+                row.absent(direct.module)
+            } else {
+                row
+            };
+            subjects.push(Subject { place: Place::Direct, row });
         }
         let server = match self.prepare() {
             Ok(server) => server,
@@ -193,11 +219,11 @@ impl Bench<'_> {
         }
         self.serial += 1;
         let work = self.work.join(format!("run-{}", self.serial));
-        let sampled = self.once(server, subject.mount, &work);
+        let sampled = self.once(server, subject.place, &work);
         let _ = std::fs::remove_dir_all(&work);
         match sampled {
             Ok(sample) => {
-                if subject.mount.is_none() && local.is_none() {
+                if matches!(subject.place, Place::Local) && local.is_none() {
                     local.clone_from(&sample.digest);
                 }
                 subject.row.add(sample, local.as_deref(), self.needed);
@@ -231,17 +257,21 @@ impl Bench<'_> {
         Server::start(config).context("start the store")
     }
 
-    fn once(&self, server: &Server, mount: Option<(&Peer, &Mode)>, work: &Path) -> anyhow::Result<Sample> {
+    fn once(&self, server: &Server, place: Place<'_>, work: &Path) -> anyhow::Result<Sample> {
         std::fs::create_dir_all(work)?;
         let folder = self.store().join(self.bucket());
         std::fs::create_dir_all(&folder)?;
         let names = names_below(&folder)?;
-        let Some((peer, mode)) = mount else {
-            let place = if self.task.writes() { work.join("local") } else { folder };
-            std::fs::create_dir_all(&place)?;
-            drop_pages(&place)?;
-            let said = self.task_on(&place, work, None)?;
-            return Ok(Sample::of(&said));
+        let (peer, mode) = match place {
+            Place::Mount(peer, mode) => (peer, mode),
+            Place::Direct => return self.direct(server, work, &folder),
+            Place::Local => {
+                let place = if self.task.writes() { work.join("local") } else { folder };
+                std::fs::create_dir_all(&place)?;
+                drop_pages(&place)?;
+                let said = self.task_on(&place, work, None)?;
+                return Ok(Sample::of(&said));
+            }
         };
         if mode.cache {
             self.mounted(server, peer, mode, work, &folder)?;
@@ -290,6 +320,37 @@ impl Bench<'_> {
         };
         drop_pages(folder)?;
         let mount = Mount::start(&peer.command(&plan)?, work, &format!("programs-{}", self.serial), None)?;
+        self.slow_down(server);
+        let cpu_before = mount.cpu_s();
+        let said = self.task_on(mount.dir(), work, Some(mount.device()));
+        let is_serving = mount.is_serving();
+        let daemon_cpu_s = mount.cpu_s() - cpu_before;
+        server.faults().clear();
+        let last_words = mount.last_words();
+        // The counts are read after the unmount, so that they contain all requests of the task.
+        drop(mount);
+        let said = said.map_err(|error| anyhow!("{error:#}; the mount's last words: {last_words}"))?;
+        ensure!(is_serving, "the mount died meanwhile; its last words: {last_words}");
+        let mut sample = Sample::of(&said);
+        sample.daemon_cpu_s = daemon_cpu_s;
+        sample.count(server);
+        Ok(sample)
+    }
+
+    /// Runs the task by the library's own way to the store.
+    fn direct(&self, server: &Server, work: &Path, folder: &Path) -> anyhow::Result<Sample> {
+        drop_pages(folder)?;
+        self.slow_down(server);
+        let place = format!("{}/{}", server.endpoint(), self.bucket());
+        let said = self.runner.run(self.task.name, "direct", Path::new(&place), work, TASK_LIMIT);
+        server.faults().clear();
+        let mut sample = Sample::of(&said?);
+        sample.count(server);
+        Ok(sample)
+    }
+
+    /// Makes each answer of the store wait from now on, and counts requests anew.
+    fn slow_down(&self, server: &Server) {
         if !self.order.latency.is_zero() {
             let for_ms = u64::try_from(self.order.latency.as_millis()).unwrap_or(u64::MAX);
             server.faults().add(Fault {
@@ -301,19 +362,6 @@ impl Bench<'_> {
             });
         }
         server.requests().reset();
-        let cpu_before = mount.cpu_s();
-        let said = self.task_on(mount.dir(), work, Some(mount.device()));
-        let daemon_cpu_s = mount.cpu_s() - cpu_before;
-        server.faults().clear();
-        let last_words = mount.last_words();
-        // The counts are read after the unmount, so that they contain all requests of the task.
-        drop(mount);
-        let said = said.map_err(|error| anyhow!("{error:#}; the mount's last words: {last_words}"))?;
-        let mut sample = Sample::of(&said);
-        sample.daemon_cpu_s = daemon_cpu_s;
-        sample.requests = server.requests().all();
-        sample.bytes_sent = server.requests().bytes_sent();
-        Ok(sample)
     }
 
     /// Runs the task on a folder, which must lie on this device before and after.
@@ -368,5 +416,109 @@ mod tests {
         assert_eq!(names(&["copy_down", "copy_up"]).unwrap(), ["copy_up", "copy_down"]);
         assert_eq!(names(&[]).unwrap().len(), TASKS.len());
         assert!(names(&["copy"]).unwrap_err().to_string().contains("there are parquet_schema, "));
+    }
+
+    /// A program that asks for the end of its mount midway, and then returns the right digest in spite of all errors.
+    const STUBBORN: &str = r#""""Reads one half, waits until the mount is gone, and keeps quiet about it."""
+import os
+import kit
+
+def prepare(folder, small):
+    kit.write(f"{folder}/halves", b"a" * 100_000, b"b" * 100_000)
+
+def run(folder, small):
+    with open(f"{folder}/halves", "rb") as file:
+        half = file.read(100_000)
+    open(f"{os.environ['HOME']}/half", "w").close()
+    while os.path.exists(f"{os.environ['HOME']}/mounted") and os.path.exists(f"{folder}/halves"):
+        pass
+    return kit.digest(half, b"b" * 100_000)
+
+kit.main(prepare, run)
+"#;
+    static STUBBORN_TASK: Task = Task {
+        name: "stubborn",
+        source: STUBBORN,
+        module: "json",
+        tool: None,
+        direct: None,
+        kind: table::Kind::Reads { requests_max: 9, with_ttl_max: 9 },
+    };
+
+    /// The row of the stubborn program on the mount that this script makes: its arguments are bucket, folder and endpoint.
+    fn stubborn(command: &str) -> Row {
+        let folder = tempfile::tempdir().unwrap();
+        let work = folder.path();
+        let (bin, sources) = (work.join("env/bin"), work.join("sources"));
+        std::fs::create_dir_all(&bin).unwrap();
+        std::fs::create_dir_all(&sources).unwrap();
+        std::os::unix::fs::symlink(which("python3").unwrap(), bin.join("python")).unwrap();
+        std::fs::write(sources.join("kit.py"), SHARED[0].1).unwrap();
+        std::fs::write(sources.join("stubborn.py"), STUBBORN).unwrap();
+        let order = Order {
+            environment: Environment::at(&work.join("env")).unwrap(),
+            names: Vec::new(),
+            rounds: 1,
+            latency: Duration::ZERO,
+            small: true,
+            direct: false,
+            again: false,
+        };
+        let runner = Runner { environment: &order.environment, sources: &sources, small: true };
+        let task = &STUBBORN_TASK;
+        let mut bench =
+            Bench { order: &order, runner: &runner, task, lacking: &[], work, serial: 0, needed: None };
+        let server = bench.prepare().unwrap();
+        let script = work.join("daemon.sh");
+        std::fs::write(&script, command).unwrap();
+        let peer = format!("peer=sh '{}' {{bucket}} '{{dir}}' {{endpoint}}", script.display());
+        let peer = Peer::parse(&peer).unwrap();
+        let mut subjects = [Place::Local, Place::Mount(&peer, &PLAIN)]
+            .map(|place| Subject { place, row: Row::new(task, "peer", "default") });
+        let mut local = None;
+        for subject in &mut subjects {
+            bench.round(&server, subject, &mut local, &|_| ());
+        }
+        let [of_local, of_mount] = subjects.map(|subject| subject.row);
+        assert_eq!(of_local.verdict, report::Verdict::Passes, "the program itself is sound");
+        of_mount
+    }
+
+    fn which(tool: &str) -> Option<PathBuf> {
+        let path = std::env::var_os("PATH")?;
+        std::env::split_paths(&path).map(|folder| folder.join(tool)).find(|file| file.exists())
+    }
+
+    #[test]
+    fn a_mount_that_is_absent_or_dies_midway_fails_and_never_passes() {
+        let program = std::env::current_exe().unwrap();
+        let beside = program.parent().unwrap().parent().unwrap().join("mount-s3");
+        let binary = std::env::var_os("MOUNT_S3_BIN").map_or(beside, PathBuf::from);
+        let device = std::fs::File::options().read(true).write(true).open("/dev/fuse");
+        if !testkit::need_tool("python3")
+            || !testkit::need("/dev/fuse", device.is_ok())
+            || !testkit::need("mount-s3 (cargo build -p mountpoint)", binary.exists())
+        {
+            return;
+        }
+        let mount = format!(
+            "touch $HOME/mounted; '{}' $1 $2 --endpoint-url $3 --region us-east-1 --force-path-style --foreground &\n\
+             daemon=$!; ",
+            binary.display()
+        );
+        let until_half = "while [ ! -e $HOME/half ] && kill -0 $daemon; do sleep 0.01; done";
+        let whole = stubborn(&format!("{mount} {until_half}; rm $HOME/mounted; wait $daemon"));
+        assert_eq!(whole.verdict, report::Verdict::Passes, "a mount that stays");
+        for (how, end) in [
+            ("killed", format!("{mount} {until_half}; kill -9 $daemon; wait $daemon")),
+            ("gone", format!("{mount} {until_half}; umount -l $2; wait $daemon")),
+            ("absent", "true".to_owned()),
+            ("absent with an error", "exit 3".to_owned()),
+        ] {
+            let row = stubborn(&end);
+            let is_broken = matches!(&row.verdict, report::Verdict::Broken { .. });
+            assert!(is_broken && row.samples.is_empty(), "{how}: {row:?}");
+            assert!(row.surprise(true).is_none_or(|said| said.contains("failed")), "{how}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use s3server::Server;
 use serde::{Deserialize, Serialize};
 
 use super::process::Said;
@@ -12,6 +13,8 @@ use crate::stats::{Spread, short};
 
 /// The name of our own rows.
 pub(super) const OURS: &str = "mount-s3";
+/// The name of rows without a mount, in which the program's library asks the store.
+pub(super) const DIRECT: &str = "direct";
 /// The mode of a mount with a local disk in front of the bucket.
 pub(super) const FULL: &str = "--mode full";
 /// Letters of an error that a table shows.
@@ -84,6 +87,12 @@ impl Sample {
             words: said.words.clone(),
             ..Self::default()
         }
+    }
+
+    /// Takes the counts of the store.
+    pub(super) fn count(&mut self, server: &Server) {
+        self.requests = server.requests().all();
+        self.bytes_sent = server.requests().bytes_sent();
     }
 
     fn requests_in_all(&self) -> u64 {
@@ -181,8 +190,11 @@ impl Row {
         let requests =
             if is_mounted && !self.samples.is_empty() { self.requests().to_string() } else { String::new() };
         let fetched = self.fetched().filter(|_| is_mounted).map(short).unwrap_or_default();
-        let daemon =
-            if is_mounted { range(self.spread(|sample| sample.daemon_cpu_s)) } else { String::new() };
+        let daemon = if is_mounted && self.file_system != DIRECT {
+            range(self.spread(|sample| sample.daemon_cpu_s))
+        } else {
+            String::new()
+        };
         format!(
             " {} | {} | {} | {} | {requests} | {fetched} | {daemon} | {} |",
             self.file_system,
@@ -194,9 +206,10 @@ impl Row {
     }
 
     /// The way in which this row of mount-s3 differs from the table of programs; `None` without a difference.
-    fn surprise(&self, small: bool) -> Option<String> {
+    pub(super) fn surprise(&self, small: bool) -> Option<String> {
         let task = TASKS.iter().find(|task| task.name == self.program)?;
-        if matches!(self.verdict, Verdict::NotInstalled { .. }) && task.is_on_demand() {
+        let is_extra = task.is_on_demand() || self.file_system == DIRECT;
+        if matches!(self.verdict, Verdict::NotInstalled { .. }) && is_extra {
             return None;
         }
         let is_ours = self.file_system == OURS;

@@ -22,7 +22,18 @@ pub(crate) struct Task {
     pub(crate) module: &'static str,
     /// A tool that the program starts.
     pub(crate) tool: Option<&'static str>,
+    /// A way to the store without a mount.
+    pub(crate) direct: Option<Direct>,
     pub(crate) kind: Kind,
+}
+
+/// The library by which a program reads a bucket without a mount.
+#[derive(Debug)]
+pub(crate) struct Direct {
+    /// The module that it imports, and that may be missing.
+    pub(crate) module: &'static str,
+    /// The name for a table.
+    pub(crate) library: &'static str,
 }
 
 /// The use that a task makes of a mount, and the expectation that follows.
@@ -62,11 +73,15 @@ impl Task {
 
 macro_rules! task {
     ($name:literal, $module:literal, $tool:expr, $kind:expr) => {
+        task!($name, $module, $tool, $kind, None)
+    };
+    ($name:literal, $module:literal, $tool:expr, $kind:expr, $direct:expr) => {
         Task {
             name: $name,
             source: include_str!(concat!("../../programs/", $name, ".py")),
             module: $module,
             tool: $tool,
+            direct: $direct,
             kind: $kind,
         }
     };
@@ -82,21 +97,30 @@ const fn writes(default: Outcome, allowed: Outcome) -> Kind {
 
 use Outcome::{Fails, Works};
 
+const ARROW: Option<Direct> = Some(Direct { module: "pyarrow", library: "pyarrow's S3" });
+const DUCKDB: Option<Direct> = Some(Direct { module: "pyarrow", library: "DuckDB over pyarrow's S3" });
+const POLARS: Option<Direct> = Some(Direct { module: "polars", library: "polars' S3" });
+const HDF5: Option<Direct> = Some(Direct { module: "pyarrow", library: "h5py over pyarrow's S3" });
+const ZARR: Option<Direct> = Some(Direct { module: "obstore", library: "zarr over obstore" });
+const OBSTORE: Option<Direct> = Some(Direct { module: "obstore", library: "obstore" });
+
 /// All programs, those that read first.
 pub(crate) const TASKS: &[Task] = &[
-    task!("parquet_schema", "pyarrow", None, reads(8, 7)),
-    task!("parquet_columns", "pyarrow", None, reads(27, 25)),
-    task!("duckdb_aggregate", "duckdb", None, reads(33, 25)),
-    task!("duckdb_glob", "duckdb", None, reads(82, 42)),
-    task!("polars_scan", "polars", None, reads(38, 26)),
+    task!("parquet_schema", "pyarrow", None, reads(8, 7), ARROW),
+    task!("parquet_columns", "pyarrow", None, reads(27, 25), ARROW),
+    task!("duckdb_aggregate", "duckdb", None, reads(33, 25), DUCKDB),
+    task!("duckdb_glob", "duckdb", None, reads(82, 42), DUCKDB),
+    task!("polars_scan", "polars", None, reads(38, 26), POLARS),
     task!("safetensors_whole", "safetensors", None, reads(42, 42)),
-    task!("safetensors_six", "safetensors", None, reads(32, 32)),
+    task!("safetensors_six", "safetensors", None, reads(32, 32), OBSTORE),
+    task!("model_read", "numpy", None, reads(42, 42)),
+    task!("model_eight", "numpy", None, reads(60, 60)),
     task!("copy_up", "numpy", None, reads(23, 23)),
     task!("copy_down", "numpy", None, reads(30, 30)),
     task!("memmap_sum", "numpy", None, reads(26, 26)),
-    task!("zarr_chunks", "zarr", None, reads(82, 82)),
-    task!("hdf5_planes", "h5py", None, reads(20, 20)),
-    task!("small_files", "numpy", None, reads(560, 562)),
+    task!("zarr_chunks", "zarr", None, reads(82, 82), ZARR),
+    task!("hdf5_planes", "h5py", None, reads(20, 20), HDF5),
+    task!("small_files", "numpy", None, reads(560, 562), OBSTORE),
     task!("tar_unpack", "numpy", Some("tar"), reads(14, 14)),
     task!("rsync_out", "numpy", Some("rsync"), reads(103, 55)),
     task!("webdataset_shards", "webdataset", None, reads(20, 20)),
@@ -133,6 +157,7 @@ mod tests {
             assert!(task.about().len() > 10, "{}", task.name);
             assert!(task.source.contains("kit.main("), "{}", task.name);
             assert_eq!(task.writes(), task.name.starts_with("write_"), "{}", task.name);
+            assert_eq!(task.direct.is_some(), task.source.contains("direct=direct"), "{}", task.name);
         }
     }
 
