@@ -133,6 +133,23 @@ give_up() {
     cluster run kill -KILL "$last"
 }
 
+# Kills the container of the Mountpoint Pod as a whole, as the kernel does with cgroup v2 when it is out of memory. Sets `killed` to its engine.
+kill_container() {
+    killed=$(engine)
+    cluster run sh -c 'kill -KILL "$(ps -o ppid= -p "$1" | tr -d " ")" "$1"' sh "$killed"
+}
+# holder_says PATTERN: what the holder of this node's driver answers has such a line.
+holder_says() {
+    local words
+    words=$(cluster kubectl -n "$driver_namespace" exec daemonset/s3-csi-node -c s3-holder -- /bin/scality-s3-csi-holder --check) || return 1
+    grep -x -- "$1" <<<"$words" || { printf '%s\n' "$words"; return 1; }
+}
+holder_lacks() {
+    local words
+    words=$(cluster kubectl -n "$driver_namespace" exec daemonset/s3-csi-node -c s3-holder -- /bin/scality-s3-csi-holder --check) || return 1
+    ! grep "^$1 " <<<"$words"
+}
+
 # The process of this node's driver.
 driver_pid() {
     local pid

@@ -2,7 +2,7 @@
 //!
 //! The path of a volume: the kubelet calls `node/`, which asks `mounter/` for a mount. `mounter/` waits until the reconciler has assigned
 //! a Mountpoint Pod, mounts a FUSE device on the host, sends it to the mounter in that pod with one message, and binds the mount at the
-//! kubelet's target. `contract/` contains the agreement between the processes. In another process, `controller/` makes and deletes volumes.
+//! kubelet's target. `contract/` contains the agreement between the processes, `holder/` keeps mounts for containers that end. In another process, `controller/` makes and deletes volumes.
 
 pub mod call_metrics;
 pub mod command_line;
@@ -11,6 +11,7 @@ pub mod contract;
 pub mod controller;
 pub mod error;
 pub mod events;
+pub mod holder;
 pub mod identity;
 pub mod install;
 pub mod mounter;

@@ -2,17 +2,19 @@
 //! separate mount namespace.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use csi::contract::comm::Comm;
+use csi::contract::comm::{self, Comm};
 use csi::contract::message::MountMessage;
+use csi::holder::{self, Holds};
 use csi::mounter::Credentials;
 use csi::mounter::comm_files::CommFiles;
 use csi::mounter::credentials::Profile;
 use csi::mounter::mountinfo::Mounts;
+use csi::mounter::notes::Notes;
 use csi::mounter::peer::Processes;
 use csi::mounter::source::{Peer, SourceMount};
 use csi::mounter::sys::{self, Busy};
@@ -85,9 +87,13 @@ impl Drop for Process {
     }
 }
 
+/// The UID of the Mountpoint Pod.
+const UID: &str = "pod-uid";
+
 /// A store with a bucket, a Mountpoint Pod, and the node's directories.
 struct Home {
     root: PathBuf,
+    kubelet: PathBuf,
     comm: Comm,
     endpoint: String,
     pod: Process,
@@ -99,10 +105,11 @@ impl Home {
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().canonicalize().unwrap();
-        let (store, comm) = (root.join("store"), Comm::at(root.join("comm")));
+        let (store, kubelet) = (root.join("store"), root.join("kubelet"));
+        let comm = Comm::on_host(&kubelet, UID);
         fs::create_dir_all(store.join("bucket")).unwrap();
         fs::write(store.join("bucket/hello"), "from the bucket").unwrap();
-        fs::create_dir(comm.directory()).unwrap();
+        fs::create_dir_all(comm.directory()).unwrap();
         let (secret, port) = (root.join("secret"), root.join("port"));
         fs::write(&secret, SECRET).unwrap();
         let server = Self::serve(&root, "127.0.0.1:0");
@@ -110,7 +117,7 @@ impl Home {
         until("the store listens", || number().is_some());
         let endpoint = format!("http://127.0.0.1:{}", number().unwrap());
         let pod = Self::pod(&comm);
-        Self { root, comm, endpoint, pod, store: server, _folder: folder }
+        Self { root, kubelet, comm, endpoint, pod, store: server, _folder: folder }
     }
 
     fn serve(root: &Path, listen: &str) -> Process {
@@ -143,22 +150,22 @@ impl Home {
             secret_access_key: SECRET.into(),
             session_token: None,
         };
-        let profile = Profile::new("pod-uid", "handle").unwrap();
+        let profile = Profile::new(UID, "handle").unwrap();
         profile.write(&CommFiles::open(&self.comm).unwrap().credentials().unwrap(), &keys).unwrap();
         let env = profile.env(&self.comm.credentials()).into_iter();
         let mut env: Vec<String> = env.map(|(name, value)| format!("{name}={value}")).collect();
         env.extend(["AWS_REGION=us-east-1".to_owned(), format!("AWS_ENDPOINT_URL={}", self.endpoint)]);
         let args = ["--allow-delete", "--force-path-style"].map(str::to_owned).to_vec();
-        MountMessage { bucket_name: bucket.into(), args, env }
+        MountMessage { bucket_name: bucket.into(), args, env, adopt: None }
     }
 
     fn hand_over(&self, bucket: &str) -> csi::error::Result<(SourceMount, PathBuf)> {
-        let source = self.root.join("mnt/mp-1");
+        let source = comm::source(&self.kubelet, "mp-1");
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         let mount = runtime.block_on(async {
             let deadline = tokio::time::Instant::now() + LIMIT;
             let processes = self.processes();
-            let peer = Peer { uid: "pod-uid", processes: &processes };
+            let peer = Peer { uid: UID, processes: &processes };
             SourceMount::make(&source, false, &self.comm, &peer, self.message(bucket), deadline).await
         })?;
         Ok((mount, source))
@@ -310,6 +317,83 @@ fn programs_read_on_while_the_mounter_starts_dead_engines_again() {
     });
 }
 
+impl Home {
+    /// Starts the node's holder.
+    fn holder(&self) -> (tokio::runtime::Runtime, Holds) {
+        Notes::of(&self.kubelet).remember("mp-1", UID).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let holds = Holds::default();
+        let config = holder::Config { kubelet: self.kubelet.clone(), processes: self.processes() };
+        runtime.spawn(holder::run(config, Holds::clone(&holds)));
+        (runtime, holds)
+    }
+
+    /// Kills mounter and engine, as the kernel does with a container that is out of memory, and starts the next container.
+    fn restart_container(&mut self) {
+        let engine = self.engine();
+        self.pod.signal(Signal::KILL);
+        kill_process(Pid::from_raw(engine.cast_signed()).unwrap(), Signal::KILL).unwrap();
+        self.pod.code();
+        self.pod = Self::pod(&self.comm);
+        self.processes();
+    }
+}
+
+/// Reads a part of an open file at each word; the file that it writes must fail at the end. It is a process of its own: a process that is forked from
+/// one with files on a mount closes its copies when it executes a program, and that waits for the engine.
+const READER: &str = r#"
+cd "$0" && exec 3<big 4>written && printf half >&4 && echo begun
+while read -r go; do dd bs=500000 count=1 iflag=fullblock status=none <&3 | tr -dc '\007' | wc -c; cat hello; echo; done
+printf more 2>/dev/null >&4 && echo stored || echo failed"#;
+
+/// Goal: programs read on when their Mountpoint Pod's container is killed as a whole, also after the holder was killed.
+#[test]
+fn programs_read_on_while_the_holder_brings_the_mount_along() {
+    isolated(|| {
+        let mut home = Home::new();
+        fs::write(home.root.join("store/bucket/big"), vec![7; 3 << 20]).unwrap();
+        let (mount, source) = home.hand_over("bucket").unwrap();
+        let target = home.root.join("target");
+        fs::create_dir(&target).unwrap();
+        sys::bind(&source, &target, false).unwrap();
+        mount.keep();
+        let before = Mounts::read().unwrap().at(&target).unwrap().device.clone();
+        let mut reader = Command::new("sh");
+        reader.args(["-c", READER]).arg(&target).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut reader = reader.spawn().unwrap();
+        let mut words = BufReader::new(reader.stdout.take().unwrap()).lines();
+        let mut says = move || words.next().unwrap().unwrap();
+        assert_eq!(says(), "begun");
+        let mut holder = home.holder();
+        let held = |holds: &Holds| holds.lock().get("mp-1") == Some(&"held");
+        for container in 2..=4 {
+            until("the mount is held", || held(&holder.1));
+            home.restart_container();
+            let started = Instant::now();
+            reader.stdin.as_mut().unwrap().write_all(b"go\n").unwrap();
+            assert_eq!(says(), "500000", "bytes of the file, in container {container}");
+            eprintln!("container {container} answers a read {:?} after it was started", started.elapsed());
+            assert_eq!(says(), "from the bucket");
+            until("no state is left", || !home.comm.state().exists());
+            if container == 3 {
+                let (killed, _) = std::mem::replace(&mut holder, home.holder());
+                killed.shutdown_background();
+            }
+        }
+        drop(reader.stdin.take());
+        assert_eq!(says(), "failed");
+        reader.wait().unwrap();
+        assert!(!home.root.join("store/bucket/written").exists());
+        assert_eq!(Mounts::read().unwrap().at(&target).unwrap().device, before, "it is the same mount");
+        until("the mount is held", || held(&holder.1));
+        CommFiles::open(&home.comm).unwrap().announce_exit().unwrap();
+        assert!(sys::unmount(&target, Busy::Refuse).unwrap() && sys::unmount(&source, Busy::Refuse).unwrap());
+        assert_eq!(home.pod.code(), Some(0));
+        until("the holder lets it go", || holder.1.lock().is_empty());
+        assert!(device_holders([std::process::id(); 3]).is_empty(), "this process is the holder");
+    });
+}
+
 /// Goal: once a refused setting is corrected, the next publish is served. No container starts anew for it.
 #[test]
 fn a_missing_bucket_is_named_and_mounted_by_the_same_container_later() {
@@ -317,7 +401,8 @@ fn a_missing_bucket_is_named_and_mounted_by_the_same_container_later() {
         let mut home = Home::new();
         let error = home.hand_over("no-such-bucket").unwrap_err().to_string();
         assert!(error.contains("no-such-bucket") && !error.contains(SECRET), "{error}");
-        assert!(!is_mounted(&home.root.join("mnt/mp-1")) && !home.root.join("mnt/mp-1").exists());
+        let source = comm::source(&home.kubelet, "mp-1");
+        assert!(!is_mounted(&source) && !source.exists());
         fs::create_dir(home.root.join("store/no-such-bucket")).unwrap();
         fs::write(home.root.join("store/no-such-bucket/hello"), "it is there now").unwrap();
         let (mount, source) = home.hand_over("no-such-bucket").unwrap();

@@ -203,7 +203,13 @@ def default(what, path, version):
     check(f"{what}: one priority class", "" if classes == ["mount-s3-critical"] else str(classes))
 
     node = rendered.containers("DaemonSet", "s3-csi-node")
-    check(f"{what}: a node has driver, registrar and liveness probe", "" if list(node) == ["s3-plugin", "node-driver-registrar", "liveness-probe"] else str(list(node)))
+    check(f"{what}: a node has driver, holder, registrar and liveness probe", "" if list(node) == ["s3-plugin", "s3-holder", "node-driver-registrar", "liveness-probe"] else str(list(node)))
+    holder = node["s3-holder"]
+    context, (mount,) = holder["securityContext"], holder["volumeMounts"]
+    # A mount of its own would be a private copy, or touch the host's.
+    good = context["capabilities"] == {"drop": ["ALL"], "add": ["DAC_OVERRIDE"]} and not context.get("privileged") and mount["mountPropagation"] == "HostToContainer"
+    good = good and not holder.get("ports") and holder["livenessProbe"]["exec"]["command"] == holder["command"] + ["--check"]
+    check(f"{what}: the holder may reach sockets of pods, and nothing else", "" if good else str(holder))
     driver = node["s3-plugin"]
     mounts = {m["mountPath"]: m for m in driver["volumeMounts"]}
     check(
@@ -368,7 +374,7 @@ def every_value(what, path, values, defaults):
     check(f"{what}: on OpenShift the driver of a node is privileged, and nobody else", "" if good else str(bound))
     told = [c for it in (("DaemonSet", "s3-csi-node"), ("Deployment", "s3-csi-controller")) for c in rendered.containers(*it).values() if "set-repository" in c["image"]]
     plain = [c["name"] for c in told if {"name": "LOG_FORMAT", "value": "json"} not in c["env"]]
-    check(f"{what}: everything of ours logs JSON", str(plain) if plain or len(told) != 3 else "")
+    check(f"{what}: everything of ours logs JSON", str(plain) if plain or len(told) != 4 else "")
     monitors = {it["metadata"]["name"]: it["spec"] for it in rendered.objects if it["kind"] == "PodMonitor"}
     ports = {p["name"] for it in rendered.objects if it["kind"] == "Deployment" for c in pod_of(it)["spec"]["containers"] for p in c.get("ports", [])}
     jobs = {name: it["podMetricsEndpoints"][0] for name, it in monitors.items()}
@@ -625,7 +631,7 @@ def documented(page, defaults):
     def groups():
         for path, _ in leaves(defaults):
             # Rows of maps that are Kubernetes' own stand for their keys.
-            maps = [it for it in ("node.resources", "node.seLinuxOptions", "controller.resources", "mountpointPod.tolerations", "metrics.dashboard.labels") if path.startswith(it + ".")]
+            maps = [it for it in ("node.resources", "node.holder.resources", "node.seLinuxOptions", "controller.resources", "mountpointPod.tolerations", "metrics.dashboard.labels") if path.startswith(it + ".")]
             yield maps[0] if maps else path
 
     wanted = set(groups())

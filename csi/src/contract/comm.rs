@@ -13,6 +13,8 @@ impl Comm {
     pub const SOCKET: &str = "mount.sock";
     /// The name of the engine's socket.
     pub const ENGINE_SOCKET: &str = "engine.sock";
+    /// The name of the socket at which the mounter registers its mount with the node's holder.
+    pub const HOLD_SOCKET: &str = "hold.sock";
     /// The name of the file that says that no engine serves for now.
     pub const STATE: &str = "mount.state";
     /// The name of the file that says that the store knows the bucket no longer.
@@ -58,6 +60,12 @@ impl Comm {
     #[must_use]
     pub fn engine_socket(&self) -> PathBuf {
         self.0.join(Self::ENGINE_SOCKET)
+    }
+
+    /// The mounter listens here while it keeps a mount's device and journal: the holder of the node takes copies of both.
+    #[must_use]
+    pub fn hold_socket(&self) -> PathBuf {
+        self.0.join(Self::HOLD_SOCKET)
     }
 
     /// The engine's error when it failed, mode 0600.

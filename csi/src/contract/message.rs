@@ -3,21 +3,21 @@
 //!
 //! A mounter of release 2.2 closes without a line; a node of release 2.2 never reads one. Both work: the node need not get an
 //! answer, and the mounter ignores the loss of its answer. Both sides ignore unknown fields.
+//!
+//! The node's holder sends the same message with the device and the journal of a mount that lost its container (`hold`).
 
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
-use std::mem::MaybeUninit;
+use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
-};
+use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
+
+use super::rights::{self, invalid};
 
 /// The longest message, in bytes. Ours are a few kilobytes; the limit ends a sender that never stops.
 pub const MESSAGE_LIMIT: usize = 1 << 20;
@@ -34,6 +34,18 @@ pub struct MountMessage {
     pub args: Vec<String>,
     /// The engine's whole environment, `KEY=value`.
     pub env: Vec<String>,
+    /// The time since which a mount that programs use has had no engine. Its engine is to go on with it, and the journal comes with the device.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub adopt: Option<Timestamp>,
+}
+
+/// The descriptors of a mount, owned or borrowed.
+#[derive(Clone, Copy, Debug)]
+pub struct Mount<T> {
+    /// The FUSE device.
+    pub device: T,
+    /// The journal of the engines before, if the mount had any.
+    pub journal: Option<T>,
 }
 
 /// The answer of the mounter.
@@ -80,90 +92,45 @@ fn with_short_path<T>(socket: &Path, call: impl FnOnce(&Path) -> io::Result<T>) 
     call(&Path::new("/proc/self/fd").join(descriptor.to_string()).join(name))
 }
 
-/// Sends the message and the device, then closes this side's writing half, so that the mounter sees the end.
+/// Sends the message and its descriptors, then closes this side's writing half, so that the mounter sees the end.
 ///
 /// # Errors `TimedOut` after `within`; other errors of the socket.
 pub fn send(
     stream: &UnixStream,
     message: &MountMessage,
-    device: BorrowedFd<'_>,
+    mount: Mount<BorrowedFd<'_>>,
     within: Duration,
 ) -> io::Result<()> {
     let bytes = serde_json::to_vec(message).map_err(io::Error::other)?;
-    stream.set_write_timeout(Some(within.max(Duration::from_millis(1))))?;
-    let descriptors = [device];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    if !ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)) {
-        return Err(io::Error::other("no room for one descriptor"));
-    }
-    // The device goes with the first bytes; the rest follows as a plain stream.
-    let sent = loop {
-        match sendmsg(stream, &[IoSlice::new(&bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
-            Ok(sent) => break sent,
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(timed(error.into())),
-        }
-    };
-    let mut writer = stream;
-    writer.write_all(&bytes[sent..]).map_err(timed)?;
+    let descriptors: Vec<_> = std::iter::once(mount.device).chain(mount.journal).collect();
+    rights::send(stream, &bytes, &descriptors, within)?;
     stream.shutdown(Shutdown::Write)
 }
 
-/// Receives one message and its device, to the sender's end of the stream.
+/// Receives one message and its descriptors, to the sender's end of the stream.
 ///
 /// # Errors
-/// `TimedOut` after `within`; `InvalidData` if there is not exactly one descriptor, too long a message, or not this JSON.
-pub fn receive(stream: &UnixStream, within: Duration) -> io::Result<(MountMessage, OwnedFd)> {
-    let until = Instant::now() + within;
-    let mut bytes = Vec::new();
-    let mut devices: Vec<OwnedFd> = Vec::new();
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(io::ErrorKind::TimedOut.into());
-        }
-        stream.set_read_timeout(Some(left))?;
-        let mut chunk = [0; 4096];
-        // Room for more than one: a sender of two gets an error, rather than being cut off.
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(8))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let received = match recvmsg(
-            stream,
-            &mut [IoSliceMut::new(&mut chunk)],
-            &mut ancillary,
-            RecvFlags::CMSG_CLOEXEC,
-        ) {
-            Ok(received) => received,
-            Err(rustix::io::Errno::INTR) => continue,
-            Err(error) => return Err(timed(error.into())),
-        };
-        for message in ancillary.drain() {
-            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-                devices.extend(descriptors);
-            }
-        }
-        if received.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(invalid("the message brings more descriptors than one"));
-        }
-        if received.bytes == 0 {
-            break;
-        }
-        bytes.extend_from_slice(&chunk[..received.bytes]);
-        if bytes.len() > MESSAGE_LIMIT {
-            return Err(invalid(format!("the message is longer than {MESSAGE_LIMIT} bytes")));
-        }
+/// `TimedOut` after `within`; `InvalidData` if the descriptors are not those of the message, if it is too long, or not this JSON.
+pub fn receive(stream: &UnixStream, within: Duration) -> io::Result<(MountMessage, Mount<OwnedFd>)> {
+    let (bytes, descriptors) = rights::receive(stream, MESSAGE_LIMIT, None, within)?;
+    if descriptors.is_empty() {
+        return Err(invalid("the message brings 0 descriptors, and must bring one: the FUSE device"));
     }
-    let count = devices.len();
-    let Ok([device]) = <[OwnedFd; 1]>::try_from(devices) else {
-        return Err(invalid(format!(
-            "the message brings {count} descriptors, and must bring one: the FUSE device"
-        )));
-    };
-    let message = serde_json::from_slice(&bytes)
+    let message: MountMessage = serde_json::from_slice(&bytes)
         // The text may hold secrets: serde's error names the place and the expectation, and that is enough.
         .map_err(|error| invalid(format!("the message is not a mount message: {error}")))?;
-    Ok((message, device))
+    let count = descriptors.len();
+    let mut descriptors = descriptors.into_iter();
+    let wanted = if message.adopt.is_some() { 2 } else { 1 };
+    match (descriptors.next(), descriptors.next()) {
+        (Some(device), journal) if count == wanted => Ok((message, Mount { device, journal })),
+        _ if wanted == 2 => Err(invalid(format!(
+            "the message brings {count} descriptors, and must bring two: the FUSE device and the journal"
+        ))),
+        _ => Err(invalid(format!(
+            "the message brings {count} descriptors, and must bring one: the FUSE device"
+        ))),
+    }
 }
 
 /// Answers the node. A node of release 2.2 has closed already: that is not an error.
@@ -203,7 +170,7 @@ pub fn read_answer(stream: &UnixStream, within: Duration) -> io::Result<Option<A
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             // A mounter that dies with our bytes unread resets the connection, without an answer.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
-            Err(error) => return Err(timed(error)),
+            Err(error) => return Err(rights::timed(error)),
         }
         if line.len() > ANSWER_LIMIT {
             return Err(invalid(format!("the mounter's answer is longer than {ANSWER_LIMIT} bytes")));
@@ -215,15 +182,6 @@ pub fn read_answer(stream: &UnixStream, within: Duration) -> io::Result<Option<A
     serde_json::from_slice(&line)
         .map(Some)
         .map_err(|error| invalid(format!("the mounter's answer is not valid: {error}")))
-}
-
-/// Turns `WouldBlock`, by which a socket reports its time limit, into `TimedOut`.
-fn timed(error: io::Error) -> io::Error {
-    if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
-}
-
-fn invalid(text: impl Into<String>) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, text.into())
 }
 
 #[cfg(test)]

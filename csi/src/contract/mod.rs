@@ -7,6 +7,7 @@
 pub mod attachment;
 pub mod cache;
 pub mod comm;
+pub mod hold;
 pub mod lease;
 pub mod log;
 pub mod message;
@@ -14,6 +15,7 @@ pub mod pod;
 pub mod quantity;
 pub mod reason;
 pub mod restart;
+pub mod rights;
 pub mod target;
 pub mod volume;
 

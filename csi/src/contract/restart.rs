@@ -1,6 +1,8 @@
 //! The text of `mount.state` in the comm directory: the mounter writes it while its engine is dead and the next one has not begun to
 //! serve, and the node reads it before it calls a mount hung.
 //!
+//! The node's holder writes it when the container ends, with a second line: the next container then leaves it until it has the mount again.
+//!
 //! The file also names the flags that make an engine end with its mount.
 //!
 //! Never here: a file.
@@ -26,6 +28,7 @@ pub struct Restarting {
 
 impl Restarting {
     const WORDS: &str = "restarting since ";
+    const HELD: &str = "held";
 
     /// Reads the first line. `None` for any other text, and for a time more than [`RESTART_WITHIN`] ago: a mounter gives up by then, so
     /// the writer was killed.
@@ -36,6 +39,18 @@ impl Restarting {
         let is_now =
             age >= -CLOCK_STEPS && age <= SignedDuration::try_from(RESTART_WITHIN).ok()? + CLOCK_STEPS;
         is_now.then_some(Self { since })
+    }
+
+    /// The text of the holder.
+    #[must_use]
+    pub fn held(self) -> String {
+        format!("{self}\n{}", Self::HELD)
+    }
+
+    /// Whether a text is the holder's, about a death that it may still mend.
+    #[must_use]
+    pub fn is_held(text: &str, now: Timestamp) -> bool {
+        Self::read(text, now).is_some() && text.lines().nth(1) == Some(Self::HELD)
     }
 }
 
@@ -70,6 +85,15 @@ mod tests {
             assert_eq!(Restarting::read(&format!("{text}\nmore"), now).is_some(), known, "{now}");
         }
         assert_eq!(Restarting::read(&text, since), Some(Restarting { since }));
+    }
+
+    #[test]
+    fn the_holders_state_reads_as_one_and_is_told_from_the_mounters() {
+        let state = Restarting { since: at(1_764_173_000_250) };
+        assert_eq!(Restarting::read(&state.held(), state.since), Some(state));
+        assert!(Restarting::is_held(&state.held(), state.since));
+        assert!(!Restarting::is_held(&state.held(), at(1_764_173_130_250)), "it is old");
+        assert!(!Restarting::is_held(&state.to_string(), state.since));
     }
 
     #[test]

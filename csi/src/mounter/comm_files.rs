@@ -97,6 +97,43 @@ impl CommFiles {
         Restarting::read(&self.text(Comm::STATE)?, Timestamp::now())
     }
 
+    /// Whether the state is that of the node's holder.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.text(Comm::STATE).is_some_and(|text| Restarting::is_held(&text, Timestamp::now()))
+    }
+
+    /// Says for the node's holder that the container ended, and that the next one is to go on with the mount.
+    ///
+    /// # Errors
+    /// An error of the file system.
+    pub fn note_ended(&self, words: &str, state: Restarting) -> io::Result<()> {
+        // The error must be written before the state, on which the driver reads the error.
+        self.write("mount.err", words)?;
+        self.write(Comm::STATE, &state.held())
+    }
+
+    /// Removes the state.
+    ///
+    /// # Errors
+    /// An error of the file system, other than that there is none.
+    pub fn forget_state(&self) -> io::Result<()> {
+        absent(rustix::fs::unlinkat(&self.directory, Comm::STATE, AtFlags::empty()))
+    }
+
+    /// Writes a file that the pod may read, whole or not at all.
+    fn write(&self, name: &str, text: &str) -> io::Result<()> {
+        let temporary = format!(".{name}.of-node");
+        absent(rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty()))?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let mode = Mode::from_raw_mode(0o644);
+        let mut file = File::from(rustix::fs::openat(&self.directory, &temporary, flags, mode)?);
+        // The process may have another mask.
+        rustix::fs::fchmod(&file, mode)?;
+        writeln!(file, "{text}")?;
+        Ok(rustix::fs::renameat(&self.directory, &temporary, &self.directory, name)?)
+    }
+
     fn text(&self, name: &str) -> Option<String> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::openat(&self.directory, name, flags, Mode::empty()).ok()?);
@@ -345,6 +382,24 @@ mod tests {
         std::fs::write(&elsewhere, Restarting { since }.to_string()).unwrap();
         symlink(&elsewhere, &state).unwrap();
         assert_eq!(files.restarting(), None);
+    }
+
+    #[test]
+    fn the_holders_word_is_read_as_a_state_with_its_error_and_goes_again() {
+        let (files, folder) = comm();
+        symlink("/dev/null", folder.path().join(".mount.state.of-node")).unwrap();
+        let state = Restarting { since: Timestamp::from_second(Timestamp::now().as_second()).unwrap() };
+        assert!(!files.is_held());
+        files.note_ended("it was killed", state).unwrap();
+        assert!(files.is_held() && files.restarting() == Some(state));
+        assert_eq!(files.error().as_deref(), Some("it was killed"));
+        let mode = folder.path().join("mount.state").metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o644, "the mounter reads it");
+        files.forget_state().unwrap();
+        files.forget_state().unwrap();
+        assert_eq!(files.restarting(), None);
+        std::fs::write(folder.path().join("mount.state"), state.to_string()).unwrap();
+        assert!(!files.is_held(), "it is the mounter's own");
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub mod sys;
 pub mod systemd;
 mod targets;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -7,6 +7,7 @@
 //!
 //! Never here: a key, a path that a pod can reach.
 
+use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
 use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -86,6 +87,14 @@ impl Notes {
         note.lines().nth(number).filter(|line| is_name(line)).map(str::to_owned)
     }
 
+    /// The pods that are remembered, with their UIDs, by name.
+    #[must_use]
+    pub fn all(&self) -> BTreeMap<String, String> {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(|name| self.uid(&name).map(|uid| (name, uid))).collect()
+    }
+
     /// Forgets a Mountpoint Pod; no error if it was not remembered.
     ///
     /// # Errors
@@ -157,6 +166,7 @@ mod tests {
         std::fs::write(notes.0.join(".mp-5.new"), "").unwrap();
         notes.keep(|name| name == "mp-2" || name == "mp-5");
         assert_eq!(std::fs::read_dir(&notes.0).unwrap().count(), 2, "another thread writes it");
+        assert_eq!(notes.all(), [("mp-2".to_owned(), "uid-3".to_owned())].into());
         assert_eq!(notes.uid("mp-2").as_deref(), Some("uid-3"));
         assert_eq!(notes.0.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     }

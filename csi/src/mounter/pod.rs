@@ -475,6 +475,7 @@ impl Node {
             // The kernel gets the flag here; an engine that is given a device refuses it.
             args: request.args.iter().filter(|arg| *arg != "--read-only").cloned().collect(),
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            adopt: None,
         };
         let peer = Peer { uid: pod.uid, processes: &self.config.processes };
         let mount =

@@ -245,6 +245,11 @@ impl Revivals {
                 Ok(event) => {
                     let Some(whose) = inside.watches.get(&event.wd()).cloned() else { continue };
                     match event.file_name().map(std::ffi::CStr::to_bytes) {
+                        // A holder that gives a mount up takes its state away.
+                        Some(name) if event.events().contains(ReadFlags::DELETE) => {
+                            let of_state = name == Comm::STATE.as_bytes();
+                            inside.due.extend(of_state.then_some(whose));
+                        }
                         Some(name) if name == Comm::SOCKET.as_bytes() => drop(inside.due.insert(whose)),
                         Some(name) if name == Comm::STATE.as_bytes() => {
                             inside.restarted.insert(whose.clone());
@@ -273,7 +278,8 @@ impl Revivals {
 
     fn watch(&self, inside: &mut Inside, name: &str, comm: &Comm) {
         let Some(events) = &self.events else { return };
-        let flags = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
+        let changes = WatchFlags::CREATE | WatchFlags::MOVED_TO | WatchFlags::DELETE;
+        let flags = changes | WatchFlags::ONLYDIR | WatchFlags::DONT_FOLLOW;
         match inotify::add_watch(events.get_ref(), comm.directory(), flags) {
             Ok(watch) => drop(inside.watches.insert(watch, name.to_owned())),
             Err(error) => tracing::warn!(

@@ -255,7 +255,8 @@ fn exchange(
     device: OwnedFd,
     deadline: Instant,
 ) -> Result<Option<Answer>> {
-    message::send(stream, message, device.as_fd(), left(deadline)).map_err(|error| {
+    let mount = message::Mount { device: device.as_fd(), journal: None };
+    message::send(stream, message, mount, left(deadline)).map_err(|error| {
         Error::new(ErrorKind::Unavailable, format!("handing the device to the mounter: {error}"))
     })?;
     drop(device);

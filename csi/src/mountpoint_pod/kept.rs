@@ -13,7 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
+use super::offered::Offered;
 use crate::contract::comm::Comm;
+use crate::contract::message::{Mount, MountMessage};
 
 /// The name of the journal among the descriptors of an engine.
 const JOURNAL: &str = "journal";
@@ -29,21 +31,25 @@ pub(super) struct Kept {
     journal: Option<OwnedFd>,
     socket: UnixDatagram,
     path: PathBuf,
+    offered: Option<Offered>,
 }
 
 impl Kept {
-    /// Keeps the device, and listens for the engine.
+    /// Keeps the device, and the journal where there is one, and listens for the engine.
     ///
     /// # Errors
     /// The socket can't be made; the device is given back.
-    pub(super) fn new(comm: &Comm, device: OwnedFd) -> Result<Self, (OwnedFd, io::Error)> {
+    pub(super) fn new(
+        comm: &Comm,
+        Mount { device, journal }: Mount<OwnedFd>,
+    ) -> Result<Self, (OwnedFd, io::Error)> {
         let path = comm.notify_socket();
         // A container that was killed may have left its socket.
         let _ = std::fs::remove_file(&path);
         let bound =
             UnixDatagram::bind(&path).and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
         match bound {
-            Ok(socket) => Ok(Self { device, journal: None, socket, path }),
+            Ok(socket) => Ok(Self { device, journal, socket, path, offered: None }),
             Err(error) => Err((device, error)),
         }
     }
@@ -54,6 +60,18 @@ impl Kept {
 
     pub(super) fn socket(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Offers device and journal to the node's holder, so that the mount outlives this container. Without a journal no other engine could go on
+    /// with the mount.
+    pub(super) fn offer(&mut self, comm: &Comm, message: &MountMessage) {
+        let (None, Some(journal)) = (&self.offered, &self.journal) else { return };
+        match Offered::new(comm, message, self.device.as_fd(), journal.as_fd()) {
+            Ok(offered) => self.offered = Some(offered),
+            Err(error) => tracing::warn!(
+                "the mount ends with this container, since it can't be offered to the node's holder: {error}"
+            ),
+        }
     }
 
     pub(super) fn has_journal(&self) -> bool {
@@ -105,6 +123,8 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
+        // The holder closes its copies first: programs get an error once the last one is closed.
+        self.offered = None;
         let _ = std::fs::remove_file(&self.path);
     }
 }
@@ -121,7 +141,8 @@ mod tests {
     fn kept() -> (Kept, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let device = OwnedFd::from(File::open("/dev/null").unwrap());
-        (Kept::new(&Comm::at(folder.path()), device).unwrap(), folder)
+        let mount = Mount { device, journal: None };
+        (Kept::new(&Comm::at(folder.path()), mount).unwrap(), folder)
     }
 
     fn send(kept: &mut Kept, words: &str, files: &[&File]) {

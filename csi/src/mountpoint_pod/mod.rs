@@ -1,6 +1,7 @@
 //! The process in a Mountpoint Pod. Enters: one message with a FUSE device, over the socket in the comm directory. Leaves: an engine
 //! that serves the device until the node unmounts it, or the engine's error message. An engine that dies is followed by another on the same
-//! device (`restarts`, `kept`), so that programs which read wait for a moment and see no error.
+//! device (`restarts`, `kept`), so that programs which read wait for a moment and see no error. The node's holder has copies of both descriptors
+//! (`offered`), so that the next container goes on when this one ends as a whole.
 //!
 //! Never here: a capability, a mount, a secret in an argument or a log; a look at the mount. Where engines are not started again this process
 //! keeps no copy of the device: when the engine dies, its readers get an error at once.
@@ -8,6 +9,7 @@
 mod engine;
 mod gone;
 mod kept;
+mod offered;
 mod restarts;
 
 use std::fs::OpenOptions;
@@ -26,7 +28,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use crate::contract::comm::Comm;
 use crate::contract::log::LogFormat;
-use crate::contract::message::{self, Answer, MountMessage};
+use crate::contract::message::{self, Answer, Mount, MountMessage};
 use crate::contract::restart::{RESTART_WITHIN, Restarting, can_outlive};
 use crate::error::{Error, Result};
 use engine::{Ended, Engine, OwnCache, is_ready};
@@ -106,7 +108,7 @@ pub fn run(config: &Config, serving: &Serving) -> Result<()> {
         }
         let received = listen(&config.comm).and_then(|listener| receive(&listener, config));
         let _ = std::fs::remove_file(config.comm.socket());
-        let (stream, message, device) = match received {
+        let (stream, message, mount) = match received {
             Ok(received) => received,
             Err(_) if exit_announced(&config.comm) => return Ok(()),
             Err(error) => {
@@ -117,7 +119,7 @@ pub fn run(config: &Config, serving: &Serving) -> Result<()> {
             }
         };
         serving.begin();
-        let ended = match serve(config, &cache, stream, &message, device) {
+        let ended = match serve(config, &cache, stream, &message, mount) {
             Ok(ended) if ended.status.success() && exit_announced(&config.comm) => return Ok(()),
             Ok(ended) => ended,
             Err(error) => {
@@ -145,16 +147,24 @@ pub fn kernel_resends() -> bool {
     std::fs::read_to_string(KERNEL_RELEASE).is_ok_and(|release| restarts::resends(&release))
 }
 
-/// Serves one device, by one engine after the other where engines are started again. Returns with the last one's end; then no descriptor of the
+/// Serves one mount, by one engine after the other where engines are started again. Returns with the last one's end; then no descriptor of the
 /// device is left here.
 fn serve(
     config: &Config,
     cache: &OwnCache,
     stream: UnixStream,
     message: &MountMessage,
-    device: OwnedFd,
+    mount: Mount<OwnedFd>,
 ) -> Result<Ended> {
-    let (mut kept, device) = keep(config, message, device);
+    let (mut kept, device) = match (message.adopt, keep(config, message, mount)) {
+        (Some(death), (Some(kept), _)) => return adopt(config, cache, stream, message, (kept, death)),
+        (Some(_), (None, _)) => {
+            let error = "this pod can't go on with a mount that has no engine";
+            answer(&stream, &Answer::Failed { error: error.to_owned() });
+            return Err(Error::internal(error));
+        }
+        (None, kept) => kept,
+    };
     let started = match (&kept, &device) {
         (Some(kept), _) => Engine::start(config, cache, message, kept.device(), Some(kept)),
         (None, Some(device)) => Engine::start(config, cache, message, device.as_fd(), None),
@@ -168,6 +178,9 @@ fn serve(
     let word = engine.word(kept.as_mut(), None).unwrap_or_default();
     if is_ready(word.as_deref()) {
         tracing::info!("the engine serves");
+        if let Some(kept) = &mut kept {
+            kept.offer(&config.comm, message);
+        }
         answer(&stream, &Answer::Ready);
     }
     let ended = engine.end(word, false)?;
@@ -180,17 +193,51 @@ fn serve(
     }
     drop(stream);
     match kept {
-        Some(kept) => go_on(config, cache, message, kept, ended),
+        Some(kept) => go_on(config, cache, message, kept, (ended, None)),
         None => Ok(ended),
     }
 }
 
-/// The device and all that another engine needs; or the device alone, where none is to follow.
-fn keep(config: &Config, message: &MountMessage, device: OwnedFd) -> (Option<Kept>, Option<OwnedFd>) {
-    if !config.restarts || !can_outlive(&message.args) {
-        return (None, Some(device));
+/// Goes on with a mount whose container ended, for the holder that brings it.
+fn adopt(
+    config: &Config,
+    cache: &OwnCache,
+    stream: UnixStream,
+    message: &MountMessage,
+    (mut kept, death): (Kept, Timestamp),
+) -> Result<Ended> {
+    tracing::info!("another container of this pod ended, and its mount goes on here");
+    // The holder must not lose it if this container ends now.
+    kept.offer(&config.comm, message);
+    let age = Duration::try_from(Timestamp::now().duration_since(death)).unwrap_or_default();
+    let now = Instant::now();
+    let died = now.checked_sub(age.min(RESTART_WITHIN)).unwrap_or(now);
+    let _no_state_left = NoStateLeft(&config.comm);
+    let mut engine =
+        Engine::start(config, cache, message, kept.device(), Some(&kept)).inspect_err(|error| {
+            answer(&stream, &Answer::Failed { error: error.to_string() });
+        })?;
+    let word = engine.word(Some(&mut kept), Some(died + RESTART_WITHIN)).unwrap_or_default();
+    let serves = is_ready(word.as_deref());
+    if serves {
+        forget_state(&config.comm);
+        tracing::info!("the engine serves again");
+        answer(&stream, &Answer::Ready);
     }
-    match Kept::new(&config.comm, device) {
+    let ended = engine.end(word, true)?;
+    if !serves && !end_of(&ended, &kept, &config.comm).is_death() {
+        answer(&stream, &Answer::Failed { error: ended.why() });
+    }
+    drop(stream);
+    go_on(config, cache, message, kept, (ended, (!serves).then_some((died, death))))
+}
+
+/// The device and all that another engine needs; or the device alone, where none is to follow.
+fn keep(config: &Config, message: &MountMessage, mount: Mount<OwnedFd>) -> (Option<Kept>, Option<OwnedFd>) {
+    if !config.restarts || !can_outlive(&message.args) {
+        return (None, Some(mount.device));
+    }
+    match Kept::new(&config.comm, mount) {
         Ok(kept) => (Some(kept), None),
         Err((device, error)) => {
             tracing::warn!(
@@ -207,19 +254,12 @@ fn go_on(
     cache: &OwnCache,
     message: &MountMessage,
     mut kept: Kept,
-    mut ended: Ended,
+    (mut ended, mut since): (Ended, Option<(Instant, Timestamp)>),
 ) -> Result<Ended> {
-    let (mut deaths, mut since) = (Deaths::default(), None);
+    let mut deaths = Deaths::default();
     let _no_state_left = NoStateLeft(&config.comm);
     loop {
-        let end = End {
-            code: ended.status.code(),
-            served: ended.served,
-            has_journal: kept.has_journal(),
-            announced: exit_announced(&config.comm),
-            connected: kept.is_connected(),
-        };
-        if !end.is_death() {
+        if !end_of(&ended, &kept, &config.comm).is_death() {
             return Ok(ended);
         }
         let now = Instant::now();
@@ -256,6 +296,16 @@ fn reap() {
         return;
     }
     while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
+}
+
+fn end_of(ended: &Ended, kept: &Kept, comm: &Comm) -> End {
+    End {
+        code: ended.status.code(),
+        served: ended.served,
+        has_journal: kept.has_journal(),
+        announced: exit_announced(comm),
+        connected: kept.is_connected(),
+    }
 }
 
 /// Waits for `pause`; `false` if the mount ended meanwhile.
@@ -302,9 +352,13 @@ fn exit_announced(comm: &Comm) -> bool {
     comm.exit().symlink_metadata().is_ok()
 }
 
-/// Listens in place of whatever an earlier container left.
+/// Listens in place of whatever an earlier container left. The word of a holder stays, so that the node calls no mount hung until the holder has
+/// come, or has given the mount up.
 fn listen(comm: &Comm) -> io::Result<UnixListener> {
-    forget_state(comm);
+    let state = std::fs::read_to_string(comm.state()).unwrap_or_default();
+    if !Restarting::is_held(&state, Timestamp::now()) {
+        forget_state(comm);
+    }
     match std::fs::remove_file(comm.socket()) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -314,7 +368,10 @@ fn listen(comm: &Comm) -> io::Result<UnixListener> {
 
 /// Waits for a node that brings a whole message. One that breaks off gets an error, if it listens, and may come again. A node that needs
 /// no mount any more says so with the file `mount.exit`: that ends the wait.
-fn receive(listener: &UnixListener, config: &Config) -> io::Result<(UnixStream, MountMessage, OwnedFd)> {
+fn receive(
+    listener: &UnixListener,
+    config: &Config,
+) -> io::Result<(UnixStream, MountMessage, Mount<OwnedFd>)> {
     let within = config.receive_within;
     let until = Instant::now() + within;
     loop {
@@ -338,7 +395,7 @@ fn receive(listener: &UnixListener, config: &Config) -> io::Result<(UnixStream, 
             Err(error) => return Err(error),
         };
         match message::receive(&stream, left) {
-            Ok((message, device)) => return Ok((stream, message, device)),
+            Ok((message, mount)) => return Ok((stream, message, mount)),
             Err(error) => {
                 tracing::warn!("the message can't be used: {error}");
                 answer(&stream, &Answer::Failed { error: error.to_string() });

@@ -3,6 +3,7 @@
 mod restarting;
 
 use std::fs;
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::engine::{TAIL_BYTES, relay, with_cache};
@@ -72,12 +73,13 @@ impl Pod {
             bucket_name: self.folder.path().join("bucket").to_str().unwrap().to_owned(),
             args: args.iter().map(|&it| it.to_owned()).collect(),
             env: vec!["FIRST=a=b".into(), "SECOND=".into()],
+            adopt: None,
         }
     }
 
     fn hand_over(&self, stream: &UnixStream, args: &[&str]) {
         let device = fs::File::open("/dev/null").unwrap();
-        message::send(stream, &self.message(args), device.as_fd(), LONG).unwrap();
+        message::send(stream, &self.message(args), alone(&device), LONG).unwrap();
     }
 
     /// A pipe beside the script on which an engine waits.
@@ -94,6 +96,11 @@ impl Pod {
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         Some(text)
     }
+}
+
+/// The device of a new mount.
+fn alone(device: &fs::File) -> message::Mount<BorrowedFd<'_>> {
+    message::Mount { device: device.as_fd(), journal: None }
 }
 
 fn answered(stream: &UnixStream) -> Option<Answer> {
@@ -366,7 +373,7 @@ fn a_device_whose_engine_is_not_started_again_is_held_by_it_alone() {
         fs::write(&marker, "").unwrap();
         let (outcome, ()) = pod.run(|stream| {
             let device = fs::File::open(&marker).unwrap();
-            message::send(&stream, &pod.message(&[]), device.as_fd(), LONG).unwrap();
+            message::send(&stream, &pod.message(&[]), alone(&device), LONG).unwrap();
             drop(device);
             assert_eq!(answered(&stream), Some(Answer::Ready));
             let held = held(&marker);

@@ -1,10 +1,14 @@
 //! Both ends of the hand-over in this process, and ends of release 2.2.
 
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt as _;
 use std::thread;
 
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
+
 use super::*;
-use std::os::fd::AsFd;
 
 /// A limit that nothing reaches.
 const SOON: Duration = Duration::from_secs(60);
@@ -14,11 +18,16 @@ fn message() -> MountMessage {
         bucket_name: "my-bucket".into(),
         args: vec!["--allow-root".into(), "--region=us-east-1".into()],
         env: vec!["AWS_ENDPOINT_URL=http://10.0.0.1:8000".into()],
+        adopt: None,
     }
 }
 
 fn device() -> File {
     File::open("/dev/null").unwrap()
+}
+
+fn alone(device: &File) -> Mount<BorrowedFd<'_>> {
+    Mount { device: device.as_fd(), journal: None }
 }
 
 #[test]
@@ -55,17 +64,17 @@ fn message_device_and_answer_arrive_over_a_path_too_long_for_a_socket() {
     });
     let stream = connect(&path).unwrap();
     let ours = device();
-    send(&stream, &long, ours.as_fd(), SOON).unwrap();
+    send(&stream, &long, alone(&ours), SOON).unwrap();
     assert_eq!(read_answer(&stream, SOON).unwrap(), Some(Answer::Ready));
     let (message, theirs) = mounter.join().unwrap();
     assert_eq!(message, sent);
-    assert_eq!(File::from(theirs).metadata().unwrap().rdev(), ours.metadata().unwrap().rdev());
+    assert_eq!(File::from(theirs.device).metadata().unwrap().rdev(), ours.metadata().unwrap().rdev());
 }
 
 #[test]
 fn a_mounter_of_release_2_2_that_closes_without_a_line_said_nothing() {
     let (node, mounter) = UnixStream::pair().unwrap();
-    send(&node, &message(), device().as_fd(), SOON).unwrap();
+    send(&node, &message(), alone(&device()), SOON).unwrap();
     receive(&mounter, SOON).unwrap();
     drop(mounter);
     assert_eq!(read_answer(&node, SOON).unwrap(), None);
@@ -74,7 +83,7 @@ fn a_mounter_of_release_2_2_that_closes_without_a_line_said_nothing() {
 #[test]
 fn a_node_of_release_2_2_that_does_not_wait_for_an_answer_is_no_error() {
     let (node, mounter) = UnixStream::pair().unwrap();
-    send(&node, &message(), device().as_fd(), SOON).unwrap();
+    send(&node, &message(), alone(&device()), SOON).unwrap();
     drop(node);
     receive(&mounter, SOON).unwrap();
     answer(&mounter, &Answer::Ready).unwrap();
@@ -93,6 +102,25 @@ fn a_message_without_a_device_or_with_two_is_refused_and_says_so() {
     send_with(&node, &[device(), device()]);
     let error = receive(&mounter, SOON).unwrap_err();
     assert!(error.to_string().contains("2 descriptors"), "{error}");
+}
+
+#[test]
+fn a_mount_to_be_adopted_brings_its_journal_and_none_else_does() {
+    let since = "2025-11-26T16:03:20.25Z".parse().unwrap();
+    let adopts = MountMessage { adopt: Some(since), ..message() };
+    let (node, mounter) = UnixStream::pair().unwrap();
+    let (device_, journal) = (device(), device());
+    let both = Mount { device: device_.as_fd(), journal: Some(journal.as_fd()) };
+    send(&node, &adopts, both, SOON).unwrap();
+    let (said, mount) = receive(&mounter, SOON).unwrap();
+    assert!(said == adopts && mount.journal.is_some());
+
+    let (node, mounter) = UnixStream::pair().unwrap();
+    send(&node, &adopts, alone(&device_), SOON).unwrap();
+    assert!(receive(&mounter, SOON).unwrap_err().to_string().contains("must bring two"));
+    let (node, mounter) = UnixStream::pair().unwrap();
+    send(&node, &message(), both, SOON).unwrap();
+    assert!(receive(&mounter, SOON).unwrap_err().to_string().contains("must bring one"));
 }
 
 fn send_with(stream: &UnixStream, devices: &[File]) {

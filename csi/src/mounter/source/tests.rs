@@ -10,7 +10,12 @@ use crate::mounter::testing::{dirs, fuse, isolated, processes, runtime};
 const LONG: Duration = Duration::from_secs(60);
 
 fn message() -> MountMessage {
-    MountMessage { bucket_name: "bucket".into(), args: vec!["--read-only".into()], env: vec!["A=b".into()] }
+    MountMessage {
+        bucket_name: "bucket".into(),
+        args: vec!["--read-only".into()],
+        env: vec!["A=b".into()],
+        adopt: None,
+    }
 }
 
 fn soon() -> Instant {
@@ -22,9 +27,9 @@ fn mounter(comm: &Comm, then: impl FnOnce(UnixStream, OwnedFd) + Send + 'static)
     let listener = message::listen(&comm.socket()).unwrap();
     thread::spawn(move || {
         let (stream, _) = listener.accept().unwrap();
-        let (got, device) = message::receive(&stream, LONG).unwrap();
+        let (got, mount) = message::receive(&stream, LONG).unwrap();
         assert_eq!(got, message());
-        then(stream, device);
+        then(stream, mount.device);
     })
 }
 

@@ -46,13 +46,13 @@ impl MountpointPod {
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let stream = stream.unwrap();
-                let (got, device) = message::receive(&stream, Duration::from_secs(60)).unwrap();
+                let (got, mount) = message::receive(&stream, Duration::from_secs(60)).unwrap();
                 let mut inside = inside.lock();
                 inside.messages.push(got);
                 let answer = match inside.refusal.clone() {
                     Some(error) => Answer::Failed { error },
                     None => {
-                        inside.engine = Some(Engine::start(device));
+                        inside.engine = Some(Engine::start(mount.device));
                         Answer::Ready
                     }
                 };

@@ -62,7 +62,7 @@ fn an_engine_that_dies_is_followed_by_another_on_the_same_device() {
     fs::write(&device, "").unwrap();
     let (outcome, ()) = pod.run(|stream| {
         let file = fs::File::open(&device).unwrap();
-        message::send(&stream, &pod.message(&["--region=r"]), file.as_fd(), LONG).unwrap();
+        message::send(&stream, &pod.message(&["--region=r"]), alone(&file), LONG).unwrap();
         drop(file);
         pod.give_journal();
         assert_eq!(answered(&stream), Some(Answer::Ready));
@@ -72,7 +72,7 @@ fn an_engine_that_dies_is_followed_by_another_on_the_same_device() {
             wait("no state, once it serves", || !pod.config.comm.state().exists());
             assert!(pod.error().unwrap().contains("signal: 9"), "why it died stands there");
             assert!(!pod.config.comm.socket().exists(), "no device is asked for");
-            assert_eq!(held(&device), 1);
+            assert_eq!(held(&device), 2, "one is offered to the node's holder");
         }
         pod.end_engine();
     });
@@ -98,7 +98,7 @@ fn five_deaths_in_a_row_close_the_device_and_the_next_one_is_waited_for() {
     fs::write(&device, "").unwrap();
     let (outcome, ()) = pod.run(|stream| {
         let file = fs::File::open(&device).unwrap();
-        message::send(&stream, &pod.message(&[]), file.as_fd(), LONG).unwrap();
+        message::send(&stream, &pod.message(&[]), alone(&file), LONG).unwrap();
         drop(file);
         pod.give_journal();
         assert_eq!(answered(&stream), Some(Answer::Ready));
@@ -165,4 +165,52 @@ fn a_mounter_that_is_told_to_end_still_starts_engines_that_die() {
         running.join().unwrap()
     });
     outcome.unwrap_err();
+}
+
+/// Goal: a container that is killed as a whole costs no mount.
+#[test]
+fn a_mount_that_a_holder_brings_goes_on_with_its_journal() {
+    let pod = pod("test $n -ge 2 && touch $dir/comm/mount.exit || kill -9 $$");
+    let (device, journal) = (pod.folder.path().join("device"), pod.folder.path().join("journal"));
+    for file in [&device, &journal] {
+        fs::write(file, "").unwrap();
+    }
+    fs::write(pod.folder.path().join("given"), "").unwrap();
+    let state = Restarting { since: Timestamp::now() };
+    fs::write(pod.config.comm.state(), state.held()).unwrap();
+    let (outcome, ()) = pod.run(|stream| {
+        assert!(pod.config.comm.state().exists(), "the holder's word stays until it has come");
+        let files = [&device, &journal].map(|it| fs::File::open(it).unwrap());
+        let adopts = MountMessage { adopt: Some(state.since), ..pod.message(&["--region=r"]) };
+        let both = Mount { device: files[0].as_fd(), journal: Some(files[1].as_fd()) };
+        message::send(&stream, &adopts, both, LONG).unwrap();
+        drop(files);
+        assert_eq!(answered(&stream), Some(Answer::Ready));
+        assert!(!pod.config.comm.state().exists());
+        let holder = message::connect(&pod.config.comm.hold_socket()).unwrap();
+        let (said, _mount) = crate::contract::hold::receive(&holder).unwrap();
+        assert_eq!(said, pod.message(&["--region=r"]), "the next container is to hear the same");
+        pod.end_engine();
+        wait("the next engine", || pod.starts() == 2);
+        pod.end_engine();
+    });
+    outcome.unwrap();
+    assert!(pod.read("env1").contains("LISTEN_FDNAMES=") && pod.read("args1").contains("--supervised"));
+    assert_eq!(held(&device), 0);
+}
+
+#[test]
+fn a_pod_that_starts_no_engine_again_refuses_a_mount_that_a_holder_brings() {
+    let mut pod = pod("exit 0");
+    pod.config.restarts = false;
+    let (outcome, said) = pod.run(|stream| {
+        let files = [(); 2].map(|()| fs::File::open("/dev/null").unwrap());
+        let adopts = MountMessage { adopt: Some(Timestamp::now()), ..pod.message(&[]) };
+        let both = Mount { device: files[0].as_fd(), journal: Some(files[1].as_fd()) };
+        message::send(&stream, &adopts, both, LONG).unwrap();
+        answered(&stream)
+    });
+    outcome.unwrap_err();
+    assert!(matches!(said, Some(Answer::Failed { .. })), "{said:?}");
+    assert_eq!(pod.starts(), 0);
 }

@@ -1,0 +1,289 @@
+//! One Mountpoint Pod, from the registration of its mount to the mount's end. Enters: the pod's directory. Leaves: device and journal, to the pod's
+//! next container.
+//!
+//! The pod is not trusted: its process is checked as that of a hand-over, a line has a limit and a time, and whatever else it sends ends
+//! the hold.
+//!
+//! Never here: a stat, a read or a poll of a descriptor, unless it leads to /dev/fuse.
+
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::entry::{Given, Lost, Refused};
+use super::{Holds, LOOK_EVERY};
+use crate::contract::comm::Comm;
+use crate::contract::hold;
+use crate::contract::message::{self, Answer, Mount, MountMessage};
+use crate::contract::restart::{RESTART_WITHIN, Restarting};
+use crate::mounter::comm_files::CommFiles;
+use crate::mounter::mountinfo::Mounts;
+use crate::mounter::peer::Processes;
+
+/// How often the next container is looked for. Programs wait this much longer at most; halved, a container that is slow costs twice the calls.
+const LOOK_FOR_CONTAINER: Duration = Duration::from_millis(20);
+/// How long a container may take to say that it can't go on with a mount. Its engine's word may come later, and is not waited for.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
+/// The words of a mount whose container ended, for Events.
+const ENDED: &str = "the container of its Mountpoint Pod ended with mounter and engine. Was it out of memory? kubectl describe pod says so; then raise \
+                     the memory limit of the volume (mountpointContainerResourcesLimitsMemory) or of the chart (mountpointPod.resources)";
+
+/// A Mountpoint Pod of this node, by the driver's note.
+pub(super) struct Pod {
+    pub(super) name: String,
+    pub(super) uid: String,
+    pub(super) comm: Comm,
+    pub(super) source: PathBuf,
+    pub(super) processes: Processes,
+    pub(super) holds: Holds,
+}
+
+/// A mount that is held.
+struct Held {
+    message: MountMessage,
+    device: OwnedFd,
+    journal: OwnedFd,
+}
+
+/// The end of the connection to a mounter.
+enum Parted {
+    /// The mounter said that the mount needs no holder, or said anything else.
+    Ended,
+    /// The connection ended without a word: the container did.
+    Lost,
+}
+
+impl Pod {
+    /// Holds this pod's mounts, one after the other, until it is dropped.
+    pub(super) async fn hold(self) {
+        if self.files().is_ok_and(|files| files.is_held()) {
+            // A holder before this one has ended, and what it held is closed.
+            self.forget_state();
+        }
+        let (mut refused, mut again) = (None, None);
+        loop {
+            let registered = match again.take() {
+                Some(registered) => Ok(Some(registered)),
+                None => self.registration().await,
+            };
+            match registered {
+                Ok(Some((stream, held))) => {
+                    refused = None;
+                    if let Parted::Lost = self.registered(&stream).await {
+                        drop(stream);
+                        again = self.lost(held).await;
+                    }
+                }
+                Ok(None) => {}
+                // The same words come with each look.
+                Err(why) if refused.as_ref() == Some(&why) => {}
+                Err(why) => {
+                    tracing::warn!("the mount of Mountpoint Pod {} is not held: {why}", self.name);
+                    refused = Some(why);
+                }
+            }
+            if again.is_none() {
+                tokio::time::sleep(LOOK_EVERY).await;
+            }
+        }
+    }
+
+    /// Waits for the end of a registration.
+    async fn registered(&self, stream: &tokio::net::UnixStream) -> Parted {
+        let _shown = self.show("held");
+        tracing::info!("the mount of Mountpoint Pod {} is held", self.name);
+        let mut said = [0; hold::END.len()];
+        let parted = loop {
+            if stream.readable().await.is_err() {
+                break Parted::Lost;
+            }
+            // Descriptors that come now are dropped by the kernel.
+            match stream.try_read(&mut said) {
+                Ok(0) => break Parted::Lost,
+                Ok(_) => break Parted::Ended,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(_) => break Parted::Lost,
+            }
+        };
+        if let Parted::Ended = parted {
+            tracing::info!("the mount of Mountpoint Pod {} needs no holder any more", self.name);
+        }
+        parted
+    }
+
+    /// Takes a registration, if a mounter offers one.
+    async fn registration(&self) -> Result<Option<(tokio::net::UnixStream, Held)>, String> {
+        let Ok(stream) = self.files().and_then(|files| files.connect(Comm::HOLD_SOCKET)) else {
+            return Ok(None);
+        };
+        self.check(&stream, Comm::HOLD_SOCKET)?;
+        let received = tokio::task::spawn_blocking(move || hold::receive(&stream).map(|it| (stream, it)));
+        let (stream, (message, mount)) =
+            received.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        let Mount { device, journal: Some(journal) } = mount else { return Ok(None) };
+        let mounts = Mounts::read().map_err(|error| format!("reading the table of mounts: {error}"))?;
+        let given = Given {
+            is_fuse: leads_to(&device).is_some_and(|path| path == Path::new("/dev/fuse")),
+            connection: connection(&device),
+            is_memfd: leads_to(&journal).is_some_and(|path| path.to_string_lossy().starts_with("/memfd:")),
+            source: mounts.at(&self.source).map(|mount| mount.device.as_str()),
+        };
+        if let Err(why) = given.admit() {
+            // A descriptor that is something else may be of a file whose file system answers a close late, or never.
+            thread::spawn(move || drop((device, journal)));
+            return if why == Refused::NotMounted { Ok(None) } else { Err(why.to_string()) };
+        }
+        let stream = stream
+            .set_nonblocking(true)
+            .and_then(|()| tokio::net::UnixStream::from_std(stream))
+            .map_err(|error| error.to_string())?;
+        Ok(Some((stream, Held { message, device, journal })))
+    }
+
+    /// Brings a mount to the next container, and returns that one's registration; `None` once the mount is given up.
+    async fn lost(&self, held: Held) -> Option<(tokio::net::UnixStream, Held)> {
+        let _shown = self.show("without an engine");
+        let (began, since) = (Instant::now(), Timestamp::now());
+        let message = MountMessage { adopt: Some(since), ..held.message };
+        // Dropped behind the mount: the driver looks when the state goes.
+        let mut told = Told { pod: self, stays: false };
+        let mount = Mount { device: held.device, journal: Some(held.journal) };
+        if let Err(error) = self.files().and_then(|files| files.note_ended(ENDED, Restarting { since })) {
+            tracing::warn!("telling the driver that Mountpoint Pod {} is started again: {error}", self.name);
+        }
+        tracing::warn!(
+            "the container of Mountpoint Pod {} ended; its mount waits for the next one",
+            self.name
+        );
+        let (mut warned, mut brought) = (false, false);
+        loop {
+            let files = self.files();
+            let lost = Lost {
+                age: began.elapsed(),
+                connected: is_connected(&mount.device),
+                deleted: files.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::NotFound),
+                announced: files.is_ok_and(|files| files.exit_announced()),
+            };
+            if let Err(why) = lost.keep() {
+                tracing::info!("the mount of Mountpoint Pod {} is not held any more: {why}", self.name);
+                break;
+            }
+            match self.bring(&message, &mount, began + RESTART_WITHIN, &mut warned).await {
+                Ok(sent) => brought |= sent,
+                Err(why) => {
+                    tracing::error!("the mount of Mountpoint Pod {} is given up: {why}", self.name);
+                    break;
+                }
+            }
+            // Until then no other process may have it.
+            if let Ok(Some(registered)) = self.registration().await {
+                // Without a message the mounter lives, and another holder had connected.
+                told.stays = brought;
+                tracing::info!("Mountpoint Pod {} has its mount again", self.name);
+                return Some(registered);
+            }
+            tokio::time::sleep(LOOK_FOR_CONTAINER).await;
+        }
+        None
+    }
+
+    /// Sends a mount to the mounter that waits for one; `false` if none does.
+    ///
+    /// # Errors
+    /// The mounter's word that it can't go on with the mount.
+    async fn bring(
+        &self,
+        message: &MountMessage,
+        mount: &Mount<OwnedFd>,
+        until: Instant,
+        warned: &mut bool,
+    ) -> Result<bool, String> {
+        let Ok(stream) = self.files().and_then(|files| files.connect(Comm::SOCKET)) else {
+            return Ok(false);
+        };
+        if let Err(why) = self.check(&stream, Comm::SOCKET) {
+            if !std::mem::replace(warned, true) {
+                tracing::warn!("the mount of Mountpoint Pod {} is not brought: {why}", self.name);
+            }
+            return Ok(false);
+        }
+        let copy = |descriptor: &OwnedFd| descriptor.try_clone().map_err(|error| error.to_string());
+        let device = copy(&mount.device)?;
+        let journal = mount.journal.as_ref().map(copy).transpose()?;
+        let message = message.clone();
+        let sent = move || {
+            let both = Mount { device: device.as_fd(), journal: journal.as_ref().map(OwnedFd::as_fd) };
+            message::send(&stream, &message, both, until.saturating_duration_since(Instant::now()))?;
+            message::read_answer(&stream, REFUSED_WITHIN)
+        };
+        match tokio::task::spawn_blocking(sent).await.map_err(|error| error.to_string())? {
+            Ok(Some(Answer::Failed { error })) => Err(error),
+            // Without an answer the engine is slow, or this container ended, too. The registration says which.
+            Ok(Some(Answer::Ready) | None) | Err(_) => Ok(true),
+        }
+    }
+
+    fn check(&self, stream: &UnixStream, socket: &str) -> Result<(), String> {
+        self.processes.check(stream, &self.uid, socket).map_err(|error| error.to_string())
+    }
+
+    fn files(&self) -> io::Result<CommFiles> {
+        CommFiles::open(&self.comm)
+    }
+
+    fn forget_state(&self) {
+        // The kubelet may have removed the directory.
+        let _ = self.files().and_then(|files| files.forget_state());
+    }
+
+    fn show(&self, state: &'static str) -> Shown<'_> {
+        self.holds.lock().insert(self.name.clone(), state);
+        Shown(self)
+    }
+}
+
+/// A pod in the holder's status, as long as this value lives.
+struct Shown<'a>(&'a Pod);
+
+impl Drop for Shown<'_> {
+    fn drop(&mut self) {
+        self.0.holds.lock().remove(&self.0.name);
+    }
+}
+
+/// The holder's word that a container is missed. It goes with this value, unless the next mounter has it from here on.
+struct Told<'a> {
+    pod: &'a Pod,
+    stays: bool,
+}
+
+impl Drop for Told<'_> {
+    fn drop(&mut self) {
+        if !self.stays {
+            self.pod.forget_state();
+        }
+    }
+}
+
+/// The path behind a descriptor, by the kernel's word: no file system is asked.
+fn leads_to(descriptor: &OwnedFd) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).ok()
+}
+
+/// The number of a device's connection, from Linux 6.17 on.
+fn connection(device: &OwnedFd) -> Option<u32> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd())).ok()?;
+    info.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?.trim().parse().ok()
+}
+
+/// Whether the kernel has the other end of a device.
+fn is_connected(device: &OwnedFd) -> bool {
+    poll(&mut [PollFd::new(device, PollFlags::empty())], Some(&Timespec::default()))
+        .is_ok_and(|ready| ready == 0)
+}
