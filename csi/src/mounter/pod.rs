@@ -255,8 +255,7 @@ impl Node {
         Ok(Made::AsUsual)
     }
 
-    /// Mounts the source of a Mountpoint Pod again after its engine ended, and binds its targets to the new mount. `false`: the source
-    /// needed no mount.
+    /// Mounts a source again after its engine ended, and binds its targets to the new mount. `false`: the source needed no mount.
     async fn revive(&self, name: &str) -> Result<bool> {
         let deadline = Instant::now() + self.config.mount_within;
         let _pod = self.locks.lock(name).await;
