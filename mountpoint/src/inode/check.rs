@@ -8,8 +8,8 @@ use super::error::{Error, ErrorKind, Result};
 use super::state::{Node, Place};
 use super::tree::{Tree, stale};
 use super::{InodeNo, InodeTable};
-use crate::first::{Cause, First, Known};
-use crate::object::{ObjectId, ObjectMeta};
+use crate::first::{Cause, First};
+use crate::object::ObjectMeta;
 use crate::s3::{self, BoxFuture};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
@@ -91,12 +91,7 @@ impl InodeTable {
             let mut tree = self.0.tree.lock();
             check.asked.store(tree.event(), Relaxed);
             let key = tree.key(ino).ok_or_else(|| stale(ino))?;
-            let stored = tree.file_mut(ino).ok().and_then(|file| file.stored.as_ref());
-            let known = stored.filter(|stored| check.opens && stored.is_readable()).map(|stored| Known {
-                id: ObjectId { key: key.clone(), etag: stored.meta().etag, modified: stored.second() },
-                size: stored.size(),
-                is_pinned: stored.teller() == Teller::Object,
-            });
+            let known = if check.opens { tree.known(ino) } else { None };
             (key, known)
         };
         let answer = match &known {

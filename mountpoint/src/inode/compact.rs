@@ -204,7 +204,10 @@ impl Stored {
             }
             (known, _) => known,
         };
-        self.size = packed(self.size(), meta.readable, known);
+        // A listing names the storage class alone, and not that an archived object was restored.
+        let is_outranked = self.teller() == Teller::Object && teller == Teller::Listing;
+        let readable = if is_outranked { self.is_readable() } else { meta.readable };
+        self.size = packed(self.size(), readable, known);
         let until = self.until().map_or(until, |earlier| earlier.max(until));
         self.until = Some(Moment::of(until));
     }

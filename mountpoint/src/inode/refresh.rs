@@ -1,7 +1,7 @@
 //! Requests pages ahead of the names that need them: for a directory whose names are looked up one after another, and for a tree that is
 //! walked. A failed page fails no operation: each lookup then asks for its own name, and each directory is listed by itself.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::board::PageSeat;
 use super::remote::Ask;
@@ -20,6 +20,10 @@ use crate::sync::Arc;
 
 /// Pages of a walk for which a listing waits, one after another, before it makes its own request.
 const WAITS_MAX: usize = 4;
+
+/// Longest time from the request for a page of a walk until listings stop waiting for it; then they make their own requests. With the
+/// double, a listing on a silent store fails that much later.
+const WALK_WAIT: Duration = Duration::from_secs(5);
 
 /// A requested page.
 struct AskedPage {
@@ -131,7 +135,9 @@ impl InodeTable {
                     }
                 }
             };
-            coming.answer.await;
+            let aged = self.0.clock.now().saturating_duration_since(*coming.question);
+            // The walk takes in a page that arrives later, too.
+            self.0.clock.timeout(WALK_WAIT.saturating_sub(aged), coming.answer).await?;
         }
         None
     }

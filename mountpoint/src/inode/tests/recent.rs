@@ -170,6 +170,24 @@ async fn an_open_asks_whether_what_a_listing_calls_archived_was_restored() {
 }
 
 #[tokio::test]
+async fn a_listing_does_not_override_what_the_object_said_of_its_archive() {
+    let bench = Bench::new(MINUTE, &["archived", "restored"]);
+    bench.table.0.tree.lock().agreement.shown();
+    bench.client.archive("restored");
+    bench.client.restore("restored");
+    let restored = bench.lookup(ROOT, "restored").await.unwrap();
+    assert!(restored.stat.readable);
+    list_plus(&bench, ROOT).await;
+    assert!(bench.table.getattr(restored.ino).await.unwrap().readable, "ls -l changes nothing");
+    assert!(matches!(bench.open_read(restored.ino).await.unwrap(), OpenRead::Object { .. }));
+    // Another object that was archived since: its own answer decides again.
+    bench.clock.advance(Duration::from_secs(61));
+    bench.client.archive("archived");
+    let archived = bench.lookup(ROOT, "archived").await.unwrap();
+    assert_error!(bench.open_read(archived.ino).await, ErrorKind::Archived);
+}
+
+#[tokio::test]
 async fn a_page_end_shows_a_file_only_when_a_directory_of_its_name_is_ruled_out() {
     let names: Vec<String> = (0..40).map(|i| format!("a{i:02}")).collect();
     let mut keys: Vec<String> = names.clone();

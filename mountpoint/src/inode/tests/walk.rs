@@ -110,6 +110,27 @@ async fn a_walk_whose_pages_fail_lists_each_directory() {
 }
 
 #[tokio::test]
+async fn a_walk_whose_page_does_not_come_lists_the_directory_itself() {
+    let keys = tree(20, 2);
+    let bench = bench(Ttl::Minimal, &keys);
+    let directories: Vec<_> =
+        bench.list(ROOT).await.iter().map(|entry| bench.table.remember(ROOT, entry).ino).collect();
+    bench.list(directories[0]).await;
+    let gate = bench.client.hold(FaultPlan::on(Op::ListObjects));
+    let (names, ()) = tokio::join!(bench.names(directories[1]), async {
+        gate.arrived(1).await;
+        bench.clock.advance(Duration::from_secs(5));
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        gate.release();
+    });
+    assert_eq!(names, ["f00", "f01"]);
+    let lists = bench.client.log().iter().filter(|call| format!("{call:?}").contains("d001/")).count();
+    assert_eq!(lists, 1, "the directory was listed while the page was held: {:?}", bench.client.log());
+}
+
+#[tokio::test]
 async fn nothing_is_kept_of_a_walk_that_is_over() {
     let bench = bench(Ttl::Minimal, &tree(60, 25));
     walk(&bench).await;

@@ -3,14 +3,25 @@
 use std::time::Instant;
 
 use super::Tree;
+use crate::first::Known;
+use crate::inode::compact::Teller;
 use crate::inode::facts::What;
-use crate::inode::state::{Directory, Inode, Place};
+use crate::inode::state::{Directory, Inode, Node, Place};
 use crate::inode::{FRESH, InodeNo, ROOT};
 use crate::listing::listed::Listed;
 use crate::listing::walk::{PageRequest, Walk};
+use crate::object::ObjectId;
 use crate::s3::ListPage;
 
 impl Tree {
+    /// The stored version that a file's inode means, if the object can be read: what a request for its bytes may rely on.
+    pub(in crate::inode) fn known(&self, ino: InodeNo) -> Option<Known> {
+        let Node::File(file) = &self.inode(ino)?.node else { return None };
+        let stored = file.stored.as_ref().filter(|stored| stored.is_readable())?;
+        let id = ObjectId { key: self.key(ino)?, etag: stored.meta().etag, modified: stored.second() };
+        Some(Known { id, size: stored.size(), is_pinned: stored.teller() == Teller::Object })
+    }
+
     /// Whether facts outdate a page's listing of a directory, because they are newer than the page's request. `exists`: whether the page
     /// has the directory itself.
     pub(in crate::inode) fn knows_more(
