@@ -202,6 +202,11 @@ impl Pieces {
         }
     }
 
+    /// Whether a read of this handle waits.
+    pub(super) fn is_awaited_by(&self, reader: ReaderNo) -> bool {
+        self.waiters.iter().any(|waiter| waiter.reader == reader)
+    }
+
     /// Registers a read: `done` is called once all of `range` came, or a part failed.
     pub(super) fn wait(&mut self, reader: ReaderNo, range: Range<u64>, done: ReadDone) {
         self.waiters.push(Waiter { reader, range, done });

@@ -106,11 +106,14 @@ impl Reader {
         }
 
         // `take` before anything else: the common case is one lock and one answer.
-        let taken = {
+        let (taken, is_beside) = {
             let mut pieces = object.pieces.lock();
             pieces.reads(self.no, plan.reads_up_to(range.end));
-            pieces.take(self.no, &range)
+            (pieces.take(self.no, &range), plan.jumped && pieces.is_awaited_by(self.no))
         };
+        if is_beside {
+            self.progress.lock().window.began_beside_another();
+        }
         if let Some(bytes) = taken {
             metrics.fuse_reads_ready.inc();
             self.fetch_ahead(&plan, Cause::Ahead);

@@ -200,6 +200,14 @@ impl Window {
         }
     }
 
+    /// Notes that another read of the handle waited when the latest jump came: several threads read, and none of these reads ends a copy.
+    pub fn began_beside_another(&mut self) {
+        // A later read that continues a run has begun none.
+        if let Some(run) = self.runs.last_mut() {
+            run.is_begun_alone = false;
+        }
+    }
+
     /// Notes that the planned range from `offset` on was dropped for want of memory, so that it is planned again.
     pub fn lost(&mut self, range: &Range<u64>) {
         self.runs.iter_mut().any(|run| run.lost(range));
@@ -243,7 +251,8 @@ impl Window {
         let is_other = |other: &&Run| {
             let is_last = before(other) + before(run) == 3;
             let is_first = run.begun_beside(other) && before(other) <= EARLY_MAX;
-            other.is_lone() && run.is_before(&other.was_read()) && (is_last || is_first)
+            let is_near = is_last || is_first;
+            other.is_lone() && run.is_before(&other.was_read()) && is_near && run.is_begun_in_turn_with(other)
         };
         // A read that came too early lies close to the front, and the other end farther away.
         let likely = |other: &&Run| (!run.is_just_before(&other.was_read()), other.last_used);

@@ -32,6 +32,33 @@ fn a_copy_fetches_what_lies_between_its_ends_and_each_byte_once() {
 }
 
 #[test]
+fn columns_that_two_threads_read_at_once_are_no_copy() {
+    const APART: usize = 24;
+    let b = bench(256 << 20);
+    let data = pattern(MIB).repeat(6 * APART);
+    let id = ObjectId::by_etag("table".into(), b.client.insert("table", data.clone()));
+    let reader = b.prefetcher.open(id, data.len() as u64, None);
+    let ask = |at: usize| {
+        let (send, receive) = mpsc::channel();
+        reader.read(at as u64, MIB, move |result| send.send(result.map(|b| b.to_vec())).unwrap());
+        (at, receive)
+    };
+    for n in 0..12 {
+        let (column, half) = (n / 2 % 3, n % 2);
+        let gate = b.client.hold(FaultPlan::on(Op::GetObject).always());
+        let asked = [0, 1].map(|thread| ask(((2 * column + thread) * APART + 2 + 3 * (n / 6) + half) * MIB));
+        gate.release();
+        b.client.clear_faults();
+        for (at, receive) in asked {
+            let bytes = receive.recv_timeout(Duration::from_secs(60)).expect("an answer").unwrap();
+            assert!(bytes == data[at..at + MIB], "at {at}");
+        }
+    }
+    let fetched = b.fetched();
+    assert!(fetched <= 64 << 20, "{} MiB for 24", fetched >> 20);
+}
+
+#[test]
 fn a_file_read_downwards_is_right_and_takes_few_requests() {
     let b = bench_by(Clock::manual(), 256 << 20, None);
     let ms = Duration::from_millis;
@@ -53,6 +80,7 @@ fn without_memory_a_run_downwards_still_gets_what_it_asks_for() {
     let held: Vec<_> = std::iter::from_fn(|| b.pool.try_take(Use::Ahead, MIB)).collect();
     let reader = b.prefetcher.open(id, data.len() as u64, None);
     (0..data.len() / STEP).rev().for_each(|n| part(&reader, &data, n * STEP, STEP));
+    assert_eq!(b.fetched(), data.len() as u64, "nothing is dropped and fetched again");
     drop(held);
 }
 

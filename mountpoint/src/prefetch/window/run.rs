@@ -85,6 +85,8 @@ pub(super) struct Run {
     first_used: u64,
     /// The number of its last read.
     pub(super) last_used: u64,
+    /// Whether no other read of the handle waited when the first one came.
+    pub(super) is_begun_alone: bool,
     /// The start of the last bytes of a copy, which were read before those between: no byte beyond them is fetched.
     pub(super) bound: Option<u64>,
     /// A read ahead of the front that no read has continued: probably the last bytes of the next copy.
@@ -105,6 +107,7 @@ impl Run {
             window: 0,
             first_used: read,
             last_used: read,
+            is_begun_alone: true,
             bound: None,
             far: None,
         }
@@ -202,6 +205,12 @@ impl Run {
     /// Whether the first reads of both runs came one right after the other.
     pub(super) fn begun_beside(&self, other: &Self) -> bool {
         self.first_used.abs_diff(other.first_used) == 1
+    }
+
+    /// Whether the later of the first reads of both runs came once the earlier one was answered: one thread makes a copy.
+    pub(super) fn is_begun_in_turn_with(&self, other: &Self) -> bool {
+        let later = if other.first_used > self.first_used { other } else { self };
+        later.is_begun_alone
     }
 
     /// Whether this run began where `range`, a read of the other one, ends.
