@@ -63,10 +63,10 @@ pub(super) fn register(device: impl AsFd, file: BorrowedFd<'_>) -> io::Result<u3
     }
 }
 
-/// Registers a file as [`register`] does, but by this process itself.
+/// Registers a file, by this process itself.
 ///
 /// # Errors
-/// Those of [`register`].
+/// `PERM` without CAP_SYS_ADMIN in the initial user namespace; `LOOP`: the file lies on a file system that is stacked on another.
 pub fn register_here(device: impl AsFd, file: BorrowedFd<'_>) -> io::Result<u32> {
     let map = BackingMap { fd: file.as_raw_fd(), flags: 0, padding: 0 };
     // SAFETY: `BackingMap` is what this ioctl of /dev/fuse takes.
@@ -81,7 +81,7 @@ pub(super) fn forget(device: impl AsFd, id: u32) -> io::Result<()> {
     }
 }
 
-/// Takes a file's number back as [`forget`] does, but by this process itself.
+/// Takes a file's number back, by this process itself. Open files with this number keep it.
 ///
 /// # Errors
 /// The kernel does not know the number.
