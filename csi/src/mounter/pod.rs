@@ -271,7 +271,6 @@ impl Node {
             for bound in served.targets.values() {
                 self.tell_of_restart(bound.workload.as_ref(), &served.request.volume, name, words.as_deref());
             }
-            self.dial(&served.uid); // the earlier engine's connection went with it
         }
         if self.revivals.take_gone(name) {
             for bound in served.targets.values() {
@@ -293,6 +292,9 @@ impl Node {
         if !source::is_served(&source, &comm, &self.probes).await? {
             self.make_source(&served.request, &source, &pod, deadline).await?.keep();
             mounted = true;
+        } else {
+            // The connection to an engine before this one went with it.
+            self.dial(&served.uid);
         }
         for (path, bound) in &served.targets {
             // Living targets are not locked: a call of the kubelet for one of them would have to be repeated.

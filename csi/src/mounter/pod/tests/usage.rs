@@ -122,3 +122,37 @@ fn engines_that_hang_or_have_no_socket_are_left_out_of_the_usage() {
         });
     });
 }
+
+/// Goal: the kernel reads cached files by itself after an engine's death as before it, whether or not anybody scrapes.
+#[test]
+fn the_next_engine_of_a_mount_is_dialled_once_it_serves() {
+    isolated(|| {
+        at_home(async |home| {
+            let path = Comm::on_host(&home.kubelet, "pod-uid").engine_socket();
+            let listener = UnixListener::bind(&path).unwrap();
+            let (to, mut told) = mpsc::channel(8);
+            let processes = processes(&home.kubelet.join("proc"), &["pod-uid"]);
+            let config =
+                Config { kubelet: home.kubelet.clone(), processes, notices: Some(to), ..Config::new(NODE) };
+            let mounter = PodMounter::new(home.server.client(), config).unwrap();
+            mounter.mount(home.request("w1", "key-1")).await.unwrap();
+            let (mut first, _) = listener.accept().await.unwrap();
+            first.write_all(b"{\"version\":1}\n").await.unwrap();
+            // The engine dies, and nobody listens until the next one serves.
+            drop((first, listener));
+            let device = home.pod.kill_engine_and_keep_device();
+            told.recv().await.unwrap();
+            // The driver has looked, and found no engine.
+            drop(mounter.node.locks.lock("mp-1").await);
+            tokio::task::yield_now().await;
+            std::fs::remove_file(&path).unwrap();
+            let listener = UnixListener::bind(&path).unwrap();
+            home.pod.go_on(device);
+            let dialled = tokio::time::timeout(LONG, listener.accept()).await;
+            let (next, _) = dialled.expect("the next engine is dialled").unwrap();
+            let mut line = String::new();
+            BufReader::new(next).read_line(&mut line).await.unwrap();
+            assert_eq!(line, "{\"version\":1,\"registers\":true}\n");
+        });
+    });
+}
