@@ -26,6 +26,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 
+use crate::broker;
 use crate::net::tcp::Tcp;
 use crate::net::{Error, Result};
 use crate::sync::Arc;
@@ -56,10 +57,10 @@ impl std::fmt::Debug for Tls {
 
 impl Tls {
     /// Reads the bundles now, so that faults in them show at the start. The system's roots alone are read when they are first needed: a
-    /// mount over HTTP does not pay for them.
+    /// mount over HTTP does not pay for them. An engine with a helper reads them now, too: after its confinement, it can't open their files.
     pub(super) fn new(ca_bundle: Option<&Path>, extra: &[PathBuf]) -> Result<Self> {
         let tls = Self::default();
-        if ca_bundle.is_some() || !extra.is_empty() {
+        if ca_bundle.is_some() || !extra.is_empty() || broker::of_this_process().is_some() {
             let mut roots = match ca_bundle {
                 Some(path) => bundle(path)?,
                 None => system(),
