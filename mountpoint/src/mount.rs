@@ -6,6 +6,7 @@ mod leaving;
 mod lent;
 mod observed;
 mod outliving;
+mod owned;
 mod program;
 mod remedy;
 mod upgrade;
@@ -119,16 +120,17 @@ pub fn connect(config: Config, process: Process) -> anyhow::Result<Connected> {
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
     let of_cache = config.cache.as_ref().map_or(0, |cache| cache.writers + OF_CACHE);
     let others = config.mount.threads + of_cache + BESIDE;
-    // This comes before the first use of the network, because the helper resolves names.
-    let confinement = Confinement::begin(config.sandbox, &config.device, config.mount.transport)?;
     let runtime = runtime(Arc::clone(&rounds), process.collect, others, &clock)?;
+    // This comes before the first use of the network, because the helper resolves names.
+    let confinement = runtime.block_on(Confinement::begin(
+        config.sandbox,
+        &config.device,
+        config.mount.transport,
+        &config.s3,
+    ))?;
     let kept = config.supervised.map(Kept::take).transpose().context("the mount's journal")?;
     let (bucket, prefix) = (config.s3.bucket.clone(), config.s3.prefix.clone());
     let start = Start::of(&config.s3, config.missing_key);
-    let confinement = runtime.block_on(async {
-        let profile = config.s3.profile.as_deref();
-        OptionFuture::from(confinement.map(|it| it.if_keys_allow(profile))).await.flatten()
-    });
     let client = runtime
         .block_on(async {
             match &kept {
@@ -240,7 +242,7 @@ pub fn connect(config: Config, process: Process) -> anyhow::Result<Connected> {
         memory_target: config.buffer.target,
         threads: config.mount.threads as u64,
         upgrade: None,
-        no_upgrade: if confinement.is_some() { upgrade::CONFINED } else { upgrade::UNSUPERVISED },
+        no_upgrade: upgrade::UNSUPERVISED,
     };
     if fs.sends_later() {
         let (sends, syncs) = (Arc::clone(&fs), Arc::clone(&fs));
@@ -392,6 +394,9 @@ impl Connected {
                     None => Some(Way::Guard),
                     Some(_) => ending.as_ref().and_then(Ending::restart_status).map(Way::Restart),
                 };
+                if way.is_none() && session.requests().is_some() {
+                    observed.no_upgrade = upgrade::CONFINED;
+                }
                 let ending = ending.as_ref().filter(|_| !is_passed);
                 let parts = session.requests().zip(ending.map(Ending::journal)).zip(way);
                 observed.upgrade = parts.map(|((requests, journal), way)| {

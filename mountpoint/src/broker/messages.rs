@@ -63,10 +63,15 @@ pub enum Question {
         /// The port of the addresses.
         port: u16,
     },
+    /// Names the program that prints credentials. It does not count after another one, or after `Confined`.
+    Program {
+        /// The command line of the program.
+        command: String,
+    },
     /// Runs the program that prints credentials, and asks for its output.
     Credentials {
-        /// The command line of the program. The helper accepts only the first one that it gets, and none whose first arrival is after
-        /// `Confined`.
+        /// The command line of the program. The helper accepts only the first one that it gets, here or in `Program`, and none whose
+        /// first arrival is after `Confined`.
         command: String,
     },
     /// Asks whether the program that is installed now could go on with the mount, whose journal comes along.

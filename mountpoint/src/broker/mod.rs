@@ -23,6 +23,8 @@ pub use serve::serve;
 /// Longest wait for an answer that depends only on the kernel: about a process, or of an ioctl. Doubling it doubles the time that a FUSE
 /// thread waits for a stopped helper.
 const AT_ONCE: Duration = Duration::from_secs(5);
+/// Longest wait for the answers on which a start depends. A start that loses them fails, so that a busy machine gets its time.
+const BEGUN_WITHIN: Duration = Duration::from_secs(60);
 /// Longest wait for the system's resolver. The caller has a limit of its own.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
 /// Longest wait for an unmount.
@@ -76,7 +78,7 @@ impl Broker {
     ///
     /// # Errors The helper does not answer.
     pub fn mounted(&self, device: Option<(u32, u32)>) -> io::Result<()> {
-        self.done(&Question::Mounted { device }, &[], AT_ONCE)?;
+        self.done(&Question::Mounted { device }, &[], BEGUN_WITHIN)?;
         let _ = self.mounted.set(());
         Ok(())
     }
@@ -85,7 +87,14 @@ impl Broker {
     ///
     /// # Errors The helper does not answer.
     pub fn confined(&self) -> io::Result<()> {
-        self.done(&Question::Confined, &[], AT_ONCE)
+        self.done(&Question::Confined, &[], BEGUN_WITHIN)
+    }
+
+    /// Names the program that prints credentials, before the confinement: only the first one counts.
+    ///
+    /// # Errors The helper does not answer.
+    pub fn program(&self, command: String) -> io::Result<()> {
+        self.done(&Question::Program { command }, &[], BEGUN_WITHIN)
     }
 
     /// Whether the helper knows the mount.

@@ -12,6 +12,8 @@ pub struct Sandbox {
     pub is_required: bool,
     /// The folders that the mount needs.
     pub folders: Folders,
+    /// The files of keys.
+    pub keys: Vec<PathBuf>,
     /// The folder whose files the kernel may read by itself (passthrough).
     pub cache: Option<PathBuf>,
 }
@@ -37,8 +39,9 @@ pub(super) fn wished(
     let named = log.into_iter().chain(state).filter_map(absolute);
     let written =
         cache.iter().cloned().chain(written.into_iter().flatten()).chain(named).chain(sockets).collect();
-    let read = cli::key_files().iter().flat_map(|file| folders_of(file)).collect();
-    Some(Sandbox { is_required, folders: Folders { written, read }, cache })
+    let keys = cli::key_files();
+    let read = keys.iter().flat_map(|file| folders_of(file)).collect();
+    Some(Sandbox { is_required, folders: Folders { written, read }, keys, cache })
 }
 
 /// The folders in which the engine opens a file again: a new file takes its name by a rename, or by a replaced link, as with the kubelet.

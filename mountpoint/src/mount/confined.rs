@@ -8,11 +8,12 @@ use std::process::Child;
 use anyhow::bail;
 
 use super::desk;
+use super::owned::Who;
 use crate::broker;
 use crate::config::sandboxed::Sandbox;
 use crate::fs::DeviceNo;
 use crate::fuse::{Device, Transport};
-use crate::s3;
+use crate::s3::{self, SourceOfKeys};
 use crate::sandbox::{self, Folders, Lacking, Rings};
 
 /// A sandbox that holds, or is about to.
@@ -25,15 +26,26 @@ pub(super) struct Confinement {
 }
 
 impl Confinement {
-    /// Starts the helper. `None`: there is no sandbox, because the user wants none, or because the helper can't start.
+    /// Starts the helper. `None`: there is no sandbox, because the user wants none, because a mount would lose its keys in it, or because
+    /// the helper can't start. This comes before the first question to a helper, which stays once it is there.
     ///
     /// # Errors The sandbox is required, and the helper can't start.
-    pub(super) fn begin(
+    pub(super) async fn begin(
         wish: Option<Sandbox>,
         device: &Device,
         transport: Transport,
+        of_store: &s3::Config,
     ) -> anyhow::Result<Option<Self>> {
-        let Some(Sandbox { is_required, folders, cache }) = wish else { return Ok(None) };
+        let Some(wish) = wish else { return Ok(None) };
+        let source = s3::source_of_keys(of_store.profile.as_deref()).await;
+        let has_proxies = of_store.proxies.http.is_some() || of_store.proxies.https.is_some();
+        if !wish.is_required
+            && let Some(why) = prevented(&wish, &source, has_proxies, Who::root().as_ref())
+        {
+            tracing::warn!("no sandbox, because {why}; MOUNT_S3_SANDBOX=0 or --sandbox says what you want");
+            return Ok(None);
+        }
+        let Sandbox { is_required, folders, cache, .. } = wish;
         let dir = match device {
             Device::Mount(dir) => Some(dir.as_path()),
             Device::Adopted(_) | Device::Outliving(_) => None,
@@ -41,25 +53,19 @@ impl Confinement {
         let is_adopted = matches!(device, Device::Adopted(_));
         let rings = if is_adopted && transport == Transport::IoUring { Rings::Made } else { Rings::Open };
         match desk::start(dir, cache.as_deref()) {
-            Ok(helper) => Ok(Some(Self { is_required, folders, rings, _helper: helper })),
+            Ok(helper) => {
+                // A confined engine can't name a program any more.
+                if let (Some(broker), Some(program)) = (broker::of_this_process(), source.program) {
+                    broker.program(program)?;
+                }
+                Ok(Some(Self { is_required, folders, rings, _helper: helper }))
+            }
             Err(error) if is_required => Err(error.context("--sandbox on")),
             Err(error) => {
                 tracing::warn!("no sandbox, as its helper can't start: {error:#}");
                 Ok(None)
             }
         }
-    }
-
-    /// The sandbox, unless the keys of this profile could not be renewed in it. A required sandbox stays.
-    pub(super) async fn if_keys_allow(self, profile: Option<&str>) -> Option<Self> {
-        if self.is_required || !s3::needs_no_sandbox(profile).await {
-            return Some(self);
-        }
-        tracing::warn!(
-            "no sandbox, because it would close the source of the profile's keys: a credential_process behind source_profile, or a \
-             web_identity_token_file; --sandbox on confines all the same"
-        );
-        None
     }
 
     /// Confines this process.
@@ -97,6 +103,26 @@ impl Confinement {
     }
 }
 
+/// The reason why a mount that works would fail in this sandbox, at once or after hours. `root`: the user, if it is root.
+fn prevented(wish: &Sandbox, keys: &SourceOfKeys, has_proxies: bool, root: Option<&Who>) -> Option<String> {
+    if keys.is_out_of_reach {
+        return Some(
+            "it would close the source of the profile's keys: a credential_process behind source_profile, a web_identity_token_file, or \
+             an sso_session"
+                .to_owned(),
+        );
+    }
+    if has_proxies && keys.program.is_some() {
+        return Some(
+            "the profile's credential_process would run without the variables of proxies".to_owned(),
+        );
+    }
+    let root = root?;
+    let key = wish.keys.iter().find(|file| !root.reads(file));
+    let beyond = key.or_else(|| wish.folders.written.iter().find(|folder| !root.changes(folder)))?;
+    Some(format!("root would have no rights to {}, which another user owns", beyond.display()))
+}
+
 /// The parts in one line.
 fn named(lacking: &[Lacking]) -> String {
     lacking.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
@@ -108,5 +134,47 @@ fn make_missing(folders: &Folders) {
     use std::os::unix::fs::DirBuilderExt as _;
     for folder in &folders.written {
         let _ = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_sandbox_that_would_end_keys_or_a_cache_is_prevented() {
+        let dir = tempfile::tempdir().unwrap();
+        let closed = dir.path().join("closed");
+        std::fs::write(&closed, "").unwrap();
+        let modes = |mode| std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(&closed, modes(0o600)).unwrap();
+        std::fs::set_permissions(dir.path(), modes(0o755)).unwrap();
+        let (nobody, open) = (Who::stranger(), dir.path().to_owned());
+        let wish = |keys: &[&Path], written: &[&Path]| {
+            let of = |paths: &[&Path]| paths.iter().map(|&path| path.to_owned()).collect();
+            let folders = Folders { written: of(written), read: Vec::new() };
+            Sandbox { is_required: false, folders, keys: of(keys), cache: None }
+        };
+        let (known, printed) = (
+            SourceOfKeys::default(),
+            SourceOfKeys { program: Some("cat".to_owned()), ..SourceOfKeys::default() },
+        );
+        let lost = SourceOfKeys { is_out_of_reach: true, ..SourceOfKeys::default() };
+        let plain = wish(&[&open], &[]);
+        for (wish, source, has_proxies, who, expected) in [
+            (&plain, &known, true, Some(&nobody), None),
+            (&plain, &printed, false, None, None),
+            (&plain, &printed, true, None, Some("proxies")),
+            (&plain, &lost, false, None, Some("sso_session")),
+            (&wish(&[&closed], &[]), &known, false, None, None),
+            (&wish(&[&closed], &[]), &known, false, Some(&nobody), Some("closed")),
+            (&wish(&[], &[&open]), &known, false, Some(&nobody), Some("another user")),
+        ] {
+            let why = prevented(wish, source, has_proxies, who);
+            assert_eq!(why.is_some(), expected.is_some(), "{why:?}");
+            assert!(why.unwrap_or_default().contains(expected.unwrap_or_default()));
+        }
     }
 }

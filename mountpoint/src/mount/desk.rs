@@ -140,6 +140,10 @@ impl Desk {
             Question::Resolve { host, port } => {
                 of((host.as_str(), port).to_socket_addrs().map(|found| Answer::Addresses(found.collect())))
             }
+            Question::Program { command } => {
+                let _ = self.program.set(Some(command));
+                Answer::Done
+            }
             Question::Credentials { command } => {
                 let known = self.program.get_or_init(|| Some(command.clone()));
                 of(match known {
@@ -273,5 +277,16 @@ mod tests {
             matches!(ask(&desk, "echo 1"), Answer::Refused { .. }),
             "the first word of a confined engine"
         );
+        let name =
+            |desk: &Desk, command: &str| desk.answer(Question::Program { command: command.to_owned() }, &[]);
+        assert_eq!(name(&desk, "echo 1"), Answer::Done);
+        assert!(matches!(ask(&desk, "echo 1"), Answer::Refused { .. }), "named too late");
+        // An engine that goes on with a mount asks for no credentials before.
+        let desk = Desk::new(None, None);
+        assert_eq!(name(&desk, "echo 1"), Answer::Done);
+        assert_eq!(name(&desk, "echo 2"), Answer::Done);
+        assert_eq!(desk.answer(Question::Confined, &[]), Answer::Done);
+        assert_eq!(ask(&desk, "echo 1"), Answer::Text("1\n".to_owned()));
+        assert!(matches!(ask(&desk, "echo 2"), Answer::Refused { .. }));
     }
 }

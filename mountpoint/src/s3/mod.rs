@@ -40,6 +40,7 @@ use bytes::Bytes;
 
 pub use admin::{Bucket, Store};
 pub(crate) use auth::arn::check as check_arn;
+pub(crate) use auth::printed::SourceOfKeys;
 pub use aws_credential_types::Credentials;
 pub use client::S3Client;
 pub use config::{Config, Timeouts};
@@ -59,9 +60,9 @@ use crate::buffer::{Block, BlockMut, Fill};
 use crate::checksum::Checksum;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 
-/// Whether the credentials of this profile, or of the one in the environment, can't be renewed in a sandbox (`broker/`).
-pub(crate) async fn needs_no_sandbox(profile: Option<&str>) -> bool {
-    auth::printed::needs_no_sandbox(profile).await
+/// The source of the credentials of this profile, or of the one in the environment, as far as it matters to a sandbox (`broker/`).
+pub(crate) async fn source_of_keys(profile: Option<&str>) -> SourceOfKeys {
+    auth::printed::source(profile).await
 }
 
 /// Result of a request.

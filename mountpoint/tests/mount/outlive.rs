@@ -14,6 +14,7 @@ use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 use s3server::{Effect, Fault};
 
+use crate::common::front::Front;
 use crate::common::{Pattern, Setup, Store, command, is_mounted, until};
 
 /// Kills of one test. `MOUNT_S3_KILLS` names another number, for a longer look by hand.
@@ -181,6 +182,50 @@ fn readers_of_every_kind_see_no_error_over_fifty_killed_engines() {
 fn readers_of_cached_files_see_no_error_over_fifty_killed_engines() {
     let cache = tempfile::tempdir().unwrap();
     kills_under_readers(&["--read-mode", "buffered", "--cache", cache.path().to_str().unwrap()]);
+}
+
+/// The next engine makes no request before its confinement: its first handshake comes after.
+#[test]
+fn a_confined_engine_after_a_killed_one_trusts_the_systems_roots() {
+    let Some(mut holder) = Holder::new(&["--read-mode", "buffered", "--sandbox", "on"]) else { return };
+    let front = Front::before(holder.store.address(), &["s3.test"]);
+    holder.setup.endpoint = Some("https://s3.test".to_owned());
+    for (name, value) in [
+        ("HTTPS_PROXY", format!("http://{}", front.address())),
+        ("SSL_CERT_FILE", front.ca_bundle().to_str().unwrap().to_owned()),
+    ] {
+        holder.setup.env.push((name, value));
+    }
+    reads_in_each_engine(&mut holder);
+    assert!(front.hosts().iter().all(|host| host == "s3.test:443"));
+}
+
+#[test]
+fn a_confined_engine_after_a_killed_one_has_its_credential_process_run() {
+    let options = ["--read-mode", "buffered", "--sandbox", "on", "--profile", "p"];
+    let Some(mut holder) = Holder::new(&options) else { return };
+    let home = holder.store.home().to_owned();
+    let (key, secret) = (Store::ACCESS_KEY, Store::SECRET_KEY);
+    let printed =
+        format!("{{\"Version\": 1, \"AccessKeyId\": \"{key}\", \"SecretAccessKey\": \"{secret}\"}}");
+    fs::write(home.join("printed"), printed).unwrap();
+    fs::create_dir(home.join(".aws")).unwrap();
+    let config = format!("[profile p]\ncredential_process = cat {}/printed\n", home.display());
+    fs::write(home.join(".aws/config"), config).unwrap();
+    holder.setup.has_keys = false;
+    reads_in_each_engine(&mut holder);
+}
+
+/// Has an engine, and the next one after its kill, read a file that neither has read before.
+fn reads_in_each_engine(holder: &mut Holder) {
+    for name in ["one", "two"] {
+        holder.store.put(name, name);
+        holder.start();
+        let read = format!("print(open(f'{{mount}}/{name}').read())");
+        assert_eq!(holder.runs(&read), format!("{name}\n"));
+        holder.kill();
+    }
+    assert_eq!(holder.log().matches("is confined").count(), 2);
 }
 
 #[test]

@@ -41,16 +41,28 @@ struct Printed {
 /// Most profiles that name each other as sources. The chain refuses circles.
 const SOURCES_MAX: usize = 16;
 
-/// Whether these credentials can't be renewed in a sandbox: a program that stands behind a role (`source_profile`) has no helper, and the
-/// file of a profile's web identity may lie anywhere.
-pub(in crate::s3) async fn needs_no_sandbox(profile: Option<&str>) -> bool {
+/// The source of credentials, as far as it matters to a sandbox.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SourceOfKeys {
+    /// Whether they can't be renewed in a sandbox: a program that stands behind a role (`source_profile`) has no helper, the file of a
+    /// profile's web identity may lie anywhere, and the tokens of a session of IAM Identity Center are written to `~/.aws`.
+    pub(crate) is_out_of_reach: bool,
+    /// The program that prints them.
+    pub(crate) program: Option<String>,
+}
+
+/// Reads the profiles, and makes no request.
+pub(in crate::s3) async fn source(profile: Option<&str>) -> SourceOfKeys {
     let env = Env::real();
     if has_keys(profile, &env) {
-        return false;
+        return SourceOfKeys::default();
     }
     let named = profile.map(|name| Cow::Owned(name.to_owned()));
-    let profiles = load(&Fs::real(), &env, &EnvConfigFiles::default(), named).await;
-    profiles.is_ok_and(|profiles| is_out_of_reach(&profiles))
+    let Ok(profiles) = load(&Fs::real(), &env, &EnvConfigFiles::default(), named).await else {
+        return SourceOfKeys::default();
+    };
+    let program = program(&profiles).map(str::to_owned);
+    SourceOfKeys { is_out_of_reach: is_out_of_reach(&profiles), program }
 }
 
 fn is_out_of_reach(profiles: &ProfileSet) -> bool {
@@ -58,7 +70,8 @@ fn is_out_of_reach(profiles: &ProfileSet) -> bool {
     for depth in 0..SOURCES_MAX {
         let Some(profile) = next.and_then(|name| profiles.get_profile(name)) else { return false };
         let has_program = profile.get("credential_process").is_some();
-        if profile.get("web_identity_token_file").is_some() || has_program && depth > 0 {
+        let has_any = |keys: [&str; 2]| keys.iter().any(|key| profile.get(key).is_some());
+        if has_any(["web_identity_token_file", "sso_session"]) || has_program && depth > 0 {
             return true;
         }
         // A profile may be its own source.
@@ -153,6 +166,9 @@ mod tests {
             ("[profile p]\nrole_arn = r\nsource_profile = p\ncredential_process = cat x\n", true),
             ("[profile p]\nrole_arn = r\nweb_identity_token_file = /token\n", true),
             ("[profile p]\nrole_arn = r\nsource_profile = p\n", false),
+            ("[profile p]\nsso_session = s\n", true),
+            ("[profile p]\nrole_arn = r\nsource_profile = r\n[profile r]\nsso_session = s\n", true),
+            ("[profile p]\nsso_start_url = https://x\n", false),
             ("[profile p]\nregion = x\n", false),
         ] {
             let text = format!("{text}{OTHER}");
