@@ -179,7 +179,8 @@ impl Asker {
                 let etag = known.filter(|known| known.is_pinned).map(|known| known.id.etag.clone());
                 let etag = etag.filter(|etag| !etag.is_none());
                 let begin = if is_new { Begin::Tail } else { Begin::At(wanted.start) };
-                let request = GetFirst { key: key.clone(), etag, begin, is_whole };
+                let request =
+                    GetFirst { key: key.clone(), etag, begin, is_whole, is_lookup: cause == Cause::Cold };
                 let first = self.0.client.get_first(&request, room).await?;
                 (first.meta, first.bytes)
             }

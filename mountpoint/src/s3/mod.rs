@@ -224,6 +224,8 @@ pub struct GetFirst {
     pub begin: Begin,
     /// The object is believed to fit the room as a whole: no range is named, because most stores give no checksum for a range.
     pub is_whole: bool,
+    /// A look-up asks, which needs no bytes: where the store fails for the moment, or is silent, a HEAD follows.
+    pub is_lookup: bool,
 }
 
 /// The place of the bytes that [`GetFirst`] asks for: as many as there is room for.

@@ -22,6 +22,7 @@ async fn first(bench: &Bench, known: Option<&str>) -> Result<First> {
         etag: known.map(ETag::new),
         begin: Begin::At(0),
         is_whole: false,
+        is_lookup: false,
     };
     bench.client.get_first(&request, room()).await
 }
@@ -36,8 +37,12 @@ fn part(size: usize) -> Step {
 /// The tail of an object of 1000 bytes: the bytes from 950 on.
 async fn tail(bench: &Bench) -> Result<First> {
     let etag = Some(ETag::new("\"v1\""));
-    let request = GetFirst { key: ObjectKey::new("k"), etag, begin: Begin::At(950), is_whole: false };
+    let request = of("k", etag, Begin::At(950), false);
     bench.client.get_first(&request, room()).await
+}
+
+fn of(key: &str, etag: Option<ETag>, begin: Begin, is_lookup: bool) -> GetFirst {
+    GetFirst { key: ObjectKey::new(key), etag, begin, is_whole: false, is_lookup }
 }
 
 /// The last bytes of an object whose size is unknown.
@@ -46,7 +51,7 @@ async fn last(bench: &Bench) -> Result<First> {
 }
 
 async fn last_of(bench: &Bench, key: &str) -> Result<First> {
-    let request = GetFirst { key: ObjectKey::new(key), etag: None, begin: Begin::Tail, is_whole: false };
+    let request = of(key, None, Begin::Tail, true);
     bench.client.get_first(&request, room()).await
 }
 
@@ -237,6 +242,19 @@ async fn an_object_whose_bytes_fail_is_looked_up_by_head_at_once() {
         let found = last(&bench).await.unwrap();
         assert_eq!(found.bytes.map(|(at, bytes)| (at, bytes.len())), Some((900, 100)), "the next is asked");
         assert_eq!(lines(&bench), [vec!["GET"; gets], vec!["HEAD", "GET"]].concat());
+        assert_eq!(bench.metrics.s3_errors.get(), 0, "the look-up did not fail");
+    }
+}
+
+/// A look-up asks for the tail of a file whose size is known, too.
+#[tokio::test]
+async fn a_look_up_of_a_known_size_whose_bytes_fail_is_by_head_at_once() {
+    for failed in [Step::error(503, "SlowDown"), Step::silence(Then::Stall)] {
+        let bench = bench(vec![failed, head(1000)]).await;
+        let request = of("k", None, Begin::At(950), true);
+        let found = bench.client.get_first(&request, room()).await.unwrap();
+        assert_eq!((found.meta.size, found.bytes.is_none()), (1000, true));
+        assert_eq!(lines(&bench), ["GET", "HEAD"]);
         assert_eq!(bench.metrics.s3_errors.get(), 0, "the look-up did not fail");
     }
 }

@@ -19,7 +19,7 @@ use crate::sync::{Arc, Mutex};
 
 const OPERATION: &str = "GetObject";
 
-/// Limit on the silence of a store after a request for the tail of an object of unknown size; then a HEAD follows. With twice the limit, a
+/// Limit on the silence of a store after a look-up that asks for bytes; then a HEAD follows. With twice the limit, a
 /// lookup on a silent store fails that much later.
 const TAIL_SILENCE: Duration = Duration::from_secs(10);
 
@@ -71,7 +71,7 @@ async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Got> 
             }
             Err(failure) if says_too_little(&failure.error) => return Ok(Got::Little(Some(failure.error))),
             // Perhaps the store can't read only the bytes of this object, and a lookup needs none: the HEAD is tried as long as any request.
-            Err(failure) if request.begin == Begin::Tail && is_transient(failure.error.kind()) => {
+            Err(failure) if request.is_lookup && is_transient(failure.error.kind()) => {
                 tracing::debug!(key = %request.key, error = %failure.error, "a HEAD asks in place of the tail");
                 return Ok(Got::Little(None));
             }
@@ -136,7 +136,7 @@ async fn once(
     headers.extend(request.etag.as_ref().and_then(|etag| if_match(wire, etag)));
     let target = wire.endpoint.key_path(request.key.as_str());
     let mut draft = Draft { headers, ..attempts.draft(Method::GET, target) };
-    if request.begin == Begin::Tail {
+    if request.is_lookup {
         draft.clocks.silence = draft.clocks.silence.min(TAIL_SILENCE);
     }
     let answer = hedged::exchange(wire, draft).await?;

@@ -246,7 +246,9 @@ impl Exam {
     /// Gets the first bytes or the last, at most `room`.
     async fn first(&self, key: &ObjectKey, etag: Option<ETag>, begin: Begin, room: usize) -> Result<First> {
         let room = self.pool.try_take(Use::Ahead, room).expect("the exam's pool is large enough");
-        self.client.get_first(&GetFirst { key: key.clone(), etag, begin, is_whole: false }, room).await
+        let request =
+            GetFirst { key: key.clone(), etag, begin, is_whole: false, is_lookup: begin == Begin::Tail };
+        self.client.get_first(&request, room).await
     }
 
     /// Asserts that the object's content is `bytes`.
