@@ -20,6 +20,10 @@ use crate::upload::{self, Closer, Decision, Event, Stage};
 /// few hundred microseconds. Doubling it doubles the wait of a newcomer between two programs that write one file in turn.
 pub(super) const MOMENT: Duration = Duration::from_secs(1);
 
+/// Longest wait at the end for a store that copies and moves no byte: as long as the limit of one copy. Doubling it doubles the end of a mount
+/// whose store takes copies and never answers.
+const COPIED_WITHIN: Duration = Duration::from_secs(300);
+
 /// The outcome of an upload.
 type Outcome = std::result::Result<ObjectMeta, upload::Error>;
 
@@ -410,18 +414,25 @@ impl FileSystem {
         let _ = self.clock.timeout(limit / 2, self.uploader.aborted()).await;
     }
 
-    /// Waits for `done`: as long as bytes move or the store copies parts, and for one to two times `limit` without.
+    /// Waits for `done`: as long as bytes move or the store copies parts, and for one to two times `limit` without. A store that copies
+    /// has [`COPIED_WITHIN`] for the next finished copy.
     pub(super) async fn while_bytes_move<T>(
         &self,
         limit: Duration,
         done: impl Future<Output = T>,
     ) -> Option<T> {
         let mut done = pin!(done);
+        let progress = || (self.uploader.moved(), self.uploader.copied());
+        let mut since = self.clock.now();
         loop {
-            let moved = self.uploader.moved();
+            let before = progress();
             let outcome = self.clock.timeout(limit, done.as_mut()).await;
-            let is_still = self.uploader.moved() == moved && !self.uploader.is_copying();
-            if outcome.is_some() || is_still {
+            let (is_still, now) = (progress() == before, self.clock.now());
+            if !is_still {
+                since = now;
+            }
+            let may_copy = self.uploader.is_copying() && now < since + COPIED_WITHIN;
+            if outcome.is_some() || is_still && !may_copy {
                 return outcome;
             }
         }

@@ -48,7 +48,7 @@ use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{ErrorKind, NewObject, ObjectClient, PartLimits, Properties, Replaces, UploadId};
 use crate::supervise::Supervisor;
 use crate::sync::atomic::Ordering::Relaxed;
-use crate::sync::atomic::{AtomicBool, AtomicUsize};
+use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Arc, Mutex, Weak};
 use journal::{Entry, Journal, Left};
 use memory::{Counted, Memory};
@@ -138,13 +138,22 @@ struct Shared {
 
 /// Requests by which the store copies parts, and that it has not answered yet.
 #[derive(Debug, Default)]
-struct Copying(AtomicUsize);
+struct Copying {
+    under_way: AtomicUsize,
+    /// Copies that the store has made so far.
+    finished: AtomicU64,
+}
 
 impl Copying {
     /// Counts one request, until the guard is dropped.
     fn begin(&self) -> impl Drop + use<'_> {
-        self.0.fetch_add(1, Relaxed);
+        self.under_way.fetch_add(1, Relaxed);
         CopyUnderWay(self)
+    }
+
+    /// Counts one copy that the store has made.
+    fn finished(&self) {
+        self.finished.fetch_add(1, Relaxed);
     }
 }
 
@@ -152,7 +161,7 @@ struct CopyUnderWay<'a>(&'a Copying);
 
 impl Drop for CopyUnderWay<'_> {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Relaxed);
+        self.0.under_way.fetch_sub(1, Relaxed);
     }
 }
 
@@ -283,9 +292,14 @@ impl Uploader {
         self.0.client.moved()
     }
 
-    /// Whether the store copies parts, which moves no bytes between it and the mount. Each such request has a deadline of its own.
+    /// Whether the store copies parts, which moves no bytes between it and the mount.
     pub fn is_copying(&self) -> bool {
-        self.0.copying.0.load(Relaxed) > 0
+        self.0.copying.under_way.load(Relaxed) > 0
+    }
+
+    /// Parts that the store has copied so far.
+    pub fn copied(&self) -> u64 {
+        self.0.copying.finished.load(Relaxed)
     }
 
     /// Lets all waiting files go ahead at once, because the mount ends.

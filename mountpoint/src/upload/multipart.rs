@@ -192,9 +192,14 @@ impl Multipart {
                 // The store goes on with a copy whose client has left, and the part would come after the abort.
                 let copy = async {
                     let (_place, upload) = (begun?, id?);
+                    // The copies are done with after one that failed, and the upload's error stays that one.
+                    if this.failed().is_some() {
+                        return Err(Error::Aborted);
+                    }
                     let _copying = this.shared.copying.begin();
                     let part = CopyPart { upload, part_number, source, range };
                     let copied = this.shared.client.upload_part_copy(&part).await?;
+                    this.shared.copying.finished();
                     // A checksum of another algorithm is not compared, and the last request does not name it.
                     let is_ours = |sum: &Checksum| Some(sum.algorithm) == this.object.checksum;
                     Ok::<_, Error>(UploadedPart { checksum: copied.checksum.filter(is_ours), ..copied })

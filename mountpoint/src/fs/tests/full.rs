@@ -107,3 +107,26 @@ async fn the_end_of_a_mount_waits_while_the_store_copies_parts_of_a_long_file() 
     assert!(stored.len() == SIZE && stored[100 << 20] == b'X');
     assert_eq!(std::fs::read_dir(dir.path().join("kept")).unwrap().count(), 0);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_mount_leaves_a_store_that_finishes_no_copy() {
+    const SIZE: usize = 160 << 20;
+    let (client, dir, clock) = (MemoryClient::new(), tempfile::tempdir().unwrap(), Clock::manual());
+    client.insert("long", vec![7; SIZE]);
+    let fs = staging(&client, dir.path(), clock.clone());
+    let handle = open_to_write(&fs, ino(&fs, "long").await.unwrap()).await;
+    fs.write(handle, 100 << 20, b"X", 0, |result| result.unwrap());
+    let gate = client.hold(FaultPlan::on(Op::UploadPartCopy).always());
+    let ending = Arc::clone(&fs);
+    let end = tokio::spawn(async move { ending.end(Duration::from_secs(4), MountEnd::Unmounted).await });
+    gate.arrived(2).await;
+    for _ in 0..1200 {
+        clock.advance(Duration::from_secs(3));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        if end.is_finished() {
+            break;
+        }
+    }
+    assert!(end.is_finished(), "it waits for an hour");
+    assert_eq!(std::fs::read_dir(dir.path().join("kept")).unwrap().count(), 2, "bytes and a note");
+}

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::object::ObjectId;
-use crate::s3::{Properties, PutObject};
+use crate::s3::{Properties, PutObject, Replaces};
 
 #[tokio::test]
 async fn a_promised_size_is_reached_by_zeros_and_a_shorter_one_fails_the_file() {
@@ -101,6 +101,28 @@ async fn an_empty_append_sends_nothing_and_an_aborted_one_leaves_the_object() {
         assert_eq!(bench.client.object("k").unwrap(), old);
         bench.assert_clean();
     }
+}
+
+#[tokio::test]
+async fn the_store_makes_no_copy_after_one_that_failed() {
+    let bench = Bench::new(Config { parts_in_flight_max: 1, ..Config::default() });
+    let bytes = data(32 * MIB, 1);
+    let (id, _) = planted(&bench, &bytes).await;
+    bench.client.inject(FaultPlan::on(Op::UploadPartCopy).always().fail(ErrorKind::Timeout));
+    let size = bytes.len() as u64;
+    let unchanged = [0..10, 11..21, 22..32].map(|run| (run.start * MIB as u64)..(run.end * MIB as u64));
+    let to = (id.key.clone(), Replaces::Anything);
+    let mut patch = bench.uploader.patch(to, (id, size), size, (unchanged.to_vec(), Vec::new())).unwrap();
+    let read = |range: std::ops::Range<u64>| {
+        let read = bytes[range.start as usize..range.end as usize].to_vec();
+        async { Ok::<_, Error>(read) }
+    };
+    let Err(Error::Remote(error)) = patch.send(read).await else { panic!("a copy failed") };
+    assert_eq!(*error.kind(), ErrorKind::Timeout);
+    assert_eq!(bench.client.calls(Op::UploadPartCopy), 1);
+    patch.abort().await;
+    assert_eq!(bench.client.object("k").unwrap(), bytes);
+    bench.assert_clean();
 }
 
 #[tokio::test]
