@@ -283,6 +283,37 @@ fn a_mount_is_confined_where_its_environment_asks_and_no_flag_forbids() {
 }
 
 #[test]
+fn a_mount_that_would_lose_its_keys_has_neither_sandbox_nor_helper() {
+    let store = Store::new();
+    let home = store.home();
+    let (key, secret) = (Store::ACCESS_KEY, Store::SECRET_KEY);
+    let printed =
+        format!("{{\"Version\": 1, \"AccessKeyId\": \"{key}\", \"SecretAccessKey\": \"{secret}\"}}");
+    fs::write(home.join("printed"), printed).unwrap();
+    fs::create_dir(home.join(".aws")).unwrap();
+    let config = format!("[profile p]\ncredential_process = cat {}/printed\n", home.display());
+    fs::write(home.join(".aws/config"), config).unwrap();
+    for (proxy, confined) in [("", true), ("http://127.0.0.1:1", false)] {
+        let setup = Setup { has_keys: false, ..Setup::new(&["--profile", "p"]) };
+        // The store is asked by HTTP.
+        let setup = setup.env("MOUNT_S3_SANDBOX", "1").env("HTTPS_PROXY", proxy);
+        let Some(mount) = TestMount::of(&store, &setup) else { return };
+        until("it says that it is mounted", || mount.log().contains("is mounted at"));
+        fs::write(mount.path(if confined { "one" } else { "two" }), "1").unwrap();
+        let status = fs::read_to_string(format!("/proc/{}/status", mount.pid())).unwrap();
+        assert_eq!(status.contains("Seccomp:\t2"), confined, "{status}");
+        let of_mount = format!("PPid:\t{}\n", mount.pid());
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let statuses = processes.filter_map(|process| fs::read_to_string(process.path().join("status")).ok());
+        let helpers = statuses.filter(|it| it.contains(&of_mount) && it.starts_with("Name:\ts3-helper\n"));
+        assert_eq!(helpers.count(), usize::from(confined));
+        let complaints = mount.complaints();
+        assert_eq!(complaints.len(), usize::from(!confined), "{complaints:?}");
+        assert!(confined || complaints[0].contains("credential_process"), "{complaints:?}");
+    }
+}
+
+#[test]
 fn mount_s3_ctl_finds_and_asks_a_confined_engine_which_removes_its_socket() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().to_str().unwrap();
