@@ -274,14 +274,9 @@ impl Node {
         }
         if self.revivals.take_gone(name) {
             for bound in served.targets.values() {
-                let (notices, workload) = (&self.config.notices, bound.workload.as_ref());
-                deaths::tell_of_bucket(
-                    notices,
-                    workload,
-                    &served.request.volume,
-                    &served.request.bucket,
-                    name,
-                );
+                let (notices, asked) = (&self.config.notices, &served.request);
+                let workload = bound.workload.as_ref();
+                deaths::tell_of_bucket(notices, workload, &asked.volume, &asked.bucket, name);
             }
         }
         let comm = self.comm(&pod);
