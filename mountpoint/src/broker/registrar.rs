@@ -61,7 +61,7 @@ struct Queue {
     closes: VecDeque<Ask>,
     /// Numbers that the kernel has for this engine.
     ids: u32,
-    /// Opens that gave up while the driver had their question.
+    /// Drivers that owe an answer to an open that gave up, or are busy.
     late: usize,
     device: Option<Device>,
     told: bool,
@@ -108,7 +108,8 @@ impl Registrar {
     /// Asks for a file's number. A caller that gives up loses no number.
     ///
     /// # Errors
-    /// `NotConnected`: no driver is there. `TimedOut`: the driver owes an answer to a question whose caller gave up. Or the driver's refusal.
+    /// `NotConnected`: no driver is there. `TimedOut`: the driver owes an answer to a question whose caller gave up, or is busy. Or the driver's
+    /// refusal.
     pub async fn open(&self, file: FileName) -> io::Result<u32> {
         let (answer, answered) = oneshot::channel();
         {
@@ -139,7 +140,7 @@ impl Registrar {
     /// Takes questions until the returned value is dropped.
     pub fn serve(self: &Arc<Self>) -> Serving {
         self.queue.lock().serving += 1;
-        Serving { registrar: Arc::clone(self), under_way: None, is_late: false }
+        Serving { registrar: Arc::clone(self), under_way: None, is_late: false, rests: false }
     }
 }
 
@@ -149,6 +150,7 @@ pub struct Serving {
     registrar: Arc<Registrar>,
     under_way: Option<Ask>,
     is_late: bool,
+    rests: bool,
 }
 
 impl Serving {
@@ -179,7 +181,19 @@ impl Serving {
         self.under_way.as_ref().unwrap_or_else(|| unreachable!("a question was just taken"))
     }
 
-    /// Takes in the driver's answer to the question under way.
+    /// Whether the driver was too busy to take a number back. The question waits, and opens are refused, until [`Self::go_on`].
+    pub fn rests(&self) -> bool {
+        self.rests
+    }
+
+    /// Takes questions again.
+    pub fn go_on(&mut self) {
+        if std::mem::take(&mut self.rests) {
+            self.registrar.queue.lock().late -= 1;
+        }
+    }
+
+    /// Takes in the driver's answer to the question under way. `ResourceBusy` says that nothing was done.
     pub fn answered(&mut self, answer: io::Result<u32>) {
         let late = std::mem::take(&mut self.is_late);
         let Some(ask) = self.under_way.take() else { return };
@@ -193,6 +207,13 @@ impl Serving {
                     drop(queue);
                     self.registrar.ring.notify_one();
                 }
+            }
+            Ask::Close(id, kept)
+                if answer.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ResourceBusy) =>
+            {
+                queue.closes.push_back(Ask::Close(id, kept));
+                queue.late += 1;
+                self.rests = true;
             }
             Ask::Close(_, kept) => {
                 // A number that the kernel does not know is taken back already.
@@ -209,7 +230,7 @@ impl Drop for Serving {
         let under_way = self.under_way.take();
         let mut queue = self.registrar.queue.lock();
         queue.serving -= 1;
-        queue.late -= usize::from(self.is_late);
+        queue.late -= usize::from(self.is_late) + usize::from(self.rests);
         let opens = if queue.serving == 0 { std::mem::take(&mut queue.opens) } else { VecDeque::new() };
         let open = match under_way {
             Some(close @ Ask::Close(..)) => {
@@ -300,5 +321,37 @@ mod tests {
             serving.answered(Ok(6));
         });
         assert_eq!(opened.unwrap(), 6);
+    }
+
+    #[tokio::test]
+    async fn a_number_that_a_busy_driver_did_not_take_back_is_asked_again() {
+        let registrar = Arc::new(Registrar::default());
+        registrar.inherit(2);
+        let (kept, mut lives) = oneshot::channel::<()>();
+        registrar.close(7, Box::new(kept));
+        registrar.close(8, Box::new(()));
+        let mut serving = registrar.serve();
+        assert!(matches!(serving.next().await, Ask::Close(7, _)));
+        let busy = || Err(io::ErrorKind::ResourceBusy.into());
+        serving.answered(busy());
+        assert!(serving.rests());
+        assert_eq!(registrar.ids(), 2);
+        assert_eq!(lives.try_recv(), Err(oneshot::error::TryRecvError::Empty), "its file is kept");
+        assert_eq!(kind(registrar.open(file("a")).await), io::ErrorKind::TimedOut, "no open waits meanwhile");
+        serving.go_on();
+        assert!(matches!(serving.next().await, Ask::Close(8, _)), "a number that hangs holds up no other");
+        serving.answered(Ok(8));
+        assert!(matches!(serving.next().await, Ask::Close(7, _)));
+        serving.answered(busy());
+        drop(serving);
+        let mut next = registrar.serve();
+        assert!(matches!(next.next().await, Ask::Close(7, _)));
+        next.answered(Ok(7));
+        assert!(lives.await.is_err());
+        let (opened, ()) = tokio::join!(registrar.open(file("b")), async {
+            next.next().await;
+            next.answered(Ok(9));
+        });
+        assert_eq!((opened.unwrap(), registrar.ids()), (9, 1));
     }
 }

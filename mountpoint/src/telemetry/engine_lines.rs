@@ -70,6 +70,9 @@ pub struct Answer {
     /// Why there is no other answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
+    /// The request was not done, and may be sent again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub busy: bool,
 }
 
 /// A line after the first.

@@ -23,6 +23,9 @@ const CONNECTIONS_MAX: usize = 4;
 /// How long a peer may take for its first line, and for taking an answer; then its connection ends. Doubling it keeps a place for twice as long
 /// from others.
 const PEER_WITHIN: Duration = Duration::from_secs(10);
+/// The pause before a driver that is busy is asked again. Doubling it halves the questions to a driver whose disk hangs, and leaves space on the
+/// disk taken for up to twice as long.
+const ASK_AGAIN: Duration = Duration::from_millis(200);
 /// The pause after an accept that failed: for want of descriptors, mostly.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
@@ -126,7 +129,7 @@ async fn converse(mut lines: Lines<Handing>, served: &Served, clock: &Clock) -> 
             Some(heard) => heard,
             None => tokio::select! {
                 heard = lines.read() => heard,
-                request = next_of(&mut serving, asked + 1) => {
+                request = next_of(&mut serving, asked + 1, clock) => {
                     let Some(device) = served.registrar.as_ref().and_then(|registrar| registrar.device()) else {
                         return Ok(());
                     };
@@ -142,7 +145,7 @@ async fn converse(mut lines: Lines<Handing>, served: &Served, clock: &Clock) -> 
                 Ok(Heard::Request(request)) => (answer(request, served).await, false),
                 Ok(Heard::Answer(answer)) if answer.number == Some(asked) => {
                     if let Some(serving) = &mut serving {
-                        serving.answered(answer.id.ok_or_else(|| refused(answer.error)));
+                        serving.answered(answer.id.ok_or_else(|| refused(answer.busy, answer.error)));
                     }
                     continue;
                 }
@@ -163,9 +166,15 @@ async fn converse(mut lines: Lines<Handing>, served: &Served, clock: &Clock) -> 
 }
 
 /// The next question to the driver, as a request of this number. `None` has none.
-async fn next_of(serving: &mut Option<Serving>, number: u64) -> Request {
+async fn next_of(serving: &mut Option<Serving>, number: u64, clock: &Clock) -> Request {
     match serving {
-        Some(serving) => request(number, serving.next().await),
+        Some(serving) => {
+            if serving.rests() {
+                clock.sleep(ASK_AGAIN).await;
+                serving.go_on();
+            }
+            request(number, serving.next().await)
+        }
         None => std::future::pending().await,
     }
 }
@@ -185,8 +194,9 @@ fn request(number: u64, ask: &Ask) -> Request {
     }
 }
 
-fn refused(error: Option<String>) -> std::io::Error {
-    std::io::Error::other(error.unwrap_or_else(|| "the driver gives no number".to_owned()))
+fn refused(busy: bool, error: Option<String>) -> std::io::Error {
+    let kind = if busy { std::io::ErrorKind::ResourceBusy } else { std::io::ErrorKind::Other };
+    std::io::Error::new(kind, error.unwrap_or_else(|| "the driver gives no number".to_owned()))
 }
 
 async fn answer(Request { number, request, .. }: Request, served: &Served) -> Answer {
