@@ -15,7 +15,6 @@ use mountpoint::sync::{Arc, Mutex};
 use mountpoint::telemetry::engine_lines::{
     Answer, Heard, Hello, Lines, Request, USAGE, Usage, VERSION, read,
 };
-use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
@@ -41,8 +40,16 @@ pub(super) struct Engines {
     counts: Arc<Counts>,
 }
 
-/// The connection to one engine. `None`: not made yet, or broken.
-type Slot = Arc<tokio::sync::Mutex<Option<Line>>>;
+/// The place of one engine's connection.
+type Slot = Arc<tokio::sync::Mutex<Connection>>;
+
+#[derive(Debug, Default)]
+struct Connection {
+    /// `None`: not made yet, or broken.
+    line: Option<Line>,
+    /// The end of the last thread that reads one. The next connection waits for it: a pod can't make it more than one.
+    ended: Option<oneshot::Receiver<()>>,
+}
 
 /// One engine, and what it may have.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +60,10 @@ pub(super) struct Peer<'a> {
     pub(super) comm: &'a Comm,
     /// The table in which its process is looked up.
     pub(super) processes: &'a Processes,
-    /// The minor number of the source's device. `None`: the driver registers no files for this engine.
+    /// The minor number of the source's device. `None`: the driver registers no files for this engine, and takes no numbers back.
     pub(super) source: Option<u32>,
+    /// Whether files are registered. Numbers are taken back in any case.
+    pub(super) opens: bool,
 }
 
 /// A connection whose first lines were exchanged. A task of its own reads it.
@@ -69,12 +78,12 @@ impl Engines {
     pub(super) async fn dial(&self, peer: &Peer<'_>) {
         let slot = self.slot(peer.uid);
         let mut slot = slot.lock().await;
-        if slot.as_ref().is_some_and(Line::is_open) {
+        if slot.line.as_ref().is_some_and(Line::is_open) {
             return;
         }
         let uid = peer.uid;
-        match timeout(DIAL_WITHIN, Line::dial(peer, &self.counts)).await {
-            Ok(Ok(line)) => *slot = Some(line),
+        match timeout(DIAL_WITHIN, slot.dial(peer, &self.counts)).await {
+            Ok(Ok(line)) => slot.line = Some(line),
             Ok(Err(error)) => {
                 tracing::debug!("no connection to the engine of Mountpoint Pod {uid}: {error}");
             }
@@ -91,15 +100,15 @@ impl Engines {
     pub(super) async fn usage(&self, peer: &Peer<'_>) -> Result<Usage> {
         let slot = self.slot(peer.uid);
         let mut slot = slot.lock().await;
-        if let Some(line) = &*slot
+        if let Some(line) = &slot.line
             && let Ok(usage) = line.usage().await
         {
             return Ok(usage);
         }
-        *slot = None;
-        let line = Line::dial(peer, &self.counts).await?;
+        slot.line = None;
+        let line = slot.dial(peer, &self.counts).await?;
         let usage = line.usage().await.map_err(|error| said_nothing(&error))?;
-        *slot = Some(line);
+        slot.line = Some(line);
         Ok(usage)
     }
 
@@ -107,6 +116,11 @@ impl Engines {
     pub(super) fn keep(&self, needed: impl Fn(&str) -> bool, is_source: impl Fn(u32) -> bool) {
         self.slots.lock().retain(|uid, _| needed(uid));
         self.counts.keep(is_source);
+    }
+
+    /// Forgets the files of an earlier source whose number a new mount has.
+    pub(super) fn forget_source(&self, minor: u32) {
+        self.counts.forget(minor);
     }
 
     #[cfg(test)]
@@ -117,7 +131,7 @@ impl Engines {
     /// Ends the connection to an engine.
     #[cfg(test)]
     pub(super) async fn hang_up(&self, uid: &str) {
-        *self.slot(uid).lock().await = None;
+        self.slot(uid).lock().await.line = None;
     }
 
     fn slot(&self, uid: &str) -> Slot {
@@ -125,18 +139,26 @@ impl Engines {
     }
 }
 
-impl Line {
-    async fn dial(peer: &Peer<'_>, counts: &Arc<Counts>) -> Result<Self> {
-        let Peer { uid, comm, processes, source } = *peer;
+impl Connection {
+    /// Dials an engine. A call that is given up leaves no line.
+    async fn dial(&mut self, peer: &Peer<'_>, counts: &Arc<Counts>) -> Result<Line> {
+        self.line = None;
+        if let Some(ended) = &mut self.ended {
+            let _ = ended.await;
+        }
+        self.ended = None;
+        let Peer { uid, comm, processes, source, opens } = *peer;
         let at = || comm.engine_socket().display().to_string();
         let files = CommFiles::open(comm);
         let stream = files.and_then(|files| files.connect(Comm::ENGINE_SOCKET)).map_err(|error| {
             Error::new(ErrorKind::Unavailable, format!("connecting to {}: {error}", at()))
         })?;
-        processes.check(&stream, uid, Comm::ENGINE_SOCKET)?;
+        let busy = source.map(|source| counts.busy(source));
+        let (stream, ended) = Receiving::new(stream, busy).map_err(|error| said_nothing(&error))?;
+        self.ended = Some(ended);
+        processes.check_process(stream.peer(), uid, Comm::ENGINE_SOCKET)?;
         let begun = async {
-            stream.set_nonblocking(true)?;
-            let mut lines = Lines::new(Receiving::new(UnixStream::from_std(stream)?));
+            let mut lines = Lines::new(stream);
             lines.write(&Hello { version: VERSION, registers: source.is_some(), ids: None }).await?;
             let Hello { version, ids, .. } = hello(&mut lines).await?;
             if version < VERSION {
@@ -145,10 +167,7 @@ impl Line {
             // An engine of an earlier release tells none, and asks for none.
             let desk = source
                 .zip(ids)
-                .map(|(source, ids)| Desk::new(Arc::clone(counts), cache_of(comm), source, ids));
-            if let Some(desk) = &desk {
-                lines.stream().take_files(desk.is_stuck());
-            }
+                .map(|(source, ids)| Desk::new(Arc::clone(counts), cache_of(comm), source, ids, opens));
             let (asks, asked) = mpsc::channel(1);
             let uid = uid.to_owned();
             tokio::spawn(async move {
@@ -158,11 +177,13 @@ impl Line {
                     );
                 }
             });
-            Ok(Self(asks))
+            Ok(Line(asks))
         };
         begun.await.map_err(|error| said_nothing(&error))
     }
+}
 
+impl Line {
     fn is_open(&self) -> bool {
         !self.0.is_closed()
     }
@@ -204,9 +225,11 @@ async fn converse(
                 let Some(line) = line? else { return Ok(()) };
                 let answer = match Heard::read(&line) {
                     Ok(Heard::Request(request)) => {
-                        let files = lines.stream().take();
                         match &desk {
-                            Some(desk) => desk.answer(request, files).await,
+                            Some(desk) => {
+                                let files = lines.stream().take();
+                                desk.answer(request, files).await
+                            }
                             None => refused(Some(request.number), "this driver registers no files"),
                         }
                     }

@@ -20,7 +20,7 @@ use rustix::fs::{AtFlags, FileType, StatxFlags, fstat, statx};
 use tokio::time::timeout;
 
 use super::read_only;
-use super::received::Files;
+use super::received::{Busy, Files};
 
 /// Numbers of one source. Beyond it the engine reads by itself. Doubling it lets one bucket have twice as many files open at once, and gives each
 /// engine twice as much of the kernel's memory.
@@ -40,22 +40,30 @@ pub(super) struct Counts(Mutex<HashMap<u32, Source>>);
 struct Source {
     /// Numbers of registered files.
     ids: u32,
-    is_stuck: Arc<AtomicBool>,
+    busy: Arc<Busy>,
 }
 
 impl Counts {
-    /// Takes in how many numbers an engine has by its own word: an earlier driver may have registered them. Returns the sign that a thread is busy with
-    /// something that came from this engine.
-    fn told(&self, source: u32, ids: u32) -> Arc<AtomicBool> {
+    /// Takes in how many numbers an engine has by its own word: an earlier driver may have registered them.
+    fn told(&self, source: u32, ids: u32) {
         let mut sources = self.0.lock();
         let source = sources.entry(source).or_default();
         source.ids = ids.min(OF_SOURCE_MAX).max(source.ids);
-        Arc::clone(&source.is_stuck)
+    }
+
+    /// The one thread that may be busy with what came from an engine.
+    pub(super) fn busy(&self, source: u32) -> Arc<Busy> {
+        Arc::clone(&self.0.lock().entry(source).or_default().busy)
+    }
+
+    /// Forgets an earlier source whose number another mount has by now.
+    pub(super) fn forget(&self, source: u32) {
+        self.0.lock().remove(&source);
     }
 
     /// Forgets the sources that are gone: their numbers went with the connection.
     pub(super) fn keep(&self, is_there: impl Fn(u32) -> bool) {
-        self.0.lock().retain(|minor, source| is_there(*minor) || source.is_stuck.load(Ordering::SeqCst));
+        self.0.lock().retain(|minor, source| is_there(*minor) || source.busy.is());
     }
 
     fn add(&self, source: u32) -> Result<(), String> {
@@ -79,7 +87,7 @@ impl Counts {
 
     #[cfg(test)]
     pub(super) fn is_stuck(&self, source: u32) -> bool {
-        self.0.lock().get(&source).is_some_and(|source| source.is_stuck.load(Ordering::SeqCst))
+        self.0.lock().get(&source).is_some_and(|source| source.busy.is())
     }
 
     #[cfg(test)]
@@ -96,22 +104,19 @@ pub(super) struct Desk {
     cache: PathBuf,
     /// The minor number of the source's device.
     source: u32,
-    /// A thread is busy with something that came from this engine.
-    is_stuck: Arc<AtomicBool>,
+    busy: Arc<Busy>,
+    /// Whether files are registered. Numbers are taken back in any case.
+    opens: bool,
     /// An earlier request was refused, and the log says so.
     tells: AtomicBool,
 }
 
 impl Desk {
     /// The desk for an engine that has `ids` numbers already.
-    pub(super) fn new(counts: Arc<Counts>, cache: PathBuf, source: u32, ids: u32) -> Self {
-        let is_stuck = counts.told(source, ids);
-        Self { counts, cache, source, is_stuck, tells: AtomicBool::new(true) }
-    }
-
-    /// The sign that a thread is busy with something that came from this engine.
-    pub(super) fn is_stuck(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.is_stuck)
+    pub(super) fn new(counts: Arc<Counts>, cache: PathBuf, source: u32, ids: u32, opens: bool) -> Self {
+        counts.told(source, ids);
+        let busy = counts.busy(source);
+        Self { counts, cache, source, busy, opens, tells: AtomicBool::new(true) }
     }
 
     /// Answers a request.
@@ -119,67 +124,125 @@ impl Desk {
         let number = Some(request.number);
         match self.serve(request, files).await {
             Ok(id) => Answer { number, id: Some(id), ..Answer::default() },
-            Err(error) => {
+            Err(Refusal { why: error, busy }) => {
                 if self.tells.swap(false, Ordering::Relaxed) {
                     tracing::info!("the kernel does not read a file of {}: {error}", self.cache.display());
                 } else {
                     tracing::debug!("the kernel does not read a file of {}: {error}", self.cache.display());
                 }
-                Answer { number, error: Some(error), ..Answer::default() }
+                Answer { number, error: Some(error), busy, ..Answer::default() }
             }
         }
     }
 
-    async fn serve(&self, request: Request, files: Files) -> Result<u32, String> {
+    async fn serve(&self, request: Request, files: Files) -> Result<u32, Refusal> {
         let wish = Wish::of(request);
-        let (count, is_cut) = (files.held.len(), files.is_cut);
-        let is_asked = wish.is_ok() && count == 1 && !is_cut;
-        let opens = matches!(wish, Ok(Wish::Open { .. }));
-        if is_asked && opens {
-            self.counts.add(self.source)?;
-        }
+        let Files { held, is_cut, came_while_busy } = files;
+        let count = held.len();
+        let opens = matches!(wish, Ok(Wish::Open { .. })) && count == 1 && !is_cut;
+        let counted = match opens {
+            true if !self.opens => Err("the chart's mountpointPod.kernelReads is off".to_owned()),
+            true => self.counts.add(self.source).map(|()| true),
+            false => Ok(false),
+        };
+        let is_counted = counted == Ok(true);
         let job = Job { cache: self.cache.clone(), source: self.source, counts: Arc::clone(&self.counts) };
         // Whatever came is looked at and closed on a thread of its own: it may be a file of a mount that does not answer.
-        let done = self.on_a_thread(move |claim| {
-            let [device] = <[OwnedFd; 1]>::try_from(files.held).map_err(|_| {
+        let done = self.on_a_thread(held, move |held, place| {
+            counted?;
+            let [device] = <[OwnedFd; 1]>::try_from(held).map_err(|_| {
                 format!("a request brings one descriptor, the FUSE device, and this one brings {count}")
             })?;
             if is_cut {
                 return Err("a request brings one descriptor, the FUSE device".to_owned());
             }
-            job.run(wish?, device, claim)
+            job.run(wish?, device, place)
         });
         let done = done.await;
-        if is_asked && opens && done.is_err() {
+        if is_counted && done.is_err() {
             self.counts.remove(self.source);
         }
-        done
+        if came_while_busy { done.map_err(|_| Refusal::busy()) } else { done }
     }
 
     /// Runs work that may hang, one at a time, and waits for at most [`WITHIN`].
     async fn on_a_thread(
         &self,
-        work: impl FnOnce(&AtomicBool) -> Result<u32, String> + Send + 'static,
-    ) -> Result<u32, String> {
-        if self.is_stuck.swap(true, Ordering::SeqCst) {
-            // No descriptor came along: `Receiving` takes none meanwhile.
-            return Err("an earlier request hangs: does the node's disk answer?".to_owned());
-        }
-        let (claim, is_stuck) = (Arc::new(AtomicBool::new(false)), Arc::clone(&self.is_stuck));
-        let of_work = Arc::clone(&claim);
+        held: Vec<OwnedFd>,
+        work: impl FnOnce(Vec<OwnedFd>, &Place) -> Result<u32, String> + Send + 'static,
+    ) -> Result<u32, Refusal> {
+        let Some(held) = self.busy.begin(held) else { return Err(Refusal::busy()) };
+        let (place, busy) = (Arc::new(Place::default()), Arc::clone(&self.busy));
+        let of_work = Arc::clone(&place);
         let mut working = tokio::task::spawn_blocking(move || {
-            let done = work(&of_work);
-            is_stuck.store(false, Ordering::SeqCst);
+            let done = work(held, &of_work);
+            busy.end();
             done
         });
-        match timeout(WITHIN, &mut working).await {
-            Ok(done) => done.map_err(|error| error.to_string())?,
-            // It has just registered the file, and is about to answer.
-            Err(_) if claim.swap(true, Ordering::SeqCst) => {
-                working.await.map_err(|error| error.to_string())?
-            }
-            Err(_) => Err(format!("no answer of the node's disk within {WITHIN:?}")),
+        if let Ok(done) = timeout(WITHIN, &mut working).await {
+            return Ok(done.map_err(|error| error.to_string())??);
         }
+        if place.give_up() {
+            // It has just registered the file, and is about to answer.
+            return Ok(working.await.map_err(|error| error.to_string())??);
+        }
+        Err(Refusal { why: format!("no answer of the node's disk within {WITHIN:?}"), busy: true })
+    }
+}
+
+/// The reason why nothing was done.
+#[derive(Debug)]
+struct Refusal {
+    why: String,
+    /// The same request may succeed later.
+    busy: bool,
+}
+
+impl Refusal {
+    fn busy() -> Self {
+        let why = "an earlier request hangs: does the node's disk answer?".to_owned();
+        Self { why, busy: true }
+    }
+}
+
+impl From<String> for Refusal {
+    fn from(why: String) -> Self {
+        Self { why, busy: false }
+    }
+}
+
+/// The device of a request at work. A caller that gives up takes it away, unless the kernel is being asked right now.
+#[derive(Debug, Default)]
+struct Place(Mutex<Lent>);
+
+#[derive(Debug, Default)]
+struct Lent {
+    device: Option<OwnedFd>,
+    /// A file is registered, or the caller has given up: the first of both counts.
+    is_over: bool,
+}
+
+impl Place {
+    fn keep(&self, device: OwnedFd) {
+        let mut lent = self.0.lock();
+        // Without a caller, it is closed.
+        lent.device = (!lent.is_over).then_some(device);
+    }
+
+    fn take(&self) -> Result<OwnedFd, String> {
+        self.0.lock().device.take().ok_or_else(|| "nobody waits any more".to_owned())
+    }
+
+    /// Says that a file is registered. `false`: the caller has given up.
+    fn finish(&self) -> bool {
+        !std::mem::replace(&mut self.0.lock().is_over, true)
+    }
+
+    /// Gives up. `true`: a file is registered already.
+    fn give_up(&self) -> bool {
+        let mut lent = self.0.lock();
+        lent.device = None;
+        std::mem::replace(&mut lent.is_over, true)
     }
 }
 
@@ -209,9 +272,11 @@ struct Job {
 }
 
 impl Job {
-    /// Does what is asked. `claim` is set by the first of both: this call once a file is registered, or its caller, who has given up.
-    fn run(&self, wish: Wish, device: OwnedFd, claim: &AtomicBool) -> Result<u32, String> {
+    /// Does what is asked.
+    fn run(&self, wish: Wish, device: OwnedFd, place: &Place) -> Result<u32, String> {
         check_device(device.as_fd(), self.source)?;
+        // The disk may take its time. The device is not held longer than the caller waits.
+        place.keep(device);
         match wish {
             Wish::Open { name, dev, ino } => {
                 let failed = |what: &str, error: io::Error| format!("{what}: {error}");
@@ -224,16 +289,17 @@ impl Job {
                 if (stat.st_dev, stat.st_ino) != (dev, ino) {
                     return Err("the file of that name is another one".to_owned());
                 }
+                let device = place.take()?;
                 let id = register_here(&device, file.as_fd())
                     .map_err(|error| failed("the kernel refuses the file", error))?;
-                if claim.swap(true, Ordering::SeqCst) {
+                if !place.finish() {
                     let _ = forget_here(&device, id);
                     return Err("nobody waits any more".to_owned());
                 }
                 Ok(id)
             }
             Wish::Close { id } => {
-                forget_here(&device, id)
+                forget_here(&place.take()?, id)
                     .map_err(|error| format!("the kernel refuses the number: {error}"))?;
                 self.counts.remove(self.source);
                 Ok(id)

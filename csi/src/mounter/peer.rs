@@ -32,8 +32,16 @@ impl Processes {
     /// # Errors
     /// `FailedPrecondition`: the process belongs to another pod or to none, or its pod can't be found.
     pub fn check(&self, stream: &UnixStream, pod_uid: &str, socket: &str) -> Result<()> {
+        self.check_process(pid(stream), pod_uid, socket)
+    }
+
+    /// Checks a process as [`Self::check`] does.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn check_process(&self, pid: io::Result<Option<i32>>, pod_uid: &str, socket: &str) -> Result<()> {
         let refused = |why: String| Err(Error::new(ErrorKind::FailedPrecondition, why));
-        let peer = match pid(stream) {
+        let peer = match pid {
             Ok(peer) => peer.unwrap_or_default(),
             Err(error) => {
                 return refused(format!("the process that listens at {socket} is not known: {error}"));

@@ -266,17 +266,17 @@ impl Node {
         }
         let source = comm::source(&self.config.kubelet, name);
         let pod = Assigned { name, uid: &served.uid };
-        let (words, mut mounted) = (self.last_words(&pod), false);
+        let words = self.last_words(&pod);
         if self.revivals.take_restarted(name) {
             for bound in served.targets.values() {
                 self.tell_of_restart(bound.workload.as_ref(), &served.request.volume, name, words.as_deref());
             }
         }
         if self.revivals.take_gone(name) {
+            let of = &served.request;
             for bound in served.targets.values() {
-                let (notices, asked) = (&self.config.notices, &served.request);
-                let workload = bound.workload.as_ref();
-                deaths::tell_of_bucket(notices, workload, &asked.volume, &asked.bucket, name);
+                let (notices, workload) = (&self.config.notices, bound.workload.as_ref());
+                deaths::tell_of_bucket(notices, workload, &of.volume, &of.bucket, name);
             }
         }
         let comm = self.comm(&pod);
@@ -284,12 +284,11 @@ impl Node {
             // If the restart fails, the mounter makes its socket, which causes another look.
             return Ok(false);
         }
-        if !source::is_served(&source, &comm, &self.probes).await? {
+        let mounted = !source::is_served(&source, &comm, &self.probes).await?;
+        if mounted {
             self.make_source(&served.request, &source, &pod, deadline).await?.keep();
-            mounted = true;
         } else {
-            // The connection to an engine before this one went with it.
-            self.dial(&served.uid);
+            self.dial(&served.uid); // an earlier engine's connection went with it
         }
         for (path, bound) in &served.targets {
             // Living targets are not locked: a call of the kubelet for one of them would have to be repeated.
@@ -476,6 +475,7 @@ impl Node {
         let peer = Peer { uid: pod.uid, processes: &self.config.processes };
         let mount =
             SourceMount::make(source, request.source_read_only, &comm, &peer, message, deadline).await?;
+        self.forget_counts(source);
         self.dial(pod.uid);
         Ok(mount)
     }

@@ -1,32 +1,101 @@
 //! A stream of an engine that may bring descriptors with its bytes. Enters: a connected socket. Leaves: bytes, and the descriptors that came with them,
 //! as far as there are few.
 //!
-//! Never here: a use of a descriptor. A pod may have sent any file: even closing it may wait. So while one thread waits, no more are taken.
+//! A pod may send any file, and even closing it may wait: a file of a mount that does not answer, a socket that lingers. The kernel closes in the thread
+//! that reads what there is no room for, and in the thread that closes the stream what nobody has read. So each stream has a thread that reads
+//! it and closes it. Only the next connection to the same engine waits for that thread.
+//!
+//! Never here: a use of a descriptor.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as Blocking;
 use std::pin::Pin;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::task::{Context, Poll, ready};
+use std::thread;
 
-use mountpoint::sync::Arc;
-use mountpoint::sync::atomic::{AtomicBool, Ordering};
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use mountpoint::sync::{Arc, Mutex};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, Shutdown, recvmsg};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
+use tokio::sync::{mpsc, oneshot};
 
+/// The most descriptors that the kernel takes with one message (`SCM_MAX_FD`).
+const ROOM: usize = 253;
 /// Descriptors that one message may bring: more than any request needs, so that too many can be told from enough.
 const AT_ONCE: usize = 4;
 /// Descriptors without a request that are held; a peer that sends more breaks the protocol.
 const HELD_MAX: usize = 8;
+/// Bytes that are read at once. Ours are some hundreds.
+const CHUNK: usize = 1024;
+
+/// The one thread that may be busy with what came from an engine.
+#[derive(Debug, Default)]
+pub(super) struct Busy(Mutex<Inside>);
+
+#[derive(Debug, Default)]
+struct Inside {
+    is_busy: bool,
+    /// Descriptors that the thread closes before it ends.
+    left: Vec<OwnedFd>,
+}
+
+impl Busy {
+    /// Whether a thread is busy.
+    pub(super) fn is(&self) -> bool {
+        self.0.lock().is_busy
+    }
+
+    /// Gives the descriptors back to a caller that is the one thread from now on, until it calls [`Self::end`]. `None`: another thread is, and closes
+    /// them.
+    pub(super) fn begin(&self, held: Vec<OwnedFd>) -> Option<Vec<OwnedFd>> {
+        let mut inside = self.0.lock();
+        if inside.is_busy {
+            inside.left.extend(held);
+            return None;
+        }
+        inside.is_busy = true;
+        Some(held)
+    }
+
+    /// Closes what came meanwhile. Then the next thread may begin.
+    pub(super) fn end(&self) {
+        loop {
+            let left = {
+                let mut inside = self.0.lock();
+                inside.is_busy = !inside.left.is_empty();
+                std::mem::take(&mut inside.left)
+            };
+            if left.is_empty() {
+                return;
+            }
+        }
+    }
+}
 
 /// The stream.
 #[derive(Debug)]
 pub(super) struct Receiving {
+    /// The end to write to. It goes before the thread's own: the close of the last one may wait.
     stream: UnixStream,
     files: Files,
-    /// A thread is busy with descriptors of this engine. `None`: none are taken.
-    is_stuck: Option<Arc<AtomicBool>>,
+    /// Bytes that came and were not taken yet.
+    bytes: Vec<u8>,
+    came: Option<mpsc::Receiver<Came>>,
+    /// Takes to the thread all that it is to close besides the stream. It does so when this is gone, which is last.
+    rest: SyncSender<Rest>,
+}
+
+type Rest = (Files, Option<mpsc::Receiver<Came>>);
+
+/// Bytes and descriptors of one message.
+#[derive(Debug)]
+struct Came {
+    bytes: Vec<u8>,
+    files: Files,
 }
 
 /// The descriptors that came.
@@ -34,19 +103,38 @@ pub(super) struct Receiving {
 pub(super) struct Files {
     /// The descriptors.
     pub(super) held: Vec<OwnedFd>,
-    /// The kernel dropped more.
+    /// There were more.
     pub(super) is_cut: bool,
+    /// Some came while a thread was busy, and are closed already.
+    pub(super) came_while_busy: bool,
 }
 
 impl Receiving {
-    /// Takes bytes, and no descriptors.
-    pub(super) fn new(stream: UnixStream) -> Self {
-        Self { stream, files: Files::default(), is_stuck: None }
+    /// Reads a stream. Descriptors are taken if a `busy` is given, while no thread is busy. Says besides when the stream is closed.
+    pub(super) fn new(
+        stream: Blocking,
+        busy: Option<Arc<Busy>>,
+    ) -> io::Result<(Self, oneshot::Receiver<()>)> {
+        let (tell, came) = mpsc::channel(1);
+        let (end, ended) = oneshot::channel();
+        let (rest, left) = sync_channel(1);
+        let ours = stream.try_clone()?;
+        thread::Builder::new().name("reading".into()).spawn(move || {
+            read(&stream, busy.as_deref(), &tell);
+            drop(tell);
+            drop(left.iter().collect::<Vec<Rest>>());
+            drop(stream);
+            // Nobody may wait for it.
+            let _ = end.send(());
+        })?;
+        ours.set_nonblocking(true)?;
+        let stream = UnixStream::from_std(ours)?;
+        Ok((Self { stream, files: Files::default(), bytes: Vec::new(), came: Some(came), rest }, ended))
     }
 
-    /// Takes descriptors, too, from now on, while this is not set.
-    pub(super) fn take_files(&mut self, is_stuck: Arc<AtomicBool>) {
-        self.is_stuck = Some(is_stuck);
+    /// The process at the other end, if it is visible from here.
+    pub(super) fn peer(&self) -> io::Result<Option<i32>> {
+        Ok(self.stream.peer_cred()?.pid())
     }
 
     /// Takes out what came since the last request.
@@ -57,63 +145,77 @@ impl Receiving {
 
 impl AsyncRead for Receiving {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        let Self { stream, files, is_stuck } = self.get_mut();
-        if is_stuck.as_ref().is_none_or(|is_stuck| is_stuck.load(Ordering::SeqCst)) {
-            // The kernel drops descriptors that have no place, and waits for none.
-            return Pin::new(stream).poll_read(cx, into);
-        }
-        if files.held.len() > HELD_MAX {
-            let text = "the engine sends descriptors without a request";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
-        }
-        loop {
-            ready!(stream.poll_read_ready(cx))?;
-            let received = stream
-                .try_io(Interest::READABLE, || receive(stream.as_fd(), into.initialize_unfilled(), files));
-            match received {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                received => {
-                    into.advance(received?);
-                    return Poll::Ready(Ok(()));
-                }
+        let Self { files, bytes, came, .. } = self.get_mut();
+        if bytes.is_empty()
+            && let Some(came) = came
+            && let Some(Came { bytes: more, files: with }) = ready!(came.poll_recv(cx))
+        {
+            *bytes = more;
+            files.held.extend(with.held);
+            files.is_cut |= with.is_cut;
+            files.came_while_busy |= with.came_while_busy;
+            if files.held.len() > HELD_MAX {
+                let text = "the engine sends descriptors without a request";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, text)));
             }
         }
+        let count = bytes.len().min(into.remaining());
+        into.put_slice(&bytes[..count]);
+        bytes.drain(..count);
+        Poll::Ready(Ok(()))
     }
 }
 
 impl Drop for Receiving {
     fn drop(&mut self) {
-        let (held, Some(is_stuck)) = (self.take().held, self.is_stuck.take()) else { return };
-        if held.is_empty() {
-            return;
+        // Wakes the thread.
+        let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
+        if let Some(came) = &mut self.came {
+            came.close();
         }
-        is_stuck.store(true, Ordering::SeqCst);
-        let dropping = std::thread::Builder::new().name("dropping".into());
-        // Without a thread, they are closed here.
-        let _ = dropping.spawn(move || {
-            drop(held);
-            is_stuck.store(false, Ordering::SeqCst);
-        });
+        let rest = (self.take(), self.came.take());
+        let _ = self.rest.send(rest);
     }
 }
 
-fn receive(from: BorrowedFd<'_>, into: &mut [u8], files: &mut Files) -> io::Result<usize> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(AT_ONCE))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    let received = loop {
-        match recvmsg(from, &mut [IoSliceMut::new(into)], &mut control, flags) {
-            Err(rustix::io::Errno::INTR) => {}
-            received => break received?,
-        }
-    };
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
-            files.held.extend(descriptors);
+/// Reads until the stream ends, or nobody takes what comes.
+fn read(stream: &Blocking, busy: Option<&Busy>, tell: &mpsc::Sender<Came>) {
+    loop {
+        match receive(stream, busy) {
+            Ok(came) if !came.bytes.is_empty() => {
+                if tell.blocking_send(came).is_err() {
+                    return;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            // The end. The sender of half a line hears that it was half.
+            Ok(_) | Err(_) => return,
         }
     }
-    files.is_cut |= received.flags.contains(ReturnFlags::CTRUNC);
-    Ok(received.bytes)
+}
+
+fn receive(from: &Blocking, busy: Option<&Busy>) -> io::Result<Came> {
+    rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(from, PollFlags::IN)], None))?;
+    let (mut bytes, mut held) = (vec![0; CHUNK], Vec::new());
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(ROOM))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received =
+        rustix::io::retry_on_intr(|| recvmsg(from, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags))?;
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+            held.extend(descriptors);
+        }
+    }
+    bytes.truncate(received.bytes);
+    let has_some = !held.is_empty();
+    let came_while_busy = has_some && busy.is_some_and(Busy::is);
+    if came_while_busy || busy.is_none() {
+        held.clear();
+    }
+    let is_cut = received.flags.contains(ReturnFlags::CTRUNC) || held.len() > AT_ONCE;
+    held.truncate(AT_ONCE);
+    Ok(Came { bytes, files: Files { held, is_cut, came_while_busy } })
 }
 
 impl AsyncWrite for Receiving {

@@ -3,8 +3,11 @@
 pub(crate) mod api;
 pub(crate) mod engine;
 
+use std::io::Write as _;
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::peer::Processes;
 
@@ -40,4 +43,23 @@ pub(crate) fn fuse() -> Option<OwnedFd> {
 /// A runtime of two threads.
 pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+/// How long a close waits for a peer that takes nothing.
+pub(crate) const LINGERS: Duration = Duration::from_secs(90);
+
+/// Closes descriptors, of which another process or thread may have the last copy, without a wait.
+pub(crate) fn let_go(files: Vec<OwnedFd>) {
+    std::thread::spawn(move || drop(files));
+}
+
+/// A socket whose close waits until its peer is gone: it has bytes that nobody takes. The first is the peer.
+pub(crate) fn lingering() -> (TcpStream, OwnedFd) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (peer, _) = listener.accept().unwrap();
+    rustix::net::sockopt::set_socket_linger(&ours, Some(LINGERS)).unwrap();
+    ours.set_nonblocking(true).unwrap();
+    while ours.write(&[0; 65536]).is_ok() {}
+    (peer, ours.into())
 }

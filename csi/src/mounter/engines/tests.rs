@@ -56,7 +56,7 @@ impl Home {
     }
 
     fn peer<'a>(&'a self, uid: &'a str) -> Peer<'a> {
-        Peer { uid, comm: &self.comm, processes: &self.processes, source: None }
+        Peer { uid, comm: &self.comm, processes: &self.processes, source: None, opens: true }
     }
 }
 
@@ -122,7 +122,7 @@ async fn an_answer_that_is_none_is_an_error_and_ends_the_connection() {
         let _engine = home.engine(says);
         let error = home.usage(&engines).await.unwrap_err();
         assert_eq!(error.kind, ErrorKind::Unavailable, "{error}");
-        assert!(engines.slot(UID).lock().await.is_none());
+        assert!(engines.slot(UID).lock().await.line.is_none());
     }
 }
 
@@ -133,7 +133,7 @@ async fn an_engine_that_never_answers_leaves_no_connection() {
     let asked = home.usage(&engines);
     // The kernel takes the connection; nobody reads it.
     assert!(timeout(Duration::from_millis(1), asked).await.is_err());
-    assert!(engines.slot(UID).lock().await.is_none());
+    assert!(engines.slot(UID).lock().await.line.is_none());
     drop(silent);
     let _engine = home.engine(&[HELLO, "{\"number\":1,\"usage\":{\"memory_bytes\":8}}\n"]);
     assert_eq!(home.usage(&engines).await.unwrap(), of_memory(8));

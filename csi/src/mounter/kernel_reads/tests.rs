@@ -19,7 +19,7 @@ use crate::mounter::engines::{Engines, Peer};
 use crate::mounter::mountinfo::Mounts;
 use crate::mounter::peer::Processes;
 use crate::mounter::sys;
-use crate::mounter::testing::{dirs, fuse, isolated, need, processes, runtime};
+use crate::mounter::testing::{LINGERS, dirs, fuse, isolated, let_go, lingering, need, processes, runtime};
 
 const UID: &str = "pod-uid";
 
@@ -103,7 +103,13 @@ impl Home {
 
     /// An engine that has `ids` numbers already, dialled by the driver.
     async fn dialled(&self, ids: u32) -> Engine {
-        let peer = Peer { uid: UID, comm: &self.comm, processes: &self.processes, source: Some(self.minor) };
+        self.dialled_by(true, ids).await
+    }
+
+    /// An engine that has `ids` numbers already, dialled by a driver that registers more, or none.
+    async fn dialled_by(&self, opens: bool, ids: u32) -> Engine {
+        let source = Some(self.minor);
+        let peer = Peer { uid: UID, comm: &self.comm, processes: &self.processes, source, opens };
         let engine = async {
             let (stream, _) = self.listener.accept().await.unwrap();
             let mut engine = Engine(BufReader::new(stream));
@@ -198,11 +204,16 @@ impl Engine {
     }
 
     async fn ask(&mut self, request: &Request, files: &[BorrowedFd<'_>]) -> Result<u32, String> {
+        let answer = self.answer_to(request, files).await;
+        answer.id.ok_or_else(|| answer.error.unwrap())
+    }
+
+    async fn answer_to(&mut self, request: &Request, files: &[BorrowedFd<'_>]) -> Answer {
         let line = serde_json::to_string(request).unwrap() + "\n";
         self.hand(line.as_bytes(), files);
         let answer = self.answer().await;
         assert_eq!(answer.number, Some(request.number), "{answer:?}");
-        answer.id.ok_or_else(|| answer.error.unwrap())
+        answer
     }
 }
 
@@ -420,6 +431,109 @@ fn a_source_has_4096_numbers_at_most_whatever_its_engine_says() {
             home.ask(&mut anew, &open).await.unwrap();
         });
     });
+}
+
+/// Goal: a pod that sends what it should not stops neither the driver nor another pod.
+#[test]
+fn a_close_that_waits_stops_no_other_engine_and_loses_no_number() {
+    isolated(|| {
+        let one_worker = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let runtime = one_worker.unwrap();
+        runtime.block_on(async {
+            let (Some(home), Some(other)) = (Home::new(), Home::new()) else { return };
+            let (began, file) = (std::time::Instant::now(), home.put("file"));
+            let mut engine = home.dialled(OF_SOURCE_MAX - 1).await;
+            let mut sound = other.dialled(0).await;
+            let open = Home::open("file", file);
+            let id = home.ask(&mut engine, &open).await.unwrap();
+            // An open beyond the limit.
+            let (peer, slow) = lingering();
+            let line = serde_json::to_string(&open).unwrap() + "\n";
+            let (begin, end) = line.as_bytes().split_at(3);
+            engine.hand(begin, &[slow.as_fd()]);
+            // The driver has the only copy when it closes it.
+            drop(slow);
+            engine.hand(end, &[]);
+            assert!(engine.answer().await.id.is_none());
+            other.serves(&mut sound).await;
+            // The thread of this engine is busy: the number is not taken back now, and is once the thread is free.
+            let close = Home::close(id);
+            let answer = engine.answer_to(&close, &[home.device.as_fd()]).await;
+            assert!(answer.busy && answer.id.is_none(), "{answer:?}");
+            assert_eq!(home.engines.counts().of(home.minor), OF_SOURCE_MAX);
+            let (second_peer, second) = lingering();
+            engine.hand(b"{", &[second.as_fd()]);
+            let_go(vec![second]);
+            other.serves(&mut sound).await;
+            drop((peer, second_peer));
+            engine.hand(b"}\n", &[]);
+            assert!(engine.answer().await.error.is_some());
+            let closed = loop {
+                let answer = engine.answer_to(&close, &[home.device.as_fd()]).await;
+                if !answer.busy {
+                    break answer;
+                }
+            };
+            assert_eq!(closed.id, Some(id), "{closed:?}");
+            // More than there is room for, and some that nobody reads.
+            let (peers, many): (Vec<_>, Vec<_>) = (0..12).map(|_| lingering()).unzip();
+            let all: Vec<_> = many.iter().map(OwnedFd::as_fd).collect();
+            engine.hand(b"x", &all[..6]);
+            engine.hand(b"x", &all[6..9]);
+            engine.hand(b"x", &all[9..]);
+            let_go(many);
+            other.serves(&mut sound).await;
+            home.engines.hang_up(UID).await;
+            other.serves(&mut sound).await;
+            assert!(began.elapsed() < LINGERS, "a worker of the driver waited");
+            drop((engine, peers));
+            let mut engine = home.redialled().await;
+            home.serves(&mut engine).await;
+        });
+    });
+}
+
+#[test]
+fn a_driver_that_registers_no_files_takes_earlier_numbers_back() {
+    isolated(|| {
+        at_home(async |home| {
+            let file = home.put("file");
+            let mut engine = home.dialled(0).await;
+            let id = home.ask(&mut engine, &Home::open("file", file)).await.unwrap();
+            home.engines.hang_up(UID).await;
+            let mut engine = home.dialled_by(false, 1).await;
+            let error = home.ask(&mut engine, &Home::open("file", file)).await.unwrap_err();
+            assert!(error.contains("kernelReads"), "{error}");
+            assert_eq!(home.ask(&mut engine, &Home::close(id)).await, Ok(id));
+            assert_eq!(home.engines.counts().of(home.minor), 0);
+        });
+    });
+}
+
+#[test]
+fn a_device_is_not_held_while_the_disk_does_not_answer() {
+    isolated(|| {
+        at_home(async |home| {
+            let mut engine = home.dialled(0).await;
+            let disk = unserved(&home.cache).unwrap();
+            greet(&disk);
+            let answer = engine.answer_to(&Home::open("folder/file", (1, 1)), &[home.device.as_fd()]).await;
+            assert!(answer.busy, "{answer:?}");
+            home.keeps_no_device();
+            assert_eq!(home.engines.counts().of(home.minor), 0);
+            drop(disk);
+            assert!(sys::unmount(&home.cache, sys::Busy::Detach).unwrap());
+        });
+    });
+}
+
+#[test]
+fn a_new_mount_does_not_inherit_the_count_of_an_earlier_one() {
+    let counts = Counts::default();
+    counts.told(7, OF_SOURCE_MAX);
+    counts.add(7).unwrap_err();
+    counts.forget(7);
+    counts.add(7).unwrap();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! Never here: a mount; a wait of one engine for another.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use mountpoint::sync::Arc;
@@ -53,10 +54,19 @@ impl Node {
         self.keep(&serving);
         let Some(it) = serving.into_iter().find(|it| it.uid == uid) else { return };
         let (engines, processes) = (Arc::clone(&self.engines), self.config.processes.clone());
-        let (comm, source) = (Comm::on_host(&self.config.kubelet, uid), self.registers_for(&it));
+        let (comm, source) = (Comm::on_host(&self.config.kubelet, uid), it.minor);
+        let opens = self.config.kernel_reads;
         tokio::spawn(async move {
-            engines.dial(&Peer { uid: &it.uid, comm: &comm, processes: &processes, source }).await;
+            engines.dial(&Peer { uid: &it.uid, comm: &comm, processes: &processes, source, opens }).await;
         });
+    }
+
+    /// Forgets what is counted for an earlier mount that had the device number of this source.
+    pub(super) fn forget_counts(&self, source: &Path) {
+        let minor = table().ok().and_then(|mounts| mounts.at(source)?.minor());
+        if let Some(minor) = minor {
+            self.engines.forget_source(minor);
+        }
     }
 
     fn keep(&self, serving: &[Serving]) {
@@ -65,11 +75,6 @@ impl Node {
             |minor| serving.iter().any(|it| it.minor == Some(minor)),
         );
         self.engines.keep(is_needed, is_source);
-    }
-
-    /// The source for whose engine files are registered.
-    fn registers_for(&self, it: &Serving) -> Option<u32> {
-        it.minor.filter(|_| self.config.kernel_reads)
     }
 
     /// Usage of all volumes. Scrapes that come together, and within [`SHARED_FOR`], share one answer.
@@ -92,8 +97,8 @@ impl Node {
         self.keep(&serving);
         let mut asked = JoinSet::new();
         for it in serving {
-            let source = self.registers_for(&it);
-            let Serving { name, uid, .. } = it;
+            let Serving { name, uid, minor: source } = it;
+            let opens = self.config.kernel_reads;
             let Some(pod) = self.assignments.pod(&name).filter(|pod| pod.uid == uid) else { continue };
             let Some(volume) = pod.volume else { continue };
             let (engines, processes) = (Arc::clone(&self.engines), self.config.processes.clone());
@@ -101,7 +106,7 @@ impl Node {
             asked.spawn(async move {
                 let usage = timeout_at(
                     deadline,
-                    engines.usage(&Peer { uid: &uid, comm: &comm, processes: &processes, source }),
+                    engines.usage(&Peer { uid: &uid, comm: &comm, processes: &processes, source, opens }),
                 )
                 .await
                 .ok()?;
