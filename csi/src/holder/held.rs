@@ -6,15 +6,21 @@
 //!
 //! Never here: a stat, a read or a poll of a descriptor, unless it leads to /dev/fuse.
 
-use std::io;
+use std::io::{self, Read as _};
+use std::net::Shutdown;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
+use mountpoint::sync::Arc;
+use mountpoint::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 use super::entry::{Given, Lost, Refused};
 use super::{Holds, LOOK_EVERY};
@@ -42,6 +48,8 @@ pub(super) struct Pod {
     pub(super) source: PathBuf,
     pub(super) processes: Processes,
     pub(super) holds: Holds,
+    /// A thread reads a connection of this pod, or closes what came by it. Meanwhile there is no further one.
+    pub(super) busy: Arc<AtomicBool>,
 }
 
 /// A mount that is held.
@@ -49,6 +57,74 @@ struct Held {
     message: MountMessage,
     device: OwnedFd,
     journal: OwnedFd,
+}
+
+/// A connection to a mounter. A thread of its own reads it and closes it: a close may wait, and the kernel closes there what nobody has read.
+struct Line {
+    /// A copy. It goes before the thread's own.
+    stream: UnixStream,
+    parted: oneshot::Receiver<Parted>,
+    /// Takes descriptors that the thread is to close besides. It ends when this is gone, which is last.
+    rest: SyncSender<Rest>,
+}
+
+type Rest = (OwnedFd, OwnedFd);
+
+impl Line {
+    /// Closes descriptors on the thread. One that leads elsewhere than to a device may be of a file whose file system answers a close late, or never.
+    fn close(self, device: OwnedFd, journal: OwnedFd) {
+        let _ = self.rest.send((device, journal));
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        // Wakes the thread.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}
+
+/// An offer of a mounter.
+type Offer = Result<(MountMessage, Mount<OwnedFd>, Line), String>;
+
+/// Takes an offer, tells it, and then how the mounter parted. Closes the stream once the line is gone.
+fn read(
+    stream: UnixStream,
+    check: impl FnOnce(&UnixStream) -> Result<(), String>,
+    tell: oneshot::Sender<Offer>,
+) {
+    let (rest, left): (_, Receiver<Rest>) = sync_channel(1);
+    let (part, parted) = oneshot::channel();
+    let offer = check(&stream).and_then(|()| {
+        let (message, mount) = hold::receive(&stream).map_err(|error| error.to_string())?;
+        let copy = stream.set_read_timeout(None).and_then(|()| stream.try_clone());
+        let line = Line { stream: copy.map_err(|error| error.to_string())?, parted, rest };
+        Ok((message, mount, line))
+    });
+    let is_offered = offer.is_ok();
+    // Without a receiver, the offer is closed here.
+    if tell.send(offer).is_err() || !is_offered {
+        return;
+    }
+    let mut said = [0; hold::END.len()];
+    let how = loop {
+        match (&stream).read(&mut said) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(1..) => break Parted::Ended,
+            Ok(0) | Err(_) => break Parted::Lost,
+        }
+    };
+    let _ = part.send(how);
+    drop(left.iter().collect::<Vec<_>>());
+}
+
+/// Says that a thread is busy, as long as this value lives.
+struct BusyHere(Arc<AtomicBool>);
+
+impl Drop for BusyHere {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
 }
 
 /// The end of the connection to a mounter.
@@ -73,10 +149,10 @@ impl Pod {
                 None => self.registration().await,
             };
             match registered {
-                Ok(Some((stream, held))) => {
+                Ok(Some((mut line, held))) => {
                     refused = None;
-                    if let Parted::Lost = self.registered(&stream).await {
-                        drop(stream);
+                    if let Parted::Lost = self.registered(&mut line).await {
+                        drop(line);
                         again = self.lost(held).await;
                     }
                 }
@@ -95,22 +171,10 @@ impl Pod {
     }
 
     /// Waits for the end of a registration.
-    async fn registered(&self, stream: &tokio::net::UnixStream) -> Parted {
+    async fn registered(&self, line: &mut Line) -> Parted {
         let _shown = self.show("held");
         tracing::info!("the mount of Mountpoint Pod {} is held", self.name);
-        let mut said = [0; hold::END.len()];
-        let parted = loop {
-            if stream.readable().await.is_err() {
-                break Parted::Lost;
-            }
-            // Descriptors that come now are dropped by the kernel.
-            match stream.try_read(&mut said) {
-                Ok(0) => break Parted::Lost,
-                Ok(_) => break Parted::Ended,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(_) => break Parted::Lost,
-            }
-        };
+        let parted = (&mut line.parted).await.unwrap_or(Parted::Lost);
         if let Parted::Ended = parted {
             tracing::info!("the mount of Mountpoint Pod {} needs no holder any more", self.name);
         }
@@ -118,36 +182,50 @@ impl Pod {
     }
 
     /// Takes a registration, if a mounter offers one.
-    async fn registration(&self) -> Result<Option<(tokio::net::UnixStream, Held)>, String> {
+    async fn registration(&self) -> Result<Option<(Line, Held)>, String> {
+        if self.busy.swap(true, Ordering::SeqCst) {
+            return Ok(None);
+        }
+        let busy = BusyHere(Arc::clone(&self.busy));
         let Ok(stream) = self.files().and_then(|files| files.connect(Comm::HOLD_SOCKET)) else {
             return Ok(None);
         };
-        self.check(&stream, Comm::HOLD_SOCKET)?;
-        let received = tokio::task::spawn_blocking(move || hold::receive(&stream).map(|it| (stream, it)));
-        let (stream, (message, mount)) =
-            received.await.map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
+        let (processes, uid) = (self.processes.clone(), self.uid.clone());
+        let (tell, told) = oneshot::channel();
+        let runtime = Handle::current();
+        let reading = thread::Builder::new().name("holding".into()).spawn(move || {
+            let _busy = busy;
+            let check = |stream: &UnixStream| {
+                let _inside = runtime.enter();
+                processes.check(stream, &uid, Comm::HOLD_SOCKET).map_err(|error| error.to_string())
+            };
+            read(stream, check, tell);
+        });
+        reading.map_err(|error| error.to_string())?;
+        let (message, mount, line) = told.await.map_err(|error| error.to_string())??;
         let Mount { device, journal: Some(journal) } = mount else { return Ok(None) };
-        let mounts = Mounts::read().map_err(|error| format!("reading the table of mounts: {error}"))?;
-        let given = Given {
-            is_fuse: leads_to(&device).is_some_and(|path| path == Path::new("/dev/fuse")),
-            connection: connection(&device),
-            is_memfd: leads_to(&journal).is_some_and(|path| path.to_string_lossy().starts_with("/memfd:")),
-            source: mounts.at(&self.source).map(|mount| mount.device.as_str()),
-        };
-        if let Err(why) = given.admit() {
-            // A descriptor that is something else may be of a file whose file system answers a close late, or never.
-            thread::spawn(move || drop((device, journal)));
-            return if why == Refused::NotMounted { Ok(None) } else { Err(why.to_string()) };
+        let given = Mounts::read().map(|mounts| {
+            let source = mounts.at(&self.source).map(|mount| mount.device.as_str());
+            let is_fuse = leads_to(&device).is_some_and(|path| path == Path::new("/dev/fuse"));
+            let is_memfd =
+                leads_to(&journal).is_some_and(|path| path.to_string_lossy().starts_with("/memfd:"));
+            Given { is_fuse, connection: connection(&device), is_memfd, source }.admit()
+        });
+        match given {
+            Ok(Ok(())) => Ok(Some((line, Held { message, device, journal }))),
+            refused => {
+                line.close(device, journal);
+                match refused {
+                    Ok(Ok(()) | Err(Refused::NotMounted)) => Ok(None),
+                    Ok(Err(why)) => Err(why.to_string()),
+                    Err(error) => Err(format!("reading the table of mounts: {error}")),
+                }
+            }
         }
-        let stream = stream
-            .set_nonblocking(true)
-            .and_then(|()| tokio::net::UnixStream::from_std(stream))
-            .map_err(|error| error.to_string())?;
-        Ok(Some((stream, Held { message, device, journal })))
     }
 
     /// Brings a mount to the next container, and returns that one's registration; `None` once the mount is given up.
-    async fn lost(&self, held: Held) -> Option<(tokio::net::UnixStream, Held)> {
+    async fn lost(&self, held: Held) -> Option<(Line, Held)> {
         let _shown = self.show("without an engine");
         let (began, since) = (Instant::now(), Timestamp::now());
         let message = MountMessage { adopt: Some(since), ..held.message };
@@ -186,6 +264,10 @@ impl Pod {
                 // Without a message the mounter lives, and another holder had connected.
                 told.stays = brought;
                 tracing::info!("Mountpoint Pod {} has its mount again", self.name);
+                if !brought {
+                    // A mounter that registers and hangs up again and again is looked at no more often than others.
+                    tokio::time::sleep(LOOK_EVERY).await;
+                }
                 return Some(registered);
             }
             tokio::time::sleep(LOOK_FOR_CONTAINER).await;
@@ -207,30 +289,37 @@ impl Pod {
         let Ok(stream) = self.files().and_then(|files| files.connect(Comm::SOCKET)) else {
             return Ok(false);
         };
-        if let Err(why) = self.check(&stream, Comm::SOCKET) {
-            if !std::mem::replace(warned, true) {
-                tracing::warn!("the mount of Mountpoint Pod {} is not brought: {why}", self.name);
-            }
-            return Ok(false);
-        }
         let copy = |descriptor: &OwnedFd| descriptor.try_clone().map_err(|error| error.to_string());
         let device = copy(&mount.device)?;
         let journal = mount.journal.as_ref().map(copy).transpose()?;
         let message = message.clone();
+        let (processes, uid, runtime) = (self.processes.clone(), self.uid.clone(), Handle::current());
+        // The stream is closed there, too.
         let sent = move || {
+            let checked = {
+                let _inside = runtime.enter();
+                processes.check(&stream, &uid, Comm::SOCKET)
+            };
+            if let Err(why) = checked {
+                return Err(why.to_string());
+            }
             let both = Mount { device: device.as_fd(), journal: journal.as_ref().map(OwnedFd::as_fd) };
-            message::send(&stream, &message, both, until.saturating_duration_since(Instant::now()))?;
-            message::read_answer(&stream, REFUSED_WITHIN)
+            let answer =
+                message::send(&stream, &message, both, until.saturating_duration_since(Instant::now()))
+                    .and_then(|()| message::read_answer(&stream, REFUSED_WITHIN));
+            Ok(answer)
         };
         match tokio::task::spawn_blocking(sent).await.map_err(|error| error.to_string())? {
-            Ok(Some(Answer::Failed { error })) => Err(error),
+            Err(why) => {
+                if !std::mem::replace(warned, true) {
+                    tracing::warn!("the mount of Mountpoint Pod {} is not brought: {why}", self.name);
+                }
+                Ok(false)
+            }
+            Ok(Ok(Some(Answer::Failed { error }))) => Err(error),
             // Without an answer the engine is slow, or this container ended, too. The registration says which.
-            Ok(Some(Answer::Ready) | None) | Err(_) => Ok(true),
+            Ok(Ok(Some(Answer::Ready) | None) | Err(_)) => Ok(true),
         }
-    }
-
-    fn check(&self, stream: &UnixStream, socket: &str) -> Result<(), String> {
-        self.processes.check(stream, &self.uid, socket).map_err(|error| error.to_string())
     }
 
     fn files(&self) -> io::Result<CommFiles> {

@@ -51,8 +51,17 @@ pub async fn run(config: Config, holds: Holds) -> Result<()> {
     let notes = Notes::of(&kubelet);
     let mut tasks: BTreeMap<(String, String), Task> = BTreeMap::new();
     loop {
-        let noted: Vec<_> = notes.all().into_iter().collect();
-        tasks.retain(|pod, _| noted.contains(pod));
+        let noted: Vec<_> = match notes.all() {
+            Ok(noted) => noted.into_iter().collect(),
+            Err(error) => {
+                tracing::warn!(
+                    "reading the driver's notes of Mountpoint Pods: {error}; what is held stays held"
+                );
+                tokio::time::sleep(LOOK_EVERY).await;
+                continue;
+            }
+        };
+        tasks.retain(|pod, task| noted.contains(pod) && !task.0.is_finished());
         for (name, uid) in noted {
             let key = (name, uid);
             let pod = pod(&kubelet, &config.processes, &key, &holds);
@@ -70,6 +79,7 @@ fn pod(kubelet: &Path, processes: &Processes, (name, uid): &(String, String), ho
         source: comm::source(kubelet, name),
         processes: processes.clone(),
         holds: Arc::clone(holds),
+        busy: Arc::default(),
     }
 }
 

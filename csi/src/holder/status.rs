@@ -19,6 +19,9 @@ const NAME: &str = "scality-s3-csi-holder";
 /// The longest time for one question.
 const WITHIN: Duration = Duration::from_secs(5);
 
+/// The pause after an accept that failed: for want of descriptors, mostly.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
 /// Answers questions until it is dropped. One that is slow is not waited for.
 ///
 /// # Errors
@@ -28,7 +31,14 @@ pub async fn answer(holds: Holds) -> io::Result<()> {
     listener.set_nonblocking(true)?;
     let listener = tokio::net::UnixListener::from_std(listener)?;
     loop {
-        let (mut stream, _) = listener.accept().await?;
+        let (mut stream, _) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!("accepting a question: {error}");
+                tokio::time::sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
         let text = text(&holds);
         let _ = timeout(WITHIN, stream.write_all(text.as_bytes())).await;
     }

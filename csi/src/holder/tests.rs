@@ -14,9 +14,10 @@ use super::*;
 use crate::contract::hold;
 use crate::contract::message::{self, Answer, MountMessage};
 use crate::contract::restart::Restarting;
+use crate::contract::rights;
 use crate::mounter::comm_files::CommFiles;
 use crate::mounter::sys::{self, Busy};
-use crate::mounter::testing::{fuse, isolated, processes, runtime};
+use crate::mounter::testing::{self, fuse, isolated, processes, runtime};
 
 const UID: &str = "uid-1";
 
@@ -44,7 +45,7 @@ impl Node {
         Notes::of(&kubelet).remember("mp-1", UID).unwrap();
         let config = Config {
             kubelet: kubelet.clone(),
-            processes: processes(&folder.path().join("proc"), &[runs_in]),
+            processes: processes(&folder.path().join("proc"), &[runs_in, "uid-2"]),
         };
         let mut node = Self { kubelet, comm, source, holds: Holds::default(), config, holder: None, folder };
         node.start();
@@ -200,6 +201,84 @@ fn a_pod_holds_no_mount_but_that_of_its_own_source() {
             (&stream).read_to_end(&mut said).unwrap();
             node.is_let_go(name);
         }
+    });
+}
+
+/// Goal: a passing error of the node loses no mount.
+#[test]
+fn a_mount_stays_held_while_the_drivers_notes_cannot_be_read() {
+    isolated(|| {
+        let Some((node, device)) = Node::new(UID) else { return };
+        let ours = journal("stays");
+        let _stream = node.registered(&device, &ours);
+        let notes = comm::plugin_directory(&node.kubelet).join("pods");
+        let aside = notes.with_file_name("aside");
+        fs::rename(&notes, &aside).unwrap();
+        fs::write(&notes, "no directory").unwrap();
+        std::thread::sleep(3 * LOOK_EVERY);
+        assert_eq!((node.state(), copies("stays")), (Some("held"), 2));
+        fs::remove_file(&notes).unwrap();
+        fs::rename(&aside, &notes).unwrap();
+        drop(ours);
+        Notes::of(&node.kubelet).forget("mp-1").unwrap();
+        node.is_let_go("stays");
+    });
+}
+
+/// Goal: a pod that registers and hangs up again and again costs no more than one that waits.
+#[test]
+fn a_mounter_that_registers_and_hangs_up_is_looked_at_twice_a_second() {
+    isolated(|| {
+        let Some((node, device)) = Node::new(UID) else { return };
+        let listener = node.listen(&node.comm.hold_socket());
+        let (first, _) = listener.accept().unwrap();
+        let began = std::time::Instant::now();
+        let ours = journal("again");
+        let mut stream = first;
+        for _ in 0..4 {
+            hold::register(&stream, &message(), device.as_fd(), ours.as_fd()).unwrap();
+            drop(stream);
+            (stream, _) = listener.accept().unwrap();
+        }
+        assert!(began.elapsed() >= 3 * LOOK_EVERY, "{:?}", began.elapsed());
+    });
+}
+
+/// Goal: a pod that sends what it should not keeps the holder from no other mount.
+#[test]
+fn a_close_that_waits_holds_up_no_other_pod() {
+    isolated(|| {
+        let (Some((node, device)), Some(unmounted)) = (Node::new(UID), fuse()) else { return };
+        // Another pod of the same process and node, whose mount is this test's, too.
+        let (other, source) = (Comm::on_host(&node.kubelet, "uid-2"), comm::source(&node.kubelet, "mp-2"));
+        fs::create_dir_all(other.directory()).unwrap();
+        fs::create_dir_all(&source).unwrap();
+        sys::mount_fuse(unmounted.as_fd(), &source, false).unwrap();
+        let began = std::time::Instant::now();
+        let (peers, slow): (Vec<_>, Vec<_>) = (0..2).map(|_| testing::lingering()).unzip();
+        let (last_peer, unread) = testing::lingering();
+        let listener = node.listen(&node.comm.hold_socket());
+        // A registration that is refused, and a descriptor more.
+        let (stream, _) = listener.accept().unwrap();
+        let line = serde_json::to_vec(&message()).unwrap();
+        let within = Duration::from_secs(60);
+        rights::send(&stream, &line, &[slow[0].as_fd(), slow[1].as_fd()], within).unwrap();
+        // The holder has the only copies when it closes them.
+        drop(slow);
+        rights::send(&stream, b"\n", &[unread.as_fd()], within).unwrap();
+        testing::let_go(vec![unread]);
+        Notes::of(&node.kubelet).remember("mp-2", "uid-2").unwrap();
+        let second = node.listen(&other.hold_socket());
+        let (stream, _) = second.accept().unwrap();
+        hold::register(&stream, &message(), unmounted.as_fd(), journal("other").as_fd()).unwrap();
+        until("the other pod is held", || node.holds.lock().contains_key("mp-2"));
+        assert!(began.elapsed() < testing::LINGERS, "the holder waited");
+        assert_eq!(node.state(), None);
+        drop((peers, last_peer));
+        // It is free for a sound registration of the first pod.
+        let (stream, _) = listener.accept().unwrap();
+        hold::register(&stream, &message(), device.as_fd(), journal("sound").as_fd()).unwrap();
+        until("the first pod is held", || node.state() == Some("held"));
     });
 }
 

@@ -84,15 +84,32 @@ impl Notes {
 
     fn line(&self, mountpoint_pod: &str, number: usize) -> Option<String> {
         let note = std::fs::read_to_string(self.file(mountpoint_pod).ok()?).ok()?;
-        note.lines().nth(number).filter(|line| is_name(line)).map(str::to_owned)
+        line_of(&note, number)
     }
 
     /// The pods that are remembered, with their UIDs, by name.
-    #[must_use]
-    pub fn all(&self) -> BTreeMap<String, String> {
-        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        names.filter_map(|name| self.uid(&name).map(|uid| (name, uid))).collect()
+    ///
+    /// # Errors
+    /// An error of the file system.
+    pub fn all(&self) -> io::Result<BTreeMap<String, String>> {
+        let entries = match std::fs::read_dir(&self.0) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            entries => entries?,
+        };
+        let mut all = BTreeMap::new();
+        for entry in entries {
+            let Some(name) = entry?.file_name().into_string().ok().filter(|name| is_name(name)) else {
+                continue;
+            };
+            match std::fs::read_to_string(self.0.join(&name)) {
+                Ok(note) => all.extend(line_of(&note, 0).map(|uid| (name, uid))),
+                // Forgotten meanwhile, or no text.
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(all)
     }
 
     /// Forgets a Mountpoint Pod; no error if it was not remembered.
@@ -124,6 +141,10 @@ impl Notes {
         }
         Err(io::Error::new(io::ErrorKind::InvalidInput, format!("{mountpoint_pod:?} is not a pod's name")))
     }
+}
+
+fn line_of(note: &str, number: usize) -> Option<String> {
+    note.lines().nth(number).filter(|line| is_name(line)).map(str::to_owned)
 }
 
 /// The file of a note before it is whole. A pod's name has no leading dot.
@@ -166,7 +187,7 @@ mod tests {
         std::fs::write(notes.0.join(".mp-5.new"), "").unwrap();
         notes.keep(|name| name == "mp-2" || name == "mp-5");
         assert_eq!(std::fs::read_dir(&notes.0).unwrap().count(), 2, "another thread writes it");
-        assert_eq!(notes.all(), [("mp-2".to_owned(), "uid-3".to_owned())].into());
+        assert_eq!(notes.all().unwrap(), [("mp-2".to_owned(), "uid-3".to_owned())].into());
         assert_eq!(notes.uid("mp-2").as_deref(), Some("uid-3"));
         assert_eq!(notes.0.metadata().unwrap().permissions().mode() & 0o777, 0o700);
     }

@@ -74,7 +74,12 @@ impl Copies {
             match listener.accept() {
                 Ok((stream, _)) => {
                     match hold::register(&stream, &self.message, self.device.as_fd(), self.journal.as_fd()) {
-                        Ok(()) => holder = Some(stream),
+                        Ok(()) => {
+                            // An earlier holder must not take its end for the end of this container.
+                            if let Some(earlier) = holder.replace(stream) {
+                                hold::end(&earlier);
+                            }
+                        }
                         Err(error) => tracing::warn!("registering the mount with the node's holder: {error}"),
                     }
                 }
@@ -125,7 +130,8 @@ mod tests {
         assert_eq!(to(&mount.journal.unwrap()), PathBuf::from("/dev/zero"));
         let mut rest = Vec::new();
         (&first).read_to_end(&mut rest).unwrap();
-        assert_eq!(rest, b"", "another one has its place");
+        assert_eq!(rest, hold::END, "another one has its place");
+        rest.clear();
         drop(offered);
         (&second).read_to_end(&mut rest).unwrap();
         assert_eq!(rest, hold::END);
