@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The kernel reads cached files of Mountpoint Pods by itself: the engine takes no CPU for them, before the node's driver is replaced and after. A file
-# that is open meanwhile goes on.
+# The kernel reads cached files of Mountpoint Pods by itself: the engine takes no CPU for them, before the node's driver is replaced and after,
+# and after deaths of engine and container. A file that is open while the driver is replaced goes on.
 # needs: nobody beside it
 # needs: its name
 # shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted
@@ -38,5 +38,14 @@ in_pod reader touch /tmp/go
 wait $held || fail "reading a file that was open while the driver was replaced"
 equal "what was open" "$sum" "$(cat "$scratch/held")"
 until_ok "cached files cost the engine nothing after the driver's restart" is_free
+
+# Nobody scrapes the driver here: it dials the next engine by itself.
+kill_engine
+until_ok "cached files cost the next engine nothing" is_free
+until_ok "the mount held" holder_says "$(mountpoint_pods data) held"
+kill_container
+until_ok "an engine of the next container" another_engine "$killed"
+until_ok "cached files cost the engine of the next container nothing" is_free
+equal "what the pod reads in the end" "$sum" "$(in_pod reader sha256sum /data/random | sed 's|/data/random|-|')"
 equal "it is the same Mountpoint Pod" "$uid" "$(cluster kubectl -n mount-s3 get pod "$(mountpoint_pods data)" -o 'jsonpath={.metadata.uid}')"
 remove_pod reader
