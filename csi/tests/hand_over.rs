@@ -375,6 +375,7 @@ fn programs_read_on_while_the_holder_brings_the_mount_along() {
             eprintln!("container {container} answers a read {:?} after it was started", started.elapsed());
             assert_eq!(says(), "from the bucket");
             until("no state is left", || !home.comm.state().exists());
+            is_confined(home.engine());
             if container == 3 {
                 let (killed, _) = std::mem::replace(&mut holder, home.holder());
                 killed.shutdown_background();
