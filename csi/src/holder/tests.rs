@@ -17,9 +17,10 @@ use crate::contract::restart::Restarting;
 use crate::contract::rights;
 use crate::mounter::comm_files::CommFiles;
 use crate::mounter::sys::{self, Busy};
-use crate::mounter::testing::{self, fuse, isolated, processes, runtime};
+use crate::mounter::testing::{self, fuse, isolated, processes};
 
 const UID: &str = "uid-1";
+const LONG: Duration = Duration::from_secs(60);
 
 /// A node with a Mountpoint Pod whose source is mounted, and a holder.
 struct Node {
@@ -53,7 +54,9 @@ impl Node {
     }
 
     fn start(&mut self) {
-        let holder = runtime();
+        // The holder has one thread for all pods.
+        let one = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build();
+        let holder = one.unwrap();
         holder.spawn(run(self.config.clone(), Arc::clone(&self.holds)));
         self.holder = Some(holder);
     }
@@ -255,26 +258,34 @@ fn a_close_that_waits_holds_up_no_other_pod() {
         fs::create_dir_all(&source).unwrap();
         sys::mount_fuse(unmounted.as_fd(), &source, false).unwrap();
         let began = std::time::Instant::now();
-        let (peers, slow): (Vec<_>, Vec<_>) = (0..2).map(|_| testing::lingering()).unzip();
-        let (last_peer, unread) = testing::lingering();
-        let listener = node.listen(&node.comm.hold_socket());
-        // A registration that is refused, and a descriptor more.
-        let (stream, _) = listener.accept().unwrap();
-        let line = serde_json::to_vec(&message()).unwrap();
-        let within = Duration::from_secs(60);
-        rights::send(&stream, &line, &[slow[0].as_fd(), slow[1].as_fd()], within).unwrap();
-        // The holder has the only copies when it closes them.
-        drop(slow);
-        rights::send(&stream, b"\n", &[unread.as_fd()], within).unwrap();
-        testing::let_go(vec![unread]);
+        let (first_peer, word) = testing::lingering();
+        let stream = node.registered(&device, &journal("first"));
+        rights::send(&stream, b"x", &[word.as_fd()], LONG).unwrap();
+        testing::let_go(vec![word]);
         Notes::of(&node.kubelet).remember("mp-2", "uid-2").unwrap();
         let second = node.listen(&other.hold_socket());
-        let (stream, _) = second.accept().unwrap();
-        hold::register(&stream, &message(), unmounted.as_fd(), journal("other").as_fd()).unwrap();
-        until("the other pod is held", || node.holds.lock().contains_key("mp-2"));
-        assert!(began.elapsed() < testing::LINGERS, "the holder waited");
+        let (second, _) = second.accept().unwrap();
+        hold::register(&second, &message(), unmounted.as_fd(), journal("other").as_fd()).unwrap();
+        let is_held = || node.holds.lock().contains_key("mp-2");
+        until("the other pod is held", is_held);
+        assert!(began.elapsed() < testing::LINGERS, "the holder waited for a word");
+        drop((first_peer, stream));
+
+        // A registration that is refused.
+        let (peers, slow): (Vec<_>, Vec<_>) = (0..2).map(|_| testing::lingering()).unzip();
+        let began = std::time::Instant::now();
+        let listener = node.listen(&node.comm.hold_socket());
+        let (stream, _) = listener.accept().unwrap();
+        let line = serde_json::to_vec(&message()).unwrap();
+        rights::send(&stream, &line, &[slow[0].as_fd(), slow[1].as_fd()], LONG).unwrap();
+        // The holder has the only copies when it closes them.
+        drop(slow);
+        rights::send(&stream, b"\n", &[], LONG).unwrap();
+        hold::end(&second);
+        until("the other pod is let go", || !is_held());
+        assert!(began.elapsed() < testing::LINGERS, "the holder waited for a refused registration");
         assert_eq!(node.state(), None);
-        drop((peers, last_peer));
+        drop(peers);
         // It is free for a sound registration of the first pod.
         let (stream, _) = listener.accept().unwrap();
         hold::register(&stream, &message(), device.as_fd(), journal("sound").as_fd()).unwrap();
