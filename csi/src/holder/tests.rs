@@ -260,8 +260,18 @@ fn a_close_that_waits_holds_up_no_other_pod() {
         let began = std::time::Instant::now();
         let (first_peer, word) = testing::lingering();
         let stream = node.registered(&device, &journal("first"));
+        // The holder's own thread reads nothing until it has the only copy.
+        let (enter, entered) = std::sync::mpsc::sync_channel(1);
+        let (release, gate) = std::sync::mpsc::sync_channel::<()>(1);
+        node.holder.as_ref().unwrap().spawn(async move {
+            enter.send(()).unwrap();
+            let _ = gate.recv();
+        });
+        entered.recv().unwrap();
         rights::send(&stream, b"x", &[word.as_fd()], LONG).unwrap();
         testing::let_go(vec![word]);
+        std::thread::sleep(LOOK_EVERY);
+        release.send(()).unwrap();
         Notes::of(&node.kubelet).remember("mp-2", "uid-2").unwrap();
         let second = node.listen(&other.hold_socket());
         let (second, _) = second.accept().unwrap();
