@@ -2,7 +2,7 @@
 # The holder of the node is killed while pods read: they notice nothing, and the mounters register with the next one. Then it is killed together with the
 # container of the Mountpoint Pod: nobody holds the device, so pods get an error within seconds and nobody hangs, and the driver mounts again.
 # needs: nobody beside it
-# shellcheck disable=SC2154 # given by ci/e2e
+# shellcheck disable=SC2154,SC2016 # given by ci/e2e; programs are quoted
 . ci/kubernetes/driver.bash
 
 volume data
