@@ -9,7 +9,7 @@ use super::remote::{self, Ask};
 use super::state::{Node, Place};
 use super::tree::{Recall, Settled, Tree, stale};
 use super::{FRESH, Found, InodeNo, InodeTable, Stat};
-use crate::first::{First, Known};
+use crate::first::First;
 use crate::listing::path::{self, BadName};
 use crate::s3::BoxFuture;
 use crate::sync::Arc;
@@ -142,9 +142,6 @@ impl InodeTable {
             return Ok(seat);
         }
         let directory = tree.directory(parent)?.0.clone();
-        let known = tree.child(parent, name).filter(|_| for_kernel).and_then(|ino| tree.known(ino));
-        // Another version may be there now, and is as good an answer.
-        let known = known.map(|known| Known { is_pinned: false, ..known });
         let question = OfName::new(ask, tree.event());
         let asker = self.0.asker.clone();
         let (page, folder_marks) = (self.0.config.lookup_page, self.0.config.folder_marks);
@@ -152,7 +149,7 @@ impl InodeTable {
         let request = move |question: &Arc<OfName>| -> BoxFuture<'static, _> {
             let slot = for_kernel.then(|| Arc::clone(&question.first));
             Box::pin(async move {
-                let answer = remote::ask(&asker, &directory, &name, ask, page, slot, known.as_ref()).await?;
+                let answer = remote::ask(&asker, &directory, &name, ask, page, slot).await?;
                 match folder_marks {
                     true => remote::with_folder_marks(&asker, &directory, &name, answer).await,
                     false => Ok(answer),

@@ -3,7 +3,7 @@
 use futures_util::future::{Either, select};
 
 use super::error::{Error, ErrorKind, Result};
-use crate::first::{Asker, Cause, First, Known};
+use crate::first::{Asker, Cause, First};
 use crate::listing::path;
 use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{self, ListObjects, ObjectClient};
@@ -45,7 +45,7 @@ pub(super) type Slot = Arc<Mutex<Option<First>>>;
 /// ever.
 const EMPTY_PAGES_MAX: usize = 16;
 
-/// Asks S3 about `name` in the directory with this key. `known`: the version that an inode of the name means. With a slot, the lookup is the kernel's, perhaps before an open: the slot
+/// Asks S3 about `name` in the directory with this key. With a slot, the lookup is the kernel's, perhaps before an open: the slot
 /// receives bytes that come with the attributes.
 pub(super) async fn ask(
     asker: &Asker,
@@ -54,7 +54,6 @@ pub(super) async fn ask(
     ask: Ask,
     list_keys: u16,
     slot: Option<Slot>,
-    known: Option<&Known>,
 ) -> Result<Remote> {
     let client = &**asker.client();
     let Some(file) = path::file_key(directory, name) else {
@@ -69,7 +68,7 @@ pub(super) async fn ask(
     };
     match ask {
         Ask::Both => {
-            let head = Box::pin(look(asker, &file, Cause::Cold, slot, known));
+            let head = Box::pin(look(asker, &file, Cause::Cold, slot));
             let list = Box::pin(any_below(client, below, list_keys));
             match select(list, head).await {
                 Either::Left((below, head)) => match below.map_err(fail)? {
@@ -86,9 +85,9 @@ pub(super) async fn ask(
         // The bytes come along as in an open: a read would be the third round trip.
         Ask::DirectoryFirst => match any_below(client, below, list_keys).await.map_err(fail)? {
             true => Ok(Remote::Directory),
-            false => Ok(found(look(asker, &file, Cause::Open, slot, None).await.map_err(fail)?, true)),
+            false => Ok(found(look(asker, &file, Cause::Open, slot).await.map_err(fail)?, true)),
         },
-        Ask::FileFirst => match look(asker, &file, Cause::Lookup, slot, None).await.map_err(fail)? {
+        Ask::FileFirst => match look(asker, &file, Cause::Lookup, slot).await.map_err(fail)? {
             Some(meta) => Ok(Remote::File { meta, alone: false }),
             None => match any_below(client, below, list_keys).await.map_err(fail)? {
                 true => Ok(Remote::Directory),
@@ -138,10 +137,9 @@ async fn look(
     key: &ObjectKey,
     cause: Cause,
     slot: Option<Slot>,
-    known: Option<&Known>,
 ) -> s3::Result<Option<ObjectMeta>> {
     let Some(slot) = slot else { return head(&**asker.client(), key).await };
-    match asker.ask(key, cause, known).await {
+    match asker.ask(key, cause, None).await {
         Ok((meta, first)) => {
             *slot.lock() = Some(first);
             Ok(Some(meta))

@@ -122,28 +122,6 @@ async fn a_cold_table_brings_its_tail_in_place_of_a_head() {
 }
 
 #[tokio::test]
-async fn a_known_table_whose_name_is_checked_again_brings_only_its_tail() {
-    let pool = pool();
-    let bench = Bench::guessing(MINUTE, &pool, &[]);
-    bench.client.insert("a.parquet", vec![1; 300_000]);
-    // The tail of a table without a lesson, and a page.
-    let tail = (64 << 10) + 4096;
-    for from in [300_000 - first::LEN as u64, (300_000 - tail) / 4096 * 4096] {
-        let found = bench.lookup(ROOT, "a.parquet").await.unwrap();
-        let (_, first) = bench.open_first(found.ino).await.unwrap();
-        let (came_from, bytes) = first.unwrap().take_bytes().expect("a tail");
-        assert_eq!((came_from, bytes.len() as u64), (from, 300_000 - from));
-        assert_eq!(bench.gets_heads_lists(), (1, 0, 1));
-        bench.table.close_read(found.ino);
-        bench.clock.advance(Duration::from_secs(61));
-    }
-    // Another version under the name is as good an answer.
-    bench.client.insert("a.parquet", vec![2; 400_000]);
-    let found = bench.lookup(ROOT, "a.parquet").await.unwrap();
-    assert_eq!(found.stat.size, 400_000);
-}
-
-#[tokio::test]
 async fn a_table_of_which_the_kernel_has_the_tail_is_asked_for_by_head() {
     let pool = pool();
     let bench = Bench::guessing(Ttl::Minimal, &pool, &[]);
