@@ -18,14 +18,15 @@ ticks() { cluster run awk '{ print $14 + $15 }' "/proc/$(engine)/stat"; }
 read_gib() { in_pod reader sh -c "for round in $(seq -s ' ' $rounds); do cat /data/random >/dev/null || exit 1; done"; }
 # 0.02 s for a GiB are two ticks.
 is_free() {
-    local before
+    local before took
     before=$(ticks)
     read_gib
     took=$(($(ticks) - before))
+    echo "$took" >"$scratch/took"
     [ "$took" -le 2 ] || { echo "the engine took $took ticks of CPU for $((mib * rounds)) MiB from its cache"; return 1; }
 }
 until_ok "cached files cost the engine nothing" is_free
-say "the engine took $took ticks of 10 ms for $((mib * rounds)) MiB"
+say "the engine took $(cat "$scratch/took") ticks of 10 ms for $((mib * rounds)) MiB"
 equal "what the pod reads" "$sum" "$(in_pod reader sha256sum /data/random | sed 's|/data/random|-|')"
 
 # Holds the file open, and reads it all once more when told to.

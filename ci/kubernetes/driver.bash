@@ -136,7 +136,8 @@ give_up() {
 # Kills the container of the Mountpoint Pod as a whole, as the kernel does with cgroup v2 when it is out of memory. Sets `killed` to its engine.
 kill_container() {
     killed=$(engine)
-    cluster run sh -c 'kill -KILL "$(ps -o ppid= -p "$1" | tr -d " ")" "$1"' sh "$killed"
+    # The engine may end with its mounter.
+    cluster run sh -c 'kill -KILL "$(ps -o ppid= -p "$1" | tr -d " ")" && { kill -KILL "$1" 2>/dev/null || true; }' sh "$killed"
 }
 # holder_says PATTERN: what the holder of this node's driver answers has such a line.
 holder_says() {
