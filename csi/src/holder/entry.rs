@@ -34,7 +34,7 @@ pub(super) enum Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NotADevice => "its first descriptor does not lead to /dev/fuse",
+            Self::NotADevice => "its first descriptor is not the FUSE device",
             Self::NotAJournal => "its second descriptor does not lead to a memfd",
             Self::NotMounted => "nothing is mounted at the pod's source",
             Self::AnotherMount => "its device is that of another mount than the pod's source",

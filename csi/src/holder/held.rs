@@ -10,7 +10,7 @@ use std::io::{self, Read as _};
 use std::net::Shutdown;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -19,6 +19,7 @@ use k8s_openapi::jiff::Timestamp;
 use mountpoint::sync::Arc;
 use mountpoint::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -206,7 +207,7 @@ impl Pod {
         let Mount { device, journal: Some(journal) } = mount else { return Ok(None) };
         let given = Mounts::read().map(|mounts| {
             let source = mounts.at(&self.source).map(|mount| mount.device.as_str());
-            let is_fuse = leads_to(&device).is_some_and(|path| path == Path::new("/dev/fuse"));
+            let is_fuse = is_fuse(&device);
             let is_memfd =
                 leads_to(&journal).is_some_and(|path| path.to_string_lossy().starts_with("/memfd:"));
             Given { is_fuse, connection: connection(&device), is_memfd, source }.admit()
@@ -358,6 +359,15 @@ impl Drop for Told<'_> {
             self.pod.forget_state();
         }
     }
+}
+
+/// Whether this is the FUSE device, character device 10:229. A path would not tell: that of a device which a node pod before this one opened
+/// leads nowhere. No file system is asked.
+fn is_fuse(device: &OwnedFd) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let Ok(stat) = statx(device, c"", flags, StatxFlags::TYPE) else { return false };
+    let is_device = FileType::from_raw_mode(u32::from(stat.stx_mode)) == FileType::CharacterDevice;
+    is_device && (stat.stx_rdev_major, stat.stx_rdev_minor) == (10, 229)
 }
 
 /// The path behind a descriptor, by the kernel's word: no file system is asked.
