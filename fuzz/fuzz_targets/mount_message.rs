@@ -19,9 +19,16 @@ use serde as _;
 #[path = "../../csi/src/contract"]
 mod contract {
     pub mod message;
+    pub mod rights;
 }
 
-use contract::message::{MESSAGE_LIMIT, MountMessage, receive, send};
+// The file takes its time from there: the standard library's has the same place in a message, and no types of Kubernetes are built.
+extern crate self as k8s_openapi;
+pub mod jiff {
+    pub type Timestamp = std::time::SystemTime;
+}
+
+use contract::message::{MESSAGE_LIMIT, Mount, MountMessage, receive, send};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
@@ -30,6 +37,11 @@ fn received(sent: impl FnOnce(&UnixStream)) -> std::io::Result<MountMessage> {
     sent(&node);
     drop(node);
     receive(&mounter, LIMIT).map(|(message, _)| message)
+}
+
+/// A mount without a journal.
+fn mount(device: &File) -> Mount<BorrowedFd<'_>> {
+    Mount { device: device.as_fd(), journal: None }
 }
 
 /// Sends these bytes with a device, as another program could that reaches the socket.
@@ -55,12 +67,12 @@ fuzz_target!(|input: (String, Vec<String>, Vec<String>, Vec<u8>, u16)| {
     let (bucket_name, args, env, junk, at) = input;
     let device = File::open("/dev/null").expect("open /dev/null");
     // Small enough for the buffers of the socket: nobody reads meanwhile.
-    let message = MountMessage { bucket_name, args, env };
+    let message = MountMessage { bucket_name, args, env, adopt: None };
     let text = serde_json::to_vec(&message).expect("JSON");
     if junk.len() + text.len() >= 32 << 10 {
         return;
     }
-    let whole = received(|node| send(node, &message, device.as_fd(), LIMIT).expect("send"));
+    let whole = received(|node| send(node, &message, mount(&device), LIMIT).expect("send"));
     assert_eq!(whole.expect("what was sent"), message);
     // Without a device nothing is accepted, and nothing but an error comes of it.
     let error = received(|mut node| node.write_all(&junk).expect("write")).expect_err("no device came");
@@ -70,7 +82,7 @@ fuzz_target!(|input: (String, Vec<String>, Vec<String>, Vec<u8>, u16)| {
     for bytes in [junk.clone(), [before, &junk, behind].concat()] {
         match received(|node| send_raw(node, &bytes, device.as_fd())) {
             Ok(message) => {
-                let again = received(|node| send(node, &message, device.as_fd(), LIMIT).expect("send"));
+                let again = received(|node| send(node, &message, mount(&device), LIMIT).expect("send"));
                 assert_eq!(again.expect("its own words"), message);
             }
             Err(error) => assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}"),
