@@ -5,7 +5,6 @@ mod mount_point;
 pub mod sandboxed;
 
 use std::os::fd::{AsFd, FromRawFd, IntoRawFd as _, OwnedFd};
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -506,12 +505,6 @@ fn is_connected(device: &OwnedFd) -> bool {
         .is_ok_and(|ready| ready == 0)
 }
 
-/// Whether this file is the FUSE device, character device 10:229.
-fn is_fuse(file: &std::fs::Metadata) -> bool {
-    let numbers = (rustix::fs::major(file.rdev()), rustix::fs::minor(file.rdev()));
-    file.file_type().is_char_device() && numbers == (10, 229)
-}
-
 /// The device to serve: a directory to mount on, or an open device from another process.
 fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     let number = directory.to_str().and_then(|d| d.strip_prefix("/dev/fd/"));
@@ -532,8 +525,9 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     let (Some(number), Some(target)) = (number, target) else {
         bail!("mount point {shown} is not a valid file descriptor: the caller must pass one of /dev/fuse");
     };
-    // By its numbers: the path of a device from a container that is gone is not that of this process.
-    if !std::fs::metadata(format!("/proc/self/fd/{number}")).is_ok_and(|it| is_fuse(&it)) {
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+    let opened = rustix::fs::open(format!("/proc/self/fd/{number}"), flags, rustix::fs::Mode::empty())?;
+    if !fuse::is_device(&opened)? {
         bail!(
             "expected mount point {shown} to be a /dev/fuse device file descriptor but got {}",
             kind_of(&target)

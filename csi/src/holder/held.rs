@@ -16,10 +16,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::Timestamp;
+use mountpoint::fuse::{connection_of, is_device};
 use mountpoint::sync::Arc;
 use mountpoint::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -207,10 +207,10 @@ impl Pod {
         let Mount { device, journal: Some(journal) } = mount else { return Ok(None) };
         let given = Mounts::read().map(|mounts| {
             let source = mounts.at(&self.source).map(|mount| mount.device.as_str());
-            let is_fuse = is_fuse(&device);
+            let is_fuse = is_device(&device).is_ok_and(|is| is);
             let is_memfd =
                 leads_to(&journal).is_some_and(|path| path.to_string_lossy().starts_with("/memfd:"));
-            Given { is_fuse, connection: connection(&device), is_memfd, source }.admit()
+            Given { is_fuse, connection: connection_of(&device).ok().flatten(), is_memfd, source }.admit()
         });
         match given {
             Ok(Ok(())) => Ok(Some((line, Held { message, device, journal }))),
@@ -361,24 +361,9 @@ impl Drop for Told<'_> {
     }
 }
 
-/// Whether this is the FUSE device, character device 10:229. A path would not tell: that of a device which a node pod before this one opened
-/// leads nowhere. No file system is asked.
-fn is_fuse(device: &OwnedFd) -> bool {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let Ok(stat) = statx(device, c"", flags, StatxFlags::TYPE) else { return false };
-    let is_device = FileType::from_raw_mode(u32::from(stat.stx_mode)) == FileType::CharacterDevice;
-    is_device && (stat.stx_rdev_major, stat.stx_rdev_minor) == (10, 229)
-}
-
 /// The path behind a descriptor, by the kernel's word: no file system is asked.
 fn leads_to(descriptor: &OwnedFd) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).ok()
-}
-
-/// The number of a device's connection, from Linux 6.17 on.
-fn connection(device: &OwnedFd) -> Option<u32> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd())).ok()?;
-    info.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?.trim().parse().ok()
 }
 
 /// Whether the kernel has the other end of a device.

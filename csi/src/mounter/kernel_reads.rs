@@ -8,15 +8,15 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use mountpoint::fuse::{forget_here, register_here};
+use mountpoint::fuse::{connection_of, forget_here, is_device, register_here};
 use mountpoint::sync::atomic::{AtomicBool, Ordering};
 use mountpoint::sync::{Arc, Mutex};
 use mountpoint::telemetry::engine_lines::{Answer, CLOSE, OPEN, Request};
-use rustix::fs::{AtFlags, FileType, StatxFlags, fstat, statx};
+use rustix::fs::{FileType, fstat};
 use tokio::time::timeout;
 
 use super::read_only;
@@ -29,8 +29,6 @@ const OF_SOURCE_MAX: u32 = 4096;
 const OF_NODE_MAX: u32 = 32_768;
 /// Longest time of one request, for a disk that hangs. The engine waits no longer. Doubling it doubles the longest open while a disk hangs.
 const WITHIN: Duration = Duration::from_millis(200);
-/// Major and minor number of `/dev/fuse`.
-const FUSE: (u32, u32) = (10, 229);
 
 /// Registered files of the engines of this node, by the minor number of the source's device.
 #[derive(Debug, Default)]
@@ -311,22 +309,13 @@ impl Job {
 /// Checks that a descriptor is a FUSE device, and of this source where the kernel says so (Linux 6.18 does). No file system is asked.
 fn check_device(device: BorrowedFd<'_>, source: u32) -> Result<(), String> {
     let unknown = |error: io::Error| format!("the descriptor: {error}");
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let stat = statx(device, c"", flags, StatxFlags::TYPE).map_err(|error| unknown(error.into()))?;
-    let is_device = FileType::from_raw_mode(u32::from(stat.stx_mode)) == FileType::CharacterDevice;
-    if !is_device || (stat.stx_rdev_major, stat.stx_rdev_minor) != FUSE {
+    if !is_device(device).map_err(unknown)? {
         return Err("the descriptor is not of a FUSE device".to_owned());
     }
-    let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_raw_fd()));
-    match connection(&facts.map_err(unknown)?) {
+    match connection_of(device).map_err(unknown)? {
         Some(of) if of != source => Err("the FUSE device is another mount's".to_owned()),
         _ => Ok(()),
     }
-}
-
-/// The connection of a FUSE device, by `/proc/PID/fdinfo`.
-fn connection(facts: &str) -> Option<u32> {
-    facts.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok())
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{AtFlags, FileType, StatxFlags, statx};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 
@@ -21,6 +22,34 @@ use crate::sync::{Arc, Weak};
 const SOURCE: &str = "mountpoint-s3";
 /// The subtype of the mount, behind the dot of `fuse.`.
 const SUBTYPE: &str = "mount-s3";
+
+/// Major and minor number of `/dev/fuse`.
+const NUMBERS: (u32, u32) = (10, 229);
+
+/// Whether a descriptor is of the FUSE device. No file system is asked, and no path: that of a device from a container that is gone is not
+/// that of this process.
+///
+/// # Errors
+/// Errors of statx(2).
+pub fn is_device(descriptor: impl AsFd) -> io::Result<bool> {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let stat = statx(descriptor, c"", flags, StatxFlags::TYPE)?;
+    let is_device = FileType::from_raw_mode(u32::from(stat.stx_mode)) == FileType::CharacterDevice;
+    Ok(is_device && (stat.stx_rdev_major, stat.stx_rdev_minor) == NUMBERS)
+}
+
+/// The number of a FUSE device's connection, which is the minor number of its mount. `None`: the kernel does not tell it; Linux does from 6.17 on.
+///
+/// # Errors
+/// Errors of reading `/proc/self/fdinfo`.
+pub fn connection_of(device: impl AsFd) -> io::Result<Option<u32>> {
+    let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", device.as_fd().as_raw_fd()))?;
+    Ok(connection(&facts))
+}
+
+fn connection(facts: &str) -> Option<u32> {
+    facts.lines().find_map(|line| line.strip_prefix("fuse_connection:")?.trim().parse().ok())
+}
 
 /// A connection to the kernel's FUSE.
 #[derive(Debug)]
@@ -261,6 +290,36 @@ mod tests {
     use std::os::unix::net::UnixDatagram;
 
     use super::*;
+
+    #[test]
+    fn a_fuse_device_is_known_by_its_numbers_whatever_its_path() {
+        let file = |path: &Path| std::fs::File::open(path).unwrap();
+        assert!(!is_device(file(Path::new("/dev/null"))).unwrap());
+        assert!(!is_device(file(Path::new("/"))).unwrap());
+        let folder = tempfile::tempdir().unwrap();
+        let node = folder.path().join("node");
+        let numbers = rustix::fs::makedev(NUMBERS.0, NUMBERS.1);
+        let made = rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &node,
+            FileType::CharacterDevice,
+            rustix::fs::Mode::RWXU,
+            numbers,
+        );
+        let device = made.ok().and_then(|()| std::fs::File::open(&node).ok());
+        if !testkit::need("root, to make a device", device.is_some()) {
+            return;
+        }
+        // The device of a container that is gone has no path, either.
+        std::fs::remove_file(&node).unwrap();
+        assert!(is_device(device.unwrap()).unwrap());
+    }
+
+    #[test]
+    fn the_connection_of_a_device_is_read_from_its_facts() {
+        assert_eq!(connection("pos:\t0\nflags:\t02100002\nfuse_connection:\t39\n"), Some(39));
+        assert_eq!(connection("pos:\t0\n"), None);
+    }
 
     #[test]
     fn labels_of_selinux_are_the_last_words_for_mount_2() {

@@ -32,6 +32,7 @@ mod session;
 pub use auto_unmount::Watcher;
 pub use backing::{forget_here, is_privileged, register_here};
 pub use caller::is_ended_by_signal;
+pub use device::{connection_of, is_device};
 pub use gate::Requests;
 pub use helper::helper;
 pub use mounted::unmount_here;

@@ -4,7 +4,7 @@
 //! process's mount at the same path stays.
 
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use anyhow::{Context as _, bail};
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+use super::device::connection_of;
 use super::helper::helper;
 use crate::broker;
 use crate::clock::Clock;
@@ -46,10 +47,9 @@ pub(super) fn device_of(dir: &Path) -> Option<DeviceNo> {
     }
 }
 
-/// The number of the file system behind an adopted device, from Linux 6.17 on.
+/// The number of the file system behind an adopted device, where the kernel tells it.
 pub(super) fn device_behind(fuse: &OwnedFd) -> Option<DeviceNo> {
-    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", fuse.as_raw_fd())).ok()?;
-    let minor = info.lines().find_map(|line| line.strip_prefix("fuse_connection:"))?.trim().parse().ok()?;
+    let minor = connection_of(fuse).ok()??;
     Some(DeviceNo { major: 0, minor })
 }
 

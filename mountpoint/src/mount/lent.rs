@@ -7,10 +7,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fstat, major, minor, open, readlink};
+use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fstat, open, readlink};
 
-/// Major and minor number of `/dev/fuse`.
-const FUSE: (u32, u32) = (10, 229);
+use crate::fuse;
 
 /// The folder of a cache, held open so that a later folder of its name does not count.
 #[derive(Debug)]
@@ -45,9 +44,7 @@ impl Lent {
 ///
 /// # Errors The descriptor is of another file.
 pub(super) fn check_device(device: impl AsFd) -> io::Result<()> {
-    let stat = fstat(device)?;
-    let is_device = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-    match is_device && (major(stat.st_rdev), minor(stat.st_rdev)) == FUSE {
+    match fuse::is_device(device)? {
         true => Ok(()),
         false => Err(refused("a device that is not of FUSE")),
     }
