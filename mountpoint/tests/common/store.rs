@@ -1,5 +1,6 @@
 //! A folder on disk behind an S3 server on loopback: the mounted bucket, and direct access to it without the mount.
 
+use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, LazyLock};
@@ -248,6 +249,18 @@ impl Store {
     /// An empty folder that is the engine's HOME.
     pub(crate) fn home(&self) -> &Path {
         self.home.path()
+    }
+
+    /// Has a program print this store's keys, for this profile of the engine's HOME.
+    pub(crate) fn print_keys(&self, profile: &str) {
+        let home = self.home();
+        let (key, secret) = (Self::ACCESS_KEY, Self::SECRET_KEY);
+        let printed =
+            format!("{{\"Version\": 1, \"AccessKeyId\": \"{key}\", \"SecretAccessKey\": \"{secret}\"}}");
+        fs::write(home.join("printed"), printed).unwrap();
+        fs::create_dir(home.join(".aws")).unwrap();
+        let config = format!("[profile {profile}]\ncredential_process = cat {}/printed\n", home.display());
+        fs::write(home.join(".aws/config"), config).unwrap();
     }
 
     /// Whether plain keys are plain files of a folder.

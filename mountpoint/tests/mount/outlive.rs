@@ -204,14 +204,7 @@ fn a_confined_engine_after_a_killed_one_trusts_the_systems_roots() {
 fn a_confined_engine_after_a_killed_one_has_its_credential_process_run() {
     let options = ["--read-mode", "buffered", "--sandbox", "on", "--profile", "p"];
     let Some(mut holder) = Holder::new(&options) else { return };
-    let home = holder.store.home().to_owned();
-    let (key, secret) = (Store::ACCESS_KEY, Store::SECRET_KEY);
-    let printed =
-        format!("{{\"Version\": 1, \"AccessKeyId\": \"{key}\", \"SecretAccessKey\": \"{secret}\"}}");
-    fs::write(home.join("printed"), printed).unwrap();
-    fs::create_dir(home.join(".aws")).unwrap();
-    let config = format!("[profile p]\ncredential_process = cat {}/printed\n", home.display());
-    fs::write(home.join(".aws/config"), config).unwrap();
+    holder.store.print_keys("p");
     holder.setup.has_keys = false;
     reads_in_each_engine(&mut holder);
 }

@@ -285,14 +285,7 @@ fn a_mount_is_confined_where_its_environment_asks_and_no_flag_forbids() {
 #[test]
 fn a_mount_that_would_lose_its_keys_has_neither_sandbox_nor_helper() {
     let store = Store::new();
-    let home = store.home();
-    let (key, secret) = (Store::ACCESS_KEY, Store::SECRET_KEY);
-    let printed =
-        format!("{{\"Version\": 1, \"AccessKeyId\": \"{key}\", \"SecretAccessKey\": \"{secret}\"}}");
-    fs::write(home.join("printed"), printed).unwrap();
-    fs::create_dir(home.join(".aws")).unwrap();
-    let config = format!("[profile p]\ncredential_process = cat {}/printed\n", home.display());
-    fs::write(home.join(".aws/config"), config).unwrap();
+    store.print_keys("p");
     for (proxy, confined) in [("", true), ("http://127.0.0.1:1", false)] {
         let setup = Setup { has_keys: false, ..Setup::new(&["--profile", "p"]) };
         // The store is asked by HTTP.

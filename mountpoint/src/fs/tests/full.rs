@@ -83,17 +83,29 @@ async fn a_sync_names_a_file_that_was_kept_between_two_of_its_passes() {
     assert_eq!(client.object("file").unwrap(), "theirs");
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_end_of_a_mount_waits_while_the_store_copies_parts_of_a_long_file() {
-    const SIZE: usize = 160 << 20;
-    let (client, dir, clock) = (MemoryClient::new(), tempfile::tempdir().unwrap(), Clock::manual());
-    client.insert("long", vec![7; SIZE]);
-    let fs = staging(&client, dir.path(), clock.clone());
+/// Size of a file of which the store copies parts.
+const LONG: usize = 160 << 20;
+
+/// The end of a mount on which a byte of a long file was changed.
+async fn end_with_a_patched_file(
+    client: &MemoryClient,
+    dir: &Path,
+    clock: Clock,
+) -> tokio::task::JoinHandle<()> {
+    client.insert("long", vec![7; LONG]);
+    let fs = staging(client, dir, clock);
     let handle = open_to_write(&fs, ino(&fs, "long").await.unwrap()).await;
     fs.write(handle, 100 << 20, b"X", 0, |result| result.unwrap());
+    tokio::spawn(async move {
+        fs.end(Duration::from_secs(4), MountEnd::Unmounted).await;
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_mount_waits_while_the_store_copies_parts_of_a_long_file() {
+    let (client, dir, clock) = (MemoryClient::new(), tempfile::tempdir().unwrap(), Clock::manual());
     let gate = client.hold_answer(FaultPlan::on(Op::UploadPartCopy).always());
-    let ending = Arc::clone(&fs);
-    let end = tokio::spawn(async move { ending.end(Duration::from_secs(4), MountEnd::Unmounted).await });
+    let end = end_with_a_patched_file(&client, dir.path(), clock.clone()).await;
     gate.arrived(2).await;
     // No byte moves while the store copies, and the limit passes twice.
     for _ in 0..4 {
@@ -104,21 +116,15 @@ async fn the_end_of_a_mount_waits_while_the_store_copies_parts_of_a_long_file() 
     drop(gate);
     end.await.unwrap();
     let stored = client.object("long").unwrap();
-    assert!(stored.len() == SIZE && stored[100 << 20] == b'X');
+    assert!(stored.len() == LONG && stored[100 << 20] == b'X');
     assert_eq!(std::fs::read_dir(dir.path().join("kept")).unwrap().count(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_end_of_a_mount_leaves_a_store_that_finishes_no_copy() {
-    const SIZE: usize = 160 << 20;
     let (client, dir, clock) = (MemoryClient::new(), tempfile::tempdir().unwrap(), Clock::manual());
-    client.insert("long", vec![7; SIZE]);
-    let fs = staging(&client, dir.path(), clock.clone());
-    let handle = open_to_write(&fs, ino(&fs, "long").await.unwrap()).await;
-    fs.write(handle, 100 << 20, b"X", 0, |result| result.unwrap());
     let gate = client.hold(FaultPlan::on(Op::UploadPartCopy).always());
-    let ending = Arc::clone(&fs);
-    let end = tokio::spawn(async move { ending.end(Duration::from_secs(4), MountEnd::Unmounted).await });
+    let end = end_with_a_patched_file(&client, dir.path(), clock.clone()).await;
     gate.arrived(2).await;
     for _ in 0..1200 {
         clock.advance(Duration::from_secs(3));
