@@ -28,6 +28,9 @@ in_pod plain sh -c '(echo half; while ! test -e /tmp/killed; do sleep 0.1; done;
 writer=$!
 has_begun() { in_pod plain test -e /data/written; }
 until_ok "a file is being written" has_begun
+# Until then the driver calls no mount hung, and dials no engine.
+is_forgotten() { cluster run test ! -e "$kubelet/pods/$uid/volumes/kubernetes.io~empty-dir/comm/mount.state"; }
+uid=$(cluster kubectl -n mount-s3 get pod "$mountpoint" -o 'jsonpath={.metadata.uid}')
 gets_on() { [ "$(wc -l <"$scratch/reads.$1")" -gt "$2" ]; }
 # The kubelet starts the second container at once, and the third after ten seconds.
 for death in 1 2; do
@@ -37,6 +40,7 @@ for death in 1 2; do
     for pod in plain following below; do until_ok "$pod reads on after death $death" gets_on $pod "$(wc -l <"$scratch/reads.$pod")"; done
     say "$(awk -v a="$start" -v b="$EPOCHREALTIME" 'BEGIN { printf "%.1f", b - a }') s from death $death of the container to reads of all pods"
     until_ok "another engine than $killed" another_engine "$killed"
+    until_ok "no state is left" is_forgotten
 done
 in_pod plain touch /tmp/killed
 wait "$writer" || true

@@ -207,9 +207,9 @@ def default(what, path, version):
     holder = node["s3-holder"]
     context, (mount,) = holder["securityContext"], holder["volumeMounts"]
     # A mount of its own would be a private copy, or touch the host's.
-    good = context["capabilities"] == {"drop": ["ALL"], "add": ["DAC_OVERRIDE"]} and not context.get("privileged") and mount["mountPropagation"] == "HostToContainer"
+    good = context["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE", "FOWNER"]} and not context.get("privileged") and mount["mountPropagation"] == "HostToContainer"
     good = good and not holder.get("ports") and holder["livenessProbe"]["exec"]["command"] == holder["command"] + ["--check"]
-    check(f"{what}: the holder may reach sockets of pods, and nothing else", "" if good else str(holder))
+    check(f"{what}: the holder may reach files and sockets of pods, and nothing else", "" if good else str(holder))
     driver = node["s3-plugin"]
     mounts = {m["mountPath"]: m for m in driver["volumeMounts"]}
     check(

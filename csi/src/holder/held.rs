@@ -20,6 +20,8 @@ use mountpoint::fuse::{connection_of, is_device};
 use mountpoint::sync::Arc;
 use mountpoint::sync::atomic::{AtomicBool, Ordering};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::Uid;
+use rustix::net::sockopt::socket_peercred;
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -56,6 +58,8 @@ pub(super) struct Pod {
 /// A mount that is held.
 struct Held {
     message: MountMessage,
+    /// The user of the mounter.
+    user: Uid,
     device: OwnedFd,
     journal: OwnedFd,
 }
@@ -86,7 +90,7 @@ impl Drop for Line {
 }
 
 /// An offer of a mounter.
-type Offer = Result<(MountMessage, Mount<OwnedFd>, Line), String>;
+type Offer = Result<(MountMessage, Uid, Mount<OwnedFd>, Line), String>;
 
 /// Takes an offer, tells it, and then how the mounter parted. Closes the stream once the line is gone.
 fn read(
@@ -97,10 +101,11 @@ fn read(
     let (rest, left): (_, Receiver<Rest>) = sync_channel(1);
     let (part, parted) = oneshot::channel();
     let offer = check(&stream).and_then(|()| {
+        let user = socket_peercred(&stream).map_err(|error| error.to_string())?.uid;
         let (message, mount) = hold::receive(&stream).map_err(|error| error.to_string())?;
         let copy = stream.set_read_timeout(None).and_then(|()| stream.try_clone());
         let line = Line { stream: copy.map_err(|error| error.to_string())?, parted, rest };
-        Ok((message, mount, line))
+        Ok((message, user, mount, line))
     });
     let is_offered = offer.is_ok();
     // Without a receiver, the offer is closed here.
@@ -203,7 +208,7 @@ impl Pod {
             read(stream, check, tell);
         });
         reading.map_err(|error| error.to_string())?;
-        let (message, mount, line) = told.await.map_err(|error| error.to_string())??;
+        let (message, user, mount, line) = told.await.map_err(|error| error.to_string())??;
         let Mount { device, journal: Some(journal) } = mount else { return Ok(None) };
         let given = Mounts::read().map(|mounts| {
             let source = mounts.at(&self.source).map(|mount| mount.device.as_str());
@@ -213,7 +218,7 @@ impl Pod {
             Given { is_fuse, connection: connection_of(&device).ok().flatten(), is_memfd, source }.admit()
         });
         match given {
-            Ok(Ok(())) => Ok(Some((line, Held { message, device, journal }))),
+            Ok(Ok(())) => Ok(Some((line, Held { message, user, device, journal }))),
             refused => {
                 line.close(device, journal);
                 match refused {
@@ -233,7 +238,7 @@ impl Pod {
         // Dropped behind the mount: the driver looks when the state goes.
         let mut told = Told { pod: self, stays: false };
         let mount = Mount { device: held.device, journal: Some(held.journal) };
-        if let Err(error) = self.files().and_then(|files| files.note_ended(ENDED, Restarting { since })) {
+        if let Err(error) = self.files().and_then(|files| files.note_ended(ENDED, Restarting { since }, held.user)) {
             tracing::warn!("telling the driver that Mountpoint Pod {} is started again: {error}", self.name);
         }
         tracing::warn!(

@@ -327,7 +327,7 @@ fn a_holder_that_starts_anew_holds_what_mounters_register_again() {
         let state = Restarting { since: Timestamp::now() };
         let files = CommFiles::open(&node.comm).unwrap();
         node.holder.take().unwrap().shutdown_background();
-        files.note_ended("ended", state).unwrap();
+        files.note_ended("ended", state, rustix::process::geteuid()).unwrap();
         node.start();
         until("the driver may look", || files.restarting().is_none());
     });

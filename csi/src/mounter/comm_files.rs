@@ -11,7 +11,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::jiff::Timestamp;
-use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags};
+use rustix::fs::{AtFlags, Dir, FileType, Gid, Mode, OFlags, Uid};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -103,14 +103,15 @@ impl CommFiles {
         self.text(Comm::STATE).is_some_and(|text| Restarting::is_held(&text, Timestamp::now()))
     }
 
-    /// Says for the node's holder that the container ended, and that the next one is to go on with the mount.
+    /// Says for the node's holder that the container ended, and that the next one is to go on with the mount. The files are those of `owner`, the
+    /// user of the mounter: the directory is sticky, so that nobody else could remove or replace them.
     ///
     /// # Errors
     /// An error of the file system.
-    pub fn note_ended(&self, words: &str, state: Restarting) -> io::Result<()> {
+    pub fn note_ended(&self, words: &str, state: Restarting, owner: Uid) -> io::Result<()> {
         // The error must be written before the state, on which the driver reads the error.
-        self.write("mount.err", words)?;
-        self.write(Comm::STATE, &state.held())
+        self.write("mount.err", words, owner)?;
+        self.write(Comm::STATE, &state.held(), owner)
     }
 
     /// Removes the state.
@@ -121,8 +122,8 @@ impl CommFiles {
         absent(rustix::fs::unlinkat(&self.directory, Comm::STATE, AtFlags::empty()))
     }
 
-    /// Writes a file that the pod may read, whole or not at all.
-    fn write(&self, name: &str, text: &str) -> io::Result<()> {
+    /// Writes a file of the mounter's user, whole or not at all.
+    fn write(&self, name: &str, text: &str, owner: Uid) -> io::Result<()> {
         let temporary = format!(".{name}.of-node");
         absent(rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty()))?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -130,6 +131,7 @@ impl CommFiles {
         let mut file = File::from(rustix::fs::openat(&self.directory, &temporary, flags, mode)?);
         // The process may have another mask.
         rustix::fs::fchmod(&file, mode)?;
+        rustix::fs::fchown(&file, Some(owner), None)?;
         writeln!(file, "{text}")?;
         Ok(rustix::fs::renameat(&self.directory, &temporary, &self.directory, name)?)
     }
@@ -390,7 +392,12 @@ mod tests {
         symlink("/dev/null", folder.path().join(".mount.state.of-node")).unwrap();
         let state = Restarting { since: Timestamp::from_second(Timestamp::now().as_second()).unwrap() };
         assert!(!files.is_held());
-        files.note_ended("it was killed", state).unwrap();
+        let is_root = rustix::process::geteuid().is_root();
+        let owner = if is_root { Uid::from_raw(65_534) } else { rustix::process::geteuid() };
+        files.note_ended("it was killed", state, owner).unwrap();
+        for name in ["mount.err", "mount.state"] {
+            assert_eq!(folder.path().join(name).metadata().unwrap().uid(), owner.as_raw(), "{name}");
+        }
         assert!(files.is_held() && files.restarting() == Some(state));
         assert_eq!(files.error().as_deref(), Some("it was killed"));
         let mode = folder.path().join("mount.state").metadata().unwrap().permissions().mode();
