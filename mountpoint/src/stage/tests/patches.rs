@@ -279,13 +279,15 @@ async fn a_patch_that_fails_is_aborted_only_after_the_store_has_made_its_copies(
     let (staged, expected) = patched_in_ten_places(&engine, &client);
     let before = stored(&client, "long");
     let gate = client.hold_answer(FaultPlan::on(Op::UploadPartCopy).always());
-    client.inject(FaultPlan::on(Op::UploadPart).fail(ErrorKind::Denied));
+    // After a part that failed, no copy would begin.
+    let refusal = client.hold(FaultPlan::on(Op::UploadPart).always().fail(ErrorKind::Denied));
     let sender = Arc::clone(&staged);
     let mut send = tokio::spawn(async move {
         let turn = sender.turn().await;
         sender.store(&turn).await
     });
     gate.arrived(11).await;
+    refusal.release();
     // A store goes on with a copy whose client has left: its part would come behind the abort, and stay.
     let early = tokio::time::timeout(std::time::Duration::from_millis(300), &mut send).await;
     assert!(early.is_err(), "aborted beside its copies: {early:?}");
