@@ -91,10 +91,6 @@ enum Attempt {
     HasReaders,
 }
 
-fn refuse_sync(flags: OpenFlags) -> Result<()> {
-    if flags.sync { Err(unsynced()) } else { Ok(()) }
-}
-
 /// The error of a write that must be durable on return: by O_SYNC, O_DSYNC, or the RWF_SYNC and RWF_DSYNC of `pwritev2`.
 pub fn unsynced() -> Error {
     let why = "a write can't be synced by itself (O_SYNC, O_DSYNC, RWF_DSYNC): a file is stored when it is closed or fsynced";
@@ -102,6 +98,15 @@ pub fn unsynced() -> Error {
 }
 
 impl FileSystem {
+    /// Whether a write can be durable on return: with `--commit disk` it is on the local disk then.
+    pub fn syncs_writes(&self) -> bool {
+        self.full.as_ref().is_some_and(|full| full.syncs_writes())
+    }
+
+    fn refuse_sync(&self, flags: OpenFlags) -> Result<()> {
+        if flags.sync && !self.syncs_writes() { Err(unsynced()) } else { Ok(()) }
+    }
+
     /// Creates a file and opens it for writing. The bucket has nothing of the file before the close.
     pub async fn create(
         &self,
@@ -111,7 +116,7 @@ impl FileSystem {
         maker: Maker,
         pid: u32,
     ) -> Result<(Entry, Opened)> {
-        refuse_sync(flags)?;
+        self.refuse_sync(flags)?;
         let entry = self.make_file(parent, name, maker).await?;
         self.open_made(entry, flags, pid).await
     }
@@ -183,7 +188,7 @@ impl FileSystem {
 
     /// Opens a file for reading or for writing. Waits while the file is being stored.
     pub async fn open(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Opened> {
-        refuse_sync(flags)?;
+        self.refuse_sync(flags)?;
         if (flags.write || flags.truncate) && self.config.read_only {
             return Err(Error::new(Errno::ROFS, "the mount is read-only"));
         }

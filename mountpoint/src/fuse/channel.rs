@@ -348,18 +348,25 @@ impl<O: Operations> Channel<O> {
                 reply.send(encode::written(data.len() as u32));
                 self.pages.drop_soon(node);
             }
-            Operation::Write { flags, .. } if open_flags(flags).sync => waits("write").refuse(&unsynced()),
-            Operation::Write { handle, offset, data, .. } => {
+            Operation::Write { flags, .. } if open_flags(flags).sync && !ops.syncs_writes() => {
+                waits("write").refuse(&unsynced());
+            }
+            Operation::Write { handle, offset, data, flags, .. } => {
                 // Interrupted or not, the bytes of a write are taken in their turn: only the reply waits, until there is room for more. An
                 // interrupt ends that wait alone: its answer says that the bytes are taken.
                 let len = data.len() as u32;
                 let reply = self.reply(unique, reply_to, "write", waiter(GoesOn::Written(len)));
                 self.metrics.fuse_io.of("write").record(len.into());
-                ops.write(HandleNo(handle), offset, data, pid, move |result| match result {
+                let (handle, syncs) = (HandleNo(handle), open_flags(flags).sync.then(|| ops.clone()));
+                let answer = move |result| match result {
                     Ok(()) => {
                         reply.send(encode::written(len));
                     }
                     Err(error) => reply.refuse(&error),
+                };
+                ops.write(handle, offset, data, pid, move |result| match (result, syncs) {
+                    (Ok(()), Some(ops)) => ops.fsync(handle, answer),
+                    (result, _) => answer(result),
                 });
                 self.pending.may_end(unique);
             }

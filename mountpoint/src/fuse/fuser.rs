@@ -369,7 +369,8 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        if !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) && open_flags(flags.0).sync {
+        let syncs = !write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) && open_flags(flags.0).sync;
+        if syncs && !self.ops.syncs_writes() {
             return reply.error(self.errno("write")(&unsynced()));
         }
         let len = data.len() as u32;
@@ -381,9 +382,14 @@ impl<O: Operations> Filesystem for FuserAdapter<O> {
         }
         self.metrics.fuse_io.of("write").record(len.into());
         let errno = self.errno("write");
-        self.ops.write(handle(fh), offset, data, req.pid(), move |result| match result {
+        let (handle, syncs) = (handle(fh), syncs.then(|| self.ops.clone()));
+        let answer = move |result| match result {
             Ok(()) => reply.written(len),
             Err(error) => reply.error(errno(&error)),
+        };
+        self.ops.write(handle, offset, data, req.pid(), move |result| match (result, syncs) {
+            (Ok(()), Some(ops)) => ops.fsync(handle, answer),
+            (result, _) => answer(result),
         });
     }
 

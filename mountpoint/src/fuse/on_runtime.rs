@@ -206,6 +206,10 @@ impl Operations for OnRuntime {
         self.fs.write(handle, offset, data, tid, done);
     }
 
+    fn syncs_writes(&self) -> bool {
+        self.fs.syncs_writes()
+    }
+
     fn takes_mapped(&self, handle: HandleNo) -> bool {
         self.fs.takes_mapped(handle)
     }

@@ -189,6 +189,11 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done(read_only());
     }
 
+    /// Whether a write may ask to be durable on return (O_SYNC, O_DSYNC, RWF_DSYNC): then the transport calls [`Operations::fsync`] behind it.
+    fn syncs_writes(&self) -> bool {
+        false
+    }
+
     /// Whether pages that a program changed in a mapping are written like any other bytes of this handle.
     fn takes_mapped(&self, _handle: HandleNo) -> bool {
         false

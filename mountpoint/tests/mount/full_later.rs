@@ -501,3 +501,43 @@ fn writers_wait_for_room_while_files_leave_the_stage() {
     assert!([0, 6 << 20, (12 << 20) - 5].iter().all(|&at| stored[at..at + 5] == *b"patch"));
     assert!(Pattern(1).is(5, &stored[5..6 << 20]) && kept(&full.stage).is_empty());
 }
+
+#[test]
+fn with_disk_a_write_may_ask_to_be_durable_on_return() {
+    use rustix::fs::OFlags;
+    let store = Store::new();
+    let Some(full) = FullMount::of(&store, DISK) else { return };
+    let log = || String::from_utf8_lossy(&fs::read(full.stage.path().join("log")).unwrap()).into_owned();
+    let open = |name: &str, flag| {
+        let mode = rustix::fs::Mode::from_raw_mode(0o644);
+        rustix::fs::open(full.path(name), OFlags::WRONLY | OFlags::CREATE | flag, mode).map(File::from)
+    };
+    let plain = open("plain", OFlags::empty()).unwrap();
+    plain.write_all_at(b"plain", 0).unwrap();
+    let mut synced = 0;
+    for (name, flag) in [("sync", OFlags::SYNC), ("dsync", OFlags::DSYNC)] {
+        let file = open(name, flag).unwrap();
+        for at in 0..3 {
+            file.write_all_at(b"durable", at * 7).unwrap();
+            assert!(log().matches("\"Synced\"").count() > synced, "{name}: the log does not vouch for it");
+            synced = log().matches("\"Synced\"").count();
+        }
+    }
+    plain.write_all_at(b"more", 5).unwrap();
+    assert_eq!(log().matches("\"Synced\"").count(), synced, "nobody asked");
+    let script = "
+file = os.open(sys.argv[1], os.O_WRONLY)
+for flag in [os.RWF_DSYNC, os.RWF_SYNC]:
+    print(os.pwritev(file, [b'x'], 0, flag), end=' ')
+";
+    assert_eq!(crate::common::python(script, &full.path("plain"), &[]), "1 1 ");
+    assert!(log().matches("\"Synced\"").count() > synced);
+    drop(plain);
+    until("all are stored", || files_of(&full.stage) == 0);
+    assert_eq!(store.get("sync").unwrap(), b"durabledurabledurable");
+    assert_eq!(store.get("plain").unwrap(), b"xlainmore");
+    let Some(full) = FullMount::of(&store, &["--commit", "fsync"]) else { return };
+    let synced =
+        rustix::fs::open(full.path("sync"), OFlags::WRONLY | OFlags::SYNC, rustix::fs::Mode::empty());
+    assert_errno(synced.map_err(std::io::Error::from), Errno::INVAL);
+}

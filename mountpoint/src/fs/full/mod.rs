@@ -85,6 +85,11 @@ impl Full {
         self.area.commit().is_deferred()
     }
 
+    /// Whether a write can be durable on return.
+    pub(super) fn syncs_writes(&self) -> bool {
+        self.area.commit() == stage::Commit::Disk
+    }
+
     /// The staged file of an inode, if there is one.
     pub(super) fn find(&self, ino: InodeNo) -> Option<Arc<Staged>> {
         self.files.lock().get(&ino).map(|file| Arc::clone(&file.staged))
