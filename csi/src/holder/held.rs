@@ -238,7 +238,9 @@ impl Pod {
         // Dropped behind the mount: the driver looks when the state goes.
         let mut told = Told { pod: self, stays: false };
         let mount = Mount { device: held.device, journal: Some(held.journal) };
-        if let Err(error) = self.files().and_then(|files| files.note_ended(ENDED, Restarting { since }, held.user)) {
+        if let Err(error) =
+            self.files().and_then(|files| files.note_ended(ENDED, Restarting { since }, held.user))
+        {
             tracing::warn!("telling the driver that Mountpoint Pod {} is started again: {error}", self.name);
         }
         tracing::warn!(
