@@ -23,12 +23,13 @@ type Labels = Vec<(&'static str, String)>;
 pub fn page(calls: &str, node: &str, volumes: &[VolumeUsage]) -> String {
     let mut registry = Registry::with_prefix("mount_s3_csi_volume");
     let gauge = |value: fn(&Usage) -> Option<u64>| {
-        family(node, volumes, value, |gauge: &Gauge, bytes| {
-            gauge.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+        family(node, volumes, value, |gauge: &Gauge, number| {
+            gauge.set(i64::try_from(number).unwrap_or(i64::MAX));
         })
     };
     let memory = gauge(|usage| usage.memory_bytes);
     let limits = gauge(|usage| usage.memory_limit_bytes);
+    let files = gauge(|usage| usage.kernel_files);
     let cpu = family(
         node,
         volumes,
@@ -53,6 +54,8 @@ pub fn page(calls: &str, node: &str, volumes: &[VolumeUsage]) -> String {
     add(&mut registry, cpu, |to, all| to.register_with_unit("cpu", help, Unit::Seconds, all));
     let help = "Engines of the Mountpoint Pod that the kernel killed for want of memory";
     add(&mut registry, kills, |to, all| to.register("oom_kills", help, all));
+    let help = "Files of the Mountpoint Pod's cache that the kernel reads by itself";
+    add(&mut registry, files, |to, all| to.register("kernel_read_files", help, all));
     let mut page = calls.strip_suffix(END).unwrap_or(calls).to_owned();
     // They only fail where a `String` can't grow.
     let _ = encode_registry(&mut page, &registry);
@@ -118,6 +121,7 @@ mod tests {
             memory_limit_bytes: Some(256 << 20),
             cpu_us: Some(1_500_000),
             oom_kills: Some(2),
+            kernel_files: Some(3),
         };
         let some = Usage { memory_bytes: Some(5), ..Usage::default() };
         let calls = CallMetrics::of("mount_s3_csi_node").page(None);
@@ -134,6 +138,7 @@ mod tests {
             format!("mount_s3_csi_volume_memory_limit_bytes{one} 268435456"),
             format!("mount_s3_csi_volume_cpu_seconds_total{one} 1.5"),
             format!("mount_s3_csi_volume_oom_kills_total{one} 2"),
+            format!("mount_s3_csi_volume_kernel_read_files{one} 3"),
         ] {
             assert!(page.lines().any(|it| it == line), "no {line} in:\n{page}");
         }

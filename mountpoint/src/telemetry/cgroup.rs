@@ -34,7 +34,7 @@ pub(super) fn usage(root: &Path) -> Usage {
     // Version 1 goes first: if it counts time at all, version 2 beside it has none of the processes.
     let of_v1 = number("cpuacct.usage").map(|ns| ns / 1000);
     let cpu_us = of_v1.or_else(|| groups.iter().find_map(|group| group.entry("cpu.stat", "usage_usec")));
-    Usage { memory_bytes, memory_limit_bytes, cpu_us, oom_kills }
+    Usage { memory_bytes, memory_limit_bytes, cpu_us, oom_kills, kernel_files: None }
 }
 
 /// A directory of files about one group.
@@ -115,6 +115,7 @@ mod tests {
         memory_limit_bytes: Some(4096),
         cpu_us: Some(1_234_567),
         oom_kills: Some(2),
+        kernel_files: None,
     };
 
     #[test]

@@ -110,7 +110,7 @@ pub fn read<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T, String> {
     serde_json::from_slice(line).map_err(|error| format!("the line can't be read: {error}"))
 }
 
-/// The usage of a control group, as far as the kernel tells it.
+/// The usage of an engine: of its control group, as far as the kernel tells it, and files that it has the kernel read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     /// Memory that the kernel can't take back at once: without pages of files that were not used lately.
@@ -125,6 +125,9 @@ pub struct Usage {
     /// Processes that the kernel killed for want of memory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_kills: Option<u64>,
+    /// Files of the cache that the kernel reads by itself; `None` without a cache that the driver may register.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_files: Option<u64>,
 }
 
 /// A stream of lines.

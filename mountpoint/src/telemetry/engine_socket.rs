@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use tokio::sync::Semaphore;
 
-use super::engine_lines::{Answer, CLOSE, Heard, Hello, Lines, OPEN, Request, USAGE, VERSION, read};
+use super::engine_lines::{Answer, CLOSE, Heard, Hello, Lines, OPEN, Request, USAGE, Usage, VERSION, read};
 use super::handing::Handing;
 use super::{cgroup, http};
 use crate::broker::{Ask, Registrar, Serving};
@@ -206,9 +206,10 @@ async fn answer(Request { number, request, .. }: Request, served: &Served) -> An
         return Answer { error: Some(error), ..answer };
     }
     let root = served.root.clone();
+    let kernel_files = served.registrar.as_ref().map(|registrar| u64::from(registrar.ids()));
     // The kernel may add up the numbers of many CPUs first.
     match tokio::task::spawn_blocking(move || cgroup::usage(&root)).await {
-        Ok(usage) => Answer { usage: Some(usage), ..answer },
+        Ok(usage) => Answer { usage: Some(Usage { kernel_files, ..usage }), ..answer },
         Err(error) => Answer { error: Some(error.to_string()), ..answer },
     }
 }
@@ -218,7 +219,7 @@ mod tests {
     use tokio::net::UnixStream;
 
     use super::*;
-    use crate::telemetry::engine_lines::{LINE_MAX, Usage};
+    use crate::telemetry::engine_lines::LINE_MAX;
 
     /// A served socket, and the folder that stands for `/`.
     fn socket(peer: u32) -> (tempfile::TempDir, http::Path, PathBuf) {
