@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # A cluster that looks like OpenShift: it has the API group config.openshift.io, and a stand-in for the security constraint restricted-v2 gives
-# each Mountpoint Pod a user and a group of the namespace's range and refuses fixed ones. Mountpoint Pods name neither, and mounts work by theirs.
+# each Mountpoint Pod a user and a group of the namespace's range and refuses fixed ones. Mountpoint Pods name neither, and mounts work by theirs. The node's account alone may use `privileged`.
 # needs: nobody beside it
 # shellcheck disable=SC2154 # given by ci/e2e
 . ci/kubernetes/driver.bash
@@ -14,6 +14,8 @@ put_back() {
     cluster kubectl delete crd clusterversions.config.openshift.io --ignore-not-found
     cluster kubectl delete mutatingadmissionpolicybinding,mutatingadmissionpolicy,validatingadmissionpolicybinding,validatingadmissionpolicy \
         "$namespace-scc" --ignore-not-found
+    cluster kubectl delete clusterrole system:openshift:scc:privileged --ignore-not-found
+    release_driver
     restart_reconciler
 }
 trap put_back EXIT
@@ -94,6 +96,32 @@ gives_its_own() { try "" | grep -q "\"runAsUser\": $range"; }
 until_ok "a fixed group is refused" refuses_fixed
 until_ok "a pod without one gets the namespace's" gives_its_own
 until_ok "the API group" cluster kubectl get --raw /apis/config.openshift.io
+
+# OpenShift has this role; the chart binds the node's account to it.
+cluster kubectl apply -f - <<EOT
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: { name: system:openshift:scc:privileged }
+rules: [{ apiGroups: [security.openshift.io], resources: [securitycontextconstraints], resourceNames: [privileged], verbs: [use] }]
+EOT
+# may_use_privileged NAMESPACE ACCOUNT: true or false.
+may_use_privileged() {
+    cluster kubectl create -o 'jsonpath={.status.allowed}' -f - <<EOT
+apiVersion: authorization.k8s.io/v1
+kind: SubjectAccessReview
+spec:
+  user: system:serviceaccount:$1:$2
+  groups: [system:serviceaccounts, "system:serviceaccounts:$1", system:authenticated]
+  resourceAttributes: { namespace: $1, group: security.openshift.io, resource: securitycontextconstraints, name: privileged, verb: use }
+EOT
+}
+equal "the node's account may use privileged without the value" false "$(may_use_privileged "$driver_namespace" s3-csi-driver-sa)"
+release_driver --set openshift.bindPrivilegedSCC=true
+equal "the node's account may use privileged" true "$(may_use_privileged "$driver_namespace" s3-csi-driver-sa)"
+for account in "$driver_namespace default" "mount-s3 default" "$namespace default"; do
+    # shellcheck disable=SC2086 # two words
+    equal "$account may use privileged" false "$(may_use_privileged $account)"
+done
 restart_reconciler
 
 volume data
