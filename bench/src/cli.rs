@@ -1,5 +1,6 @@
 //! The command line: arguments in, peers and sizes out. This file measures nothing.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -39,6 +40,24 @@ pub(crate) enum Command {
         /// How often; the figures are medians
         #[arg(long, default_value_t = 21)]
         rounds: usize,
+    },
+    /// Kill the engine below a mount that outlives it, and measure the pause of a reader
+    Deaths {
+        /// The mount-s3 to measure; without this flag, the one beside this program
+        #[arg(long, value_name = "PROGRAM")]
+        mount: Option<PathBuf>,
+        /// Files that are open
+        #[arg(long, default_value_t = 10_000)]
+        files: u64,
+        /// Directories that were looked up
+        #[arg(long, default_value_t = 100_000)]
+        directories: u64,
+        /// How often the engine is killed; the figure is the median
+        #[arg(long, default_value_t = 9)]
+        deaths: usize,
+        /// The pause before the next engine starts; systemd waits 100 ms with the packaged unit
+        #[arg(long, default_value_t = 0)]
+        restart_after_ms: u64,
     },
     /// Run every workload once, tiny and with every byte checked; fails if mount-s3 can't do one
     Smoke {
@@ -98,6 +117,17 @@ pub(crate) enum Command {
     /// Read pages of a mapped file
     #[command(hide = true)]
     MappedReads { file: PathBuf, random_ms: u64 },
+    /// Start an engine, and the next one with its descriptors when it is killed
+    #[command(hide = true)]
+    Supervise {
+        #[arg(long, default_value_t = 0)]
+        restart_after_ms: u64,
+        #[arg(required = true, last = true)]
+        command: Vec<OsString>,
+    },
+    /// Read files of a mount, and tell the longest pause
+    #[command(hide = true)]
+    ReadOn { dir: PathBuf, files: u64, directories: u64 },
     /// Serve files from memory (the floor of FUSE)
     #[command(hide = true)]
     NullFs { transport: Transport, dir: PathBuf, size: u64 },
@@ -255,6 +285,12 @@ pub(crate) struct PeerArgs {
     /// Our mount-s3, or any program that takes the same flags
     #[arg(long, value_name = "PROGRAM")]
     mount: Option<PathBuf>,
+    /// An earlier mount-s3, in turn with the other one
+    #[arg(long, value_name = "PROGRAM")]
+    before: Option<PathBuf>,
+    /// The same mount-s3 once more, with --supervised
+    #[arg(long, requires = "mount")]
+    supervised: bool,
     /// Another file system, as NAME=COMMAND; see `bench peers`
     #[arg(long, value_name = "NAME=COMMAND", value_parser = Peer::parse)]
     peer: Vec<Peer>,
@@ -280,6 +316,10 @@ impl PeerArgs {
     pub(crate) fn peers(&self) -> anyhow::Result<Vec<Peer>> {
         let mut peers = Vec::new();
         peers.extend(self.mount.as_deref().map(found).transpose()?.map(Peer::mount_s3));
+        peers.extend(self.before.as_deref().map(found).transpose()?.map(Peer::before));
+        if let Some(mount) = self.mount.as_deref().filter(|_| self.supervised) {
+            peers.push(Peer::supervised(found(mount)?, Duration::ZERO)?);
+        }
         peers.extend(self.peer.iter().cloned());
         peers.extend(self.s3fs.then(Peer::s3fs));
         peers.extend(self.rclone.then(Peer::rclone));

@@ -4,6 +4,7 @@
 
 mod cli;
 mod compare;
+mod deaths;
 mod floor;
 mod html;
 mod kernel_threads;
@@ -20,6 +21,7 @@ mod run;
 mod server;
 mod start;
 mod stats;
+mod supervisor;
 mod waits;
 mod warm;
 mod weather;
@@ -46,6 +48,16 @@ fn main() -> anyhow::Result<()> {
             print!("{}", start::measure(&beside(mount)?, rounds)?);
             Ok(())
         }
+        Command::Deaths { mount, files, directories, deaths, restart_after_ms } => {
+            let restart_after = Duration::from_millis(restart_after_ms);
+            let order = deaths::Order { program: beside(mount)?, files, directories, deaths, restart_after };
+            print!("{}", deaths::measure(&order, &|line| eprintln!("{line}"))?);
+            Ok(())
+        }
+        Command::Supervise { restart_after_ms, command } => {
+            supervisor::run(&command, Duration::from_millis(restart_after_ms))
+        }
+        Command::ReadOn { dir, files, directories } => deaths::read_on(&dir, files, directories),
         Command::Smoke { mount } => smoke(mount),
         Command::Compare { before, after } => {
             print!("{}", compare::markdown(&load(&before)?, &load(&after)?));
@@ -203,6 +215,13 @@ fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
             ensure!(!in_ci, "no smoke without fio's jobs: {error}");
             println!("SKIPPED: bench smoke of fio's jobs: {error}");
         }
+    }
+    // A supervised mount opens /dev/fuse itself.
+    if rustix::process::geteuid().is_root() {
+        let restart_after = Duration::ZERO;
+        let order =
+            deaths::Order { program: program.clone(), files: 3, directories: 5, deaths: 2, restart_after };
+        print!("{}", deaths::measure(&order, &|_| ()).context("bench deaths")?);
     }
     let mut peers = vec![Peer::mount_s3(program)];
     peers.extend(Peer::floors()?);

@@ -2,6 +2,7 @@
 //! the defaults of each file system.
 
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
@@ -39,6 +40,12 @@ pub(super) fn mount_s3(binary: &Path, plan: &Plan<'_>) -> String {
             ("--mode full --stage ", quoted(plan.stage)),
         ])
     )
+}
+
+/// The command of a mount that outlives its engine: `bench supervise` before that of mount-s3.
+pub(super) fn supervised(bench: &Path, mount_s3: &str, restart_after: Duration) -> String {
+    let pause = restart_after.as_millis();
+    format!("'{}' supervise --restart-after-ms {pause} -- {mount_s3} --supervised", bench.display())
 }
 
 /// # Errors

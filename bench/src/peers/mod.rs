@@ -3,6 +3,7 @@
 mod known;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 
@@ -25,6 +26,8 @@ pub(crate) struct Peer {
 #[derive(Debug, Clone)]
 enum Kind {
     MountS3(PathBuf),
+    /// The bench's supervisor, mount-s3, and the pause before a next engine.
+    Supervised(PathBuf, PathBuf, Duration),
     S3fs,
     Rclone,
     Geesefs(PathBuf),
@@ -68,6 +71,20 @@ pub(crate) struct Plan<'a> {
 impl Peer {
     pub(crate) fn mount_s3(binary: PathBuf) -> Self {
         Self { name: "mount-s3".to_owned(), kind: Kind::MountS3(binary) }
+    }
+
+    /// An earlier mount-s3.
+    pub(crate) fn before(binary: PathBuf) -> Self {
+        Self { name: "before".to_owned(), kind: Kind::MountS3(binary) }
+    }
+
+    /// A mount-s3 whose mount outlives it, below the supervisor of this program.
+    ///
+    /// # Errors
+    /// This program has no path.
+    pub(crate) fn supervised(binary: PathBuf, restart_after: Duration) -> anyhow::Result<Self> {
+        let kind = Kind::Supervised(std::env::current_exe()?, binary, restart_after);
+        Ok(Self { name: "supervised".to_owned(), kind })
     }
 
     pub(crate) fn s3fs() -> Self {
@@ -120,6 +137,9 @@ impl Peer {
     pub(crate) fn command(&self, plan: &Plan<'_>) -> anyhow::Result<String> {
         match &self.kind {
             Kind::MountS3(binary) => Ok(known::mount_s3(binary, plan)),
+            Kind::Supervised(bench, binary, after) => {
+                Ok(known::supervised(bench, &known::mount_s3(binary, plan), *after))
+            }
             Kind::S3fs => known::s3fs(plan),
             Kind::Rclone => Ok(known::rclone(plan)),
             Kind::Geesefs(binary) => Ok(known::geesefs(binary, plan)),
@@ -137,7 +157,7 @@ impl Peer {
             Kind::Aws(_) if memory_mib < AWS_MEMORY_MIB => {
                 return Some(format!("knows no limit of memory below {AWS_MEMORY_MIB} MiB: has that"));
             }
-            Kind::MountS3(_) | Kind::Geesefs(_) | Kind::Aws(_) => true,
+            Kind::MountS3(_) | Kind::Supervised(..) | Kind::Geesefs(_) | Kind::Aws(_) => true,
             Kind::S3fs | Kind::Rclone | Kind::NullFs(..) | Kind::PlainFile(_) => false,
             Kind::Command(template) => template.contains("{memory}"),
         };

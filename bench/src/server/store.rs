@@ -55,6 +55,8 @@ pub(crate) enum Shape {
     Folders,
     /// All in one folder, eight folders down
     Deep,
+    /// `00000042/file`, one file a folder
+    Singles,
 }
 
 impl std::str::FromStr for Shape {
@@ -68,6 +70,7 @@ impl std::str::FromStr for Shape {
             "tree" => Self::Tree,
             "folders" => Self::Folders,
             "deep" => Self::Deep,
+            "singles" => Self::Singles,
             other => bail!("no such shape: {other} (counter, hex, dates, tree, folders, deep)"),
         })
     }
@@ -83,6 +86,7 @@ impl Shape {
             Self::Tree => "tree",
             Self::Folders => "folders",
             Self::Deep => "deep",
+            Self::Singles => "singles",
         }
     }
 
@@ -98,6 +102,7 @@ impl Shape {
             Self::Tree => format!("{:03}/{:03}/{number:08}", number / 100, number / 10 % 10),
             Self::Folders => format!("{:03}/{:02}/{number:08}", number / 500, number / 25 % 20),
             Self::Deep => format!("eight/folders/down/one/after/the/other/lies/{number:08}"),
+            Self::Singles => format!("{number:08}/file"),
         }
     }
 }
