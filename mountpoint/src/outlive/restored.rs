@@ -1,6 +1,6 @@
 //! The meaning of a journal's records together. Pure. Enters: records in any order. Leaves: directories, each before its entries.
 
-use std::collections::{HashMap, HashSet};
+use foldhash::{HashMap, HashMapExt as _, HashSet};
 
 use super::header::Marks;
 use super::record::{Directory, File, Listing, Record, Subject};

