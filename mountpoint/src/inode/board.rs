@@ -60,6 +60,11 @@ impl Board {
         others.map(|(_, name)| name).min().cloned()
     }
 
+    /// The directories of the names in question.
+    pub(super) fn directories(&self) -> impl Iterator<Item = InodeNo> {
+        self.names.subjects().map(|(directory, _)| *directory)
+    }
+
     /// Marks questions about a name as overtaken: the name changed here after they went out.
     pub(super) fn overtake(&mut self, parent: InodeNo, name: &str) {
         if self.names.is_empty() {

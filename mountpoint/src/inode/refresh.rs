@@ -50,8 +50,10 @@ impl InodeTable {
         let other = (ask == Ask::Both).then(|| tree.board.first_beside(parent, name)).flatten();
         let is_long = length.is_some_and(|length| length > usize::from(self.0.config.list_page));
         let beside = other.as_deref().map(|name| Beside { name, is_long });
+        let begins = directory.recent.as_ref().is_none_or(|recent| recent.begins(now));
+        let for_one = ask == Ask::Both && begins && !is_long && tree.sisters_buy(parent);
         let recent = tree.directory_mut(parent)?.recent.get_or_insert_with(|| Box::new(Recent::new()));
-        let after = match recent.miss(name, known, terms, beside, now) {
+        let after = match recent.miss(name, known, terms, beside, for_one, now) {
             Advice::Wait(asked) => {
                 let wait = tree.prices.wait(self.0.config.list_page);
                 let is_awaited = |since: &Instant| now.saturating_duration_since(*since) < wait;

@@ -18,6 +18,7 @@ mod opens;
 mod outliving;
 mod ranges;
 mod recent;
+mod sisters;
 mod walk;
 mod walked;
 

@@ -8,6 +8,7 @@ mod known;
 mod moved;
 mod outliving;
 mod settle;
+mod sisters;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::BuildHasher as _;
@@ -46,6 +47,7 @@ pub(super) use settle::{Adopted, Recall, Settled};
 /// |---|---|
 /// | `tree/settle.rs` | answers to lookups, from memory and from S3 |
 /// | `tree/known.rs` | facts that were learned after a listing was asked for |
+/// | `tree/sisters.rs` | pages for the first lookup in a directory |
 /// | `tree/emptied.rs` | directories that lost their last key |
 /// | `tree/moved.rs` | an inode with another name |
 /// | `tree/outliving.rs` | directories of a mount that outlives its engine |

@@ -16,6 +16,7 @@ pub(crate) mod path;
 pub(crate) mod price;
 pub(crate) mod ranges;
 pub(crate) mod recent;
+pub(crate) mod sisters;
 pub(crate) mod together;
 pub(crate) mod walk;
 

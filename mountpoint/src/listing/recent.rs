@@ -2,7 +2,8 @@
 //!
 //! A lookup costs a HEAD and a LIST; a page is one LIST and answers for a thousand names. So if a program looks up name after name of a
 //! directory (`ls -l`, `du`, `rsync`), the engine lists the directory again, from the place of the lookups. After a page that did not
-//! pay, the next page needs more lookups first: see [`Spell`]. Two lookups at once are worth a page already ([`together`]).
+//! pay, the next page needs more lookups first: see [`Spell`]. Two lookups at once are worth a page already ([`together`]), and the first
+//! one where pages of sister directories paid ([`super::sisters`]).
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -11,6 +12,7 @@ use super::batch::Batch;
 use super::expiry::PAGE;
 use super::merge::order;
 use super::price::Terms;
+use super::sisters::Sisters;
 use super::together::{self, After, Beside, before};
 use crate::sync::Arc;
 
@@ -102,6 +104,11 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    /// Whether the page is the whole directory.
+    fn is_whole(&self) -> bool {
+        self.after.is_none() && self.is_last
+    }
+
     fn is_behind_start(&self, name: &str) -> bool {
         self.after.as_deref().is_none_or(|after| after < name)
     }
@@ -128,11 +135,13 @@ pub(crate) struct Recent {
     /// The page in flight, and the event of its request.
     coming: Option<(After, u64)>,
     spell: Spell,
+    /// The pages of the directories below this one.
+    pub(crate) sisters: Sisters,
 }
 
 impl Recent {
     pub(crate) fn new() -> Self {
-        Self { pages: Vec::new(), coming: None, spell: Spell::new() }
+        Self { pages: Vec::new(), coming: None, spell: Spell::new(), sisters: Sisters::new() }
     }
 
     /// Whether a page is in memory or in flight.
@@ -153,20 +162,32 @@ impl Recent {
         pages.find_map(|page| Some((page.batch.clone(), page.batch.find(name)?)))
     }
 
-    /// Notes that a page answered a lookup.
-    pub(crate) fn hit(&mut self, name: &str, now: Instant) {
+    /// Whether the lookups of the directory begin: none has led to a page so far, or a page answered and they rested since.
+    pub(crate) fn begins(&self, now: Instant) -> bool {
+        let rested = |(_, at): &(Box<str>, Instant)| now.saturating_duration_since(*at) >= Spell::PAUSE;
+        match self.spell.hits {
+            _ if self.coming.is_some() => false,
+            None => true,
+            Some(hits) => hits > 0 && self.spell.last.as_ref().is_none_or(rested),
+        }
+    }
+
+    /// Notes that a page answered a lookup. Returns whether this was the second one for a page that is the whole directory.
+    pub(crate) fn hit(&mut self, name: &str, now: Instant) -> bool {
         self.spell.hits = self.spell.hits.map(|hits| hits.saturating_add(1));
         self.spell.count(name, true, now);
+        self.spell.hits == Some(2) && self.pages.iter().any(Page::is_whole)
     }
 
     /// Notes that no page answers a lookup. `known`: an inode for the name lives. `terms`: the price of a page. `beside`: another lookup
-    /// of a new name is in flight in the directory.
+    /// of a new name is in flight in the directory. `for_one`: this lookup alone is worth a page.
     pub(crate) fn miss(
         &mut self,
         name: &str,
         known: bool,
         terms: Terms,
         beside: Option<Beside<'_>>,
+        for_one: bool,
         now: Instant,
     ) -> Advice {
         self.spell.count(name, known, now);
@@ -199,6 +220,10 @@ impl Recent {
         let has_pages = young().next().is_some();
         if self.spell.buys(terms) {
             return Advice::Ask(after);
+        }
+        if for_one {
+            self.spell.hits = Some(0);
+            return Advice::Ask(None);
         }
         match beside {
             Some(beside) if self.spell.gets_for_two() => {
@@ -267,7 +292,7 @@ mod tests {
     const USUAL: Terms = Terms { in_order: 32, any_order: 32 };
 
     fn ask(recent: &mut Recent, name: &str, now: Instant) -> Option<After> {
-        match recent.miss(name, false, USUAL, None, now) {
+        match recent.miss(name, false, USUAL, None, false, now) {
             Advice::Ask(after) => Some(after),
             Advice::Nothing => None,
             Advice::Wait(_) => panic!("no page is on its way"),
@@ -289,8 +314,9 @@ mod tests {
     #[test]
     fn names_that_a_listing_made_known_are_worth_a_page_sooner() {
         let (mut recent, now) = (Recent::new(), Instant::now());
-        let asked = (1..)
-            .find(|i| matches!(recent.miss(&format!("n{i:02}"), true, USUAL, None, now), Advice::Ask(_)));
+        let asked = (1..).find(|i| {
+            matches!(recent.miss(&format!("n{i:02}"), true, USUAL, None, false, now), Advice::Ask(_))
+        });
         assert_eq!(asked, Some(6));
     }
 
@@ -300,7 +326,10 @@ mod tests {
         let terms = Terms { in_order: 4, any_order: 4 };
         let mut asked = Vec::new();
         for i in 0..200 {
-            if matches!(recent.miss(&format!("missing{i:03}"), false, terms, None, now), Advice::Ask(_)) {
+            if matches!(
+                recent.miss(&format!("missing{i:03}"), false, terms, None, false, now),
+                Advice::Ask(_)
+            ) {
                 asked.push(i);
             }
         }
@@ -310,10 +339,10 @@ mod tests {
         recent.hit("there0", now);
         recent.hit("there1", now);
         let before = (0..).position(|i| {
-            matches!(recent.miss(&format!("x{i:03}"), false, terms, None, now), Advice::Ask(_))
+            matches!(recent.miss(&format!("x{i:03}"), false, terms, None, false, now), Advice::Ask(_))
         });
         let after = (0..).position(|i| {
-            matches!(recent.miss(&format!("y{i:03}"), false, terms, None, now), Advice::Ask(_))
+            matches!(recent.miss(&format!("y{i:03}"), false, terms, None, false, now), Advice::Ask(_))
         });
         assert!(before <= Some(15) && after <= Some(2), "{before:?} {after:?}");
     }
@@ -345,7 +374,7 @@ mod tests {
         recent.asks(None, 2);
         recent.arrives(1, page.take());
         assert!(recent.awaits(2) && recent.expire(now) == 0 && recent.pages.is_empty());
-        assert!(matches!(recent.miss("a", false, USUAL, None, now), Advice::Wait(2)));
+        assert!(matches!(recent.miss("a", false, USUAL, None, false, now), Advice::Wait(2)));
         recent.arrives(2, None);
         assert!(!recent.is_in_use());
     }
@@ -355,7 +384,7 @@ mod tests {
         let (mut recent, now) = (Recent::new(), Instant::now());
         let beside = Some(Beside { name: "n01", is_long: false });
         let ask = |name: &str, beside, recent: &mut Recent| {
-            matches!(recent.miss(name, false, USUAL, beside, now), Advice::Ask(_))
+            matches!(recent.miss(name, false, USUAL, beside, false, now), Advice::Ask(_))
         };
         assert!(!ask("n01", None, &mut recent), "the first is alone");
         assert!(ask("n02", beside, &mut recent));

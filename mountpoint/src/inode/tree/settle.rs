@@ -87,7 +87,9 @@ impl Tree {
         if batch.is_archived(index) {
             return recall;
         }
-        recent.hit(name, now);
+        if recent.hit(name, now) {
+            self.page_paid(parent);
+        }
         match self.adopt(parent, &batch, index) {
             Adopted::As(ino) => {
                 self.is_seen(parent, name, batch.asked);
