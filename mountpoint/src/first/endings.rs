@@ -69,7 +69,7 @@ impl Default for Endings {
 }
 
 /// The ending of a key, in lower case; `None` for a name without a dot.
-fn ending(key: &str) -> Option<String> {
+pub(super) fn ending(key: &str) -> Option<String> {
     let name = key.rsplit('/').next().unwrap_or_default();
     let (_, ending) = name.rsplit_once('.')?;
     (!ending.is_empty() && ending.len() <= ENDING_MAX).then(|| ending.to_ascii_lowercase())

@@ -1,5 +1,6 @@
-//! First bytes: the head of a file, or the tail if its ending is known for reads from there, in one request with the file's attributes
-//! where that probably saves a round trip. For a new name, whose size is unknown, a suffix range brings the tail in place of the HEAD.
+//! First bytes: the head of a file, or the tail if its ending is known for reads from there, or all of a file of up to 1 MiB if its ending
+//! is known for that, in one request with the file's attributes where that probably saves a round trip. For a new name, whose size is
+//! unknown, a suffix range brings the tail in place of the HEAD.
 //!
 //! Enters: the key of a file, and the operation that needs its attributes. Leaves: the attributes, and a [`First`] that may hold the
 //! first bytes of that version. The use of each `First` decides about later requests: a read that used it makes them more likely, and a
@@ -8,13 +9,14 @@
 mod endings;
 mod guess;
 mod recent;
+mod whole;
 
 use std::fmt;
 use std::ops::Range;
 
 pub use guess::Cause;
 
-use crate::buffer::{Block, BlockMut, Pool, Use};
+use crate::buffer::{BLOCK, Block, BlockMut, Pool, Use};
 use crate::cache::{BlockCache, CACHE_BLOCK, SECTOR, Sectors};
 use crate::metrics::Metrics;
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
@@ -24,13 +26,19 @@ use crate::sync::{Arc, Mutex};
 use endings::{Began, Endings};
 use guess::Guess;
 use recent::Recent;
+use whole::Wholes;
 
 /// Bytes to request: the kernel's first read of a file, with its default read-ahead. Doubling it serves files of up to twice the size by
 /// one request, and doubles the cost of a wrong guess.
 pub const LEN: usize = 128 << 10;
 
-/// Most requests and unread results at once. Beyond it, requests are for attributes alone. Doubling it doubles the memory (8 MiB, counted
-/// as read-ahead in the budget), and lets more threads open cold files at once.
+/// Largest file to request whole, where its ending says that a program reads it whole: one block of memory, and the kernel's longest read.
+/// Doubling it saves a request per file of that size, and doubles the cost of a wrong guess.
+const WHOLE: u64 = BLOCK as u64;
+const _: () = assert!(WHOLE <= CACHE_BLOCK, "the first bytes of a head lie in one block of the cache");
+
+/// Most requests and unread results at once, in units of [`LEN`]. Beyond it, requests are for attributes alone. Doubling it doubles the
+/// memory (8 MiB, counted as read-ahead in the budget), and lets more threads open cold files at once.
 const OUT_MAX: usize = 64;
 
 /// Longest first read of a file's end that counts as a read of a trailer, which says where the table of contents begins. With the double,
@@ -65,6 +73,13 @@ fn began(size: u64, range: &Range<u64>) -> Option<Began> {
     }
 }
 
+/// Whether a first read of a file of `size` bytes is for all of it. `None` for a file that teaches nothing: its head is all of it, or it is
+/// too long to be requested whole.
+fn is_of_all(size: u64, range: &Range<u64>) -> Option<bool> {
+    let counts = size > LEN as u64 && size <= WHOLE;
+    counts.then(|| range.start == 0 && range.end >= size)
+}
+
 /// The version of a file that the caller knows before the request.
 #[derive(Clone, Debug)]
 pub struct Known {
@@ -93,11 +108,12 @@ struct Shared {
     out: AtomicUsize,
 }
 
-/// Facts learned from reads of tails.
+/// Facts learned from the first reads of files.
 #[derive(Debug, Default)]
 struct Tails {
     endings: Endings,
     recent: Recent,
+    wholes: Wholes,
 }
 
 impl Asker {
@@ -140,20 +156,24 @@ impl Asker {
         cause: Cause,
         known: Option<&Known>,
     ) -> s3::Result<(ObjectMeta, First)> {
-        let (tail, is_with_kernel) = {
+        let (tail, is_whole, is_with_kernel) = {
             let tails = self.0.tails.lock();
             let tail = tails.endings.tail(key.as_str());
+            let is_whole = tail.is_none() && tails.wholes.is_likely(key.as_str());
             let is_with_kernel = || match known {
                 Some(known) => tails.recent.has(&known.id, known.size),
                 None => tails.recent.has_key(key),
             };
-            (tail, tail.is_some() && is_with_kernel())
+            (tail, is_whole, tail.is_some() && is_with_kernel())
         };
         let cause = match cause {
             Cause::Cold if tail.is_none() || is_with_kernel => Cause::Lookup,
             cause => cause,
         };
-        let wanted = known.map(|known| part(known.size, tail, self.unit()));
+        let wanted = known.map(|known| match is_whole && known.size <= WHOLE {
+            true => 0..known.size,
+            false => part(known.size, tail, self.unit()),
+        });
         if let (Some(known), Some(wanted)) = (known, &wanted)
             && (is_with_kernel && wanted.start > 0 || self.is_cached(known, wanted))
         {
@@ -170,7 +190,7 @@ impl Asker {
         let is_new = wanted.is_none() && cause == Cause::Cold;
         let is_blind = wanted.is_none() && tail.is_some() && !is_new;
         let wanted = wanted.unwrap_or(0..LEN as u64);
-        let mut ticket = Ticket { shared: Arc::clone(&self.0), cause, is_out: false, is_blind };
+        let mut ticket = Ticket { shared: Arc::clone(&self.0), cause, out: 0, is_blind };
         // After an error no read could have used the bytes: the guess was neither right nor wrong.
         let (meta, bytes) = match self.room(cause, &wanted, &mut ticket) {
             Some(room) => {
@@ -218,12 +238,13 @@ impl Asker {
         if ticket.is_blind || wanted.is_empty() || !self.0.guesses.lock()[cause as usize].is_worth() {
             return None;
         }
-        if self.0.out.fetch_add(1, Relaxed) >= OUT_MAX {
-            self.0.out.fetch_sub(1, Relaxed);
+        let len = (wanted.end - wanted.start) as usize;
+        ticket.out = len.div_ceil(LEN);
+        if self.0.out.fetch_add(ticket.out, Relaxed) + ticket.out > OUT_MAX {
+            ticket.give_back();
             return None;
         }
-        ticket.is_out = true;
-        let room = pool.try_take(Use::Ahead, (wanted.end - wanted.start) as usize);
+        let room = pool.try_take(Use::Ahead, len);
         if room.is_none() {
             ticket.give_back();
         }
@@ -270,6 +291,10 @@ impl First {
     /// Notes the range of the file's first read that needed the store. Teaches where reads of such names begin, and whether the bytes
     /// were right.
     pub fn began(self, range: &Range<u64>) {
+        let is_of_all = is_of_all(self.size, range).filter(|_| self.ticket.is_some());
+        if let Some(is_of_all) = is_of_all {
+            self.shared.tails.lock().wholes.began(self.id.key.as_str(), is_of_all);
+        }
         if let Some(began) = began(self.size, range) {
             let mut tails = self.shared.tails.lock();
             if let Began::Tail(_) = began {
@@ -329,17 +354,15 @@ impl Drop for First {
 struct Ticket {
     shared: Arc<Shared>,
     cause: Cause,
-    /// Whether `out` counts this ticket.
-    is_out: bool,
+    /// Units that `out` counts for this ticket.
+    out: usize,
     /// Whether the request was for attributes alone: then the read teaches only the ending.
     is_blind: bool,
 }
 
 impl Ticket {
     fn give_back(&mut self) {
-        if std::mem::take(&mut self.is_out) {
-            self.shared.out.fetch_sub(1, Relaxed);
-        }
+        self.shared.out.fetch_sub(std::mem::take(&mut self.out), Relaxed);
     }
 }
 
@@ -351,10 +374,7 @@ impl Drop for Ticket {
 
 impl fmt::Debug for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ticket")
-            .field("cause", &self.cause)
-            .field("is_out", &self.is_out)
-            .finish_non_exhaustive()
+        f.debug_struct("Ticket").field("cause", &self.cause).field("out", &self.out).finish_non_exhaustive()
     }
 }
 
@@ -364,6 +384,16 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
     const MOST: u64 = LEN as u64;
+
+    #[test]
+    fn a_read_of_all_counts_for_files_that_the_head_does_not_cover() {
+        assert_eq!(is_of_all(MIB, &(0..MIB)), Some(true));
+        assert_eq!(is_of_all(MIB, &(0..MOST)), Some(false));
+        assert_eq!(is_of_all(MIB, &(MIB - 8..MIB)), Some(false));
+        for size in [0, MOST, MIB + 1] {
+            assert_eq!(is_of_all(size, &(0..size)), None, "{size}");
+        }
+    }
 
     #[test]
     fn the_part_that_is_asked_for_is_the_head_or_the_tail_in_whole_units() {

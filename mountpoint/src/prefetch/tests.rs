@@ -6,6 +6,7 @@ mod copies;
 #[cfg(feature = "shuttle")]
 mod model;
 mod tails;
+mod wholes;
 mod wrong;
 
 use std::sync::mpsc;
