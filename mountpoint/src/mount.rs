@@ -241,7 +241,7 @@ pub fn connect(config: Config, process: Process) -> anyhow::Result<Connected> {
         cache: disk_cache,
         memory_target: config.buffer.target,
         threads: config.mount.threads as u64,
-        upgrade: None,
+        upgrade: Arc::default(),
         no_upgrade: upgrade::UNSUPERVISED,
     };
     if fs.sends_later() {
@@ -354,7 +354,6 @@ impl Connected {
             confinement,
             runtime,
         } = self;
-        // Another process has the device, and would not learn of an upgrade.
         let is_passed = matches!(device, Device::Adopted(_));
         let (device, ending) = match outlived {
             Some(outlived) => {
@@ -381,34 +380,36 @@ impl Connected {
             })
             .context("mounting: is fuse3 installed, and may this user mount? (/dev/fuse, and user_allow_other in /etc/fuse.conf for --allow-other)")
         };
+        let status = ending.as_ref().and_then(Ending::restart_status);
+        // Another process has a device that was handed over.
+        let way = match (is_passed, &confinement) {
+            (true, _) => status.map(Way::Leave),
+            (false, None) => Some(Way::Guard),
+            (false, Some(_)) => status.map(Way::Restart),
+        };
+        let (upgrade, flush_log) = (Arc::clone(&observed.upgrade), observed.process.flush_log);
+        let prepare_upgrade = |session: &Session| {
+            let parts = session.requests().zip(ending.as_ref().map(Ending::journal)).zip(way);
+            if let Some(((requests, journal), way)) = parts {
+                let clock = supervisor.clock.clone();
+                let _ = upgrade.set(Upgrade::new(way, Arc::clone(&fs), requests, journal, clock, flush_log));
+            }
+        };
         let (session, told) = match &confinement {
             // A device that was handed over is served behind the sandbox, and the sandbox makes no sockets.
             Some(confinement) if is_passed => {
                 let told = tell(observed)?;
                 confinement.enter()?;
-                (start()?, told)
+                let session = start()?;
+                prepare_upgrade(&session);
+                (session, told)
             }
             _ => {
                 let session = start()?;
-                let way = match &confinement {
-                    None => Some(Way::Guard),
-                    Some(_) => ending.as_ref().and_then(Ending::restart_status).map(Way::Restart),
-                };
-                if way.is_none() && session.requests().is_some() {
+                if way.is_none() && !is_passed && session.requests().is_some() {
                     observed.no_upgrade = upgrade::CONFINED;
                 }
-                let ending = ending.as_ref().filter(|_| !is_passed);
-                let parts = session.requests().zip(ending.map(Ending::journal)).zip(way);
-                observed.upgrade = parts.map(|((requests, journal), way)| {
-                    Arc::new(Upgrade::new(
-                        way,
-                        Arc::clone(&fs),
-                        requests,
-                        journal,
-                        supervisor.clock.clone(),
-                        observed.process.flush_log,
-                    ))
-                });
+                prepare_upgrade(&session);
                 let confine =
                     |confinement: &Confinement| confinement.enter_mounted(session.unmounter().device());
                 let told = tell(observed);

@@ -1,6 +1,7 @@
 //! The state of a mount, measured on request.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
@@ -28,7 +29,8 @@ pub(super) struct Observed {
     pub(super) cache: Option<Arc<DiskCache>>,
     pub(super) memory_target: u64,
     pub(super) threads: u64,
-    pub(super) upgrade: Option<Arc<Upgrade>>,
+    /// The upgrade in place, once requests are taken.
+    pub(super) upgrade: Arc<OnceLock<Upgrade>>,
     /// The answer to an upgrade, where there is none.
     pub(super) no_upgrade: &'static str,
 }
@@ -87,13 +89,13 @@ impl telemetry::Mount for Observed {
     }
 
     fn hand_over(&self, within: Duration) -> BoxFuture<'static, String> {
-        match self.upgrade.clone() {
-            Some(upgrade) => Box::pin(async move { daemon::one_line(&upgrade.run(within).await) }),
-            None => {
-                let why = self.no_upgrade.to_owned();
-                Box::pin(async { why })
+        let (upgrade, why) = (Arc::clone(&self.upgrade), self.no_upgrade);
+        Box::pin(async move {
+            match upgrade.get() {
+                Some(upgrade) => daemon::one_line(&upgrade.run(within).await),
+                None => why.to_owned(),
             }
-        }
+        })
     }
 
     fn sync(&self, below: PathBuf, within: Duration) -> BoxFuture<'static, Result<Synced, String>> {

@@ -2,7 +2,7 @@
 //! process ends.
 //!
 //! A confined engine executes nothing. Its helper has the journal checked, and the engine ends with a status at which the service
-//! manager starts the installed program.
+//! manager starts the installed program. In a Mountpoint Pod the mounter is the manager, and ends with the engine.
 
 use std::convert::Infallible;
 use std::os::fd::AsFd as _;
@@ -43,6 +43,8 @@ pub(super) enum Way {
     Guard,
     /// This process ends with this status, and the service manager starts the installed program.
     Restart(u8),
+    /// This process ends with this status, and its mounter leaves the mount to the next container, whose program is not here yet.
+    Leave(u8),
 }
 
 /// The parts of a mount that an upgrade needs.
@@ -91,14 +93,15 @@ impl Upgrade {
                 let broker = broker::of_this_process().context("the helper of the sandbox")?;
                 Ok(broker.check(journal.as_fd())?)
             }
+            Way::Leave(_) => Ok(()),
         };
         tokio::task::spawn_blocking(check).await.context("asking the new program")??;
         loop {
             let busy = self.busy();
             if busy.is_none() && self.falls_silent().await {
-                tracing::info!("handing the mount to the installed program");
+                tracing::info!("leaving the mount to the next engine");
                 (self.flush_log)();
-                if let Way::Restart(status) = self.way {
+                if let Way::Restart(status) | Way::Leave(status) = self.way {
                     std::process::exit(status.into());
                 }
                 let begun = handover.begin(self.requests.device(), self.journal.shared());

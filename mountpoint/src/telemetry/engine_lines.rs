@@ -21,6 +21,10 @@ pub const OPEN: &str = "open";
 /// The engine's request that the driver takes the number of such a file back. A copy of the FUSE device comes along.
 pub const CLOSE: &str = "close";
 
+/// The driver's request that the engine leaves its mount to the next one, for an upgrade in place: once no file is being written it takes no request
+/// any more, and ends without an answer. An answer is the reason why it goes on.
+pub const HAND_OVER: &str = "hand_over";
+
 /// The first line of each side.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
@@ -39,7 +43,7 @@ pub struct Hello {
 pub struct Request {
     /// The number that the answer repeats.
     pub number: u64,
-    /// The kind of request: [`USAGE`], [`OPEN`], [`CLOSE`].
+    /// The kind of request: [`USAGE`], [`OPEN`], [`CLOSE`], [`HAND_OVER`].
     pub request: String,
     /// The path of a file below the cache's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,6 +57,9 @@ pub struct Request {
     /// The number of a registered file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u32>,
+    /// The seconds that files being written may take.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub within: Option<u32>,
 }
 
 /// An answer: an error, or else what was asked for.

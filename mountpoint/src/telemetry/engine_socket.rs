@@ -8,9 +8,12 @@ use std::path::{Path as FilePath, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use futures_util::future::BoxFuture;
 use tokio::sync::Semaphore;
 
-use super::engine_lines::{Answer, CLOSE, Heard, Hello, Lines, OPEN, Request, USAGE, Usage, VERSION, read};
+use super::engine_lines::{
+    Answer, CLOSE, HAND_OVER, Heard, Hello, Lines, OPEN, Request, USAGE, Usage, VERSION, read,
+};
 use super::handing::Handing;
 use super::{cgroup, http};
 use crate::broker::{Ask, Registrar, Serving};
@@ -33,8 +36,11 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Bound(UnixListener, PathBuf);
 
+/// Leaves the mount to the next engine, or returns the reason why not.
+pub(super) type HandOver = Arc<dyn Fn(Duration) -> BoxFuture<'static, String> + Send + Sync>;
+
 /// The peers and places of a socket.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Served {
     /// The user that is answered.
     pub(super) peer: u32,
@@ -42,6 +48,8 @@ pub(super) struct Served {
     pub(super) root: PathBuf,
     /// The questions to the driver.
     pub(super) registrar: Option<Arc<Registrar>>,
+    /// The upgrade in place.
+    pub(super) hand_over: HandOver,
 }
 
 impl Bound {
@@ -191,6 +199,7 @@ fn request(number: u64, ask: &Ask) -> Request {
         dev: file.map(|file| file.dev),
         ino: file.map(|file| file.ino),
         id,
+        within: None,
     }
 }
 
@@ -199,10 +208,14 @@ fn refused(busy: bool, error: Option<String>) -> std::io::Error {
     std::io::Error::new(kind, error.unwrap_or_else(|| "the driver gives no number".to_owned()))
 }
 
-async fn answer(Request { number, request, .. }: Request, served: &Served) -> Answer {
+async fn answer(Request { number, request, within, .. }: Request, served: &Served) -> Answer {
     let answer = Answer { number: Some(number), ..Answer::default() };
+    if request == HAND_OVER {
+        let within = Duration::from_secs(within.unwrap_or_default().into());
+        return Answer { error: Some((served.hand_over)(within).await), ..answer };
+    }
     if request != USAGE {
-        let error = format!("this engine answers only {USAGE:?}");
+        let error = format!("this engine answers only {USAGE:?} and {HAND_OVER:?}");
         return Answer { error: Some(error), ..answer };
     }
     let root = served.root.clone();
@@ -235,7 +248,9 @@ mod tests {
         }
         let path = root.path().join("engine.sock");
         let supervisor = Supervisor { metrics: Arc::default(), clock: Clock::machine() };
-        let served = Served { peer, root: root.path().to_owned(), registrar: None };
+        let hand_over: HandOver =
+            Arc::new(|within| Box::pin(async move { format!("not within {within:?}") }));
+        let served = Served { peer, root: root.path().to_owned(), registrar: None, hand_over };
         let bound = Bound::at(&path).unwrap();
         let kept = bound.serve(served, &supervisor, &tokio::runtime::Handle::current()).unwrap();
         (root, kept, path)
@@ -271,6 +286,18 @@ mod tests {
         assert_eq!(answer.usage, Some(Usage { memory_bytes: Some(2000), ..Usage::default() }));
         drop(kept);
         assert!(!path.exists(), "removed with the mount");
+    }
+
+    #[tokio::test]
+    async fn the_driver_hears_why_an_engine_keeps_its_mount() {
+        let (_root, _kept, path) = socket(me());
+        let mut lines = dial(&path).await;
+        line(&mut lines).await;
+        lines.write(&Hello { version: VERSION, registers: false, ids: None }).await.unwrap();
+        lines.write(&serde_json::json!({ "number": 1, "request": HAND_OVER, "within": 7 })).await.unwrap();
+        assert_eq!(line(&mut lines).await, r#"{"number":1,"error":"not within 7s"}"#);
+        lines.write(&ask(2, USAGE)).await.unwrap();
+        assert!(line(&mut lines).await.starts_with(r#"{"number":2,"usage""#));
     }
 
     #[tokio::test]

@@ -183,8 +183,13 @@ impl Bound {
             Some(bound) => bound.serve(&telemetry, supervisor, runtime).context("--metrics-listen")?,
             None => None,
         };
-        let of_driver =
-            engine_socket::Served { peer: ROOT, root: PathBuf::from("/"), registrar: self.registrar };
+        let of_upgrade = Arc::clone(&telemetry);
+        let of_driver = engine_socket::Served {
+            peer: ROOT,
+            root: PathBuf::from("/"),
+            registrar: self.registrar,
+            hand_over: Arc::new(move |within| of_upgrade.mount.hand_over(within)),
+        };
         let driver = self.driver.map(|bound| bound.serve(of_driver, supervisor, runtime));
         let driver = driver.transpose().context("--control-socket")?;
         let control = match control::Registered::serve(&control, &telemetry, supervisor, runtime) {
