@@ -6,6 +6,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 
 use k8s_openapi::jiff::Timestamp;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::MemfdFlags;
 use testkit::until;
 use tokio::runtime::Runtime;
@@ -330,5 +331,70 @@ fn a_holder_that_starts_anew_holds_what_mounters_register_again() {
         files.note_ended("ended", state, rustix::process::geteuid()).unwrap();
         node.start();
         until("the driver may look", || files.restarting().is_none());
+    });
+}
+
+/// Reads a request of the kernel about the mount, if there is one: its operation and its number.
+fn request(device: &OwnedFd) -> Option<(u32, u64)> {
+    let mut ready = [PollFd::new(device, PollFlags::IN)];
+    if poll(&mut ready, Some(&Timespec::default())).unwrap() == 0 {
+        return None;
+    }
+    let mut bytes = vec![0; 1 << 18];
+    rustix::io::read(device, &mut bytes).unwrap();
+    let (operation, number) = (bytes[4..8].try_into().unwrap(), bytes[8..16].try_into().unwrap());
+    Some((u32::from_ne_bytes(operation), u64::from_ne_bytes(number)))
+}
+
+fn reply(device: &OwnedFd, number: u64, error: i32, body: &[u8]) {
+    let length = u32::try_from(16 + body.len()).unwrap();
+    let head = [&length.to_ne_bytes()[..], &error.to_ne_bytes(), &number.to_ne_bytes()].concat();
+    rustix::io::write(device, &[&head, body].concat()).unwrap();
+}
+
+/// Goal: a holder never waits for a mount, so that it can be killed, and the mount ends.
+#[test]
+fn a_holder_asks_a_mount_nothing_in_all_its_life() {
+    isolated(|| {
+        let Some((mut node, device)) = Node::new(UID) else { return };
+        let (init, number) = request(&device).unwrap();
+        assert_eq!(init, 26, "FUSE_INIT, which the kernel sends for the mount");
+        // Version 7.31 of the protocol, writes of 128 KiB, and nothing else.
+        let mut agreed = [0_u8; 64];
+        for (at, value) in [(0, 7_u32), (4, 31), (20, 1 << 17)] {
+            agreed[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+        }
+        reply(&device, number, 0, &agreed);
+
+        let ours = journal("quiet");
+        let stream = node.registered(&device, &ours);
+        drop(stream);
+        until("the container is missed", || node.state() == Some("without an engine"));
+        let waits = node.listen(&node.comm.socket());
+        let registers = node.listen(&node.comm.hold_socket());
+        let (stream, _) = waits.accept().unwrap();
+        let (_, mount) = message::receive(&stream, LONG).unwrap();
+        message::answer(&stream, &Answer::Ready).unwrap();
+        let (stream, _) = registers.accept().unwrap();
+        hold::register(&stream, &message(), mount.device.as_fd(), ours.as_fd()).unwrap();
+        until("it is held again", || node.state() == Some("held"));
+        node.holder.take().unwrap().shutdown_background();
+        node.start();
+        let stream = node.registered(&device, &ours);
+        hold::end(&stream);
+        drop((stream, mount));
+        node.is_let_go("none");
+        assert_eq!(request(&device), None, "the holder asked the mount");
+
+        // A look at it is heard.
+        let source = node.source.clone();
+        let looks = std::thread::spawn(move || fs::metadata(source).map(|_| ()));
+        let mut heard = None;
+        until("a look is heard", || {
+            heard = request(&device);
+            heard.is_some()
+        });
+        reply(&device, heard.unwrap().1, -5, &[]);
+        looks.join().unwrap().unwrap_err();
     });
 }
