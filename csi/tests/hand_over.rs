@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use csi::contract::comm::{self, Comm};
 use csi::contract::message::MountMessage;
+use csi::contract::upgrade::HANDED_OVER;
 use csi::holder::{self, Holds};
 use csi::mounter::Credentials;
 use csi::mounter::comm_files::CommFiles;
@@ -18,6 +19,7 @@ use csi::mounter::notes::Notes;
 use csi::mounter::peer::Processes;
 use csi::mounter::source::{Peer, SourceMount};
 use csi::mounter::sys::{self, Busy};
+use csi::mounter::upgrades;
 use csi::mountpoint_pod::kernel_resends;
 use rustix::process::{Pid, Signal, kill_process};
 use testkit::{need, until};
@@ -392,6 +394,90 @@ fn programs_read_on_while_the_holder_brings_the_mount_along() {
         assert_eq!(home.pod.code(), Some(0));
         until("the holder lets it go", || holder.1.lock().is_empty());
         assert!(device_holders([std::process::id(); 3]).is_empty(), "this process is the holder");
+    });
+}
+
+/// Reads at the word `read`; begins a file at `write` and ends it at `close`.
+const PROGRAM: &str = r#"
+cd "$0" && exec 3<big && echo begun
+while read -r go; do case $go in
+write) n=$((n + 1)) && exec 4>written$n && printf half >&4 && echo writing;;
+close) printf more >&4 && exec 4>&- && echo closed;;
+*) dd bs=500000 count=1 iflag=fullblock status=none <&3 | tr -dc '\007' | wc -c; cat hello; echo;;
+esac; done"#;
+
+impl Home {
+    /// Asks the engine to leave its mount, as the node's driver does.
+    fn ask_hand_over(&self, runtime: &tokio::runtime::Runtime) -> csi::error::Result<()> {
+        let processes = self.processes();
+        let directory = self.root.join("proc").join(self.engine().to_string());
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("cgroup"), "0::/kubepods/podpod-uid/x\n").unwrap();
+        runtime.block_on(upgrades::ask(&self.comm, UID, &processes, Duration::from_secs(1)))
+    }
+
+    /// Starts the next container.
+    fn next_container(&mut self) {
+        self.pod = Self::pod(&self.comm);
+        self.processes();
+    }
+}
+
+/// Goal: an administrator brings another image to nodes whose programs read all day.
+#[test]
+fn a_pod_gets_another_image_under_a_reader_and_not_under_a_writer() {
+    isolated(|| {
+        let mut home = Home::new();
+        fs::write(home.root.join("store/bucket/big"), vec![7; 3 << 20]).unwrap();
+        let (mount, source) = home.hand_over("bucket").unwrap();
+        mount.keep();
+        let before = Mounts::read().unwrap().at(&source).unwrap().device.clone();
+        let mut program = Command::new("sh");
+        program.args(["-c", PROGRAM]).arg(&source).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = program.spawn().unwrap();
+        let mut words = BufReader::new(program.stdout.take().unwrap()).lines();
+        let mut says = move || words.next().unwrap().unwrap();
+        let mut input = program.stdin.take().unwrap();
+        assert_eq!(says(), "begun");
+        let (runtime, holds) = home.holder();
+        let is_held = || holds.lock().get("mp-1") == Some(&"held");
+        until("the mount is held", is_held);
+
+        input.write_all(b"write\n").unwrap();
+        assert_eq!(says(), "writing");
+        let engine = home.engine();
+        let held_back = home.ask_hand_over(&runtime).unwrap_err().to_string();
+        assert!(held_back.contains("its engine goes on") && !held_back.contains("written"), "{held_back}");
+        assert!(!home.comm.handover().exists() && home.engine() == engine);
+        input.write_all(b"close\n").unwrap();
+        assert_eq!(says(), "closed");
+        until("the file is stored", || {
+            fs::read_to_string(home.root.join("store/bucket/written1")).is_ok_and(|it| it == "halfmore")
+        });
+
+        home.ask_hand_over(&runtime).unwrap();
+        assert_eq!(home.pod.code(), Some(HANDED_OVER.into()));
+        // A program reads and begins to write while no engine runs.
+        input.write_all(b"read\nwrite\n").unwrap();
+        home.next_container();
+        until("it waits for another image", || home.comm.waits().exists());
+        assert!(!home.comm.socket().exists(), "it takes no mount");
+        // The kubelet ends it, since the pod has another image.
+        home.pod.signal(Signal::TERM);
+        assert_eq!(home.pod.code(), Some(128 + 15));
+        home.next_container();
+        assert_eq!((says().as_str(), says().as_str()), ("500000", "from the bucket"));
+        assert_eq!(says(), "writing");
+        input.write_all(b"close\n").unwrap();
+        assert_eq!(says(), "closed");
+        until("no state is left", || !home.comm.state().exists() && !home.comm.waits().exists());
+        assert_eq!(Mounts::read().unwrap().at(&source).unwrap().device, before, "it is the same mount");
+        drop(input);
+        program.wait().unwrap();
+        until("the mount is held", is_held);
+        CommFiles::open(&home.comm).unwrap().announce_exit().unwrap();
+        assert!(sys::unmount(&source, Busy::Refuse).unwrap());
+        assert_eq!(home.pod.code(), Some(0));
     });
 }
 

@@ -1,5 +1,5 @@
 //! `scality-s3-csi-mounter`: the process of a Mountpoint Pod. Exit code 0 means that the node has unmounted; after any other code the
-//! container restarts.
+//! container restarts, after 75 with the next image.
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -12,8 +12,9 @@ use csi::contract::cache;
 use csi::contract::comm::Comm;
 use csi::contract::log::{self, LogFormat};
 use csi::contract::pod;
+use csi::contract::upgrade::{HANDED_OVER, IMAGE_WITHIN};
 use csi::contract::volume::ENGINE_VARIABLES;
-use csi::mountpoint_pod::{Config, Serving, kernel_resends, run};
+use csi::mountpoint_pod::{Config, Outcome, Serving, kernel_resends, run};
 use mountpoint::sync::Arc;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
             .map(PathBuf::from)
             .into(),
         restarts: kernel_resends(),
+        image_within: IMAGE_WITHIN,
         engine_env: ENGINE_VARIABLES
             .into_iter()
             .zip([args.http_proxy, args.https_proxy, args.no_proxy])
@@ -92,9 +94,13 @@ fn main() -> ExitCode {
         return ExitCode::FAILURE;
     }
     match run(&config, &serving) {
-        Ok(()) => {
+        Ok(Outcome::Unmounted) => {
             tracing::info!("the bucket is unmounted");
             ExitCode::SUCCESS
+        }
+        Ok(Outcome::HandedOver) => {
+            tracing::info!("the mount is left to the next container");
+            ExitCode::from(HANDED_OVER)
         }
         Err(error) => {
             tracing::error!("{error}");

@@ -19,6 +19,8 @@ impl Comm {
     pub const STATE: &str = "mount.state";
     /// The name of the file that says that the store knows the bucket no longer.
     pub const GONE: &str = "mount.gone";
+    /// The name of the file by which the node asks for the mount to be left to the next container.
+    pub const HANDOVER: &str = "mount.handover";
 
     /// The directory as the node sees it: the pod's `comm` volume beneath the kubelet's directory.
     #[must_use]
@@ -85,6 +87,24 @@ impl Comm {
     #[must_use]
     pub fn gone(&self) -> PathBuf {
         self.0.join(Self::GONE)
+    }
+
+    /// The node asks here for the mount to be left to the next container ([`HandingOver`](super::upgrade::HandingOver)), mode 0644.
+    #[must_use]
+    pub fn handover(&self) -> PathBuf {
+        self.0.join(Self::HANDOVER)
+    }
+
+    /// The file of a container whose engine left its mount to the next one.
+    #[must_use]
+    pub fn left(&self) -> PathBuf {
+        self.0.join("mount.left")
+    }
+
+    /// The file of the container that waits for another image.
+    #[must_use]
+    pub fn waits(&self) -> PathBuf {
+        self.0.join("mount.waits")
     }
 
     /// The socket by which the engine gives the mounter its journal, while it starts.

@@ -17,6 +17,7 @@ pub mod reason;
 pub mod restart;
 pub mod rights;
 pub mod target;
+pub mod upgrade;
 pub mod volume;
 
 /// The driver's name, and the prefix of its labels, annotations and directories.

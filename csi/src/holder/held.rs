@@ -43,6 +43,9 @@ const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 const ENDED: &str = "the container of its Mountpoint Pod ended with mounter and engine. Was it out of memory? kubectl describe pod says so; then raise \
                      the memory limit of the volume (mountpointContainerResourcesLimitsMemory) or of the chart (mountpointPod.resources)";
 
+/// The words of a mount whose container ended for an upgrade.
+const UPGRADED: &str = "its Mountpoint Pod gets another image";
+
 /// A Mountpoint Pod of this node, by the driver's note.
 pub(super) struct Pod {
     pub(super) name: String,
@@ -238,9 +241,11 @@ impl Pod {
         // Dropped behind the mount: the driver looks when the state goes.
         let mut told = Told { pod: self, stays: false };
         let mount = Mount { device: held.device, journal: Some(held.journal) };
-        if let Err(error) =
-            self.files().and_then(|files| files.note_ended(ENDED, Restarting { since }, held.user))
-        {
+        let noted = self.files().and_then(|files| {
+            let words = if files.is_handing_over() { UPGRADED } else { ENDED };
+            files.note_ended(words, Restarting { since }, held.user)
+        });
+        if let Err(error) = noted {
             tracing::warn!("telling the driver that Mountpoint Pod {} is started again: {error}", self.name);
         }
         tracing::warn!(

@@ -19,6 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::contract::attachment::{AttachmentSpec, Identity, MountpointS3PodAttachment};
 use crate::contract::pod;
+use crate::contract::upgrade::{self, Attempt};
 use crate::error::{Error, ErrorKind, Result};
 use crate::watch::lasting;
 
@@ -141,6 +142,8 @@ pub struct MountpointPod {
     pub waits: Option<String>,
     /// The reason why it waits or died, in the words of Kubernetes.
     pub why: Option<String>,
+    /// The reconciler's last step of an upgrade in place.
+    pub upgrade: Option<Attempt>,
 }
 
 impl MountpointPod {
@@ -158,6 +161,10 @@ impl MountpointPod {
             leaving: it.metadata.deletion_timestamp.is_some(),
             waits: status.and_then(waits),
             why: why(it),
+            upgrade: it
+                .annotations()
+                .get(upgrade::ANNOTATION)
+                .and_then(|text| serde_json::from_str(text).ok()),
         }
     }
 }

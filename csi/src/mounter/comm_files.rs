@@ -17,6 +17,7 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::contract::comm::Comm;
 use crate::contract::restart::Restarting;
+use crate::contract::upgrade::HandingOver;
 
 /// The most bytes of `mount.err` and `mount.state` that are read; an engine's error has a line or a few.
 const ERROR_MAX_BYTES: u64 = 8 << 10;
@@ -114,6 +115,30 @@ impl CommFiles {
         self.write(Comm::STATE, &state.held(), owner)
     }
 
+    /// Asks for the mount to be left to the next container.
+    ///
+    /// # Errors
+    /// An error of the file system.
+    pub fn ask_hand_over(&self) -> io::Result<()> {
+        let word = HandingOver { since: Timestamp::now() };
+        self.write(Comm::HANDOVER, &word.to_string(), rustix::process::geteuid())
+    }
+
+    /// Whether the node asks for that.
+    #[must_use]
+    pub fn is_handing_over(&self) -> bool {
+        let text = self.text(Comm::HANDOVER);
+        text.is_some_and(|text| HandingOver::read(&text, Timestamp::now()).is_some())
+    }
+
+    /// Asks no longer.
+    ///
+    /// # Errors
+    /// An error of the file system, other than that nothing was asked.
+    pub fn forget_hand_over(&self) -> io::Result<()> {
+        absent(rustix::fs::unlinkat(&self.directory, Comm::HANDOVER, AtFlags::empty()))
+    }
+
     /// Removes the state.
     ///
     /// # Errors
@@ -122,7 +147,7 @@ impl CommFiles {
         absent(rustix::fs::unlinkat(&self.directory, Comm::STATE, AtFlags::empty()))
     }
 
-    /// Writes a file of the mounter's user, whole or not at all.
+    /// Writes a file of this user, whole or not at all.
     fn write(&self, name: &str, text: &str, owner: Uid) -> io::Result<()> {
         let temporary = format!(".{name}.of-node");
         absent(rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty()))?;
@@ -407,6 +432,19 @@ mod tests {
         assert_eq!(files.restarting(), None);
         std::fs::write(folder.path().join("mount.state"), state.to_string()).unwrap();
         assert!(!files.is_held(), "it is the mounter's own");
+    }
+
+    #[test]
+    fn a_hand_over_is_asked_for_and_forgotten() {
+        let (files, folder) = comm();
+        assert!(!files.is_handing_over());
+        files.ask_hand_over().unwrap();
+        assert!(files.is_handing_over());
+        let mode = folder.path().join("mount.handover").metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o644, "the mounter reads it");
+        files.forget_hand_over().unwrap();
+        files.forget_hand_over().unwrap();
+        assert!(!files.is_handing_over());
     }
 
     #[test]

@@ -29,6 +29,7 @@ pub mod systemd;
 mod targets;
 #[cfg(test)]
 pub(crate) mod testing;
+pub mod upgrades;
 
 use std::fmt;
 use std::path::{Path, PathBuf};

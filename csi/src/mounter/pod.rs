@@ -34,7 +34,7 @@ use super::source::{self, Peer, SourceMount};
 use super::sys::{self, Health, Probes};
 use super::systemd::SystemdMounter;
 use super::targets::{self, Targets, check_ours, mounted, table};
-use super::{MOUNT_WITHIN, Made, MountRequest, Mounter, VolumeUsage};
+use super::{MOUNT_WITHIN, Made, MountRequest, Mounter, VolumeUsage, upgrades};
 use crate::contract::comm::{self, Comm};
 use crate::contract::message::MountMessage;
 use crate::contract::restart::Restarting;
@@ -143,6 +143,8 @@ impl PodMounter {
             probes: node.probes.clone(),
         };
         tasks.spawn(idle.run());
+        let (kubelet, processes) = (node.config.kubelet.clone(), node.config.processes.clone());
+        tasks.spawn(upgrades::run(kubelet, processes, node.assignments.pods()));
         let (reviver, revivals) = (Arc::clone(&node), Arc::clone(&node.revivals));
         tasks.spawn(revivals.run(move |name| {
             let node = Arc::clone(&reviver);
@@ -267,7 +269,8 @@ impl Node {
         let source = comm::source(&self.config.kubelet, name);
         let pod = Assigned { name, uid: &served.uid };
         let words = self.last_words(&pod);
-        if self.revivals.take_restarted(name) {
+        let is_upgraded = CommFiles::open(&self.comm(&pod)).is_ok_and(|files| files.is_handing_over());
+        if self.revivals.take_restarted(name) && !is_upgraded {
             for bound in served.targets.values() {
                 self.tell_of_restart(bound.workload.as_ref(), &served.request.volume, name, words.as_deref());
             }

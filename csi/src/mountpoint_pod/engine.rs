@@ -21,6 +21,7 @@ use super::gone::Noticing;
 use super::kept::Kept;
 use crate::contract::log::LogFormat;
 use crate::contract::message::MountMessage;
+use crate::contract::upgrade::HANDED_OVER;
 use crate::error::{Error, Result};
 
 /// How many bytes of the end of the engine's standard error are kept for `mount.err` and for the answer.
@@ -29,6 +30,8 @@ pub(super) const TAIL_BYTES: usize = 8 << 10;
 const READY: &str = "ready";
 /// The longest line that is taken as the engine's word.
 const WORD_BYTES: usize = 64 << 10;
+/// The variable with the exit status of an engine that leaves its mount.
+const RESTART_STATUS: &str = "MOUNT_S3_RESTART_STATUS";
 /// The variable that asks the engine to confine itself as far as the kernel can, where no flag says otherwise.
 const SANDBOX: &str = "MOUNT_S3_SANDBOX";
 /// Advice about an engine that the kernel killed: the container goes on, so Kubernetes shows nothing.
@@ -89,6 +92,7 @@ impl Engine {
         command.envs(message.env.iter().filter_map(|it| it.split_once('=')));
         if let Some(kept) = kept {
             command.envs(kept.env().map_err(failed)?);
+            command.env(RESTART_STATUS, HANDED_OVER.to_string());
         }
         command.env(SANDBOX, "1");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -158,6 +162,8 @@ impl Engine {
             word,
             tail: String::from_utf8_lossy(&tail).trim().to_owned(),
             out_of_memory: self.oom_kills < oom_kills(&self.memory_events),
+            left: status.code() == Some(HANDED_OVER.into()),
+            handed_over: false,
         })
     }
 }
@@ -178,6 +184,10 @@ pub(super) struct Ended {
     pub(super) status: ExitStatus,
     /// Whether the mount was served, by this engine or one before it.
     pub(super) served: bool,
+    /// The engine left the mount to the next one, as the node asked.
+    pub(super) left: bool,
+    /// The next container has the mount.
+    pub(super) handed_over: bool,
     word: Option<String>,
     tail: String,
     out_of_memory: bool,

@@ -74,6 +74,16 @@ impl Kept {
         }
     }
 
+    /// Whether the node's holder has copies of both descriptors.
+    pub(super) fn is_held(&self) -> bool {
+        self.offered.as_ref().is_some_and(Offered::is_held)
+    }
+
+    /// Leaves the mount to the holder. This process ends then: its end without a word is the holder's sign to bring the mount to the next container.
+    pub(super) fn leave(self) {
+        std::mem::forget(self);
+    }
+
     pub(super) fn has_journal(&self) -> bool {
         self.journal.is_some()
     }

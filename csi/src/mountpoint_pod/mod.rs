@@ -1,7 +1,7 @@
 //! The process in a Mountpoint Pod. Enters: one message with a FUSE device, over the socket in the comm directory. Leaves: an engine
 //! that serves the device until the node unmounts it, or the engine's error message. An engine that dies is followed by another on the same
 //! device (`restarts`, `kept`), so that programs which read wait for a moment and see no error. The node's holder has copies of both descriptors
-//! (`offered`), so that the next container goes on when this one ends as a whole.
+//! (`offered`), so that the next container goes on when this one ends as a whole, and with another image (`upgrade`).
 //!
 //! Never here: a capability, a mount, a secret in an argument or a log; a look at the mount. Where engines are not started again this process
 //! keeps no copy of the device: when the engine dies, its readers get an error at once.
@@ -11,6 +11,7 @@ mod gone;
 mod kept;
 mod offered;
 mod restarts;
+mod upgrade;
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
@@ -67,8 +68,19 @@ pub struct Config {
     pub memory_events: Vec<PathBuf>,
     /// Whether an engine that dies is followed by another on the same device: [`kernel_resends`].
     pub restarts: bool,
+    /// The time in which the kubelet must end a container that waits for another image. Doubled, programs wait twice as long where none comes.
+    pub image_within: Duration,
     /// Variables for the engine where the message does not set them.
     pub engine_env: Vec<(String, String)>,
+}
+
+/// The outcome of a container that has no more to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// The node has unmounted.
+    Unmounted,
+    /// The mount is left to the next container, with the node's holder.
+    HandedOver,
 }
 
 /// Whether an engine runs, and whether the process got SIGTERM. Until an engine runs, SIGTERM ends the process at once. From then on the
@@ -100,17 +112,18 @@ impl Serving {
 ///
 /// # Errors
 /// Outcomes that call for a new start of the container: no message, no engine, an end that SIGTERM asked for while the engine ran.
-pub fn run(config: &Config, serving: &Serving) -> Result<()> {
+pub fn run(config: &Config, serving: &Serving) -> Result<Outcome> {
     let cache = OwnCache::default();
+    upgrade::wait_for_image(&config.comm, config.image_within)?;
     loop {
         if exit_announced(&config.comm) {
-            return Ok(());
+            return Ok(Outcome::Unmounted);
         }
         let received = listen(&config.comm).and_then(|listener| receive(&listener, config));
         let _ = std::fs::remove_file(config.comm.socket());
         let (stream, message, mount) = match received {
             Ok(received) => received,
-            Err(_) if exit_announced(&config.comm) => return Ok(()),
+            Err(_) if exit_announced(&config.comm) => return Ok(Outcome::Unmounted),
             Err(error) => {
                 return Err(Error::internal(format!(
                     "waiting for a mount at {}: {error}",
@@ -120,7 +133,10 @@ pub fn run(config: &Config, serving: &Serving) -> Result<()> {
         };
         serving.begin();
         let ended = match serve(config, &cache, stream, &message, mount) {
-            Ok(ended) if ended.status.success() && exit_announced(&config.comm) => return Ok(()),
+            Ok(ended) if ended.handed_over => return Ok(Outcome::HandedOver),
+            Ok(ended) if ended.status.success() && exit_announced(&config.comm) => {
+                return Ok(Outcome::Unmounted);
+            }
             Ok(ended) => ended,
             Err(error) => {
                 note_error(&config.comm, &error.to_string());
@@ -225,6 +241,11 @@ fn adopt(
         answer(&stream, &Answer::Ready);
     }
     let ended = engine.end(word, true)?;
+    if !serves && kept.is_held() && upgrade::is_asked(&config.comm) {
+        // The image before may go on with the mount.
+        kept.leave();
+        return Err(Error::internal(format!("the mount stays with the node's holder: {}", ended.why())));
+    }
     if !serves && !end_of(&ended, &kept, &config.comm).is_death() {
         answer(&stream, &Answer::Failed { error: ended.why() });
     }
@@ -260,6 +281,11 @@ fn go_on(
     let _no_state_left = NoStateLeft(&config.comm);
     loop {
         if !end_of(&ended, &kept, &config.comm).is_death() {
+            return Ok(ended);
+        }
+        if ended.left && kept.is_held() && upgrade::is_asked(&config.comm) && upgrade::leave(&config.comm) {
+            kept.leave();
+            ended.handed_over = true;
             return Ok(ended);
         }
         let now = Instant::now();

@@ -14,6 +14,9 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 use std::thread::{self, JoinHandle};
 
+use mountpoint::sync::{Arc, Mutex};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::contract::comm::Comm;
 use crate::contract::hold;
 use crate::contract::message::{self, MountMessage};
@@ -24,6 +27,7 @@ pub(super) struct Offered {
     listener: UnixListener,
     registrar: Option<JoinHandle<()>>,
     path: PathBuf,
+    holder: Arc<Mutex<Option<UnixStream>>>,
 }
 
 impl Offered {
@@ -44,8 +48,19 @@ impl Offered {
             journal: journal.try_clone_to_owned()?,
         };
         let accepts = listener.try_clone()?;
-        let registrar = thread::spawn(move || mount.register_all(&accepts));
-        Ok(Self { listener, registrar: Some(registrar), path })
+        let holder = Arc::default();
+        let of_thread = Arc::clone(&holder);
+        let registrar = thread::spawn(move || mount.register_all(&accepts, &of_thread));
+        Ok(Self { listener, registrar: Some(registrar), path, holder })
+    }
+
+    /// Whether a holder has the copies now. It says nothing on its connection, which ends with it.
+    pub(super) fn is_held(&self) -> bool {
+        let is_open = |stream: &UnixStream| {
+            poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&Timespec::default()))
+                .is_ok_and(|ready| ready == 0)
+        };
+        self.holder.lock().as_ref().is_some_and(is_open)
     }
 }
 
@@ -68,15 +83,14 @@ struct Copies {
 
 impl Copies {
     /// Registers the mount with each holder that connects, until the listener is shut down.
-    fn register_all(self, listener: &UnixListener) {
-        let mut holder: Option<UnixStream> = None;
+    fn register_all(self, listener: &UnixListener, holder: &Mutex<Option<UnixStream>>) {
         loop {
             match listener.accept() {
                 Ok((stream, _)) => {
                     match hold::register(&stream, &self.message, self.device.as_fd(), self.journal.as_fd()) {
                         Ok(()) => {
                             // An earlier holder must not take its end for the end of this container.
-                            if let Some(earlier) = holder.replace(stream) {
+                            if let Some(earlier) = holder.lock().replace(stream) {
                                 hold::end(&earlier);
                             }
                         }
@@ -87,7 +101,7 @@ impl Copies {
                 Err(_) => break,
             }
         }
-        if let Some(holder) = holder {
+        if let Some(holder) = holder.lock().take() {
             hold::end(&holder);
             // A holder that reads the word closes its end.
             let _ = holder.shutdown(Shutdown::Write);
@@ -121,6 +135,7 @@ mod tests {
     fn each_holder_gets_both_descriptors_and_the_last_one_hears_the_end() {
         let (offered, comm, _folder) = offered();
         assert_eq!(comm.hold_socket().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(!offered.is_held());
         let first = message::connect(&comm.hold_socket()).unwrap();
         hold::receive(&first).unwrap();
         let second = message::connect(&comm.hold_socket()).unwrap();
@@ -128,6 +143,7 @@ mod tests {
         assert_eq!(said.bucket_name, "b");
         assert_eq!(to(&mount.device), PathBuf::from("/dev/null"));
         assert_eq!(to(&mount.journal.unwrap()), PathBuf::from("/dev/zero"));
+        testkit::until("the second one counts", || offered.is_held());
         let mut rest = Vec::new();
         (&first).read_to_end(&mut rest).unwrap();
         assert_eq!(rest, hold::END, "another one has its place");
@@ -136,6 +152,16 @@ mod tests {
         (&second).read_to_end(&mut rest).unwrap();
         assert_eq!(rest, hold::END);
         assert!(!comm.hold_socket().exists());
+    }
+
+    #[test]
+    fn a_holder_that_ended_holds_nothing() {
+        let (offered, comm, _folder) = offered();
+        let holder = message::connect(&comm.hold_socket()).unwrap();
+        hold::receive(&holder).unwrap();
+        testkit::until("it holds", || offered.is_held());
+        drop(holder);
+        testkit::until("its end is noticed", || !offered.is_held());
     }
 
     #[test]

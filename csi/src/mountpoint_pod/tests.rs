@@ -37,6 +37,7 @@ impl Pod {
             log_format: LogFormat::Text,
             metrics: None,
             restarts: false,
+            image_within: LONG,
             memory_events: vec![folder.path().join("no such file"), folder.path().join("memory.events")],
             engine_env: Vec::new(),
         };
@@ -44,7 +45,7 @@ impl Pod {
     }
 
     /// Runs the pod, and the node's side beside it.
-    fn run<T>(&self, node: impl FnOnce(UnixStream) -> T) -> (Result<()>, T) {
+    fn run<T>(&self, node: impl FnOnce(UnixStream) -> T) -> (Result<Outcome>, T) {
         let serving = Serving::default();
         thread::scope(|scope| {
             let pod = scope.spawn(|| run(&self.config, &serving));

@@ -134,7 +134,7 @@ impl Home {
 
     fn open(name: &str, (dev, ino): (u64, u64)) -> Request {
         let (name, request) = (Some(name.to_owned()), OPEN.to_owned());
-        Request { number: 1, request, name, dev: Some(dev), ino: Some(ino), id: None }
+        Request { number: 1, request, name, dev: Some(dev), ino: Some(ino), ..Request::default() }
     }
 
     fn close(id: u32) -> Request {

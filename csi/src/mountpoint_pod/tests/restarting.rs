@@ -7,6 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::*;
+use crate::contract::upgrade::HandingOver;
 
 /// An engine that notes its environment and arguments, has its journal given by the test, serves, and ends as `ends` says at a word of the test.
 fn pod(ends: &str) -> Pod {
@@ -213,4 +214,72 @@ fn a_pod_that_starts_no_engine_again_refuses_a_mount_that_a_holder_brings() {
     outcome.unwrap_err();
     assert!(matches!(said, Some(Answer::Failed { .. })), "{said:?}");
     assert_eq!(pod.starts(), 0);
+}
+
+impl Pod {
+    /// Asks for the mount to be left, as the node's driver does.
+    fn ask_hand_over(&self) {
+        let word = HandingOver { since: Timestamp::now() };
+        fs::write(self.config.comm.handover(), word.to_string()).unwrap();
+    }
+}
+
+/// Goal: an upgrade in place costs no mount, and no writer that begins on the way.
+#[test]
+fn a_container_whose_engine_leaves_ends_and_the_next_waits_for_its_image() {
+    let mut pod = pod("exit 75");
+    let device = pod.folder.path().join("device");
+    fs::write(&device, "").unwrap();
+    let (outcome, holder) = pod.run(|stream| {
+        let file = fs::File::open(&device).unwrap();
+        message::send(&stream, &pod.message(&[]), alone(&file), LONG).unwrap();
+        drop(file);
+        pod.give_journal();
+        assert_eq!(answered(&stream), Some(Answer::Ready));
+        let holder = message::connect(&pod.config.comm.hold_socket()).unwrap();
+        crate::contract::hold::receive(&holder).unwrap();
+        pod.ask_hand_over();
+        pod.end_engine();
+        holder
+    });
+    assert_eq!(outcome.unwrap(), Outcome::HandedOver);
+    assert_eq!(pod.starts(), 1);
+    holder.set_nonblocking(true).unwrap();
+    let word = io::Read::read(&mut &holder, &mut [0]).unwrap_err();
+    assert_eq!(word.kind(), io::ErrorKind::WouldBlock, "the holder is not told to let go");
+
+    // This image again: the kubelet starts it before the reconciler has patched the pod.
+    pod.config.image_within = Duration::ZERO;
+    let error = run(&pod.config, &Serving::default()).unwrap_err().to_string();
+    assert!(error.contains("no other image came"), "{error}");
+    assert!(pod.config.comm.waits().exists() && !pod.config.comm.socket().exists());
+    // The container behind it.
+    let (outcome, ()) = pod.run(|stream| {
+        assert!(!pod.config.comm.waits().exists());
+        drop(stream);
+        pod.needs_nothing_more();
+    });
+    assert_eq!(outcome.unwrap(), Outcome::Unmounted);
+}
+
+#[test]
+fn an_engine_that_leaves_is_followed_here_unless_a_holder_has_the_mount() {
+    for (asked, is_held) in [(true, false), (false, true)] {
+        let pod = pod("test $n -ge 2 && touch $dir/comm/mount.exit || exit 75");
+        let (outcome, _holder) = pod.run(|stream| {
+            pod.hand_over(&stream, &[]);
+            pod.give_journal();
+            assert_eq!(answered(&stream), Some(Answer::Ready));
+            let holder = is_held.then(|| message::connect(&pod.config.comm.hold_socket()).unwrap());
+            holder.iter().for_each(|it| drop(crate::contract::hold::receive(it).unwrap()));
+            if asked {
+                pod.ask_hand_over();
+            }
+            pod.end_engine();
+            wait("the next engine", || pod.starts() == 2);
+            pod.end_engine();
+            holder
+        });
+        assert_eq!(outcome.unwrap(), Outcome::Unmounted, "{asked} {is_held}");
+    }
 }

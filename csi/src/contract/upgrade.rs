@@ -1,0 +1,107 @@
+//! The upgrade of a Mountpoint Pod in place. The reconciler asks for it by an annotation, the node's driver has the engine leave its mount, and the
+//! container ends with a status of its own. Between that container and the next one no engine runs: the reconciler patches the image then, and
+//! the node's holder keeps the mount.
+//!
+//! Never here: a file, a decision.
+
+use std::fmt;
+use std::time::Duration;
+
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// Annotation of a Mountpoint Pod: an [`Attempt`], as JSON.
+pub const ANNOTATION: &str = "s3.csi.scality.com/upgrade";
+
+/// The exit status of an engine that left its mount, and of the container that ends with it.
+pub const HANDED_OVER: u8 = 75;
+
+/// How long files being written may hold an upgrade back. Doubled, an upgrade meets fewer writers, and the reconciler hears twice as late of those.
+pub const WRITERS_WITHIN: Duration = Duration::from_secs(10);
+
+/// How long the container that follows an engine's leave waits for the next image; then the one behind it goes on with the mount. Doubled, a slow
+/// API server costs fewer upgrades, and programs wait longer where it is away.
+pub const IMAGE_WITHIN: Duration = Duration::from_secs(20);
+
+/// The age up to which the node's word is believed.
+const BELIEVED_FOR: SignedDuration = SignedDuration::from_secs(60);
+
+/// An upgrade of one pod, as far as it came.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Attempt {
+    /// The step that was taken last.
+    pub stage: Stage,
+    /// The image before.
+    pub from: String,
+    /// The image that the pod is to have.
+    pub to: String,
+    /// The time of the last step, by the reconciler's clock.
+    pub since: Timestamp,
+    /// The restarts of the container at the last step.
+    pub restarts: u32,
+}
+
+/// The steps of an upgrade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Stage {
+    /// The driver is to have the engine leave its mount.
+    Asked,
+    /// The engine had left it, and the image is patched.
+    Patched,
+    /// The engine went on: a file is being written, or nobody could ask it.
+    HeldBack,
+    /// The next image did not run, and the one before has its place again.
+    TakenBack,
+}
+
+/// The text of `mount.handover` in the comm directory: the node asks the engine to leave its mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandingOver {
+    /// The time of the question.
+    pub since: Timestamp,
+}
+
+impl HandingOver {
+    const WORDS: &str = "handing over since ";
+
+    /// Reads a text. `None` for any other, and for one that is old: its writer may have ended since.
+    #[must_use]
+    pub fn read(text: &str, now: Timestamp) -> Option<Self> {
+        let since: Timestamp = text.trim_end().strip_prefix(Self::WORDS)?.parse().ok()?;
+        (now.duration_since(since).abs() <= BELIEVED_FOR).then_some(Self { since })
+    }
+}
+
+impl fmt::Display for HandingOver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{:.3}", Self::WORDS, self.since)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nodes_word_is_believed_for_a_minute() {
+        let at = |ms| Timestamp::from_millisecond(ms).unwrap();
+        let word = HandingOver { since: at(1_764_173_000_250) };
+        assert_eq!(word.to_string(), "handing over since 2025-11-26T16:03:20.250Z");
+        let read = |ms: i64| HandingOver::read(&format!("{word}\n"), at(1_764_173_000_250 + ms));
+        assert_eq!((read(0), read(60_000), read(61_000)), (Some(word), Some(word), None));
+        for text in ["", "handing over", "restarting since 2025-11-26T16:03:20.250Z"] {
+            assert_eq!(HandingOver::read(text, word.since), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_attempt_reads_as_it_was_written() {
+        let text =
+            r#"{"stage":"heldBack","from":"a:1","to":"a:2","since":"2025-11-26T16:03:20Z","restarts":1}"#;
+        let attempt: Attempt = serde_json::from_str(text).unwrap();
+        assert_eq!((attempt.stage, attempt.restarts), (Stage::HeldBack, 1));
+        assert_eq!(serde_json::to_string(&attempt).unwrap(), text);
+    }
+}

@@ -1,0 +1,166 @@
+//! Has engines leave their mounts, for upgrades in place. Enters: the picture of the pods, with the reconciler's attempts. Leaves: `mount.handover`,
+//! and a question to the engine.
+//!
+//! Never here: a patch of a pod. The reconciler learns from the exit status of the container that an engine has left.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use k8s_openapi::jiff::Timestamp;
+use mountpoint::telemetry::engine_lines::{Answer, HAND_OVER, Hello, Lines, Request, VERSION, read};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::assignment::{MountpointPod, View};
+use super::comm_files::CommFiles;
+use super::peer::Processes;
+use super::received::Receiving;
+use crate::contract::comm::Comm;
+use crate::contract::upgrade::{Stage, WRITERS_WITHIN};
+use crate::error::{Error, ErrorKind, Result};
+
+/// How long an engine may take beside its writers. Doubling it holds a connection to an engine that hangs for twice as long.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Asks engines as the reconciler wants it, until the pods' picture ends.
+pub(super) async fn run(
+    kubelet: PathBuf,
+    processes: Processes,
+    mut pods: watch::Receiver<View<MountpointPod>>,
+) {
+    let (mut asked, mut asking) = (BTreeMap::new(), JoinSet::new());
+    loop {
+        let steps = steps(&pods.borrow_and_update(), &mut asked);
+        for step in steps {
+            match step {
+                Step::Ask { name, uid } => {
+                    let (comm, processes) = (Comm::on_host(&kubelet, &uid), processes.clone());
+                    asking.spawn(async move {
+                        match ask(&comm, &uid, &processes, WRITERS_WITHIN).await {
+                            Ok(()) => tracing::info!(
+                                "the engine of Mountpoint Pod {name} left its mount to the next image"
+                            ),
+                            Err(why) => {
+                                tracing::warn!("the upgrade of Mountpoint Pod {name} is held back: {why}");
+                            }
+                        }
+                    });
+                }
+                Step::Forget { uid } => {
+                    // The kubelet may have removed the directory.
+                    let files = CommFiles::open(&Comm::on_host(&kubelet, &uid));
+                    let _ = files.and_then(|files| files.forget_hand_over());
+                }
+            }
+        }
+        tokio::select! {
+            changed = pods.changed() => if changed.is_err() { return },
+            Some(_) = asking.join_next(), if !asking.is_empty() => {}
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Ask { name: String, uid: String },
+    Forget { uid: String },
+}
+
+/// The steps for this picture. `asked` has the attempts that were asked for, by the pod's UID.
+fn steps(pods: &View<MountpointPod>, asked: &mut BTreeMap<String, Timestamp>) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for (name, pod) in &pods.items {
+        let uid = pod.uid.clone();
+        match pod.upgrade.as_ref().map(|attempt| (attempt.stage, attempt.since)) {
+            Some((Stage::Asked, since)) => {
+                if asked.insert(uid.clone(), since) != Some(since) {
+                    steps.push(Step::Ask { name: name.clone(), uid });
+                }
+            }
+            Some((Stage::Patched, _)) => {}
+            Some((Stage::HeldBack | Stage::TakenBack, _)) | None => {
+                steps.extend(asked.remove(&uid).map(|_| Step::Forget { uid }));
+            }
+        }
+    }
+    asked.retain(|uid, _| pods.items.values().any(|pod| pod.uid == *uid));
+    steps
+}
+
+/// Asks the engine of a pod to leave its mount to the next container. `within`: files being written may take so long. The mounter must find the word when the engine ends, so it comes first. It
+/// stays if the engine could not be asked: one that was asked before may have left.
+///
+/// # Errors
+/// The engine goes on, or can't be asked.
+pub async fn ask(comm: &Comm, uid: &str, processes: &Processes, within: Duration) -> Result<()> {
+    let failed = |error: io::Error| Error::new(ErrorKind::Unavailable, format!("asking its engine: {error}"));
+    let files = CommFiles::open(comm).map_err(failed)?;
+    files.ask_hand_over().map_err(failed)?;
+    let stream = files.connect(Comm::ENGINE_SOCKET).map_err(failed)?;
+    let (stream, _ended) = Receiving::new(stream, None).map_err(failed)?;
+    processes.check_process(stream.peer(), uid, Comm::ENGINE_SOCKET)?;
+    let mut lines = Lines::new(stream);
+    let answer = timeout(within + ANSWERS_WITHIN, leaves(&mut lines, within)).await;
+    let late = || failed(io::Error::from(io::ErrorKind::TimedOut));
+    match answer.map_err(|_| late())?.map_err(failed)? {
+        None => Ok(()),
+        Some(_) => {
+            files.forget_hand_over().map_err(failed)?;
+            // The words of the engine may name objects.
+            Err(Error::new(ErrorKind::Unavailable, "its engine goes on, and its log says why"))
+        }
+    }
+}
+
+/// Asks, and returns the answer of an engine that goes on.
+async fn leaves(lines: &mut Lines<Receiving>, within: Duration) -> io::Result<Option<Answer>> {
+    let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+    lines.write(&Hello { version: VERSION, registers: false, ids: None }).await?;
+    let hello = lines.read().await?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    read::<Hello>(&hello).map_err(invalid)?;
+    let within = u32::try_from(within.as_secs()).ok();
+    let request = Request { number: 1, request: HAND_OVER.to_owned(), within, ..Request::default() };
+    lines.write(&request).await?;
+    match lines.read().await {
+        Ok(Some(line)) => read(&line).map(Some).map_err(invalid),
+        // It has ended.
+        Ok(None) | Err(_) => Ok(None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::contract::upgrade::Attempt;
+
+    #[test]
+    fn each_attempt_is_asked_for_once_and_forgotten_when_it_is_over() {
+        let mut asked = BTreeMap::new();
+        let mut after = |attempt: Option<(Stage, i64)>| {
+            let attempt = attempt.map(|(stage, second)| Attempt {
+                stage,
+                from: "i:1".into(),
+                to: "i:2".into(),
+                since: Timestamp::from_second(second).unwrap(),
+                restarts: 0,
+            });
+            let pod = MountpointPod { uid: "u".into(), upgrade: attempt, ..MountpointPod::default() };
+            let mut view = View::default();
+            view.items.insert("mp-1".to_owned(), pod);
+            steps(&view, &mut asked)
+        };
+        let ask = || vec![Step::Ask { name: "mp-1".into(), uid: "u".into() }];
+        let forget = || vec![Step::Forget { uid: "u".into() }];
+        assert_eq!(after(None), []);
+        assert_eq!(after(Some((Stage::Asked, 1))), ask());
+        assert_eq!(after(Some((Stage::Asked, 1))), []);
+        assert_eq!(after(Some((Stage::HeldBack, 31))), forget());
+        assert_eq!(after(Some((Stage::Asked, 331))), ask());
+        assert_eq!(after(Some((Stage::Patched, 334))), [], "the mounter may look again");
+        assert_eq!(after(None), forget());
+        assert_eq!(after(None), []);
+    }
+}

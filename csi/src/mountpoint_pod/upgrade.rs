@@ -1,0 +1,51 @@
+//! The two ends of an upgrade in place. Enters: the node's word in the comm directory. Leaves: whether an engine that left its mount ends this
+//! container, and how long the next container waits for another image.
+//!
+//! The container whose engine left the mount makes `mount.left`. The next one has the same image still, since the kubelet starts it at once: it renames
+//! that file to `mount.waits` and takes no mount. The reconciler sees it and patches the image. The container behind it finds `mount.waits` and goes
+//! on with the mount, whatever its image is. One that waited in vain ends, rather than taking the mount: the pod has another version then, so that
+//! a late patch fails.
+//!
+//! Never here: a process, a descriptor.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use k8s_openapi::jiff::Timestamp;
+
+use super::{LOOK_IN_PAUSE, exit_announced, write_whole};
+use crate::contract::comm::Comm;
+use crate::contract::upgrade::HandingOver;
+use crate::error::{Error, Result};
+
+/// Whether the node asks for the mount to be left to the next container.
+pub(super) fn is_asked(comm: &Comm) -> bool {
+    let text = std::fs::read_to_string(comm.handover()).unwrap_or_default();
+    HandingOver::read(&text, Timestamp::now()).is_some()
+}
+
+/// Notes that the next container has the mount; `false` if that can't be noted.
+pub(super) fn leave(comm: &Comm) -> bool {
+    let noted = write_whole(comm, &comm.left(), "the mount is left to the next container");
+    noted.inspect_err(|error| tracing::error!("writing {}: {error}", comm.left().display())).is_ok()
+}
+
+/// Waits for the kubelet to end this container, if it is the first one behind an engine that left its mount.
+///
+/// # Errors
+/// The kubelet did not: the next container goes on.
+pub(super) fn wait_for_image(comm: &Comm, within: Duration) -> Result<()> {
+    if std::fs::rename(comm.left(), comm.waits()).is_err() {
+        let _ = std::fs::remove_file(comm.waits());
+        return Ok(());
+    }
+    tracing::info!("waiting for another image of this pod, at most {within:?}");
+    let until = Instant::now() + within;
+    while Instant::now() < until {
+        if exit_announced(comm) {
+            return Ok(());
+        }
+        thread::sleep(LOOK_IN_PAUSE);
+    }
+    Err(Error::internal("no other image came: the next container goes on with the mount"))
+}
