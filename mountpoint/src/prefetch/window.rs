@@ -9,8 +9,8 @@
 //!
 //! A short first read of the object's last bytes gets the whole tail. Two more patterns differ from random reads. A copy out of a mapped
 //! file (`memcpy` in the C library) touches its last bytes first, or its first bytes if it goes downwards: two random reads, then a read
-//! beside either. All bytes between them are fetched, and none beyond. Reads of one length at one distance are a *stride*, and the next of
-//! them are fetched.
+//! beside either. All bytes between them are fetched, and none beyond; before the third read if the ends lie as far apart as those of the
+//! handle's last copy. Reads of one length at one distance are a *stride*, and the next of them are fetched.
 
 mod lengths;
 mod run;
@@ -19,10 +19,10 @@ mod stride;
 use std::ops::Range;
 
 use super::fetch::KEPT;
-use crate::buffer::Pressure;
+use crate::buffer::{BLOCK, Pressure};
 use crate::first::TRAILER;
 use lengths::Lengths;
-use run::{Direction, PAGE, Run, Step, Terms};
+use run::{Direction, PAGE, Run, Step, Terms, request};
 use stride::Stride;
 
 /// The sizes a window works with, in bytes.
@@ -113,6 +113,12 @@ struct Copies {
     proven: bool,
     /// The number of wrong guesses in a row, up to the last one.
     wrong: u32,
+    /// The distance between the ends of the last complete copy.
+    span: Option<u64>,
+    /// The distance between the ends of the copy that the latest third read showed.
+    begun: Option<u64>,
+    /// The bytes between two reads that were fetched because of their distance alone, until the next read.
+    guess: Option<Range<u64>>,
 }
 
 impl Window {
@@ -132,6 +138,7 @@ impl Window {
     /// A read of `range` (not empty, within the object). `limit`: bytes that are worth having ahead on this link.
     pub fn on_read(&mut self, range: &Range<u64>, pressure: Pressure, limit: u64) -> Plan {
         self.reads += 1;
+        let disproved = self.disproved(range);
         let mut demand = range.start / PAGE * PAGE..range.end.next_multiple_of(PAGE).min(self.size);
         let is_trailer = self.reads == 1
             && range.end == self.size
@@ -146,15 +153,27 @@ impl Window {
         let Some(at) = self.continued(range) else {
             let is_late =
                 self.runs.iter().any(|run| self.reads - run.last_used <= 2 && run.has_just_read(range));
-            let (ahead, forget) =
+            let (mut ahead, mut forget) =
                 if is_late { (0..0, 0..0) } else { self.begin(&(begun..range.end), pressure) };
+            let mut of_one = self.config.part;
+            if ahead.is_empty()
+                && pressure == Pressure::Low
+                && let Some(between) = self.between_ends(range)
+            {
+                of_one = request(between.end - between.start, of_one, limit);
+                self.copies.guess = Some(between.clone());
+                ahead = between;
+            }
+            if forget.is_empty() {
+                forget = disproved;
+            }
             let stride =
                 if pressure == Pressure::Low { self.stride.on_read(range, self.size) } else { Vec::new() };
             return Plan {
                 demand,
                 ahead,
                 stride,
-                request: self.config.part,
+                request: of_one,
                 sequential: range.start == 0,
                 keep: range.start == 0 || begun < range.start,
                 descending: false,
@@ -166,6 +185,9 @@ impl Window {
         let last = self.other_end(at);
         let left_before = self.left_before(at);
         let run = &mut self.runs[at];
+        if let Some(last) = last.as_ref().filter(|_| run.is_lone()) {
+            self.copies.begun = Some(run.distance_to(last));
+        }
         if let Some(last) = &last
             && run.ends_at(last)
         {
@@ -182,11 +204,13 @@ impl Window {
         let (request, descending) = (run.request(config.part, limit), run.direction != Direction::Up);
         if completed {
             copies.proven = true;
+            copies.span = copies.begun.take().or(copies.span);
             if copies.wrong < WRONG_MAX {
                 copies.wrong = 0;
             }
         }
         self.join(at);
+        let forget = if forget.is_empty() { disproved } else { forget };
         Plan {
             demand,
             ahead,
@@ -257,6 +281,28 @@ impl Window {
         // A read that came too early lies close to the front, and the other end farther away.
         let likely = |other: &&Run| (!run.is_just_before(&other.was_read()), other.last_used);
         self.runs.iter().filter(is_other).max_by_key(likely).map(Run::was_read)
+    }
+
+    /// The bytes between the latest two reads, if these are probably the ends of a copy as long as the last one: both are random, and lie
+    /// as far apart.
+    fn between_ends(&self, range: &Range<u64>) -> Option<Range<u64>> {
+        let span = self.copies.span.filter(|_| self.copies.wrong < WRONG_MAX)?;
+        let this = self.runs.last().filter(|run| run.last_used == self.reads)?;
+        let is_other = |other: &&Run| other.is_lone() && other.is_begun_alone && other.begun_beside(this);
+        let other = self.runs.iter().find(is_other)?.was_read();
+        let (low, high) = if other.start < range.start { (&other, range) } else { (range, &other) };
+        let between = low.end.next_multiple_of(PAGE)..high.start / PAGE * PAGE;
+        let is_as_far = high.end.saturating_sub(low.end).abs_diff(span) <= BLOCK as u64;
+        (is_as_far && !between.is_empty() && between.end - between.start <= self.config.max)
+            .then_some(between)
+    }
+
+    /// The bytes that were fetched because of the distance of two reads, if this next read shows that no copy goes on there.
+    fn disproved(&mut self, range: &Range<u64>) -> Range<u64> {
+        let is_wrong = |guess: &Range<u64>| range.end <= guess.start || range.start >= guess.end;
+        let Some(guess) = self.copies.guess.take().filter(is_wrong) else { return 0..0 };
+        self.copies.wrong += 1;
+        guess
     }
 
     /// The length of the longest run that was left before this one began, if it is long enough to predict anything: a short head predicts

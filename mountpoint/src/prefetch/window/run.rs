@@ -65,6 +65,15 @@ pub(super) struct Step {
     pub(super) completed: bool,
 }
 
+/// The size of one request for a window; see [`Run::request`].
+pub(super) fn request(window: u64, part: u64, limit: u64) -> u64 {
+    if limit <= 4 * part {
+        return part;
+    }
+    let block = BLOCK as u64;
+    (window / 8 / block * block).clamp(block.min(part), part)
+}
+
 /// A run of reads. All offsets lie along its axis.
 #[derive(Clone, Debug)]
 pub(super) struct Run {
@@ -176,11 +185,7 @@ impl Run {
     /// The size of one request. On a link that wants many connections, a window that is still small is fetched in small requests, so that
     /// many connections carry it; on a link that a few parts fill, requests are whole parts from the start.
     pub(super) fn request(&self, part: u64, limit: u64) -> u64 {
-        if limit <= 4 * part {
-            return part;
-        }
-        let block = BLOCK as u64;
-        (self.window / 8 / block * block).clamp(block.min(part), part)
+        request(self.window, part, limit)
     }
 
     /// Takes in the last bytes of a copy, which tell where this run ends. Returns whether that corrects a guess.
@@ -193,6 +198,11 @@ impl Run {
     /// Whether a range lies ahead of the front.
     pub(super) fn is_before(&self, range: &Range<u64>) -> bool {
         self.direction.turned(range.clone()).start >= self.front
+    }
+
+    /// The distance from the last read to another one, the other end of a copy.
+    pub(super) fn distance_to(&self, last: &Range<u64>) -> u64 {
+        self.direction.turned(last.clone()).end.abs_diff(self.front)
     }
 
     /// Whether a range lies just behind the front of a complete copy: a read that was sent before the last ones, and came after them.
