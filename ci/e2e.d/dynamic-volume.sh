@@ -49,7 +49,7 @@ gone() {
     kube delete pvc "$1" --wait=false
     until_ok "the volume of $1 gone" volume_is_gone "$volume"
 }
-trap 'cluster kubectl get storageclass -o name | grep -F "/$namespace-" | xargs -r "$top/ci/cluster" kubectl delete' EXIT
+trap 'cluster kubectl get storageclass -o name | grep -F "/$namespace-" | xargs -r "$top/ci/cluster" ${cluster_state:+--state "$cluster_state"} kubectl delete' EXIT
 
 # A bucket for each claim, by template; data is kept.
 class bucket 'bucketNameTemplate=${pvc.namespace}-${pvc.name}'

@@ -12,7 +12,9 @@ wait_s=${E2E_WAIT_S:-120}
 # Ends the scenario, also from within a wait: 99 says that waiting is no use.
 fail() { printf 'FAILED: %s\n' "$*" >&2; exit 99; }
 
-cluster() { "$top/ci/cluster" "$@"; }
+# A cluster that is not the first one has a state of its own.
+cluster_state=
+cluster() { "$top/ci/cluster" ${cluster_state:+--state "$cluster_state"} "$@"; }
 kube() { cluster kubectl --namespace "$namespace" "$@"; }
 
 # template FILE [KEY=VALUE]...: prints it with @KEY@ replaced; @name@, @namespace@, @bucket@, @image@, @endpoint@, @node_ip@ are known.
