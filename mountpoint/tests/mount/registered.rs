@@ -255,7 +255,7 @@ fn the_driver_registers_files_for_an_engine_without_the_privilege() {
         assert_eq!(next.told, 1);
         drop((file, again));
         until("the number is taken back", || next.seen.closed.load(SeqCst) == 1);
-        until("none is told", || home.told_files() == 0);
+        until("the engine counts none", || home.told_files() == 0);
         drop((next, home.engine));
     }
 }
