@@ -196,7 +196,13 @@ impl Config {
                 threads: (cores * THREADS_PER_CORE)
                     .clamp(2, usize::try_from(args.client.max_threads).unwrap_or(usize::MAX).max(2)),
                 reads_direct: args.cache.read_mode != cli::ReadModeArg::Buffered,
-                passthrough: cache.is_some() && args.cache.cache_passthrough == cli::When::Auto,
+                passthrough: match is_full {
+                    true => {
+                        args.staging.promise() == stage::Commit::Disk
+                            && args.staging.stage_passthrough == cli::When::Auto
+                    }
+                    false => cache.is_some() && args.cache.cache_passthrough == cli::When::Auto,
+                },
                 registrar: None,
                 read_ahead: Some(READ_AHEAD),
             },
@@ -261,6 +267,7 @@ impl Config {
                 prefix: prefix.clone(),
                 endpoint: String::new(),
                 commit: args.staging.promise(),
+                is_confined: false,
             }),
             upload: upload::Config {
                 part_size: args.client.write_part_size.unwrap_or(args.client.part_size),

@@ -19,6 +19,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use futures_util::future::{BoxFuture, OptionFuture};
 
+use crate::broker;
 use crate::buffer::Pool;
 use crate::cache::{BlockCache, DiskCache};
 use crate::clock::Clock;
@@ -206,7 +207,7 @@ pub fn connect(config: Config, process: Process) -> anyhow::Result<Connected> {
     let uploads = uploader.clone();
     let area = match config.stage {
         Some(stage) => {
-            let stage = stage::Config { endpoint, ..stage };
+            let stage = stage::Config { endpoint, is_confined: broker::of_this_process().is_some(), ..stage };
             let area =
                 Area::open(stage, uploader.clone(), prefetcher.clone(), pool.clone(), clock.clone(), handle);
             Some(area.context("--stage")?)

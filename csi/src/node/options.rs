@@ -128,6 +128,7 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("sse", Pass),
     ("sse-kms-key-id", Pass),
     ("stage", Refuse(NO_STAGE)),
+    ("stage-passthrough", Refuse(NO_STAGE)),
     ("stage-size", Refuse(NO_STAGE)),
     ("state-dir", Own),
     ("storage-class", Strip("the store's default class is used")),

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
-use super::MIB_MAX;
+use super::{MIB_MAX, When};
 use crate::stage::Commit;
 
 /// The flags of the mode.
@@ -23,6 +23,9 @@ pub(crate) struct StagingOptions {
     /// The place that close and fsync wait for
     #[arg(long, value_enum, default_value_t, requires = "stage")]
     pub(crate) commit: CommitTo,
+    /// With --commit disk, let the kernel write files in --stage directly (FUSE passthrough); auto: if root mounts, on Linux 6.9 or later
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", requires = "stage")]
+    pub(crate) stage_passthrough: When,
 }
 
 /// The values of `--mode`.

@@ -4,6 +4,7 @@
 //! handle from its open to its release. While a file has a passthrough handle, every new open of it uses passthrough. An open that could
 //! change the file (O_RDWR: its mapping would map the cache's file) gets a separate inode.
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
@@ -15,7 +16,8 @@ use crate::broker::{FileName, Registrar};
 use crate::clock::Clock;
 use crate::inode::InodeNo;
 use crate::object::ObjectKey;
-use crate::prefetch::{Hold, Whole};
+use crate::prefetch::Whole;
+use crate::stage::Loan;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
@@ -31,6 +33,7 @@ const APART: Duration = Duration::from_secs(60);
 const DRIVER_WITHIN: Duration = Duration::from_millis(200);
 
 const NOT_REGISTERED: &str = "cache: the kernel may not read cached files by itself";
+const NOT_WRITTEN: &str = "stage: the kernel may not write staged files by itself";
 const ENGINE_READS: &str = "the engine reads them, which takes more CPU";
 
 /// Most objects in this list. Beyond it the oldest is dropped.
@@ -95,6 +98,8 @@ pub(super) enum Entered {
 #[derive(Debug, Default)]
 pub(super) struct IoModes {
     backings: Arc<OnceLock<Backings>>,
+    /// Whether the kernel gets staged files; then it gets no file of the cache, which it would go on to read while programs write.
+    is_of_stage: AtomicBool,
     /// The kernel refused a file once, and will refuse all others.
     refused: AtomicBool,
     open: Mutex<HashMap<InodeNo, Open>>,
@@ -124,7 +129,7 @@ pub(super) struct Backing {
     id: u32,
     backings: Arc<OnceLock<Backings>>,
     /// The file; `None` if an earlier engine registered it: then only the kernel keeps it open.
-    hold: Option<Hold>,
+    hold: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Drop for Backing {
@@ -148,6 +153,20 @@ impl IoModes {
         let _ = self.backings.set(backings);
     }
 
+    /// Allows the kernel to write staged files by itself. Call this before the first open.
+    pub(super) fn allow_writes(&self, backings: Backings) {
+        if matches!(backings.0, Way::Here { .. }) {
+            self.is_of_stage.store(true, Relaxed);
+            let _ = self.backings.set(backings);
+        }
+    }
+
+    /// Whether the kernel may write this staged file by itself: no handle of the engine's is open.
+    pub(super) fn may_write(&self, ino: InodeNo) -> bool {
+        let may = self.is_of_stage.load(Relaxed) && !self.refused.load(Relaxed);
+        may && self.open.lock().get(&ino).is_none_or(|open| open.backing.is_some())
+    }
+
     /// Whether the driver registers files: then an open has to wait for it.
     pub(super) fn asks_driver(&self) -> bool {
         matches!(self.backings.get(), Some(Backings(Way::Driver(_))))
@@ -164,7 +183,7 @@ impl IoModes {
         match asked.unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into())) {
             Ok(id) => {
                 let backings = Arc::clone(&self.backings);
-                Some(Lent::Registered(Backing { id, backings, hold: Some(whole.hold) }))
+                Some(Lent::Registered(Backing { id, backings, hold: Some(Box::new(whole.hold)) }))
             }
             // There is none yet, or it is being replaced.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => None,
@@ -193,7 +212,8 @@ impl IoModes {
 
     /// Whether an open could let the kernel read: if the cache has the whole object, and the inode has no mode yet.
     pub(super) fn asks(&self, ino: InodeNo, key: &ObjectKey, wish: Wish, now: Instant) -> bool {
-        self.backings.get().is_some() && self.wants(key, wish, now) && !self.open.lock().contains_key(&ino)
+        let lends = self.backings.get().is_some() && !self.is_of_stage.load(Relaxed);
+        lends && self.wants(key, wish, now) && !self.open.lock().contains_key(&ino)
     }
 
     fn wants(&self, key: &ObjectKey, wish: Wish, now: Instant) -> bool {
@@ -228,6 +248,43 @@ impl IoModes {
         entered
     }
 
+    /// Takes in a new handle of a staged file. Returns the number of the file that the kernel reads and writes, if it has the inode in that
+    /// mode, or `lend` gives it the file.
+    pub(super) fn enter_staged(&self, ino: InodeNo, lend: impl FnOnce() -> Option<Loan>) -> Option<u32> {
+        let backings = self.backings.get()?;
+        let join = |modes: &mut HashMap<InodeNo, Open>| {
+            let open = modes.get_mut(&ino)?;
+            open.handles += 1;
+            Some(open.backing.as_ref().map(|backing| backing.id))
+        };
+        if let Some(mode) = join(&mut self.open.lock()) {
+            return mode;
+        }
+        let lent = if self.refused.load(Relaxed) { None } else { lend() };
+        let backing = lent.and_then(|loan| self.register_loan(backings, loan));
+        let mut modes = self.open.lock();
+        // Another open may have been quicker; then `backing` is returned, after the lock.
+        if let Some(mode) = join(&mut modes) {
+            return mode;
+        }
+        let mode = backing.as_ref().map(|backing| backing.id);
+        modes.insert(ino, Open { handles: 1, backing });
+        mode
+    }
+
+    fn register_loan(&self, backings: &Backings, loan: Loan) -> Option<Backing> {
+        let Way::Here { register, .. } = &backings.0 else { return None };
+        match register(loan.file().as_fd()) {
+            Ok(id) => Some(Backing { id, backings: Arc::clone(&self.backings), hold: Some(Box::new(loan)) }),
+            Err(error) => {
+                if !self.refused.swap(true, Relaxed) {
+                    tracing::info!("{NOT_WRITTEN} ({error}): the engine writes them, which is slower");
+                }
+                None
+            }
+        }
+    }
+
     fn set_apart(&self, key: &ObjectKey, now: Instant) {
         let mut apart = self.apart.lock();
         apart.retain(|(other, until)| other != key && now < *until);
@@ -244,7 +301,9 @@ impl IoModes {
     fn register(&self, backings: &Backings, whole: Whole) -> Option<Backing> {
         let Way::Here { register, .. } = &backings.0 else { return None };
         match register(whole.file.as_fd()) {
-            Ok(id) => Some(Backing { id, backings: Arc::clone(&self.backings), hold: Some(whole.hold) }),
+            Ok(id) => {
+                Some(Backing { id, backings: Arc::clone(&self.backings), hold: Some(Box::new(whole.hold)) })
+            }
             Err(error) => {
                 if !self.refused.swap(true, Relaxed) {
                     tracing::info!("{NOT_REGISTERED} ({error}): {ENGINE_READS}");

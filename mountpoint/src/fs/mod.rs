@@ -44,6 +44,7 @@ use std::sync::OnceLock;
 
 use tokio::sync::Notify;
 
+use crate::broker;
 use crate::clock::Clock;
 use crate::inode::InodeTable;
 use crate::moves::Mover;
@@ -208,13 +209,17 @@ impl FileSystem {
         open
     }
 
-    /// Allows the kernel to read files of the disk cache by itself. Call this before the first open.
+    /// Allows the kernel to read files of the disk cache by itself or, with `--mode full`, to write those of the stage. Call this before the
+    /// first open.
     pub fn allow_passthrough(&self, backings: Backings) {
-        // The kernel would go on to read the cache's file while programs write the staged one.
-        if self.full.is_some() {
-            return;
+        match &self.full {
+            None => self.io_modes.allow_passthrough(backings),
+            // A confined engine may ask for no lease.
+            Some(full) if full.syncs_writes() && broker::of_this_process().is_none() => {
+                self.io_modes.allow_writes(backings);
+            }
+            Some(_) => tracing::debug!("the engine writes the files of the stage, not the kernel by itself"),
         }
-        self.io_modes.allow_passthrough(backings);
     }
 
     /// Sets the number that the kernel gave this file system.

@@ -89,7 +89,13 @@ pub(super) fn greet<O: Operations>(
         let may = options.passthrough && (backing::is_allowed() || options.registrar.is_some());
         let passthrough = may && capability::has_passthrough(flags);
         if may && !passthrough {
-            tracing::info!("cache: the kernel can't read cached files by itself: that needs Linux 6.9");
+            tracing::info!(
+                "the kernel can't read cached files, or write staged ones, by itself: that needs Linux 6.9"
+            );
+        } else if options.passthrough && !may {
+            tracing::debug!(
+                "the kernel reads and writes no files by itself: this process lacks CAP_SYS_ADMIN"
+            );
         }
         let device = Arc::new(device);
         if passthrough {

@@ -10,6 +10,12 @@ use crate::{prefetch, upload};
 /// The failure of an operation on a staged file.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
+    /// Programs write the file by the kernel, all the time: no moment was found of which to send it.
+    #[error("\"{key}\" is written all the time, so that no state of it can be sent yet")]
+    Restless {
+        /// The object's key.
+        key: ObjectKey,
+    },
     /// The files in the stage have reached their limit of bytes.
     #[error(
         "the stage is full: {limit} bytes are in use; files leave it when they are stored: raise --stage-size"

@@ -47,6 +47,8 @@ pub(super) struct Folder {
     names: Names,
     /// Whether files of the directory can be cloned ([`Disk::clone_file`]).
     clones: bool,
+    /// Whether the kernel tells if somebody writes a file of the directory.
+    tells_writers: bool,
     _lock: Locked,
 }
 
@@ -129,15 +131,48 @@ impl Folder {
         let log = Log::create(dir, &names, &mount, next, files).with_context(|| format!("{shown}/log"))?;
         let (durable, log) = (Mutex::new(log.written), Mutex::new(log));
         let (used, leaving) = (AtomicU64::new(0), Mutex::default());
-        let (dir, clones) = (dir.to_owned(), can_clone(dir));
-        let folder =
-            Self { dir, disk, mount, clock, limit, used, log, durable, leaving, names, clones, _lock: lock };
+        let (dir, clones, tells_writers) = (dir.to_owned(), can_clone(dir), tells_writers(dir));
+        let folder = Self {
+            dir,
+            disk,
+            mount,
+            clock,
+            limit,
+            used,
+            log,
+            durable,
+            leaving,
+            names,
+            clones,
+            tells_writers,
+            _lock: lock,
+        };
         Ok((folder, kept, pending))
     }
 
     /// Whether files of the directory can be cloned.
     pub(super) fn clones(&self) -> bool {
         self.clones
+    }
+
+    /// Whether the kernel may write files of this stage by itself.
+    pub(super) fn lends(&self) -> bool {
+        self.commit() == Commit::Disk && self.tells_writers
+    }
+
+    /// Whether the kernel tells if somebody writes a file of the directory: by a read lease, and by the time of a change.
+    pub(super) fn tells_writers(&self) -> bool {
+        self.tells_writers
+    }
+
+    /// The folder of a process that may ask for no lease.
+    pub(super) fn without_leases(self) -> Self {
+        Self { tells_writers: false, ..self }
+    }
+
+    /// The clock of the stage.
+    pub(super) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// The disk of this stage.
@@ -164,6 +199,11 @@ impl Folder {
     /// Opens an existing file.
     pub(super) fn reopen(&self, number: u64) -> io::Result<File> {
         self.disk.open(private().read(true).write(true), &self.path(number))
+    }
+
+    /// Opens an existing file for reading alone.
+    pub(super) fn reopen_to_read(&self, number: u64) -> io::Result<File> {
+        private().read(true).open(self.path(number))
     }
 
     pub(super) fn path(&self, number: u64) -> PathBuf {
@@ -343,14 +383,31 @@ impl Folder {
     }
 }
 
+/// Whether the kernel tells if somebody writes a file of a directory. A file in memory (tmpfs) does not show when a mapping changes it.
+fn tells_writers(dir: &Path) -> bool {
+    const TMPFS: i64 = 0x0102_1994;
+    const RAMFS: i64 = 0x8584_58f6;
+    let is_in_memory = rustix::fs::statfs(dir).is_ok_and(|about| [TMPFS, RAMFS].contains(&about.f_type));
+    let grants = || {
+        let writer = nameless(dir)?;
+        let reader = File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer)))?;
+        let is_refused = !super::lease::is_granted(&reader);
+        drop(writer);
+        io::Result::Ok(is_refused && super::lease::is_granted(&reader))
+    };
+    !is_in_memory && grants().unwrap_or(false)
+}
+
+/// A file without a name.
+fn nameless(dir: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
+    Ok(rustix::fs::open(dir, flags, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).map(File::from)?)
+}
+
 /// Whether the file system of a directory clones files. The two files of the trial have no names.
 fn can_clone(dir: &Path) -> bool {
-    let nameless = || {
-        let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
-        rustix::fs::open(dir, flags, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).map(File::from)
-    };
     let cloned = || {
-        let (from, to) = (nameless()?, nameless()?);
+        let (from, to) = (nameless(dir)?, nameless(dir)?);
         std::os::unix::fs::FileExt::write_all_at(&from, &[1], 0)?;
         io::Result::Ok(rustix::fs::ioctl_ficlone(&to, &from)?)
     };

@@ -145,6 +145,15 @@ impl Image {
         self.present.insert(range);
     }
 
+    /// Notes that any byte may be new, and that the local file has all of them.
+    pub(super) fn rewritten(&mut self, size: u64) {
+        (self.size, self.base, self.same) = (size, 0, 0);
+        (self.present, self.changed) = Default::default();
+        self.present.insert(0..size);
+        self.changed.insert(0..size);
+        self.generation += 1;
+    }
+
     /// Sets the size. Bytes behind it are gone, also if the file becomes longer again.
     pub(super) fn resized(&mut self, size: u64) {
         if size < self.size {
@@ -273,6 +282,20 @@ mod tests {
         let image = Image::pending(3, 100, None);
         assert_eq!(sources(&image).iter().collect::<String>(), "www");
         assert!(!image.needs_base());
+    }
+
+    #[test]
+    fn a_file_that_was_changed_unseen_shares_nothing_and_has_all_its_bytes() {
+        let mut image = Image::of_object(10);
+        image.filled(0..10);
+        image.rewritten(4);
+        assert_eq!(sources(&image).iter().collect::<String>(), "wwww");
+        assert!(image.is_dirty() && image.unchanged().is_empty() && image.held() == 4);
+        let sent = image.generation();
+        image.stored(sent, 4);
+        assert!(!image.is_dirty());
+        image.rewritten(4);
+        assert!(image.is_dirty(), "an equal size proves nothing");
     }
 
     #[test]

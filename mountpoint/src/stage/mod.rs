@@ -9,6 +9,9 @@ mod error;
 mod folder;
 mod image;
 mod kept;
+mod lease;
+mod lending;
+mod lent;
 mod live;
 mod log;
 mod queue;
@@ -28,6 +31,7 @@ use tokio::task::JoinSet;
 
 pub use error::Error;
 pub use kept::{Kept, kept_in};
+pub use lending::Loan;
 pub use queue::Queue;
 pub use send::Turn;
 pub use staged::Staged;
@@ -80,6 +84,8 @@ pub struct Config {
     pub endpoint: String,
     /// The place that close and fsync wait for.
     pub commit: Commit,
+    /// Whether the process may ask for no lease of a file, since it is confined.
+    pub is_confined: bool,
 }
 
 /// The staged files of one mount. Clones are the same stage.
@@ -130,10 +136,11 @@ impl Area {
         clock: Clock,
         runtime: tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
-        let Config { dir, size_max, bucket, prefix, endpoint, commit } = config;
+        let Config { dir, size_max, bucket, prefix, endpoint, commit, is_confined } = config;
         let boot = procfs::sys::kernel::random::boot_id().unwrap_or_default();
         let mount = log::Mount { bucket, prefix, endpoint, boot, commit };
         let (folder, left, pending) = Folder::open(&dir, mount, size_max, clock)?;
+        let folder = if is_confined { folder.without_leases() } else { folder };
         for kept in left {
             let key = kept
                 .key

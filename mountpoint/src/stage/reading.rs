@@ -20,7 +20,7 @@ impl Staged {
         F: FnOnce(Result<Bytes, Error>) + Send + 'static,
     {
         let (range, elsewhere, reader) = {
-            let state = self.state.lock();
+            let state = self.look();
             let range = offset..offset.saturating_add(len as u64).min(state.image.size());
             let elsewhere = state.elsewhere(&range);
             (range, elsewhere, state.reader.clone())

@@ -60,7 +60,7 @@ impl Staged {
         }
         self.adopt(&meta)?;
         let (generation, is_whole) = {
-            let state = self.state.lock();
+            let state = self.look();
             (state.image.generation(), state.image.is_dirty() && !state.image.needs_base())
         };
         if is_whole && self.size() == there.size && self.digest_here(there.size).await? == there {
@@ -76,6 +76,7 @@ impl Staged {
     /// place.
     fn adopt(&self, meta: &ObjectMeta) -> Result<(), Error> {
         let mut state = self.state.lock();
+        state.facts += 1;
         let (file, etag) = (self.number, meta.etag.as_str().to_owned());
         if state.is_noted {
             let stored = Record::Stored { file, etag, size: meta.size, is_synced: true };

@@ -17,6 +17,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::disk::Disk;
 use super::image::{Fate, Image};
+use super::lent::{Lent, YOUNG};
 use super::live::remember;
 use super::log::{Digest, Record};
 use super::reading::fetch_from;
@@ -31,6 +32,9 @@ use crate::upload::{self, Patch, Upload};
 /// Attempts to send a file in place, before the stage copies it. Doubling it spares copies where programs write now and then, and wastes
 /// more sends where they write all the time.
 const ATTEMPTS_MAX: u32 = 2;
+
+/// Most looks for a moment in which nobody writes a file that the kernel has. Doubling it finds rarer ones, and takes that many more copies.
+const STILL_MAX: u32 = 10;
 
 /// Most attempts to store a file over a version that turned out to be an earlier state of the file. Beyond it, another client must be
 /// storing the same bytes again and again: then the stage keeps the file.
@@ -71,6 +75,17 @@ impl Request {
             Self::Patch(patch) => patch.abort().await,
         }
     }
+}
+
+/// The way to the bytes of one moment.
+#[derive(Clone, Copy, Debug)]
+enum How {
+    /// The file itself: a change meanwhile makes the attempt worthless.
+    InPlace,
+    /// A copy, during which writes wait.
+    Copy,
+    /// A copy that is worthless if the file changed meanwhile: the kernel lets programs write it.
+    Still,
 }
 
 /// One generation of a file, ready to be sent.
@@ -118,6 +133,8 @@ impl Staged {
         _turn: &Turn,
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<ObjectMeta>, Error> {
+        // Looks at a file that nobody can write prove more.
+        self.is_settled();
         if let Some(meta) = self.resolve().await? {
             return Ok(Some(meta));
         }
@@ -130,10 +147,16 @@ impl Staged {
                 }
                 return Err(error);
             }
-            if !self.is_dirty() {
+            let is_settled = self.is_settled();
+            if !self.look().image.is_dirty() {
                 return Ok(None);
             }
-            match self.send(attempt >= ATTEMPTS_MAX, is_wanted).await {
+            let how = match attempt >= ATTEMPTS_MAX {
+                _ if !is_settled => How::Still,
+                true => How::Copy,
+                false => How::InPlace,
+            };
+            match self.send(how, is_wanted).await {
                 Ok(Some(meta)) => return Ok(Some(meta)),
                 Ok(None) if !is_wanted() => return Ok(None),
                 Ok(None) => {}
@@ -163,11 +186,15 @@ impl Staged {
     /// Sends the file once. `None`: the file changed meanwhile, or the send is not wanted.
     async fn send(
         self: &Arc<Self>,
-        by_copy: bool,
+        how: How,
         is_wanted: &(dyn Fn() -> bool + Sync),
     ) -> Result<Option<ObjectMeta>, Error> {
         self.hydrate_if_short().await?;
-        let (draft, source) = if by_copy { self.copy().await? } else { (self.draft()?, None) };
+        let (draft, source) = match how {
+            How::InPlace => (self.draft()?, None),
+            How::Copy => self.copy().await?,
+            How::Still => self.copy_still().await?,
+        };
         let source = match source {
             Some(source) => source,
             None => self.file_for_now()?,
@@ -192,7 +219,15 @@ impl Staged {
         };
         // A sync failed meanwhile: the bytes read may differ from the bytes written.
         let error = self.error();
-        let has_changed = || !by_copy && self.state.lock().image.generation() != draft.generation;
+        // The kernel may have got the file meanwhile, and the next attempt looks for a still moment.
+        let has_changed = || {
+            let state = self.look();
+            match how {
+                How::InPlace => state.lent.is_some() || state.image.generation() != draft.generation,
+                How::Copy => state.lent.is_some(),
+                How::Still => false,
+            }
+        };
         if error.is_some() || has_changed() || !is_wanted() {
             upload.abort().await;
             return error.map_or(Ok(None), Err);
@@ -263,7 +298,7 @@ impl Staged {
 
     /// Notes that a send begins. A smaller size that a program sets meanwhile may remove bytes of the draft, but none is missing.
     fn draft(&self) -> Result<Draft, Error> {
-        let mut state = self.state.lock();
+        let mut state = self.look();
         if !state.is_noted {
             self.note(&mut state)?;
         }
@@ -308,6 +343,45 @@ impl Staged {
             }
         });
         copied.await.map_err(io::Error::other)?
+    }
+
+    /// Copies a file that programs write by the kernel, once nothing changes it during the copy.
+    ///
+    /// # Errors
+    /// `Restless`: something does, all the time.
+    async fn copy_still(self: &Arc<Self>) -> Result<(Draft, Option<Arc<File>>), Error> {
+        for _ in 0..STILL_MAX {
+            let this = Arc::clone(self);
+            let copied = self.shared.runtime.spawn_blocking(move || this.copy_if_still());
+            if let Some((draft, copy)) = copied.await.map_err(io::Error::other)?? {
+                return Ok((draft, Some(Arc::new(copy))));
+            }
+            self.shared.folder.clock().sleep(2 * YOUNG).await;
+        }
+        Err(Error::Restless { key: self.key() })
+    }
+
+    fn copy_if_still(&self) -> Result<Option<(Draft, File)>, Error> {
+        let (folder, disk) = (&self.shared.folder, self.shared.folder.disk());
+        let file = folder.reopen_to_read(self.number)?;
+        // A mapping's next change of a page shows in the file's time only after the page went to the disk.
+        disk.sync_data(&file).map_err(|error| self.fail(error))?;
+        let draft = self.draft()?;
+        if self.state.lock().lent.as_ref().is_some_and(Lent::is_young) {
+            return Ok(None);
+        }
+        let (number, copy) = folder.create()?;
+        disk.remove(&folder.path(number))?;
+        let copied = match folder.clones() && disk.clone_file(&file, &copy).is_ok() {
+            true => Ok(()),
+            false => copy_range(disk, &file, &copy, 0..draft.size),
+        };
+        match copied {
+            // It became shorter.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+            Err(error) => Err(error.into()),
+            Ok(()) => Ok((self.look().image.generation() == draft.generation).then_some((draft, copy))),
+        }
     }
 
     /// The copy of one moment that a send of a file makes that programs write all the time.
@@ -420,6 +494,9 @@ impl Staged {
     pub(super) fn is_stored(&self, generation: u64, meta: &ObjectMeta) {
         let mut state = self.state.lock();
         state.image.stored(generation, meta.size);
+        if let Some(lent) = &mut state.lent {
+            lent.was_sent = true;
+        }
         state.replaces = Replaces::Version(meta.etag.clone());
         state.object = meta.size;
         state.reader = state.image.needs_base().then(|| {
@@ -432,8 +509,10 @@ impl Staged {
             Arc::new(self.shared.prefetcher.open(id, meta.size, None))
         });
         state.sent.clear();
+        state.facts += 1;
         let file = self.number;
-        let record = if state.image.is_dirty() {
+        // Of a file that the kernel has, nobody would tell the next change.
+        let record = if state.image.is_dirty() || state.lent.is_some() {
             let (etag, size) = (meta.etag.as_str().to_owned(), meta.size);
             // An earlier sync covers an older state than the bucket's.
             let is_synced = state.synced.is_some_and(|synced| synced > generation);

@@ -3,8 +3,10 @@
 use std::fmt;
 use std::fs::File;
 use std::ops::Range;
+use std::time::SystemTime;
 
 use super::image::{Fate, Image};
+use super::lent::Lent;
 use super::live::Live;
 use super::log::{Digest, Dirty, Record};
 use super::recover::Pending;
@@ -47,6 +49,14 @@ pub(super) struct State {
     pub(super) error: Option<Error>,
     /// Whether the log records that the file has changes.
     pub(super) is_noted: bool,
+    /// Whether that record says that all bytes are here.
+    pub(super) is_noted_whole: bool,
+    /// The state of a file that the kernel writes, or may have written.
+    pub(super) lent: Option<Lent>,
+    /// Whether the file was ever lent to the kernel.
+    pub(super) was_lent: bool,
+    /// Time of a change by the kernel that no one has taken.
+    pub(super) modified: Option<SystemTime>,
     /// Size of the object that a send replaces.
     pub(super) object: u64,
     /// Images of unanswered requests: the bucket may have one of them.
@@ -62,6 +72,10 @@ pub(super) struct State {
     pub(super) is_named: bool,
     /// Number of first changes after an open.
     pub(super) opens: u64,
+    /// Number of facts in the log about the file's name, object and opens.
+    pub(super) facts: u64,
+    /// The number of facts with which the log, as the disk has it, vouches for whatever the file has on the disk.
+    pub(super) vouched: Option<u64>,
     /// An image of this file that the bucket turned out to have, for the tree of names.
     pub(super) adopted: Option<ObjectMeta>,
 }
@@ -89,6 +103,10 @@ impl State {
             reader,
             error: None,
             is_noted: false,
+            is_noted_whole: false,
+            lent: None,
+            was_lent: false,
+            modified: None,
             object,
             sent: Vec::new(),
             is_closed: false,
@@ -97,6 +115,8 @@ impl State {
             synced: None,
             is_named: false,
             opens: 0,
+            facts: 0,
+            vouched: None,
             adopted: None,
         }
     }
@@ -133,7 +153,7 @@ impl Staged {
     }
 
     /// A file that an earlier mount left for this mount to store.
-    pub(super) fn pending(shared: Arc<Shared>, Pending { live, size, .. }: Pending) -> Self {
+    pub(super) fn pending(shared: Arc<Shared>, Pending { live, size, modified }: Pending) -> Self {
         let over = live.over_object();
         let Live { dirty, sending, is_synced, .. } = live;
         let key = ObjectKey::new(dirty.key.unwrap_or_default());
@@ -146,8 +166,12 @@ impl Staged {
             Arc::new(shared.prefetcher.open(id, dirty.object, None))
         });
         let replaces = etag.map_or(Replaces::Nothing, Replaces::Version);
+        let is_whole = !image.needs_base();
+        let now = shared.folder.clock().wall();
         let state = State {
             is_noted: true,
+            is_noted_whole: !dirty.is_partial,
+            lent: (is_whole && shared.folder.tells_writers()).then(|| Lent::of_before(size, modified, now)),
             is_closed: true,
             was_closed: true,
             is_named: true,
@@ -198,7 +222,11 @@ impl Staged {
 
     /// Closes the local file, because more files may wait for a send than may be open.
     pub fn rest(&self) {
-        if !self.is_kept() {
+        let mut state = self.state.lock();
+        if let Some(lent) = &mut state.lent {
+            lent.rest();
+        }
+        if !state.image.is_kept() {
             *self.file.lock() = None;
         }
     }
@@ -210,7 +238,7 @@ impl Staged {
 
     /// Bytes of the file.
     pub fn size(&self) -> u64 {
-        self.state.lock().image.size()
+        self.look().image.size()
     }
 
     /// The key for the file's object.
@@ -220,7 +248,8 @@ impl Staged {
 
     /// Whether the bucket lacks a change of the file.
     pub fn is_dirty(&self) -> bool {
-        self.state.lock().image.is_dirty()
+        let state = self.look();
+        state.image.is_dirty() || state.is_loose()
     }
 
     /// Whether the file's bytes lie in `kept/`.
@@ -251,7 +280,7 @@ impl Staged {
     ///
     /// # Errors `Full`, `Disk`; that of a conflict.
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<u64, Error> {
-        let mut state = self.state.lock();
+        let mut state = self.look();
         let range = offset..offset.saturating_add(data.len() as u64);
         self.begin_change(&mut state)?;
         self.change(&mut state, range, data)?;
@@ -263,7 +292,7 @@ impl Staged {
     /// # Errors
     /// The errors of a write.
     pub fn set_size(&self, size: u64) -> Result<(), Error> {
-        let mut state = self.state.lock();
+        let mut state = self.look();
         self.begin_change(&mut state)?;
         self.shared.folder.disk().set_len(&*self.file()?, size)?;
         let held = state.image.held();
@@ -286,7 +315,7 @@ impl Staged {
     /// # Errors The errors of a write.
     pub fn zero(&self, range: Range<u64>) -> Result<(), Error> {
         let zeros = vec![0; ZEROS.min(range.end.saturating_sub(range.start)) as usize];
-        let mut state = self.state.lock();
+        let mut state = self.look();
         self.begin_change(&mut state)?;
         let mut at = range.start;
         let end = range.end.min(state.image.size());
@@ -315,6 +344,12 @@ impl Staged {
         Ok(())
     }
 
+    /// Notes changes that nobody will tell: the record has to say that all bytes are here.
+    pub(super) fn begin_change_as_whole(&self, state: &mut State) -> Result<(), Error> {
+        state.is_closed |= !state.is_noted_whole;
+        self.begin_change(state)
+    }
+
     /// Records key, object and changes of the file in the log.
     pub(super) fn note(&self, state: &mut State) -> Result<(), Error> {
         let is_unlinked = state.image.fate() == Fate::Unlinked;
@@ -327,8 +362,8 @@ impl Staged {
             object: state.object,
         };
         self.shared.folder.note_dirty(dirty, state.image.present())?;
-        (state.is_noted, state.synced) = (true, None);
-        state.opens += 1;
+        (state.is_noted, state.is_noted_whole, state.synced) = (true, !state.image.needs_base(), None);
+        (state.opens, state.facts) = (state.opens + 1, state.facts + 1);
         Ok(())
     }
 
@@ -341,7 +376,8 @@ impl Staged {
     }
 
     /// Records the file's key, and the object that the file replaces there.
-    fn note_moved(&self, state: &State) -> Result<(), Error> {
+    fn note_moved(&self, state: &mut State) -> Result<(), Error> {
+        state.facts += 1;
         if !state.is_noted {
             return Ok(());
         }
@@ -365,7 +401,7 @@ impl Staged {
             let noted = self.shared.folder.append(&[wrote]);
             if let Err(error) = noted {
                 self.shared.folder.give(added);
-                let _ = self.shared.folder.disk().set_len(&*self.file()?, state.image.size());
+                self.cut_off(state, &*self.file()?);
                 return Err(error.into());
             }
         }
@@ -380,10 +416,17 @@ impl Staged {
         let disk = self.shared.folder.disk();
         disk.write(&file, data, range.start).inspect_err(|_| {
             self.shared.folder.give(added);
-            // A part of the bytes may lie behind the end, where a longer file would show them.
-            let _ = disk.set_len(&file, state.image.size());
+            self.cut_off(state, &file);
         })?;
         Ok(added)
+    }
+
+    /// Removes what a failed write left behind the end, where a longer file would show it. Behind the end of a file that the kernel writes
+    /// may be more by now.
+    fn cut_off(&self, state: &State, file: &File) {
+        if state.lent.is_none() {
+            let _ = self.shared.folder.disk().set_len(file, state.image.size());
+        }
     }
 
     /// Puts bytes of the object into the local file, except where a program wrote meanwhile.
@@ -409,7 +452,7 @@ impl Staged {
         let is_ours = matches!(&state.replaces, Replaces::Version(etag) if etag.matches(source.as_str()));
         if !is_ours {
             state.image.shares_nothing();
-            return self.note_moved(&state);
+            return self.note_moved(&mut state);
         }
         state.replaces = Replaces::Version(id.etag.clone());
         state.reader = match state.image.needs_base() {
@@ -417,7 +460,7 @@ impl Staged {
             false => None,
         };
         state.object = size;
-        self.note_moved(&state)
+        self.note_moved(&mut state)
     }
 
     /// Gives a file that the bucket lacks another key, where it replaces this version.
@@ -426,7 +469,7 @@ impl Staged {
         (state.key, state.replaces) = (key, replaces);
         state.image.shares_nothing();
         state.sent.clear();
-        if state.is_noted { self.note_moved(&state) } else { self.note(&mut state) }
+        if state.is_noted { self.note_moved(&mut state) } else { self.note(&mut state) }
     }
 
     /// Notes that the file lost its name. The bytes stay until the last handle closes.
@@ -435,7 +478,7 @@ impl Staged {
     pub fn unlinked(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
         state.image.unlinked();
-        self.note_moved(&state)
+        self.note_moved(&mut state)
     }
 }
 
@@ -451,7 +494,7 @@ impl Drop for Staged {
     fn drop(&mut self) {
         let state = self.state.lock();
         self.shared.folder.give(state.image.held());
-        if state.is_noted && state.image.is_dirty() || state.image.is_kept() {
+        if state.is_noted && (state.image.is_dirty() || state.is_loose()) || state.image.is_kept() {
             // The next mount finds the file and names it.
             return;
         }

@@ -20,11 +20,12 @@ impl Staged {
     pub(super) fn sync_now(&self) -> Result<(), Error> {
         let _one_at_a_time = self.syncing.lock();
         let before = {
-            let state = self.state.lock();
+            let state = self.look();
             if let Some(error) = &state.error {
                 return Err(error.clone());
             }
-            if !state.image.is_dirty() {
+            // A mapping that the kernel has of a lent file shows some of its changes only in a sync.
+            if !state.image.is_dirty() && state.lent.is_none() {
                 return Ok(());
             }
             let (file, is_whole) = (self.number, !state.image.needs_base());
@@ -36,25 +37,45 @@ impl Staged {
                 opens: state.opens,
                 is_whole,
                 is_named: state.is_named,
+                is_lent: state.lent.is_some(),
+                facts: state.facts,
+                is_vouched: is_whole && state.vouched == Some(state.facts),
             }
         };
-        if !self.is_synced() {
-            if let Err(error) =
-                self.file_for_now().and_then(|file| self.shared.folder.disk().sync_data(&file))
-            {
-                return Err(self.fail(error));
-            }
-            if !before.is_named {
-                self.shared.folder.sync_names()?;
-            }
-            self.note_synced(&before)?;
+        if !before.is_lent && self.is_synced() {
+            return if before.is_vouched { Ok(()) } else { Ok(self.shared.folder.sync_log()?) };
         }
-        Ok(self.shared.folder.sync_log()?)
+        if let Err(error) = self.file_for_now().and_then(|file| self.shared.folder.disk().sync_data(&file)) {
+            return Err(self.fail(error));
+        }
+        if before.is_vouched && self.is_vouched_still(&before) {
+            return Ok(());
+        }
+        if !before.is_named {
+            self.shared.folder.sync_names()?;
+        }
+        let is_noted = self.note_synced(&before)?;
+        self.shared.folder.sync_log()?;
+        if is_noted && before.is_whole {
+            self.state.lock().vouched = Some(before.facts);
+        }
+        Ok(())
+    }
+
+    /// Whether the log on the disk said already, and still says, that the file counts as the disk has it: then it needs no record of this
+    /// sync.
+    fn is_vouched_still(&self, before: &Before) -> bool {
+        let mut state = self.state.lock();
+        let is_it = state.vouched == Some(state.facts);
+        if is_it {
+            state.synced = Some(before.generation);
+        }
+        is_it
     }
 
     /// Handles a failed sync. The kernel forgets the failure, and perhaps the bytes: so the file refuses changes and sends from now on,
     /// whether it can be kept or not.
-    fn fail(&self, error: io::Error) -> Error {
+    pub(super) fn fail(&self, error: io::Error) -> Error {
         let error = Error::from(error);
         {
             let mut state = self.state.lock();
@@ -86,25 +107,25 @@ impl Staged {
 
     /// Whether all writes are durable, once the log is.
     pub fn is_synced(&self) -> bool {
-        let state = self.state.lock();
+        let state = self.look();
         !state.image.is_dirty() || state.synced == Some(state.image.generation())
     }
 
-    /// Notes that the bytes of that moment are on the disk.
-    fn note_synced(&self, before: &Before) -> Result<(), Error> {
+    /// Notes that the bytes of that moment are on the disk. Returns whether there is a record of it.
+    fn note_synced(&self, before: &Before) -> Result<bool, Error> {
         let mut state = self.state.lock();
         // A program opened and changed the file since: the disk may have a part of the change.
         if state.opens != before.opens || !state.image.is_dirty() {
-            return Ok(());
+            return Ok(false);
         }
         // The bucket has the file by now. A record of the sync would make a later mount replace the object by an older state.
         if state.image.has_stored(before.generation) {
-            return Ok(());
+            return Ok(false);
         }
         let (file, is_whole) = (self.number, before.is_whole);
         self.shared.folder.append(&[Record::Synced { file, is_whole }])?;
         (state.was_synced, state.is_named, state.synced) = (true, true, Some(before.generation));
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -114,4 +135,8 @@ struct Before {
     opens: u64,
     is_whole: bool,
     is_named: bool,
+    is_lent: bool,
+    facts: u64,
+    /// Whether the log on the disk says that the file counts as the disk has it.
+    is_vouched: bool,
 }

@@ -18,6 +18,7 @@ use crate::testing::{FaultPlan, MemoryClient, Op};
 use crate::upload;
 
 mod failing;
+mod lent;
 mod patches;
 
 const MIB: usize = 1 << 20;
@@ -190,6 +191,35 @@ async fn each_step_outlives_a_kill_and_what_was_synced_a_loss_of_power() {
     drop((patched, new));
     engine.shared.folder.sweep().unwrap();
     assert_eq!(fs::read_dir(dir.path().join("files")).unwrap().count(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_file_for_which_the_log_vouches_needs_one_sync_each_time() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let calls = async |staged: &Arc<Staged>| {
+        engine.shared.folder.disk().fail(0..0);
+        staged.sync().await.unwrap();
+        engine.shared.folder.disk().calls()
+    };
+    let left = async || left(dir.path(), &client).await.1;
+    let file = engine.new_file("file");
+    file.write(0, b"abc").unwrap();
+    assert!(calls(&file).await > 2, "the bytes, the name, the log");
+    file.write(1, b"X").unwrap();
+    assert_eq!((calls(&file).await, left().await), (1, files([("file", b"aXc")])));
+    assert_eq!((calls(&file).await, file.is_synced()), (0, true));
+    // The record of another name, or of another open, must be on the disk, too.
+    file.renamed("renamed".into(), crate::s3::Replaces::Nothing).unwrap();
+    file.write(0, b"Y").unwrap();
+    assert!(calls(&file).await > 1);
+    file.write(0, b"Z").unwrap();
+    assert_eq!(calls(&file).await, 1);
+    file.closed();
+    file.write(2, b"Z").unwrap();
+    assert_eq!(left().await, files([]), "the disk may have a part of the change");
+    assert!(calls(&file).await > 1);
+    assert_eq!(left().await, files([("renamed", b"ZXZ")]));
 }
 
 #[tokio::test(flavor = "multi_thread")]

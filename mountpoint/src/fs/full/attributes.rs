@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use crate::fs::handle::Mode;
 use crate::fs::{Attr, Attributes, Error, FileSystem, Maker, Result, SetAttr};
 use crate::inode::{InodeNo, TimeWish};
+use crate::stage::Staged;
 use crate::sync::Mutex;
 
 /// Most inodes whose attributes are kept. Beyond it all are dropped, and files show the mount's own modes and times again. Doubling it
@@ -62,6 +63,9 @@ impl FileSystem {
             let staged = full.find(attr.ino);
             full.shown.apply(&mut attr, staged.is_some());
             if let Some(staged) = staged {
+                if let Some(modified) = self.take_times(attr.ino, &staged) {
+                    attr.modified = modified;
+                }
                 attr.size = staged.size();
                 if staged.is_unlinked() {
                     attr.links = 0;
@@ -69,6 +73,13 @@ impl FileSystem {
             }
         }
         attr
+    }
+
+    /// Takes in the time of a change that the kernel made by itself.
+    pub(super) fn take_times(&self, ino: InodeNo, staged: &Staged) -> Option<SystemTime> {
+        let modified = staged.take_modified()?;
+        self.inodes.set_times(ino, None, Some(TimeWish::At(modified)));
+        Some(modified)
     }
 
     /// Gives a new file or directory the mode that its maker requested.

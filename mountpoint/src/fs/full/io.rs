@@ -40,6 +40,18 @@ impl FileSystem {
             self.leave_stage(ino, &staged).await;
             return Err(error);
         }
+        let passthrough = match self.mode_of_staged(ino, &staged, flags).await {
+            Ok(passthrough) => passthrough,
+            Err(error) => {
+                if writes {
+                    self.full()?.writer_goes(ino, &staged, self.clock.now());
+                }
+                self.leave_stage(ino, &staged).await;
+                return Err(error);
+            }
+        };
+        // The kernel wrote past its pages.
+        let keep_cache = keep_cache && !staged.was_lent();
         let handle = StagedHandle {
             staged,
             writes,
@@ -50,8 +62,35 @@ impl FileSystem {
         let handle = FileHandle { ino, opener, mode: Mode::Staged(handle), mapping, closing };
         let no = self.files.reserve();
         self.files.insert(no, handle);
-        // Through the page cache, which all handles share: shared mappings need that.
-        Ok(Opened { handle: no, keep_cache, direct: false, passthrough: None })
+        // Through the page cache, which all handles share: shared mappings need that. Where the kernel has the file, writes that must be
+        // durable on return still come here.
+        let direct = passthrough.is_some() && (flags.sync || flags.direct);
+        Ok(Opened { handle: no, keep_cache, direct, passthrough })
+    }
+
+    /// Takes in a new handle: the number of the file if the kernel reads and writes it by itself.
+    async fn mode_of_staged(
+        &self,
+        ino: InodeNo,
+        staged: &Arc<Staged>,
+        flags: OpenFlags,
+    ) -> Result<Option<u32>> {
+        let writes = flags.write || flags.truncate;
+        let may_lend =
+            writes && !flags.sync && !flags.direct && self.io_modes.may_write(ino) && staged.may_be_lent();
+        if may_lend {
+            staged.is_opened_by_kernel().await?;
+        }
+        let passthrough = self.io_modes.enter_staged(ino, || if may_lend { staged.lend() } else { None });
+        // The inode may have that mode for other programs.
+        if passthrough.is_some()
+            && writes
+            && let Err(error) = staged.is_opened_by_kernel().await
+        {
+            self.io_modes.leave(ino);
+            return Err(error.into());
+        }
+        Ok(passthrough)
     }
 
     /// Sets the size of a staged file, also in the tree of names.
@@ -177,6 +216,7 @@ impl FileSystem {
     pub(in crate::fs) async fn release_staged(&self, handle: HandleNo) {
         let Some(open) = self.files.remove(handle) else { return };
         if let Mode::Staged(staged) = &open.mode {
+            self.io_modes.leave(open.ino);
             if staged.writes
                 && let Some(full) = &self.full
             {

@@ -300,12 +300,17 @@ impl FileSystem {
                 ),
             }
         }
+        self.take_times(ino, staged);
         let mut files = full.files.lock();
         let is_used = files.get(&ino).is_none_or(|file| file.users > 0 || !Arc::ptr_eq(&file.staged, staged));
         if is_used || self.inodes.has_readers(ino) || staged.is_dirty() && !staged.is_kept() {
             return;
         }
         files.remove(&ino);
+        if staged.was_lent() {
+            // The kernel wrote past its pages.
+            self.inodes.doubt_pages(ino);
+        }
         if staged.is_kept() || staged.is_unlinked() {
             // The kernel still has pages of the bytes that were not stored.
             self.inodes.doubt_pages(ino);

@@ -92,13 +92,17 @@ impl Full {
         let is_last = {
             let mut files = self.files.lock();
             let file = files.get_mut(&ino);
-            file.is_none_or(|file| {
+            let is_last = file.is_none_or(|file| {
                 file.writers = file.writers.saturating_sub(1);
                 file.writers == 0
-            })
+            });
+            // Under the lock: the next writer finds it closed.
+            if is_last && self.is_deferred() {
+                staged.closed();
+            }
+            is_last
         };
         if is_last && self.is_deferred() {
-            staged.closed();
             self.waits(ino, staged, now);
         }
     }
@@ -257,6 +261,11 @@ impl FileSystem {
                 }
             }
             Err(_) if staged.is_kept() => queue.lock().done(ino.0),
+            // The kernel lets programs write the file, and they do.
+            Err(error) if error.errno() == Errno::BUSY => {
+                tracing::debug!("{error}: it waits");
+                return queue.lock().postponed(ino.0, self.clock.now());
+            }
             Err(error) => {
                 queue.lock().failed(ino.0, self.clock.now());
                 if !full.sending.is_failing.swap(true, Relaxed) {

@@ -1,0 +1,72 @@
+//! The state of a staged file that the kernel writes past the engine: how a change shows, and whether programs may write. The operations are in
+//! `lending.rs`.
+
+use std::fs::File;
+use std::io;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use crate::sync::Arc;
+
+/// How long the last change of a file must be over, so that a later one surely shows another time. File systems count in ticks of at most
+/// 10 ms. Doubling it delays the sends of open files that are written now and then.
+pub(super) const YOUNG: Duration = Duration::from_millis(50);
+
+/// The state of a file that the kernel writes, or wrote.
+#[derive(Debug)]
+pub(super) struct Lent {
+    /// Number of loans: while there is one, programs may open the file for writing.
+    pub(super) lends: u32,
+    /// The file, opened for reading, while a program has it open.
+    pub(super) file: Option<Arc<File>>,
+    /// The file before the kernel could write it.
+    pub(super) before: Mark,
+    /// The file at the last look.
+    pub(super) seen: Mark,
+    /// Whether the bucket got a state of the file meanwhile.
+    pub(super) was_sent: bool,
+}
+
+/// Size and time of a file, by which a change shows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    pub(super) size: u64,
+    pub(super) modified: SystemTime,
+    /// Whether a later change could show the same time.
+    pub(super) is_young: bool,
+}
+
+impl Mark {
+    pub(super) fn of(file: Option<&File>, path: &Path, now: SystemTime) -> io::Result<Self> {
+        let about = file.map_or_else(|| path.symlink_metadata(), File::metadata)?;
+        let (size, modified) = (about.len(), about.modified()?);
+        let age = now.duration_since(modified).unwrap_or_else(|ahead| ahead.duration());
+        Ok(Self { size, modified, is_young: age < YOUNG })
+    }
+
+    /// Whether this proves that nothing has changed since `before`.
+    pub(super) fn proves(&self, before: &Self) -> bool {
+        !before.is_young && (self.size, self.modified) == (before.size, before.modified)
+    }
+}
+
+impl Lent {
+    /// A file of an earlier mount, which a mapping of that mount may still change.
+    pub(super) fn of_before(size: u64, modified: SystemTime, now: SystemTime) -> Self {
+        let age = now.duration_since(modified).unwrap_or_else(|ahead| ahead.duration());
+        let mark = Mark { size, modified, is_young: age < YOUNG };
+        Self { lends: 0, file: None, before: mark, seen: mark, was_sent: false }
+    }
+
+    /// Whether the last look proves nothing about later changes.
+    pub(super) fn is_young(&self) -> bool {
+        self.seen.is_young
+    }
+
+    /// Closes the file.
+    pub(super) fn rest(&mut self) {
+        if self.lends == 0 {
+            self.file = None;
+        }
+    }
+}
