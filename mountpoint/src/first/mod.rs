@@ -77,7 +77,7 @@ fn began(size: u64, range: &Range<u64>) -> Option<Began> {
 /// too long to be requested whole.
 fn is_of_all(size: u64, range: &Range<u64>) -> Option<bool> {
     let counts = size > LEN as u64 && size <= WHOLE;
-    counts.then(|| range.start == 0 && range.end >= size)
+    counts.then_some(range.start == 0 && range.end >= size)
 }
 
 /// The version of a file that the caller knows before the request.
