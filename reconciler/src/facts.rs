@@ -103,6 +103,8 @@ pub struct MountpointPod {
     pub runs: bool,
     /// The number of restarts of that container.
     pub restarts: u32,
+    /// The container before ended by itself, with the status of a failure: it waited for a mount in vain, or lost the one it had.
+    pub gave_up: bool,
     /// The number of restarts when the pod was asked to unmount; `None` if no number was noted.
     pub restarts_when_marked: Option<u32>,
     /// The deletion of the pod has begun.
@@ -145,12 +147,12 @@ impl MountpointPod {
     }
 
     /// Whether a process of the pod may serve a mount that a container still reads, even without an attachment. A process that began after
-    /// the mark never does: a node gives no device to a marked pod.
+    /// the mark gets no device of the node's driver, but one from its holder if the container before was killed.
     #[must_use]
     pub fn may_serve(&self) -> bool {
         let is_another =
             self.restarts_when_marked.is_some_and(|then| self.needs_unmount && self.restarts > then);
-        self.phase == Phase::Running && self.runs && !is_another
+        self.phase == Phase::Running && self.runs && !(is_another && self.gave_up)
     }
 
     /// Whether the pod takes another workload.

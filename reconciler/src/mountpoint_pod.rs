@@ -9,6 +9,9 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::facts::{MountpointPod, Phase};
 
+/// The exit status of a mounter that ends by itself. One that is killed has another, and its mount may go on in the next container.
+const FAILED: i32 = 1;
+
 /// The phase of a pod. A pod in the phase Unknown (its node does not answer) may still run.
 #[must_use]
 pub fn phase(pod: &Pod) -> Phase {
@@ -39,6 +42,9 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
         began: phase == Phase::Running || pod.status.as_ref().is_some_and(has_begun),
         runs: !mounter.and_then(|it| it.state.as_ref()).is_some_and(waits),
         restarts: mounter.map_or(0, |it| u32::try_from(it.restart_count).unwrap_or_default()),
+        gave_up: mounter
+            .and_then(|it| it.last_state.as_ref()?.terminated.as_ref())
+            .is_some_and(|ended| ended.exit_code == FAILED),
         restarts_when_marked: annotation(pod::RESTARTS_WHEN_MARKED).and_then(|text| text.parse().ok()),
         deleting: metadata.deletion_timestamp.is_some(),
         ends_at: metadata.deletion_timestamp.as_ref().map(|time| time.0),
@@ -192,10 +198,11 @@ mod tests {
 
     #[test]
     fn a_mounter_that_waits_or_began_after_the_mark_serves_nobody() {
-        let running = |restarts: u32, state: serde_json::Value| {
+        let running_after = |restarts: u32, state: serde_json::Value, status: i32| {
             let containers = json!([
                 {"name": "other", "image": "i", "imageID": "", "ready": true, "restartCount": 9, "state": {"waiting": {}}},
-                {"name": "mountpoint", "image": "i", "imageID": "", "ready": true, "restartCount": restarts, "state": state},
+                {"name": "mountpoint", "image": "i", "imageID": "", "ready": true, "restartCount": restarts, "state": state,
+                 "lastState": {"terminated": {"exitCode": status}}},
             ]);
             let mut pod = pod(json!({"phase": "Running", "containerStatuses": containers}));
             let mark = [(pod::NEEDS_UNMOUNT, "true"), (pod::RESTARTS_WHEN_MARKED, "2")];
@@ -206,9 +213,16 @@ mod tests {
             crate::prune::pod(&mut pod);
             read(&pod, false, false)
         };
+        let running = |restarts, state| running_after(restarts, state, 1);
         let runs = || json!({"running": {"startedAt": "2026-01-01T00:00:00Z"}});
         assert!(running(2, runs()).may_serve());
         assert!(!running(3, runs()).may_serve());
+        for killed in [137, 75] {
+            assert!(
+                running_after(3, runs(), killed).may_serve(),
+                "the node's holder may have brought the mount"
+            );
+        }
         assert!(!running(2, json!({"waiting": {"reason": "CrashLoopBackOff"}})).may_serve());
         assert!(!running(2, json!({"terminated": {"exitCode": 1}})).may_serve());
         assert!(read(&pod(json!({"phase": "Running"})), false, false).may_serve(), "nothing is known of it");

@@ -341,7 +341,7 @@ impl World {
         self.cluster.edit("pods", NAMESPACE, name_of(pod), |pod| {
             pod["status"]["containerStatuses"] = json!([{
                 "name": "mountpoint", "image": "i", "imageID": "", "ready": true, "restartCount": restarts(pod) + 1,
-                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+                "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "lastState": {"terminated": {"exitCode": 1}},
             }]);
         });
     }

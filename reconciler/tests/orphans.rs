@@ -102,7 +102,7 @@ impl World {
                 let before = pod["status"]["containerStatuses"][0]["restartCount"].as_u64().unwrap_or(0);
                 pod["status"]["containerStatuses"] = json!([{
                     "name": pod::CONTAINER, "image": "i", "imageID": "", "ready": true, "restartCount": before + 1,
-                    "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+                    "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "lastState": {"terminated": {"exitCode": 1}},
                 }]);
             });
         }

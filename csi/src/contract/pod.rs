@@ -6,6 +6,8 @@ use super::digest;
 pub const NAMESPACE: &str = "mount-s3";
 /// The container that runs the mounter.
 pub const CONTAINER: &str = "mountpoint";
+/// The container of the node's driver, in its own pod.
+pub const DRIVER_CONTAINER: &str = "s3-plugin";
 /// The volume that node and mounter share.
 pub const COMM_VOLUME: &str = "comm";
 
@@ -34,7 +36,7 @@ pub const CA_KEY: &str = "ca-bundle.crt";
 /// Annotation `"true"`: no workload is left; the node unmounts the source, the pod then ends by itself.
 pub const NEEDS_UNMOUNT: &str = "s3.csi.scality.com/needs-unmount";
 /// Annotation beside [`NEEDS_UNMOUNT`]: how often the mounter's container had begun again then. After another beginning no process of the pod
-/// serves a mount. A pod that was marked by hand, or by an earlier release, has none at first.
+/// serves a mount, unless the container before was killed and the node's holder brought its mount. A pod that was marked by hand, or by an earlier release, has none at first.
 pub const RESTARTS_WHEN_MARKED: &str = "s3.csi.scality.com/restarts-when-marked";
 /// Annotation `"true"`, set by administrators: the pod keeps its workloads and takes no new ones.
 pub const NO_NEW_WORKLOAD: &str = "s3.csi.scality.com/no-new-workload";

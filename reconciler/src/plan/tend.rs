@@ -3,8 +3,9 @@
 //!
 //! Never here: the deletion of a pod that may serve. Usually the node ends a marked pod: it unmounts the source and tells the mounter to
 //! end. On a node without a running driver nothing ends the pod, which would stay for good. So this file deletes the pod once its
-//! container does not run, or has begun again since the mark: a mounter that waits for a device in vain ends within ten minutes. A time
-//! limit after the mark would not do, since a container can still have a mount that the host no longer has.
+//! container does not run, or has begun again since the mark after it ended by itself: a mounter that waits for a device in vain ends within ten
+//! minutes, and one that was killed may have left its mount to the node's holder. A time limit after the mark would not do, since a container
+//! can still have a mount that the host no longer has.
 
 use super::{Effect, Planner, UNNAMED_FOR, mark, version_of};
 use crate::facts::{MountpointPod, Phase};

@@ -61,6 +61,7 @@ fn pod(of: &str) -> MountpointPod {
         began: true,
         runs: true,
         restarts: 0,
+        gave_up: false,
         restarts_when_marked: None,
         deleting: false,
         ends_at: None,

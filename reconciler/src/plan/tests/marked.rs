@@ -24,7 +24,15 @@ fn deleted() -> [Effect; 2] {
 #[test]
 fn without_a_driver_a_marked_pod_is_deleted_once_its_mounter_restarted() {
     assert_eq!(effects(&with(MountpointPod { restarts: 3, ..marked(Some(3)) })), []);
-    assert_eq!(effects(&with(MountpointPod { restarts: 4, ..marked(Some(3)) })), deleted());
+    assert_eq!(effects(&with(MountpointPod { restarts: 4, gave_up: true, ..marked(Some(3)) })), deleted());
+}
+
+/// Goal: whoever reads without an attachment keeps the mount that the node's holder brought along.
+#[test]
+fn a_marked_pod_whose_container_was_killed_may_serve_again() {
+    let killed = MountpointPod { restarts: 4, ..marked(Some(3)) };
+    assert_eq!(effects(&with(killed.clone())), []);
+    assert_eq!(effects(&with(MountpointPod { restarts: 5, gave_up: true, ..killed })), deleted());
 }
 
 #[test]
