@@ -124,6 +124,9 @@ pub struct Run {
     /// The port of Mountpoint Pods where engines serve their metrics; 0 for none
     #[arg(long, env = "MOUNTPOINT_METRICS_PORT", default_value_t = 0)]
     pub mountpoint_metrics_port: u16,
+    /// Give running Mountpoint Pods that image, too: one pod of a node at a time, under its mount
+    #[arg(long, env = "MOUNTPOINT_UPGRADE_IN_PLACE", value_parser = switch)]
+    pub mountpoint_upgrade_in_place: bool,
     /// A ConfigMap in the namespace of Mountpoint Pods with certificates that engines trust besides the system's (key ca-bundle.crt)
     #[arg(long, env = "TLS_CA_CERT_CONFIGMAP", value_parser = trimmed)]
     pub tls_ca_cert_configmap: Option<String>,

@@ -22,3 +22,4 @@ pub mod replacements;
 pub mod server;
 mod twins;
 pub mod uninstall;
+pub mod upgrade;

@@ -28,6 +28,7 @@ use crate::outdated;
 use crate::plan::{Effect, plan};
 use crate::prune;
 use crate::queue::Queue;
+use crate::upgrade::act::upgrade;
 
 /// Groups that are worked on at once. Doubling it doubles the load of the API server.
 const WORKERS: usize = 8;
@@ -55,6 +56,8 @@ pub struct MainLoop {
     applier: Applier,
     leadership: Leadership,
     health: channel::Sender<Health>,
+    /// The namespace of the drivers, if Mountpoint Pods are upgraded in place.
+    upgrades: Option<String>,
 }
 
 /// The time after which a group is due again.
@@ -113,7 +116,7 @@ impl MainLoop {
             accounts: watched(client, &mut seen, prune::account, |_| {}, |it| Seen::Account(Box::new(it))),
         };
         let health = channel::channel(Health { ready: false, turned: Instant::now() }).0;
-        Self { cache, seen, applier, leadership, health }
+        Self { cache, seen, applier, leadership, health, upgrades: None }
     }
 
     /// Sets whether inline volumes get Mountpoint Pods, too.
@@ -132,6 +135,12 @@ impl MainLoop {
     #[must_use]
     pub fn with_agent(self, agent: bool) -> Self {
         Self { cache: Cache { agent, ..self.cache }, ..self }
+    }
+
+    /// Sets whether Mountpoint Pods are upgraded in place. The node's drivers are in the namespace that is given then.
+    #[must_use]
+    pub fn with_upgrades(self, drivers_in: Option<String>) -> Self {
+        Self { upgrades: drivers_in, ..self }
     }
 
     /// The loop's health, from now on.
@@ -154,6 +163,9 @@ impl MainLoop {
         // At most one look for headroom runs at a time.
         let mut reserving: FuturesUnordered<BoxFuture<'_, bool>> = FuturesUnordered::new();
         let (mut reserve_due, mut waits_for_room) = (false, false);
+        // At most one look for upgrades runs at a time: one pod of a node follows the other.
+        let mut upgrading: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
+        let (mut upgrade_due, drivers_in) = (false, self.upgrades.as_deref());
         let mut filled = filled(self.cache.clone()).boxed().fuse();
         let mut sweep = tokio::time::interval(SWEEP_EVERY);
         let mut pulse = tokio::time::interval(TURNS_EVERY);
@@ -182,7 +194,11 @@ impl MainLoop {
                 reserve_due = false;
                 reserving.push(Box::pin(reserve(cache, applier, gate)));
             }
-            if stopped && working.is_empty() && reserving.is_empty() {
+            if upgrade_due && ready && !stopped && gate.holds() && upgrading.is_empty() {
+                upgrade_due = false;
+                upgrading.push(Box::pin(upgrade(cache, applier, gate, drivers_in)));
+            }
+            if stopped && working.is_empty() && reserving.is_empty() && upgrading.is_empty() {
                 return;
             }
             let due = queue.next().filter(|_| !stopped && working.len() < WORKERS);
@@ -207,6 +223,7 @@ impl MainLoop {
                     }
                 },
                 Some(again) = reserving.next() => waits_for_room = again,
+                Some(()) = upgrading.next() => {}
                 Some(seen) = self.seen.next() => {
                     index = None;
                     count(&seen, cache, &metrics);
@@ -215,6 +232,7 @@ impl MainLoop {
                         Seen::Claim(_) | Seen::Volume(_) => waits_for_room,
                         _ => false,
                     };
+                    upgrade_due |= matches!(&seen, Seen::Pod(pod) if cache.is_about_upgrades(pod));
                     if !ready {
                         continue;
                     }
@@ -238,10 +256,13 @@ impl MainLoop {
                     metrics.leads(leads);
                 }
                 _ = sweep.tick() => if ready {
-                    reserve_due = true;
+                    (reserve_due, upgrade_due) = (true, true);
                     add_all(&mut queue, cache);
                 },
-                _ = pulse.tick() => reserve_due |= waits_for_room,
+                _ = pulse.tick() => {
+                    reserve_due |= waits_for_room;
+                    upgrade_due |= drivers_in.is_some();
+                }
                 () = due => {}
             }
         }

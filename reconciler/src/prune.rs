@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 
 use csi::contract::DRIVER;
 use csi::contract::attachment::{MOUNTED_BY_VERSION, MountpointS3PodAttachment};
+use csi::contract::pod::{CONTAINER, DRIVER_CONTAINER};
 use k8s_openapi::api::core::v1::{
     Affinity, Container, ContainerStatus, EphemeralVolumeSource, PersistentVolume, PersistentVolumeClaim,
     PersistentVolumeClaimSpec, PersistentVolumeSpec, Pod, PodSecurityContext, PodSpec, PodStatus,
@@ -18,20 +19,30 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use crate::observed::index::may_be_ours;
 
 /// Reduces a pod to its phase, its node, and the volumes that may be ours; for a workload that may get a Mountpoint Pod also the
-/// resources, of which it may get a share; for a Mountpoint Pod the reason why it does not run.
+/// resources, of which it may get a share; for a Mountpoint Pod the reason why it does not run, and for a driver's its image.
 pub fn pod(pod: &mut Pod) {
     pod.metadata = of_ours(std::mem::take(&mut pod.metadata));
     let is_mountpoint_pod =
         pod.metadata.labels.as_ref().is_some_and(|all| all.contains_key(MOUNTED_BY_VERSION));
+    let is_driver = |it: &PodSpec| it.containers.iter().any(|it| it.name == DRIVER_CONTAINER);
+    let is_driver = !is_mountpoint_pod && pod.spec.as_ref().is_some_and(is_driver);
     pod.spec = pod.spec.take().map(|it| spec(it, is_mountpoint_pod));
-    pod.status = pod.status.take().map(|it| status(it, is_mountpoint_pod));
+    pod.status = pod.status.take().map(|it| status(it, is_mountpoint_pod, is_driver));
 }
 
 fn spec(spec: PodSpec, is_mountpoint_pod: bool) -> PodSpec {
     let all = spec.volumes.unwrap_or_default().into_iter();
     let volumes: Vec<_> = all.filter(may_be_ours).map(volume_of_pod).collect();
-    let bare = |it: Container| Container { resources: it.resources, ..Container::default() };
-    let containers = spec.containers.into_iter().filter(|_| !volumes.is_empty()).map(bare).collect();
+    let has_image = |it: &Container| match is_mountpoint_pod {
+        true => it.name == CONTAINER,
+        false => it.name == DRIVER_CONTAINER,
+    };
+    let bare = |it: Container| match has_image(&it) {
+        true => Container { name: it.name, image: it.image, resources: it.resources, ..Container::default() },
+        false => Container { resources: it.resources, ..Container::default() },
+    };
+    let kept = spec.containers.into_iter().filter(|it| !volumes.is_empty() || has_image(it));
+    let containers = kept.map(bare).collect();
     // It tells the scheduler which node a Mountpoint Pod is for.
     let affinity = spec.affinity.filter(|_| is_mountpoint_pod);
     let affinity = affinity.map(|it| Affinity { node_affinity: it.node_affinity, ..Affinity::default() });
@@ -60,8 +71,8 @@ fn volume_of_pod(volume: Volume) -> Volume {
     }
 }
 
-fn status(status: PodStatus, is_mountpoint_pod: bool) -> PodStatus {
-    if !is_mountpoint_pod {
+fn status(status: PodStatus, is_mountpoint_pod: bool, is_driver: bool) -> PodStatus {
+    if !is_mountpoint_pod && !is_driver {
         return PodStatus { phase: status.phase, ..PodStatus::default() };
     }
     let bare = |it: ContainerStatus| ContainerStatus {

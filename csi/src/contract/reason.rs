@@ -29,6 +29,12 @@ pub enum Reason {
     MountpointPodNotServing,
     /// The API server refuses to make a Mountpoint Pod.
     MountpointPodRefused,
+    /// The image of a Mountpoint Pod was not patched: a file is being written, or its engine could not be asked.
+    MountpointPodUpgradeHeldBack,
+    /// A Mountpoint Pod did not run with its new image, and has the one before again.
+    MountpointPodUpgradeTakenBack,
+    /// A Mountpoint Pod has another image, and its mount went on.
+    MountpointPodUpgraded,
     /// A Mountpoint Pod does not start.
     MountpointPodWaits,
     /// A volume has attributes that the driver does not know.

@@ -27,7 +27,7 @@ fn without_a_driver_a_marked_pod_is_deleted_once_its_mounter_restarted() {
     assert_eq!(effects(&with(MountpointPod { restarts: 4, gave_up: true, ..marked(Some(3)) })), deleted());
 }
 
-/// Goal: whoever reads without an attachment keeps the mount that the node's holder brought along.
+/// Goal: a container that reads without an attachment keeps the mount that the node's holder brought along.
 #[test]
 fn a_marked_pod_whose_container_was_killed_may_serve_again() {
     let killed = MountpointPod { restarts: 4, ..marked(Some(3)) };

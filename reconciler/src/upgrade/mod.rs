@@ -1,0 +1,194 @@
+//! Upgrades of Mountpoint Pods in place. Enters: [`Facts`]. Leaves: steps, each one write of a pod.
+//!
+//! The order loses nothing: the reconciler asks, the node's driver has the engine leave its mount once no file is being written, and the container ends
+//! with a status of its own. Only then is the image patched: no engine runs, so no writer can have begun since. The next container of the old image
+//! takes no mount for as long as the patch may come (`csi::mountpoint_pod::upgrade`), and ends after that. The patch names the version of the pod
+//! that was seen, so that a late one fails.
+//!
+//! Never here: a call to the API server, a clock; a second pod of a node before the first one is done.
+
+pub mod act;
+pub mod observe;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use csi::contract::reason::Reason;
+use csi::contract::upgrade::{Attempt, HANDED_OVER, Stage};
+use csi::events::{Notice, WorkloadRef};
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+
+use crate::plan::Version;
+
+/// The time in which an engine must have left its mount. Writers may take 10 s of it, and the kubelet a few for the next container. Doubled, an
+/// attempt that meets a writer keeps the other pods of its node waiting for twice as long.
+const LEFT_WITHIN: SignedDuration = SignedDuration::from_secs(30);
+/// The time in which the container of the new image must run. The node's holder keeps the mount for a minute: the image before must have time
+/// to go on with it.
+const RUNS_WITHIN: SignedDuration = SignedDuration::from_secs(40);
+/// The time for which it must run. Doubled, the node's next pod waits twice as long; halved, a container that ends early counts as upgraded more often.
+const SETTLES: SignedDuration = SignedDuration::from_secs(10);
+/// The pause after a writer held an upgrade back.
+const AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(300);
+/// The time since the last end of a container after which the kubelet starts the next one at once.
+const STARTS_AT_ONCE: SignedDuration = SignedDuration::from_secs(600);
+
+/// The facts about the Mountpoint Pods of all nodes.
+#[derive(Clone, Debug)]
+pub struct Facts {
+    /// Now.
+    pub now: Timestamp,
+    /// The image of new Mountpoint Pods; `None`: upgrades in place are off, and those that have begun are ended.
+    pub image: Option<String>,
+    /// The images that a driver runs with, by node.
+    pub drivers: BTreeMap<String, BTreeSet<String>>,
+    /// The Mountpoint Pods.
+    pub pods: Vec<Pod>,
+}
+
+/// A Mountpoint Pod.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// The pod.
+    pub at: WorkloadRef,
+    /// The version that was seen.
+    pub version: Version,
+    /// The node of the pod.
+    pub node: String,
+    /// The image of the pod.
+    pub image: String,
+    /// The last step, if there was one.
+    pub attempt: Option<Attempt>,
+    /// It serves workloads, and is not about to end.
+    pub serves: bool,
+    /// The mounter's container runs.
+    pub runs: bool,
+    /// The restarts of its container.
+    pub restarts: u32,
+    /// The exit status of the container before, and the time of its end.
+    pub ended: Option<(i32, Timestamp)>,
+    /// The workloads that it serves.
+    pub workloads: Vec<WorkloadRef>,
+}
+
+/// One write of a pod, with its notices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Step {
+    /// The pod, as it was seen.
+    pub at: Version,
+    /// The image from now on; `None`: it stays.
+    pub image: Option<String>,
+    /// The step, for the pod's annotation; `None` removes that.
+    pub attempt: Option<Attempt>,
+    /// The notices behind the write.
+    pub notices: Vec<Notice>,
+}
+
+/// The steps that are due.
+#[must_use]
+pub fn plan(facts: &Facts) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let is_under_way = |pod: &&Pod| pod.attempt.as_ref().is_some_and(is_under_way);
+    let mut busy: BTreeSet<_> = facts.pods.iter().filter(is_under_way).map(|pod| pod.node.as_str()).collect();
+    for pod in &facts.pods {
+        match &pod.attempt {
+            Some(attempt) if is_under_way(&pod) => steps.extend(go_on(pod, attempt, facts.now)),
+            _ => {
+                if let Some(step) = begin(pod, facts).filter(|_| busy.insert(&pod.node)) {
+                    steps.push(step);
+                }
+            }
+        }
+    }
+    steps
+}
+
+fn is_under_way(attempt: &Attempt) -> bool {
+    matches!(attempt.stage, Stage::Asked | Stage::Patched)
+}
+
+/// Asks for an upgrade that may succeed.
+fn begin(pod: &Pod, facts: &Facts) -> Option<Step> {
+    let to = facts.image.as_ref().filter(|image| **image != pod.image)?;
+    let rests = pod.attempt.as_ref().is_some_and(|last| match last.stage {
+        Stage::TakenBack => last.to == *to,
+        _ => facts.now.duration_since(last.since) < AGAIN_AFTER,
+    });
+    let is_there = facts.drivers.get(&pod.node).is_some_and(|images| images.contains(to));
+    // After another end the kubelet might wait for longer than the holder does.
+    let starts_at_once = pod.ended.is_none_or(|(_, then)| facts.now.duration_since(then) >= STARTS_AT_ONCE);
+    if rests || !is_there || !pod.serves || !pod.runs || !starts_at_once {
+        return None;
+    }
+    let (from, to, restarts) = (pod.image.clone(), to.clone(), pod.restarts);
+    Some(pod.step(None, Some(Attempt { stage: Stage::Asked, from, to, since: facts.now, restarts })))
+}
+
+/// The next step of an upgrade, if one is due.
+fn go_on(pod: &Pod, attempt: &Attempt, now: Timestamp) -> Option<Step> {
+    let age = now.duration_since(attempt.since);
+    let after = |stage| Some(Attempt { stage, since: now, restarts: pod.restarts, ..attempt.clone() });
+    let Attempt { from, to, .. } = attempt;
+    if attempt.stage == Stage::Asked {
+        if !pod.serves || pod.image != *from {
+            return Some(pod.step(None, None));
+        }
+        // The next container runs, and waits for another image.
+        let has_left = pod.ended.is_some_and(|(status, _)| status == i32::from(HANDED_OVER))
+            && pod.restarts == attempt.restarts + 1
+            && pod.runs;
+        return if has_left {
+            Some(pod.step(Some(to), after(Stage::Patched)))
+        } else if age >= LEFT_WITHIN {
+            let note = format!(
+                "Mountpoint Pod {} keeps its image {from}: within {} s its engine did not leave the mount to {to}. Is a file being written? Its \
+                 log and the driver's say why. The next attempt follows in some minutes",
+                pod.at.name,
+                LEFT_WITHIN.as_secs()
+            );
+            let step = pod.step(None, after(Stage::HeldBack));
+            Some(Step { notices: vec![notice(&pod.at, Reason::MountpointPodUpgradeHeldBack, &note)], ..step })
+        } else {
+            None
+        };
+    }
+    if pod.image != *to {
+        return Some(pod.step(None, None));
+    }
+    let is_next = pod.restarts > attempt.restarts;
+    if pod.runs && is_next && age >= SETTLES {
+        let note = format!(
+            "Mountpoint Pod {} has image {to} now, and had {from}: its mount went on meanwhile",
+            pod.at.name
+        );
+        let step = pod.step(None, None);
+        return Some(Step { notices: pod.tells_all(Reason::MountpointPodUpgraded, &note), ..step });
+    }
+    // A container that runs may serve, and its writers with it.
+    if !pod.runs && (is_next || age >= RUNS_WITHIN) {
+        let note = format!(
+            "Mountpoint Pod {} did not run with image {to}, and gets {from} again; that image is not tried again. The log of its container \
+             (--previous) says why",
+            pod.at.name
+        );
+        let step = pod.step(Some(from), after(Stage::TakenBack));
+        return Some(Step { notices: pod.tells_all(Reason::MountpointPodUpgradeTakenBack, &note), ..step });
+    }
+    None
+}
+
+impl Pod {
+    fn step(&self, image: Option<&String>, attempt: Option<Attempt>) -> Step {
+        Step { at: self.version.clone(), image: image.cloned(), attempt, notices: Vec::new() }
+    }
+
+    fn tells_all(&self, reason: Reason, note: &str) -> Vec<Notice> {
+        self.workloads.iter().chain([&self.at]).map(|at| notice(at, reason, note)).collect()
+    }
+}
+
+fn notice(at: &WorkloadRef, reason: Reason, note: &str) -> Notice {
+    Notice { workload: at.clone(), reason, note: note.to_owned() }
+}
+
+#[cfg(test)]
+mod tests;
