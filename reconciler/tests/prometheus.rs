@@ -53,6 +53,7 @@ fn full() -> VolumeUsage {
             memory_limit_bytes: Some(100),
             cpu_us: Some(1),
             oom_kills: Some(0),
+            kernel_files: None,
         },
     }
 }
