@@ -16,7 +16,7 @@ use super::live::{Files, wrote};
 use super::log::{self, Dirty, Record};
 use super::recover::{Left, Pending, recover};
 use super::runs::Runs;
-use super::{Commit, Error};
+use super::{Commit, Error, trial};
 use crate::clock::Clock;
 use crate::owner::Locked;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -131,7 +131,7 @@ impl Folder {
         let log = Log::create(dir, &names, &mount, next, files).with_context(|| format!("{shown}/log"))?;
         let (durable, log) = (Mutex::new(log.written), Mutex::new(log));
         let (used, leaving) = (AtomicU64::new(0), Mutex::default());
-        let (dir, clones, tells_writers) = (dir.to_owned(), can_clone(dir), tells_writers(dir));
+        let (dir, clones, tells_writers) = (dir.to_owned(), trial::can_clone(dir), trial::tells_writers(dir));
         let folder = Self {
             dir,
             disk,
@@ -381,37 +381,6 @@ impl Folder {
         }
         Ok(kept.file)
     }
-}
-
-/// Whether the kernel tells if somebody writes a file of a directory. A file in memory (tmpfs) does not show when a mapping changes it.
-fn tells_writers(dir: &Path) -> bool {
-    const TMPFS: i64 = 0x0102_1994;
-    const RAMFS: i64 = 0x8584_58f6;
-    let is_in_memory = rustix::fs::statfs(dir).is_ok_and(|about| [TMPFS, RAMFS].contains(&about.f_type));
-    let grants = || {
-        let writer = nameless(dir)?;
-        let reader = File::open(format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&writer)))?;
-        let is_refused = !super::lease::is_granted(&reader);
-        drop(writer);
-        io::Result::Ok(is_refused && super::lease::is_granted(&reader))
-    };
-    !is_in_memory && grants().unwrap_or(false)
-}
-
-/// A file without a name.
-fn nameless(dir: &Path) -> io::Result<File> {
-    let flags = rustix::fs::OFlags::TMPFILE | rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC;
-    Ok(rustix::fs::open(dir, flags, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).map(File::from)?)
-}
-
-/// Whether the file system of a directory clones files. The two files of the trial have no names.
-fn can_clone(dir: &Path) -> bool {
-    let cloned = || {
-        let (from, to) = (nameless(dir)?, nameless(dir)?);
-        std::os::unix::fs::FileExt::write_all_at(&from, &[1], 0)?;
-        io::Result::Ok(rustix::fs::ioctl_ficlone(&to, &from)?)
-    };
-    cloned().is_ok()
 }
 
 impl Log {

@@ -13,7 +13,7 @@ pub(super) fn is_granted(file: &File) -> bool {
         // SAFETY: both commands take a number, and the descriptor is open.
         unsafe { libc::fcntl(file.as_raw_fd(), command, value) == 0 }
     };
-    // Who opens the file for writing meanwhile makes the kernel send a signal: one that is ignored, since the usual one ends the process.
+    // An open for writing meanwhile makes the kernel send a signal: one that is ignored, since the usual one ends the process.
     if !set(F_SETSIG, libc::SIGURG) {
         return false;
     }

@@ -22,6 +22,7 @@ mod runs;
 mod send;
 mod staged;
 mod sync;
+mod trial;
 
 use std::path::PathBuf;
 use std::time::SystemTime;

@@ -511,7 +511,7 @@ impl Staged {
         state.sent.clear();
         state.facts += 1;
         let file = self.number;
-        // Of a file that the kernel has, nobody would tell the next change.
+        // Nobody would tell the next change of a file that the kernel has.
         let record = if state.image.is_dirty() || state.lent.is_some() {
             let (etag, size) = (meta.etag.as_str().to_owned(), meta.size);
             // An earlier sync covers an older state than the bucket's.

@@ -18,7 +18,7 @@ async fn store(staged: &Arc<Staged>) -> Result<Option<crate::object::ObjectMeta>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_written_past_the_engine_outlives_a_kill_and_once_synced_a_loss_of_power() {
+async fn writes_past_the_engine_outlive_a_kill_and_synced_a_loss_of_power() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let engine = engine(dir.path(), "one", &client);
     let left = || left(dir.path(), &client);
@@ -111,7 +111,7 @@ async fn the_next_mount_waits_for_who_still_writes_a_file_of_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_that_is_written_past_the_engine_is_sent_as_of_one_moment_or_not_at_all() {
+async fn a_file_written_past_the_engine_is_sent_as_of_one_moment_or_not() {
     const LEN: u64 = 3 << 20;
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let engine = engine(dir.path(), "one", &client);
