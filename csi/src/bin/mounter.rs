@@ -1,6 +1,9 @@
 //! `scality-s3-csi-mounter`: the process of a Mountpoint Pod. Exit code 0 means that the node has unmounted; after any other code the
-//! container restarts, after 75 with the next image.
+//! container restarts, after 75 with the next image. With `--many` the first process of an engines pod, which starts this program again for each
+//! source.
 
+use std::ffi::OsString;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -14,9 +17,13 @@ use csi::contract::log::{self, LogFormat};
 use csi::contract::pod;
 use csi::contract::upgrade::{HANDED_OVER, IMAGE_WITHIN};
 use csi::contract::volume::ENGINE_VARIABLES;
-use csi::mountpoint_pod::{Config, Outcome, Serving, kernel_resends, run};
+use csi::error::{Error, Result};
+use csi::mountpoint_pod::many::{self, Many};
+use csi::mountpoint_pod::share::AT_START;
+use csi::mountpoint_pod::{Among, Config, Outcome, Serving, kernel_resends, run};
 use mountpoint::sync::Arc;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 /// Receives a FUSE device from the node and runs mount-s3 on it.
@@ -45,6 +52,21 @@ struct Args {
     /// The pod's address, on which that port listens
     #[arg(long, env = pod::POD_ADDRESS, value_name = "ADDRESS")]
     pod_ip: Option<IpAddr>,
+    /// Be the first process of an engines pod, which starts a mounter for each source that the node names
+    #[arg(long, conflicts_with_all = ["metrics_port", "source"])]
+    many: bool,
+    /// With --many, the most sources at a time
+    #[arg(long, default_value_t = 8, value_name = "NUMBER")]
+    sources_max: usize,
+    /// The share of each engine in the memory of an engines pod, in MiB: at more it ends, and the others go on
+    #[arg(long, value_name = "MiB")]
+    share: Option<u64>,
+    /// The directory that outlives a container of the pod
+    #[arg(long, default_value = pod::STATE_DIRECTORY, value_name = "DIR")]
+    state_dir: PathBuf,
+    /// The source that this mounter of an engines pod serves; --many sets it
+    #[arg(long, value_name = "NAME")]
+    source: Option<String>,
     /// Proxy of the engine for http URLs, if the volume does not set it
     #[arg(env = HTTP_PROXY, value_name = HTTP_PROXY, hide_env_values = true, help_heading = WITHOUT_FLAG)]
     http_proxy: Option<String>,
@@ -60,6 +82,9 @@ const HTTP_PROXY: &str = ENGINE_VARIABLES[0];
 const HTTPS_PROXY: &str = ENGINE_VARIABLES[1];
 const NO_PROXY: &str = ENGINE_VARIABLES[2];
 
+/// The user of the node's driver, as the containers of the node see it.
+const NODE: u32 = 0;
+
 fn main() -> ExitCode {
     let args: Args = command_line::read();
     let lines = tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false);
@@ -67,13 +92,32 @@ fn main() -> ExitCode {
         LogFormat::Text => lines.init(),
         LogFormat::Json => lines.json().init(),
     }
+    let ended = match (args.many, &args.source) {
+        (true, _) => first_of_many(args).map(|()| ExitCode::SUCCESS),
+        (false, None) => mounter(args, None),
+        (false, Some(_)) => one_of_many(&args).and_then(|among| mounter(args, Some(among))),
+    };
+    match ended {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn mounter(args: Args, among: Option<Among>) -> Result<ExitCode> {
+    let of_source = |directory: PathBuf| match &args.source {
+        Some(source) => directory.join(source),
+        None => directory,
+    };
     let config = Config {
-        comm: Comm::at(args.comm_dir),
+        comm: Comm::at(of_source(args.comm_dir)),
         engine_directory: args.mountpoint_bin_dir,
         receive_within: args.mount_sock_recv_timeout.into(),
         ca_directory: PathBuf::from(pod::CA_DIRECTORY),
-        state_directory: PathBuf::from(pod::STATE_DIRECTORY),
-        local_cache: PathBuf::from(cache::DIRECTORY),
+        state_directory: of_source(args.state_dir),
+        local_cache: of_source(PathBuf::from(cache::DIRECTORY)),
         memory_target: args.memory_target,
         log_format: args.log_format,
         metrics: args.pod_ip.zip(args.metrics_port).map(SocketAddr::from),
@@ -87,36 +131,76 @@ fn main() -> ExitCode {
             .zip([args.http_proxy, args.https_proxy, args.no_proxy])
             .filter_map(|(name, value)| Some((name.to_owned(), value?)))
             .collect(),
+        among,
     };
     let serving = Arc::new(Serving::default());
-    if let Err(error) = outlive_signals(Arc::clone(&serving)) {
-        tracing::error!("taking signals: {error}");
-        return ExitCode::FAILURE;
-    }
-    match run(&config, &serving) {
-        Ok(Outcome::Unmounted) => {
+    let of_signals = Arc::clone(&serving);
+    outlive_signals(move || of_signals.told_to_end()).map_err(taking_signals)?;
+    Ok(match run(&config, &serving)? {
+        Outcome::Unmounted => {
             tracing::info!("the bucket is unmounted");
             ExitCode::SUCCESS
         }
-        Ok(Outcome::HandedOver) => {
+        Outcome::HandedOver => {
             tracing::info!("the mount is left to the next container");
             ExitCode::from(HANDED_OVER)
         }
-        Err(error) => {
-            tracing::error!("{error}");
-            ExitCode::FAILURE
+    })
+}
+
+/// Starts mounters. Their arguments are those of this process.
+fn first_of_many(args: Args) -> Result<()> {
+    hide().map_err(|error| Error::internal(format!("keeping this process from its neighbours: {error}")))?;
+    let given = std::env::args_os().skip(1).filter(|arg| arg != "--many");
+    let config = many::Config {
+        comm: Comm::at(args.comm_dir),
+        state_directory: args.state_dir,
+        program: std::env::current_exe().map_err(Error::internal)?,
+        args: given.collect::<Vec<OsString>>(),
+        sources_max: args.sources_max,
+        among: Among { node: NODE, share: None },
+    };
+    let many = Arc::new(Many::new(config));
+    let mut ends = Signals::new([SIGCHLD]).map_err(taking_signals)?;
+    let of_ends = Arc::clone(&many);
+    thread::spawn(move || ends.forever().for_each(|_| of_ends.reap()));
+    let of_signals = Arc::clone(&many);
+    outlive_signals(move || of_signals.serves()).map_err(taking_signals)?;
+    many.run()
+}
+
+/// Prepares a mounter of an engines pod: its engine gets a share of the pod's memory, and dies alone if that is too little.
+fn one_of_many(args: &Args) -> Result<Among> {
+    let prepare = || -> io::Result<()> {
+        hide()?;
+        rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
+        if args.share.is_some() {
+            let limits = rustix::process::getrlimit(Resource::Data);
+            rustix::process::setrlimit(Resource::Data, Rlimit { current: Some(AT_START), ..limits })?;
         }
-    }
+        Ok(())
+    };
+    prepare().map_err(|error| Error::internal(format!("limiting the mounter: {error}")))?;
+    Ok(Among { node: NODE, share: args.share.map(|mib| mib << 20) })
+}
+
+/// Keeps the memory of this process, and its descriptors, from other processes of its user.
+fn hide() -> io::Result<()> {
+    Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+fn taking_signals(error: io::Error) -> Error {
+    Error::internal(format!("taking signals: {error}"))
 }
 
 /// Keeps the mounter alive through the signals of a pod's deletion: the pod goes on serving while its workloads drain. The kubelet's
 /// SIGKILL ends it.
-fn outlive_signals(serving: Arc<Serving>) -> std::io::Result<()> {
+fn outlive_signals(stays: impl Fn() -> bool + Send + 'static) -> io::Result<()> {
     // PID 1 would not end by the signal: the kernel gives it no default action.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     thread::spawn(move || {
         for signal in signals.forever() {
-            if !serving.told_to_end() {
+            if !stays() {
                 tracing::info!("asked to end while no engine serves");
                 std::process::exit(128 + signal);
             }

@@ -15,6 +15,8 @@ impl Comm {
     pub const ENGINE_SOCKET: &str = "engine.sock";
     /// The name of the socket at which the mounter registers its mount with the node's holder.
     pub const HOLD_SOCKET: &str = "hold.sock";
+    /// The name of the socket at which the first process of an engines pod listens.
+    pub const ENGINES_SOCKET: &str = "engines.sock";
     /// The name of the file that says that no engine serves for now.
     pub const STATE: &str = "mount.state";
     /// The name of the file that says that the store knows the bucket no longer.
@@ -46,6 +48,12 @@ impl Comm {
         Self(directory.into())
     }
 
+    /// The directory of one source in the comm directory of an engines pod.
+    #[must_use]
+    pub fn of_source(&self, source: &str) -> Self {
+        Self(self.0.join(source))
+    }
+
     /// The directory itself.
     #[must_use]
     pub fn directory(&self) -> &Path {
@@ -68,6 +76,12 @@ impl Comm {
     #[must_use]
     pub fn hold_socket(&self) -> PathBuf {
         self.0.join(Self::HOLD_SOCKET)
+    }
+
+    /// The first process of an engines pod listens here: the node asks it for mounters.
+    #[must_use]
+    pub fn engines_socket(&self) -> PathBuf {
+        self.0.join(Self::ENGINES_SOCKET)
     }
 
     /// The engine's error when it failed, mode 0600.

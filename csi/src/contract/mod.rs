@@ -7,6 +7,7 @@
 pub mod attachment;
 pub mod cache;
 pub mod comm;
+pub mod engines_pod;
 pub mod hold;
 pub mod lease;
 pub mod log;

@@ -15,10 +15,12 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::FdFlags;
+use rustix::process::Pid;
 
 use super::Config;
 use super::gone::Noticing;
 use super::kept::Kept;
+use super::share;
 use crate::contract::log::LogFormat;
 use crate::contract::message::MountMessage;
 use crate::contract::upgrade::HANDED_OVER;
@@ -46,6 +48,7 @@ pub(super) struct Engine {
     word: PipeReader,
     memory_events: Vec<PathBuf>,
     oom_kills: Option<u64>,
+    share: Option<u64>,
 }
 
 impl Engine {
@@ -105,7 +108,8 @@ impl Engine {
         }
         let stderr = child.stderr.take();
         let tail = thread::spawn(move || stderr.map(|it| relay(it, io::stderr())).unwrap_or_default());
-        Ok(Self { child, tail, word, memory_events: config.memory_events.clone(), oom_kills })
+        let share = config.among.and_then(|among| among.share);
+        Ok(Self { child, tail, word, memory_events: config.memory_events.clone(), oom_kills, share })
     }
 
     /// Waits for the engine's word. `None` if the engine ended without a word, or was killed because no word came in time. `kept` takes
@@ -148,6 +152,11 @@ impl Engine {
         }
         let text = String::from_utf8_lossy(&line);
         let word = text.lines().next().unwrap_or_default().trim();
+        if let (Some(share), true) = (self.share, is_ready(Some(word)))
+            && let Err(error) = share::limit(Pid::from_child(&self.child), share)
+        {
+            tracing::warn!("limiting the engine's memory: {error}");
+        }
         Ok((!word.is_empty()).then(|| word.to_owned()))
     }
 

@@ -9,8 +9,10 @@
 mod engine;
 mod gone;
 mod kept;
+pub mod many;
 mod offered;
 mod restarts;
+pub mod share;
 mod upgrade;
 
 use std::fs::OpenOptions;
@@ -72,6 +74,29 @@ pub struct Config {
     pub image_within: Duration,
     /// Variables for the engine where the message does not set them.
     pub engine_env: Vec<(String, String)>,
+    /// `None`: this mounter is the only one of its pod.
+    pub among: Option<Among>,
+}
+
+/// The place of a mounter among others of an engines pod: engines of the same user are its neighbours. Its mount is not offered to the node's
+/// holder, and dead helpers of its engines are its own children.
+#[derive(Clone, Copy, Debug)]
+pub struct Among {
+    /// The user of the node. Messages of others are not taken.
+    pub node: u32,
+    /// The engine's share of the pod's memory, in bytes; `None`: no limit of its own.
+    pub share: Option<u64>,
+}
+
+impl Among {
+    fn is_of_node(self, stream: &UnixStream) -> bool {
+        let peer = rustix::net::sockopt::socket_peercred(stream);
+        let is_of_node = peer.as_ref().is_ok_and(|peer| peer.uid.as_raw() == self.node);
+        if !is_of_node {
+            tracing::warn!("a message of another process than the node's driver is not taken: {peer:?}");
+        }
+        is_of_node
+    }
 }
 
 /// The outcome of a container that has no more to do.
@@ -194,7 +219,7 @@ fn serve(
     let word = engine.word(kept.as_mut(), None).unwrap_or_default();
     if is_ready(word.as_deref()) {
         tracing::info!("the engine serves");
-        if let Some(kept) = &mut kept {
+        if let (Some(kept), None) = (&mut kept, config.among) {
             kept.offer(&config.comm, message);
         }
         answer(&stream, &Answer::Ready);
@@ -303,7 +328,7 @@ fn go_on(
         if now >= until || !waits(pause, &kept, &config.comm) {
             return Ok(ended);
         }
-        reap();
+        reap(config);
         let mut engine = Engine::start(config, cache, message, kept.device(), Some(&kept))?;
         let word = engine.word(Some(&mut kept), Some(until)).unwrap_or_default();
         if is_ready(word.as_deref()) {
@@ -317,8 +342,8 @@ fn go_on(
 
 /// Takes the exit status of ended processes that this container's first process inherited: the helper of a dead engine is one. No engine
 /// runs meanwhile. One that ends later stays a zombie until the next death.
-fn reap() {
-    if std::process::id() != 1 {
+fn reap(config: &Config) {
+    if std::process::id() != 1 && config.among.is_none() {
         return;
     }
     while let Ok(Some(_)) = rustix::process::wait(rustix::process::WaitOptions::NOHANG) {}
@@ -420,6 +445,9 @@ fn receive(
             }
             Err(error) => return Err(error),
         };
+        if config.among.is_some_and(|among| !among.is_of_node(&stream)) {
+            continue;
+        }
         match message::receive(&stream, left) {
             Ok((message, mount)) => return Ok((stream, message, mount)),
             Err(error) => {

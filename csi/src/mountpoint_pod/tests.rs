@@ -40,6 +40,7 @@ impl Pod {
             image_within: LONG,
             memory_events: vec![folder.path().join("no such file"), folder.path().join("memory.events")],
             engine_env: Vec::new(),
+            among: None,
         };
         Self { folder, config }
     }
@@ -384,6 +385,37 @@ fn a_device_whose_engine_is_not_started_again_is_held_by_it_alone() {
         outcome.unwrap();
         assert_eq!(held(&marker), 0);
     }
+}
+
+/// Goal: an engine of the same pod and user can't have another's engine serve a device of its own.
+#[test]
+fn among_others_a_mounter_takes_a_device_of_the_node_alone() {
+    let own = rustix::process::geteuid().as_raw();
+    let script = "echo ready >$ready; read go <${0%/*}/go; touch ${0%/*}/comm/mount.exit";
+    let mut pod = Pod::new(script);
+    pod.config.among = Some(Among { node: own, share: None });
+    pod.config.restarts = true;
+    let go = pod.pipe("go");
+    let (outcome, said) = pod.run(|stream| {
+        pod.hand_over(&stream, &[]);
+        let said = answered(&stream);
+        assert!(!pod.config.comm.hold_socket().exists(), "no other process gets the device");
+        fs::write(&go, "go\n").unwrap();
+        said
+    });
+    outcome.unwrap();
+    assert_eq!(said, Some(Answer::Ready));
+
+    let mut pod = Pod::new(script);
+    pod.config.among = Some(Among { node: own + 1, share: None });
+    let (outcome, said) = pod.run(|stream| {
+        pod.hand_over(&stream, &[]);
+        let said = answered(&stream);
+        pod.needs_nothing_more();
+        said
+    });
+    outcome.unwrap();
+    assert_eq!(said, None);
 }
 
 #[test]

@@ -1,0 +1,288 @@
+//! An engines pod without Kubernetes: the real first process with its mounters, real engines and a real S3 server, as root of a separate mount
+//! namespace. The test is the node.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use csi::contract::comm::{self, Comm};
+use csi::contract::engines_pod::{self, Begin};
+use csi::contract::message::{self, Answer, MountMessage};
+use csi::mounter::Credentials;
+use csi::mounter::comm_files::CommFiles;
+use csi::mounter::credentials::Profile;
+use csi::mounter::peer::Processes;
+use csi::mounter::source::{Peer, SourceMount};
+use csi::mounter::sys;
+use csi::mountpoint_pod::kernel_resends;
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
+use testkit::{need, until};
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SECRET: &str = "canary-of-the-secret-key";
+const UID: &str = "pod-uid";
+/// The share of one engine, in MiB.
+const SHARE: u64 = 256;
+
+/// A command of the workspace, beside the mounter's own.
+fn sibling(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_scality-s3-csi-mounter")).with_file_name(name)
+}
+
+/// Runs the body in a process with mounts of its own, which end with the process.
+fn isolated(body: impl Fn()) {
+    let built = |name: &str, package: &str| {
+        let stale = testkit::built::stale(&sibling(name), package);
+        need(&format!("target/debug/{name} (cargo build -p {package}): {stale:?}"), stale.is_none())
+    };
+    if need("root", rustix::process::geteuid().is_root())
+        && need("/dev/fuse", sys::open_device().is_ok())
+        && need("Linux 6.9, which sends requests again", kernel_resends())
+        && built("mount-s3", "mountpoint")
+        && built("s3server", "s3server")
+    {
+        let said = testkit::isolated(body).unwrap_or_default();
+        assert!(!said.contains(SECRET), "the secret is in a log:\n{said}");
+    }
+}
+
+/// A child that does not outlive its test.
+struct Process(Child);
+
+impl Process {
+    fn start(command: &mut Command) -> Self {
+        Self(command.stdin(Stdio::null()).spawn().unwrap())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The children of a process.
+fn children(pid: u32) -> Vec<u32> {
+    let of_threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let lists = of_threads.filter_map(|thread| fs::read_to_string(thread.path().join("children")).ok());
+    lists.flat_map(|list| list.split_whitespace().map(|it| it.parse().unwrap()).collect::<Vec<_>>()).collect()
+}
+
+/// A store with a bucket, an engines pod, and the node's directories.
+struct Home {
+    root: PathBuf,
+    kubelet: PathBuf,
+    comm: Comm,
+    endpoint: String,
+    pod: Process,
+    _store: Process,
+    _folder: tempfile::TempDir,
+}
+
+impl Home {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().canonicalize().unwrap();
+        let (store, kubelet, port) = (root.join("store"), root.join("kubelet"), root.join("port"));
+        let comm = Comm::on_host(&kubelet, UID);
+        fs::create_dir_all(store.join("bucket")).unwrap();
+        fs::write(store.join("bucket/hello"), "from the bucket").unwrap();
+        fs::create_dir_all(comm.directory()).unwrap();
+        fs::write(root.join("secret"), SECRET).unwrap();
+        let mut server = Command::new(sibling("s3server"));
+        server.arg(&store).args(["--listen", "127.0.0.1:0", "--access-key", "test"]);
+        server.arg("--secret-key-file").arg(root.join("secret")).arg("--port-file").arg(&port);
+        let server = Process::start(&mut server);
+        let number = || fs::read_to_string(&port).ok().and_then(|text| text.trim().parse::<u16>().ok());
+        until("the store listens", || number().is_some());
+        let endpoint = format!("http://127.0.0.1:{}", number().unwrap());
+        let pod = Self::pod(&comm);
+        Self { root, kubelet, comm, endpoint, pod, _store: server, _folder: folder }
+    }
+
+    fn pod(comm: &Comm) -> Process {
+        let mut first = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-mounter"));
+        first.args(["--many", "--sources-max", "2", "--mount-sock-recv-timeout", "60s"]);
+        first.args(["--memory-target", "128", "--share", &SHARE.to_string()]);
+        first.arg("--state-dir").arg(comm.directory().join("no such directory"));
+        first.arg("--comm-dir").arg(comm.directory());
+        first.arg("--mountpoint-bin-dir").arg(sibling("mount-s3").parent().unwrap());
+        Process::start(first.env_clear())
+    }
+
+    /// Asks for a mounter.
+    fn begin(&self, source: &str) -> Answer {
+        let socket = self.comm.engines_socket();
+        until("the first process listens", || message::connect(&socket).is_ok());
+        let stream = message::connect(&socket).unwrap();
+        engines_pod::ask(&stream, &Begin { source: source.into() }, LIMIT).unwrap();
+        message::read_answer(&stream, LIMIT).unwrap().unwrap()
+    }
+
+    /// Mounts the bucket at a source; the directory where it is.
+    fn mount(&self, source: &str) -> PathBuf {
+        let comm = self.comm.of_source(source);
+        let keys = Credentials {
+            access_key_id: "test".into(),
+            secret_access_key: SECRET.into(),
+            session_token: None,
+        };
+        let profile = Profile::new(UID, "handle").unwrap();
+        profile.write(&CommFiles::open(&comm).unwrap().credentials().unwrap(), &keys).unwrap();
+        let env = profile.env(&comm.credentials()).into_iter();
+        let mut env: Vec<String> = env.map(|(name, value)| format!("{name}={value}")).collect();
+        env.extend(["AWS_REGION=us-east-1".to_owned(), format!("AWS_ENDPOINT_URL={}", self.endpoint)]);
+        let args = vec!["--force-path-style".to_owned()];
+        let message = MountMessage { bucket_name: "bucket".into(), args, env, adopt: None };
+        let at = comm::source(&self.kubelet, source);
+        let processes = self.processes();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        let mounted = runtime.block_on(async {
+            let deadline = tokio::time::Instant::now() + LIMIT;
+            let peer = Peer { uid: UID, processes: &processes };
+            SourceMount::make(&at, false, &comm, &peer, message, deadline).await
+        });
+        mounted.unwrap().keep();
+        at
+    }
+
+    /// A `/proc` in which all mounters run in the pod's cgroup.
+    fn processes(&self) -> Processes {
+        let proc = self.root.join("proc");
+        for mounter in children(self.pod.0.id()) {
+            let directory = proc.join(mounter.to_string());
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join("cgroup"), format!("0::/kubepods/pod{UID}/x\n")).unwrap();
+        }
+        Processes::at(proc)
+    }
+
+    fn mounter(&self, source: &str) -> u32 {
+        let is_its = |pid: &u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            line.split(|byte| *byte == 0).any(|word| word == source.as_bytes())
+        };
+        children(self.pod.0.id()).into_iter().find(is_its).expect("a mounter")
+    }
+
+    fn engine(&self, source: &str) -> Option<u32> {
+        let is_engine =
+            |pid: &u32| fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe.ends_with("mount-s3"));
+        children(self.mounter(source)).into_iter().find(is_engine)
+    }
+
+    fn serves_again(&self, source: &str, dead: u32) {
+        let state = self.comm.of_source(source).state();
+        until("the next engine serves", || {
+            self.engine(source).is_some_and(|engine| engine != dead) && !state.exists()
+        });
+    }
+}
+
+/// In a pod the kernel ends all processes with the first.
+impl Drop for Home {
+    fn drop(&mut self) {
+        let mounters = children(self.pod.0.id());
+        let engines = mounters.iter().flat_map(|mounter| children(*mounter));
+        for pid in engines.chain(mounters.clone()) {
+            let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
+        }
+    }
+}
+
+fn read(source: &Path) -> std::io::Result<String> {
+    fs::read_to_string(source.join("hello"))
+}
+
+fn kill(pid: u32) {
+    kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL).unwrap();
+}
+
+#[test]
+fn engines_of_one_pod_die_alone_and_a_source_too_many_is_refused() {
+    isolated(|| {
+        let home = Home::new();
+        let (one, two) = ("sh-1", "sh-2");
+        assert_eq!((home.begin(one), home.begin(two)), (Answer::Ready, Answer::Ready));
+        let [at_one, at_two] = [one, two].map(|source| home.mount(source));
+        let Answer::Failed { error } = home.begin("sh-3") else { panic!("one too many") };
+        assert!(error.contains("shared.maxVolumes"), "{error}");
+        let engines = [one, two].map(|source| home.engine(source).unwrap());
+        kill(engines[0]);
+        home.serves_again(one, engines[0]);
+        assert_eq!(read(&at_one).unwrap(), "from the bucket");
+        assert_eq!(read(&at_two).unwrap(), "from the bucket");
+        assert_eq!(home.engine(two), Some(engines[1]), "it never died");
+
+        // The device goes with a mounter and its engine.
+        let engine = home.engine(one).unwrap();
+        kill(home.mounter(one));
+        kill(engine);
+        until("the mount of the first has ended", || {
+            read(&at_one).is_err_and(|error| error.raw_os_error() == Some(107))
+        });
+        assert_eq!(read(&at_two).unwrap(), "from the bucket");
+        sys::unmount(&at_one, sys::Busy::Detach).unwrap();
+        until("its place is free", || home.begin(one) == Answer::Ready);
+        assert_eq!(read(&home.mount(one)).unwrap(), "from the bucket");
+
+        // An unmount on purpose leaves nothing of the source in the pod.
+        let files = CommFiles::open(&home.comm.of_source(two)).unwrap();
+        files.announce_exit().unwrap();
+        sys::unmount(&at_two, sys::Busy::Refuse).unwrap();
+        files.remove_credentials().unwrap();
+        until("its directory is gone", || !home.comm.of_source(two).directory().exists());
+        assert_eq!(home.begin("sh-3"), Answer::Ready, "there is room again");
+    });
+}
+
+#[test]
+fn an_engine_that_gets_no_more_memory_dies_alone_and_another_goes_on() {
+    isolated(|| {
+        let home = Home::new();
+        let (one, two) = ("sh-1", "sh-2");
+        let [at_one, at_two] = [one, two].map(|source| {
+            assert_eq!(home.begin(source), Answer::Ready);
+            home.mount(source)
+        });
+        let engines = [one, two].map(|source| home.engine(source).unwrap());
+        let limits = fs::read_to_string(format!("/proc/{}/limits", engines[0])).unwrap();
+        let line = limits.lines().find(|line| line.starts_with("Max data size")).unwrap();
+        let limit: u64 = line.split_whitespace().nth(3).unwrap().parse().unwrap();
+        assert!(limit > SHARE << 20 && limit < (SHARE << 20) + (512 << 20), "{line}");
+
+        // As if it had its share already.
+        let limit = Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) };
+        prlimit(Pid::from_raw(engines[0].cast_signed()), Resource::Data, limit).unwrap();
+        fs::write(home.root.join("store/bucket/large"), vec![7; 64 << 20]).unwrap();
+        let large = fs::read(at_one.join("large")).unwrap();
+        assert!(large.len() == 64 << 20 && large.iter().all(|byte| *byte == 7));
+        assert_ne!(home.engine(one), Some(engines[0]), "it has died of the limit");
+        assert_eq!(read(&at_two).unwrap(), "from the bucket");
+        assert_eq!(home.engine(two), Some(engines[1]), "it never died");
+    });
+}
+
+#[test]
+fn a_container_that_starts_anew_has_mounters_for_the_sources_in_use() {
+    isolated(|| {
+        let mut home = Home::new();
+        let source = "sh-1";
+        assert_eq!(home.begin(source), Answer::Ready);
+        let at = home.mount(source);
+        let (mounter, engine) = (home.mounter(source), home.engine(source).unwrap());
+        kill(home.pod.0.id());
+        kill(mounter);
+        kill(engine);
+        home.pod.0.wait().unwrap();
+        until("the mount has ended", || read(&at).is_err_and(|error| error.raw_os_error() == Some(107)));
+        sys::unmount(&at, sys::Busy::Detach).unwrap();
+        home.pod = Home::pod(&home.comm);
+        until("a mounter waits for the device", || {
+            message::connect(&home.comm.of_source(source).socket()).is_ok()
+        });
+        assert_eq!(read(&home.mount(source)).unwrap(), "from the bucket");
+    });
+}
