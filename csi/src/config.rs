@@ -97,7 +97,7 @@ pub struct OfNode {
     /// Directory of the kubelet
     #[arg(long, env = "KUBELET_PATH", value_name = "DIR", default_value = "/var/lib/kubelet", value_parser = kubelet_path)]
     pub kubelet_path: PathBuf,
-    /// The part that makes mounts: pod (Mountpoint Pods) or systemd (of the node)
+    /// The part that makes mounts: pod (Mountpoint Pods), shared (the engines pod of the node) or systemd (of the node)
     #[arg(long, env = "NODE_MOUNTER", default_value = "pod")]
     pub mounter: MounterKind,
     /// The part that mounts for new workloads while no reconciler works: systemd, or unavailable if they wait
@@ -106,6 +106,9 @@ pub struct OfNode {
     /// The engine that systemd starts, as the host calls it
     #[arg(long, env = "MOUNT_S3_PATH", value_name = "FILE")]
     pub mount_s3_path: Option<PathBuf>,
+    /// The most volumes of the node, with shared
+    #[arg(long, env = "SHARED_MAX_VOLUMES", value_name = "NUMBER", default_value_t = 8)]
+    pub shared_max_volumes: usize,
     /// Namespace of Mountpoint Pods
     #[arg(long, env = "MOUNTPOINT_NAMESPACE", value_name = "NAMESPACE", default_value = pod::NAMESPACE, value_parser = trimmed)]
     pub mountpoint_namespace: String,
@@ -155,6 +158,8 @@ impl fmt::Debug for Keys {
 pub enum MounterKind {
     /// Mountpoint Pods.
     Pod,
+    /// The engines pod of the node.
+    Shared,
     /// The node's systemd.
     Systemd,
 }
@@ -165,8 +170,9 @@ impl FromStr for MounterKind {
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         match text.trim() {
             "pod" => Ok(Self::Pod),
+            "shared" => Ok(Self::Shared),
             "systemd" => Ok(Self::Systemd),
-            _ => Err("must be pod or systemd (node.mounter in the chart)".to_owned()),
+            _ => Err("must be pod, shared or systemd (node.mounter in the chart)".to_owned()),
         }
     }
 }
@@ -271,6 +277,11 @@ pub enum Mounting {
         /// The systemd that mounts for new workloads while no reconciler works; `None`: the workloads wait.
         degraded: Option<Systemd>,
     },
+    /// Mounts in the engines pod of the node.
+    Shared {
+        /// The most volumes.
+        volumes_max: usize,
+    },
     /// Mounts by the node's systemd: architecture v1.
     Systemd(Systemd),
 }
@@ -339,6 +350,7 @@ impl Config {
         };
         let mounting = match (of_node.mounter, of_node.degraded) {
             (MounterKind::Systemd, _) => Mounting::Systemd(systemd()),
+            (MounterKind::Shared, _) => Mounting::Shared { volumes_max: of_node.shared_max_volumes },
             (MounterKind::Pod, Degraded::Systemd) => Mounting::Pod { degraded: Some(systemd()) },
             (MounterKind::Pod, Degraded::Unavailable) => Mounting::Pod { degraded: None },
         };
@@ -504,6 +516,9 @@ mod tests {
         let degraded = ["--degraded=systemd", "--mount-s3-path=/opt/x/mount-s3"];
         let by = Systemd { engine: Some("/opt/x/mount-s3".into()), extra_ca_bundle: None };
         assert_eq!(mounting(&degraded), Mounting::Pod { degraded: Some(by) });
+        let shared = ["--mounter=shared", "--shared-max-volumes=3", "--degraded=systemd"];
+        assert_eq!(mounting(&shared), Mounting::Shared { volumes_max: 3 });
+        assert_eq!(mounting(&shared[..1]), Mounting::Shared { volumes_max: 8 });
         let systemd = "--mounter=systemd";
         let given = [systemd, "--mount-s3-path=/opt/x/mount-s3", "--extra-ca-bundle=/etc/ca.crt"];
         let (engine, bundle) = (Some("/opt/x/mount-s3".into()), Some("/etc/ca.crt".into()));

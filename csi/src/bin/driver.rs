@@ -20,6 +20,7 @@ use csi::controller::volumes::Volumes;
 use csi::events::{Notice, Teller};
 use csi::mounter::Mounter;
 use csi::mounter::pod::{self, PodMounter};
+use csi::mounter::shared::{self, SharedMounter};
 use csi::mounter::systemd::{self, SystemdMounter};
 use csi::node::NodeService;
 use csi::server::{Health, Server};
@@ -188,6 +189,16 @@ fn mounter(
             let fallback =
                 degraded.as_ref().map(|systemd| by_systemd(kubelet, systemd, notices)).transpose()?;
             Arc::new(PodMounter::with_fallback(client, mounts, fallback)?)
+        }
+        Mounting::Shared { volumes_max } => {
+            let usual = shared::Config::new(config.node.node_id.clone(), *volumes_max);
+            let mounts = shared::Config {
+                kubelet,
+                notices: Some(notices.clone()),
+                namespace: config.release_namespace.clone().unwrap_or(usual.namespace),
+                ..usual
+            };
+            Arc::new(SharedMounter::new(&client, mounts)?)
         }
         Mounting::Systemd(systemd) => Arc::new(by_systemd(kubelet, systemd, notices)?),
     })

@@ -49,6 +49,8 @@ pub enum Reason {
     VolumeEngineRestarted,
     /// Several PersistentVolumes have one handle.
     VolumeHandleNotUnique,
+    /// The engines pod of the node serves as many volumes as it has room for.
+    VolumeLimitReached,
     /// A volume's settings allow no Mountpoint Pod.
     VolumeRefused,
 }

@@ -63,6 +63,20 @@ pub const OF_MOUNTPOINT_PODS: [&str; 11] = [
     CACHE_REQUEST,
 ];
 
+/// Attributes that have no effect on engines of one pod for all volumes.
+pub const OF_ONE_POD_EACH: [&str; 10] = [
+    POD_SERVICE_ACCOUNT,
+    REQUESTS_CPU,
+    REQUESTS_MEMORY,
+    LIMITS_CPU,
+    LIMITS_MEMORY,
+    CACHE,
+    CACHE_SIZE_LIMIT,
+    CACHE_MEDIUM,
+    CACHE_CLASS,
+    CACHE_REQUEST,
+];
+
 /// The name of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_NAME: &str = "csi.storage.k8s.io/pod.name";
 /// The namespace of the workload's pod, from the kubelet (`podInfoOnMount`).

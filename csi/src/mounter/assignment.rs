@@ -119,6 +119,25 @@ impl Assignments {
     }
 }
 
+/// Follows the pods of one of the chart's DaemonSets on this node, for as long as the tasks live.
+pub(super) fn follow_app(
+    client: &Client,
+    node: &str,
+    namespace: &str,
+    app: &'static str,
+    tasks: &mut JoinSet<()>,
+) -> watch::Receiver<View<MountpointPod>> {
+    let (pods_in, pods) = watch::channel(View::default());
+    let api = Api::<Pod>::namespaced(client.clone(), namespace);
+    let here = node.to_owned();
+    tasks.spawn(follow(api, format!("spec.nodeName={node}"), pods_in, move |it| {
+        let on_this_node = it.spec.as_ref().and_then(|spec| spec.node_name.as_ref()) == Some(&here);
+        let is_of_app = it.labels().get("app").is_some_and(|label| label == app);
+        (on_this_node && is_of_app).then(|| MountpointPod::of(&it))
+    }));
+    pods
+}
+
 /// The state of a Mountpoint Pod, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountpointPod {
@@ -261,7 +280,7 @@ impl<T> View<T> {
         }
     }
 
-    fn fault(&self) -> Option<String> {
+    pub(super) fn fault(&self) -> Option<String> {
         match &self.broken {
             Some(Broken::MissingKind(kind)) => Some(missing(kind)),
             Some(Broken::Other(error)) => Some(format!("the API server can't be watched: {error}")),
@@ -279,7 +298,7 @@ fn missing(kind: &str) -> String {
 
 /// The next step, given the known state.
 #[derive(Debug)]
-enum Step<T> {
+pub(super) enum Step<T> {
     /// The result is here.
     Ready(T),
     /// The result may still come. The error is for the case that it does not.
@@ -349,7 +368,7 @@ fn running(view: &View<MountpointPod>, name: &str, namespace: &str) -> Step<Moun
 }
 
 /// Decides anew at each change, until there is a result or the deadline.
-async fn wait<T, S>(
+pub(super) async fn wait<T, S>(
     mut view: watch::Receiver<View<T>>,
     deadline: Instant,
     decide: impl Fn(&View<T>) -> Step<S>,

@@ -79,6 +79,14 @@ impl CommFiles {
         }
     }
 
+    /// Takes the announcement back: the source stays mounted.
+    ///
+    /// # Errors
+    /// An error of the file system, other than that there is none.
+    pub fn withdraw_exit(&self) -> io::Result<()> {
+        absent(rustix::fs::unlinkat(&self.directory, "mount.exit", AtFlags::empty()))
+    }
+
     /// Whether an unmount was announced.
     #[must_use]
     pub fn exit_announced(&self) -> bool {

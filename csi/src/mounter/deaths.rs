@@ -51,6 +51,11 @@ pub(super) fn tell_of_bucket(
     send(notices, workload, Reason::VolumeBucketGone, volume, note);
 }
 
+/// Tells a workload that its volume has no place on the node.
+pub(super) fn tell_of_limit(notices: &Notices, workload: Option<&WorkloadRef>, why: String) {
+    send(notices, workload, Reason::VolumeLimitReached, "", why);
+}
+
 fn send(notices: &Notices, workload: Option<&WorkloadRef>, reason: Reason, volume: &str, note: String) {
     let (Some(notices), Some(workload)) = (notices, workload) else {
         tracing::warn!("{note}");

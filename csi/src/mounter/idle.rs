@@ -155,12 +155,13 @@ fn waiting(sources: &[String], pods: &View<MountpointPod>) -> Vec<(String, Strin
     pods.items.iter().filter(waits).map(|(name, pod)| (name.clone(), pod.uid.clone())).collect()
 }
 
-struct Unmounting {
-    source: PathBuf,
-    kubelet: PathBuf,
-    notes: Notes,
-    within: Duration,
-    probes: Probes,
+/// An unmount of one source.
+pub(super) struct Unmounting {
+    pub(super) source: PathBuf,
+    pub(super) kubelet: PathBuf,
+    pub(super) notes: Notes,
+    pub(super) within: Duration,
+    pub(super) probes: Probes,
 }
 
 impl Unmounting {
@@ -194,7 +195,7 @@ impl Unmounting {
 
     /// Unmounts the source. One that is in use is asked again for a moment: the kubelet and a probe of ours look at mounts, and the next sweep
     /// is far.
-    async fn take_away(&self, files: Option<&CommFiles>) -> Result<(), String> {
+    pub(super) async fn take_away(&self, files: Option<&CommFiles>) -> Result<(), String> {
         let at = self.source.display();
         let deadline = Instant::now() + self.within.min(LOOKED_AT);
         loop {

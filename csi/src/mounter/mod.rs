@@ -23,6 +23,7 @@ mod read_only;
 mod received;
 pub mod reconciler_lease;
 mod revival;
+pub mod shared;
 pub mod source;
 pub mod sys;
 pub mod systemd;
@@ -149,7 +150,7 @@ pub enum Made {
     BySystemdInstead(String),
 }
 
-/// Makes mounts: in Mountpoint Pods, or (architecture v1) by systemd.
+/// Makes mounts: in Mountpoint Pods, in the engines pod of the node, or (architecture v1) by systemd.
 pub trait Mounter: Send + Sync {
     /// Mounts a target, or refreshes the credentials if it is mounted. After an error nothing is left of this call.
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>>;
@@ -163,6 +164,16 @@ pub trait Mounter: Send + Sync {
     /// Attributes of a volume that have no effect on the mounts it makes, though the driver knows them.
     fn ignores(&self) -> &'static [&'static str] {
         &[]
+    }
+
+    /// Attributes of a volume with which it makes no mounts.
+    fn refuses(&self) -> &'static [&'static str] {
+        &[]
+    }
+
+    /// The most volumes of the node; `None`: as many as Kubernetes puts there.
+    fn volumes_max(&self) -> Option<usize> {
+        None
     }
 
     /// The state of a target whose engine died, if another one is about to go on with it.

@@ -163,6 +163,24 @@ impl Revivals {
         self.woken.notify_one();
     }
 
+    /// Makes all sources due for a look.
+    pub(super) fn wake_all(&self) {
+        let mut inside = self.inside.lock();
+        let all: Vec<_> = inside.served.keys().cloned().collect();
+        inside.due.extend(all);
+        self.woken.notify_one();
+    }
+
+    /// Looks from now on at another pod's directory for a source: that pod serves it, at the same targets.
+    pub(super) fn follow(&self, name: &str, uid: &str, comm: &Comm) {
+        let mut inside = self.inside.lock();
+        let Some(mut served) = inside.served.get(name).filter(|it| it.uid != uid).cloned() else { return };
+        self.drop_pod(&mut inside, name);
+        uid.clone_into(&mut served.uid);
+        inside.served.insert(name.to_owned(), served);
+        self.watch(&mut inside, name, comm);
+    }
+
     /// Calls `revive` with the name of each pod that is due, one call at a time for each. It says whether it mounted anything.
     pub(super) async fn run<F>(self: Arc<Self>, revive: impl Fn(String) -> F)
     where

@@ -63,7 +63,7 @@ impl SourceMount {
             let at = comm.directory().display();
             Error::new(ErrorKind::Unavailable, format!("opening the comm directory {at}: {error}"))
         })?;
-        let stream = dial(&files, deadline).await?;
+        let stream = dial(&files, Comm::SOCKET, deadline).await?;
         pod.processes.check(&stream, pod.uid, Comm::SOCKET)?;
         files.forget_error().map_err(|error| {
             Error::internal(format!("removing an old mount.err in {}: {error}", files.path().display()))
@@ -269,13 +269,14 @@ fn exchange(
     })
 }
 
-async fn dial(files: &CommFiles, deadline: Instant) -> Result<UnixStream> {
+/// Connects to a socket in the directory once a process listens there.
+pub(super) async fn dial(files: &CommFiles, socket: &str, deadline: Instant) -> Result<UnixStream> {
     loop {
-        let error = match files.connect(Comm::SOCKET) {
+        let error = match files.connect(socket) {
             Ok(stream) => return Ok(stream),
             Err(error) => error,
         };
-        let at = files.path().join("mount.sock");
+        let at = files.path().join(socket);
         // The socket is missing, was left by a container that was restarted, or its queue is full.
         if !matches!(
             error.kind(),

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::peer::Processes;
+use super::{Credentials, MountRequest};
+use crate::events::WorkloadRef;
 
 pub(crate) use testkit::{isolated, need};
 
@@ -32,6 +34,33 @@ pub(crate) fn processes(root: &Path, pods: &[&str]) -> Processes {
     let cgroups: String = pods.iter().map(|uid| format!("0::/kubepods/pod{uid}/x\n")).collect();
     std::fs::write(directory.join("cgroup"), cgroups).unwrap();
     Processes::at(root)
+}
+
+/// A request for a volume of the bucket `bucket`, at the target of this workload beneath `/kubelet`.
+pub(crate) fn request(volume: &str, workload: &str) -> MountRequest {
+    let target = format!("/kubelet/pods/{workload}/volumes/kubernetes.io~csi/{volume}/mount");
+    MountRequest {
+        volume: volume.into(),
+        handle: format!("handle of {volume}"),
+        workload_uid: workload.into(),
+        workload: Some(WorkloadRef { namespace: "team".into(), name: workload.into(), uid: workload.into() }),
+        target: target.into(),
+        read_only: false,
+        source_read_only: false,
+        bucket: "bucket".into(),
+        place: "place".into(),
+        args: vec!["--allow-delete".into()],
+        env: vec![("AWS_REGION".into(), "r".into())],
+        unusable: None,
+        credentials: Some(Credentials {
+            access_key_id: "key-1".into(),
+            secret_access_key: "canary".into(),
+            session_token: None,
+        }),
+        of_secret: false,
+        token: None,
+        agent: None,
+    }
 }
 
 /// A device; `None`, said aloud, where there is no FUSE.

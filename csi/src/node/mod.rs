@@ -175,6 +175,9 @@ impl NodeService {
             AuthenticationSource::Driver => request.authentication_source,
         };
         let is_mounted = self.table.read()?.at(&request.target.path).is_some();
+        if !is_mounted {
+            self.check_attributes(&request)?;
+        }
         let endpoint = self.check_endpoint(request.endpoint_url.as_deref(), &request.volume);
         let cache = self.cache(&request);
         let options = endpoint.and_then(|()| {
@@ -388,8 +391,8 @@ impl NodeService {
             let (volume, without) = (&request.volume, without.join(", "));
             warn!(volume, without, "volume attributes without effect");
             let note = format!(
-                "volumeAttributes have no effect: {without}. They configure Mountpoint Pods, and with node.mounter: systemd of the chart \
-                 there are none. PersistentVolume {volume} has them; certificates for all volumes are tls.caCertConfigMap of the chart"
+                "volumeAttributes have no effect: {without}. They configure Mountpoint Pods, and with node.mounter: systemd or shared of \
+                 the chart there are none. PersistentVolume {volume} has them; certificates for all volumes are tls.caCertConfigMap of the chart"
             );
             self.tell(request, Reason::VolumeAttributeUnknown, Some(note));
         }
@@ -427,6 +430,19 @@ impl NodeService {
         env.extend(region.map(|region| ("AWS_REGION".to_owned(), region)));
         env.extend(given.of_options);
         env
+    }
+
+    /// Refuses attributes with which the mounter would serve another volume than the author means.
+    fn check_attributes(&self, request: &PublishRequest) -> Result<()> {
+        let refused = self.mounter.refuses();
+        match request.known_attributes.iter().find(|it| refused.contains(&it.as_str())) {
+            Some(attribute) => Err(Error::invalid(format!(
+                "volume attribute {attribute} of PersistentVolume {} needs a Mountpoint Pod, and with node.mounter: shared of the chart there are \
+                 none: leave it out; certificates for all volumes are tls.caCertConfigMap of the chart",
+                request.volume
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Refuses a volume's own store unless the administrator allows it, because the volume's keys would go there.
@@ -533,7 +549,13 @@ impl Node for NodeService {
         _: Request<NodeGetInfoRequest>,
     ) -> std::result::Result<Response<NodeGetInfoResponse>, Status> {
         self.registers.send_replace(());
-        let info = NodeGetInfoResponse { node_id: self.config.node_id.clone(), ..Default::default() };
+        let max = self.mounter.volumes_max().map(|max| i64::try_from(max).unwrap_or(i64::MAX));
+        let info = NodeGetInfoResponse {
+            node_id: self.config.node_id.clone(),
+            // Zero: the scheduler puts as many here as it likes.
+            max_volumes_per_node: max.unwrap_or_default(),
+            ..Default::default()
+        };
         answer("NodeGetInfo", Ok(info))
     }
 }

@@ -232,7 +232,7 @@ async fn a_mounter_that_never_listens_ends_the_wait_at_the_deadline() {
     let ([comm], _folder) = dirs();
     let comm = Comm::at(comm);
     let files = CommFiles::open(&comm).unwrap();
-    let error = dial(&files, Instant::now() + Duration::from_millis(30)).await.unwrap_err();
+    let error = dial(&files, Comm::SOCKET, Instant::now() + Duration::from_millis(30)).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
     assert!(error.to_string().contains("does not listen"), "{error}");
     // A socket that a container left behind when it was restarted.
@@ -240,12 +240,12 @@ async fn a_mounter_that_never_listens_ends_the_wait_at_the_deadline() {
     // Said, not left to the last close: the child of another test has it open, too, until it executes.
     rustix::net::shutdown(&ended, rustix::net::Shutdown::Both).unwrap();
     drop(ended);
-    let error = dial(&files, Instant::now() + Duration::from_millis(30)).await.unwrap_err();
+    let error = dial(&files, Comm::SOCKET, Instant::now() + Duration::from_millis(30)).await.unwrap_err();
     assert_eq!(error.kind, ErrorKind::DeadlineExceeded);
     std::fs::remove_file(comm.socket()).unwrap();
     File::create(comm.directory().join("later")).unwrap();
     let socket = comm.socket();
     let later = thread::spawn(move || message::listen(&socket).unwrap());
-    dial(&files, soon()).await.unwrap();
+    dial(&files, Comm::SOCKET, soon()).await.unwrap();
     drop(later.join().unwrap());
 }

@@ -31,7 +31,11 @@ struct Inside {
 impl MountpointPod {
     /// Listens in this kubelet's directory, for the whole life of the process.
     pub(crate) fn start(kubelet: &Path, uid: &str) -> Self {
-        let comm = Comm::on_host(kubelet, uid);
+        Self::at(Comm::on_host(kubelet, uid))
+    }
+
+    /// Listens in this directory, for the whole life of the process.
+    pub(crate) fn at(comm: Comm) -> Self {
         std::fs::create_dir_all(comm.directory()).unwrap();
         let pod = Self { comm, inside: Arc::default() };
         pod.listen();

@@ -1,0 +1,205 @@
+//! The engines pod of this node. Enters: the API server's picture of the pods of the DaemonSet. Leaves: the pod that takes mounts now, and mounters
+//! that begin there. The node's note of the last pod serves while the API server is away.
+//!
+//! Never here: a source, a mount.
+
+use std::path::{Path, PathBuf};
+
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::contract::comm::{self, Comm};
+use crate::contract::engines_pod::{self, APP, Begin};
+use crate::contract::message::{self, Answer};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounter::assignment::{MountpointPod, Step, View, wait};
+use crate::mounter::comm_files::{CommFiles, one_line};
+use crate::mounter::peer::Processes;
+use crate::mounter::source;
+
+/// A pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct EnginesPod {
+    /// Its name; that of the DaemonSet while the API server is away.
+    pub(super) name: String,
+    /// Its UID.
+    pub(super) uid: String,
+}
+
+/// The engines pods of this node: one, and while it is replaced, its successor.
+#[derive(Clone, Debug)]
+pub(super) struct EnginesPods {
+    pods: watch::Receiver<View<MountpointPod>>,
+    kubelet: PathBuf,
+    namespace: String,
+    processes: Processes,
+}
+
+impl EnginesPods {
+    pub(super) fn new(
+        pods: watch::Receiver<View<MountpointPod>>,
+        kubelet: &Path,
+        namespace: &str,
+        processes: Processes,
+    ) -> Self {
+        Self { pods, kubelet: kubelet.to_owned(), namespace: namespace.to_owned(), processes }
+    }
+
+    /// The pod that takes mounts now.
+    ///
+    /// # Errors
+    /// At the deadline `Unavailable` with what is known of the pod.
+    pub(super) async fn wait(&self, deadline: Instant) -> Result<EnginesPod> {
+        let pod = wait(self.pods.clone(), deadline, |view| self.decide(view)).await?;
+        self.remember(&pod.uid);
+        Ok(pod)
+    }
+
+    /// The UID of the pod that takes mounts, as far as is known now.
+    pub(super) fn known(&self) -> Option<String> {
+        match self.decide(&self.pods.borrow()) {
+            Step::Ready(pod) => Some(pod.uid),
+            Step::Wait(_) | Step::Fail(_) => None,
+        }
+    }
+
+    /// Returns with each change of the pod that takes mounts.
+    pub(super) async fn replaced(&mut self, last: &mut Option<String>) -> bool {
+        loop {
+            self.pods.mark_unchanged();
+            let now = self.known();
+            if now.is_some() && now != *last {
+                *last = now;
+                return true;
+            }
+            if self.pods.changed().await.is_err() {
+                return false;
+            }
+        }
+    }
+
+    /// The reason why no mounts can be made now.
+    pub(super) fn fault(&self) -> Option<String> {
+        match self.decide(&self.pods.borrow()) {
+            Step::Ready(_) => None,
+            Step::Wait(why) | Step::Fail(why) => Some(why.to_string()),
+        }
+    }
+
+    /// Begins a mounter for a source. One that waits or serves already stays.
+    ///
+    /// # Errors
+    /// `Unavailable` with the pod's words; `FailedPrecondition` if another process has its place.
+    pub(super) async fn begin(&self, pod: &EnginesPod, source: &str, deadline: Instant) -> Result<()> {
+        let failed = |error: std::io::Error| {
+            let text = format!("asking the engines pod {} for a mounter: {error}", pod.name);
+            Error::new(ErrorKind::Unavailable, text)
+        };
+        let files = CommFiles::open(&Comm::on_host(&self.kubelet, &pod.uid)).map_err(failed)?;
+        let stream = source::dial(&files, Comm::ENGINES_SOCKET, deadline).await?;
+        self.processes.check(&stream, &pod.uid, Comm::ENGINES_SOCKET)?;
+        let begin = Begin { source: source.to_owned() };
+        let within = deadline.saturating_duration_since(Instant::now());
+        let ask = move || {
+            engines_pod::ask(&stream, &begin, within)?;
+            message::read_answer(&stream, within)
+        };
+        match tokio::task::spawn_blocking(ask).await.map_err(Error::internal)?.map_err(failed)? {
+            Some(Answer::Ready) => Ok(()),
+            Some(Answer::Failed { error }) => Err(failed(std::io::Error::other(one_line(&error)))),
+            None => Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
+    fn decide(&self, view: &View<MountpointPod>) -> Step<EnginesPod> {
+        decide(view, &self.namespace, self.remembered())
+    }
+
+    fn note(&self) -> PathBuf {
+        comm::plugin_directory(&self.kubelet).join("engines-pod")
+    }
+
+    fn remember(&self, uid: &str) {
+        if std::fs::read_to_string(self.note()).is_ok_and(|noted| noted == uid) {
+            return;
+        }
+        if let Err(error) = std::fs::write(self.note(), uid) {
+            tracing::warn!("noting the engines pod in {}: {error}", self.note().display());
+        }
+    }
+
+    /// The noted pod, if the kubelet has not removed it.
+    fn remembered(&self) -> Option<String> {
+        let uid = std::fs::read_to_string(self.note()).ok()?;
+        let is_uid = !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        (is_uid && Comm::on_host(&self.kubelet, &uid).directory().is_dir()).then_some(uid)
+    }
+}
+
+/// The pod that takes mounts: one that runs and is not leaving. `noted`: the last one, which counts while the API server is away.
+fn decide(view: &View<MountpointPod>, namespace: &str, noted: Option<String>) -> Step<EnginesPod> {
+    let serves = |pod: &MountpointPod| pod.phase == "Running" && !pod.leaving && pod.waits.is_none();
+    if let Some((name, pod)) = view.items.iter().find(|(_, pod)| serves(pod)) {
+        return Step::Ready(EnginesPod { name: name.clone(), uid: pod.uid.clone() });
+    }
+    let look = format!("kubectl -n {namespace} get pods -l app={APP}");
+    let why = match (view.fault(), view.items.iter().next(), noted) {
+        (Some(_), None, Some(uid)) => return Step::Ready(EnginesPod { name: APP.to_owned(), uid }),
+        (Some(fault), None, None) => format!("the engines pod of this node is not known: {fault}"),
+        (_, None, _) => format!("this node has no engines pod: is its DaemonSet {APP} there? ({look})"),
+        (_, Some((name, pod)), _) => {
+            let state = match (&pod.waits, pod.leaving) {
+                (Some(waits), _) => format!("does not run: {waits}"),
+                (None, true) => "is being removed, and its successor begins then".to_owned(),
+                (None, false) => format!("is {}", pod.phase.to_lowercase()),
+            };
+            let why = pod.why.as_deref().filter(|_| pod.waits.is_none());
+            let why = why.map(|why| format!(": {why}")).unwrap_or_default();
+            format!("the engines pod {name} {state}{why} ({look})")
+        }
+    };
+    Step::Wait(Error::new(ErrorKind::Unavailable, why))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view(synced: bool, pods: &[(&str, MountpointPod)]) -> View<MountpointPod> {
+        let mut view = View::default();
+        view.synced = synced;
+        view.items.extend(pods.iter().map(|(name, pod)| ((*name).to_owned(), pod.clone())));
+        view
+    }
+
+    fn pod(uid: &str, phase: &str) -> MountpointPod {
+        MountpointPod { uid: uid.into(), phase: phase.into(), ..MountpointPod::default() }
+    }
+
+    fn decided(view: &View<MountpointPod>, noted: Option<&str>) -> std::result::Result<String, String> {
+        match decide(view, "kube-system", noted.map(str::to_owned)) {
+            Step::Ready(pod) => Ok(pod.uid),
+            Step::Wait(why) | Step::Fail(why) => Err(why.to_string()),
+        }
+    }
+
+    #[test]
+    fn the_pod_that_runs_and_stays_takes_mounts() {
+        let leaving = MountpointPod { leaving: true, ..pod("old", "Running") };
+        let both = view(true, &[("e-1", leaving.clone()), ("e-2", pod("new", "Running"))]);
+        assert_eq!(decided(&both, Some("old")).as_deref(), Ok("new"));
+        let why = decided(&view(true, &[("e-1", leaving)]), Some("old")).unwrap_err();
+        assert!(why.contains("is being removed"), "{why}");
+        let waits = MountpointPod { waits: Some("CrashLoopBackOff".into()), ..pod("new", "Running") };
+        let why = decided(&view(true, &[("e-2", waits)]), Some("new")).unwrap_err();
+        assert!(why.contains("CrashLoopBackOff"), "{why}");
+        assert!(decided(&view(true, &[]), Some("old")).unwrap_err().contains(APP));
+    }
+
+    #[test]
+    fn a_noted_pod_takes_mounts_while_the_api_server_says_nothing() {
+        assert_eq!(decided(&view(false, &[]), Some("old")).as_deref(), Ok("old"));
+        let why = decided(&view(false, &[]), None).unwrap_err();
+        assert!(why.contains("has not answered yet"), "{why}");
+    }
+}

@@ -1,0 +1,508 @@
+//! Mounts in the engines pod of the node, whose engines serve all volumes. Enters: a checked request. Leaves: a target bound to a source that an
+//! engine of that pod serves.
+//!
+//! The order of a mount: the share key, its lock, the source's name, the pod, a mounter for the source, credentials, the source, the target. Each
+//! step undoes itself if a later one fails. An existing mount needs no API server, nor does a new one once the pod is noted.
+//!
+//! Never here: a reconciler, an attachment, a write to the API server.
+
+mod engines_pod;
+mod shares;
+mod unused;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use kube::Client;
+use mountpoint::sync::Arc;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout_at};
+
+use self::engines_pod::{EnginesPod, EnginesPods};
+use self::shares::{Chosen, Share, Shares, key_of};
+use super::assignment;
+use super::bind::{Over, bind, over};
+use super::comm_files::CommFiles;
+use super::credentials::Profile;
+use super::deaths::{self, Notices};
+use super::host_files::HostFiles;
+use super::locks::Locks;
+use super::notes::Notes;
+use super::peer::Processes;
+use super::revival::Revivals;
+use super::source::{self, Peer, SourceMount};
+use super::sys::{self, Health, Probes};
+use super::targets::{self, Targets, check_ours, mounted, table};
+use super::{MOUNT_WITHIN, Made, MountRequest, Mounter};
+use crate::contract::comm::{self, Comm};
+use crate::contract::engines_pod::APP;
+use crate::contract::message::MountMessage;
+use crate::contract::restart::Restarting;
+use crate::contract::volume;
+use crate::error::{Error, ErrorKind, Result};
+use crate::events::WorkloadRef;
+
+/// Options of the engine that would take more than its share of the pod, or that need a volume that the pod has not.
+const LEFT_OUT: [&str; 4] = ["--cache", "--max-cache-size", "--cache-passthrough", "--memory-target"];
+
+/// The configuration of a [`SharedMounter`].
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// This node's name.
+    pub node: String,
+    /// The kubelet's directory.
+    pub kubelet: PathBuf,
+    /// The namespace of the release, where the engines pods are.
+    pub namespace: String,
+    /// The most sources of the node.
+    pub volumes_max: usize,
+    /// The time limit of one mount: [`MOUNT_WITHIN`].
+    pub mount_within: Duration,
+    /// How long a source stays without a target. A workload that is replaced finds its mount; doubled, an unused source takes a place for twice
+    /// as long.
+    pub unused_for: Duration,
+    /// The table in which mounters' processes are looked up: the node's `/proc`.
+    pub processes: Processes,
+    /// The writer of Events.
+    pub notices: Notices,
+}
+
+impl Config {
+    /// A configuration with the usual places and limits.
+    #[must_use]
+    pub fn new(node: impl Into<String>, volumes_max: usize) -> Self {
+        Self {
+            node: node.into(),
+            kubelet: PathBuf::from("/var/lib/kubelet"),
+            namespace: "kube-system".to_owned(),
+            volumes_max,
+            mount_within: MOUNT_WITHIN,
+            unused_for: Duration::from_secs(60),
+            processes: Processes::default(),
+            notices: None,
+        }
+    }
+}
+
+/// Mounts through the node's engines pod. It owns a watch and the tasks that mount again and unmount; they end when it is dropped, and mounts
+/// stay.
+#[derive(Debug)]
+pub struct SharedMounter {
+    node: Arc<Node>,
+    _tasks: JoinSet<()>,
+}
+
+impl SharedMounter {
+    /// Begins to follow the API server. It returns at once: a pod that is not there yet shows in [`Mounter::fault`].
+    ///
+    /// # Errors
+    /// The kubelet's directory is not there.
+    pub fn new(client: &Client, config: Config) -> Result<Self> {
+        let config = Config { kubelet: targets::kubelet(&config.kubelet)?, ..config };
+        let mut tasks = JoinSet::new();
+        let pods = assignment::follow_app(client, &config.node, &config.namespace, APP, &mut tasks);
+        let locks = Arc::new(Locks::default());
+        let node = Arc::new(Node {
+            pods: EnginesPods::new(pods, &config.kubelet, &config.namespace, config.processes.clone()),
+            targets: Targets::new(&config.kubelet, Arc::clone(&locks)),
+            shares: Shares::of(&config.kubelet, config.volumes_max),
+            files: HostFiles::of(&config.kubelet),
+            probes: Probes::default(),
+            locks,
+            revivals: Arc::new(Revivals::new()),
+            released: Notify::new(),
+            config,
+        });
+        tasks.spawn(unused::run(Arc::clone(&node)));
+        let (mut pods, revivals) = (node.pods.clone(), Arc::clone(&node.revivals));
+        tasks.spawn(async move {
+            let mut last = None;
+            // With the pod before, all its engines have ended.
+            while pods.replaced(&mut last).await {
+                revivals.wake_all();
+            }
+        });
+        let (reviver, revivals) = (Arc::clone(&node), Arc::clone(&node.revivals));
+        tasks.spawn(revivals.run(move |name| {
+            let node = Arc::clone(&reviver);
+            async move { Box::pin(node.revive(&name)).await }
+        }));
+        Ok(Self { node, _tasks: tasks })
+    }
+}
+
+impl Mounter for SharedMounter {
+    fn fault(&self) -> Option<String> {
+        self.node.pods.fault()
+    }
+
+    fn ignores(&self) -> &'static [&'static str] {
+        &volume::OF_ONE_POD_EACH
+    }
+
+    fn refuses(&self) -> &'static [&'static str] {
+        &[volume::CA_CONFIG_MAP]
+    }
+
+    fn volumes_max(&self) -> Option<usize> {
+        Some(self.node.shares.max())
+    }
+
+    fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
+        let node = Arc::clone(&self.node);
+        // This is a task of its own, so that a kubelet that hangs up does not leave half a mount.
+        let task = tokio::spawn(async move { Box::pin(node.mount(&request)).await });
+        Box::pin(async { task.await.map_err(Error::internal)?.map(|()| Made::AsUsual) })
+    }
+
+    fn restarting(&self, target: &Path) -> Option<Restarting> {
+        let mounts = table().ok()?;
+        let sources = comm::sources(&self.node.config.kubelet);
+        let source = mounts.source_of(mounts.at(target)?, &sources)?;
+        self.node.restarting(source.point.file_name()?.to_str()?)
+    }
+
+    fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async {
+            let Some(target) = self.node.targets.find(target)? else { return Ok(()) };
+            self.node.revivals.forget(target.path());
+            target.take_away()?;
+            self.node.released.notify_one();
+            Ok(())
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Node {
+    config: Config,
+    pods: EnginesPods,
+    shares: Shares,
+    files: HostFiles, // of mounts that systemd made
+    probes: Probes,
+    locks: Arc<Locks>,
+    targets: Targets,
+    revivals: Arc<Revivals>,
+    /// A target was taken away.
+    released: Notify,
+}
+
+/// A mounted target, and the source that it is bound to, as far as the table of mounts knows.
+struct Found {
+    over: Over,
+    source: Option<String>,
+}
+
+impl Node {
+    async fn mount(&self, request: &MountRequest) -> Result<()> {
+        let deadline = Instant::now() + self.config.mount_within;
+        let locked = self.targets.make(&request.target)?;
+        let target = locked.path();
+        if request.token.is_some() {
+            return Err(Error::new(
+                ErrorKind::FailedPrecondition,
+                "authenticationSource: pod needs a Mountpoint Pod of its own for each service account: set node.mounter: pod in the chart, \
+                 or give the volume a Secret",
+            ));
+        }
+        let Found { over, source } = self.refresh(request, target).await?;
+        if over == Over::Nothing {
+            return Ok(());
+        }
+        // A workload stays at its source, though the volume's options were edited.
+        let noted = source.and_then(|name| self.shares.get(&name));
+        let noted = noted.filter(|share| share.place == request.place).map(|share| share.key);
+        let key = noted.unwrap_or_else(|| key_of(request));
+        let locked = timeout_at(deadline, self.locks.lock(&key)).await;
+        let _share = locked.map_err(|_elapsed| {
+            let text = format!("another mount of PersistentVolume {} is in progress", request.volume);
+            Error::new(ErrorKind::Aborted, text)
+        })?;
+        let (name, is_new) = self.source_for(request, &key)?;
+        let words = self.last_words(&name);
+        let told = |error: Error| {
+            Error::new(error.kind, format!("volume {}, source {name}: {error}", request.volume))
+        };
+        let mounted = self.mount_through(request, (target, over), &name, deadline).await;
+        if mounted.is_err() && is_new {
+            self.give_up(&name);
+        }
+        let uid = mounted.map_err(told)?;
+        self.revivals.remember(&name, &uid, &self.comm(&uid, &name), request, target);
+        if over == Over::Dead {
+            self.tell_of_death(request.workload.as_ref(), &request.volume, words.as_deref());
+            // The other targets of that source are dead, too.
+            self.revivals.wake(&name);
+        }
+        Ok(())
+    }
+
+    /// Mounts a source again after its engine ended, and binds its targets to the new mount. `false`: the source needed no mount.
+    async fn revive(&self, name: &str) -> Result<bool> {
+        let deadline = Instant::now() + self.config.mount_within;
+        let Some(key) = self.shares.get(name).map(|share| share.key) else { return Ok(false) };
+        let _share = self.locks.lock(&key).await;
+        let (Some(share), Some(served)) = (self.shares.get(name), self.revivals.of(name)) else {
+            return Ok(false);
+        };
+        let comm = self.comm(&share.pod, name);
+        let words = self.last_words(name);
+        let volume = &served.request.volume;
+        if self.revivals.take_restarted(name) {
+            for bound in served.targets.values() {
+                let (notices, workload) = (&self.config.notices, bound.workload.as_ref());
+                deaths::tell_of_restart(notices, workload, volume, SERVER, words.as_deref());
+            }
+        }
+        if self.revivals.take_gone(name) {
+            for bound in served.targets.values() {
+                let (notices, workload) = (&self.config.notices, bound.workload.as_ref());
+                deaths::tell_of_bucket(notices, workload, volume, &served.request.bucket, APP);
+            }
+        }
+        if source::restarting(&comm).is_some() {
+            // If the restart fails, the mounter makes its socket, which causes another look.
+            return Ok(false);
+        }
+        let source = comm::source(&self.config.kubelet, name);
+        let mounted = !source::is_served(&source, &comm, &self.probes).await?;
+        if mounted {
+            let pod = self.pods.wait(deadline).await?;
+            self.make_source(&served.request, name, &pod, deadline).await?.keep();
+            self.revivals.follow(name, &pod.uid, &self.comm(&pod.uid, name));
+        }
+        for (path, bound) in &served.targets {
+            // Living targets are not locked: a call of the kubelet for one of them would have to be repeated.
+            if !matches!(self.probes.check(path, sys::PROBE_LIMIT).await, Health::Dead(_)) {
+                continue;
+            }
+            // Another call for this target has the lock: that call will see that the target is dead, or remove it.
+            let Ok(Some(target)) = self.targets.find(path) else { continue };
+            let Health::Dead(why) = self.probes.check(target.path(), sys::PROBE_LIMIT).await else {
+                continue;
+            };
+            bind(&source, target.path(), Over::Dead, bound.read_only, &self.config.kubelet)?;
+            tracing::info!("{} was dead ({why}) and is bound to a new mount", path.display());
+            self.tell_of_death(bound.workload.as_ref(), volume, words.as_deref());
+        }
+        Ok(mounted)
+    }
+
+    /// Refreshes the credentials of a target that is mounted already, and decides whether it stays. The target is not touched here:
+    /// reads of it go on until a new source is served.
+    async fn refresh(&self, request: &MountRequest, target: &Path) -> Result<Found> {
+        if mounted(target)?.is_none() {
+            return Ok(Found { over: Over::Empty, source: None });
+        }
+        let mounts = table()?;
+        let Some(mount) = mounts.at(target) else { return Ok(Found { over: Over::Empty, source: None }) };
+        check_ours(mount)?;
+        let health = self.probes.check(target, sys::PROBE_LIMIT).await;
+        let sources = comm::sources(&self.config.kubelet);
+        let source = mounts.source_of(mount, &sources).and_then(|it| it.point.file_name()?.to_str());
+        let over = over(&health, false);
+        if over != Over::Nothing {
+            tracing::warn!("{} is {health:?}, bound to {source:?}: {over:?}", target.display());
+            return Ok(Found { over, source: source.map(str::to_owned) });
+        }
+        if request.read_only && !mount.read_only {
+            // A driver of an older release, or on an older kernel, ended between two steps.
+            sys::make_read_only(target).map_err(|error| {
+                Error::internal(format!("making {} read-only: {error}", target.display()))
+            })?;
+        }
+        match (source, source.and_then(|name| self.shares.get(name))) {
+            (Some(name), Some(share)) => {
+                self.check_keys(request, &share)?;
+                let comm = self.comm(&share.pod, name);
+                self.write_credentials(request, &share.pod, &comm)?;
+                self.revivals.remember(name, &share.pod, &comm, request, target);
+            }
+            // A driver with Mountpoint Pods made this mount, and goes on in its pod.
+            (Some(name), None) => {
+                if let Some(uid) = Notes::of(&self.config.kubelet).uid(name) {
+                    let comm = Comm::on_host(&self.config.kubelet, &uid);
+                    self.write_credentials(request, &uid, &comm)?;
+                }
+            }
+            // Mounted at the target itself, by systemd.
+            (None, _) => drop(self.files.write_keys(request)?),
+        }
+        match health {
+            // The next engine goes on with this mount.
+            Health::Hung if source.is_some_and(|name| self.restarting(name).is_some()) => {}
+            Health::Hung => return Err(source::hangs(target, None)),
+            Health::Alive | Health::Dead(_) => {}
+        }
+        Ok(Found { over, source: None })
+    }
+
+    /// The name of the source for a request, and whether it is new. A new one is noted.
+    fn source_for(&self, request: &MountRequest, key: &str) -> Result<(String, bool)> {
+        let is_taken = |name: &str| {
+            let pod = self.pods.known();
+            // The mount is not asked: its engine may hang.
+            mounted(&comm::source(&self.config.kubelet, name)).is_ok_and(|mount| mount.is_some())
+                || pod.is_some_and(|uid| self.comm(&uid, name).directory().symlink_metadata().is_ok())
+        };
+        match self.shares.choose(key, request, is_taken)? {
+            Chosen::Known(name) => {
+                if let Some(share) = self.shares.get(&name) {
+                    self.check_keys(request, &share)?;
+                }
+                Ok((name, false))
+            }
+            Chosen::New(name) => Ok((name, true)),
+            Chosen::Full => {
+                let (max, volume) = (self.shares.max(), &request.volume);
+                let why = format!(
+                    "the engines pod of node {} serves {max} volumes, and PersistentVolume {volume} would be one more: a volume takes a place \
+                     until a minute after its last pod. Raise shared.maxVolumes of the chart, or run the pod on another node",
+                    self.config.node
+                );
+                deaths::tell_of_limit(&self.config.notices, request.workload.as_ref(), why.clone());
+                Err(Error::new(ErrorKind::ResourceExhausted, why))
+            }
+        }
+    }
+
+    /// Binds the target to the source, which is made if nothing serves it. Returns the UID of the pod that serves it.
+    async fn mount_through(
+        &self,
+        request: &MountRequest,
+        (target, over): (&Path, Over),
+        name: &str,
+        deadline: Instant,
+    ) -> Result<String> {
+        let source = comm::source(&self.config.kubelet, name);
+        let share = self.shares.get(name).unwrap_or_default();
+        let comm = self.comm(&share.pod, name);
+        if source::is_served(&source, &comm, &self.probes).await? {
+            self.write_credentials(request, &share.pod, &comm)?;
+            // The source is as its volume was when it was made.
+            let read_only = request.read_only || request.source_read_only;
+            bind(&source, target, over, read_only, &self.config.kubelet)?;
+            return Ok(share.pod);
+        }
+        let pod = self.pods.wait(deadline).await?;
+        let mount = self.make_source(request, name, &pod, deadline).await?;
+        bind(&source, target, over, request.read_only, &self.config.kubelet)?;
+        mount.keep();
+        Ok(pod.uid)
+    }
+
+    async fn make_source(
+        &self,
+        request: &MountRequest,
+        name: &str,
+        pod: &EnginesPod,
+        deadline: Instant,
+    ) -> Result<SourceMount> {
+        if let Some(why) = &request.unusable {
+            return Err(Error::invalid(why));
+        }
+        let share = self.shares.get(name).unwrap_or_default();
+        self.check_keys(request, &share)?;
+        self.shares.put(name, &Share { pod: pod.uid.clone(), ..share })?;
+        self.pods.begin(pod, name, deadline).await?;
+        let comm = self.comm(&pod.uid, name);
+        let mut env = request.env.clone();
+        if let Some(profile) = self.write_credentials(request, &pod.uid, &comm)? {
+            let leads = profile.env(&Comm::in_pod().of_source(name).credentials());
+            env.retain(|(name, _)| !leads.iter().any(|(other, _)| other == name));
+            env.extend(leads);
+        }
+        let (left_out, args): (Vec<_>, Vec<_>) =
+            request.args.iter().cloned().partition(|arg| LEFT_OUT.contains(&flag(arg)));
+        if !left_out.is_empty() {
+            let (volume, left_out) = (&request.volume, left_out.join(" "));
+            tracing::warn!(volume, left_out, "options without effect: the engines pod shares its memory");
+        }
+        let message = MountMessage {
+            bucket_name: request.bucket.clone(),
+            // The kernel gets the flag here; an engine that is given a device refuses it.
+            args: args.into_iter().filter(|arg| arg != "--read-only").collect(),
+            env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            adopt: None,
+        };
+        let peer = Peer { uid: &pod.uid, processes: &self.config.processes };
+        let source = comm::source(&self.config.kubelet, name);
+        SourceMount::make(&source, request.source_read_only, &comm, &peer, message, deadline).await
+    }
+
+    /// Ends the mounter of a source that could not be mounted, and takes its keys and its note away.
+    fn give_up(&self, name: &str) {
+        let share = self.shares.get(name).unwrap_or_default();
+        if let Ok(files) = CommFiles::open(&self.comm(&share.pod, name)) {
+            let ended = files.announce_exit().and_then(|()| files.remove_credentials());
+            if let Err(error) = ended {
+                tracing::warn!("after a failure, ending the mounter of {name}: {error}");
+            }
+        }
+        if let Err(error) = self.shares.forget(name) {
+            tracing::warn!("after a failure, forgetting {name}: {error}");
+        }
+    }
+
+    /// A volume that names a Secret never gets the driver's keys in its place.
+    fn check_keys(&self, request: &MountRequest, share: &Share) -> Result<()> {
+        if request.of_secret || !share.of_secret {
+            return Ok(());
+        }
+        Err(Error::invalid(format!(
+            "the Secret that nodePublishSecretRef of PersistentVolume {} names is empty, and the driver's keys are never used in its place: \
+             write access_key_id and secret_access_key into that Secret",
+            request.volume
+        )))
+    }
+
+    /// Writes the request's keys; `None` if the request has no keys.
+    fn write_credentials(&self, request: &MountRequest, uid: &str, comm: &Comm) -> Result<Option<Profile>> {
+        let Some(keys) = &request.credentials else { return Ok(None) };
+        let opened = CommFiles::open(comm).and_then(|files| files.credentials());
+        let files = opened.map_err(|error| {
+            let at = comm.directory().display();
+            Error::new(
+                ErrorKind::Unavailable,
+                format!("opening the directory of credentials in {at}: {error}"),
+            )
+        })?;
+        let profile = Profile::new(uid, &request.handle)?;
+        profile.write(&files, keys)?;
+        Ok(Some(profile))
+    }
+
+    fn tell_of_death(&self, workload: Option<&WorkloadRef>, volume: &str, words: Option<&str>) {
+        deaths::tell(&self.config.notices, workload, volume, SERVER, words);
+    }
+
+    /// The note of the mounter about the engine that died.
+    fn last_words(&self, name: &str) -> Option<String> {
+        let share = self.shares.get(name)?;
+        CommFiles::open(&self.comm(&share.pod, name)).ok()?.error()
+    }
+
+    /// Whether the mounter of a source starts its engine again.
+    fn restarting(&self, name: &str) -> Option<Restarting> {
+        let share = self.shares.get(name)?;
+        source::restarting(&self.comm(&share.pod, name))
+    }
+
+    /// The directory that the node and the mounter of a source share.
+    fn comm(&self, pod: &str, name: &str) -> Comm {
+        Comm::on_host(&self.config.kubelet, pod).of_source(name)
+    }
+}
+
+/// The server of mounts, in Events.
+const SERVER: &str = "the engines pod";
+
+/// The flag of an argument, without its value.
+fn flag(arg: &str) -> &str {
+    arg.split_once('=').map_or(arg, |(flag, _)| flag)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,235 @@
+//! The sources of an engines pod: the share key of each, frozen when it was made, and the pod that serves it. Enters: checked requests. Leaves: the
+//! name of the source that a request gets, and notes that outlive the driver.
+//!
+//! The notes are in the driver's own directory on the node, which no pod can write to.
+//!
+//! Never here: a mount, a key of the store.
+
+use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use mountpoint::sync::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::contract::engines_pod::{self, is_source};
+use crate::contract::{comm, digest};
+use crate::error::{Error, ErrorKind, Result};
+use crate::mounter::MountRequest;
+
+/// A source.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Share {
+    /// The share key of the requests that it serves.
+    pub(super) key: String,
+    /// The UID of the engines pod that served it last; empty before the first.
+    pub(super) pod: String,
+    /// A digest of the data's place.
+    pub(super) place: String,
+    /// Whether it was mounted with the keys of a Secret.
+    pub(super) of_secret: bool,
+}
+
+/// The share key of a request: requests with one key may have one source. It holds all that the engine gets, but for keys of the store.
+pub(super) fn key_of(request: &MountRequest) -> String {
+    let env: Vec<_> = request.env.iter().flat_map(|(name, value)| [name.as_str(), value]).collect();
+    let args: Vec<_> = request.args.iter().map(String::as_str).collect();
+    let whether = |it: bool| if it { "yes" } else { "no" };
+    digest(&[
+        &request.volume,
+        &request.handle,
+        &request.bucket,
+        &request.place,
+        &digest(&args),
+        &digest(&env),
+        whether(request.source_read_only),
+        whether(request.of_secret),
+    ])
+}
+
+/// The source for a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Chosen {
+    /// A source that is there.
+    Known(String),
+    /// A source to make.
+    New(String),
+    /// There is no room for another one.
+    Full,
+}
+
+/// Chooses the source for a key. `is_taken`: the name is in use, though no note says so.
+fn chosen(
+    shares: &BTreeMap<String, Share>,
+    key: &str,
+    max: usize,
+    is_taken: impl Fn(&str) -> bool,
+) -> Chosen {
+    if let Some((name, _)) = shares.iter().find(|(_, share)| share.key == key) {
+        return Chosen::Known(name.clone());
+    }
+    if shares.len() >= max {
+        return Chosen::Full;
+    }
+    // An earlier source of this key may still be ending in the pod.
+    let names = (0..).map(|attempt| engines_pod::name(key, attempt));
+    let mut free = names.filter(|name| !shares.contains_key(name) && !is_taken(name));
+    free.next().map_or(Chosen::Full, Chosen::New)
+}
+
+/// The notes of this node.
+#[derive(Debug)]
+pub(super) struct Shares {
+    directory: PathBuf,
+    max: usize,
+    /// Held while a source is chosen.
+    choosing: Mutex<()>,
+}
+
+impl Shares {
+    /// The notes of the driver beneath this kubelet's directory, of at most `max` sources.
+    pub(super) fn of(kubelet: &Path, max: usize) -> Self {
+        let directory = comm::plugin_directory(kubelet).join("shared");
+        Self { directory, max, choosing: Mutex::default() }
+    }
+
+    /// The most sources.
+    pub(super) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// Chooses the source for a request, and notes it if it is new.
+    pub(super) fn choose(
+        &self,
+        key: &str,
+        request: &MountRequest,
+        is_taken: impl Fn(&str) -> bool,
+    ) -> Result<Chosen> {
+        let _choosing = self.choosing.lock();
+        let all = self.all().map_err(|error| failed(&self.directory, &error))?;
+        let chosen = chosen(&all, key, self.max, is_taken);
+        if let Chosen::New(name) = &chosen {
+            let share = Share {
+                key: key.to_owned(),
+                pod: String::new(),
+                place: request.place.clone(),
+                of_secret: request.of_secret,
+            };
+            self.put(name, &share)?;
+        }
+        Ok(chosen)
+    }
+
+    /// All sources by their names.
+    pub(super) fn all(&self) -> io::Result<BTreeMap<String, Share>> {
+        let entries = match std::fs::read_dir(&self.directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            entries => entries?,
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        Ok(names.filter_map(|name| self.get(&name).map(|share| (name, share))).collect())
+    }
+
+    /// The source of this name.
+    pub(super) fn get(&self, name: &str) -> Option<Share> {
+        let text = std::fs::read(self.directory.join(Some(name).filter(|name| is_source(name))?)).ok()?;
+        // A note that can't be read counts: its source may be mounted.
+        Some(serde_json::from_slice(&text).unwrap_or_default())
+    }
+
+    /// Notes a source, whole or not at all.
+    pub(super) fn put(&self, name: &str, share: &Share) -> Result<()> {
+        let write = || -> io::Result<()> {
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+            let temporary = self.directory.join(format!(".{name}.new"));
+            std::fs::write(&temporary, serde_json::to_vec(share).map_err(io::Error::other)?)?;
+            std::fs::rename(&temporary, self.directory.join(name))
+        };
+        write().map_err(|error| failed(&self.directory, &error))
+    }
+
+    /// Forgets a source; no error if it was not known.
+    pub(super) fn forget(&self, name: &str) -> io::Result<()> {
+        match std::fs::remove_file(self.directory.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn failed(directory: &Path, error: &io::Error) -> Error {
+    Error::new(ErrorKind::Internal, format!("the node's notes in {}: {error}", directory.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mounter::Credentials;
+    use crate::mounter::testing::request;
+
+    fn share(key: &str) -> Share {
+        Share { key: key.into(), ..Share::default() }
+    }
+
+    #[test]
+    fn requests_of_one_key_differ_in_workload_target_and_keys_alone() {
+        let first = request("pv-1", "w1");
+        let keys = Credentials {
+            access_key_id: "rotated".into(),
+            secret_access_key: "canary".into(),
+            session_token: None,
+        };
+        let same = MountRequest {
+            workload_uid: "w2".into(),
+            target: "/elsewhere".into(),
+            read_only: true,
+            credentials: Some(keys),
+            ..first.clone()
+        };
+        assert_eq!(key_of(&first), key_of(&same));
+        let others = [
+            MountRequest { volume: "pv-2".into(), ..first.clone() },
+            MountRequest { handle: "h".into(), ..first.clone() },
+            MountRequest { bucket: "b".into(), ..first.clone() },
+            MountRequest { place: "p".into(), ..first.clone() },
+            MountRequest { args: vec!["--gid=7".into()], ..first.clone() },
+            MountRequest { env: vec![("AWS_REGION".into(), "q".into())], ..first.clone() },
+            MountRequest { source_read_only: true, ..first.clone() },
+            MountRequest { of_secret: true, ..first.clone() },
+        ];
+        let keys: std::collections::BTreeSet<_> = others.iter().chain([&first]).map(key_of).collect();
+        assert_eq!(keys.len(), others.len() + 1);
+    }
+
+    #[test]
+    fn a_key_has_one_source_a_new_one_a_free_name_and_one_too_many_none() {
+        let (first, second) = (engines_pod::name("key", 0), engines_pod::name("key", 1));
+        let none = BTreeMap::new();
+        assert_eq!(chosen(&none, "key", 1, |_| false), Chosen::New(first.clone()));
+        assert_eq!(chosen(&none, "key", 1, |name| name == first), Chosen::New(second), "it still ends");
+        let one = BTreeMap::from([(first.clone(), share("key"))]);
+        assert_eq!(chosen(&one, "key", 1, |_| true), Chosen::Known(first));
+        assert_eq!(chosen(&one, "other", 1, |_| false), Chosen::Full);
+    }
+
+    #[test]
+    fn notes_outlive_the_driver_and_lead_nowhere_else() {
+        let kubelet = tempfile::tempdir().unwrap();
+        let shares = Shares::of(kubelet.path(), 1);
+        let request = request("pv-1", "w1");
+        let Chosen::New(name) = shares.choose("key", &request, |_| false).unwrap() else { panic!() };
+        assert_eq!(shares.choose("other", &request, |_| false).unwrap(), Chosen::Full);
+        let anew = Shares::of(kubelet.path(), 1);
+        assert_eq!(anew.choose("key", &request, |_| false).unwrap(), Chosen::Known(name.clone()));
+        assert_eq!(anew.get(&name).unwrap().place, request.place);
+        assert_eq!((anew.get("../shared"), anew.get("mp-1")), (None, None));
+        std::fs::write(anew.directory.join(&name), "half").unwrap();
+        assert_eq!(anew.all().unwrap().len(), 1, "its source may be mounted");
+        anew.forget(&name).unwrap();
+        anew.forget(&name).unwrap();
+        assert_eq!(anew.all().unwrap(), BTreeMap::new());
+    }
+}

@@ -1,0 +1,145 @@
+//! Unmounts sources that no target needs. Enters: the table of mounts, the notes. Leaves: no mount, keys or note of a source that had no target for a
+//! while.
+//!
+//! Sources of Mountpoint Pods are unmounted, too: the chart may have made them before its mounter was changed, and no reconciler is there.
+//!
+//! Never here: an unmount while a target is bound.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::time::Duration;
+
+use mountpoint::sync::Arc;
+use tokio::time::{Instant, timeout};
+
+use super::Node;
+use crate::contract::comm::{self, Comm};
+use crate::mounter::comm_files::CommFiles;
+use crate::mounter::idle::Unmounting;
+use crate::mounter::mountinfo::Mounts;
+use crate::mounter::notes::Notes;
+
+/// How often all sources are looked at without a cause, for one whose unmount failed or whose driver ended.
+const LOOK_EVERY: Duration = Duration::from_secs(120);
+/// How long a process that only looks at a source may keep it in use.
+const LOOKED_AT: Duration = Duration::from_secs(3);
+
+/// The sources that have had no target for a while, and the time of the next such one. `since` has the times of the others.
+fn due(
+    since: &mut BTreeMap<String, Instant>,
+    unused: &BTreeSet<String>,
+    now: Instant,
+    unused_for: Duration,
+) -> (Vec<String>, Option<Instant>) {
+    since.retain(|name, _| unused.contains(name));
+    for name in unused {
+        since.entry(name.clone()).or_insert(now);
+    }
+    let is_due = |then: &Instant| now.duration_since(*then) >= unused_for;
+    let due = since.iter().filter(|(_, then)| is_due(then)).map(|(name, _)| name.clone()).collect();
+    let next = since.values().filter(|then| !is_due(then)).min().map(|then| *then + unused_for);
+    (due, next)
+}
+
+/// Unmounts unused sources until it is dropped.
+pub(super) async fn run(node: Arc<Node>) {
+    let mut since = BTreeMap::new();
+    loop {
+        let unused = node.unused();
+        let (due, next) = due(&mut since, &unused, Instant::now(), node.config.unused_for);
+        for name in due {
+            if let Err(why) = node.unmount_source(&name).await {
+                tracing::warn!("the source {name} has no target and stays: {why}");
+                since.insert(name, Instant::now());
+            }
+        }
+        let again = Instant::now() + LOOK_EVERY;
+        let until = next.map_or(again, |next| next.min(again));
+        let _ = timeout(until.saturating_duration_since(Instant::now()), node.released.notified()).await;
+    }
+}
+
+impl Node {
+    /// The sources without a target, and those that are noted and not mounted.
+    fn unused(&self) -> BTreeSet<String> {
+        let kubelet = &self.config.kubelet;
+        let Ok(mounts) = Mounts::read() else { return BTreeSet::new() };
+        let entries = std::fs::read_dir(comm::sources(kubelet)).into_iter().flatten().flatten();
+        let there = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let noted = self.shares.all().unwrap_or_default().into_keys();
+        there.chain(noted).filter(|name| !self.has_targets(&mounts, name)).collect()
+    }
+
+    fn has_targets(&self, mounts: &Mounts, name: &str) -> bool {
+        let source = mounts.at(&comm::source(&self.config.kubelet, name));
+        source.is_some_and(|source| mounts.references(source, &self.config.kubelet).next().is_some())
+    }
+
+    async fn unmount_source(&self, name: &str) -> Result<(), String> {
+        let share = self.shares.get(name);
+        let _source = self.locks.lock(share.as_ref().map_or(name, |share| &share.key)).await;
+        let mounts = Mounts::read().map_err(|error| format!("reading the table of mounts: {error}"))?;
+        if self.has_targets(&mounts, name) {
+            return Ok(());
+        }
+        let comm = match &share {
+            Some(share) => Some(self.comm(&share.pod, name)),
+            None => {
+                Notes::of(&self.config.kubelet).uid(name).map(|uid| Comm::on_host(&self.config.kubelet, &uid))
+            }
+        };
+        // The kubelet may have removed the pod.
+        let files = comm.and_then(|comm| CommFiles::open(&comm).ok());
+        let unmounting = Unmounting {
+            source: comm::source(&self.config.kubelet, name),
+            kubelet: self.config.kubelet.clone(),
+            notes: Notes::of(&self.config.kubelet),
+            within: LOOKED_AT,
+            probes: self.probes.clone(),
+        };
+        if let Some(files) = &files {
+            files.announce_exit().map_err(|error| format!("writing mount.exit: {error}"))?;
+        }
+        if let Err(why) = unmounting.take_away(files.as_ref()).await {
+            // The engine serves on.
+            let _ = files.map(|files| files.withdraw_exit());
+            return Err(why);
+        }
+        let source = &unmounting.source;
+        match std::fs::remove_dir(source) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(format!("removing the directory {}: {error}", source.display()));
+            }
+            _ => {}
+        }
+        if let Some(files) = &files {
+            files.remove_credentials().map_err(|error| format!("removing credentials: {error}"))?;
+        }
+        let forgotten = match share {
+            Some(_) => self.shares.forget(name),
+            None => unmounting.notes.forget(name),
+        };
+        forgotten.map_err(|error| format!("forgetting it: {error}"))?;
+        tracing::info!("{} is unmounted", source.display());
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_due_a_minute_after_its_last_target_and_not_if_one_came() {
+        let (start, mut since) = (Instant::now(), BTreeMap::new());
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut due = |names: &[&str], seconds| {
+            let unused = names.iter().map(|&it| it.to_owned()).collect();
+            super::due(&mut since, &unused, at(seconds), Duration::from_secs(60))
+        };
+        assert_eq!(due(&["a", "b"], 0), (vec![], Some(at(60))));
+        assert_eq!(due(&["a"], 30), (vec![], Some(at(60))), "b has a target");
+        assert_eq!(due(&["a", "b"], 60), (vec!["a".to_owned()], Some(at(120))));
+        assert_eq!(due(&[], 90), (vec![], None));
+    }
+}
