@@ -105,8 +105,11 @@ def form(what, rendered):
         wanted = it["spec"].get("selector", {}).get("matchLabels", {})
         if any(labels.get(name) != value for name, value in wanted.items()):
             wrong.append(f"{where} does not select its own pods")
-        if ("ServiceAccount", it["metadata"]["namespace"], spec["serviceAccountName"]) not in rendered.by_key:
-            wrong.append(f"{where}: no account {spec['serviceAccountName']}")
+        account = spec.get("serviceAccountName")
+        if account is None and spec.get("automountServiceAccountToken") is not False:
+            wrong.append(f"{where}: it names no account, and has the token of another")
+        if account and ("ServiceAccount", it["metadata"]["namespace"], account) not in rendered.by_key:
+            wrong.append(f"{where}: no account {account}")
         if spec.get("enableServiceLinks") is not False:
             wrong.append(f"{where}: variables of Services could set those of our programs")
         volumes = [volume["name"] for volume in spec.get("volumes", [])]
@@ -334,8 +337,8 @@ def every_value(what, path, values, defaults):
         elif isinstance(value, (bool, dict, list)) or value in (None, "1"):
             # A map whose keys are the value is looked for by its last key; switches have facts of their own.
             shown = isinstance(value, bool) or path.split(".")[-1] in text
-        elif path == "node.mountpointInstallPath" or path.startswith("metrics.serviceMonitor."):
-            shown = True  # of the other mounter, and in place of PodMonitors: they have facts of their own
+        elif path == "node.mountpointInstallPath" or path.startswith(("metrics.serviceMonitor.", "shared.")):
+            shown = True  # of another mounter, and in place of PodMonitors: they have facts of their own
         else:
             shown = str(value) in words or str(value).rstrip("/") in text
         if not shown:
@@ -595,6 +598,37 @@ def systemd(what, path, version, controller):
         check(f"{what}: the controller may make volumes, and no pods", "" if good else str(of_controller))
 
 
+def engines(what, path, version):
+    """One pod of each node runs the engines of all its volumes."""
+    rendered = Rendered(path)
+    form(what, rendered)
+    kinds = {it["kind"] for it in rendered.objects}
+    hooks = [key(it) for it in rendered.objects if "helm.sh/hook" in it["metadata"].get("annotations", {})]
+    text = json.dumps([it for it in rendered.objects if key(it) not in hooks])
+    left = [it for it in ("mountpoints3podattachments", "mount-s3-critical", "s3-pod-reconciler", "/run/dbus", "s3-holder") if it in text]
+    check(f"{what}: no reconciler, no CRD, no holder, no systemd", "" if not left and not kinds & {"Namespace", "PriorityClass"} else f"{left} {kinds}")
+    daemons = rendered.one("DaemonSet", "s3-csi-engines")
+    spec = pod_of(daemons)["spec"]
+    engines = rendered.containers("DaemonSet", "s3-csi-engines")["engines"]
+    context = engines["securityContext"]
+    wanted = {"runAsNonRoot": True, "runAsUser": 1000, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}}
+    good = context == wanted and spec["securityContext"] == {"fsGroup": 1000} and not any(key in spec for key in ("hostPID", "hostNetwork", "hostIPC", "serviceAccountName"))
+    check(f"{what}: its pods have no privilege and no account", "" if good and spec["automountServiceAccountToken"] is False else f"{context} {spec}")
+    foreign = [it for it in spec["volumes"] if not {"emptyDir", "projected"} & set(it)]
+    comm = {it["name"]: it for it in spec["volumes"]}["comm"]["emptyDir"]
+    check(f"{what}: its pods have nothing of their node, and keys in memory", "" if not foreign and comm["medium"] == "Memory" else f"{foreign} {comm}")
+    args = dict(it[2:].partition("=")[::2] for it in engines["args"])
+    good = engines["image"] == f"registry.test/team/mountpoint-s3-csi-driver:{version}" and engines["resources"]["limits"]["memory"] == "1Gi"
+    good = good and args["sources-max"] == "4" and args["memory-target"] == "192" and args["share"] == "248" and "many" in args
+    check(f"{what}: each engine gets its share of the limit", "" if good else str(engines))
+    check(f"{what}: an upgrade leaves the pods", "" if daemons["spec"]["updateStrategy"] == {"type": "OnDelete"} else str(daemons["spec"]["updateStrategy"]))
+    driver = {it["name"]: it.get("value") for it in rendered.containers("DaemonSet", "s3-csi-node")["s3-plugin"]["env"]}
+    check(f"{what}: the driver knows how many volumes have room", "" if (driver["NODE_MOUNTER"], driver["SHARED_MAX_VOLUMES"]) == ("shared", "4") else str(driver))
+    of_node = {it for it in rendered.rules("s3-csi-driver-sa") if it[1] not in ("events", "csinodes", "nodes")}
+    wanted = {("", "pods", verb, (), "kube-system") for verb in ("get", "list", "watch")}
+    check(f"{what}: a node reads the pods of its own namespace, and nothing else", "" if of_node == wanted else str(of_node))
+
+
 def systemd_monitors(what, path, apps):
     """Architecture v1 serves metrics, too. `apps`: those that are scraped, with commas."""
     rendered = Rendered(path)
@@ -631,7 +665,7 @@ def documented(page, defaults):
     def groups():
         for path, _ in leaves(defaults):
             # Rows of maps that are Kubernetes' own stand for their keys.
-            maps = [it for it in ("node.resources", "node.holder.resources", "node.seLinuxOptions", "controller.resources", "mountpointPod.tolerations", "metrics.dashboard.labels") if path.startswith(it + ".")]
+            maps = [it for it in ("node.resources", "node.holder.resources", "node.seLinuxOptions", "controller.resources", "mountpointPod.tolerations", "shared.resources", "metrics.dashboard.labels") if path.startswith(it + ".")]
             yield maps[0] if maps else path
 
     wanted = set(groups())
@@ -713,7 +747,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "names-that-look-like-numbers-stay-text": names_that_look_like_numbers_stay_text, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "no-secrets": no_secrets, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "systemd-monitors": systemd_monitors, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "names-that-look-like-numbers-stay-text": names_that_look_like_numbers_stay_text, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "no-secrets": no_secrets, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "engines": engines, "systemd-monitors": systemd_monitors, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 

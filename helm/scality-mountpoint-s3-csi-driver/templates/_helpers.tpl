@@ -140,7 +140,7 @@ imagePullSecrets:
 {{- end }}
 {{- end }}
 
-{{/* How nodes make mounts: pod, or systemd. Value sets of older releases do not say. */}}
+{{/* How nodes make mounts: pod, shared or systemd. Value sets of older releases do not say. */}}
 {{- define "mount-s3.mounter" -}}
 {{- default "pod" .Values.node.mounter -}}
 {{- end }}
@@ -163,6 +163,18 @@ imagePullSecrets:
 {{/* Whether the reconciler has a Deployment and an account of its own. Without Mountpoint Pods there is none. */}}
 {{- define "mount-s3.isSplit" -}}
 {{- if and (eq (include "mount-s3.mounter" .) "pod") (eq (toString .Values.controller.split) "true") }}true{{ end -}}
+{{- end }}
+
+{{/* The share of one engine in the memory limit of an engines pod, in MiB. */}}
+{{- define "mount-s3.share" -}}
+{{- $limit := dig "resources" "limits" "memory" "2Gi" (default dict .Values.shared) -}}
+{{- $mib := trimSuffix "Mi" $limit -}}
+{{- if hasSuffix "Gi" $limit }}{{ $mib = mul 1024 (int (trimSuffix "Gi" $limit)) }}{{ end -}}
+{{- div (int $mib) (int (include "mount-s3.maxVolumes" .)) -}}
+{{- end }}
+
+{{- define "mount-s3.maxVolumes" -}}
+{{- dig "maxVolumes" 8 (default dict .Values.shared) -}}
 {{- end }}
 
 {{/* The account of the reconciler. */}}
