@@ -58,7 +58,7 @@ struct Args {
     /// With --many, the most sources at a time
     #[arg(long, default_value_t = 8, value_name = "NUMBER")]
     sources_max: usize,
-    /// The share of each engine in the memory of an engines pod, in MiB: at more it ends, and the others go on
+    /// The share of each engine in the memory of an engines pod, in MiB: at more its reads fail or it ends, and the others go on
     #[arg(long, value_name = "MiB")]
     share: Option<u64>,
     /// The directory that outlives a container of the pod

@@ -1,5 +1,5 @@
 //! The share of one engine in the memory of an engines pod. Enters: an engine that serves. Leaves: its limit of data (RLIMIT_DATA), at which it gets no
-//! more memory and ends alone. The kernel would end all engines of the container together.
+//! more memory: its reads fail, or it ends, alone. The kernel would end all engines of the container together.
 //!
 //! The limit counts what a process may write to, also what it never touches: stacks, and reserves of the allocator. An engine that has begun to
 //! serve shows how much that is: 152 MiB on two processors.
