@@ -7,7 +7,7 @@
 
 put_back() { release_driver; }
 trap put_back EXIT
-release_driver --set node.mounter=shared
+release_driver --set node.mounter=shared --set shared.experimental=true
 echo hello >"$scratch/hello"
 s3_put hello.txt "$scratch/hello"
 s3_put other/hello.txt "$scratch/hello"

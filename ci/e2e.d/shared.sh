@@ -8,7 +8,7 @@
 
 put_back() { release_driver; }
 trap put_back EXIT
-release_driver --set node.mounter=shared --set shared.maxVolumes=2 --set shared.resources.limits.memory=512Mi
+release_driver --set node.mounter=shared --set shared.experimental=true --set shared.maxVolumes=2 --set shared.resources.limits.memory=512Mi
 equal "no reconciler" "" "$(cluster kubectl get deployment s3-csi-controller -n "$driver_namespace" -o 'jsonpath={.spec.template.spec.containers[?(@.name=="s3-pod-reconciler")].name}')"
 engines_pod() { cluster kubectl -n "$driver_namespace" get pods -l app=s3-csi-engines -o 'jsonpath={range .items[*]}{.metadata.uid}{"\n"}{end}'; }
 pod=$(engines_pod)
