@@ -40,10 +40,13 @@ fn facts(pods: Vec<Pod>) -> Facts {
 fn steps(facts: &Facts) -> String {
     let words = plan(facts).into_iter().map(|step| {
         let image = step.image.map(|image| format!(" {image}")).unwrap_or_default();
-        let stage = step.attempt.map_or("over".to_owned(), |attempt| {
-            assert_eq!(attempt.since, facts.now);
-            format!("{:?}", attempt.stage)
-        });
+        let stage = step.attempt.map_or_else(
+            || "over".to_owned(),
+            |attempt| {
+                assert_eq!(attempt.since, facts.now);
+                format!("{:?}", attempt.stage)
+            },
+        );
         let told = step.notices.iter().map(|it| format!(", {} {}", it.reason, it.workload.name));
         format!("{}{image} {stage}{}", step.at.name, told.collect::<String>())
     });
@@ -92,7 +95,7 @@ fn a_pod_is_asked_where_the_driver_has_the_image_and_the_switch_is_on() {
 fn the_image_is_patched_only_once_the_engine_has_left_its_mount() {
     let asked = Pod { attempt: attempt(Stage::Asked, 0), ..pod("mp-1") };
     assert_eq!(step(asked.clone(), 29), "");
-    let left = Pod { ended: Some((75, at(5))), restarts: 4, ..asked.clone() };
+    let left = Pod { ended: Some((75, at(5))), restarts: 4, ..asked };
     assert_eq!(step(left.clone(), 6), "mp-1 i:2 Patched");
     for (not, why) in [
         (Pod { runs: false, ..left.clone() }, "the container that takes no mount does not run yet"),
