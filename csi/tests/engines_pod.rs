@@ -181,7 +181,7 @@ impl Home {
     }
 }
 
-/// In a pod the kernel ends all processes with the first.
+/// The end of a pod: the kernel ends all processes with the first.
 impl Drop for Home {
     fn drop(&mut self) {
         let mounters = children(self.pod.0.id());
@@ -260,7 +260,7 @@ fn an_engine_that_gets_no_more_memory_fails_alone() {
         let limit: u64 = line.split_whitespace().nth(3).unwrap().parse().unwrap();
         assert!(limit > SHARE << 20 && limit < (SHARE << 20) + (512 << 20), "{line}");
 
-        // As if it had its share already: it goes on with what it has, slowly and with errors, or ends.
+        // The limit of an engine that had its share already: it goes on with what it has, slowly and with errors, or ends.
         let limit = Rlimit { current: Some(1 << 20), maximum: Some(1 << 20) };
         prlimit(Pid::from_raw(engines[0].cast_signed()), Resource::Data, limit).unwrap();
         let before = data_kib(engines[0]).unwrap();

@@ -55,7 +55,7 @@ struct Args {
     /// Be the first process of an engines pod, which starts a mounter for each source that the node names
     #[arg(long, conflicts_with_all = ["metrics_port", "source"])]
     many: bool,
-    /// With --many, the most sources at a time
+    /// The most sources at a time, with --many
     #[arg(long, default_value_t = 8, value_name = "NUMBER")]
     sources_max: usize,
     /// The share of each engine in the memory of an engines pod, in MiB: at more its reads fail or it ends, and the others go on

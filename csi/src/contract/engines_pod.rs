@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_read_as_it_was_sent_and_fields_of_a_later_node_are_ignored() {
+    fn a_request_is_read_as_sent_and_fields_of_a_later_node_are_ignored() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let begin = Begin { source: name("key", 0) };
         ask(&ours, &begin, LONG).unwrap();

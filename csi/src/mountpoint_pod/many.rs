@@ -36,7 +36,7 @@ pub struct Config {
     pub state_directory: PathBuf,
     /// The program of a mounter.
     pub program: PathBuf,
-    /// Its arguments, besides the source's name.
+    /// The program's arguments, besides the source's name.
     pub args: Vec<OsString>,
     /// The most mounters at a time; one more is refused. Doubled, each engine's share of the container's memory is half as large.
     pub sources_max: usize,

@@ -20,9 +20,9 @@ use crate::mounter::source;
 /// A pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EnginesPod {
-    /// Its name; that of the DaemonSet while the API server is away.
+    /// The name; that of the DaemonSet while the API server is away.
     pub(super) name: String,
-    /// Its UID.
+    /// The UID.
     pub(super) uid: String,
 }
 

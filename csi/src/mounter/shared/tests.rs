@@ -189,7 +189,7 @@ fn workloads_of_one_volume_share_a_source_and_one_volume_too_many_waits() {
 }
 
 #[test]
-fn a_source_without_targets_is_unmounted_after_a_while_and_frees_its_place() {
+fn a_source_without_targets_is_unmounted_later_and_frees_its_place() {
     isolated(|| {
         on_node(Duration::from_millis(300), |home| async move {
             home.mount("pv-1", "w1").await.unwrap();
