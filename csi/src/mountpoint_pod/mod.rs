@@ -201,7 +201,10 @@ fn serve(
         (Some(death), (Some(kept), _)) => return adopt(config, cache, stream, message, (kept, death)),
         (Some(_), (None, _)) => {
             let error = "this pod can't go on with a mount that has no engine";
-            answer(&stream, &Answer::Failed { error: error.to_owned() });
+            // Without an answer the image before gets the mount.
+            if !upgrade::is_asked(&config.comm) {
+                answer(&stream, &Answer::Failed { error: error.to_owned() });
+            }
             return Err(Error::internal(error));
         }
         (None, kept) => kept,
@@ -253,24 +256,32 @@ fn adopt(
     let age = Duration::try_from(Timestamp::now().duration_since(death)).unwrap_or_default();
     let now = Instant::now();
     let died = now.checked_sub(age.min(RESTART_WITHIN)).unwrap_or(now);
-    let _no_state_left = NoStateLeft(&config.comm);
-    let mut engine =
-        Engine::start(config, cache, message, kept.device(), Some(&kept)).inspect_err(|error| {
-            answer(&stream, &Answer::Failed { error: error.to_string() });
-        })?;
-    let word = engine.word(Some(&mut kept), Some(died + RESTART_WITHIN)).unwrap_or_default();
-    let serves = is_ready(word.as_deref());
-    if serves {
-        forget_state(&config.comm);
-        tracing::info!("the engine serves again");
-        answer(&stream, &Answer::Ready);
-    }
-    let ended = engine.end(word, true)?;
-    if !serves && kept.is_held() && upgrade::is_asked(&config.comm) {
-        // The image before may go on with the mount.
+    let no_state_left = NoStateLeft(&config.comm);
+    // Read before the engine starts: the node takes its word back once this container has run for a while.
+    let is_upgrade = upgrade::is_asked(&config.comm);
+    let mut serves = false;
+    let ended = Engine::start(config, cache, message, kept.device(), Some(&kept)).and_then(|mut engine| {
+        let word = engine.word(Some(&mut kept), Some(died + RESTART_WITHIN)).unwrap_or_default();
+        serves = is_ready(word.as_deref());
+        if serves {
+            forget_state(&config.comm);
+            tracing::info!("the engine serves again");
+            answer(&stream, &Answer::Ready);
+        }
+        engine.end(word, true)
+    });
+    if is_upgrade && !serves {
+        // The image before may go on with the mount. The holder has its copies still: it has heard nothing, whether it has come to register or not.
         kept.leave();
-        return Err(Error::internal(format!("the mount stays with the node's holder: {}", ended.why())));
+        std::mem::forget(no_state_left);
+        let why = ended.map_or_else(|error| error.to_string(), |ended| ended.why());
+        return Err(Error::internal(format!("the mount stays with the node's holder: {why}")));
     }
+    let ended = ended.inspect_err(|error| {
+        if !serves {
+            answer(&stream, &Answer::Failed { error: error.to_string() });
+        }
+    })?;
     if !serves && !end_of(&ended, &kept, &config.comm).is_death() {
         answer(&stream, &Answer::Failed { error: ended.why() });
     }

@@ -283,3 +283,30 @@ fn an_engine_that_leaves_is_followed_here_unless_a_holder_has_the_mount() {
         assert_eq!(outcome.unwrap(), Outcome::Unmounted, "{asked} {is_held}");
     }
 }
+
+/// Goal: an image whose engine refuses the mount costs no mount, and does not count as upgraded.
+#[test]
+fn an_engine_of_another_image_that_refuses_leaves_the_mount_and_ends() {
+    let ends = ["exit 3", "exit 2", "no engine"];
+    for (ends, restarts) in ends.map(|ends| (ends, true)).into_iter().chain([("no kernel for it", false)]) {
+        let mut pod = Pod::new(&format!("echo >>${{0%/*}}/starts; {ends}"));
+        pod.config.restarts = restarts;
+        if ends == "no engine" {
+            fs::remove_file(pod.folder.path().join("mount-s3")).unwrap();
+        }
+        pod.ask_hand_over();
+        let state = Restarting { since: Timestamp::now() };
+        fs::write(pod.config.comm.state(), state.held()).unwrap();
+        let (outcome, said) = pod.run(|stream| {
+            let files = [(); 2].map(|()| fs::File::open("/dev/null").unwrap());
+            let adopts = MountMessage { adopt: Some(state.since), ..pod.message(&[]) };
+            let both = Mount { device: files[0].as_fd(), journal: Some(files[1].as_fd()) };
+            message::send(&stream, &adopts, both, LONG).unwrap();
+            answered(&stream)
+        });
+        let error = outcome.unwrap_err().to_string();
+        assert_eq!(said, None, "the holder would give the mount up: {ends}");
+        assert_eq!(pod.starts(), usize::from(ends.starts_with("exit")), "{ends}: {error}");
+        assert!(pod.config.comm.state().exists(), "the holder's word stays: {ends}");
+    }
+}
