@@ -259,6 +259,35 @@ fn a_pod_that_is_replaced_gives_all_its_sources_to_its_successor() {
     });
 }
 
+/// Goal: a pod that is away for longer than an unused source stays costs no volume.
+#[test]
+fn a_source_that_is_not_mounted_again_yet_keeps_its_note_for_its_targets() {
+    isolated(|| {
+        on_node(LONG, |home| async move {
+            home.mount("pv-1", "w1").await.unwrap();
+            let (name, dead) = (home.source_of("pv-1", "w1"), home.device("pv-1", "w1"));
+            let (at, changes) = (comm::source(&home.kubelet, &name), Changes::watch().unwrap());
+            let source = home.pod.source(&name);
+            *home.pod.refusal.lock() = Some("no such bucket".into());
+            source.kill_engine();
+            source.listen();
+            assert!(changes.until(Instant::now() + LONG, |mounts| mounts.at(&at).is_none()).await.unwrap());
+            home.mounter.node.unmount_source(&name).await.unwrap();
+            assert!(home.mounter.node.shares.get(&name).is_some(), "its target is bound to the dead mount");
+            *home.pod.refusal.lock() = None;
+            source.listen();
+            home.bound_anew(("pv-1", "w1"), &dead).await;
+            assert_eq!(home.source_of("pv-1", "w1"), name);
+            // Without a target it goes like any other. The task that bound the target may have it locked still.
+            while home.mounter.unmount(&home.target("pv-1", "w1")).await.is_err() {
+                tokio::task::yield_now().await;
+            }
+            home.mounter.node.unmount_source(&name).await.unwrap();
+            assert!(home.mounter.node.shares.get(&name).is_none() && !at.exists());
+        })
+    });
+}
+
 #[test]
 fn a_noted_pod_takes_mounts_and_fresh_keys_without_the_api_server() {
     isolated(|| {

@@ -75,11 +75,12 @@ impl Node {
         source.is_some_and(|source| mounts.references(source, &self.config.kubelet).next().is_some())
     }
 
-    async fn unmount_source(&self, name: &str) -> Result<(), String> {
+    pub(super) async fn unmount_source(&self, name: &str) -> Result<(), String> {
         let share = self.shares.get(name);
         let _source = self.locks.lock(share.as_ref().map_or(name, |share| &share.key)).await;
         let mounts = Mounts::read().map_err(|error| format!("reading the table of mounts: {error}"))?;
-        if self.has_targets(&mounts, name) {
+        // Targets of a dead mount are bound to no source until the source is mounted again, and that needs its note.
+        if self.has_targets(&mounts, name) || self.revivals.of(name).is_some() {
             return Ok(());
         }
         let comm = match &share {
