@@ -122,6 +122,10 @@ impl Serving {
         self.0.fetch_or(TOLD_TO_END, Ordering::AcqRel) & ENGINE_RUNS != 0
     }
 
+    fn is_told_to_end(&self) -> bool {
+        self.0.load(Ordering::Acquire) & TOLD_TO_END != 0
+    }
+
     fn begin(&self) {
         self.0.fetch_or(ENGINE_RUNS, Ordering::AcqRel);
     }
@@ -157,7 +161,7 @@ pub fn run(config: &Config, serving: &Serving) -> Result<Outcome> {
             }
         };
         serving.begin();
-        let ended = match serve(config, &cache, stream, &message, mount) {
+        let ended = match serve(config, &cache, serving, stream, (&message, mount)) {
             Ok(ended) if ended.handed_over => return Ok(Outcome::HandedOver),
             Ok(ended) if ended.status.success() && exit_announced(&config.comm) => {
                 return Ok(Outcome::Unmounted);
@@ -193,12 +197,14 @@ pub fn kernel_resends() -> bool {
 fn serve(
     config: &Config,
     cache: &OwnCache,
+    serving: &Serving,
     stream: UnixStream,
-    message: &MountMessage,
-    mount: Mount<OwnedFd>,
+    (message, mount): (&MountMessage, Mount<OwnedFd>),
 ) -> Result<Ended> {
     let (mut kept, device) = match (message.adopt, keep(config, message, mount)) {
-        (Some(death), (Some(kept), _)) => return adopt(config, cache, stream, message, (kept, death)),
+        (Some(death), (Some(kept), _)) => {
+            return adopt(config, cache, serving, stream, (message, kept, death));
+        }
         (Some(_), (None, _)) => {
             let error = "this pod can't go on with a mount that has no engine";
             // Without an answer the image before gets the mount.
@@ -237,7 +243,7 @@ fn serve(
     }
     drop(stream);
     match kept {
-        Some(kept) => go_on(config, cache, message, kept, (ended, None)),
+        Some(kept) => go_on(config, cache, serving, (message, kept), (ended, None)),
         None => Ok(ended),
     }
 }
@@ -246,9 +252,9 @@ fn serve(
 fn adopt(
     config: &Config,
     cache: &OwnCache,
+    serving: &Serving,
     stream: UnixStream,
-    message: &MountMessage,
-    (mut kept, death): (Kept, Timestamp),
+    (message, mut kept, death): (&MountMessage, Kept, Timestamp),
 ) -> Result<Ended> {
     tracing::info!("another container of this pod ended, and its mount goes on here");
     // The holder must not lose it if this container ends now.
@@ -286,7 +292,7 @@ fn adopt(
         answer(&stream, &Answer::Failed { error: ended.why() });
     }
     drop(stream);
-    go_on(config, cache, message, kept, (ended, (!serves).then_some((died, death))))
+    go_on(config, cache, serving, (message, kept), (ended, (!serves).then_some((died, death))))
 }
 
 /// The device and all that another engine needs; or the device alone, where none is to follow.
@@ -309,8 +315,8 @@ fn keep(config: &Config, message: &MountMessage, mount: Mount<OwnedFd>) -> (Opti
 fn go_on(
     config: &Config,
     cache: &OwnCache,
-    message: &MountMessage,
-    mut kept: Kept,
+    serving: &Serving,
+    (message, mut kept): (&MountMessage, Kept),
     (mut ended, mut since): (Ended, Option<(Instant, Timestamp)>),
 ) -> Result<Ended> {
     let mut deaths = Deaths::default();
@@ -319,7 +325,9 @@ fn go_on(
         if !end_of(&ended, &kept, &config.comm).is_death() {
             return Ok(ended);
         }
-        if ended.left && kept.is_held() && upgrade::is_asked(&config.comm) && upgrade::leave(&config.comm) {
+        // Behind a container that is told to end there may be none.
+        let may_leave = ended.left && kept.is_held() && !serving.is_told_to_end();
+        if may_leave && upgrade::is_asked(&config.comm) && upgrade::leave(&config.comm) {
             kept.leave();
             ended.handed_over = true;
             return Ok(ended);

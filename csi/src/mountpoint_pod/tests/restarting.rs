@@ -310,3 +310,28 @@ fn an_engine_of_another_image_that_refuses_leaves_the_mount_and_ends() {
         assert!(pod.config.comm.state().exists(), "the holder's word stays: {ends}");
     }
 }
+
+/// The kubelet ends this container with its pod: no other one follows.
+#[test]
+fn a_mounter_that_is_told_to_end_leaves_its_mount_to_no_other_container() {
+    let pod = pod("test $n -ge 2 && touch $dir/comm/mount.exit || exit 75");
+    let serving = Serving::default();
+    let outcome = thread::scope(|scope| {
+        let running = scope.spawn(|| run(&pod.config, &serving));
+        let stream = pod.connect();
+        pod.hand_over(&stream, &[]);
+        pod.give_journal();
+        assert_eq!(answered(&stream), Some(Answer::Ready));
+        let holder = message::connect(&pod.config.comm.hold_socket()).unwrap();
+        crate::contract::hold::receive(&holder).unwrap();
+        pod.ask_hand_over();
+        assert!(serving.told_to_end(), "workloads that drain still read");
+        pod.end_engine();
+        wait("the next engine, or the end", || pod.starts() == 2 || running.is_finished());
+        if !running.is_finished() {
+            pod.end_engine();
+        }
+        running.join().unwrap()
+    });
+    assert_eq!((outcome.unwrap(), pod.starts()), (Outcome::Unmounted, 2));
+}
