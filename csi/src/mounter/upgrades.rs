@@ -8,7 +8,7 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use k8s_openapi::jiff::Timestamp;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use mountpoint::telemetry::engine_lines::{Answer, HAND_OVER, Hello, Lines, Request, VERSION, read};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -25,6 +25,10 @@ use crate::error::{Error, ErrorKind, Result};
 /// How long an engine may take beside its writers. Doubling it holds a connection to an engine that hangs for twice as long.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
+/// The age up to which a question is passed on: half a minute after it the reconciler takes the engine for one that goes on, and an engine that left
+/// later would stop its readers for nothing. Ten seconds, and five for clocks that differ.
+const ASKED_WITHIN: SignedDuration = SignedDuration::from_secs(15);
+
 /// Asks engines as the reconciler wants it, until the pods' picture ends.
 pub(super) async fn run(
     kubelet: PathBuf,
@@ -33,7 +37,7 @@ pub(super) async fn run(
 ) {
     let (mut asked, mut asking) = (BTreeMap::new(), JoinSet::new());
     loop {
-        let steps = steps(&pods.borrow_and_update(), &mut asked);
+        let steps = steps(&pods.borrow_and_update(), &mut asked, Timestamp::now());
         for step in steps {
             match step {
                 Step::Ask { name, uid } => {
@@ -69,15 +73,24 @@ enum Step {
     Forget { uid: String },
 }
 
-/// The steps for this picture. `asked` has the attempts that were asked for, by the pod's UID.
-fn steps(pods: &View<MountpointPod>, asked: &mut BTreeMap<String, Timestamp>) -> Vec<Step> {
+/// The steps for this picture. `asked` has the attempts that were seen, by the pod's UID.
+fn steps(pods: &View<MountpointPod>, asked: &mut BTreeMap<String, Timestamp>, now: Timestamp) -> Vec<Step> {
     let mut steps = Vec::new();
     for (name, pod) in &pods.items {
         let uid = pod.uid.clone();
         match pod.upgrade.as_ref().map(|attempt| (attempt.stage, attempt.since)) {
             Some((Stage::Asked, since)) => {
-                if asked.insert(uid.clone(), since) != Some(since) {
+                if asked.insert(uid.clone(), since) == Some(since) {
+                    continue;
+                }
+                let age = now.duration_since(since);
+                if age <= ASKED_WITHIN {
                     steps.push(Step::Ask { name: name.clone(), uid });
+                } else {
+                    tracing::warn!(
+                        "Mountpoint Pod {name} gets no other image now: that was asked for {} s ago",
+                        age.as_secs()
+                    );
                 }
             }
             Some((Stage::Patched, _)) => {}
@@ -139,7 +152,7 @@ mod tests {
     #[test]
     fn each_attempt_is_asked_for_once_and_forgotten_when_it_is_over() {
         let mut asked = BTreeMap::new();
-        let mut after = |attempt: Option<(Stage, i64)>| {
+        let mut after = |attempt: Option<(Stage, i64)>, now: i64| {
             let attempt = attempt.map(|(stage, second)| Attempt {
                 stage,
                 from: "i:1".into(),
@@ -150,17 +163,20 @@ mod tests {
             let pod = MountpointPod { uid: "u".into(), upgrade: attempt, ..MountpointPod::default() };
             let mut view = View::default();
             view.items.insert("mp-1".to_owned(), pod);
-            steps(&view, &mut asked)
+            steps(&view, &mut asked, Timestamp::from_second(now).unwrap())
         };
         let ask = || vec![Step::Ask { name: "mp-1".into(), uid: "u".into() }];
         let forget = || vec![Step::Forget { uid: "u".into() }];
-        assert_eq!(after(None), []);
-        assert_eq!(after(Some((Stage::Asked, 1))), ask());
-        assert_eq!(after(Some((Stage::Asked, 1))), []);
-        assert_eq!(after(Some((Stage::HeldBack, 31))), forget());
-        assert_eq!(after(Some((Stage::Asked, 331))), ask());
-        assert_eq!(after(Some((Stage::Patched, 334))), [], "the mounter may look again");
-        assert_eq!(after(None), forget());
-        assert_eq!(after(None), []);
+        assert_eq!(after(None, 0), []);
+        assert_eq!(after(Some((Stage::Asked, 1)), 1), ask());
+        assert_eq!(after(Some((Stage::Asked, 1)), 2), []);
+        assert_eq!(after(Some((Stage::HeldBack, 31)), 31), forget());
+        assert_eq!(after(Some((Stage::Asked, 331)), 346), ask());
+        assert_eq!(after(Some((Stage::Patched, 350)), 350), [], "the mounter may look again");
+        assert_eq!(after(None, 360), forget());
+        assert_eq!(after(None, 361), []);
+        assert_eq!(after(Some((Stage::Asked, 400)), 416), [], "its engine would leave too late");
+        assert_eq!(after(Some((Stage::Asked, 400)), 401), [], "it is not asked after all");
+        assert_eq!(after(Some((Stage::Asked, 700)), 690), ask(), "this clock is late");
     }
 }
