@@ -22,15 +22,16 @@ use crate::plan::Version;
 /// The time in which an engine must have left its mount. Writers may take 10 s of it, and the kubelet a few for the next container. Doubled, an
 /// attempt that meets a writer keeps the other pods of its node waiting for twice as long.
 const LEFT_WITHIN: SignedDuration = SignedDuration::from_secs(30);
-/// The time in which the container of the new image must run. The node's holder keeps the mount for a minute: the image before must have time
-/// to go on with it.
-const RUNS_WITHIN: SignedDuration = SignedDuration::from_secs(40);
+/// The time in which the container of the new image must run. The node's holder keeps the mount for 60 s from the end of the engine, and 20 s may pass
+/// before the patch and before a look that finds the time over: the image before has ten to go on with the mount.
+const RUNS_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 /// The time for which it must run. Doubled, the node's next pod waits twice as long; halved, a container that ends early counts as upgraded more often.
 const SETTLES: SignedDuration = SignedDuration::from_secs(10);
 /// The pause after a writer held an upgrade back.
 const AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(300);
-/// The time since the last end of a container after which the kubelet starts the next one at once.
-const STARTS_AT_ONCE: SignedDuration = SignedDuration::from_secs(600);
+/// The time that a container which is not the pod's first must have run for the kubelet to start the next one at once: ten minutes, and one for
+/// clocks that differ.
+const STARTS_AT_ONCE: SignedDuration = SignedDuration::from_secs(660);
 
 /// The facts about the Mountpoint Pods of all nodes.
 #[derive(Clone, Debug)]
@@ -60,8 +61,8 @@ pub struct Pod {
     pub attempt: Option<Attempt>,
     /// It serves workloads, and is not about to end.
     pub serves: bool,
-    /// The mounter's container runs.
-    pub runs: bool,
+    /// The start of the mounter's container, while it runs.
+    pub runs_since: Option<Timestamp>,
     /// The restarts of its container.
     pub restarts: u32,
     /// The exit status of the container before, and the time of its end.
@@ -114,9 +115,10 @@ fn begin(pod: &Pod, facts: &Facts) -> Option<Step> {
         _ => facts.now.duration_since(last.since) < AGAIN_AFTER,
     });
     let is_there = facts.drivers.get(&pod.node).is_some_and(|images| images.contains(to));
-    // After another end the kubelet might wait for longer than the holder does.
-    let starts_at_once = pod.ended.is_none_or(|(_, then)| facts.now.duration_since(then) >= STARTS_AT_ONCE);
-    if rests || !is_there || !pod.serves || !pod.runs || !starts_at_once {
+    let since = pod.runs_since?;
+    // Otherwise the kubelet might wait for longer than the holder does.
+    let starts_at_once = pod.ended.is_none() || facts.now.duration_since(since) >= STARTS_AT_ONCE;
+    if rests || !is_there || !pod.serves || !starts_at_once {
         return None;
     }
     let (from, to, restarts) = (pod.image.clone(), to.clone(), pod.restarts);
@@ -135,7 +137,7 @@ fn go_on(pod: &Pod, attempt: &Attempt, now: Timestamp) -> Option<Step> {
         // The next container runs, and waits for another image.
         let has_left = pod.ended.is_some_and(|(status, _)| status == i32::from(HANDED_OVER))
             && pod.restarts == attempt.restarts + 1
-            && pod.runs;
+            && pod.runs();
         return if has_left {
             Some(pod.step(Some(to), after(Stage::Patched)))
         } else if age >= LEFT_WITHIN {
@@ -155,7 +157,7 @@ fn go_on(pod: &Pod, attempt: &Attempt, now: Timestamp) -> Option<Step> {
         return Some(pod.step(None, None));
     }
     let is_next = pod.restarts > attempt.restarts;
-    if pod.runs && is_next && age >= SETTLES {
+    if pod.runs() && is_next && age >= SETTLES {
         let note = format!(
             "Mountpoint Pod {} has image {to} now, and had {from}: its mount went on meanwhile",
             pod.at.name
@@ -164,7 +166,7 @@ fn go_on(pod: &Pod, attempt: &Attempt, now: Timestamp) -> Option<Step> {
         return Some(Step { notices: pod.tells_all(Reason::MountpointPodUpgraded, &note), ..step });
     }
     // A container that runs may serve, and its writers with it.
-    if !pod.runs && (is_next || age >= RUNS_WITHIN) {
+    if !pod.runs() && (is_next || age >= RUNS_WITHIN) {
         let note = format!(
             "Mountpoint Pod {} did not run with image {to}, and gets {from} again; that image is not tried again. The log of its container \
              (--previous) says why",
@@ -177,6 +179,10 @@ fn go_on(pod: &Pod, attempt: &Attempt, now: Timestamp) -> Option<Step> {
 }
 
 impl Pod {
+    fn runs(&self) -> bool {
+        self.runs_since.is_some()
+    }
+
     fn step(&self, image: Option<&String>, attempt: Option<Attempt>) -> Step {
         Step { at: self.version.clone(), image: image.cloned(), attempt, notices: Vec::new() }
     }

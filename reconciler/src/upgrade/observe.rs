@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use csi::contract::pod;
 use csi::contract::upgrade::ANNOTATION;
 use csi::events::WorkloadRef;
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod as Object};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod as Object};
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt as _;
 
@@ -76,7 +76,7 @@ fn read(pod: &Object) -> Option<Pod> {
         image,
         attempt: pod.annotations().get(ANNOTATION).and_then(|text| serde_json::from_str(text).ok()),
         serves: known.phase == Phase::Running && known.stays(),
-        runs: status.is_some_and(runs),
+        runs_since: status.and_then(runs_since),
         restarts: known.restarts,
         ended,
         workloads: Vec::new(),
@@ -86,7 +86,7 @@ fn read(pod: &Object) -> Option<Pod> {
 /// The node and the image of a driver that runs.
 fn driver(pod: &Object) -> Option<(String, String)> {
     let (image, status) = container(pod, pod::DRIVER_CONTAINER)?;
-    status.filter(|it| runs(it))?;
+    status.and_then(runs_since)?;
     Some((pod.spec.as_ref()?.node_name.clone()?, image))
 }
 
@@ -97,8 +97,9 @@ fn container<'a>(pod: &'a Object, name: &str) -> Option<(String, Option<&'a Cont
     Some((container.image.clone()?, statuses.into_iter().find(|it| it.name == name)))
 }
 
-fn runs(status: &ContainerStatus) -> bool {
-    status.state.as_ref().is_some_and(|state: &ContainerState| state.running.is_some())
+fn runs_since(status: &ContainerStatus) -> Option<Timestamp> {
+    let running = status.state.as_ref()?.running.as_ref()?;
+    Some(running.started_at.as_ref().map_or(Timestamp::UNIX_EPOCH, |time| time.0))
 }
 
 fn reference(pod: &Object) -> WorkloadRef {

@@ -20,7 +20,7 @@ fn pod(name: &str) -> Pod {
         image: "i:1".into(),
         attempt: None,
         serves: true,
-        runs: true,
+        runs_since: Some(at(-10_000)),
         restarts: 3,
         ended: None,
         workloads: vec![reference("w")],
@@ -84,10 +84,12 @@ fn a_pod_is_asked_where_the_driver_has_the_image_and_the_switch_is_on() {
     assert_eq!(steps(&Facts { drivers: other, ..one.clone() }), "", "the driver has another image");
     assert_eq!(steps(&Facts { drivers: BTreeMap::new(), ..one }), "", "no driver runs there");
     assert_eq!(step(Pod { serves: false, ..pod("mp-1") }, 0), "", "it serves nobody, or ends");
-    assert_eq!(step(Pod { runs: false, ..pod("mp-1") }, 0), "");
-    let ended = |ago: i64| Pod { ended: Some((137, at(-ago))), ..pod("mp-1") };
-    assert_eq!(step(ended(599), 0), "", "the kubelet may wait before it starts the next container");
-    assert_eq!(step(ended(600), 0), "mp-1 Asked");
+    assert_eq!(step(Pod { runs_since: None, ..pod("mp-1") }, 0), "");
+    let first = Pod { runs_since: Some(at(-1)), ..pod("mp-1") };
+    assert_eq!(step(first.clone(), 0), "mp-1 Asked", "its first container");
+    let again = |ago: i64| Pod { ended: Some((137, at(-2000))), runs_since: Some(at(-ago)), ..first.clone() };
+    assert_eq!(step(again(659), 0), "", "the kubelet may wait before it starts the next container");
+    assert_eq!(step(again(660), 0), "mp-1 Asked");
 }
 
 /// Goal: no writer is killed.
@@ -98,7 +100,7 @@ fn the_image_is_patched_only_once_the_engine_has_left_its_mount() {
     let left = Pod { ended: Some((75, at(5))), restarts: 4, ..asked };
     assert_eq!(step(left.clone(), 6), "mp-1 i:2 Patched");
     for (not, why) in [
-        (Pod { runs: false, ..left.clone() }, "the container that takes no mount does not run yet"),
+        (Pod { runs_since: None, ..left.clone() }, "the container that takes no mount does not run yet"),
         (Pod { restarts: 3, ..left.clone() }, "that was before the question"),
         (Pod { restarts: 5, ..left.clone() }, "another container went on with the mount"),
         (Pod { ended: Some((137, at(5))), ..left.clone() }, "the container was killed"),
@@ -131,10 +133,10 @@ fn a_pod_that_runs_with_its_new_image_is_done_and_its_workloads_are_told() {
 #[test]
 fn an_image_that_does_not_run_is_taken_back_and_not_tried_again() {
     let patched = Pod { attempt: attempt(Stage::Patched, 0), image: "i:2".into(), ..pod("mp-1") };
-    let waits = Pod { runs: false, ..patched };
+    let waits = Pod { runs_since: None, ..patched };
     let told = "MountpointPodUpgradeTakenBack w, MountpointPodUpgradeTakenBack mp-1";
-    assert_eq!(step(waits.clone(), 39), "");
-    assert_eq!(step(waits.clone(), 40), format!("mp-1 i:1 TakenBack, {told}"));
+    assert_eq!(step(waits.clone(), 29), "");
+    assert_eq!(step(waits.clone(), 30), format!("mp-1 i:1 TakenBack, {told}"));
     let ended = Pod { restarts: 4, ..waits };
     assert_eq!(step(ended, 1), format!("mp-1 i:1 TakenBack, {told}"), "it began and ended");
     let back = Pod { attempt: attempt(Stage::TakenBack, 0), ..pod("mp-1") };
