@@ -23,8 +23,8 @@ pub(crate) struct StagingOptions {
     /// The place that close and fsync wait for
     #[arg(long, value_enum, default_value_t, requires = "stage")]
     pub(crate) commit: CommitTo,
-    /// Let the kernel write files in --stage directly (FUSE passthrough), with --commit disk; auto: if root mounts, on Linux 6.9 or later
-    #[arg(long, value_enum, value_name = "WHEN", default_value = "auto", requires = "stage")]
+    /// Let the kernel write files in --stage directly (FUSE passthrough, experimental), with --commit disk; auto: if root mounts, on Linux 6.9 or later
+    #[arg(long, value_enum, value_name = "WHEN", default_value = "off", requires = "stage")]
     pub(crate) stage_passthrough: When,
 }
 

@@ -506,8 +506,7 @@ fn writers_wait_for_room_while_files_leave_the_stage() {
 fn with_disk_a_write_may_ask_to_be_durable_on_return() {
     use rustix::fs::OFlags;
     let store = Store::new();
-    // The kernel syncs what it writes by itself where RWF_DSYNC asks for that, and the log hears nothing of it.
-    let Some(full) = FullMount::of(&store, &[DISK, &["--stage-passthrough", "off"]].concat()) else { return };
+    let Some(full) = FullMount::of(&store, DISK) else { return };
     let log = || String::from_utf8_lossy(&fs::read(full.stage.path().join("log")).unwrap()).into_owned();
     let open = |name: &str, flag| {
         let mode = rustix::fs::Mode::from_raw_mode(0o644);

@@ -1,4 +1,4 @@
-//! Staged files that the kernel writes by itself (`--commit disk`, FUSE passthrough): a byte that the test changes in the stage shows
+//! Staged files that the kernel writes by itself (`--stage-passthrough auto`): a byte that the test changes in the stage shows
 //! whether a program's file is the staged one, or pages of the mount.
 
 use std::fs::{self, File};
@@ -15,13 +15,13 @@ use super::full::{FullMount, kept, setup};
 use super::passthrough::has_passthrough;
 use crate::common::{Pattern, Store, python, until};
 
-const DISK: &[&str] = &["--commit", "disk"];
+const LENT: &[&str] = &["--commit", "disk", "--stage-passthrough", "auto"];
 
-fn mounted(store: &Arc<Store>, options: &[&str]) -> Option<FullMount> {
+fn mounted(store: &Arc<Store>) -> Option<FullMount> {
     if !has_passthrough() || crate::TRANSPORT == "fuser" {
         return None;
     }
-    FullMount::of(store, &[DISK, options].concat())
+    FullMount::of(store, LENT)
 }
 
 fn files_of(stage: &TempDir) -> usize {
@@ -51,7 +51,7 @@ fn create(path: &Path) -> File {
 fn what_the_kernel_writes_by_itself_shows_at_once_and_is_stored() {
     let store = Store::new();
     store.plant("replaced", &Pattern(1).bytes(0, 5_000_000));
-    let Some(full) = mounted(&store, &[]) else { return };
+    let Some(full) = mounted(&store) else { return };
     let mut expected = Pattern(2).bytes(0, 3_000_000);
     for name in ["new", "replaced"] {
         let mut file = create(&full.path(name));
@@ -93,8 +93,8 @@ fn what_the_kernel_writes_by_itself_shows_at_once_and_is_stored() {
     }
     assert_eq!(store.keys(), ["other"]);
     assert!(kept(&full.stage).is_empty());
-    // The same without the kernel's help.
-    let Some(full) = mounted(&store, &["--stage-passthrough", "off"]) else { return };
+    // The same without the kernel's help, as by default.
+    let Some(full) = FullMount::of(&store, &["--commit", "disk"]) else { return };
     let mut file = create(&full.path("new"));
     file.write_all(b"by the engine").unwrap();
     assert!(!is_the_kernels(&full.stage, &file));
@@ -103,7 +103,7 @@ fn what_the_kernel_writes_by_itself_shows_at_once_and_is_stored() {
 #[test]
 fn pages_of_before_do_not_show_after_the_kernel_wrote_the_file_itself() {
     let store = Store::new();
-    let Some(full) = mounted(&store, &[]) else { return };
+    let Some(full) = mounted(&store) else { return };
     let path = full.path("file");
     fs::write(&path, vec![b'a'; 8192]).unwrap();
     for round in 0..3_u8 {
@@ -124,7 +124,7 @@ fn pages_of_before_do_not_show_after_the_kernel_wrote_the_file_itself() {
 #[test]
 fn a_mapping_that_writes_behind_the_last_close_is_stored_to_the_end() {
     let store = Store::new();
-    let Some(full) = mounted(&store, &[]) else { return };
+    let Some(full) = mounted(&store) else { return };
     let script = "
 import ctypes, time
 path, bucket = sys.argv[1:3]
@@ -167,7 +167,7 @@ print(open(path, 'rb').read()[90000:90005])
 #[test]
 fn what_the_kernel_wrote_around_the_death_of_the_engine_is_stored() {
     let store = Store::new();
-    let Some(mut full) = mounted(&store, &[]) else { return };
+    let Some(mut full) = mounted(&store) else { return };
     let open = create(&full.path("open"));
     open.write_all_at(b"synced, ", 0).unwrap();
     open.sync_all().unwrap();
@@ -176,7 +176,7 @@ fn what_the_kernel_wrote_around_the_death_of_the_engine_is_stored() {
     full.mount.kill_9();
     // The kernel needs no engine for it.
     open.write_all_at(b"after it, ", 17).unwrap();
-    let mount = full.mount.remount(&setup(&full.stage, DISK));
+    let mount = full.mount.remount(&setup(&full.stage, LENT));
     open.write_all_at(b"and later", 27).unwrap();
     assert_eq!(fs::read(mount.path("closed")).unwrap(), b"closed");
     until("the closed one is stored", || store.get("closed").is_some());

@@ -183,10 +183,18 @@ fn all_is_stored(store: &Store, local: &Path) {
 
 #[test]
 fn random_operations_outlive_killed_engines_and_are_stored_at_last() {
-    const OPTIONS: [&str; 2] = ["--commit", "disk"];
+    outlive_kills(&["--commit", "disk"]);
+}
+
+#[test]
+fn random_operations_that_the_kernel_writes_outlive_killed_engines() {
+    outlive_kills(&["--commit", "disk", "--stage-passthrough", "auto"]);
+}
+
+fn outlive_kills(options: &[&str]) {
     let store = Store::new();
     let local = tempfile::tempdir().unwrap();
-    let Some(FullMount { mut mount, stage }) = FullMount::of(&store, &OPTIONS) else { return };
+    let Some(FullMount { mut mount, stage }) = FullMount::of(&store, options) else { return };
     let sides = [mount.dir().to_owned(), local.path().to_owned()];
     sides.iter().for_each(|side| fs::create_dir(side.join("dir")).unwrap());
     let mut model = Model { random: Random(seed()), sides, open: Vec::new() };
@@ -196,7 +204,7 @@ fn random_operations_outlive_killed_engines_and_are_stored_at_last() {
             model.names_agree();
             mount.kill_9();
             model.open.clear();
-            mount = mount.remount(&setup(&stage, &OPTIONS));
+            mount = mount.remount(&setup(&stage, options));
             model.names_agree();
         }
     }
