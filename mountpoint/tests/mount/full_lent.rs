@@ -6,6 +6,7 @@ use std::io::{Read as _, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use rustix::fs::OFlags;
@@ -185,4 +186,38 @@ fn what_the_kernel_wrote_around_the_death_of_the_engine_is_stored() {
     assert_eq!(store.get("open").unwrap(), b"synced, written, after it, and later");
     assert_eq!(store.get("closed").unwrap(), b"closed");
     assert!(kept(&full.stage).is_empty(), "{:?}", mount.complaints());
+}
+
+#[test]
+fn what_is_written_without_a_pause_is_renamed_and_stored_at_last() {
+    let store = Store::new();
+    let Some(full) = mounted(&store) else { return };
+    fs::create_dir(full.path("dir")).unwrap();
+    fs::write(full.path("dir/app.log"), b"stored").unwrap();
+    until("it is stored", || files_of(&full.stage) == 0);
+    let file = create(&full.path("dir/app.log"));
+    file.write_all_at(b"12345678", 0).unwrap();
+    assert!(is_the_kernels(&full.stage, &file));
+    let stop = AtomicBool::new(false);
+    let (last, renamed) = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            for n in 1_u64.. {
+                file.write_all_at(&n.to_le_bytes(), 0).unwrap();
+                if stop.load(Relaxed) {
+                    return n;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            unreachable!("numbers do not end")
+        });
+        let renames = [("dir/app.log", "dir/app.log.1"), ("dir", "other")];
+        let renamed = renames.map(|(from, to)| fs::rename(full.path(from), full.path(to)));
+        stop.store(true, Relaxed);
+        (writer.join().unwrap(), renamed)
+    });
+    renamed.into_iter().for_each(|renamed| renamed.unwrap());
+    drop(file);
+    until("nothing stays in the stage", || files_of(&full.stage) == 0);
+    assert_eq!(store.get("other/app.log.1").unwrap(), last.to_le_bytes());
+    assert!(store.get("dir/app.log").is_none() && kept(&full.stage).is_empty());
 }

@@ -177,7 +177,7 @@ impl FileSystem {
                 let over = file.staged.replaced_object().map(|(etag, _)| etag);
                 pending = Some(Unstored { ino: file.ino, over });
             } else if !is_source || file.staged.is_in_bucket() {
-                self.store_staged(file.ino, &file.staged, &file.turn).await?;
+                self.store_before_rename(file).await?;
             }
             if !is_source {
                 self.make_whole_for_others(file).await?;
@@ -196,6 +196,15 @@ impl FileSystem {
             noted = noted.and(told);
         }
         noted
+    }
+
+    /// Stores a file before its object gets another name. If programs write it all the time by the kernel, the version that the bucket has is
+    /// renamed as it is; the file follows it, and is sent later.
+    async fn store_before_rename(&self, file: &HeldFile) -> Result<()> {
+        match self.store_staged(file.ino, &file.staged, &file.turn).await {
+            Err(error) if error.errno() == Errno::BUSY => Ok(()),
+            stored => stored,
+        }
     }
 
     /// Tells a staged file the key that the tree of names has for it. The object that is known there is the file's if it has the same ETag.
@@ -246,7 +255,7 @@ impl FileSystem {
             }
             // A file that the bucket does not have only gets another key.
             if stored.is_ok() && (!is_deferred || file.staged.is_in_bucket()) {
-                stored = self.store_staged(file.ino, &file.staged, &file.turn).await;
+                stored = self.store_before_rename(file).await;
             }
         }
         match stored {
