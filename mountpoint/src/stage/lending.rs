@@ -103,6 +103,12 @@ impl Staged {
         folder.lends() && folder.has_room(ROOM) && state.error.is_none() && !state.image.needs_base()
     }
 
+    /// Whether somebody may still write the file past the engine, by a mapping or in a mount of before: programs that open the file must
+    /// then share its pages, for reading too.
+    pub fn is_out(&self) -> bool {
+        !self.is_settled()
+    }
+
     /// Notes a program that is about to write by the kernel, before it can.
     ///
     /// # Errors
@@ -120,13 +126,15 @@ impl Staged {
         self.shared.runtime.spawn_blocking(note).await.map_err(io::Error::other)?
     }
 
-    /// Lends the file to the kernel; `None`: the engine writes it. Call [`Staged::is_opened_by_kernel`] before.
-    pub fn lend(self: &Arc<Self>) -> Option<Loan> {
+    /// Lends the file to the kernel; `None`: the engine reads and writes it. Before programs write, call [`Staged::is_opened_by_kernel`]; for
+    /// reading alone only a file that is out is lent.
+    pub fn lend(self: &Arc<Self>, writes: bool) -> Option<Loan> {
         let folder = &self.shared.folder;
         let file = Arc::new(folder.reopen_to_read(self.number).ok()?);
         let mut state = self.look();
         // Some bytes may be elsewhere by now, or the file in `kept/`.
-        if state.error.is_some() || state.image.needs_base() || !state.is_noted || !state.is_noted_whole {
+        let is_ready = if writes { state.is_noted && state.is_noted_whole } else { state.lent.is_some() };
+        if state.error.is_some() || state.image.needs_base() || !is_ready {
             return None;
         }
         if state.lent.is_none() {

@@ -17,7 +17,7 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::disk::Disk;
 use super::image::{Fate, Image};
-use super::lent::{Lent, YOUNG};
+use super::lent::YOUNG;
 use super::live::remember;
 use super::log::{Digest, Record};
 use super::reading::fetch_from;
@@ -367,8 +367,12 @@ impl Staged {
         // A mapping's next change of a page shows in the file's time only after the page went to the disk.
         disk.sync_data(&file).map_err(|error| self.fail(error))?;
         let draft = self.draft()?;
-        if self.state.lock().lent.as_ref().is_some_and(Lent::is_young) {
-            return Ok(None);
+        if let Some(lent) = &mut self.state.lock().lent {
+            if lent.is_young() {
+                return Ok(None);
+            }
+            // An open may settle the file during the send.
+            lent.was_sent = true;
         }
         let (number, copy) = folder.create()?;
         disk.remove(&folder.path(number))?;

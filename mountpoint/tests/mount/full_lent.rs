@@ -221,3 +221,72 @@ fn what_is_written_without_a_pause_is_renamed_and_stored_at_last() {
     assert_eq!(store.get("other/app.log.1").unwrap(), last.to_le_bytes());
     assert!(store.get("dir/app.log").is_none() && kept(&full.stage).is_empty());
 }
+
+#[test]
+fn programs_that_open_a_file_which_a_mapping_writes_share_its_pages() {
+    let store = Store::new();
+    let Some(mut full) = mounted(&store) else { return };
+    let script = "
+import ctypes, mmap, time
+path, bucket = sys.argv[1:3]
+file = os.open(path, os.O_RDWR | os.O_CREAT)
+os.ftruncate(file, 8192)
+# The module mmap keeps a descriptor of its own.
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+address = libc.mmap(None, ctypes.c_size_t(8192), 3, 1, file, ctypes.c_long(0))
+mapped = (ctypes.c_char * 8192).from_address(address)
+mapped[:5] = b'first'
+os.close(file)
+def is_stored():
+    try:
+        return b'first' in open(bucket, 'rb').read()
+    except FileNotFoundError:
+        return False
+while not is_stored():
+    time.sleep(0.05)
+for flags in [os.O_RDONLY, os.O_RDWR | os.O_SYNC, os.O_RDONLY | os.O_DIRECT]:
+    reader = os.open(path, flags)
+    page = mmap.mmap(-1, 4096)
+    assert os.preadv(reader, [page], 0) == 4096 and page[:5] == b'first'
+    mapped[5:10] = b'again'
+    assert os.preadv(reader, [page], 0) == 4096 and page[:10] == b'firstagain', (flags, page[:10])
+    writer = os.open(path, os.O_RDWR)
+    second = mmap.mmap(writer, 8192)
+    second[100:106] = b'second'
+    mapped[200:205] = b'third'
+    second.flush()
+    second.close()
+    os.close(writer)
+    os.preadv(reader, [page], 0)
+    seen = page[100:106], page[200:205]
+    assert seen == (b'second', b'third'), (flags, seen)
+    os.close(reader)
+    mapped[5:10] = mapped[200:205] = b'-' * 5
+mapped[300:303] = b'end'
+print(open(path, 'rb').read()[300:303])
+";
+    let bucket = store.bucket_folder().join("file");
+    let said = python(script, &full.path("file"), &[bucket.to_str().unwrap()]);
+    assert_eq!(said, "b'end'\n");
+    until("nothing stays in the stage", || files_of(&full.stage) == 0);
+    let stored = store.get("file").unwrap();
+    assert_eq!((&stored[100..106], &stored[300..303]), (&b"second"[..], &b"end"[..]));
+    // Descriptors of a mount that died write on, too, and the next mount has pages of its own.
+    let open = create(&full.path("left"));
+    open.write_all_at(b"before", 0).unwrap();
+    full.mount.kill_9();
+    let mount = full.mount.remount(&setup(&full.stage, LENT));
+    let reader = File::open(mount.path("left")).unwrap();
+    let mut seen = [0; 6];
+    for bytes in [b"before", b"after!", b"later!"] {
+        open.write_all_at(bytes, 0).unwrap();
+        reader.read_exact_at(&mut seen, 0).unwrap();
+        assert_eq!(seen, *bytes);
+    }
+    drop((open, reader));
+    until("nothing stays in the stage", || files_of(&full.stage) == 0);
+    assert_eq!(store.get("left").unwrap(), b"later!");
+    drop(mount);
+    assert!(kept(&full.stage).is_empty());
+}

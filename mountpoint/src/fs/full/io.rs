@@ -76,12 +76,14 @@ impl FileSystem {
         flags: OpenFlags,
     ) -> Result<Option<u32>> {
         let writes = flags.write || flags.truncate;
+        let is_plain = writes && !flags.sync && !flags.direct;
         let may_lend =
-            writes && !flags.sync && !flags.direct && self.io_modes.may_write(ino) && staged.may_be_lent();
-        if may_lend {
+            self.io_modes.may_write(ino) && (is_plain && staged.may_be_lent() || staged.is_out());
+        if may_lend && writes {
             staged.is_opened_by_kernel().await?;
         }
-        let passthrough = self.io_modes.enter_staged(ino, || if may_lend { staged.lend() } else { None });
+        let lend = || if may_lend { staged.lend(writes) } else { None };
+        let passthrough = self.io_modes.enter_staged(ino, lend);
         // The inode may have that mode for other programs.
         if passthrough.is_some()
             && writes

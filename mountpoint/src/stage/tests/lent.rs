@@ -7,7 +7,7 @@ impl Engine {
     /// Lends a file to the kernel, which opens it.
     async fn opened_by_kernel(&self, staged: &Arc<Staged>) -> (Loan, fs::File) {
         staged.is_opened_by_kernel().await.unwrap();
-        let loan = staged.lend().expect("all of it is here");
+        let loan = staged.lend(true).expect("all of it is here");
         let path = self.shared.folder.path(staged.number());
         (loan, fs::File::options().read(true).write(true).open(path).unwrap())
     }
@@ -47,7 +47,7 @@ async fn writes_past_the_engine_outlive_a_kill_and_synced_a_loss_of_power() {
     // The log counted the ranges of a patched file, and counts none of what the kernel writes.
     let patched = engine.file_over(&client, "patched");
     patched.write(8, b"AB").unwrap();
-    assert!(patched.lend().is_none(), "the object has a part of it");
+    assert!(patched.lend(true).is_none(), "the object has a part of it");
     patched.make_whole(&patched.turn().await).await.unwrap();
     let (_loan, kernel) = engine.opened_by_kernel(&patched).await;
     kernel.write_all_at(b"--", 0).unwrap();
