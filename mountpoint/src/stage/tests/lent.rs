@@ -154,3 +154,21 @@ async fn a_file_written_past_the_engine_is_sent_as_of_one_moment_or_not() {
     store(&file).await.unwrap();
     assert_eq!(numbers(), (last, last));
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_the_kernel_could_write_and_did_not_is_not_sent() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let etag = client.insert("empty", Vec::new());
+    for writes in [false, true] {
+        let file = engine.over("empty", etag.clone(), 0);
+        let (loan, kernel) = engine.opened_by_kernel(&file).await;
+        if writes {
+            kernel.write_all_at(b"x", 0).unwrap();
+        }
+        drop((loan, kernel));
+        file.closed();
+        assert_eq!(store(&file).await.unwrap().is_some(), writes);
+        assert!(!file.is_dirty());
+    }
+}
