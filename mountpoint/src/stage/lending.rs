@@ -103,6 +103,11 @@ impl Staged {
         folder.lends() && folder.has_room(ROOM) && state.error.is_none() && !state.image.needs_base()
     }
 
+    /// Whether the kernel has the file, or nothing has proven yet that nobody writes it.
+    pub fn is_lent(&self) -> bool {
+        self.state.lock().lent.is_some()
+    }
+
     /// Whether somebody may still write the file past the engine, by a mapping or in a mount of before: programs that open the file must
     /// then share its pages, for reading too.
     pub fn is_out(&self) -> bool {

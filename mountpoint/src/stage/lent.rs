@@ -58,15 +58,36 @@ impl Lent {
         Self { lends: 0, file: None, before: mark, seen: mark, was_sent: false }
     }
 
-    /// Whether the last look proves nothing about later changes.
-    pub(super) fn is_young(&self) -> bool {
-        self.seen.is_young
+    /// Whether any change after a sync that began at `began` shows another time than the last look, of `now`. A mapping's page that got
+    /// dirty during the sync may stay so, and its next changes show nowhere.
+    pub(super) fn is_still(&self, began: SystemTime, now: SystemTime) -> bool {
+        let modified = self.seen.modified;
+        // A time that is ahead is one of before the clock was set back.
+        modified + YOUNG < began || modified > now + YOUNG
     }
 
-    /// Closes the file.
+    /// Closes the file when nobody has it.
     pub(super) fn rest(&mut self) {
         if self.lends == 0 {
             self.file = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_that_got_dirty_during_the_sync_makes_the_file_restless() {
+        let now = SystemTime::now();
+        let is_still = |modified: SystemTime| {
+            let lent = Lent::of_before(1, modified, now);
+            lent.is_still(now - 20 * YOUNG, now)
+        };
+        assert!(is_still(now - 22 * YOUNG));
+        // The sync took long, and the time of the change is not young any more.
+        assert!(!is_still(now - 10 * YOUNG) && !is_still(now - 20 * YOUNG));
+        assert!(!is_still(now) && is_still(now + 2 * YOUNG), "the clock was set back");
     }
 }

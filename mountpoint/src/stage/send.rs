@@ -364,11 +364,12 @@ impl Staged {
     fn copy_if_still(&self) -> Result<Option<(Draft, File)>, Error> {
         let (folder, disk) = (&self.shared.folder, self.shared.folder.disk());
         let file = folder.reopen_to_read(self.number)?;
+        let began = folder.clock().wall();
         // A mapping's next change of a page shows in the file's time only after the page went to the disk.
         disk.sync_data(&file).map_err(|error| self.fail(error))?;
         let draft = self.draft()?;
         if let Some(lent) = &mut self.state.lock().lent {
-            if lent.is_young() {
+            if !lent.is_still(began, folder.clock().wall()) {
                 return Ok(None);
             }
             // An open may settle the file during the send.

@@ -153,7 +153,8 @@ impl FileSystem {
         if let Some(error) = staged.error() {
             return Err(error.into());
         }
-        if !staged.is_dirty() {
+        // Some changes of a mapping show only in a sync.
+        if !staged.is_dirty() && !staged.is_lent() {
             return Ok(());
         }
         let full = self.full()?;
