@@ -48,9 +48,12 @@ impl Drop for Loan {
 }
 
 impl State {
-    /// Whether the file may have changes that no look has shown: the kernel gave it back, and nothing has proven that nobody writes it.
+    /// Whether the file may have changes that no look has shown: no program has it open for writing, and nothing has proven that no
+    /// mapping writes it.
     pub(super) fn is_loose(&self) -> bool {
-        self.lent.as_ref().is_some_and(|lent| lent.lends == 0) && matches!(self.image.fate(), Fate::Stored(_))
+        let is_open = |lent: &Lent| lent.lends > 0 && !self.is_closed;
+        let may_change = self.lent.as_ref().is_some_and(|lent| !is_open(lent) && !lent.is_quiet);
+        may_change && matches!(self.image.fate(), Fate::Stored(_))
     }
 }
 
@@ -62,7 +65,7 @@ impl Staged {
         state
     }
 
-    fn observe(&self, state: &mut State) {
+    pub(super) fn observe(&self, state: &mut State) {
         let Some(lent) = &mut state.lent else { return };
         let (folder, seen) = (&self.shared.folder, lent.seen);
         let now = folder.clock().wall();
@@ -124,7 +127,13 @@ impl Staged {
             state.was_synced && (!state.is_noted || state.is_closed || !state.is_noted_whole)
         };
         let this = Arc::clone(self);
-        let note = move || this.begin_change_as_whole(&mut this.look());
+        let note = move || {
+            let mut state = this.look();
+            if let Some(lent) = &mut state.lent {
+                lent.is_quiet = false;
+            }
+            this.begin_change_as_whole(&mut state)
+        };
         if !must_sync {
             return note();
         }
@@ -152,7 +161,7 @@ impl Staged {
             if mark.size != state.image.size() {
                 return None;
             }
-            state.lent = Some(Lent { lends: 0, file: None, before: mark, seen: mark, was_sent: false });
+            state.lent = Some(Lent::new(mark));
         }
         let lent = state.lent.as_mut()?;
         lent.lends += 1;
@@ -165,28 +174,34 @@ impl Staged {
     /// Whether only the engine can change the file from here on, until it lends the file again.
     pub(super) fn is_settled(&self) -> bool {
         let mut state = self.look();
-        let is_kept = state.image.is_kept();
+        let (is_kept, is_closed) = (state.image.is_kept(), state.is_closed);
         let Some(lent) = state.lent.as_mut().filter(|_| !is_kept) else { return true };
-        if lent.lends > 0 {
+        if lent.lends > 0 && !is_closed {
             return false;
         }
         // The engine's own descriptor would refuse the lease. The lock keeps another thread from opening one before the lease has ended.
         let mut own = self.file.lock();
         *own = None;
-        lent.file = None;
+        lent.rest();
         let file = self.shared.folder.reopen_to_read(self.number);
-        if !file.is_ok_and(|file| lease::is_granted(&file)) {
+        let is_granted = file.is_ok_and(|file| lease::is_granted(&file));
+        drop(own);
+        lent.is_quiet = is_granted;
+        if !is_granted {
             return false;
         }
-        drop(own);
         self.observe(&mut state);
-        if let Some(lent) = state.lent.take()
-            && lent.was_sent
-            && !lent.seen.proves(&lent.before)
-        {
+        let Some(mut lent) = state.lent.take() else { return true };
+        if lent.was_sent && !lent.seen.proves(&lent.before) {
             // A change in progress may have been sent in part.
             self.rewrite(&mut state, lent.seen.size);
         }
-        true
+        if lent.lends == 0 {
+            return true;
+        }
+        // Readers have it, and the next writer joins them.
+        (lent.before, lent.was_sent) = (lent.seen, false);
+        state.lent = Some(lent);
+        false
     }
 }

@@ -25,6 +25,8 @@ pub(super) struct Lent {
     pub(super) seen: Mark,
     /// Whether the bucket got a state of the file meanwhile, or a send of one began.
     pub(super) was_sent: bool,
+    /// Whether nobody can write the file until a program opens it for writing: who has it open only reads.
+    pub(super) is_quiet: bool,
 }
 
 /// Size and time of a file, by which a change shows.
@@ -54,8 +56,12 @@ impl Lent {
     /// A file of an earlier mount, which a mapping of that mount may still change.
     pub(super) fn of_before(size: u64, modified: SystemTime, now: SystemTime) -> Self {
         let age = now.duration_since(modified).unwrap_or_else(|ahead| ahead.duration());
-        let mark = Mark { size, modified, is_young: age < YOUNG };
-        Self { lends: 0, file: None, before: mark, seen: mark, was_sent: false }
+        Self::new(Mark { size, modified, is_young: age < YOUNG })
+    }
+
+    /// A file that is about to be lent.
+    pub(super) fn new(mark: Mark) -> Self {
+        Self { lends: 0, file: None, before: mark, seen: mark, was_sent: false, is_quiet: false }
     }
 
     /// Whether any change after a sync that began at `began` shows another time than the last look, of `now`. A mapping's page that got

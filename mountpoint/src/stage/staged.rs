@@ -251,8 +251,13 @@ impl Staged {
 
     /// Whether the bucket lacks a change of the file.
     pub fn is_dirty(&self) -> bool {
-        let state = self.look();
-        state.image.is_dirty() || state.is_loose()
+        let mut state = self.state.lock();
+        let is_known = |state: &State| state.image.is_dirty() || state.is_loose();
+        if is_known(&state) {
+            return true;
+        }
+        self.observe(&mut state);
+        is_known(&state)
     }
 
     /// Whether the file's bytes lie in `kept/`.

@@ -172,3 +172,35 @@ async fn a_file_that_the_kernel_could_write_and_did_not_is_not_sent() {
         assert!(!file.is_dirty());
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_mapping_is_looked_after_while_a_reader_has_the_file() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let file = engine.new_file("file");
+    assert!(file.lend(false).is_none(), "for a reader alone the engine reads");
+    let (loan, mapping) = engine.opened_by_kernel(&file).await;
+    let reader = file.lend(false).expect("it is lent");
+    mapping.write_all_at(b"first", 0).unwrap();
+    drop(loan);
+    file.closed();
+    assert!(store(&file).await.unwrap().is_some());
+    assert!(file.is_dirty() && file.is_out(), "the mapping may change it");
+    mapping.write_all_at(b"second", 0).unwrap();
+    assert!(store(&file).await.unwrap().is_some());
+    assert_eq!(stored(&client, "file"), b"second");
+    drop(mapping);
+    // What was sent while somebody could write goes once more, since a change in progress may have been sent in part.
+    assert!(store(&file).await.unwrap().is_some());
+    assert!(!file.is_dirty(), "nobody can write it");
+    assert!(store(&file).await.unwrap().is_none());
+    let (loan, writer) = engine.opened_by_kernel(&file).await;
+    writer.write_all_at(b"third", 0).unwrap();
+    assert!(file.is_dirty());
+    drop((loan, writer));
+    file.closed();
+    assert!(store(&file).await.unwrap().is_some() && !file.is_dirty());
+    assert_eq!(stored(&client, "file"), b"thirdd");
+    drop(reader);
+    assert!(store(&file).await.unwrap().is_none() && !file.is_dirty() && !file.is_out());
+}
