@@ -4,6 +4,7 @@
 //! condition; or a file in `kept/` and its name. The room sends only whole files, and never replaces a version that this mount did not
 //! see. It knows neither inodes nor handles nor errno.
 
+mod copying;
 mod disk;
 mod error;
 mod folder;

@@ -19,6 +19,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// of a file after the store is back.
 const DOUBLINGS_MAX: u32 = 6;
 
+/// Most doublings of the wait of a file that is never at rest, which is then 64 s. One more doubling halves the looks for a moment of rest.
+const RESTLESS_MAX: u32 = 5;
+
 /// The files that wait to be sent.
 #[derive(Debug, Default)]
 pub struct Queue {
@@ -31,6 +34,8 @@ struct Waiting {
     since: Instant,
     due: Instant,
     failures: u32,
+    /// Attempts that found the file never at rest.
+    restless: u32,
 }
 
 impl Queue {
@@ -81,7 +86,8 @@ impl Queue {
         }
         let since = before.map_or(now, |before| before.since);
         let due = due(since);
-        self.files.insert(file, Waiting { since, due, failures: 0 });
+        let restless = before.map_or(0, |before| before.restless);
+        self.files.insert(file, Waiting { since, due, failures: 0, restless });
         self.order.insert((due, file));
     }
 
@@ -108,7 +114,7 @@ impl Queue {
         let since = before.map_or(now, |before| before.since);
         let failures = before.map_or(0, |before| before.failures);
         let due = now + PAUSE * 2_u32.pow(failures.min(DOUBLINGS_MAX));
-        self.files.insert(file, Waiting { since, due, failures: failures + 1 });
+        self.files.insert(file, Waiting { since, due, failures: failures + 1, restless: 0 });
         self.order.insert((due, file));
     }
 
@@ -119,10 +125,22 @@ impl Queue {
 
     /// Puts the file back without a failure, because it can't go now.
     pub fn postponed(&mut self, file: u64, now: Instant) {
+        self.postpone(file, now + REST);
+    }
+
+    /// Puts a file back that programs write all the time: it waits twice as long each time, until it is closed.
+    pub fn restless(&mut self, file: u64, now: Instant) {
+        let Some(waiting) = self.files.get_mut(&file) else { return };
+        let wait = REST * 2_u32.pow(waiting.restless.min(RESTLESS_MAX));
+        waiting.restless += 1;
+        self.postpone(file, now + wait);
+    }
+
+    fn postpone(&mut self, file: u64, due: Instant) {
         let Some(waiting) = self.files.get_mut(&file) else { return };
         self.order.remove(&(waiting.due, file));
-        waiting.due = now + REST;
-        self.order.insert((waiting.due, file));
+        waiting.due = due;
+        self.order.insert((due, file));
     }
 
     /// The time at which the next file is due.
@@ -168,6 +186,26 @@ mod tests {
         assert_eq!(queue.oldest(), Some(now));
         queue.done(1);
         queue.postponed(1, later);
+        assert_eq!(queue.next(), None, "it was removed meanwhile");
+    }
+
+    #[test]
+    fn a_file_that_is_never_at_rest_waits_longer_each_time_until_it_is_closed() {
+        let (mut queue, mut now) = (Queue::default(), Instant::now());
+        queue.synced(1, now);
+        now = queue.next().unwrap();
+        for wait in [2, 4, 8, 16, 32, 64, 64] {
+            assert_eq!(queue.take(now), Some(1));
+            queue.restless(1, now);
+            assert_eq!(queue.next(), Some(now + seconds(wait)));
+            now += seconds(wait);
+        }
+        assert_eq!(queue.take(now), Some(1));
+        queue.restless(1, now);
+        queue.closed(1, now);
+        assert_eq!(queue.take(now), Some(1));
+        queue.done(1);
+        queue.restless(1, now);
         assert_eq!(queue.next(), None, "it was removed meanwhile");
     }
 

@@ -9,15 +9,12 @@
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 
 use sha2::{Digest as _, Sha256};
 use tokio::sync::OwnedMutexGuard;
 
-use super::disk::Disk;
 use super::image::{Fate, Image};
-use super::lent::YOUNG;
 use super::live::remember;
 use super::log::{Digest, Record};
 use super::reading::fetch_from;
@@ -33,9 +30,6 @@ use crate::upload::{self, Patch, Upload};
 /// more sends where they write all the time.
 const ATTEMPTS_MAX: u32 = 2;
 
-/// Most looks for a moment in which nobody writes a file that the kernel has. Doubling it finds rarer ones, and takes that many more copies.
-const STILL_MAX: u32 = 10;
-
 /// Most attempts to store a file over a version that turned out to be an earlier state of the file. Beyond it, another client must be
 /// storing the same bytes again and again: then the stage keeps the file.
 const ADOPTED_MAX: u32 = 8;
@@ -47,7 +41,7 @@ const FETCHED_MAX: u64 = 64 << 20;
 
 /// Bytes per piece that goes from the disk to the upload. Doubling it halves the calls, and doubles the memory that a send takes beside
 /// the budget.
-const PIECE: u64 = 128 << 10;
+pub(super) const PIECE: u64 = 128 << 10;
 
 /// The right to send a file or to change its name: one holder at a time.
 #[derive(Debug)]
@@ -89,9 +83,9 @@ enum How {
 }
 
 /// One generation of a file, ready to be sent.
-struct Draft {
-    generation: u64,
-    size: u64,
+pub(super) struct Draft {
+    pub(super) generation: u64,
+    pub(super) size: u64,
     key: ObjectKey,
     replaces: Replaces,
     /// The bytes of this generation that the local file has; the others are zero, or in the object.
@@ -297,7 +291,7 @@ impl Staged {
     }
 
     /// Notes that a send begins. A smaller size that a program sets meanwhile may remove bytes of the draft, but none is missing.
-    fn draft(&self) -> Result<Draft, Error> {
+    pub(super) fn draft(&self) -> Result<Draft, Error> {
         let mut state = self.look();
         if !state.is_noted {
             self.note(&mut state)?;
@@ -314,85 +308,6 @@ impl Staged {
             reader: state.reader.clone(),
             object: state.object,
         })
-    }
-
-    /// Copies the file to one without a name. Writes wait meanwhile, so the copy has the bytes of one moment. The copy does not count
-    /// against `--stage-size`.
-    async fn copy(self: &Arc<Self>) -> Result<(Draft, Option<Arc<File>>), Error> {
-        let this = Arc::clone(self);
-        let copied = self.shared.runtime.spawn_blocking(move || {
-            let file = this.file_for_now()?;
-            let (number, copy) = this.shared.folder.create()?;
-            let (path, disk) = (this.shared.folder.path(number), this.shared.folder.disk());
-            let unlinked = disk.remove(&path);
-            // `draft` takes the lock of writes itself, so the loop compares generations under that lock.
-            loop {
-                let draft = this.draft()?;
-                let state = this.state.lock();
-                if state.image.generation() != draft.generation {
-                    continue;
-                }
-                let is_cloned = this.shared.folder.clones() && disk.clone_file(&file, &copy).is_ok();
-                disk.set_len(&copy, draft.size)?;
-                let runs = state.image.present().iter().filter(|_| !is_cloned);
-                for run in runs {
-                    copy_range(disk, &file, &copy, run)?;
-                }
-                unlinked?;
-                return Ok((draft, Some(Arc::new(copy))));
-            }
-        });
-        copied.await.map_err(io::Error::other)?
-    }
-
-    /// Copies a file that programs write by the kernel, once nothing changes it during the copy.
-    ///
-    /// # Errors
-    /// `Restless`: something does, all the time.
-    async fn copy_still(self: &Arc<Self>) -> Result<(Draft, Option<Arc<File>>), Error> {
-        for _ in 0..STILL_MAX {
-            let this = Arc::clone(self);
-            let copied = self.shared.runtime.spawn_blocking(move || this.copy_if_still());
-            if let Some((draft, copy)) = copied.await.map_err(io::Error::other)?? {
-                return Ok((draft, Some(Arc::new(copy))));
-            }
-            self.shared.folder.clock().sleep(2 * YOUNG).await;
-        }
-        Err(Error::Restless { key: self.key() })
-    }
-
-    fn copy_if_still(&self) -> Result<Option<(Draft, File)>, Error> {
-        let (folder, disk) = (&self.shared.folder, self.shared.folder.disk());
-        let file = folder.reopen_to_read(self.number)?;
-        let began = folder.clock().wall();
-        // A mapping's next change of a page shows in the file's time only after the page went to the disk.
-        disk.sync_data(&file).map_err(|error| self.fail(error))?;
-        let draft = self.draft()?;
-        if let Some(lent) = &mut self.state.lock().lent {
-            if !lent.is_still(began, folder.clock().wall()) {
-                return Ok(None);
-            }
-            // An open may settle the file during the send.
-            lent.was_sent = true;
-        }
-        let (number, copy) = folder.create()?;
-        disk.remove(&folder.path(number))?;
-        let copied = match folder.clones() && disk.clone_file(&file, &copy).is_ok() {
-            true => Ok(()),
-            false => copy_range(disk, &file, &copy, 0..draft.size),
-        };
-        match copied {
-            // It became shorter.
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
-            Err(error) => Err(error.into()),
-            Ok(()) => Ok((self.look().image.generation() == draft.generation).then_some((draft, copy))),
-        }
-    }
-
-    /// The copy of one moment that a send of a file makes that programs write all the time.
-    #[cfg(test)]
-    pub(super) async fn copied(self: &Arc<Self>) -> Result<Arc<File>, Error> {
-        Ok(self.copy().await?.1.expect("a copy"))
     }
 
     /// Gives all bytes to the upload, piece by piece. Returns their digest, if a later mount may need it.
@@ -590,16 +505,4 @@ fn is_conflict(error: &Error) -> bool {
 pub(super) fn digest(size: u64, hash: Sha256) -> Digest {
     let sha256 = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
     Digest { size, sha256, etag: None }
-}
-
-fn copy_range(disk: &Disk, from: &File, to: &File, run: Range<u64>) -> io::Result<()> {
-    let mut bytes = vec![0; PIECE.min(run.end - run.start) as usize];
-    let mut at = run.start;
-    while at < run.end {
-        let length = bytes.len().min((run.end - at) as usize);
-        from.read_exact_at(&mut bytes[..length], at)?;
-        disk.write(to, &bytes[..length], at)?;
-        at += length as u64;
-    }
-    Ok(())
 }

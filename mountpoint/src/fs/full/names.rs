@@ -202,7 +202,10 @@ impl FileSystem {
     /// renamed as it is; the file follows it, and is sent later.
     async fn store_before_rename(&self, file: &HeldFile) -> Result<()> {
         match self.store_staged(file.ino, &file.staged, &file.turn).await {
-            Err(error) if error.errno() == Errno::BUSY => Ok(()),
+            // There may be no room for a copy, either.
+            Err(error) if file.staged.is_lent() && [Errno::BUSY, Errno::NOSPC].contains(&error.errno()) => {
+                Ok(())
+            }
             stored => stored,
         }
     }

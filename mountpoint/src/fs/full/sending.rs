@@ -264,7 +264,7 @@ impl FileSystem {
             // The kernel lets programs write the file, and they do.
             Err(error) if error.errno() == Errno::BUSY => {
                 tracing::debug!("{error}: it waits");
-                return queue.lock().postponed(ino.0, self.clock.now());
+                return queue.lock().restless(ino.0, self.clock.now());
             }
             Err(error) => {
                 queue.lock().failed(ino.0, self.clock.now());
