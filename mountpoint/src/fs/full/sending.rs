@@ -144,9 +144,12 @@ impl Full {
 
     /// Changed files that no program writes, and that the local disk does not have yet.
     fn unsynced(&self) -> Vec<Arc<Staged>> {
-        let files = self.files.lock();
-        let unsynced = files.values().filter(|file| file.writers == 0 && !file.staged.is_synced());
-        unsynced.map(|file| Arc::clone(&file.staged)).collect()
+        let closed: Vec<_> = {
+            let files = self.files.lock();
+            files.values().filter(|file| file.writers == 0).map(|file| Arc::clone(&file.staged)).collect()
+        };
+        // Without the lock of all files: the answer may wait for the disk.
+        closed.into_iter().filter(|staged| !staged.is_synced()).collect()
     }
 }
 
