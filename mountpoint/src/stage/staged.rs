@@ -168,8 +168,7 @@ impl Staged {
         let replaces = etag.map_or(Replaces::Nothing, Replaces::Version);
         let is_whole = !image.needs_base();
         let now = shared.folder.clock().wall();
-        let lent =
-            (is_whole && shared.folder.tells_writers()).then(|| Lent::of_before(size, modified, now));
+        let lent = (is_whole && shared.folder.tells_writers()).then(|| Lent::of_before(size, modified, now));
         let state = State {
             is_noted: true,
             is_noted_whole: !dirty.is_partial,

@@ -77,8 +77,7 @@ impl FileSystem {
     ) -> Result<Option<u32>> {
         let writes = flags.write || flags.truncate;
         let is_plain = writes && !flags.sync && !flags.direct;
-        let may_lend =
-            self.io_modes.may_write(ino) && (is_plain && staged.may_be_lent() || staged.is_out());
+        let may_lend = self.io_modes.may_write(ino) && (is_plain && staged.may_be_lent() || staged.is_out());
         if may_lend && writes {
             staged.is_opened_by_kernel().await?;
         }
