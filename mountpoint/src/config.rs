@@ -197,10 +197,7 @@ impl Config {
                     .clamp(2, usize::try_from(args.client.max_threads).unwrap_or(usize::MAX).max(2)),
                 reads_direct: args.cache.read_mode != cli::ReadModeArg::Buffered,
                 passthrough: match is_full {
-                    true => {
-                        args.staging.promise() == stage::Commit::Disk
-                            && args.staging.stage_passthrough == cli::When::Auto
-                    }
+                    true => args.staging.lends(),
                     false => cache.is_some() && args.cache.cache_passthrough == cli::When::Auto,
                 },
                 registrar: None,
@@ -267,6 +264,7 @@ impl Config {
                 prefix: prefix.clone(),
                 endpoint: String::new(),
                 commit: args.staging.promise(),
+                lends: args.staging.lends(),
                 is_confined: false,
             }),
             upload: upload::Config {

@@ -65,6 +65,11 @@ impl StagingOptions {
         }
     }
 
+    /// Whether the kernel may write files of the stage by itself.
+    pub(crate) fn lends(&self) -> bool {
+        self.commit == CommitTo::Disk && self.stage_passthrough == When::Auto
+    }
+
     /// Checks the flags together. `conflicts`: flags that exclude the mode, and whether the command line has them.
     pub(super) fn check(&self, conflicts: &[(bool, &str)]) -> Result<(), String> {
         match (self.mode, &self.stage) {

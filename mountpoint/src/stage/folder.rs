@@ -100,7 +100,7 @@ impl Folder {
     /// # Errors Another process has the directory; the directory can't be used; its files belong to another bucket or prefix.
     pub(super) fn open(
         dir: &Path,
-        mount: log::Mount,
+        mut mount: log::Mount,
         limit: u64,
         clock: Clock,
     ) -> anyhow::Result<(Self, Vec<Kept>, Vec<Pending>)> {
@@ -122,8 +122,8 @@ impl Folder {
             }
             locked => locked.with_context(|| format!("locking {shown}/lock"))?,
         };
-        let Left { kept, pending, next } =
-            recover(dir, &mount, &clock).with_context(|| format!("{shown}: what an earlier mount left"))?;
+        let Left { kept, pending, next } = recover(dir, &mut mount, &clock)
+            .with_context(|| format!("{shown}: what an earlier mount left"))?;
         let files = Files::of(pending.iter().map(|pending| pending.live.clone()));
         let names = File::open(dir.join("files")).with_context(|| format!("opening {shown}/files"))?;
         let disk = Disk::default();

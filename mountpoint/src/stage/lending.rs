@@ -183,8 +183,10 @@ impl Staged {
         let mut own = self.file.lock();
         *own = None;
         lent.rest();
-        let file = self.shared.folder.reopen_to_read(self.number);
-        let is_granted = file.is_ok_and(|file| lease::is_granted(&file));
+        let folder = &self.shared.folder;
+        // A process that may ask for no lease never knows.
+        let is_granted = folder.tells_writers()
+            && folder.reopen_to_read(self.number).is_ok_and(|file| lease::is_granted(&file));
         drop(own);
         lent.is_quiet = is_granted;
         if !is_granted {

@@ -108,6 +108,9 @@ pub(super) struct Mount {
     /// The promise to programs: with `close`, programs do not count on a file that is not stored.
     #[serde(default)]
     pub(super) commit: Commit,
+    /// Whether the kernel may write files of the stage past the engine, for this mount or for an earlier one.
+    #[serde(default)]
+    pub(super) lends: bool,
 }
 
 /// A file with changes.

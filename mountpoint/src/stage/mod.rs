@@ -86,6 +86,8 @@ pub struct Config {
     pub endpoint: String,
     /// The place that close and fsync wait for.
     pub commit: Commit,
+    /// Whether the kernel may get files to write (`--stage-passthrough auto`).
+    pub lends: bool,
     /// Whether the process may ask for no lease of a file, since it is confined.
     pub is_confined: bool,
 }
@@ -138,9 +140,9 @@ impl Area {
         clock: Clock,
         runtime: tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
-        let Config { dir, size_max, bucket, prefix, endpoint, commit, is_confined } = config;
+        let Config { dir, size_max, bucket, prefix, endpoint, commit, lends, is_confined } = config;
         let boot = procfs::sys::kernel::random::boot_id().unwrap_or_default();
-        let mount = log::Mount { bucket, prefix, endpoint, boot, commit };
+        let mount = log::Mount { bucket, prefix, endpoint, boot, commit, lends: lends && !is_confined };
         let (folder, left, pending) = Folder::open(&dir, mount, size_max, clock)?;
         let folder = if is_confined { folder.without_leases() } else { folder };
         for kept in left {

@@ -38,6 +38,8 @@ pub(super) struct Pending {
     pub(super) size: u64,
     /// Time of the file's last change.
     pub(super) modified: SystemTime,
+    /// Whether somebody may still write the file, by the kernel.
+    pub(super) is_out: bool,
 }
 
 /// The decision about a file.
@@ -98,10 +100,10 @@ fn without_replaced(mut fates: Vec<(u64, Fate)>) -> Vec<(u64, Fate)> {
     fates
 }
 
-/// Takes the files in `dir` over.
+/// Takes the files in `dir` over. If the kernel may still write some of them, the mount's record says so.
 ///
 /// # Errors The files belong to another bucket or prefix, and nothing was changed; those of the disk.
-pub(super) fn recover(dir: &Path, mount: &log::Mount, clock: &Clock) -> anyhow::Result<Left> {
+pub(super) fn recover(dir: &Path, mount: &mut log::Mount, clock: &Clock) -> anyhow::Result<Left> {
     let bytes = match fs::read(dir.join("log")) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
@@ -153,7 +155,10 @@ pub(super) fn recover(dir: &Path, mount: &log::Mount, clock: &Clock) -> anyhow::
         match fate {
             Fate::Pending(live) => {
                 let about = fs::symlink_metadata(&path)?;
-                left.pending.push(Pending { live: *live, size: about.len(), modified: about.modified()? });
+                let (size, modified) = (about.len(), about.modified()?);
+                let is_out = before.lends && is_same_boot;
+                mount.lends |= is_out;
+                left.pending.push(Pending { live: *live, size, modified, is_out });
             }
             Fate::Kept { key, why, is_partial } => {
                 left.kept.push(to_kept(key.as_deref(), why, is_partial)?);

@@ -153,7 +153,7 @@ impl Staged {
     }
 
     /// A file that an earlier mount left for this mount to store.
-    pub(super) fn pending(shared: Arc<Shared>, Pending { live, size, modified }: Pending) -> Self {
+    pub(super) fn pending(shared: Arc<Shared>, Pending { live, size, modified, is_out }: Pending) -> Self {
         let over = live.over_object();
         let Live { dirty, sending, is_synced, .. } = live;
         let key = ObjectKey::new(dirty.key.unwrap_or_default());
@@ -168,7 +168,7 @@ impl Staged {
         let replaces = etag.map_or(Replaces::Nothing, Replaces::Version);
         let is_whole = !image.needs_base();
         let now = shared.folder.clock().wall();
-        let lent = (is_whole && shared.folder.tells_writers()).then(|| Lent::of_before(size, modified, now));
+        let lent = (is_whole && is_out).then(|| Lent::of_before(size, modified, now));
         let state = State {
             is_noted: true,
             is_noted_whole: !dirty.is_partial,

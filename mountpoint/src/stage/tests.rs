@@ -67,7 +67,7 @@ fn engine_with(dir: &Path, boot: &str, client: &MemoryClient, size_max: u64) -> 
     let (runtime, clock) = (tokio::runtime::Handle::current(), Clock::machine());
     let pool = Pool::new(&buffer::Config { target: 64 << 20, network: 8 << 20 });
     let (prefetcher, uploader) = transfers(client, &pool, &clock, &Arc::default());
-    let mount = Mount { boot: boot.into(), commit: Commit::Disk, ..Mount::default() };
+    let mount = Mount { boot: boot.into(), commit: Commit::Disk, lends: true, ..Mount::default() };
     let (folder, kept, pending) = Folder::open(dir, mount, size_max, clock).unwrap();
     let shared = Shared { folder, uploader, prefetcher, pool, runtime, pending: Mutex::default() };
     Engine { shared: Arc::new(shared), kept, pending }

@@ -18,6 +18,7 @@ fn staging(client: &MemoryClient, dir: &Path, clock: Clock) -> Arc<FileSystem> {
         prefix: String::new(),
         endpoint: "memory".into(),
         commit: Commit::Close,
+        lends: false,
         is_confined: false,
     };
     let pool = Pool::new(&buffer::Config { target: 64 << 20, network: 8 << 20 });

@@ -204,3 +204,23 @@ async fn a_mapping_is_looked_after_while_a_reader_has_the_file() {
     drop(reader);
     assert!(store(&file).await.unwrap().is_none() && !file.is_dirty() && !file.is_out());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_leases_what_an_earlier_mount_lent_is_never_clean_in_this_boot() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let before = engine(dir.path(), "one", &client);
+    let (loan, kernel) = before.opened_by_kernel(&before.new_file("file")).await;
+    kernel.write_all_at(b"before", 0).unwrap();
+    drop((loan, before));
+    for round in [b"first!", b"second"] {
+        let Engine { shared, mut pending, .. } = engine(dir.path(), "one", &client);
+        let shared = Arc::into_inner(shared).unwrap();
+        let shared = Arc::new(Shared { folder: shared.folder.without_leases(), ..shared });
+        let file = Arc::new(Staged::pending(shared, pending.pop().unwrap()));
+        kernel.write_all_at(round, 0).unwrap();
+        assert!(store(&file).await.unwrap().is_some() && file.is_dirty());
+        assert_eq!(stored(&client, "file"), round);
+    }
+    kernel.write_all_at(b"last", 0).unwrap();
+    assert_eq!(left(dir.path(), &client).await.0["file"], b"lastnd");
+}
