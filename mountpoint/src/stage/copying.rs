@@ -79,8 +79,8 @@ impl Staged {
             if !lent.is_still(began, folder.clock().wall()) {
                 return Ok(None);
             }
-            // An open may settle the file during the send.
-            lent.was_sent = true;
+            // An open may settle the file during the send. A copy of a quiet file has no change in part.
+            lent.was_sent |= !lent.is_quiet;
         }
         let (number, copy) = folder.create()?;
         disk.remove(&folder.path(number))?;

@@ -23,7 +23,7 @@ pub(super) struct Lent {
     pub(super) before: Mark,
     /// The file at the last look.
     pub(super) seen: Mark,
-    /// Whether the bucket got a state of the file meanwhile, or a send of one began.
+    /// Whether the bucket got a state of the file while somebody could write it, or a send of one began.
     pub(super) was_sent: bool,
     /// Whether nobody can write the file until a program opens it for writing: who has it open only reads.
     pub(super) is_quiet: bool,

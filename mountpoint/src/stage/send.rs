@@ -415,7 +415,7 @@ impl Staged {
         let mut state = self.state.lock();
         state.image.stored(generation, meta.size);
         if let Some(lent) = &mut state.lent {
-            lent.was_sent = true;
+            lent.was_sent |= !lent.is_quiet;
         }
         state.replaces = Replaces::Version(meta.etag.clone());
         state.object = meta.size;
