@@ -153,11 +153,12 @@ impl Staged {
         }
         if state.lent.is_none() {
             let now = folder.clock().wall();
+            let mark = || Mark::of(Some(&file), Path::new(""), now).ok();
             // A file without changes, which was made just now for an object: its age would make it look changed.
-            if !state.image.is_dirty() {
+            if !state.image.is_dirty() && mark()?.is_young {
                 file.set_modified(now - 2 * YOUNG).ok()?;
             }
-            let mark = Mark::of(Some(&file), Path::new(""), now).ok()?;
+            let mark = mark()?;
             if mark.size != state.image.size() {
                 return None;
             }
