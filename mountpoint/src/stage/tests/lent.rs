@@ -190,7 +190,7 @@ async fn a_mapping_is_looked_after_while_a_reader_has_the_file() {
     assert!(store(&file).await.unwrap().is_some());
     assert_eq!(stored(&client, "file"), b"second");
     drop(mapping);
-    // What was sent while somebody could write goes once more, since a change in progress may have been sent in part.
+    // A state that was sent while somebody could write goes once more: a change in progress may have been sent in part.
     assert!(store(&file).await.unwrap().is_some());
     assert!(!file.is_dirty(), "nobody can write it");
     assert!(store(&file).await.unwrap().is_none());
