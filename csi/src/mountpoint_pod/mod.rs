@@ -90,13 +90,23 @@ pub struct Among {
 
 impl Among {
     fn is_of_node(self, stream: &UnixStream) -> bool {
-        let peer = rustix::net::sockopt::socket_peercred(stream);
-        let is_of_node = peer.as_ref().is_ok_and(|peer| peer.uid.as_raw() == self.node);
+        let user = user_of(stream);
+        let is_of_node = user.as_ref().is_ok_and(|user| *user == self.node);
         if !is_of_node {
-            tracing::warn!("a message of another process than the node's driver is not taken: {peer:?}");
+            tracing::warn!("a message of another user than the node's driver is not taken: {user:?}");
         }
         is_of_node
     }
+}
+
+/// The user of the process at the other end. The node's driver has no process number in a pod, and rustix's reading of a peer fails without one.
+fn user_of(stream: &UnixStream) -> io::Result<u32> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let _entered = runtime.enter();
+    stream.set_nonblocking(true)?;
+    let user = tokio::net::UnixStream::from_std(stream.try_clone()?)?.peer_cred()?.uid();
+    stream.set_nonblocking(false)?;
+    Ok(user)
 }
 
 /// The outcome of a container that has no more to do.
