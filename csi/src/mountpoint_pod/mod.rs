@@ -335,7 +335,7 @@ fn go_on(
         if !end_of(&ended, &kept, &config.comm).is_death() {
             return Ok(ended);
         }
-        // Behind a container that is told to end there may be none.
+        // No container may follow one that ends for good.
         let may_leave = ended.left && kept.is_held() && !serving.is_told_to_end();
         if may_leave && upgrade::is_asked(&config.comm) && upgrade::leave(&config.comm) {
             kept.leave();

@@ -409,7 +409,9 @@ fn among_others_a_mounter_takes_a_device_of_the_node_alone() {
     let mut pod = Pod::new(script);
     pod.config.among = Some(Among { node: own + 1, share: None });
     let (outcome, said) = pod.run(|stream| {
-        pod.hand_over(&stream, &[]);
+        let device = fs::File::open("/dev/null").unwrap();
+        // The mounter may have closed the stream by now.
+        let _ = message::send(&stream, &pod.message(&[]), alone(&device), LONG);
         let said = answered(&stream);
         pod.needs_nothing_more();
         said
