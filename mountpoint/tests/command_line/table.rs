@@ -70,6 +70,7 @@ const ROWS: &[(&str, &str, &str)] = &[
     ("--sse", "", ""),
     ("--sse-kms-key-id", "", ""),
     ("--stage", "", ""),
+    ("--stage-passthrough", "off", ""),
     ("--stage-size", "10240", ""),
     (
         "--state-dir",
