@@ -1,7 +1,7 @@
 //! Wakes the ring's thread from its wait for the disk, when a read is put into its queue.
 //!
 //! Enters: a call by the thread that put the read. Leaves: a readable descriptor, if the ring's thread sleeps. While the ring's thread is
-//! awake, it looks into the queue by itself, and the call makes no system call.
+//! awake, it checks the queue itself, and the call makes no system call.
 
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// The bell of one thread.
+/// Wakes one thread: a flag says whether it sleeps, and a socket pair has the descriptor that it waits for.
 #[derive(Debug)]
 pub(super) struct Bell {
     sleeps: AtomicBool,
@@ -18,10 +18,10 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// A silent bell.
+    /// Creates a bell that has not rung.
     ///
     /// # Errors
-    /// No descriptors.
+    /// The process or the system has no free descriptors.
     pub(super) fn new() -> io::Result<Self> {
         let (button, sound) = UnixStream::pair()?;
         button.set_nonblocking(true)?;
@@ -32,22 +32,22 @@ impl Bell {
     /// Wakes the ring's thread, if it sleeps.
     pub(super) fn ring(&self) {
         if self.sleeps.swap(false, SeqCst) {
-            // The pipe is full: the bell rings already.
+            // A full socket fails the write, but is readable already.
             let _ = (&self.button).write(&[1]);
         }
     }
 
-    /// Notes that the thread is about to sleep, so that a put from now on rings. Call this before the last look into the queue.
+    /// Notes that the thread is about to sleep: a put from now on rings. Call this before the last check of the queue, so no put is missed.
     pub(super) fn sleeps(&self) {
         self.sleeps.store(true, SeqCst);
     }
 
-    /// Notes that the thread is awake and looks by itself.
+    /// Notes that the thread is awake and checks the queue itself: a put need not ring.
     pub(super) fn wakes(&self) {
         self.sleeps.store(false, SeqCst);
     }
 
-    /// Silences the bell, once the thread has heard it.
+    /// Drains the socket, after the thread woke.
     pub(super) fn silence(&self) {
         let mut heard = [0; 16];
         while (&self.sound).read(&mut heard).is_ok_and(|n| n > 0) {}
@@ -55,7 +55,7 @@ impl Bell {
 }
 
 impl AsFd for Bell {
-    /// The descriptor that can be read once the bell rang.
+    /// The descriptor that is readable after the bell rang.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.sound.as_fd()
     }

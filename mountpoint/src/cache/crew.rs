@@ -1,4 +1,4 @@
-//! The threads that wait for the disk of the cache, and for nothing else: a disk that hangs holds up these alone.
+//! The threads that carry out the cache's blocking disk work. A disk that hangs blocks only them.
 
 use std::io;
 use std::thread::JoinHandle;
@@ -15,23 +15,23 @@ use crate::supervise::Supervisor;
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use crate::sync::{Arc, Mutex};
 
-/// The most work in the queue; reads beyond it are misses. Doubling it lets more reads wait, each with its memory.
+/// Longest queue of work. Beyond it a read is a miss. Doubling it lets more reads wait, each with its memory.
 const QUEUE_MAX: usize = 1024;
 
-/// Something that may wait for the disk.
+/// An operation that may wait for the disk.
 #[derive(Debug)]
 pub(super) enum Work {
-    /// A read of a range, which may have to open its file, or to look for the version on the disk.
+    /// Reads a range. It may have to open the file first, or to look for the version on the disk.
     Read { id: ObjectId, object_size: u64, range: std::ops::Range<u64>, ticket: Ticket },
-    /// A read that the ring could not end.
+    /// A read that the ring could not complete.
     Again(Job, crate::buffer::BlockMut),
-    /// A search for a file with the whole version.
+    /// Looks for a file with the whole version.
     Whole { id: ObjectId, object_size: u64, ticket: Ticket },
-    /// Unlink the files of a version that was found wrong. The number is their bytes.
+    /// Unlinks the files of a version that was found wrong. The number is their size in bytes.
     Unlink(Arc<Entry>, u64),
 }
 
-/// The threads. One runs from the start; more are started while work waits, and stay.
+/// A pool of threads. One runs from the start. More start while work waits and no thread is idle, up to `most`, and stay.
 #[derive(Debug)]
 pub(super) struct Crew {
     store: Arc<Store>,
@@ -48,7 +48,7 @@ impl Crew {
     /// Starts a crew of at most `most` threads.
     ///
     /// # Errors
-    /// The system has no thread for us.
+    /// The system refuses a new thread.
     pub(super) fn start(
         store: &Arc<Store>,
         lock: &Arc<Lock>,
@@ -86,10 +86,10 @@ impl Crew {
         })
     }
 
-    /// Puts work into the queue.
+    /// Puts work into the queue. Starts a further thread if more work waits than threads are idle.
     ///
     /// # Errors
-    /// The queue is full: the work comes back.
+    /// The queue is full: the work is returned.
     #[expect(
         clippy::result_large_err,
         reason = "the caller takes the work back as it gave it; a box would cost each read"
@@ -107,7 +107,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Carries out reads of small ranges until their queue ends, where no ring does so.
+    /// Passes small reads from their queue to the crew until the queue ends. The ring's thread does this without a ring.
     pub(super) fn serve(&self, jobs: &Receiver<Job>) {
         for Job { reading, ticket } in jobs {
             if let Some(Some(into)) = ticket.begin()
@@ -118,7 +118,7 @@ impl Crew {
         }
     }
 
-    /// The threads, which end once no sender of work is left.
+    /// The handles of the threads. A thread ends once all senders of work are dropped.
     pub(super) fn threads(&self) -> Arc<Mutex<Vec<JoinHandle<()>>>> {
         Arc::clone(&self.threads)
     }

@@ -1,4 +1,4 @@
-//! The engine's interface to the cache on disk: open it, ask it for blocks, offer it blocks through a bounded queue, close it.
+//! The engine's interface to the cache on disk: opens it, reads blocks, puts blocks through a bounded queue, and closes it.
 
 use std::io;
 use std::ops::Range;
@@ -33,23 +33,24 @@ use crate::supervise::Supervisor;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// The most data files kept open; fewer if the process may not open so much.
+/// The most data files kept open: a quarter of the process's limit on open files, if that is less (but at least 16).
 const FILES_MAX: u64 = 1024;
 
-/// Most writer threads.
+/// Most writer threads; a larger configured number is lowered to it.
 const WRITERS_MAX: usize = 16;
 
-/// Reads of this size or more each wait in a thread of their own, even if there is a ring: the ring's one thread would have to compare
-/// all their bytes.
+/// Reads of at least this size, in bytes, go to the crew even if there is a ring: the ring's one thread would have to compare all their
+/// bytes.
 const LARGE: u64 = 512 << 10;
 
-/// Most looks, one every [`ENDED_EVERY`], for the end of the threads. Doubling it gives a slow disk more time for the last writes.
+/// Most checks, one every [`ENDED_EVERY`], whether the threads have ended. After the last one the cache logs a warning and leaves them.
+/// Doubling it gives a slow disk more time for the last writes.
 const ENDED_LOOKS_MAX: u32 = 800;
 const ENDED_EVERY: Duration = Duration::from_millis(10);
 
-/// Blocks in files below a directory of this machine; see [`super`] for what it promises.
+/// Cache of blocks in files below a directory of this machine; see [`super`] for its promises.
 ///
-/// Dropping the cache waits for blocks that are being written, not for those in the queue, and not for a disk that hangs.
+/// Dropping the cache waits for blocks that are being written, but not without end if the disk hangs. It drops the blocks in the queue.
 #[derive(Debug)]
 pub struct DiskCache {
     pub(super) store: Arc<Store>,
@@ -61,7 +62,7 @@ pub struct DiskCache {
     pub(super) reads: Option<Queue>,
     /// The threads for all other work that waits for the disk.
     crew: Option<Arc<Crew>>,
-    /// The thread that answers operations which wait too long.
+    /// The thread that answers operations which waited too long.
     watch: Option<JoinHandle<()>>,
     watch_ends: Arc<AtomicBool>,
     /// Each thread that may write holds the lock, too: a thread that hangs beyond the end of the mount keeps the directory locked.
@@ -72,11 +73,11 @@ pub struct DiskCache {
 #[derive(Debug)]
 enum Job {
     Put(Put),
-    /// Unlink the files of a version that was found wrong. The number is their bytes.
+    /// Unlinks the files of a version that was found wrong. The number is their size in bytes.
     Unlink(Arc<Entry>, u64),
 }
 
-/// A version to be compared with the store's checksum.
+/// A version to compare with the store's checksum.
 #[derive(Debug)]
 struct Prove {
     entry: Arc<Entry>,
@@ -86,7 +87,7 @@ struct Prove {
 
 #[derive(Debug)]
 struct Put {
-    /// The time of the put, by the cache's clock: blocks of a version that was found wrong since are not written.
+    /// Time of the put, by the cache's clock. If the version is found wrong after it, the block is not written.
     at: u64,
     id: ObjectId,
     object_size: u64,
@@ -97,7 +98,7 @@ struct Put {
     _waiting: Waiting,
 }
 
-/// Counts a block as waiting while this value lives.
+/// Counts a block in the metric of waiting puts while this value lives.
 #[derive(Debug)]
 struct Waiting(Arc<Metrics>);
 
@@ -117,7 +118,8 @@ impl Drop for Waiting {
 impl DiskCache {
     /// Opens the cache of a bucket. Returns at once, whatever the directory contains.
     ///
-    /// # Errors A problem that the user must mend: the directory is missing, can't be written, or another process uses it.
+    /// # Errors
+    /// A problem that the user must fix: the directory is missing or can't be written, another process uses it, or no thread could start.
     pub fn open(config: Config, clock: Clock, metrics: Arc<Metrics>) -> Result<Self, Error> {
         let home = open_home(&config)?;
         let lock = Lock::take(home.as_fd(), &config.dir)?;
@@ -191,7 +193,7 @@ impl DiskCache {
         Ok(cache)
     }
 
-    /// Starts the thread that answers operations which wait too long.
+    /// Starts the thread that answers operations which waited too long.
     fn start_watch(&mut self, supervisor: &Supervisor) -> io::Result<()> {
         let (store, ends, of_trial) =
             (Arc::clone(&self.store), Arc::clone(&self.watch_ends), supervisor.clone());
@@ -201,7 +203,7 @@ impl DiskCache {
         Ok(())
     }
 
-    /// Starts the thread that waits for many reads at once, if the system allows it.
+    /// Starts the ring's thread, which waits for many reads at once, if the system allows a ring.
     fn start_ring(&mut self, supervisor: &Supervisor, crew: &Arc<Crew>) -> io::Result<()> {
         let (send, jobs) = bounded(QUEUE_MAX);
         let (say, hear) = bounded(1);
@@ -229,19 +231,19 @@ impl DiskCache {
         Ok(())
     }
 
-    /// Returns once all earlier puts are written (or dropped) and the files of earlier runs are indexed.
+    /// Waits until all earlier puts are written or dropped and the files of earlier runs are indexed.
     pub fn settle(&self) {
         let before = std::mem::take(&mut *self.under_way.lock());
         before.wait();
     }
 
-    /// Evicts about `bytes`, for another user of the same disk that found it full. Returns the number of freed bytes. The cache then
-    /// keeps nothing new for a while.
+    /// Evicts about `bytes` for another user of the same disk that found it full. Returns the number of freed bytes. The cache then writes
+    /// no new blocks for a while.
     pub fn give_room(&self, bytes: u64) -> u64 {
         self.store.give_room(bytes)
     }
 
-    /// Makes a thread wait for the disk. Returns the work if the queue is full.
+    /// Queues work for the crew. Returns the work if the queue is full or the crew has ended.
     fn wait_for_disk(&self, work: Work) -> Option<Work> {
         match &self.crew {
             Some(crew) => crew.put(work).err(),
@@ -249,7 +251,7 @@ impl DiskCache {
         }
     }
 
-    /// Bytes of the cache on disk, as far as they are indexed.
+    /// Disk space of the indexed files, in bytes.
     pub fn used_bytes(&self) -> u64 {
         self.store.used_bytes()
     }
@@ -313,7 +315,7 @@ impl BlockCache for DiskCache {
             }
             _ => ticket,
         };
-        // Work that finds no place is late: its ticket is dropped.
+        // A full queue returns the work. Dropping its ticket ends the read as late.
         self.wait_for_disk(Work::Read { id: id.clone(), object_size, range, ticket });
     }
 
@@ -342,7 +344,8 @@ impl BlockCache for DiskCache {
         if let Some(Job::Unlink(entry, bytes)) = unqueued
             && let Some(Work::Unlink(entry, bytes)) = self.wait_for_disk(Work::Unlink(entry, bytes))
         {
-            // Both queues are full, which is rare: unlink on this thread, by two calls. If the file stayed, the next run would serve it.
+            // Both queues are full, which is rare: unlink on this thread, with two system calls. If the file stayed, the next run would
+            // serve it.
             self.store.unlink_removed(&entry, bytes);
         }
     }
@@ -372,7 +375,7 @@ impl Drop for DiskCache {
         let mut threads = std::mem::take(&mut self.threads);
         threads.extend(crew.into_iter().flat_map(|threads| std::mem::take(&mut *threads.lock())));
         let this = std::thread::current().id();
-        // The last owner of the cache may be a read that the cache answers, on one of these threads.
+        // This may be one of these threads: a read that the cache answers can own the cache's last reference.
         threads.retain(|thread| thread.thread().id() != this);
         for _ in 0..ENDED_LOOKS_MAX {
             if threads.iter().all(JoinHandle::is_finished) {
@@ -397,7 +400,7 @@ impl Drop for DiskCache {
     }
 }
 
-/// Has a thread of its own try whether the disk answers.
+/// Starts a thread that tries the disk and reports how long the disk took.
 fn try_disk(store: &Arc<Store>, supervisor: &Supervisor) {
     let of_trial = Arc::clone(store);
     let tried = supervisor.thread("cache-trial".to_owned(), move || {
@@ -420,7 +423,7 @@ fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool, prove: &S
                 continue;
             }
         };
-        // The ticket counts this write as late, should the disk take too long.
+        // The ticket counts this write as late if the disk takes too long.
         let _ticket = store.waits.write();
         let started = store.clock.now();
         let is_wanted = !stop.load(Relaxed) && !store.proofs.is_wrong(&job.id, job.at);
@@ -431,7 +434,7 @@ fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool, prove: &S
             store.metrics.cache_puts.inc();
             store.metrics.cache_put.of("disk").took(store.clock.now().saturating_duration_since(started));
             if let Some((entry, expected)) = store.to_prove(&job.id) {
-                // A version that finds no place in the queue is not kept for later runs.
+                // On a full queue the version stays unproven, so later runs do not serve it.
                 let _ = prove.try_send(Prove { entry, expected, _under_way: job._under_way.clone() });
             }
         } else if !store.present(&job.id, job.offset / CACHE_BLOCK).contains(sectors) {
@@ -441,7 +444,7 @@ fn write_jobs(store: &Store, queue: &Receiver<Job>, stop: &AtomicBool, prove: &S
 }
 
 fn prove_jobs(store: &Store, queue: &Receiver<Prove>, stop: &AtomicBool) {
-    // Set once the mount ends: waiting versions are still proven until then.
+    // The deadline of proofs, set once the mount ends: waiting versions are proven until then.
     let mut until: Option<Instant> = None;
     for job in queue {
         let now = store.clock.now();

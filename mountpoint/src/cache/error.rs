@@ -2,21 +2,21 @@
 
 use std::path::PathBuf;
 
-/// An error at the start of a cache. A cache that runs has no errors: a failure is a miss.
+/// An error of opening a cache. A running cache has no errors: a failure is a miss.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The directory is not there.
+    /// The directory does not exist.
     #[error("cache directory {}: does not exist; create it, or name another one", .0.display())]
     Missing(PathBuf),
-    /// Something else than a directory has the name.
+    /// The path names something else than a directory.
     #[error("cache directory {}: is not a directory", .0.display())]
     NotADirectory(PathBuf),
-    /// No right to write, or a file system that is read-only or full.
+    /// This process may not write, or the file system is read-only or full.
     #[error("cache directory {}: can't be written: {source}; check its owner, its mode and the file system", .dir.display())]
     NotWritable {
-        /// The file that could not be written.
+        /// The cache directory.
         dir: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Another process uses the directory.
@@ -46,7 +46,7 @@ pub enum Error {
         dir: PathBuf,
         /// The operation that failed.
         what: &'static str,
-        /// The system's word.
+        /// The system's error.
         source: std::io::Error,
     },
 }

@@ -1,15 +1,15 @@
-//! Chooses the blocks to evict when room is needed: the coldest, and only as many as necessary. Pure.
+//! Chooses the blocks to evict when room is needed: the least recently used ones, and only as many as necessary. Pure.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-/// Share of the limit that a round frees beyond the immediate need, so that one walk over the index serves many puts.
+/// Divisor of the limit for the slack: bytes that a round frees beyond the immediate need, so one walk over the index serves many puts.
 const SLACK_SHARE: u64 = 64;
 
-/// The most bytes that a round frees beyond the immediate need.
+/// Most slack of a round, in bytes.
 const SLACK_MAX: u64 = 256 << 20;
 
-/// Bytes to free so that `used` is at or below `limit`, with some slack; 0 if it is below already.
+/// Bytes to free to bring `used` down to `limit`, plus some slack; 0 if `used` is not above the limit.
 pub(super) fn to_free(used: u64, limit: u64) -> u64 {
     if used <= limit { 0 } else { used - limit + (limit / SLACK_SHARE).min(SLACK_MAX) }
 }
@@ -21,7 +21,7 @@ pub(super) fn allowed(used: u64, free: u64, total: u64, percent: u8) -> u64 {
     (used + free.saturating_sub(keep)).saturating_sub(keep.saturating_sub(free))
 }
 
-/// The coldest of all offered blocks, up to `need` bytes. Holds only those.
+/// Collects the coldest of all offered blocks, up to `need` bytes. Keeps only those.
 #[derive(Debug)]
 pub(super) struct Coldest<T> {
     need: u64,
@@ -37,12 +37,12 @@ struct Candidate<T> {
 }
 
 impl<T> Coldest<T> {
-    /// A choice without blocks yet.
+    /// An empty choice.
     pub(super) fn new(need: u64) -> Self {
         Self { need, bytes: 0, warmest_first: BinaryHeap::new() }
     }
 
-    /// Whether a block last used at `used` could be among the chosen: ask this before you make the value for `offer`.
+    /// Whether [`Coldest::offer`] would keep a block last used at `used`. Check this before you make the value to offer.
     pub(super) fn wants(&self, used: u64) -> bool {
         self.bytes < self.need || self.warmest_first.peek().is_some_and(|warmest| used < warmest.used)
     }
@@ -59,7 +59,7 @@ impl<T> Coldest<T> {
         }
     }
 
-    /// The chosen, coldest first.
+    /// The chosen blocks, coldest first.
     pub(super) fn into_chosen(self) -> impl Iterator<Item = T> {
         self.warmest_first.into_sorted_vec().into_iter().map(|c| c.what)
     }

@@ -1,12 +1,12 @@
 //! One object version in the cache: which sectors of which blocks it has, their checksums, and the operations under way on it.
 //!
-//! Pure state under one short lock. `store.rs` touches the disk, and asks here what it may do. A sector is written only when it was absent,
-//! a block is punched only while no thread writes to it, and readers compare what they read with its checksum: bytes that differ are rot if
-//! the block's `born` is still the same, and an eviction if it is not.
+//! State under one short lock, without disk access: `store.rs` does the I/O that this file permits. A sector is written only when it was
+//! absent, a block is punched only while no thread writes to it, and readers compare what they read with its checksum: bytes that differ
+//! are rot if the block's `born` is still the same, and an eviction if it is not.
 //!
 //! A version that was lent to the kernel once is never changed again: a program's mapping of its file outlives the program's descriptor,
-//! and the kernel does not report the mapping's end. Such a version leaves as a whole, by unlinking its files; the bytes stay until the
-//! last mapping is gone.
+//! and the kernel does not report the mapping's end. Such a version is evicted as a whole, by unlinking its files; the bytes stay on the
+//! disk until the last mapping is gone.
 
 mod blocks;
 pub(super) mod index;
@@ -27,7 +27,7 @@ use crate::sync::{Arc, Mutex};
 use blocks::{Blocks, State, Stored};
 use owner::Owner;
 
-/// Bytes that a file system hands out at once.
+/// Unit in which a file system allocates space, in bytes.
 const PAGE: u64 = 4096;
 
 /// The disk space of a version's two files before they hold a block, in bytes (inodes aside): the first page of the sidecar.
@@ -38,14 +38,14 @@ pub(super) fn block_charge(len: usize) -> u64 {
     (len as u64).next_multiple_of(PAGE) + PAGE
 }
 
-/// The memory of a version that holds no block, without its texts, in bytes, about: the entry itself with the two counters of its `Arc`,
-/// and its place in the map, which has room for twice as many entries as it holds.
+/// Estimated memory of a version without blocks and texts, in bytes: the entry with the two counters of its `Arc`, and its slot in the map,
+/// which has room for twice as many entries as it has.
 fn empty_memory() -> u64 {
     let place = size_of::<(u64, Arc<Entry>)>() + 1;
     heap(2 * size_of::<usize>() + size_of::<Entry>()) + 2 * place as u64
 }
 
-/// The most memory that a put of a block of this object takes, in bytes.
+/// Upper bound on the memory that a put of a block of this object takes, in bytes.
 pub(super) fn most_memory(id: &ObjectId) -> u64 {
     empty_memory() + owner::memory(&id.key, &id.etag) + blocks::most_memory()
 }
@@ -53,11 +53,11 @@ pub(super) fn most_memory(id: &ObjectId) -> u64 {
 /// One object version.
 #[derive(Debug)]
 pub(super) struct Entry {
-    /// The object version that the bytes are of.
+    /// The object version of the bytes.
     pub(super) owner: Owner,
     /// The name of the entry's files in the cache's folder.
     pub(super) name: Name,
-    /// Bytes of the whole object.
+    /// Size of the whole object, in bytes.
     pub(super) object_size: u64,
     /// The offset at which the sidecar's slots begin.
     pub(super) slots_at: u64,
@@ -69,49 +69,49 @@ struct Inner {
     blocks: Blocks,
     file: Option<Arc<OwnedFd>>,
     file_used: bool,
-    /// Writes and punches under way: while there are any, the files stay.
+    /// Number of writes and punches in progress. The files are not removed while there are any.
     busy: u32,
-    /// Readers of the data file past the cache: while there are any, none of its bytes leaves.
+    /// Number of readers of the data file past the cache. Nothing is evicted while there are any.
     holds: u32,
-    /// The time at which the last reader came or left, counted as `used` of blocks.
+    /// Time when a reader past the cache last began or ended, on the same clock as `used` of blocks.
     held: u64,
-    /// Whether such a reader ever existed, in this run or an earlier one.
+    /// Whether the file was ever lent, in this run or an earlier one.
     lent: bool,
-    /// Whether this run found that the data file ends where the object does, and marked the file as lent.
+    /// Whether the file may be lent: this run found that it ends where the object does, and marked it on the disk.
     lends: bool,
-    /// Whether all sectors were found sound, and none has left since.
+    /// Whether this run found all sectors sound, and has evicted none since.
     whole: bool,
-    /// The time before which no sector was found sound.
+    /// Time of the oldest comparison (or write) of a sector in this run.
     sound_since: Option<Instant>,
     /// Whether later runs may serve the version.
     proven: bool,
-    /// Whether the version is wrong, and leaves once no operation works on it.
+    /// Whether the version is wrong. Its files are removed once no operation uses them.
     condemned: bool,
     removed: bool,
     /// The memory of the entry.
     memory: Share,
 }
 
-/// A block that a read found.
+/// A block found for a read.
 #[derive(Debug)]
 pub(super) struct Seen {
     /// Checksums of the wanted sectors.
     pub(super) crcs: Box<[u32]>,
     pub(super) born: u64,
-    /// Whether this run found the sectors sound before.
+    /// Whether this run already found the sectors sound.
     pub(super) known: bool,
     /// The data file, while it is open.
     pub(super) file: Option<Arc<OwnedFd>>,
 }
 
-/// Leave to write sectors of a block.
+/// Permission to write sectors of a block.
 #[derive(Debug)]
 pub(super) struct Claim {
     /// The sectors to write: those that the cache lacks.
     pub(super) new: Sectors,
-    /// The sectors that the cache has.
+    /// The sectors that the cache has, with their checksums.
     pub(super) before: Sums,
-    /// The disk space of the new sectors, in bytes.
+    /// The additional disk space of the new sectors, in bytes.
     pub(super) charge: u64,
 }
 
@@ -124,19 +124,21 @@ pub(super) struct Charge {
     pub(super) memory: u64,
 }
 
-/// The act by which the caller evicts blocks.
+/// The steps that an eviction leaves to its caller.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Eviction {
-    /// The version has no other blocks, or can only leave as a whole: remove the files, with this number of blocks and bytes.
+    /// The version is evicted as a whole, because it has no other blocks or was lent: remove its files. The fields count its blocks and
+    /// bytes.
     Whole(usize, u64),
     /// Punch these blocks, which have this many bytes, then call [`Entry::punched`].
     Blocks(Vec<u32>, u64),
-    /// Nothing to write: the blocks are gone, or another operation works on them.
+    /// Nothing to do: the blocks are gone, or a reader or another operation uses them.
     Nothing,
 }
 
 impl Entry {
-    /// An entry for a decoded (or just encoded) header, with the blocks in its slots. `account` counts the entry's memory while it lives.
+    /// Creates the entry of a decoded (or just encoded) header and the blocks in its slots. `account` counts the entry's memory while it
+    /// lives.
     pub(super) fn new(
         owner: Owner,
         name: Name,
@@ -178,12 +180,12 @@ impl Entry {
         }
     }
 
-    /// Updates the account after each change of the blocks.
+    /// Updates the account after a change of the blocks.
     fn weigh(&self, inner: &mut Inner) {
         inner.memory.set(empty_memory() + self.owner.memory() + inner.blocks.memory());
     }
 
-    /// The object version that the bytes are of.
+    /// The object version of the bytes.
     pub(super) fn identity(&self) -> Identity<'_> {
         self.owner.identity()
     }
@@ -202,7 +204,7 @@ impl Entry {
         inner.blocks.iter().map(|(b, s)| self.charge(b, s.sums.present())).sum()
     }
 
-    /// The sectors of the block that can be read.
+    /// The readable sectors of the block.
     pub(super) fn present(&self, block: u32) -> Sectors {
         let inner = self.inner.lock();
         inner
@@ -212,7 +214,8 @@ impl Entry {
             .map_or(Sectors::NONE, |b| b.sums.present())
     }
 
-    /// Begins a read of sectors of the block: the file to read, and the checksums to compare with.
+    /// Begins a read of sectors of the block: returns their checksums, and the data file if it is open. `None` if the cache lacks one of
+    /// them.
     pub(super) fn look(&self, block: u32, wanted: Sectors, now: u64) -> Option<Seen> {
         let mut inner = self.inner.lock();
         if inner.condemned {
@@ -231,7 +234,8 @@ impl Entry {
         inner.blocks.change(block, look).flatten()
     }
 
-    /// Notes that a read compared sectors of the block with their checksums, which were right.
+    /// Notes that a read found sectors of the block equal to their checksums. The note has no effect on a block that was replaced
+    /// meanwhile.
     pub(super) fn found_sound(&self, block: u32, born: u64, sectors: Sectors, now: Instant) {
         let mut inner = self.inner.lock();
         inner.sound_since.get_or_insert(now);
@@ -242,19 +246,18 @@ impl Entry {
         });
     }
 
-    /// Whether each sector was found sound at this time or later.
+    /// Whether all comparisons of sectors in this run took place at `then` or later, and there was one. Always true without `then`.
     pub(super) fn is_sound_since(&self, then: Option<Instant>) -> bool {
         let since = self.inner.lock().sound_since;
         then.is_none_or(|then| since.is_some_and(|since| since >= then))
     }
 
-    /// Notes that all sectors were compared, beginning at `now`.
+    /// Notes a comparison of all sectors that began at `now`.
     pub(super) fn compared(&self, now: Instant) {
         self.inner.lock().sound_since = Some(now);
     }
 
-    /// The entry of a version that an earlier run lent to the kernel. `None` if a part is missing: nothing may be written where programs
-    /// may still read.
+    /// Marks the entry as lent by an earlier run. `None` if a part is missing: it can't be added, since programs may still read the file.
     pub(super) fn was_lent(self) -> Option<Self> {
         let mut inner = self.inner.lock();
         let is_whole = self.is_whole(&inner, |stored| stored.sums.present());
@@ -263,7 +266,7 @@ impl Entry {
         is_whole.then_some(self)
     }
 
-    /// Whether each block is on disk, and `sectors` names all its sectors.
+    /// Whether all blocks are on disk, each with all its sectors in `sectors`.
     fn is_whole(&self, inner: &Inner, sectors: impl Fn(&Stored) -> Sectors) -> bool {
         inner.blocks.len() as u64 == self.object_size.div_ceil(CACHE_BLOCK)
             && inner.blocks.iter().all(|(block, stored)| {
@@ -272,7 +275,8 @@ impl Entry {
             })
     }
 
-    /// Holds all bytes of the object in place, if the cache has all and found them sound. [`Entry::let_go`] ends the hold.
+    /// Protects the version from eviction and marks it as lent, if the cache has all its bytes and found them sound. Returns whether it
+    /// does. [`Entry::let_go`] ends the hold.
     pub(super) fn hold(&self, now: u64) -> bool {
         let mut inner = self.inner.lock();
         if inner.removed || inner.condemned {
@@ -287,8 +291,8 @@ impl Entry {
         inner.whole
     }
 
-    /// Holds all bytes of the object in place, if the cache has all, for a comparison with the store's checksum. [`Entry::let_go`] ends the
-    /// hold.
+    /// Protects the version from eviction during a comparison with the store's checksum, if it is complete and not proven yet. Returns
+    /// whether it does. [`Entry::let_go`] ends the hold.
     pub(super) fn hold_unproven(&self) -> bool {
         let mut inner = self.inner.lock();
         let is_due = !inner.removed
@@ -300,7 +304,7 @@ impl Entry {
         is_due
     }
 
-    /// Whether the cache has the whole version, and later runs may not serve it yet.
+    /// Whether the version is complete, but not proven yet, so later runs may not serve it.
     pub(super) fn awaits_proof(&self) -> bool {
         let inner = self.inner.lock();
         !inner.removed
@@ -314,33 +318,33 @@ impl Entry {
         std::mem::replace(&mut self.inner.lock().proven, proven)
     }
 
-    /// Condemns a version whose bytes are wrong: from now on no read finds them. Returns the bytes that the version took, if its files can
-    /// be removed at once; else the operation at work on it removes them.
+    /// Condemns a version whose bytes are wrong: from now on reads miss it. Returns the bytes that the version took, if its files can be
+    /// removed at once; otherwise the operation in progress removes them.
     pub(super) fn condemn(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
         inner.condemned = true;
         (!inner.removed && inner.busy == 0).then(|| self.clear(&mut inner))
     }
 
-    /// Whether the version was condemned, and its files are still there.
+    /// Whether the version was condemned and its files still exist.
     pub(super) fn is_condemned(&self) -> bool {
         let inner = self.inner.lock();
         inner.condemned && !inner.removed
     }
 
-    /// Notes that a reader past the cache has closed its descriptor.
+    /// Ends a hold.
     pub(super) fn let_go(&self, now: u64) {
         let mut inner = self.inner.lock();
         inner.holds -= 1;
         inner.held = now;
     }
 
-    /// Whether programs may read the data file past the cache.
+    /// Whether the data file was ever lent: programs may still read it past the cache.
     pub(super) fn is_lent(&self) -> bool {
         self.inner.lock().lent
     }
 
-    /// Allows the data file to be lent from now on.
+    /// Allows lending of the data file, unless the version is removed.
     pub(super) fn lends(&self) {
         let mut inner = self.inner.lock();
         inner.lends = !inner.removed;
@@ -353,19 +357,19 @@ impl Entry {
         inner.file.clone().filter(|_| inner.lends)
     }
 
-    /// Whether the version's files are gone, or about to be.
+    /// Whether the version's files are removed, or about to be.
     pub(super) fn is_removed(&self) -> bool {
         self.inner.lock().removed
     }
 
-    /// Whether the block that a read looked at is still there: if so, bytes that do not match their checksum are rot.
+    /// Whether the block is still the one that a read saw. If so, bytes that do not match their checksum are rot.
     pub(super) fn still(&self, block: u32, born: u64) -> bool {
         let inner = self.inner.lock();
         inner.blocks.get(block).is_some_and(|b| b.state != State::Moving && b.born == born)
     }
 
-    /// Begins a write of sectors of the block, unless the cache has all of them or another operation works on the block. [`Entry::wrote`]
-    /// ends it.
+    /// Begins a write of the sectors that the block lacks. `None` if there are none, another operation works on the block, or the version
+    /// is removed. [`Entry::wrote`] ends the write.
     pub(super) fn claim(&self, block: u32, sectors: Sectors, born: u64) -> Option<Claim> {
         let mut inner = self.inner.lock();
         if inner.removed || inner.condemned {
@@ -392,7 +396,7 @@ impl Entry {
         Some(Claim { new, before, charge: self.charge(block, all) - charged })
     }
 
-    /// Ends a write. `Some`: data and slot are on their way to the disk, and these are now the block's sectors.
+    /// Ends a write. `Some` has all sectors of the block, after data and slot were written; `None` means that the write failed.
     pub(super) fn wrote(&self, block: u32, whole: Option<Sums>, now: Instant) {
         let mut inner = self.inner.lock();
         inner.busy -= 1;
@@ -411,7 +415,7 @@ impl Entry {
         self.weigh(&mut inner);
     }
 
-    /// Begins to evict these blocks.
+    /// Begins the eviction of these blocks.
     pub(super) fn evict(&self, blocks: &[u32]) -> Eviction {
         let mut inner = self.inner.lock();
         let here = |inner: &Inner, b: &u32| inner.blocks.get(*b).is_some_and(|s| s.state == State::Stored);
@@ -438,7 +442,7 @@ impl Entry {
         Eviction::Blocks(going, bytes)
     }
 
-    /// Notes that the blocks that [`Entry::evict`] named are punched.
+    /// Notes that the blocks named by [`Entry::evict`] were punched.
     pub(super) fn punched(&self, blocks: &[u32]) {
         let mut inner = self.inner.lock();
         inner.busy -= 1;
@@ -448,14 +452,13 @@ impl Entry {
         self.weigh(&mut inner);
     }
 
-    /// Removes the whole version: returns the bytes that it took, or `None` if another operation works on the version or already removes
-    /// it.
+    /// Removes the whole version. Returns the bytes that it took, or `None` if another operation uses the version or removes it already.
     pub(super) fn remove_whole(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
         (!inner.removed && inner.busy == 0).then(|| self.clear(&mut inner))
     }
 
-    /// Removes the entry as [`Entry::remove_whole`] does, if the entry has no block.
+    /// Removes the entry as [`Entry::remove_whole`] does, but only if it has no block.
     pub(super) fn remove_empty(&self) -> Option<u64> {
         let mut inner = self.inner.lock();
         (!inner.removed && inner.busy == 0 && inner.blocks.is_empty()).then(|| self.clear(&mut inner))
@@ -470,8 +473,8 @@ impl Entry {
         FILE_CHARGE + bytes
     }
 
-    /// Visits each block that could be evicted, with the time of its last use and its charge. One block stands for a version that only
-    /// leaves as a whole.
+    /// Visits each block that could be evicted, with the time of its last use and its charge. A lent version is evicted as a whole: it gets
+    /// one visit, with its latest use and the charge of the whole version. A held version gets none.
     pub(super) fn for_each_evictable(&self, mut visit: impl FnMut(u32, u64, Charge)) {
         let inner = self.inner.lock();
         if inner.holds > 0 {
@@ -491,7 +494,7 @@ impl Entry {
         }
     }
 
-    /// The memory that the version takes, in bytes, about.
+    /// The estimated memory of the version, in bytes.
     #[cfg(test)]
     pub(super) fn memory(&self) -> u64 {
         self.inner.lock().memory.bytes()

@@ -22,10 +22,10 @@ use crate::object::ObjectKey;
 /// Bytes of a slot.
 pub(super) const SLOT: usize = 512;
 
-/// Longest header, in bytes: one read decodes it.
+/// Longest header with its padding to whole slots, in bytes. The loader's first read is at least as long, so it gets the whole header.
 pub(super) const HEADER_MAX: usize = FIXED + 2 * TEXT_MAX + ObjectKey::LEN_MAX + 4 + SLOT;
 
-/// Largest object that is cached, in bytes: keeps block numbers within 32 bits and sidecars, which are sparse, within 32 GiB.
+/// Largest object that is cached, in bytes. The limit keeps block numbers within 32 bits and sidecars, which are sparse, within 32 GiB.
 pub(super) const OBJECT_MAX: u64 = 64 << 40;
 
 const MAGIC: &[u8; 8] = b"MS3CACHE";
@@ -43,7 +43,7 @@ const _: () = assert!(OBJECT_MAX / CACHE_BLOCK <= u32::MAX as u64);
 /// The name of an object version's two files: SHA-256 of scope, key, ETag and date.
 pub(super) type Name = [u8; 32];
 
-/// The object version of which a file holds blocks.
+/// The object version whose blocks a file has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Identity<'a> {
     /// Endpoint and bucket.
@@ -52,7 +52,7 @@ pub(super) struct Identity<'a> {
     pub(super) key: &'a str,
     /// The object's ETag without quotes, which listings and GETs of some stores spell differently.
     pub(super) etag: &'a str,
-    /// The second of the object's date, from 1970; 0 if the store does not give it. Some stores give different bytes one ETag.
+    /// Last-Modified in whole seconds since 1970; 0 if the store does not give it. Some stores give different bytes the same ETag.
     pub(super) modified: i64,
 }
 
@@ -72,11 +72,11 @@ pub(super) struct Header<'a> {
 /// A decoded slot.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Slot {
-    /// The block is not here.
+    /// The block is not cached.
     Empty,
     /// The slot is damaged.
     Broken,
-    /// The sectors are valid if their bytes have these CRC32C.
+    /// Checksums of the cached sectors. A sector is valid if its bytes have its CRC32C.
     Filled(Sums),
 }
 
@@ -86,7 +86,7 @@ impl Identity<'_> {
         self.scope.len() <= TEXT_MAX && self.etag.len() <= TEXT_MAX && self.key.len() <= ObjectKey::LEN_MAX
     }
 
-    /// The name of its files.
+    /// The name of the version's files.
     pub(super) fn name(&self) -> Name {
         let mut hash = Sha256::new();
         for text in [self.scope, self.key, self.etag] {
@@ -98,7 +98,7 @@ impl Identity<'_> {
     }
 }
 
-/// Bytes of a block of an object of this size; 0 beyond its end.
+/// Length of a block of an object of this size, in bytes; 0 beyond the object's end.
 pub(super) fn block_len(object_size: u64, block: BlockIndex) -> usize {
     let start = block.saturating_mul(CACHE_BLOCK);
     object_size.saturating_sub(start).min(CACHE_BLOCK) as usize
@@ -114,13 +114,13 @@ pub(super) fn slot_at(slots_at: u64, block: u32) -> u64 {
     slots_at + u64::from(block) * SLOT as u64
 }
 
-/// Whether later runs may use a version of this scope only after a comparison with the store's checksum: over plain HTTP, TCP's own
-/// checksum alone protects the bytes.
+/// Whether later runs may use a version of this scope only after a comparison with the store's checksum. Over plain HTTP, only TCP's own
+/// checksum protects the bytes.
 pub(super) fn needs_proof(scope: &str) -> bool {
     scope.get(..7).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http://"))
 }
 
-/// The bytes of a header. The slots follow it without a gap.
+/// Encodes a header. The slots follow it without a gap.
 pub(super) fn encode_header(identity: &Identity<'_>, object_size: u64, is_proven: bool) -> Vec<u8> {
     debug_assert!(identity.fits());
     let texts = [identity.scope, identity.key, identity.etag];
@@ -142,7 +142,7 @@ pub(super) fn encode_header(identity: &Identity<'_>, object_size: u64, is_proven
     out
 }
 
-/// Reads a header from the first bytes of a sidecar; `None` if the bytes are not a complete header of this format.
+/// Decodes a header from the first bytes of a sidecar; `None` if the bytes are not a complete header of this format.
 pub(super) fn decode_header(bytes: &[u8]) -> Option<Header<'_>> {
     let fixed = bytes.get(..FIXED)?;
     if &fixed[..8] != MAGIC || u32_at(fixed, 8) != VERSION || u32_at(fixed, 12) != CACHE_BLOCK as u32 {
@@ -175,7 +175,7 @@ pub(super) fn decode_header(bytes: &[u8]) -> Option<Header<'_>> {
     })
 }
 
-/// A filled slot's bytes.
+/// Encodes a filled slot.
 pub(super) fn encode_slot(name: &Name, block: u32, sums: &Sums, len: usize) -> [u8; SLOT] {
     let mut out = [0; SLOT];
     for (n, crc) in sums.each() {
@@ -189,7 +189,7 @@ pub(super) fn encode_slot(name: &Name, block: u32, sums: &Sums, len: usize) -> [
     out
 }
 
-/// Reads the slot of `block` of an object of this size.
+/// Decodes the slot of `block` of an object of this size.
 pub(super) fn decode_slot(name: &Name, block: u32, object_size: u64, slot: &[u8; SLOT]) -> Slot {
     if slot == &[0; SLOT] {
         return Slot::Empty;

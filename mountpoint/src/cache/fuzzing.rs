@@ -3,12 +3,12 @@
 use super::format::{SLOT, Slot, block_len, crc32c, decode_header, decode_slot, encode_header, encode_slot};
 use super::sector::Sectors;
 
-/// The offset at which a sidecar's texts begin ...
+/// Offset of the texts in a sidecar.
 const TEXTS: usize = 32;
-/// ... and where their lengths stand.
+/// Offset of their lengths.
 const LENGTHS: usize = 24;
 
-/// Corrects the checksum whose place the header's lengths give, so that the reader gets past it. Bytes that end earlier stay unchanged.
+/// Corrects the header's checksum, behind the texts whose lengths the header gives, so the reader accepts it. Shorter bytes stay unchanged.
 pub fn seal(sidecar: &mut [u8]) {
     let Some(lengths) = sidecar.get(LENGTHS..LENGTHS + 6) else { return };
     let texts: usize =
@@ -20,10 +20,10 @@ pub fn seal(sidecar: &mut [u8]) {
     }
 }
 
-/// Reads a sidecar to its end: returns the number of sectors that it lists. `None`: the bytes are not a sidecar of ours.
+/// Reads a sidecar to its end and returns the number of sectors that it lists. `None` if the bytes are not a sidecar of ours.
 ///
 /// # Panics
-/// The decoded sidecar differs from its bytes: written again, it is other bytes, or sectors lie behind the object's end.
+/// The decoded sidecar gives other bytes when it is encoded again, or has sectors behind the object's end.
 pub fn sectors(sidecar: &[u8]) -> Option<usize> {
     let header = decode_header(sidecar)?;
     let head = header.slots_at as usize;

@@ -1,4 +1,4 @@
-//! The health of the cache: the meaning of a disk error, the time to stop, and the log line about it (once).
+//! The health of the cache: classifies disk errors, decides when to stop, and logs this once.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,13 +10,13 @@ use crate::clock::Clock;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// Failures in a row, without one success between, after which the cache is switched off.
+/// Failures in a row after which the cache is switched off until the next mount.
 const FAILURES_MAX: u32 = 8;
 
 /// Pause of all writes after the disk was full.
 const FULL_PAUSE: Duration = Duration::from_secs(30);
 
-/// The operation under way.
+/// The kind of a disk operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Doing {
     /// Opening or reading a file that should be there.
@@ -28,11 +28,11 @@ pub(super) enum Doing {
 /// The consequence of an error for the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Trouble {
-    /// This process lacks a resource, or the file would exceed the allowed length; the existing bytes are fine.
+    /// This process lacks a resource for a moment, or the file would exceed the allowed length. The existing bytes are fine.
     Passing,
     /// No room on the disk.
     Full,
-    /// This file or the disk is faulty: a few such errors in a row mean the disk.
+    /// This file or the disk is faulty. [`FAILURES_MAX`] such errors in a row mean the disk.
     Suspect,
     /// Writing will not work again.
     Final,
@@ -51,12 +51,12 @@ fn judge(doing: Doing, error: Option<Errno>) -> Trouble {
     }
 }
 
-/// Whether a file can't be read back: by its disk, or because its file system found itself damaged.
+/// Whether the error means that a file can't be read back: the disk fails, or the file system found itself damaged.
 fn is_unreadable(error: Option<Errno>) -> bool {
     matches!(error, Some(Errno::IO | Errno::UCLEAN | Errno::BADMSG | Errno::NODATA))
 }
 
-/// The state of one cache.
+/// The health of one cache.
 #[derive(Debug)]
 pub(super) struct Health {
     dir: PathBuf,
@@ -86,7 +86,7 @@ impl Health {
         }
     }
 
-    /// Whether the cache was switched off: for good, until the next mount.
+    /// Whether the cache was switched off. It stays off until the next mount.
     pub(super) fn is_off(&self) -> bool {
         self.off.load(Relaxed)
     }
@@ -97,7 +97,7 @@ impl Health {
         self.unreadable.load(Relaxed)
     }
 
-    /// Whether nothing should be written now.
+    /// Whether writes are paused because the disk was full.
     pub(super) fn is_full(&self) -> bool {
         let mut until = self.full_until.lock();
         if until.is_some_and(|until| self.clock.now() >= until) {
@@ -106,14 +106,14 @@ impl Health {
         until.is_some()
     }
 
-    /// Notes that an operation succeeded.
+    /// Notes a success: the count of failures in a row begins anew.
     pub(super) fn success(&self) {
         if self.failures.load(Relaxed) != 0 {
             self.failures.store(0, Relaxed);
         }
     }
 
-    /// Notes that an operation failed. True if the file is to blame and should be removed.
+    /// Notes that an operation failed. Returns true if the file is to blame and should be removed.
     pub(super) fn failure(&self, doing: Doing, error: &io::Error) -> bool {
         let errno = Errno::from_io_error(error);
         if doing == Doing::Reading && is_unreadable(errno) && !self.unreadable.swap(true, Relaxed) {

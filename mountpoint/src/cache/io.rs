@@ -1,4 +1,4 @@
-//! The system calls of the cache, behind one trait, so that a test can make any of them fail.
+//! The system calls of the cache, behind one trait, so a test can make any of them fail.
 //!
 //! An object version has two files, `ab/<64 hex digits>.data` and `.meta`, below one folder that stays open. Renaming or replacing a
 //! directory above that folder can't redirect the cache, and below it the cache follows no symbolic link.
@@ -25,14 +25,14 @@ pub(super) enum Kind {
     Meta,
 }
 
-/// The way to open a file.
+/// The mode in which a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum How {
-    /// Open to read, the file being there.
+    /// Opens an existing file to read.
     Read,
-    /// Open to read and write, the file being there.
+    /// Opens an existing file to read and write.
     Write,
-    /// Create a file to read and write. An older file loses this name, and keeps its bytes for processes that have it open or mapped.
+    /// Creates a file to read and write. An older file loses this name, and keeps its bytes for processes that have it open or mapped.
     Create,
 }
 
@@ -40,17 +40,17 @@ pub(super) enum How {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Waits {
     Yes,
-    /// Never wait: a read of bytes outside the kernel's memory fails (EAGAIN). The kernel reads them from the disk all the same, so a
-    /// read soon after waits less.
+    /// Never wait: a read of bytes outside the page cache fails (EAGAIN). The kernel reads them from the disk all the same, so a read soon
+    /// after waits less.
     No,
 }
 
-/// Size and age of a file.
+/// Size, age and mark of a file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileStat {
-    /// Bytes from its start to its end.
+    /// Length in bytes.
     pub(super) len: u64,
-    /// Time of the last write, in seconds of the wall clock.
+    /// Time of the last write, in seconds since 1970.
     pub(super) modified: u64,
     /// Whether [`BlockIo::lend`] was called for the file, in this run or an earlier one.
     pub(super) lent: bool,
@@ -61,8 +61,8 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
     /// Opens a file; never a link or anything that is not a regular file.
     fn open(&self, name: &Name, kind: Kind, how: How) -> io::Result<OwnedFd>;
 
-    /// Reads at an offset into these slices, in their order; fewer bytes than asked at the end of the file, or where the read may not wait
-    /// for the disk.
+    /// Reads at an offset into these slices, in their order. Returns fewer bytes at the end of the file, or if the read may not wait for
+    /// the disk.
     fn read_at(
         &self,
         file: &OwnedFd,
@@ -71,35 +71,35 @@ pub(super) trait BlockIo: Debug + Send + Sync + 'static {
         waits: Waits,
     ) -> io::Result<usize>;
 
-    /// Writes at an offset; the answer may be less than all.
+    /// Writes at an offset. Returns the number of written bytes, which may be less than all.
     fn write_at(&self, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<usize>;
 
-    /// Gives the disk space of a range back. The range reads as zeros then.
+    /// Frees the disk space of a range, which reads as zeros afterwards.
     fn punch(&self, file: &OwnedFd, at: u64, len: u64) -> io::Result<()>;
 
-    /// Marks a file, for later runs too, as a file that programs may read by themselves: the cache no longer changes it.
+    /// Marks a file, also for later runs, as one that programs may read past the cache: the cache no longer changes it.
     fn lend(&self, file: &OwnedFd) -> io::Result<()>;
 
-    /// Removes a file; one that is gone already is a success.
+    /// Removes a file. A missing file is a success.
     fn unlink(&self, name: &Name, kind: Kind) -> io::Result<()>;
 
-    /// Size and age of a file, without opening it.
+    /// Size, age and mark of a file, without opening it.
     fn stat(&self, name: &Name, kind: Kind) -> io::Result<FileStat>;
 
-    /// The names of all versions that have a file and begin with this byte; everything else in that folder is removed.
+    /// The names of all versions that have a file and begin with this byte. Removes everything else in their folder.
     fn list(&self, prefix: u8) -> io::Result<Vec<Name>>;
 
-    /// Bytes of the file system that are free for us, and its size.
+    /// Free bytes of the file system for this user, and its size in bytes.
     fn space(&self) -> io::Result<(u64, u64)>;
 
-    /// Writes to the disk and reads the bytes back, past the kernel's memory as far as the file system allows.
+    /// Writes to the disk and reads the bytes back, past the page cache as far as the file system allows.
     fn try_out(&self) -> io::Result<()>;
 
-    /// Removes entries beside and above the files that are not ours or have an older format.
+    /// Removes foreign entries, and those of older formats, from the cache's folder and from the folder of this format.
     fn sweep(&self) -> io::Result<()>;
 }
 
-/// Writes all of `bytes`, by as many calls as needed.
+/// Writes all of `bytes`, with as many calls as needed.
 pub(super) fn write_full(io: &dyn BlockIo, file: &OwnedFd, bytes: &[u8], at: u64) -> io::Result<()> {
     let mut done = 0;
     while done < bytes.len() {
@@ -114,7 +114,7 @@ pub(super) fn write_full(io: &dyn BlockIo, file: &OwnedFd, bytes: &[u8], at: u64
 /// The real disk.
 #[derive(Debug)]
 pub(super) struct Disk {
-    /// Our folder in the user's directory.
+    /// The cache's own folder in the user's directory.
     home: OwnedFd,
     /// The folder of this format, in `home`.
     root: OwnedFd,
@@ -123,13 +123,13 @@ pub(super) struct Disk {
 /// Name of the folder of this format.
 pub(super) const FORMAT_FOLDER: &CStr = c"v2";
 
-/// Our folder in the user's directory.
+/// Name of the cache's own folder in the user's directory.
 pub(super) const HOME: &CStr = c"mount-s3-cache";
 
-/// Name of the file by which the disk is tried, in `home`.
+/// Name of the file that [`BlockIo::try_out`] writes, in `home`.
 const TRIAL_FILE: &CStr = c"trial";
 
-/// Most levels of a foreign folder that are cleaned out; deeper ones stay.
+/// Deepest level of a foreign folder that is cleaned out. A folder below it stays, and its removal fails.
 const SWEEP_DEPTH: u32 = 16;
 
 const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
@@ -140,7 +140,7 @@ pub(super) const FOLDER_MODE: Mode = Mode::RWXU;
 const FOLDER: OFlags = OFlags::DIRECTORY.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl Disk {
-    /// Makes a disk on the cache's folder, which stays open, and the folder of this format.
+    /// Opens a disk on the cache's folder, which stays open, and the folder of this format.
     pub(super) fn new(home: OwnedFd) -> io::Result<Self> {
         let root = open_folder(home.as_fd(), FORMAT_FOLDER)?;
         Ok(Self { home, root })
@@ -297,10 +297,10 @@ fn is_lent(stat: &rustix::fs::Stat) -> bool {
     !Mode::from_raw_mode(stat.st_mode).contains(Mode::WUSR)
 }
 
-/// The names in a folder, without `.` and `..`. The list is read to its end first: callers remove entries while they walk over it.
+/// The names in a folder, without `.` and `..`. The list is read to its end first, because callers remove entries while they walk over it.
 fn entries(folder: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     let mut names = Vec::new();
-    // The folder is opened anew: a descriptor is listed once.
+    // A new descriptor: the listing of a descriptor can be read only once.
     for entry in Dir::new(openat(folder, c".", OFlags::RDONLY | FOLDER, Mode::empty())?)? {
         let entry = entry?;
         if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
@@ -310,7 +310,7 @@ fn entries(folder: BorrowedFd<'_>) -> io::Result<Vec<CString>> {
     Ok(names)
 }
 
-/// Removes a file, a link itself, or a folder with its content, down to `depth`.
+/// Removes a file, a link itself, or a folder with its content, at most `depth` levels deep.
 fn remove(parent: BorrowedFd<'_>, name: &CStr, depth: u32) -> io::Result<()> {
     match unlinkat(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -326,7 +326,7 @@ fn remove(parent: BorrowedFd<'_>, name: &CStr, depth: u32) -> io::Result<()> {
 
 const FILE_NAME: usize = 64 + ".data".len() + 1;
 
-/// The path of a version's data below the directory of the user.
+/// Path of a version's data file, relative to the user's directory.
 pub(super) fn path_of(name: &Name) -> String {
     let mut text = [0; FILE_NAME];
     let file = file_name(name, Kind::Data, &mut text).to_string_lossy();
@@ -347,13 +347,13 @@ fn parse_file_name(text: &[u8]) -> Option<Name> {
     if matches!(extension, b".data" | b".meta") { parse_hex(stem) } else { None }
 }
 
-/// Writes `bytes` into `text`, which is twice as long.
+/// Writes `bytes` as hex digits into `text`, which is twice as long.
 fn hex(bytes: &[u8], text: &mut [u8]) {
     let written = base16ct::lower::encode(bytes, text);
     debug_assert!(written.is_ok(), "two digits for each byte");
 }
 
-/// Parses lower-case digits only: our names have no others.
+/// Parses hex digits in lower case; the cache's own names have no others.
 fn parse_hex<const N: usize>(text: &[u8]) -> Option<[u8; N]> {
     let mut out = [0; N];
     let whole = base16ct::lower::decode(text, &mut out).is_ok_and(|bytes| bytes.len() == N);

@@ -7,11 +7,10 @@ use super::read::Reading;
 use super::waits::Ticket;
 use crate::sync::Arc;
 
-/// Most reads in the queue. Doubling it lets more wait here, each with its memory; further reads go to the threads that wait for the
-/// disk.
+/// Most reads in the queue. Further reads go to the crew. Doubling it lets more wait here, each with its memory.
 pub(super) const QUEUE_MAX: usize = 1024;
 
-/// A read to be carried out.
+/// A read in the queue.
 #[derive(Debug)]
 pub(super) struct Job {
     pub(super) reading: Reading,
@@ -26,15 +25,15 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Makes the queue. The thread at the other end of `jobs` takes the reads, and waits for the bell.
+    /// Creates the queue. The thread at the other end of `jobs` takes the reads, and waits for the bell.
     pub(super) fn new(jobs: Sender<Job>, bell: Arc<Bell>) -> Self {
         Self { jobs, bell }
     }
 
-    /// Puts a read.
+    /// Puts a read into the queue, and wakes the ring's thread.
     ///
     /// # Errors
-    /// The queue is full, or no thread serves it: the read comes back.
+    /// The queue is full, or no thread serves it: the read is returned.
     pub(super) fn put(&self, job: Job) -> Result<(), Job> {
         self.jobs.try_send(job).map_err(crossbeam::channel::TrySendError::into_inner)?;
         self.bell.ring();

@@ -23,7 +23,7 @@ enum Found {
     Sound(Arc<Entry>),
     /// This run made the sidecar, and may not have written its first slot yet: the loader leaves it alone.
     Ours,
-    /// No blocks, or data without a sidecar: no harm was done.
+    /// No blocks, or data without a sidecar: nothing is damaged.
     Empty,
     /// The version came over plain HTTP, and the run that wrote it did not compare it with the store's checksum.
     Unproven,
@@ -68,7 +68,7 @@ impl Store {
     /// Loads one version, or removes its files if they are of no use. The caller holds its name lock.
     pub(super) fn load(&self, name: &Name) {
         match self.examine(name) {
-            // The place is taken: the index has this version already, or (once in 2^64) another one with its hash.
+            // Nothing to do if the place is taken: the index has this version already, or (once in 2^64) another one with its hash.
             Ok(Found::Sound(entry)) => {
                 self.adopt(&entry);
             }
@@ -153,7 +153,7 @@ impl Store {
         Ok(entry.map_or(Found::Broken, |entry| Found::Sound(Arc::new(entry))))
     }
 
-    /// Reads until the chunk is full or the file ends, and returns the number of bytes.
+    /// Reads at `at` until the chunk is full or the file ends, and returns the number of bytes.
     fn fill(&self, file: &std::os::fd::OwnedFd, chunk: &mut [u8], at: u64) -> io::Result<usize> {
         let mut len = 0;
         while len < chunk.len() {

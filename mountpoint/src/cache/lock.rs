@@ -11,7 +11,7 @@ use super::Error;
 /// The lock file's name, within our folder.
 pub(super) const LOCK_FILE: &str = "lock";
 
-/// Held as long as the value lives.
+/// An exclusive lock on the cache's folder, until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Lock {
     file: OwnedFd,
@@ -19,8 +19,8 @@ pub(super) struct Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // This call unlocks the file, since its last close may come late: a child of this process has the file open, too, until the child
-        // executes its program.
+        // Unlock explicitly: a child of this process has the file open, too, until the child executes its program, and only the last close
+        // would unlock the file.
         let _ = flock(&self.file, FlockOperation::Unlock);
     }
 }
@@ -28,7 +28,8 @@ impl Drop for Lock {
 impl Lock {
     /// Takes the lock of the folder `home`, which lies in `dir` (for messages), and writes this process's pid into the lock file.
     ///
-    /// # Errors [`Error::Locked`] if another process has the lock; [`Error::NotWritable`].
+    /// # Errors
+    /// [`Error::Locked`] if another process has the lock; [`Error::NotWritable`]; [`Error::Io`] for any other failure to lock.
     pub(super) fn take(home: BorrowedFd<'_>, dir: &Path) -> Result<Self, Error> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let refused = |e: Errno| Error::NotWritable { dir: dir.to_owned(), source: e.into() };

@@ -1,4 +1,4 @@
-//! A cache in memory that forgets only on a call: a double of the disk cache, for tests of other rooms.
+//! A block cache in memory that evicts only on a call: a test double of the disk cache, for tests of other rooms.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -30,7 +30,7 @@ impl MemoryCache {
         Self::default()
     }
 
-    /// Blocks held.
+    /// Number of blocks.
     pub fn len(&self) -> usize {
         self.blocks.lock().len()
     }

@@ -68,29 +68,29 @@ const _: () = assert!(CACHE_BLOCK as usize == crate::buffer::BLOCK);
 /// Number of a block within its object: block `i` covers bytes `i * CACHE_BLOCK..(i + 1) * CACHE_BLOCK`, the last one less.
 pub type BlockIndex = u64;
 
-/// The place of a cache and its largest size.
+/// The location and the limits of a cache.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// An existing directory, used by one process at a time; one mount after the other may be of different buckets.
+    /// An existing directory, used by one process at a time. Successive mounts may be of different buckets.
     pub dir: PathBuf,
     /// The store's address. Together with `bucket` it keeps two buckets' objects apart.
     pub endpoint: String,
     /// The bucket's name.
     pub bucket: String,
-    /// Most disk space taken, in bytes. `None`: as much as leaves [`Config::free_min_percent`] free.
+    /// Most disk space, in bytes; at the limit the coldest blocks are evicted. `None`: as much as leaves [`Config::free_min_percent`] free.
     pub size_max: Option<u64>,
     /// Share of the file system kept free for others when there is no `size_max`, in percent.
     pub free_min_percent: u8,
-    /// Most memory for the index, in bytes: beyond it the coldest blocks leave, as beyond `size_max`. Doubling it keeps twice as many
-    /// small files (half a KiB each), or twice as much of large ones (0.4 KiB for each MiB) on a disk that has room.
-    /// [`Config::INDEX_MIN`] is the least useful value.
+    /// Most memory for the index, in bytes: beyond it the coldest blocks are evicted, as beyond `size_max`. Doubling it keeps twice as many
+    /// small files (half a KiB each), or twice as much of large ones (0.4 KiB for each MiB) on a disk that has room. [`Config::INDEX_MIN`]
+    /// is the least useful value.
     pub index_max: u64,
-    /// Blocks that may wait to be written; further ones are dropped. Doubling it holds that many MiB more of memory, and keeps more of what
-    /// a fast network brings to a slow disk.
+    /// Longest queue of blocks to write; further ones are dropped. Doubling it holds that many MiB more of memory, and keeps more of what a
+    /// fast network brings to a slow disk.
     pub queue_max: usize,
-    /// Threads that write (1 to 16). Doubling it helps a disk that likes several writes at once.
+    /// Number of writer threads (1 to 16). Doubling it helps a disk that is faster with several writes at once.
     pub writers: usize,
-    /// Whether reads that wait for the disk go by io_uring, if the system allows it.
+    /// Whether reads that wait for the disk use io_uring, if the system allows it.
     pub ring: bool,
 }
 
@@ -117,21 +117,21 @@ impl Config {
 /// The answer to a read that may wait for the disk.
 #[derive(Debug)]
 pub enum Given {
-    /// The block's room now contains the bytes. The block is not advanced.
+    /// The block's free memory now contains the bytes. The block is not advanced.
     Here(BlockMut),
-    /// The bytes are not here, or not sound.
+    /// The cache lacks the bytes, or they are not sound.
     Absent(BlockMut),
-    /// The disk has not answered in time. It may still have the block.
+    /// The disk has not answered in time. The cache keeps the block, because the disk may still write to it.
     Late,
 }
 
-/// A callback, called once.
+/// The callback of [`BlockCache::read_later`], called once.
 pub type Later = Box<dyn FnOnce(Given) + Send>;
 
-/// Called once, with the file if there is one.
+/// The callback of [`BlockCache::whole`], called once, with the file if there is one.
 pub type Lent = Box<dyn FnOnce(Option<Whole>) + Send>;
 
-/// The answer of memory about a file that the kernel may read by itself.
+/// The answer, from memory, to an open that would let the kernel read the file itself.
 #[derive(Debug)]
 pub enum Lend {
     /// The kernel may read this file.
@@ -145,19 +145,19 @@ pub enum Lend {
 /// The result of a read that does not wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Now {
-    /// Every byte is there, as [`BlockCache::read`] says.
+    /// All bytes were read, as by [`BlockCache::read`].
     Here,
-    /// The bytes are not here, or not sound.
+    /// The cache lacks the bytes, or they are not sound.
     Absent,
-    /// The bytes may be on the disk, but not in the kernel's memory. If possible, the cache has requested them from the disk;
+    /// The bytes may be on the disk, but not in the page cache. If possible, the cache has requested them from the disk;
     /// [`BlockCache::read`] waits for the disk.
     OnDisk,
 }
 
-/// Blocks of object versions, by version and index.
+/// A cache of blocks of object versions.
 pub trait BlockCache: Debug + Send + Sync + 'static {
     /// The sectors of the block that the cache probably has. The answer comes from memory, without touching the disk: cheap enough for
-    /// every read. Just after a start, before an earlier run's files are indexed, "perhaps" counts as yes.
+    /// every read. Just after a start, a version counts as present until the earlier run's files are indexed.
     fn present(&self, id: &ObjectId, block: BlockIndex) -> Sectors;
 
     /// Whether the cache would keep a block that is put now. If not, a reader need not fetch more than its program requested.
@@ -165,19 +165,19 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
 
     /// Reads `range` of the object (within one block, within the object) into `into`, which has that length.
     ///
-    /// `true`: every byte came and was compared with its checksum. `false`: the cache lacks bytes, or they are unsound (then it drops
-    /// them); the contents of `into` mean nothing. May touch the disk, never the network.
+    /// `true`: all bytes were read and match their checksums. `false`: the cache lacks bytes, or they are unsound (then it drops them); the
+    /// contents of `into` mean nothing. May touch the disk, never the network.
     fn read(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> bool;
 
-    /// Reads as [`BlockCache::read`] does, but asks the disk for nothing that could wait.
+    /// Reads as [`BlockCache::read`] does, but never waits for the disk.
     fn read_now(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: &mut [u8]) -> Now;
 
-    /// Reads as [`BlockCache::read`] does, into all of `into`, but returns at once: a thread of the cache waits for the disk and calls `done`.
-    /// It is called within seconds, whatever the disk does.
+    /// Reads as [`BlockCache::read`] does, into all of `into`, but returns at once: a thread of the cache waits for the disk and calls
+    /// `done`, within seconds, whatever the disk does.
     fn read_later(&self, id: &ObjectId, object_size: u64, range: Range<u64>, into: BlockMut, done: Later);
 
-    /// The answer from memory about a file with the whole object that the kernel may read by itself: each byte was compared with its
-    /// checksum since the start. [`Lend::No`] if the cache has no such files, or if its disk failed to read one.
+    /// Looks in memory for a file with the whole object that the kernel may read itself: each byte was compared with its checksum since the
+    /// start. [`Lend::No`] if the cache has no such files, or if its disk failed to read one.
     fn lends(&self, _id: &ObjectId, _object_size: u64) -> Lend {
         Lend::No
     }
@@ -188,11 +188,11 @@ pub trait BlockCache: Debug + Send + Sync + 'static {
         done(None);
     }
 
-    /// Gives the cache the checksum of all bytes of a version. A cache that keeps only compared versions for later mounts reads the
+    /// Gives the cache the store's checksum of a whole version. A cache that keeps only compared versions for later mounts reads the
     /// version back once it has all bytes.
     fn expect(&self, _id: &ObjectId, _object_size: u64, _sum: Checksum) {}
 
-    /// Drops a version whose bytes are wrong, with its blocks that wait to be written. Never waits for the disk.
+    /// Drops a version whose bytes are wrong, and its blocks in the queue of writes. Never waits for the disk.
     fn drop_version(&self, id: &ObjectId);
 
     /// Keeps the whole sectors among `bytes`, which begin at `offset` of the object and lie within one block (the object's last sector may

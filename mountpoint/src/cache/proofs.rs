@@ -1,4 +1,4 @@
-//! Checksums that the store said of whole versions, and versions that were found to be wrong. Memory only.
+//! The store's checksums of whole versions, and the versions that were found wrong. Memory only.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -7,14 +7,14 @@ use crate::object::ObjectId;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Most versions whose checksums are kept. Beyond it the oldest is dropped, and that version is not kept for later runs. Doubling it
+/// Most versions whose checksums are kept. Beyond it the oldest checksum is dropped, and later runs do not serve that version. Doubling it
 /// doubles the memory (half a KiB each), and keeps more versions that are read in part, and to their end much later.
 const EXPECTED_MAX: usize = 4096;
 
-/// Most wrong versions that are kept, until their blocks that wait to be written are dropped.
+/// Most wrong versions that are noted. Beyond it the oldest note is dropped, and queued blocks of that version are written.
 const WRONG_MAX: usize = 64;
 
-/// Versions with their checksums, and versions that were found wrong.
+/// The checksums of versions, and the versions that were found wrong.
 #[derive(Debug, Default)]
 pub(super) struct Proofs {
     expected: Mutex<Expected>,
@@ -43,12 +43,12 @@ impl Proofs {
         }
     }
 
-    /// The checksum of a version, if the store said one.
+    /// The store's checksum of a version, if it is known.
     pub(super) fn expected(&self, id: &ObjectId) -> Option<Checksum> {
         self.expected.lock().sums.get(id).copied()
     }
 
-    /// Notes that a version was found wrong at `now`.
+    /// Notes that a version was found wrong at `now`: its blocks that were put earlier are not written.
     pub(super) fn condemn(&self, id: &ObjectId, now: u64) {
         let mut wrong = self.wrong.lock();
         wrong.retain(|(of, _)| of != id);
@@ -59,7 +59,7 @@ impl Proofs {
         self.any_wrong.store(true, Relaxed);
     }
 
-    /// Whether a block that was put at this time belongs to a version that was found wrong since.
+    /// Whether a block put at the time `put` belongs to a version that was found wrong later.
     pub(super) fn is_wrong(&self, id: &ObjectId, put: u64) -> bool {
         self.any_wrong.load(Relaxed) && self.wrong.lock().iter().any(|(of, at)| of == id && put <= *at)
     }

@@ -1,5 +1,5 @@
 //! Proves versions that came over plain HTTP: once the cache has a whole version, it reads the version back and compares it with the
-//! store's checksum. Later runs serve only proven versions; a refuted version leaves at once.
+//! store's checksum. Later runs serve only proven versions; a wrong version is removed at once.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Most versions that may wait for proof; further ones are not kept for later runs. Doubling it lets twice as many small files come at
-/// once.
+/// Longest queue of versions to prove. Beyond it a version stays unproven, so later runs do not serve it. Doubling it proves twice as many
+/// small files that come at once.
 pub(super) const QUEUE_MAX: usize = 1024;
 
-/// Longest wait at the end of a mount for versions whose proof is running. Doubling it keeps larger versions among those that were read
-/// last.
+/// Longest time for proofs after the end of a mount; versions not proven by then are not served later. Doubling it proves larger versions
+/// among those that were read last.
 pub(super) const AFTER_END: Duration = Duration::from_secs(3);
 
 /// The outcome of a proof.
@@ -27,13 +27,13 @@ pub(super) const AFTER_END: Duration = Duration::from_secs(3);
 enum Outcome {
     Proven,
     Wrong(Checksum),
-    /// The version left or rotted, a disk failed, or the mount ended.
+    /// Undecided: the version was evicted or rotted, a disk failed, or the mount ended.
     Open,
 }
 
 impl Store {
-    /// The version and the store's checksum, if the cache has all of the version, later runs may not serve it yet, and the checksum is
-    /// known.
+    /// An unproven version that the cache has completely, with the store's checksum. `None` if one of the two is missing, or needs no
+    /// proof.
     pub(super) fn to_prove(&self, id: &ObjectId) -> Option<(Arc<Entry>, Checksum)> {
         if !self.needs_proof || self.health.is_off() {
             return None;
@@ -42,7 +42,7 @@ impl Store {
         Some((entry, self.proofs.expected(id)?))
     }
 
-    /// Compares a whole version with the store's checksum. After `stop` the comparison gives up at `until`.
+    /// Compares a whole version with the store's checksum. After `stop` is set, the comparison gives up at `until`.
     pub(super) fn prove(&self, entry: &Arc<Entry>, expected: Checksum, stop: &AtomicBool, until: Instant) {
         if !entry.hold_unproven() {
             return;

@@ -18,12 +18,12 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The longest time between a file's last comparison and an open that lets the kernel read the file. Doubling it saves comparisons at
-/// opens, each about 0.1 s of CPU a GiB, and serves rotten bytes for twice as long.
+/// Longest time after a comparison in which an open lets the kernel read the file; later the open compares anew. Doubling it saves
+/// comparisons at opens, each about 0.1 s of CPU a GiB, and serves rotten bytes for twice as long.
 const COMPARED_FOR: Duration = Duration::from_secs(60);
 
-/// Longest file that an open compares: for longer files this would take too long, so the engine reads them itself. Doubling it doubles
-/// the longest such open.
+/// Largest file that an open compares, in bytes. The engine reads larger files itself, because comparing them would take too long. Doubling
+/// it doubles the longest such open.
 const COMPARED_AT_OPEN_MAX: u64 = 1 << 30;
 
 /// An object version whose bytes all lie in one file, each at its offset.
@@ -31,17 +31,17 @@ const COMPARED_AT_OPEN_MAX: u64 = 1 << 30;
 pub struct Whole {
     /// The file.
     pub file: Arc<OwnedFd>,
-    /// The path of the file below the cache's directory.
+    /// Path of the file, relative to the cache's directory.
     pub name: String,
-    /// While the hold lives, the version stays in the cache. The file keeps its bytes for ever, because mappings of it outlive the hold.
+    /// Keeps the version in the cache. The file keeps its bytes even longer, because mappings of it outlive the hold.
     pub hold: Hold,
 }
 
-/// A hold, which keeps a version in the cache unchanged.
+/// Keeps a version in the cache, unchanged, until it is dropped.
 #[derive(Debug)]
 pub struct Hold {
     entry: Arc<Entry>,
-    /// The cache's time.
+    /// The cache's clock of uses: its number of puts.
     uses: Arc<AtomicU64>,
 }
 
@@ -58,7 +58,7 @@ impl Drop for Hold {
     }
 }
 
-/// A read that found its sectors in the index and is about to read them from the disk. [`Store::end`] ends it.
+/// A read whose sectors are in the index and whose file is open. [`Store::end`] ends it.
 #[derive(Debug)]
 pub(super) struct Reading {
     found: Found,
@@ -71,7 +71,7 @@ impl Reading {
     }
 }
 
-/// The facts of memory about a range.
+/// The index's facts about a range.
 #[derive(Debug)]
 pub(super) struct Found {
     entry: Arc<Entry>,
@@ -84,17 +84,17 @@ pub(super) struct Found {
 }
 
 impl Found {
-    /// A reading of this range from its file.
+    /// The read of this range from `file`.
     fn from(self, file: Arc<OwnedFd>) -> Reading {
         Reading { found: self, file }
     }
 }
 
-/// The beginning of a read, as far as memory can tell.
+/// The beginning of a read, as far as memory allows.
 pub(super) enum Beginning {
-    /// The read begins with this reading.
+    /// The read can go to its file.
     Reads(Reading),
-    /// The disk must answer first: for the file, or whether it has the version.
+    /// The disk comes first: to open the file, or to look for the version.
     Waits,
     /// The cache lacks the range.
     Absent,
@@ -106,7 +106,7 @@ impl Store {
         self.begin(id, object_size, range).is_some_and(|reading| self.finish(&reading, into))
     }
 
-    /// Whether a read succeeds with sound bytes. Does not change the cache: rotten bytes stay until another read finds them.
+    /// Whether a read gets sound bytes. It drops no rotten bytes: they stay until another read finds them.
     pub(super) fn is_read(
         &self,
         id: &ObjectId,
@@ -121,14 +121,14 @@ impl Store {
         })
     }
 
-    /// Reads the sectors that were found, and waits for the disk.
+    /// Reads the sectors of a begun read, and waits for the disk. True if they are sound.
     pub(super) fn finish(&self, reading: &Reading, into: &mut [u8]) -> bool {
         let mut pads = reading.span().pads();
         let read = reading.span().read(&*self.io, &reading.file, into, &mut pads);
         self.end(reading, read.as_ref().map(|()| (&*into, &*pads)))
     }
 
-    /// Reads without waiting for the disk, and without changing the cache; see [`super::BlockCache::read_now`].
+    /// Reads without waiting for the disk, and without dropping anything; see [`super::BlockCache::read_now`].
     pub(super) fn read_now(
         &self,
         id: &ObjectId,
@@ -146,12 +146,12 @@ impl Store {
         let read = self.io.read_at(&reading.file, &mut span.slices(into, &mut pads), span.at(), Waits::No);
         match read {
             Ok(n) if n == span.len() && self.is_sound(&reading, into, &pads) => Now::Here,
-            // The bytes are not in memory, not sound, or not available without waiting: the read that waits finds out which.
+            // The bytes are not in the page cache, not sound, or not available without waiting: the read that waits finds out.
             Ok(_) | Err(_) => Now::OnDisk,
         }
     }
 
-    /// Finds the sectors of a range in memory alone.
+    /// Begins a read from memory alone.
     pub(super) fn begin_now(&self, id: &ObjectId, object_size: u64, range: &Range<u64>) -> Beginning {
         if self.is_away() {
             return Beginning::Absent;
@@ -170,7 +170,7 @@ impl Store {
         }
     }
 
-    /// The facts in memory about a range, and the file if it is open.
+    /// The index's facts about a range, and the file if it is open.
     fn look(&self, entry: Arc<Entry>, range: &Range<u64>) -> Option<(Found, Option<Arc<OwnedFd>>)> {
         let block = (range.start / CACHE_BLOCK) as u32; // versions in the index are below OBJECT_MAX
         let start = u64::from(block) * CACHE_BLOCK;
@@ -181,7 +181,7 @@ impl Store {
         Some((Found { entry, block, born, known, crcs, span }, file))
     }
 
-    /// Finds the sectors of a range.
+    /// Begins a read. May open the file, or look for the version on the disk. `None` if the cache lacks the range.
     pub(super) fn begin(&self, id: &ObjectId, object_size: u64, range: &Range<u64>) -> Option<Reading> {
         if self.is_away() {
             return None;
@@ -202,7 +202,8 @@ impl Store {
         }
     }
 
-    /// Ends a read: with the bytes of its range and its pads, or with the disk's error. True if the bytes are sound.
+    /// Ends a read with the bytes of its range and its pads, or with the disk's error. True if the bytes are sound; otherwise drops the
+    /// block.
     pub(super) fn end(&self, reading: &Reading, read: Result<(&[u8], &[u8]), &io::Error>) -> bool {
         let Found { entry, block, born, .. } = &reading.found;
         match read {
@@ -225,9 +226,9 @@ impl Store {
         is_sound
     }
 
-    /// Notes that a read did not return the block's bytes: drops the block, unless it has left meanwhile.
+    /// Drops the block after a failed or unsound read, unless it was evicted meanwhile. Always returns false.
     fn doubt(&self, entry: &Arc<Entry>, block: u32, born: u64, error: Option<&io::Error>) -> bool {
-        // A put of the bytes that were fetched anew waits until the old ones are dropped.
+        // A put of newly fetched bytes waits for this lock until the old ones are dropped.
         let _no_put = self.block_lock(&entry.name, block);
         if entry.still(block, born) {
             self.unsound(entry, Some(block), error);
@@ -235,7 +236,7 @@ impl Store {
         false
     }
 
-    /// Drops a block (or the version) that differs from the index.
+    /// Drops a block (or without one the version) whose bytes are wrong or can't be read. A passing lack of resources drops nothing.
     fn unsound(&self, entry: &Arc<Entry>, block: Option<u32>, error: Option<&io::Error>) {
         let failed = error.filter(|e| e.kind() != io::ErrorKind::UnexpectedEof);
         if failed.is_some_and(|e| !self.health.failure(Doing::Reading, e)) {
@@ -243,7 +244,7 @@ impl Store {
         }
         self.metrics.cache_corrupt.inc();
         match block {
-            // Programs that read the file past the cache go on with it; later opens do not find it.
+            // A lent version is removed as a whole. Programs that read its file past the cache go on; later opens do not find it.
             Some(block) if !entry.is_lent() => {
                 self.evict_blocks(entry, &[block]);
             }
@@ -252,9 +253,9 @@ impl Store {
     }
 
     /// The data file of a version that the cache has completely, with all bytes found sound since the start; see
-    /// [`super::BlockCache::whole`]. If the last comparison is long ago, the version is compared anew, as far as the kernel has it in
-    /// memory. A version with bytes on the disk alone is not lent: the engine's reads compare those. `None` after a read error of the
-    /// disk: the next one would hit the program.
+    /// [`super::BlockCache::whole`]. After [`COMPARED_FOR`] the version is compared anew, but only in the page cache: a version with bytes
+    /// on the disk alone is not lent, and the engine's reads compare those. `None` after a read error of the disk: the next one would hit
+    /// the program.
     pub(super) fn whole(&self, id: &ObjectId, object_size: u64) -> Option<Whole> {
         if self.is_away() || self.health.is_unreadable() {
             return None;
@@ -273,7 +274,7 @@ impl Store {
             }
             entry.compared(now);
         }
-        // The kernel ends the program's file where the cache's file ends.
+        // The program's file ends where the cache's file ends.
         let ends_there = rustix::fs::fstat(&file).is_ok_and(|stat| stat.st_size as u64 == object_size);
         let is_lent = ends_there && self.io.lend(&file).is_ok();
         is_lent.then(|| {
@@ -297,7 +298,8 @@ impl Store {
         }
     }
 
-    /// Compares all of a version, without waiting for the disk. Drops sectors that are not sound.
+    /// Compares a whole version with its checksums, in the page cache alone. False if bytes are only on the disk, or the object is larger
+    /// than [`COMPARED_AT_OPEN_MAX`]. Drops what is not sound.
     fn is_sound_now(&self, id: &ObjectId, object_size: u64) -> bool {
         let mut into = vec![0; CACHE_BLOCK.min(object_size) as usize];
         let mut blocks = (0..object_size).step_by(CACHE_BLOCK as usize);
@@ -333,7 +335,7 @@ impl Store {
     }
 }
 
-/// A range of a block, and the whole sectors around it, which one call reads: the range straight into the caller's memory, the rest of its
+/// A range of a block and the whole sectors around it, which one call reads: the range straight into the caller's memory, the rest of its
 /// first and its last sector into pads.
 #[derive(Debug)]
 pub(super) struct Span {
@@ -343,7 +345,7 @@ pub(super) struct Span {
     range: Range<u64>,
     /// The sectors that the range touches, within the block.
     whole: Range<u64>,
-    /// Bytes of the block.
+    /// Length of the block, in bytes.
     block_len: u64,
 }
 
@@ -360,7 +362,7 @@ impl Span {
         self.start + self.whole.start
     }
 
-    /// Bytes to read.
+    /// Number of bytes to read.
     pub(super) fn len(&self) -> usize {
         (self.whole.end - self.whole.start) as usize
     }

@@ -1,7 +1,7 @@
 //! Decides when the cache rests because its disk does not answer in time, and when it works again; logs both.
 //!
-//! Enters: reads, opens and writes that were late, that ended late, or that were on time; the duration of a trial of the disk. Leaves:
-//! whether the cache may use its disk, and whether a trial is due.
+//! Enters: operations that became late, that ended late, or that ended in time; the duration of a trial of the disk. Leaves: whether the
+//! cache may use its disk, and whether a trial is due.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -9,20 +9,22 @@ use std::time::{Duration, Instant};
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-/// Duration after which a read, open or write counts as a miss. Doubling it waits longer for a busy disk, and as long for a hanging one.
+/// Time after which an unanswered read, open or write is late, and counts as a miss. Doubling it waits longer for a busy disk, and for a
+/// hanging one.
 pub(super) const LATE: Duration = Duration::from_secs(2);
 
-/// Most late operations, with their memory, that the disk may have at once; at the limit the cache rests. Doubling it doubles the memory,
-/// up to 1 MiB each, that a hanging disk may hold.
+/// Most late operations that the disk may have at once; at the limit the cache rests. Doubling it doubles the memory, up to 1 MiB for each,
+/// that a hanging disk may hold.
 pub(super) const LATE_MAX: usize = 64;
 
-/// Late operations in a row, without one on time between, after which the cache rests: a program that reads alone would wait 64 times.
+/// Late operations in a row, without one on time between, after which the cache rests. A program that reads one block after the other would
+/// otherwise wait for [`LATE_MAX`] of them.
 const LATE_IN_A_ROW: u32 = 8;
 
-/// The pause before each trial of the disk. Doubling it halves the trials, and doubles the time until the cache is back.
+/// Pause between trials of the disk while the cache rests. Doubling it halves the trials, and doubles the time until the cache works again.
 pub(super) const TRIAL_EVERY: Duration = Duration::from_secs(5);
 
-/// Whether the cache rests.
+/// The decision whether the cache rests.
 #[derive(Debug)]
 pub(super) struct Rest {
     dir: PathBuf,
@@ -33,14 +35,14 @@ pub(super) struct Rest {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Late operations that the disk still has.
+    /// Number of late operations that have not ended.
     stuck: usize,
     /// While the cache rests: the time of the last trial of the disk. `None` while a trial is under way.
     untried_since: Option<Instant>,
 }
 
 impl Rest {
-    /// A cache at work. `dir` is for messages.
+    /// A working cache. `dir` is for messages.
     pub(super) fn new(dir: &Path) -> Self {
         let (is_resting, in_a_row) = (AtomicBool::new(false), AtomicU32::new(0));
         Self { dir: dir.to_owned(), is_resting, in_a_row, state: Mutex::default() }
@@ -51,19 +53,19 @@ impl Rest {
         &self.dir
     }
 
-    /// Whether the cache rests, so that no operation may use the disk.
+    /// Whether the cache rests: no operation may use the disk.
     pub(super) fn is_resting(&self) -> bool {
         self.is_resting.load(Relaxed)
     }
 
-    /// Notes that an operation was answered in time.
+    /// Notes that an operation ended in time: the count of late ones in a row begins anew.
     pub(super) fn on_time(&self) {
         if self.in_a_row.load(Relaxed) != 0 {
             self.in_a_row.store(0, Relaxed);
         }
     }
 
-    /// Notes that the disk has had an operation for [`LATE`].
+    /// Notes that the disk has not ended an operation within [`LATE`]. At a limit the cache rests from now on.
     pub(super) fn late(&self, now: Instant) {
         let mut state = self.state.lock();
         state.stuck += 1;
@@ -86,7 +88,7 @@ impl Rest {
         self.state.lock().stuck -= 1;
     }
 
-    /// Whether the disk needs a trial now. If so, the caller makes one, and calls [`Rest::tried`].
+    /// Whether a trial of the disk is due. If so, the caller makes it, and calls [`Rest::tried`].
     pub(super) fn is_trial_due(&self, now: Instant) -> bool {
         if !self.is_resting() {
             return false;
@@ -100,8 +102,8 @@ impl Rest {
         is_due
     }
 
-    /// Takes in the duration of a trial of the disk. An error counts as an answer, and `health.rs` judges errors. `None`: the disk could
-    /// not be tried.
+    /// Takes the duration of a trial, or `None` if the trial could not run. After a short one the cache works again. An error counts as an
+    /// answer; `health.rs` judges errors.
     pub(super) fn tried(&self, took: Option<Duration>, now: Instant) {
         let mut state = self.state.lock();
         if took.is_some_and(|took| took < LATE) && state.stuck < LATE_MAX {

@@ -1,7 +1,7 @@
 //! Reads that wait for the disk, many at once, on one thread with io_uring.
 //!
 //! Enters: a read whose sectors are in the index, and whose file is open. Leaves: its block, verified by checksums; this thread calls the
-//! reader's callback. A read that does not end well goes on in a thread that may wait. Where the system refuses io_uring, those threads do
+//! reader's callback. A failed read is repeated by a thread of the crew, which may wait. Where the system refuses io_uring, the crew does
 //! all reads.
 #![expect(unsafe_code, reason = "the kernel writes into memory after the call: fence 5 of ci/tidy/fences.md")]
 
@@ -23,10 +23,10 @@ use super::store::Store;
 use super::waits::Ticket;
 use crate::buffer::BlockMut;
 
-/// Most reads that the disk has at once; others wait in the queue. Doubling it helps an array of disks, and doubles the memory that a
-/// hanging disk may hold.
+/// Most reads in flight; others wait in the queue. Doubling it helps an array of disks, and doubles the memory that a hanging disk may
+/// hold.
 pub(super) const DEPTH: u32 = 48;
-/// The number of the bell among the numbers of reads.
+/// The number of the bell's entry, beside the numbers of reads.
 const BELL: u64 = u64::MAX;
 /// The event "can be read" of poll(2).
 const POLLIN: u32 = 1;
@@ -34,13 +34,13 @@ const POLLIN: u32 = 1;
 /// The features of io_uring that this file needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Features {
-    /// Whether no completion is lost.
+    /// Whether the kernel keeps completions that do not fit into the queue.
     keeps_all: bool,
-    /// Whether the kernel waits for a pipe without a thread (5.7).
+    /// Whether the kernel polls a pipe without a thread (5.7).
     polls: bool,
 }
 
-/// Decides by the kernel's answer to the set-up whether reads wait by io_uring. The error is the reason against that.
+/// Decides whether reads use io_uring, by the kernel's answer to the set-up. The error is the reason why not.
 fn decide(answer: Result<Features, Errno>) -> Result<(), &'static str> {
     match answer {
         Ok(Features { keeps_all: true, polls: true }) => Ok(()),
@@ -55,16 +55,16 @@ fn decide(answer: Result<Features, Errno>) -> Result<(), &'static str> {
     }
 }
 
-/// The end of a read.
+/// The outcome of a read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Outcome {
-    /// Every byte is there.
+    /// All bytes were read.
     Whole,
     /// The disk failed, the file may be cut off, or this kernel's ring may be faulty: a plain read decides.
     Unclear,
 }
 
-/// The outcome of a read of `len` bytes, by its completion.
+/// The outcome of a read of `len` bytes, by the result in its completion.
 fn outcome(result: i32, len: usize) -> Outcome {
     match usize::try_from(result) {
         Ok(n) if n == len => Outcome::Whole,
@@ -83,10 +83,10 @@ fn limited(ring: io::Result<IoUring>) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// A ring for this thread.
+/// Sets up a ring for this thread.
 ///
 /// # Errors
-/// The reason for which there is none.
+/// The reason why there is none.
 pub(super) fn set_up() -> Result<IoUring, &'static str> {
     // Completions are handled when this thread waits for them, not in the midst of other work (6.1). The kernel closes a ring at exec;
     // `dontfork` unmaps the memory that a forked child could share.
@@ -95,7 +95,7 @@ pub(super) fn set_up() -> Result<IoUring, &'static str> {
     let mut own = plain.clone();
     let own = limited(own.setup_single_issuer().setup_defer_taskrun().setup_r_disabled().build(2 * DEPTH));
     let older = |_| limited(plain.clone().setup_r_disabled().build(2 * DEPTH));
-    // Linux before 5.10 knows no limited ring, and has no landlock that would confine an engine.
+    // Linux before 5.10 has no limited ring, and no landlock that would confine an engine.
     let oldest = |e: io::Error| match Errno::from_io_error(&e) {
         Some(Errno::INVAL) => plain.build(2 * DEPTH),
         _ => Err(e),
@@ -108,20 +108,21 @@ pub(super) fn set_up() -> Result<IoUring, &'static str> {
     Ok(ring)
 }
 
-/// Carries out jobs until their queue ends, or the ring fails. After a failure the reads under way get no bytes, and the other jobs stay in the queue.
+/// Carries out reads until their queue ends or the ring fails. After a failure the reads in flight are answered as late, and the queued
+/// ones stay in the queue.
 pub(super) fn run(ring: IoUring, store: &Store, crew: &Crew, queue: &Receiver<Job>, bell: &Bell) {
     let mut air = Air::new(ring);
     let mut landed = Vec::new();
     let mut is_polled = false;
     loop {
-        // Without reads under way the thread does not wait in the ring: the kernel would count that as waiting for a disk.
+        // Without reads in flight the thread does not wait in the ring: the kernel would count that as waiting for a disk.
         if air.is_empty() {
             match queue.recv() {
                 Ok(job) => air.take_off(job),
                 Err(RecvError) => return,
             }
         }
-        // This comes before the last look into the queue: a later put rings.
+        // This comes before the last check of the queue: a later put rings.
         bell.sleeps();
         while !air.is_full() {
             match queue.try_recv() {
@@ -148,7 +149,7 @@ pub(super) fn run(ring: IoUring, store: &Store, crew: &Crew, queue: &Receiver<Jo
     }
 }
 
-/// A read that the kernel works on. Its memory stays in place, whatever happens, until the kernel has reported the read's end.
+/// A read in flight. Its memory stays in place, whatever happens, until the kernel has reported the read's end.
 struct Flight {
     reading: Reading,
     into: BlockMut,
@@ -165,7 +166,7 @@ struct Slice {
     len: usize,
 }
 
-/// The reads under way.
+/// The reads in flight.
 struct Air {
     ring: IoUring,
     flights: Vec<Option<Box<Flight>>>,
@@ -186,16 +187,16 @@ impl Air {
         self.free.len() == self.flights.len()
     }
 
-    /// Begins a read, which goes to the kernel with the next wait.
+    /// Starts a read. It goes to the kernel with the next wait.
     fn take_off(&mut self, job: Job) {
         let Job { reading, ticket } = job;
-        // The read is late, or (never) exceeds the places: its caller has its answer already.
+        // The caller of a late read has its answer already. A free number exists: `run` takes a read only if the ring is not full.
         let Some(Some(into)) = ticket.begin() else { return };
         let Some(number) = self.free.pop() else { return };
         let pads = reading.span().pads();
         let none = Slice { at: std::ptr::null_mut(), len: 0 };
         let flight = Box::new(Flight { reading, into, pads, slices: [none; 3], ticket });
-        // The flight gets its place before any pointer into it exists.
+        // The flight moves into its place before any pointer into it exists.
         let Flight { reading, into, pads, slices, .. } = &mut **self.flights[number].insert(flight);
         let parts = reading.span().slices(into.spare(), pads);
         *slices = parts.map(|mut part| Slice { at: part.as_mut_ptr(), len: part.len() });
@@ -208,24 +209,24 @@ impl Air {
         // after the kernel has completed this entry, and which `drop` leaks if it has not.
         let pushed = unsafe { self.ring.submission().push(&entry) };
         if pushed.is_err() {
-            // This never happens: the queue has twice as many entries as reads can be under way. The kernel has not seen the entry.
+            // This never happens: the queue has twice as many entries as reads can be in flight. The kernel has not seen the entry.
             self.free.push(number);
             self.flights[number] = None;
         }
     }
 
-    /// Asks the kernel to wait for the bell too. `false` if the ring has no room for that now.
+    /// Adds a poll of the bell. False if the submission queue is full.
     fn poll(&mut self, bell: &Bell) -> bool {
         let entry = opcode::PollAdd::new(types::Fd(bell.as_fd().as_raw_fd()), POLLIN).build().user_data(BELL);
         // SAFETY: it names no memory.
         unsafe { self.ring.submission().push(&entry).is_ok() }
     }
 
-    /// Waits until at least one read has landed, and adds the landed reads to the list.
+    /// Waits for at least one completion, of a read or the bell, and adds the completions to the list.
     fn wait(&mut self, landed: &mut Vec<(u64, i32)>) -> io::Result<()> {
         match self.ring.submit_and_wait(1) {
             Ok(_) => {}
-            // Landed entries are in the way, or a signal came.
+            // The completion queue is full, or a signal came.
             Err(e) if matches!(Errno::from_io_error(&e), Some(Errno::INTR | Errno::BUSY | Errno::AGAIN)) => {}
             Err(e) => return Err(e),
         }

@@ -1,4 +1,4 @@
-//! The parts of a block that are here: a block is fetched, checked and kept by sectors. Pure.
+//! The sectors of a block: the units in which it is fetched, checked and kept. Pure.
 
 use std::ops::Range;
 
@@ -8,7 +8,7 @@ use super::CACHE_BLOCK;
 /// that is kept whole) and doubles what a small read must read and compare.
 pub const SECTOR: u64 = 16 << 10;
 
-/// Sectors of a block.
+/// Number of sectors of a block.
 pub(super) const SECTORS: usize = (CACHE_BLOCK / SECTOR) as usize;
 const _: () = assert!(SECTORS as u32 == u64::BITS);
 
@@ -27,7 +27,7 @@ impl Sectors {
         Self::numbered(range.start / SECTOR..range.end.div_ceil(SECTOR))
     }
 
-    /// The sectors that lie completely in `range`, in a block of `len` bytes: its last sector ends with the block.
+    /// The sectors that lie completely in `range`, in a block of `len` bytes. The block's last sector may be short.
     pub(super) fn within(range: &Range<u64>, len: u64) -> Self {
         let end = if range.end >= len { len.div_ceil(SECTOR) } else { range.end / SECTOR };
         Self::numbered(range.start.div_ceil(SECTOR)..end)
@@ -91,7 +91,7 @@ impl Sectors {
         (0..SECTORS).filter(move |&n| self.has(n))
     }
 
-    /// The sectors' bytes in a block of `len` bytes, neighbours joined.
+    /// The byte ranges of the sectors in a block of `len` bytes. Adjacent sectors are joined.
     pub(super) fn runs(self, len: u64) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for n in self.numbers() {
@@ -104,7 +104,7 @@ impl Sectors {
         runs
     }
 
-    /// The end of the last sector, in a block of `len` bytes; 0 without one.
+    /// The end of the last sector, in a block of `len` bytes; 0 for an empty set.
     pub(super) fn end(self, len: u64) -> u64 {
         self.numbers().last().map_or(0, |n| bytes_of(n, len).end)
     }

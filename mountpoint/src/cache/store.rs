@@ -26,19 +26,20 @@ use crate::object::{ObjectId, Second};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// Locks under which a version's files are made, loaded and removed; by the first byte of the name.
+/// Number of locks under which versions' files are made, loaded and removed. The first byte of a name chooses its lock.
 const NAME_LOCKS: usize = 64;
 
-/// First time of use in this run. Versions loaded from disk count by the second of their write, and are colder.
+/// First value of this run's clock of uses. Versions loaded from disk have the second of their last write, which is smaller: they are
+/// colder.
 const FIRST_USE: u64 = 1 << 40;
 
-/// Rounds of eviction for one put, after which the put is dropped: other operations work on all blocks that could leave.
+/// Most rounds of eviction for one put. After the last one the put is dropped: other operations work on all blocks that could be evicted.
 const ROUNDS_MAX: u32 = 4;
 
 /// The number of folders to load: one for each first byte of a name.
 pub(super) const PREFIXES: u32 = 256;
 
-/// A limit that evictions keep.
+/// A limit that evictions enforce.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Limit {
     /// The limit on bytes on the disk.
@@ -73,20 +74,20 @@ pub(super) struct Store {
     pub(super) proofs: Proofs,
     pub(super) files: OpenFiles,
     names: Box<[Mutex<()>]>,
-    /// Locks for one put of a block at a time: two parts of a block may come at once, and the cache keeps both. A put also waits until a
-    /// rotten block is dropped, so that the bytes fetched anew are kept.
+    /// Locks that let one put of a block run at a time: two parts of a block may arrive at once, and the cache keeps both. A put also waits
+    /// until a rotten block is dropped, so the newly fetched bytes are kept.
     writing: Box<[Mutex<()>]>,
-    /// Counts puts: the time by which blocks are warm or cold.
+    /// Number of puts: the clock of uses, by which blocks are warm or cold.
     pub(super) uses: Arc<AtomicU64>,
     pub(super) used_bytes: AtomicU64,
     allowed_bytes: AtomicU64,
-    /// Memory of the versions in the index, and of the puts under way at most.
+    /// Memory of the versions in the index, plus the upper bound for puts in progress, in bytes.
     pub(super) index_bytes: Arc<AtomicU64>,
     pub(super) index_max: u64,
     /// The percentage of the file system that stays free; `None` under a fixed limit.
     free_min_percent: Option<u8>,
     evicting: Mutex<()>,
-    /// Names that begin with a smaller byte than this are in the index.
+    /// Number of loaded folders: the names with a smaller first byte are in the index.
     loaded: AtomicU32,
 }
 
@@ -127,7 +128,7 @@ impl Store {
         store
     }
 
-    /// Whether operations may not use the disk: the cache is off, or rests.
+    /// Whether operations may not use the disk: the cache is off, or it rests.
     pub(super) fn is_away(&self) -> bool {
         self.health.is_off() || self.waits.rest.is_resting()
     }
@@ -136,12 +137,12 @@ impl Store {
         identity(&self.scope, &id.key, &id.etag, id.modified.map_or(0, Second::get))
     }
 
-    /// Bytes of the cache on disk, as far as it is loaded.
+    /// Disk space of the loaded versions, in bytes.
     pub(super) fn used_bytes(&self) -> u64 {
         self.used_bytes.load(Relaxed)
     }
 
-    /// The sectors of the block that the cache probably has. In a version whose folder is not loaded yet, any sector counts.
+    /// The sectors of the block that the cache probably has: all of them, if the version's folder is not loaded yet.
     pub(super) fn present(&self, id: &ObjectId, block: u64) -> Sectors {
         let Ok(block) = u32::try_from(block) else { return Sectors::NONE };
         if self.is_away() {
@@ -161,14 +162,14 @@ impl Store {
         !self.is_away() && !self.health.is_full() && self.allowed_bytes.load(Relaxed) >= least
     }
 
-    /// Counts a read that has ended, and its duration.
+    /// Counts a completed read, and its duration.
     pub(super) fn count_get(&self, started: Instant, hit: bool) {
         self.metrics.cache_get.of("disk").took(self.clock.now().saturating_duration_since(started));
         // The prefetcher counts a miss, after the fetch.
         self.metrics.cache_hits.add(hit.into());
     }
 
-    /// The version in the index, or on disk while the index is being loaded.
+    /// The version in the index. While the index is being loaded, looks on the disk, too.
     pub(super) fn find(&self, identity: &Identity<'_>) -> Option<Arc<Entry>> {
         let known = self.index.get(identity);
         if known.is_some() || self.loaded.load(Relaxed) == PREFIXES {
@@ -186,7 +187,7 @@ impl Store {
     }
 
     /// Reserves `charge` bytes of the disk and `memory` bytes of the index, and evicts the coldest blocks if need be; `None` if that does
-    /// not help. Dropping the returned share gives the memory back: the memory that the put really takes is counted as it comes.
+    /// not help. Dropping the returned share releases the reserved memory: the version's real memory is counted as it grows.
     pub(super) fn make_room(&self, charge: u64, memory: u64) -> Option<Share> {
         self.used_bytes.fetch_add(charge, Relaxed);
         let room = Share::new(&self.index_bytes, memory);
@@ -215,7 +216,7 @@ impl Store {
         }
     }
 
-    /// The bytes in use and the bytes allowed.
+    /// The bytes in use and the bytes allowed under a limit.
     fn account(&self, limit: Limit) -> (u64, u64) {
         match limit {
             Limit::Disk => (self.used_bytes(), self.allowed_bytes.load(Relaxed)),
@@ -245,8 +246,8 @@ impl Store {
         self.fits(limit)
     }
 
-    /// Evicts the coldest blocks because another user of the disk found it full and needs `bytes`; returns the bytes freed. The cache
-    /// writes nothing for a while, as after a failed write of its own, so that it does not take the room itself.
+    /// Evicts the coldest blocks because another user of the disk found it full and needs `bytes`. Returns the bytes freed. The cache then
+    /// writes nothing for a while, as after a failed write of its own: it does not take the room itself.
     pub(super) fn give_room(&self, bytes: u64) -> u64 {
         if self.is_away() {
             return 0;
@@ -284,8 +285,8 @@ impl Store {
         freed
     }
 
-    /// Frees the disk space of blocks; returns how many blocks, and the bytes. The space of a version that programs have mapped is free
-    /// once the last mapping is gone.
+    /// Frees the disk space of blocks. Returns their number and bytes. The space of a version that programs have mapped is free once the
+    /// last mapping is gone.
     pub(super) fn evict_blocks(&self, entry: &Arc<Entry>, blocks: &[u32]) -> (usize, u64) {
         let (blocks, bytes) = match entry.evict(blocks) {
             Eviction::Nothing => return (0, 0),
@@ -334,17 +335,17 @@ impl Store {
         })
     }
 
-    /// Condemns a version whose bytes are wrong: no read finds them from now on, and its waiting blocks are dropped. Returns the entry to
-    /// unlink, if its files can be removed at once.
+    /// Condemns a version whose bytes are wrong: reads miss it from now on, and its queued blocks are dropped. Returns the entry to unlink
+    /// and its bytes, if its files can be removed at once.
     pub(super) fn condemn(&self, id: &ObjectId) -> Option<(Arc<Entry>, u64)> {
-        // Later puts have a later time than this.
+        // Later puts get a later time.
         self.proofs.condemn(id, self.uses.fetch_add(1, Relaxed));
         let entry = self.index.get(&self.identity(id))?;
         let bytes = entry.condemn()?;
         Some((entry, bytes))
     }
 
-    /// Removes the files of a removed version, and then its place in the index, so that the version can come anew.
+    /// Removes the files of a removed version, and then its place in the index. The version can then be cached anew.
     pub(super) fn unlink_removed(&self, entry: &Arc<Entry>, bytes: u64) {
         let _making = self.name_lock(&entry.name);
         self.unlink(&entry.name);
@@ -371,14 +372,14 @@ impl Store {
         self.writing[(usize::from(name[1]) + block as usize) % NAME_LOCKS].lock()
     }
 
-    /// Puts a version that was found on disk into the index and its bytes into the account.
+    /// Adds a version that was found on disk to the index, and its bytes to the account. False if its place is taken.
     pub(super) fn adopt(&self, entry: &Arc<Entry>) -> bool {
         let bytes = entry.charge_all();
         let adopted = self.index.insert(entry);
         if adopted {
             self.used_bytes.fetch_add(bytes, Relaxed);
             if self.free_min_percent.is_some() {
-                // The free space that was read excludes these bytes already.
+                // The measured free space excludes these bytes already.
                 self.allowed_bytes.fetch_add(bytes, Relaxed);
             }
         }
@@ -394,7 +395,7 @@ impl Store {
         loaded == PREFIXES || u32::from(name()[0]) < loaded
     }
 
-    /// Computes the cache's limit anew, unless it is fixed.
+    /// Computes the limit on disk space from the free space, unless it is fixed.
     pub(super) fn look_at_space(&self) {
         if let (Some(percent), Ok((free, total))) = (self.free_min_percent, self.io.space()) {
             self.allowed_bytes.store(allowed(self.used_bytes(), free, total, percent), Relaxed);

@@ -3,7 +3,7 @@
 use super::sector::Sectors;
 use super::weight::heap;
 
-/// The sectors of a block that are here, and the CRC32C of each, in their order.
+/// The sectors of a block that the cache has, and the CRC32C of each, in their order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Sums {
     present: Sectors,
@@ -11,7 +11,7 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// The checksums of these sectors; `crc` gives the checksum of a number.
+    /// The checksums of these sectors; `crc` returns the checksum of a sector by its number.
     pub(super) fn new(present: Sectors, crc: impl FnMut(usize) -> u32) -> Self {
         let mut crcs = Vec::with_capacity(present.count());
         crcs.extend(present.numbers().map(crc));
@@ -23,7 +23,7 @@ impl Sums {
         self.present
     }
 
-    /// Number and checksum of each.
+    /// Number and checksum of each sector.
     pub(super) fn each(&self) -> impl Iterator<Item = (usize, u32)> {
         self.present.numbers().zip(self.crcs.iter().copied())
     }

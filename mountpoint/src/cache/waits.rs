@@ -1,8 +1,8 @@
-//! The operations that wait for the disk, and the answers to operations that wait too long.
+//! The operations that wait for the disk, and the answers to operations that waited too long.
 //!
 //! Enters: a read or open with the callback of the caller, or a write. Leaves: the answer, in time, whatever the disk does. One thread
-//! watches all open operations, and never asks the disk for anything. An operation that the disk has keeps its memory until it ends: the
-//! kernel may write there. A late operation that still waits for its turn gives its memory back.
+//! watches all open operations, and makes no disk access itself. An operation that the disk has keeps its memory until it ends, because the
+//! kernel may write there. A late operation that is still queued frees its memory.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,7 +18,7 @@ use crate::metrics::Metrics;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// Interval between looks at open operations. Doubling it answers late operations up to that much later.
+/// Interval between checks of the open operations. Doubling it answers late operations up to that much later.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The caller's callback.
@@ -30,7 +30,7 @@ pub(super) enum Done {
 }
 
 impl Done {
-    /// Answers without the bytes. A panic of the callback does not stop the other operations.
+    /// Answers that the operation was late. A panic of the callback does not stop the other operations.
     fn missed(self) {
         match self {
             Self::Read(later) => answer(later, Given::Late),
@@ -41,17 +41,17 @@ impl Done {
 }
 
 fn answer(later: Later, given: Given) {
-    // The log has the panic by now, and the dropped request answers EIO.
+    // A panic is in the log already, and the dropped request answers EIO.
     let _ = catch_unwind(AssertUnwindSafe(|| later(given)));
 }
 
 /// The state of one operation.
 enum State {
-    /// The operation waits, and the disk has not got it yet.
+    /// The operation is queued: the disk does not have it yet.
     Queued(Option<BlockMut>, Done),
     /// The disk has the operation.
     Begun(Done),
-    /// The disk still has the operation, and the caller got its answer.
+    /// The caller was answered, but the disk still has the operation.
     Late,
     /// The caller was answered.
     Over,
@@ -76,7 +76,7 @@ pub(super) struct Waits {
 struct Open {
     next: u64,
     waits: HashMap<u64, Arc<Wait>>,
-    /// Whether the thread rests until it is woken.
+    /// Whether the watching thread sleeps until it is woken.
     sleeps: bool,
 }
 
@@ -87,13 +87,13 @@ impl std::fmt::Debug for Waits {
 }
 
 impl Waits {
-    /// Makes the list, without open operations.
+    /// Creates an empty list.
     pub(super) fn new(rest: Rest, clock: Clock, metrics: Arc<Metrics>) -> Self {
         let (wakes, woken) = bounded(1);
         Self { clock, metrics, rest, open: Mutex::default(), wakes, woken }
     }
 
-    /// Adds an operation that is about to wait for its turn. `into`: the memory for the bytes of a read.
+    /// Adds a queued operation. `into` is the memory for the bytes of a read.
     pub(super) fn queue(self: &Arc<Self>, into: Option<BlockMut>, done: Done) -> Ticket {
         self.add(State::Queued(into, done))
     }
@@ -118,9 +118,9 @@ impl Waits {
         Ticket { waits: Arc::clone(self), no, wait }
     }
 
-    /// Wakes the watching thread, so that it looks again.
+    /// Wakes the watching thread for another check.
     pub(super) fn wake(&self) {
-        // Full: it is awake.
+        // A full channel wakes the thread already.
         let _ = self.wakes.try_send(());
     }
 
@@ -154,14 +154,14 @@ impl Waits {
     }
 
     fn give_up(&self, wait: &Wait, now: Instant) {
-        // Memory of a read that still waits for its turn goes back before the answer.
+        // The memory of a queued read is freed before the answer.
         let done = {
             let mut state = wait.state.lock();
             match std::mem::replace(&mut *state, State::Over) {
                 State::Queued(_, done) => done,
                 State::Begun(done) => {
                     *state = State::Late;
-                    // This needs the lock: the operation can end only after it.
+                    // Under the lock, because the operation could otherwise end before it.
                     self.rest.late(now);
                     done
                 }
@@ -176,7 +176,7 @@ impl Waits {
     }
 }
 
-/// One operation, from the queue to its end. If the ticket is dropped earlier, the caller gets the answer "late".
+/// An operation, from the queue to its end. If the ticket is dropped earlier, the caller gets the answer "late".
 pub(super) struct Ticket {
     waits: Arc<Waits>,
     no: u64,
@@ -195,8 +195,8 @@ impl Ticket {
         self.wait.since
     }
 
-    /// Notes that the operation goes to the disk now, and returns the memory for a read. `None`: the operation waited too long for its
-    /// turn, and its caller has an answer already.
+    /// Marks the operation as given to the disk, and returns the memory of a read. `None`: the operation waited too long for its turn, and
+    /// its caller has an answer already.
     pub(super) fn begin(&self) -> Option<Option<BlockMut>> {
         let mut state = self.wait.state.lock();
         match std::mem::replace(&mut *state, State::Over) {
@@ -218,7 +218,7 @@ impl Ticket {
         }
     }
 
-    /// Ends a search for a whole file; returns the callback if the search is in time.
+    /// Ends a search for a whole file. Returns the callback, unless the search was late.
     pub(super) fn found(self) -> Option<Lent> {
         match self.end() {
             Some(Done::Whole(lent)) => Some(lent),
@@ -226,14 +226,14 @@ impl Ticket {
         }
     }
 
-    /// Answers the caller that the operation was late, because the disk will not report its end.
+    /// Answers the caller as late, because the disk will not report the operation's end.
     pub(super) fn give_up(&self) {
         if let Some(done) = self.end() {
             done.missed();
         }
     }
 
-    /// Ends the operation; returns the callback if the operation is in time.
+    /// Ends the operation. Returns the callback, unless the caller was answered already.
     fn end(&self) -> Option<Done> {
         self.waits.open.lock().waits.remove(&self.no);
         let state = std::mem::replace(&mut *self.wait.state.lock(), State::Over);

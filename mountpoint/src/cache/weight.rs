@@ -3,13 +3,13 @@
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The memory of one allocation of `len` bytes, about: sizes of an allocator lie up to a quarter apart.
+/// Estimated memory of one allocation of `len` bytes: an allocator's sizes lie up to a quarter apart.
 pub(super) fn heap(len: usize) -> u64 {
     let len = len as u64;
     len.next_multiple_of(16) + len / 8
 }
 
-/// A part of an account. A drop takes its bytes off the account.
+/// A share of an account. Dropping it subtracts its bytes.
 #[derive(Debug)]
 pub(super) struct Share {
     account: Arc<AtomicU64>,
@@ -17,7 +17,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Puts `bytes` into the account.
+    /// Adds a share of `bytes` to the account.
     pub(super) fn new(account: &Arc<AtomicU64>, bytes: u64) -> Self {
         account.fetch_add(bytes, Relaxed);
         Self { account: Arc::clone(account), bytes }

@@ -16,7 +16,7 @@ use crate::object::ObjectId;
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// Puts between two looks at the free space of the file system.
+/// Number of puts between two checks of the free space of the file system.
 const SPACE_EVERY: u64 = 64;
 
 impl Store {
@@ -75,7 +75,7 @@ impl Store {
         piece: &Piece<'_>,
         (now, put): (u64, u64),
     ) -> io::Result<Wrote> {
-        // The version is looked up after this lock: a version may leave with a block that is being dropped, and come anew.
+        // The version is looked up under this lock: it may be removed together with a block that is being dropped, and be created anew.
         let _one = self.block_lock(&self.identity(id).name(), piece.block);
         let (entry, new_file) = self.find_or_create(id, object_size, now)?;
         let Some(entry) = entry else { return Ok(Wrote { new_file, kept: None, is_gone: false }) };
@@ -142,7 +142,8 @@ impl Store {
         written
     }
 
-    /// The entry of a version; makes its files if they are missing (`true` then). `None` if another version has its place in the index.
+    /// The entry of a version. Creates it and its files if they are missing (`true` then). `None` if another version has its place in the
+    /// index.
     fn find_or_create(
         &self,
         id: &ObjectId,
@@ -186,7 +187,7 @@ struct Piece<'a> {
     /// The offset at which `bytes` begin in the block; `len` is the length of the block.
     start: u64,
     len: u64,
-    /// The sectors that `bytes` hold as a whole.
+    /// The sectors that `bytes` cover completely.
     sectors: Sectors,
     bytes: &'a [u8],
 }
@@ -201,8 +202,8 @@ impl Piece<'_> {
 /// The result of a put.
 struct Wrote {
     new_file: bool,
-    /// The disk space of the block, if it was written.
+    /// The disk space of the new sectors, if they were written.
     kept: Option<u64>,
-    /// The version was found wrong meanwhile, and is being removed.
+    /// Whether the version was found wrong meanwhile, and is being removed.
     is_gone: bool,
 }

@@ -1,5 +1,5 @@
-//! The blocks of one object version, by number. Most versions have one block, as small files do: that block lies in the version itself, and
-//! a tree begins with the second block. Pure.
+//! The blocks of one object version, by number. A single block, as most small files have, is stored inline; the second block creates a
+//! tree. Pure.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,7 @@ use crate::cache::sector::{SECTORS, Sectors};
 use crate::cache::sums::Sums;
 use crate::cache::weight::heap;
 
-/// Blocks for which the smallest tree has room. Larger trees have room for at most twice as many as they hold.
+/// Number of blocks for which the smallest tree has room. Larger trees have room for at most twice as many as they have.
 const TREE_MIN: usize = 11;
 
 /// Most memory of one additional block, in bytes.
@@ -15,7 +15,7 @@ pub(in crate::cache) fn most_memory() -> u64 {
     tree(2) + heap(4 * SECTORS)
 }
 
-/// A block in the cache, or on its way in or out.
+/// A block that is cached, being written, or being evicted.
 #[derive(Debug)]
 pub(in crate::cache) struct Stored {
     /// The block's sectors, with their checksums.
@@ -23,7 +23,7 @@ pub(in crate::cache) struct Stored {
     /// Sectors that this run wrote, or read and compared with their checksums.
     pub(in crate::cache) sound: Sectors,
     pub(in crate::cache) state: State,
-    /// The number of the put that wrote the block: if the number has changed, so have the bytes on disk.
+    /// Number of the put that wrote the block. If it has changed, the bytes on disk have changed, too.
     pub(in crate::cache) born: u64,
     /// The time of the last read or write; smaller is colder.
     pub(in crate::cache) used: u64,
@@ -107,7 +107,7 @@ impl Blocks {
         Some(changed)
     }
 
-    /// Adds a block, in place of an earlier one of the same number.
+    /// Adds a block, or replaces the one of the same number.
     pub(in crate::cache) fn insert(&mut self, block: u32, stored: Stored) {
         self.remove(block);
         self.sums += stored.sums.memory();
@@ -142,7 +142,7 @@ impl Blocks {
         self.sums -= gone.map_or(0, |stored| stored.sums.memory());
     }
 
-    /// The memory that the blocks take beside this struct, about, in bytes.
+    /// Estimated memory of the blocks outside this struct, in bytes.
     pub(in crate::cache) fn memory(&self) -> u64 {
         tree(self.len()) + self.sums
     }
@@ -160,7 +160,7 @@ impl FromIterator<(u32, Stored)> for Blocks {
     }
 }
 
-/// The memory of a tree with this number of blocks, without their checksums.
+/// Estimated memory of a tree with this number of blocks, without their checksums, in bytes.
 fn tree(blocks: usize) -> u64 {
     let room = if blocks < 2 { 0 } else { (2 * blocks).max(TREE_MIN) };
     heap(room * size_of::<(u32, Stored)>())

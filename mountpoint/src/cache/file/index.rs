@@ -7,10 +7,11 @@ use super::Entry;
 use crate::cache::format::Identity;
 use crate::sync::{Arc, Mutex};
 
-/// Number of parts of the map. Each has a lock.
+/// Number of parts of the map, each with a lock of its own.
 const SHARDS: usize = 64;
 
-/// The entries of the cache in memory, by the hashes of their identities. Two identities of one 64-bit hash can't both be in it: the second is not cached, as if the cache were full.
+/// The entries of the cache in memory, by the hash of their identity. If two identities have the same 64-bit hash, the second is not
+/// cached, as if the cache were full.
 #[derive(Debug)]
 pub(in crate::cache) struct Index {
     hasher: RandomState,
@@ -21,7 +22,7 @@ pub(in crate::cache) struct Index {
 type Shard = Mutex<HashMap<u64, Arc<Entry>>>;
 
 impl Index {
-    /// An index that knows nothing.
+    /// An empty index.
     pub(in crate::cache) fn new() -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::new(HashMap::new())).collect();
         Self { hasher: RandomState::new(), shards }
@@ -39,7 +40,7 @@ impl Index {
         shard.get(&hash).filter(|entry| entry.identity() == *identity).cloned()
     }
 
-    /// Adds a version; false if another one has its place.
+    /// Adds a version. False if another entry has its hash.
     pub(in crate::cache) fn insert(&self, entry: &Arc<Entry>) -> bool {
         let (hash, shard) = self.place(&entry.identity());
         let mut shard = shard.lock();
@@ -50,7 +51,7 @@ impl Index {
         free
     }
 
-    /// Forgets a version; another entry of the same name stays.
+    /// Removes a version. Another entry with its hash stays.
     pub(in crate::cache) fn remove(&self, entry: &Arc<Entry>) {
         let (hash, shard) = self.place(&entry.identity());
         let mut shard = shard.lock();
@@ -59,7 +60,7 @@ impl Index {
         }
     }
 
-    /// Each version; the lock of no shard is held meanwhile.
+    /// Visits each version, without a lock during the visit.
     pub(in crate::cache) fn for_each(&self, mut visit: impl FnMut(&Arc<Entry>)) {
         for shard in &self.shards {
             let entries: Vec<_> = shard.lock().values().cloned().collect();

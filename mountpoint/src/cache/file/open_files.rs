@@ -1,4 +1,4 @@
-//! Keeps a bounded number of data files open, and closes the least recently read file first.
+//! Keeps a bounded number of data files open. Beyond it, the clock algorithm closes files that were not read recently.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use super::Entry;
 use crate::sync::{Arc, Mutex, Weak};
 
-/// The open files, in the order of a clock hand's walk.
+/// The open files, in the order of the clock's hand.
 #[derive(Debug)]
 pub(in crate::cache) struct OpenFiles {
     max: usize,
@@ -14,12 +14,12 @@ pub(in crate::cache) struct OpenFiles {
 }
 
 impl OpenFiles {
-    /// A set of at most `max` open files, besides those that are being read.
+    /// An empty set of at most `max` open files. Files that are being read do not count.
     pub(in crate::cache) fn new(max: usize) -> Self {
         Self { max, queue: Mutex::new(VecDeque::new()) }
     }
 
-    /// Keeps `file` open with `entry`, and closes others to stay within the bound.
+    /// Keeps `file` open with `entry`, and closes others beyond the limit.
     pub(in crate::cache) fn keep(&self, entry: &Arc<Entry>, file: &Arc<OwnedFd>) {
         if !entry.keep(file) {
             return;

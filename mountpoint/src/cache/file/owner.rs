@@ -1,4 +1,4 @@
-//! The object version to which a file of the cache belongs: its identity, with texts of its own.
+//! The object version to which a file of the cache belongs: its identity, with its own texts.
 //!
 //! Enters: an object's id and its bucket, or the content of a sidecar. Leaves: the [`Identity`], which is the same from both sources.
 
@@ -23,7 +23,7 @@ impl Owner {
         Self { scope: Arc::clone(scope), key: id.key.clone(), etag: id.etag.clone(), modified }
     }
 
-    /// The owner that a sidecar names. Shares `scope` if the text is the same.
+    /// The owner named by a sidecar. Shares `scope` if the text is the same.
     pub(in crate::cache) fn read(scope: &Arc<str>, identity: &Identity<'_>) -> Self {
         let same = **scope == *identity.scope;
         Self {
@@ -40,18 +40,18 @@ impl Owner {
         ObjectId { key: self.key.clone(), etag: self.etag.clone(), modified }
     }
 
-    /// The memory of the owner's texts, in bytes, about.
+    /// Estimated memory of the owner's texts, in bytes.
     pub(in crate::cache) fn memory(&self) -> u64 {
         memory(&self.key, &self.etag)
     }
 
-    /// The identity that a sidecar spells.
+    /// The identity as a sidecar stores it.
     pub(in crate::cache) fn identity(&self) -> Identity<'_> {
         identity(&self.scope, &self.key, &self.etag, self.modified)
     }
 }
 
-/// The memory of the texts of an id, in bytes, about: each lies behind two counters.
+/// Estimated memory of an id's texts, in bytes. Each text is an allocation with two counters.
 pub(in crate::cache) fn memory(key: &ObjectKey, etag: &ETag) -> u64 {
     let counters = 2 * size_of::<usize>();
     heap(counters + key.as_str().len()) + heap(counters + etag.as_str().len())
