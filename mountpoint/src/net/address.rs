@@ -1,16 +1,17 @@
-//! Chooses the next of a name's addresses to connect to. Pure: DNS answers and the results of connections come in as values.
+//! Chooses the address for the next connection among the addresses of a name. Pure: DNS answers and the results of connections come in as
+//! values.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// How long an address stays in use after DNS has dropped it: large stores name a few of many addresses at a time.
+/// Time for which an address stays in use after DNS has dropped it. A large store names a few of its many addresses in each answer.
 const REMEMBERED: Duration = Duration::from_secs(300);
-/// The pause of an address after a failure, doubled with each failure in a row.
+/// Pause of an address after a failure. Each further failure in a row doubles it, up to [`REST_MAX`].
 const REST: Duration = Duration::from_secs(5);
 const REST_MAX: Duration = Duration::from_secs(60);
-/// The most addresses of one name that are kept.
+/// Most addresses kept for one name. Beyond it, the addresses that DNS named longest ago are dropped.
 const ADDRESSES_MAX: usize = 64;
-/// The pause of DNS after a question without an answer, while an address is healthy: each question may take seconds.
+/// Pause after a DNS query without an answer, while an address is healthy: each query may take seconds.
 const UNANSWERED_REST: Duration = Duration::from_secs(30);
 
 /// The addresses of one name.
@@ -18,7 +19,7 @@ const UNANSWERED_REST: Duration = Duration::from_secs(30);
 pub(crate) struct Addresses {
     list: Vec<Address>,
     resolved: Option<Instant>,
-    /// The last question to DNS had no answer.
+    /// Time of the last DNS query, if it had no answer.
     unanswered: Option<Instant>,
     turn: usize,
 }
@@ -48,12 +49,13 @@ impl Addresses {
         is_due || self.list.iter().all(|a| a.rests(now))
     }
 
-    /// Notes that DNS gave no answer.
+    /// Notes that a DNS query had no answer.
     pub(crate) fn unanswered(&mut self, now: Instant) {
         self.unanswered = Some(now);
     }
 
-    /// Takes in a new answer of DNS.
+    /// Adds the addresses of a DNS answer. Addresses that DNS no longer names are dropped after [`REMEMBERED`], or at once if they failed,
+    /// but not while connections to them are open.
     pub(crate) fn resolved(&mut self, named: &[SocketAddr], now: Instant) {
         (self.resolved, self.unanswered) = (Some(now), None);
         for &at in named.iter().take(ADDRESSES_MAX) {
@@ -92,7 +94,7 @@ impl Addresses {
         }
     }
 
-    /// Notes that a connection to this address failed, or broke before an answer.
+    /// Notes that a connection to this address failed, or broke off before an answer.
     pub(crate) fn failed(&mut self, at: SocketAddr, now: Instant) {
         if let Some(a) = self.list.iter_mut().find(|a| a.at == at) {
             a.failures = a.failures.saturating_add(1);
@@ -100,7 +102,7 @@ impl Addresses {
         }
     }
 
-    /// Notes that a connection to a chosen address is gone.
+    /// Notes that a connection to an address from [`Addresses::choose`] is closed, or was never made.
     pub(crate) fn closed(&mut self, at: SocketAddr) {
         if let Some(a) = self.list.iter_mut().find(|a| a.at == at) {
             a.open = a.open.saturating_sub(1);

@@ -12,7 +12,7 @@ pub(crate) struct Authority {
 }
 
 impl Authority {
-    /// The authority of a URI `scheme://host:port`.
+    /// The authority of a URI `scheme://host:port`; `None` for another scheme than `http` or `https`, or without a host.
     pub(crate) fn of_uri(uri: &http::Uri) -> Option<Self> {
         let tls = match uri.scheme_str()? {
             "http" => false,

@@ -1,13 +1,13 @@
-//! A request body of known length: pieces of memory with another owner, sent without copying.
+//! A request body of known length: pieces of shared memory, sent without copying.
 
 use std::io::IoSlice;
 
 use bytes::{Buf, Bytes};
 
-/// The bytes of one request.
+/// The body of one request.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
-    /// The pieces that are not sent yet, the last one first.
+    /// The pieces that are not sent yet, in reverse order.
     pieces: Vec<Bytes>,
     left: usize,
 }

@@ -1,4 +1,4 @@
-//! The reason for which an exchange on a connection broke off. The connection reports it; the caller decides what to do next.
+//! The reason why an exchange on a connection broke off. The connection reports it; the caller decides what to do next.
 
 use std::error::Error;
 use std::fmt;
@@ -6,10 +6,10 @@ use std::io;
 
 use crate::net::flow::watch::Expired;
 
-/// The reason for which an exchange broke off.
+/// The reason why an exchange broke off.
 #[derive(Debug)]
 pub(crate) enum Broken {
-    /// An error of the system.
+    /// An I/O error of the system.
     Io(io::Error),
     /// The received bytes are not HTTP.
     Malformed(String),
@@ -17,7 +17,7 @@ pub(crate) enum Broken {
     OutOfStep(String),
     /// The connection ended without an answer.
     Closed,
-    /// A limit of waiting was reached.
+    /// A time limit was reached.
     Expired(Expired),
 }
 
@@ -27,7 +27,7 @@ impl Broken {
         matches!(self, Self::OutOfStep(_))
     }
 
-    /// Whether bytes came that are not HTTP.
+    /// Whether the received bytes are not HTTP.
     pub(crate) fn is_no_http(&self) -> bool {
         matches!(self, Self::Malformed(_) | Self::OutOfStep(_))
     }

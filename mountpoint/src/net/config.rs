@@ -9,19 +9,19 @@ use std::time::Duration;
 pub(crate) struct Config {
     /// Connections open at once to one host.
     pub(crate) connections: usize,
-    /// Limit of one TCP (and TLS) handshake with one address.
+    /// Time limit of the TCP (and TLS) handshake with one address.
     pub(crate) connect: Duration,
     /// Age at which an idle connection is closed.
     pub(crate) idle: Duration,
-    /// Time for which the addresses of a name are believed.
+    /// Time for which the addresses of a name count as current. After it, the next connection asks DNS again.
     pub(crate) resolve: Duration,
-    /// Limit of waiting for a connection while no byte moves on any.
+    /// Time limit of waiting for a free connection while no byte moves on any connection.
     pub(crate) queue: Duration,
-    /// Network interfaces that connections leave by, in turn; empty: as the routes say.
+    /// Network interfaces for outgoing connections, used in turn. If empty, the routing table decides.
     pub(crate) interfaces: Vec<String>,
     /// A PEM file of certificates to trust instead of the system's.
     pub(crate) ca_bundle: Option<PathBuf>,
-    /// PEM files of certificates to trust besides.
+    /// PEM files of further certificates to trust.
     pub(crate) extra_ca_bundles: Vec<PathBuf>,
     /// Proxies between this machine and its hosts.
     pub(crate) proxies: ProxyVariables,
@@ -34,13 +34,13 @@ pub struct ProxyVariables {
     pub http: Option<String>,
     /// The proxy for `https://`.
     pub https: Option<String>,
-    /// Names, domains, addresses and networks that are reached directly; `*` is all.
+    /// Names, domains, addresses and networks that are reached directly; `*` means all.
     pub no_proxy: Option<String>,
 }
 
 impl fmt::Debug for ProxyVariables {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Not the URLs, which may hold passwords.
+        // The URLs are left out, because they may contain passwords.
         f.debug_struct("ProxyVariables").field("no_proxy", &self.no_proxy).finish_non_exhaustive()
     }
 }

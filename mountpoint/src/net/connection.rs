@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection, driven by its user: the connection has no task of its own, so that no byte changes threads.
+//! One HTTP/1.1 connection, driven by the task that uses it. The connection has no task of its own, so no byte changes threads.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,19 +18,19 @@ use crate::net::stream::Stream;
 use crate::net::tcp::{Moved, Tcp};
 use crate::net::tls::Tls;
 
-/// Bytes of a body that are received at once where the caller lends no memory: most pages of a listing are shorter.
+/// Most bytes received into one buffer if the caller lends no memory. Most pages of a listing are shorter.
 const PIECE: usize = 512 << 10;
 
 /// An open connection.
 pub(crate) struct Connection {
     http: Http1,
-    /// The proxy that reads the connection's requests and passes them on, if there is one.
+    /// The proxy that forwards the connection's plain HTTP requests, if there is one.
     forward: Option<Forward>,
     pub(crate) moved: Moved,
-    /// The value of [`Moved::content_sent`] once the request is sent.
+    /// Value of [`Moved::content_sent`] at which the whole request is sent.
     due: u64,
     pub(crate) address: SocketAddr,
-    /// The number of requests that were answered on this connection.
+    /// Number of requests that were answered on this connection.
     pub(crate) served: u64,
     pub(crate) idle_since: Instant,
 }
@@ -73,7 +73,7 @@ impl Connection {
         })
     }
 
-    /// The result of the TLS handshake, until the first request is sent; `None` without TLS.
+    /// The result of the TLS handshake, for a connection that has not sent a request yet; `None` without TLS.
     pub(crate) fn handshake(&self) -> Option<Handshake> {
         match self.http.stream() {
             Stream::Tls(stream) => Some(Handshake::of(stream)),
@@ -106,14 +106,15 @@ impl Connection {
         self.http.piece(PIECE, watch).await
     }
 
-    /// The next bytes of the answer's body, straight into the front of `into`, which is not empty. Returns their number; 0 at the end.
+    /// Receives the next bytes of the answer's body straight into the front of `into`, which is not empty. Returns their number; 0 at the
+    /// end.
     pub(crate) async fn receive_into(&mut self, into: &mut [u8], watch: &mut Watch) -> Result<usize, Broken> {
         self.http.receive(into, watch).await
     }
 
-    /// Whether another request may be sent: the connection is open, and no byte is left over from the last request or answer.
+    /// Whether the connection can serve another request: it is open, the last request is sent, and no byte of the last answer is left.
     pub(crate) fn is_reusable(&mut self) -> bool {
-        // Bytes that TLS did not send yet would count as a part of the next request.
+        // Bytes that TLS has not sent yet would count as a part of the next request.
         self.has_sent_all() && self.http.is_reusable() && self.http.stream().is_at_rest()
     }
 }

@@ -1,4 +1,4 @@
-//! TCP connections to an address, by the interfaces that `--bind` names.
+//! TCP connections to an address, over the interfaces of `--bind`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -10,8 +10,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use crate::net::{Error, Result};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 
-/// The time after which the kernel ends a connection whose sent bytes, or keep-alive probes, are not acknowledged: the host is gone. A slow
-/// store acknowledges at once, and has the longer limits of the engine's clocks. Doubling it finds dead hosts later.
+/// Time after which the kernel ends a connection whose sent bytes, or keep-alive probes, are not acknowledged: the host is gone. A slow
+/// store's kernel acknowledges at once; its answers have the longer limits of `Watch`. Doubling it finds dead hosts later.
 const UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(20);
 /// The interval of the kernel's keep-alive probes on a silent connection.
 const ASKS_EVERY: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ fn find_dead_ends(stream: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Network interfaces, taken in turn; without any, the routes decide.
+/// Network interfaces, used in turn. Without any, the routing table decides.
 #[derive(Debug, Default)]
 pub(crate) struct Interfaces {
     names: Vec<String>,
@@ -33,7 +33,7 @@ pub(crate) struct Interfaces {
 
 impl Interfaces {
     /// # Errors
-    /// An interface that is not there, or that this process may not use.
+    /// An interface does not exist, or this process may not use it.
     pub(crate) fn new(names: &[String]) -> Result<Self> {
         for name in names {
             let tried = TcpSocket::new_v4().and_then(|socket| socket.bind_device(Some(name.as_bytes())));
@@ -46,7 +46,7 @@ impl Interfaces {
         Ok(Self { names: names.to_vec(), turn: AtomicUsize::new(0) })
     }
 
-    /// Connects by the next interface. The caller limits the time.
+    /// Connects over the next interface. The caller limits the time.
     pub(crate) async fn dial(&self, address: SocketAddr) -> io::Result<TcpStream> {
         let stream = self.connect(address).await?;
         if let Err(error) = find_dead_ends(&stream) {

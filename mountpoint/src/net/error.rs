@@ -1,11 +1,11 @@
-//! The error of a network setting that can't be used: the one kind of error that this room makes before any request.
+//! The error of a network setting that can't be used: the only error of this room that does not come from a connection.
 
 use std::fmt;
 
 /// A setting of the network that can't be used, with the next thing to check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Error {
-    /// The setting: a flag (`--bind`) or a subject (`TLS`, `proxy`).
+    /// The flag (`--bind`) or the subject (`TLS`, `proxy`).
     pub(crate) setting: &'static str,
     /// The problem with the setting, without a password.
     pub(crate) message: String,

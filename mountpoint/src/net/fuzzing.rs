@@ -1,4 +1,4 @@
-//! Entrances for fuzz targets: the readers of a host's bytes.
+//! Entry points for fuzz targets: the parsers of a host's bytes.
 
 use std::time::Duration;
 
@@ -10,8 +10,7 @@ use crate::net::http1::Http1;
 use crate::net::tcp::Moved;
 pub use crate::net::tls::conversation::{Conversation, NAME, Parties};
 
-/// Reads these bytes as the answer to a GET (or a HEAD), on a connection that closes after them. Returns the status and the bytes of the
-/// body.
+/// Parses these bytes as the answer to a GET (or a HEAD), on a connection that closes after them. Returns the status and the body.
 ///
 /// # Errors The reason why the bytes are not an answer.
 pub fn answer(is_head: bool, bytes: &[u8]) -> Result<(u16, Vec<u8>), String> {

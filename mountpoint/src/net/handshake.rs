@@ -6,10 +6,10 @@ use x509_parser::parse_x509_certificate;
 
 use crate::net::tls::TlsStream;
 
-/// The version, the cipher and the certificate of a TLS connection.
+/// Version, cipher and certificate of a TLS connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Handshake {
-    /// `TLS 1.3`.
+    /// The version, such as `TLS 1.3`.
     pub version: String,
     /// The name of the cipher suite.
     pub cipher: String,
@@ -17,7 +17,7 @@ pub struct Handshake {
     pub certificate: Option<Certificate>,
 }
 
-/// The fields of a certificate that a person looks at.
+/// The fields of a certificate that a diagnosis shows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Certificate {
     /// The name of the signer.
@@ -53,7 +53,7 @@ impl Certificate {
         })
     }
 
-    /// Whether the certificate has signed itself.
+    /// Whether the certificate is self-signed: issuer and subject are equal.
     #[must_use]
     pub fn is_self_signed(&self) -> bool {
         self.issuer == self.subject

@@ -1,9 +1,8 @@
 //! The engine's own HTTP/1.1: sends a request, and receives the answer into the caller's memory.
 //!
 //! Enters: a request, and memory for the answer's body. Leaves: the answer's head, parsed by a library, then the bytes of its body,
-//! straight from the connection into that memory. A library that first receives bytes into its own buffer costs a copy of each byte. An
-//! answer that comes while a request's body is still being sent ends the sending: the rest of the body is never sent, and the connection
-//! serves no other request.
+//! straight from the connection into that memory. A library that first receives bytes into its own buffer costs a copy of each byte. If an
+//! answer comes while the request's body is still being sent, sending stops for good, and the connection serves no other request.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -19,48 +18,48 @@ use crate::net::broken::Broken;
 use crate::net::flow::watch::Watch;
 use crate::net::stream::Stream;
 
-/// Header lines of an answer that are accepted.
+/// Most header lines of an answer. With more, the answer is malformed.
 const HEADERS_MAX: usize = 1024;
-/// Lines behind a body in chunks that are accepted.
+/// Most trailer lines behind a chunked body. With more, the answer is malformed.
 const TRAILERS_MAX: usize = 128;
-/// Bytes received at once while a head is read. Doubling it saves the second receive of tiny objects and copies more of every body: bytes
-/// that come with the head are copied.
+/// Buffer for the head of an answer, in bytes. Doubling it saves a second receive for tiny objects and copies more of every body: body
+/// bytes received with the head are copied.
 const BUFFER: usize = 4 << 10;
-/// Answers with status 1xx that are accepted before the answer itself: S3 sends none, proxies send one.
+/// Most answers with status 1xx before the final answer; with more, the answer is malformed. S3 sends none, proxies send one.
 const INFORMED_MAX: usize = 32;
-/// Bytes of an answer's head that are accepted.
+/// Most bytes of an answer's head. A longer head is malformed.
 const HEAD_MAX: usize = 64 << 10;
-/// Pieces of a request that one system call sends. A piece of a file is a block of a megabyte, and the kernel takes a few megabytes at once.
-/// Doubling it saves a call where pieces are short.
+/// Most pieces of a request in one system call. A piece of a file is a block of 1 MiB, and the kernel takes a few MiB at once. Doubling it
+/// saves a call where pieces are short.
 const PIECES_MAX: usize = 16;
 
-/// One connection, between two answers or within one.
+/// One HTTP/1.1 connection, within an exchange or between two.
 #[derive(Debug)]
 pub(crate) struct Http1<S = Stream> {
     stream: S,
-    /// The request's head, kept for its memory.
+    /// The request's head, kept so that the next request reuses its memory.
     head: Vec<u8>,
     buffer: Vec<u8>,
-    /// The offset in `buffer` of the first byte that was not taken yet.
+    /// Offset in `buffer` of the first byte that was not consumed yet.
     start: usize,
     end: usize,
     body: Framing,
-    /// The other side keeps the connection open after this answer.
+    /// Whether the server keeps the connection open after this answer.
     keeps: bool,
 }
 
-/// The rule for the end of the body, and the bytes left.
+/// The rule that ends the body, with the bytes left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Framing {
     Ended,
     Length(u64),
-    /// The bytes left of the current chunk.
+    /// Bytes left of the current chunk.
     Chunk(u64),
-    /// The line with the next chunk's size, after the line that ends the last one.
+    /// A line with the size of the next chunk comes next. Before it comes the line break of the last chunk, unless this is the `first`.
     ChunkSize {
         first: bool,
     },
-    /// The body ends with the connection.
+    /// The body ends when the connection closes.
     Close,
 }
 
@@ -82,12 +81,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         &self.stream
     }
 
-    /// Whether no exchange is under way, and the other side keeps the connection open.
+    /// Whether no exchange is in flight, no received byte is left, and the server keeps the connection open.
     fn is_at_rest(&self) -> bool {
         self.keeps && self.body == Framing::Ended && self.start == self.end
     }
 
-    /// Whether another request may be sent: the connection is open, and no byte is left over from the last answer. Looks without waiting.
+    /// Whether the connection can serve another request: it is open, and no byte is left over from the last answer. Never waits.
     pub(crate) fn is_reusable(&mut self) -> bool {
         let mut cx = Context::from_waker(std::task::Waker::noop());
         let mut byte = [0];
@@ -110,7 +109,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         answer
     }
 
-    /// Sends `message`, a request of this method, until the head of the answer is here.
+    /// Sends `message`, a request with this method, and receives until the head of the answer is complete. Skips answers with status 1xx.
     async fn exchange(
         &mut self,
         method: &Method,
@@ -148,7 +147,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         }
     }
 
-    /// The next bytes of the body into the front of `into`, which is not empty. Returns their number; 0 at the end of the body.
+    /// Receives the next bytes of the body into the front of `into`, which is not empty. Returns their number; 0 at the end of the body.
     pub(crate) async fn receive(&mut self, into: &mut [u8], watch: &mut Watch) -> Result<usize, Broken> {
         let left = loop {
             match self.body {
@@ -180,7 +179,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         Ok(n)
     }
 
-    /// The next bytes of the body in memory of their own: `most`, or all up to its end. `None` at the end.
+    /// The next bytes of the body in a new buffer: `most` bytes, or all up to the end of the body. `None` at the end.
     pub(crate) async fn piece(&mut self, most: usize, watch: &mut Watch) -> Result<Option<Bytes>, Broken> {
         let most = match self.body {
             Framing::Ended => return Ok(None),
@@ -225,7 +224,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
             self.body = Framing::Chunk(size);
             return Ok(());
         }
-        // We need no trailer.
+        // The trailer is skipped: the engine needs nothing from it.
         while !self.skip_trailer()? {
             self.more(watch).await?;
         }
@@ -233,8 +232,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         Ok(())
     }
 
-    /// Takes the trailer behind the last chunk; false while it is not whole. The array of its lines has 4 KiB, and must not live in a
-    /// future.
+    /// Skips the trailer behind the last chunk; false while it is incomplete. The array of its lines has 4 KiB, too much for a future that
+    /// lives across an await.
     fn skip_trailer(&mut self) -> Result<bool, Broken> {
         let mut lines = [httparse::EMPTY_HEADER; TRAILERS_MAX];
         match httparse::parse_headers(&self.buffer[self.start..self.end], &mut lines) {
@@ -255,7 +254,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
         if n == 0 { Err(Broken::Closed) } else { Ok(()) }
     }
 
-    /// Makes room in the buffer for more of a head.
+    /// Makes room in the buffer for more of a head. A head longer than [`HEAD_MAX`] is an error.
     fn make_room(&mut self) -> Result<(), Broken> {
         if self.start == self.end {
             (self.start, self.end) = (0, 0);
@@ -273,8 +272,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Http1<S> {
     }
 }
 
-/// Sends more of `message`, and is ready once bytes of the answer are in `into`, or the other side sends no more. A host that refuses a
-/// body answers before its end, and may close the connection: then that answer counts, not the failure to send.
+/// Sends more of `message`, and is ready once bytes of the answer are in `into`, or the server has closed its side. A server that refuses a
+/// body may answer before the end of the body and close the connection: then its answer counts, and the failed send is ignored.
 fn poll_exchange<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     message: &mut impl Buf,
@@ -292,7 +291,7 @@ fn poll_exchange<S: AsyncRead + AsyncWrite + Unpin>(
     }
 }
 
-/// Sends `message` to its end.
+/// Sends `message` to its end, and flushes the stream.
 fn poll_send<S: AsyncWrite + Unpin>(
     stream: &mut S,
     message: &mut impl Buf,
@@ -319,7 +318,7 @@ async fn read(
     Ok(into.filled().len())
 }
 
-/// Waits for `poll`, at most until `watch` gives up.
+/// Polls until ready, or until `watch` reaches a time limit.
 async fn patient<T>(
     watch: &mut Watch,
     mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>,
@@ -336,17 +335,17 @@ fn write_head<B>(request: &http::Request<B>, head: &mut Vec<u8>) {
     for_each_piece(request, |piece| head.extend_from_slice(piece));
 }
 
-/// The length of the head of `request` on the wire.
+/// Length of the head of `request` on the wire, in bytes.
 pub(crate) fn head_len<B>(request: &http::Request<B>) -> u64 {
     let mut len = 0;
     for_each_piece(request, |piece| len += piece.len() as u64);
     len
 }
 
-/// The head of `request`, piece by piece.
+/// Passes the head of `request` to `take`, piece by piece.
 fn for_each_piece<B>(request: &http::Request<B>, mut take: impl FnMut(&[u8])) {
     let uri = request.uri();
-    // A proxy gets the whole URL, any other host gets it without scheme and host.
+    // The request line has the whole URL for a proxy, and only path and query for other hosts.
     let whole = uri.scheme().map(|_| uri.to_string());
     let target = whole.as_deref().or_else(|| Some(uri.path_and_query()?.as_str())).unwrap_or("/");
     for piece in [request.method().as_str(), " ", target, " HTTP/1.1\r\n"] {
@@ -364,7 +363,7 @@ fn malformed(what: &str, error: httparse::Error) -> Broken {
     Broken::Malformed(format!("{what} is not HTTP: {error}"))
 }
 
-/// An answer begins with the version: other bytes are left over from the one before.
+/// Maps a parse error. An answer begins with the HTTP version, so other bytes are left over from the previous answer.
 fn no_head(error: httparse::Error) -> Broken {
     match error {
         httparse::Error::Version => Broken::OutOfStep(format!("the answer is not HTTP: {error}")),
@@ -372,9 +371,9 @@ fn no_head(error: httparse::Error) -> Broken {
     }
 }
 
-/// The head at the beginning of `bytes`, and its length; `None` while it is incomplete.
+/// Parses the head at the beginning of `bytes`. Returns its length too; `None` while it is incomplete.
 fn parse_head(bytes: &[u8]) -> Result<Option<(usize, http::Response<()>)>, Broken> {
-    // The array is not initialised before the parsing: that would cost more than the parsing.
+    // The array stays uninitialised before the parser fills it: initialising would cost more than the parsing.
     let mut lines = [const { MaybeUninit::uninit() }; HEADERS_MAX];
     let mut parsed = httparse::Response::new(&mut []);
     let parser = httparse::ParserConfig::default();
@@ -386,7 +385,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(usize, http::Response<()>)>, Broke
     let wrong = |what: &str| Broken::Malformed(format!("the answer's {what} is not HTTP"));
     let status = parsed.code.and_then(|c| StatusCode::from_u16(c).ok()).ok_or_else(|| wrong("status"))?;
     let version = if parsed.version == Some(0) { http::Version::HTTP_10 } else { http::Version::HTTP_11 };
-    // One copy of the head, of which all values are slices.
+    // One copy of the head; all header values are slices of it.
     let owned = Bytes::copy_from_slice(&bytes[..length]);
     let mut headers = HeaderMap::with_capacity(parsed.headers.len());
     for line in parsed.headers.iter() {
@@ -401,7 +400,7 @@ fn parse_head(bytes: &[u8]) -> Result<Option<(usize, http::Response<()>)>, Broke
     Ok(Some((length, response)))
 }
 
-/// RFC 9112, 6.3.
+/// The framing of an answer's body (RFC 9112, 6.3).
 fn framing(method: &Method, response: &http::Response<()>) -> Result<Framing, Broken> {
     let headers = response.headers();
     if *method == Method::HEAD || matches!(response.status().as_u16(), 204 | 304) {
@@ -433,7 +432,8 @@ fn framing(method: &Method, response: &http::Response<()>) -> Result<Framing, Br
     })
 }
 
-/// Whether the connection serves further requests after this answer. After an answer with both kinds of length the connection ends.
+/// Whether the connection serves further requests after this answer. It does not after an answer with both Transfer-Encoding and
+/// Content-Length.
 fn keeps(response: &http::Response<()>) -> bool {
     let headers = response.headers();
     let said = |what: &str| words(headers, &CONNECTION).any(|w| w.eq_ignore_ascii_case(what));

@@ -1,7 +1,7 @@
-//! Bytes to a host and back: names, addresses, connections, TLS, HTTP/1.1, and how much may flow at once. No word of S3.
+//! HTTP exchanges with a host: names, addresses, connections, TLS, HTTP/1.1, and flow control. Nothing here is about S3.
 //!
-//! Enters: an HTTP request and the host it is for. Leaves: the head of the answer, and its body where the caller wants it. This room
-//! never signs, never retries, and knows neither buckets nor keys.
+//! Enters: an HTTP request and its host. Leaves: the head of the answer, and its body in the caller's memory. This room never signs, never
+//! retries, and knows neither buckets nor keys.
 
 mod address;
 pub(crate) mod authority;

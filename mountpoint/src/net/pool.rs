@@ -1,7 +1,7 @@
 //! Idle and busy connections: a request gets an idle one, opens one, or waits in a queue.
 //!
-//! Per host: at most `connections` open, spread over all addresses of its name, in two lanes (`lanes.rs`). The connection returned last
-//! is taken first, so that a quiet mount keeps few; connections that are idle too long are closed.
+//! Per host: at most `connections` open, spread over all addresses of its name, in two lanes (`lanes.rs`). The connection returned last is
+//! reused first, so a quiet mount keeps few. Connections that are idle too long are closed.
 
 use std::collections::HashMap;
 use std::io;
@@ -32,12 +32,12 @@ use crate::sync::{Arc, Mutex, Weak};
 
 /// Most connections to each host other than the bucket's, such as the sources of credentials.
 pub(crate) const SIDE_CONNECTIONS: usize = 4;
-/// Most hosts that are kept. Beyond it the pool forgets idle ones.
+/// Most hosts in the pool. Beyond it, the pool drops hosts without users.
 const HOSTS_MAX: usize = 16;
-/// The shortest pause between two sweeps, which close connections that were idle too long. Doubling the pause halves the sweeps of a busy
-/// mount, and keeps an idle connection open for at most one second more.
+/// Shortest pause between two sweeps, which close connections that were idle too long. Doubling it halves the sweeps of a busy mount, and
+/// keeps an idle connection open for one more second at most.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// Addresses tried before opening a connection counts as failed.
+/// Attempts to connect before the request fails, each with the next address.
 const ATTEMPTS: u32 = 2;
 
 /// All connections of one client.
@@ -51,9 +51,9 @@ pub(crate) struct ConnectionPool {
     pub(crate) clock: Clock,
     pub(crate) metrics: Arc<Metrics>,
     hosts: Mutex<HashMap<Authority, Arc<Host>>>,
-    /// The bell that rings when a connection becomes idle: the sweep then has a connection to close after the limit for idle ones.
+    /// Rung when a connection becomes idle. The sweep then has a connection to close once the limit on idle time has passed.
     rested: Arc<Doorbell>,
-    /// Rung when a bulk transfer begins: then the links are measured.
+    /// Notified when a bulk transfer begins: the measuring of the links then resumes.
     bulk: Arc<Notify>,
 }
 
@@ -80,7 +80,7 @@ pub(crate) struct Host {
     question: Question,
 }
 
-/// A connection in use. A drop closes it; [`Lease::give_back`] keeps it for the next request.
+/// A connection in use. Dropping the lease closes it; [`Lease::give_back`] keeps it for the next request.
 #[derive(Debug)]
 pub(crate) struct Lease {
     connection: Option<Connection>,
@@ -89,12 +89,12 @@ pub(crate) struct Lease {
     place: Option<LaneSlot>,
 }
 
-/// The reason for which there is no connection.
+/// The reason why a request got no connection.
 #[derive(Debug)]
 pub(crate) enum NoConnection {
     /// The name has no address now.
     Dns(io::Error),
-    /// The last address that was tried.
+    /// Every attempt failed: the last address, and its error.
     Connect(SocketAddr, io::Error),
     /// Neither the host's name nor its addresses led to a connection in the allowed time.
     Late(Duration),
@@ -122,7 +122,7 @@ impl std::fmt::Display for NoConnection {
 impl std::error::Error for NoConnection {}
 
 impl ConnectionPool {
-    /// No connections yet. Reads the roots of trust.
+    /// An empty pool. Reads the CA bundles and starts the tasks of the pool.
     pub(crate) fn new(config: &Config, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Arc<Self>> {
         let limits = Limits {
             connections: config.connections,
@@ -157,12 +157,12 @@ impl ConnectionPool {
         Ok(pool)
     }
 
-    /// The bucket's host.
+    /// The host of the bucket, with the configured number of connections and interfaces.
     pub(crate) fn bucket_host(&self, authority: &Authority) -> Arc<Host> {
         self.host(authority, self.limits.connections, Arc::clone(&self.interfaces))
     }
 
-    /// Any other host.
+    /// Any other host, with [`SIDE_CONNECTIONS`] connections.
     pub(crate) fn side_host(&self, authority: &Authority) -> Arc<Host> {
         self.host(authority, SIDE_CONNECTIONS, Arc::default())
     }
@@ -189,7 +189,7 @@ impl ConnectionPool {
         host
     }
 
-    /// A place for a connection to `host`, in turn. The wait lasts as long as bytes move on the connections in use.
+    /// Waits in the queue for a permit to use a connection. The wait goes on while bytes move on the connections in use.
     pub(crate) async fn place(
         &self,
         host: &Arc<Host>,
@@ -216,7 +216,7 @@ impl ConnectionPool {
         }
     }
 
-    /// A connection to `host` in this place: an idle one unless `fresh`, else a new one.
+    /// A connection to `host` for this permit: an idle one unless `fresh`, otherwise a new one.
     pub(crate) async fn connect(
         self: &Arc<Self>,
         host: &Arc<Host>,
@@ -224,7 +224,7 @@ impl ConnectionPool {
         fresh: bool,
     ) -> std::result::Result<Lease, NoConnection> {
         let idle = if fresh {
-            // An idle connection makes room, so that the count stays within the limit.
+            // The oldest idle connection is closed, so that the number of connections stays within the limit.
             let oldest = {
                 let mut idle = host.idle.lock();
                 (!idle.is_empty()).then(|| idle.remove(0))
@@ -260,7 +260,7 @@ impl ConnectionPool {
         }
     }
 
-    /// Makes a TLS handshake with `host`, and closes the connection again; `None` without TLS.
+    /// Makes a TLS handshake with `host`, and closes the connection; `None` without TLS.
     pub(crate) async fn handshake(
         &self,
         host: &Host,
@@ -314,7 +314,7 @@ impl ConnectionPool {
         Ok(connection)
     }
 
-    /// The address for the next connection, asking DNS where that is due.
+    /// The address for the next connection. Asks DNS if the known addresses are outdated.
     async fn address(&self, host: &Host) -> std::result::Result<SocketAddr, NoConnection> {
         let now = self.clock.now();
         let (due, known) = {
@@ -347,13 +347,13 @@ impl ConnectionPool {
                 Some(e)
             }
         };
-        // If DNS does not answer, the earlier addresses still serve.
+        // If DNS does not answer, the earlier addresses stay in use.
         addresses.choose(now).ok_or_else(|| {
             NoConnection::Dns(failed.unwrap_or_else(|| io::Error::other("the name has no address")))
         })
     }
 
-    /// Closes connections that were idle too long; returns when to do so again.
+    /// Closes connections that were idle too long. Returns the time of the next sweep.
     fn sweep(&self) -> Next {
         let now = self.clock.now();
         let hosts: Vec<_> = self.hosts.lock().values().cloned().collect();
@@ -363,7 +363,7 @@ impl ConnectionPool {
             let mut old = Vec::new();
             {
                 let mut idle = host.idle.lock();
-                // The oldest lie at the bottom.
+                // Connections idle for longest come first.
                 let n = idle
                     .iter()
                     .take_while(|c| now.saturating_duration_since(c.idle_since) >= self.limits.idle)
@@ -383,18 +383,18 @@ impl ConnectionPool {
     }
 }
 
-/// The time until the connection that is idle longest, since `since`, has been idle for `idle_max`.
+/// Time of the next sweep: when the connection that is idle since `since`, the longest of all, reaches `idle_max`.
 fn sweep_again(since: Option<Instant>, now: Instant, idle_max: Duration) -> Next {
     let Some(since) = since else { return Next::Rest };
     Next::Look(idle_max.saturating_sub(now.saturating_duration_since(since)).max(SWEEP_EVERY))
 }
 
-/// Closes idle connections for as long as the pool lives.
+/// Sweeps idle connections for the life of the pool.
 async fn sweep(pool: Weak<ConnectionPool>, clock: Clock, rested: Arc<Doorbell>) {
     rested.keep_house(&clock, |_| pool.upgrade().map_or(Next::Leave, |pool| pool.sweep())).await;
 }
 
-/// Looks at the links for the life of the pool, while they are busy.
+/// Measures the links for the life of the pool, while bulk transfers are in flight.
 async fn look(pool: Weak<ConnectionPool>, clock: Clock, bulk: Arc<Notify>) {
     loop {
         clock.sleep(width::EVERY).await;
@@ -416,7 +416,7 @@ impl Drop for ConnectionPool {
     }
 }
 
-/// Takes an address's count back if the connection does not come about, also when the future is dropped.
+/// A guard that takes back the address's count of connections if opening fails or its future is dropped.
 struct OpenGuard<'a> {
     host: &'a Host,
     address: SocketAddr,
@@ -443,7 +443,7 @@ impl Lease {
         self.served > 0
     }
 
-    /// Keeps the connection for the next request, if it is fit.
+    /// Keeps the connection for the next request if it is reusable; otherwise closes it.
     pub(crate) fn give_back(mut self) {
         if let Some(mut connection) = self.connection.take_if(Connection::is_reusable) {
             connection.served += 1;
@@ -453,18 +453,18 @@ impl Lease {
         }
     }
 
-    /// Closes the connection and keeps its place for another one.
+    /// Closes the connection and returns its permit, for another connection.
     pub(crate) fn into_place(mut self) -> Option<LaneSlot> {
         self.place.take()
     }
 
-    /// Notes that the address misbehaved: others go first for a while.
+    /// Notes a failure of the address: other addresses are preferred for a while.
     pub(crate) fn blame(&self) {
         self.host.addresses.lock().failed(self.address, self.now());
     }
 
-    /// Notes that an exchange broke off, and blames the address. After a silence, idle connections may be as dead as this one, so the
-    /// call closes them.
+    /// Notes that an exchange broke off: blames the address. After a silence, idle connections may be as dead as this one, so all of them
+    /// are closed.
     pub(crate) fn suspect(&self, broken: &Broken) {
         self.blame();
         if matches!(broken, Broken::Expired(Expired::Quiet(_))) {
@@ -491,7 +491,7 @@ impl Deref for Lease {
     type Target = Connection;
 
     fn deref(&self) -> &Connection {
-        // Taken only by value (give_back) and by drop.
+        // Nothing but `give_back` and the drop take the connection, and both end the lease.
         self.connection.as_ref().expect("a lease holds its connection")
     }
 }

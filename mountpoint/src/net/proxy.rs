@@ -1,6 +1,6 @@
 //! Decides which requests use a proxy, and in which form. Pure, except for the few lines of the tunnel.
 //!
-//! Plain HTTP goes to the proxy with the whole URL in the request; TLS goes through a tunnel (CONNECT), so that the proxy can't read it.
+//! Plain HTTP requests go to the proxy with their whole URL. TLS goes through a tunnel (CONNECT), so the proxy can't read it.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,10 +13,10 @@ use crate::net::authority::Authority;
 use crate::net::broken::Broken;
 use crate::net::{Error, ProxyVariables, Result};
 
-/// Bytes of the answer to CONNECT at most.
+/// Most bytes of the answer to CONNECT. A longer answer fails the connection.
 const ANSWER_MAX: usize = 8 << 10;
 
-/// The proxies that the variables name, read.
+/// The parsed proxy variables.
 #[derive(Debug, Default)]
 pub(crate) struct Proxies {
     http: Option<Proxy>,
@@ -28,13 +28,13 @@ pub(crate) struct Proxies {
 #[derive(Clone)]
 pub(crate) struct Proxy {
     pub(crate) authority: Authority,
-    /// The credentials that the proxy asks for.
+    /// The value of the header Proxy-Authorization, if the URL has a user.
     pub(crate) authorization: Option<HeaderValue>,
 }
 
 impl std::fmt::Debug for Proxy {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // Not the password.
+        // The password is left out.
         f.debug_tuple("Proxy").field(&self.authority.host_header()).finish()
     }
 }
@@ -42,13 +42,13 @@ impl std::fmt::Debug for Proxy {
 #[derive(Debug, PartialEq, Eq)]
 enum Direct {
     All,
-    /// A domain and its subdomains.
+    /// A domain and its subdomains, on one port or on all.
     Domain(String, Option<u16>),
-    /// Addresses with the same first bits.
+    /// A network: an address, and the length of its prefix in bits.
     Network(IpAddr, u32),
 }
 
-/// The form of a request that a proxy passes on.
+/// The changes to a request that a proxy forwards.
 pub(crate) struct Forward {
     /// Scheme and host, before the path.
     begin: String,
@@ -94,7 +94,7 @@ impl Proxies {
         })
     }
 
-    /// The proxy before this host.
+    /// The proxy for this host; `None` if it is reached directly.
     pub(crate) fn on_the_way_to(&self, host: &Authority) -> Option<&Proxy> {
         let proxy = if host.tls { &self.https } else { &self.http };
         proxy
@@ -103,7 +103,8 @@ impl Proxies {
     }
 }
 
-/// Instances and containers find their credentials on addresses of the link, or on AWS's own (fd00:ec2::/32), which no proxy reaches.
+/// Whether a host is a source of credentials of an instance or container: a link-local address, or one in AWS's fd00:ec2::/32. No proxy
+/// reaches these addresses.
 fn is_metadata(host: &str) -> bool {
     match host.parse() {
         Ok(IpAddr::V4(address)) => address.is_link_local(),
@@ -143,7 +144,7 @@ impl Proxy {
         Ok(Self { authority, authorization: authorization.transpose().map_err(|_| FORM)? })
     }
 
-    /// Asks for a tunnel to `host`. All later bytes go to and come from that host.
+    /// Asks for a tunnel to `host`. All later bytes on the stream belong to that host.
     pub(crate) async fn tunnel<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         stream: &mut S,
@@ -163,7 +164,7 @@ impl Proxy {
         stream.flush().await?;
         let mut answer = Vec::with_capacity(256);
         while !answer.ends_with(b"\r\n\r\n") {
-            // The answer is read byte by byte: the bytes behind it belong to the tunnel. Each connection asks only once.
+            // Read byte by byte, because the bytes behind the answer belong to the tunnel. This happens once per connection.
             answer.push(stream.read_u8().await?);
             if answer.len() > ANSWER_MAX {
                 return Err(self.failed(&place, "its answer is too long"));

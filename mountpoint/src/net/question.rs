@@ -1,7 +1,7 @@
-//! The question to DNS for a host's addresses: one at a time, on a thread of its own.
+//! DNS queries for a host's addresses: one at a time, each on its own thread.
 //!
-//! A caller that needs the answer meanwhile joins the question under way. The thread serves nothing else, so a disk that hangs, of the
-//! cache or of spilled parts, holds up no name.
+//! A caller that needs the answer meanwhile joins the query in flight. The thread does nothing else, so a hanging disk, of the cache or of
+//! spilled parts, delays no query.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
@@ -12,20 +12,20 @@ use crate::broker;
 use crate::supervise::no_thread;
 use crate::sync::{Arc, Mutex};
 
-/// The answer, shared by all callers of one question.
+/// The answer, shared by all callers of one query.
 type Answer = Result<Arc<[SocketAddr]>, Arc<io::Error>>;
 
-/// The question for one host's addresses: at most one is under way.
+/// DNS queries for the addresses of one host: at most one is in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Question {
     out: Mutex<Option<watch::Receiver<Option<Answer>>>>,
 }
 
 impl Question {
-    /// The addresses of a name. The caller limits the time; the question stays under way until the system's resolver gives up.
+    /// Resolves a name to its addresses. The caller limits the time; the query stays in flight until the system's resolver gives up.
     ///
     /// # Errors
-    /// The errors of the resolver, or the system has no thread for the question.
+    /// The errors of the resolver, or the system can't start a thread for the query.
     pub(crate) async fn ask(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         let host = host.to_owned();
         self.ask_with(move || match broker::of_this_process() {
@@ -49,10 +49,10 @@ impl Question {
         }
     }
 
-    /// Joins the question under way, or starts one on a thread of its own.
+    /// Joins the query in flight, or starts one on its own thread.
     ///
     /// # Errors
-    /// The system has no thread for the question.
+    /// The system can't start a thread for the query.
     fn join(
         &self,
         resolve: impl FnOnce() -> io::Result<Vec<SocketAddr>> + Send + 'static,

@@ -1,4 +1,4 @@
-//! The bytes of one connection, plain or TLS.
+//! The byte stream of one connection, plain or TLS.
 
 use std::io;
 use std::pin::Pin;
@@ -17,7 +17,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Whether no byte of a later answer has come: looks only at received bytes.
+    /// Whether TLS can serve another request, judged by the bytes received so far; always true without TLS.
     pub(crate) fn is_at_rest(&self) -> bool {
         match self {
             Self::Plain(_) => true,

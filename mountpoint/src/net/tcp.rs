@@ -1,4 +1,4 @@
-//! A TCP stream that counts its bytes where they pass the kernel.
+//! A TCP stream that counts the bytes which the kernel takes and delivers.
 
 use std::io;
 use std::pin::Pin;
@@ -39,7 +39,7 @@ impl Bytes {
     }
 }
 
-/// Bytes that moved, in both directions. A task that waits on the connection checks whether the count still grows.
+/// Counters of moved bytes, in both directions. A waiting task checks whether they still grow.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Moved(Arc<Counts>);
 
@@ -47,7 +47,7 @@ pub(crate) struct Moved(Arc<Counts>);
 struct Counts {
     received: AtomicU64,
     sent: AtomicU64,
-    /// The bytes among them, received and to be sent, that belong to TLS itself: handshakes, headers, tags, alerts.
+    /// Bytes among them, received and to be sent, that belong to TLS itself: handshakes, headers, tags, alerts.
     received_beside: AtomicU64,
     sent_beside: AtomicU64,
     socket: Socket,
@@ -66,17 +66,17 @@ impl Moved {
         Bytes { received: self.received(), sent: self.sent() }
     }
 
-    /// Bytes that were received for the reader. A record of TLS that is not opened yet counts as a whole.
+    /// Received bytes of content. A TLS record that is not decrypted yet counts as a whole.
     pub(crate) fn content_received(&self) -> u64 {
         self.received().saturating_sub(self.0.received_beside.load(Relaxed))
     }
 
-    /// Bytes of content that the kernel took: never too many, and the exact number once all records are sent.
+    /// Bytes of content that the kernel took: never an overcount, and exact once all records are sent.
     pub(crate) fn content_sent(&self) -> u64 {
         self.sent().saturating_sub(self.0.sent_beside.load(Relaxed))
     }
 
-    /// Counts received bytes that were not content.
+    /// Counts received bytes that are not content.
     pub(crate) fn received_beside(&self, bytes: usize) {
         self.0.received_beside.fetch_add(bytes as u64, Relaxed);
     }
@@ -86,7 +86,7 @@ impl Moved {
         self.0.sent_beside.fetch_add(bytes as u64, Relaxed);
     }
 
-    /// Bytes that moved, without sent bytes that this machine still holds: the number grows while the line carries anything. Makes a
+    /// Bytes that moved, without sent bytes that this machine still holds. The number grows as long as the line carries bytes. Makes a
     /// system call.
     pub(crate) fn delivered(&self) -> Bytes {
         // The order matters: bytes sent in between make the result smaller for a moment, never larger.
@@ -94,7 +94,7 @@ impl Moved {
         Bytes { received, sent: sent.saturating_sub(self.0.socket.unsent()) }
     }
 
-    /// Whether this is the last handle to the counts: the connection is gone.
+    /// Whether no stream holds the counters any more: the connection is closed.
     pub(crate) fn is_last(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
@@ -108,7 +108,7 @@ impl Moved {
     }
 }
 
-/// A TCP stream that counts.
+/// A TCP stream that counts its bytes.
 #[derive(Debug)]
 pub(crate) struct Tcp {
     inner: TcpStream,

@@ -1,5 +1,5 @@
-//! The bytes of a connection that this machine's kernel has taken and not yet delivered. A kernel takes much of a body at once, and sends it
-//! as slowly as the line is: a connection on which nothing seems to move is dead only if these bytes become no fewer.
+//! Sent bytes of a connection that the other side has not acknowledged. A kernel takes much of a body at once and sends it as slowly as the
+//! line is. A connection that seems silent is dead only if these bytes do not become fewer.
 #![expect(unsafe_code, reason = "the ioctl that tells the length of a send queue has no safe wrapper")]
 
 use std::ffi::c_int;
@@ -9,7 +9,7 @@ use rustix::ioctl::{Getter, Opcode, ioctl};
 
 use crate::sync::Mutex;
 
-/// `SIOCOUTQ`, which is `TIOCOUTQ`: of a TCP socket, the bytes that the other side has not acknowledged.
+/// The request `SIOCOUTQ`, equal to `TIOCOUTQ`: the unacknowledged bytes in the send queue of a TCP socket.
 const SIOCOUTQ: Opcode = 0x5411;
 
 /// The socket of a connection, while it is open.
@@ -17,7 +17,7 @@ const SIOCOUTQ: Opcode = 0x5411;
 pub(crate) struct Socket(Mutex<Option<RawFd>>);
 
 impl Socket {
-    /// Notes that the socket is open from now on. Its owner calls [`Socket::closes`] before closing it.
+    /// Notes that the socket is open. The owner calls [`Socket::closes`] before closing it.
     pub(crate) fn opened(&self, socket: impl AsFd) {
         *self.0.lock() = Some(socket.as_fd().as_raw_fd());
     }
@@ -27,7 +27,7 @@ impl Socket {
         *self.0.lock() = None;
     }
 
-    /// Sent bytes that the other side has not acknowledged; 0 if that can't be known.
+    /// Sent bytes that the other side has not acknowledged; 0 if the kernel does not say.
     pub(crate) fn unsent(&self) -> u64 {
         let socket = self.0.lock();
         let Some(fd) = *socket else { return 0 };

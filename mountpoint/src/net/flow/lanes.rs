@@ -1,8 +1,8 @@
-//! Places for a host's connections, in two lanes, and the measured throughput of those connections.
+//! Permits for a host's connections, in two lanes, and the measured throughput of those connections.
 //!
 //! Small requests (names, the beginning and the end of an upload, the first bytes of a file) never wait behind bulk transfers: some
-//! places are reserved for them. Bulk transfers use as many of the other places as [`Width`] allows; some places are, in turn,
-//! reserved for bulk.
+//! connections are reserved for them. Bulk transfers use as many of the other connections as [`Width`] allows. Some connections are
+//! reserved for bulk in the same way.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::net::tcp::{Bytes, Direction, Moved};
 use crate::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// The number of connections of which one is reserved for each lane; at least [`RESERVED_MIN`] are, if there are enough.
+/// Number of connections per reserved one, for each lane. At least [`RESERVED_MIN`] are reserved, but never more than half of all.
 const CONNECTIONS_PER_RESERVED: usize = 8;
 const RESERVED_MIN: usize = 2;
 
@@ -22,7 +22,7 @@ const RESERVED_MIN: usize = 2;
 /// other.
 pub(crate) const SMALL: u64 = 512 << 10;
 
-/// The queue in which a request waits.
+/// The queue in which a request waits for a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Lane {
     Small,
@@ -36,7 +36,7 @@ impl Lane {
     }
 }
 
-/// The places of one host.
+/// The permits for the connections of one host.
 #[derive(Debug)]
 pub(crate) struct Lanes {
     all: Arc<Semaphore>,
@@ -44,10 +44,10 @@ pub(crate) struct Lanes {
     bulk: Arc<Semaphore>,
     bulk_waiting: AtomicUsize,
     bulk_busy: AtomicUsize,
-    /// Exchanges under way, by direction.
+    /// Exchanges in flight, by direction.
     receiving: AtomicUsize,
     sending: AtomicUsize,
-    /// The number of bulk places above the limit: each is removed when its transfer ends.
+    /// Number of bulk permits above the limit. Each is removed when its transfer ends.
     surplus: AtomicUsize,
     link: Mutex<Link>,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Lanes {
 #[derive(Debug)]
 struct Link {
     width: Width,
-    /// Places of the bulk lane that exist, taken or free.
+    /// Permits of the bulk lane, taken or free.
     places: usize,
     /// Open connections, with the bytes counted so far.
     open: Vec<(Moved, Bytes)>,
@@ -65,7 +65,7 @@ struct Link {
     sent: Carried,
 }
 
-/// Permission to use one connection. After its drop the next request in the queue gets it.
+/// The permit to use one connection. Its drop passes the permit to the next request in the queue.
 #[derive(Debug)]
 pub(crate) struct LaneSlot {
     lanes: Arc<Lanes>,
@@ -74,7 +74,7 @@ pub(crate) struct LaneSlot {
     _in_all: Option<OwnedSemaphorePermit>,
 }
 
-/// A guard: until it is dropped, an exchange counts among those that share the line in a direction.
+/// A guard that counts an exchange as a user of the line in one direction, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     lanes: Arc<Lanes>,
@@ -98,7 +98,7 @@ impl Drop for Exchange {
     }
 }
 
-/// Connections that are kept for each of the lanes.
+/// Number of connections reserved for each lane.
 fn reserved(connections: usize) -> usize {
     (connections / CONNECTIONS_PER_RESERVED).max(RESERVED_MIN).min(connections / 2)
 }
@@ -128,7 +128,7 @@ impl Lanes {
         })
     }
 
-    /// A place, in turn.
+    /// Waits in the queue of a lane for a permit.
     pub(crate) async fn enter(self: &Arc<Self>, lane: Lane) -> LaneSlot {
         // None of the semaphores is ever closed, so waiting for them ends with a permit.
         let (in_lane, in_all) = match lane {
@@ -154,7 +154,7 @@ impl Lanes {
         link.open.push((moved.clone(), Bytes::default()));
     }
 
-    /// Bytes that moved so far on all connections.
+    /// Bytes moved so far on all connections.
     pub(crate) fn moved(&self) -> u64 {
         self.link.lock().count().sum()
     }
@@ -169,7 +169,7 @@ impl Lanes {
         }
     }
 
-    /// Counts an exchange that moves most of its bytes in this direction.
+    /// Counts an exchange that moves most of its bytes in this direction, until the guard is dropped.
     pub(crate) fn exchange(self: &Arc<Self>, direction: Direction) -> Exchange {
         self.under_way(direction).fetch_add(1, Relaxed);
         Exchange { lanes: Arc::clone(self), direction }
@@ -182,25 +182,25 @@ impl Lanes {
         }
     }
 
-    /// Divides the bytes since the last look by the exchanges that share the line. Their number changes all the time: each look makes the
-    /// shares more exact.
+    /// Divides the bytes since the last look by the number of exchanges that share the line. That number changes all the time, so more
+    /// looks make the shares more exact.
     fn share(&self, link: &mut Link) {
         let Bytes { received, sent } = link.count();
         link.received.look(received, self.receiving.load(Relaxed));
         link.sent.look(sent, self.sending.load(Relaxed));
     }
 
-    /// Bytes per second of one busy connection, once they are known.
+    /// Bytes per second of one busy connection, once measured.
     pub(crate) fn rate(&self) -> Option<f64> {
         self.link.lock().width.rate()
     }
 
-    /// Whether bulk is under way: then the link is worth looking at.
+    /// Whether bulk transfers are in flight. Only then is the link measured.
     pub(crate) fn is_busy(&self) -> bool {
         self.bulk_busy.load(Relaxed) > 0
     }
 
-    /// Counts the bytes since the last look, and adapts the places. False if no bulk transfer is under way.
+    /// Counts the bytes since the last look, and adapts the number of bulk permits. False if no bulk transfer is in flight.
     pub(crate) fn look(&self, now: Instant) -> bool {
         let (busy, wanted) = (self.bulk_busy.load(Relaxed), self.bulk_waiting.load(Relaxed) > 0);
         let mut link = self.link.lock();
@@ -225,7 +225,7 @@ impl Lanes {
         true
     }
 
-    /// Bulk places that exist: the limit, or more while earlier transfers run on.
+    /// Bulk permits that exist: the limit, or more while earlier transfers run on.
     #[cfg(test)]
     fn places(&self) -> usize {
         self.link.lock().places
@@ -240,7 +240,7 @@ impl Link {
         }
         let total = &mut self.total;
         self.open.retain_mut(|(moved, counted)| {
-            // Checked before the count is read, so that the last bytes of a closed connection still count.
+            // Checked before the count is read, so the last bytes of a closed connection still count.
             let is_open = !moved.is_last();
             let now = moved.delivered();
             add(&mut total.received, &mut counted.received, now.received);
@@ -271,7 +271,7 @@ impl Drop for LaneSlot {
     }
 }
 
-/// Counts as waiting until it is dropped, also when the waiting future is dropped.
+/// A guard that counts a waiting request until it is dropped, also when the waiting future is dropped.
 struct Waits<'a>(&'a AtomicUsize);
 
 impl<'a> Waits<'a> {
@@ -287,12 +287,14 @@ impl Drop for Waits<'_> {
     }
 }
 
-/// Bytes of a request that the kernel may have taken and not sent yet.
+/// Most bytes of a request that the kernel may have taken and not sent yet.
 const BUFFERED_MAX: u64 = 4 << 20;
-/// The longest time for a body to leave the kernel's buffers: a dead connection must be noticed while there is time for another attempt.
+/// Longest time allowed for the kernel to send its buffered bytes. A dead connection must be noticed while there is time for another
+/// attempt.
 const DRAIN_MAX: Duration = Duration::from_secs(30);
 
-/// How long the end of a body of `bytes` may still be in the kernel's buffers once the kernel has taken all of it.
+/// Estimated time until the kernel has sent the end of a body of `bytes` after taking all of it: at most [`DRAIN_MAX`], and zero if the
+/// rate is unknown.
 pub(crate) fn drains_in(bytes: u64, rate: Option<f64>) -> Duration {
     let Some(rate) = rate else { return Duration::ZERO };
     Duration::try_from_secs_f64(bytes.min(BUFFERED_MAX) as f64 / rate.max(1.0))

@@ -1,4 +1,4 @@
-//! How much may flow at once: lanes of connections, their number, the share of each transfer, and the clocks that watch them.
+//! Flow control: lanes of connections, their number, the share of each transfer, and the time limits of each exchange.
 
 pub(crate) mod lanes;
 pub(crate) mod share;

@@ -1,26 +1,26 @@
-//! The share that one connection has of a line, and whether a transfer that lasts long is slow because the line is. Pure: counts in, a
-//! decision out.
+//! Share of one connection in a line. It decides whether a long transfer is slow because its line is slow. Pure: counts in, a decision out.
 //!
-//! One connection can't tell a slow line from a trickling store. All connections together can: bytes that one transfer lacks move on the
-//! others, unless the line is slow for each of them. Each direction is a line of its own: uploads are not compared with downloads.
+//! A slow line and a trickling store look the same on one connection. All connections together show the difference: if only one transfer is
+//! slow, the others move its share of the bytes. Each direction is a line of its own: uploads are not compared with downloads.
 
 use std::time::Duration;
 
-/// A transfer is behind if an average one on the same line moved more than this many times as much meanwhile. Doubling it forgives twice as
-/// uneven shares, as TCP makes them on a full line, and lets a store trickle on one connection at half the rate.
+/// A transfer is behind if an average transfer on the same line moved more than this many times as many bytes meanwhile. Doubling it
+/// tolerates twice as uneven shares, as TCP makes them on a full line, and lets a store trickle on one connection at half the rate.
 const BEHIND: f64 = 4.0;
 
 /// The traffic of a line so far, in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Carried {
-    /// Bytes on all connections.
+    /// Total bytes of all connections.
     all: u64,
-    /// Bytes of each exchange in flight, if all of them had equal shares.
+    /// Bytes that each exchange in flight would have moved with equal shares.
     each: f64,
 }
 
 impl Carried {
-    /// Bytes that moved until now, and the exchanges under way since the last look. The more looks, the more exact the shares.
+    /// Updates the total of all connections, with the number of exchanges in flight since the last look. More looks make the shares more
+    /// exact.
     pub(crate) fn look(&mut self, all: u64, under_way: usize) {
         self.each += all.saturating_sub(self.all) as f64 / under_way.max(1) as f64;
         self.all = all;
@@ -31,7 +31,7 @@ impl Carried {
     }
 }
 
-/// The least rate of a transfer's line, if the transfer may last longer than it would need alone.
+/// Least throughput of the line on which a transfer may run longer than its own time limit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Floor {
     /// The average bytes per second that all connections together must carry ...
@@ -40,19 +40,19 @@ pub(crate) struct Floor {
     pub(crate) after: Duration,
 }
 
-/// The verdict on a transfer that has used the time that it would need alone.
+/// The verdict on a transfer that has used up its own time limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Verdict {
-    /// The transfer has its share of a line that is slow, or busy: it goes on.
+    /// The transfer has a fair share of a slow or busy line: it goes on.
     GoesOn,
-    /// The others move bytes, and this transfer lags: another connection may do better.
+    /// Other transfers move far more bytes: another connection may be faster.
     Behind,
     /// The line as a whole is below the floor: another connection would not help.
     Below,
 }
 
 impl Floor {
-    /// Judges a transfer that moved `own` bytes during `took`, on a line that carried from `before` to `now` meanwhile.
+    /// Judges a transfer that moved `own` bytes during `took`, while the traffic of its line went from `before` to `now`.
     pub(crate) fn judge(self, own: u64, before: Carried, now: Carried, took: Duration) -> Verdict {
         let line = now.since(before);
         if line.each > own as f64 * BEHIND {

@@ -1,5 +1,5 @@
-//! Waits with a limit: an exchange ends when no byte moves for a while, or when its time is up. On a line that other transfers fill, too,
-//! an exchange has longer.
+//! Time limits of an exchange: it ends when no byte moves for a while, or at its deadline. On a line shared with other transfers, the
+//! exchange may run past the deadline.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,12 +12,12 @@ use crate::net::flow::share::{Carried, Floor, Verdict};
 use crate::net::tcp::{Bytes, Direction, Moved};
 use crate::sync::Arc;
 
-/// How often the timer compares counts while it waits for `quiet_max`, or for the deadline if that is sooner: a byte that moved right after a
-/// look makes the wait longer by one such step at most. Doubling it finds silence an eighth sooner, for twice the wakes of a long transfer.
+/// Number of checks within `quiet_max`, or until the deadline if that is sooner. A byte that moved right after a check makes the wait
+/// longer by one interval at most. Doubling it finds silence an eighth sooner, for twice the wakes of a long transfer.
 const LOOKS: u32 = 4;
 
-/// Looks now and then whether bytes still move, including those that the kernel holds. The watch costs nothing per byte: the timer
-/// compares counts when it fires.
+/// Time limits of one exchange. A timer compares the counts of moved bytes, including those that the kernel holds, when it fires: the watch
+/// costs nothing per byte.
 pub(crate) struct Watch {
     clock: Clock,
     moved: Moved,
@@ -28,12 +28,12 @@ pub(crate) struct Watch {
     /// The time from the start to the deadline.
     whole: Duration,
     sharing: Option<Sharing>,
-    /// Bytes of a body that may still leave the kernel's buffers when nothing seems to move any more.
+    /// The lanes and the length of the request's body. Its end may still leave the kernel's buffers while no byte seems to move.
     draining: Option<(Arc<Lanes>, u64)>,
     timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
 }
 
-/// The line on which an exchange is one of many.
+/// The line that an exchange shares with others.
 struct Sharing {
     exchange: Exchange,
     floor: Floor,
@@ -43,14 +43,14 @@ struct Sharing {
     seen: Option<(Instant, Carried)>,
 }
 
-/// The reason for which the wait ended.
+/// The reason why the wait ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Expired {
     /// No byte in either direction for this long.
     Quiet(Duration),
-    /// The time for the whole call is up, and the line as a whole is too slow for more.
+    /// The time for the whole call is up, and the line as a whole is too slow for an extension.
     Deadline,
-    /// The time for the whole call is up, and other connections moved several times as much.
+    /// The time for the whole call is up, and other connections moved several times as many bytes.
     Behind,
 }
 
@@ -92,20 +92,20 @@ impl Watch {
         }
     }
 
-    /// Prepares for a body of `bytes` on one of these connections: before its answer, the connection may be quiet for the time that the end
-    /// of the body needs to leave this machine.
+    /// Allows for a request body of `bytes`: before the answer, the connection may be quiet for the time that the kernel needs to send the
+    /// end of the body.
     pub(crate) fn draining(self, lanes: &Arc<Lanes>, bytes: u64) -> Self {
         Self { draining: (bytes > 0).then(|| (Arc::clone(lanes), bytes)), ..self }
     }
 
-    /// Makes the connection one of several on a line: at the deadline it goes on while it has its share of a line above the floor. Most of
+    /// Marks the exchange as one of several on a line: it runs past the deadline while it has its share of a line above the floor. Most of
     /// its bytes move in `direction`.
     pub(crate) fn sharing(self, lanes: &Arc<Lanes>, floor: Floor, direction: Direction) -> Self {
         let (exchange, began) = (lanes.exchange(direction), self.seen.of(direction));
         Self { sharing: Some(Sharing { exchange, floor, began, seen: None }), ..self }
     }
 
-    /// Sets the quiet that is tolerated from here on.
+    /// Sets the limit on silence from here on.
     pub(crate) fn quiet_max(&mut self, quiet_max: Duration) {
         self.draining = None;
         if quiet_max != self.quiet_max {
@@ -113,7 +113,7 @@ impl Watch {
         }
     }
 
-    /// Ready when the wait is over. Call this when there is nothing to do but wait.
+    /// Ready when a time limit is reached. Poll this while the exchange makes no progress.
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {
         loop {
             if let Some(timer) = &mut self.timer
@@ -122,7 +122,8 @@ impl Watch {
                 return Poll::Pending;
             }
             let now = self.clock.now();
-            // Most exchanges end before the first look, and need not ask the kernel; the count to compare with does, if there is a body.
+            // Most exchanges end before the first look and need no system call. A request with a body needs one already now, for the count
+            // to compare with.
             let asks = self.timer.is_some() || self.draining.is_some();
             let moved = if asks { self.moved.delivered() } else { self.moved.total() };
             let is_up = now >= self.deadline;
@@ -146,7 +147,7 @@ impl Watch {
         }
     }
 
-    /// Looks at the line, when the timer has fired, and says why the exchange ends, if its time is up.
+    /// Compares the exchange with its line, when the timer has fired. Returns the reason to end the exchange, if there is one.
     fn look(&mut self, now: Instant, moved: Bytes, is_up: bool) -> Option<Expired> {
         let Some(sharing) = &mut self.sharing else { return is_up.then_some(Expired::Deadline) };
         match sharing.seen {

@@ -1,4 +1,4 @@
-//! Decides how many connections bulk transfers may use, learned from the throughput of the link. Pure: figures in, a limit out.
+//! Number of connections that bulk transfers may use, learned from the throughput of the link. Pure: figures in, a limit out.
 //!
 //! A link that is slow as a whole carries no more over sixty connections than over six, but with sixty a small request gets only a
 //! sixtieth of it. A store that is slow on each connection carries more over more of them. A single measurement can't tell the two apart,
@@ -8,25 +8,25 @@ use std::time::{Duration, Instant};
 
 /// Interval between looks at the link.
 pub(crate) const EVERY: Duration = Duration::from_millis(500);
-/// The throughput that a connection should have, in bytes per second. Doubling it leaves half as many bulk connections on a slow link; a
-/// link that carries this times the most connections is never narrowed.
+/// The throughput that a connection should have, in bytes per second. Doubling it leaves half as many bulk connections on a slow link. A
+/// link that carries this rate on the largest number of connections is never narrowed.
 const FLOOR: f64 = 1e6;
-/// The least width, however slow the link is.
+/// The smallest width, however slow the link is.
 pub(crate) const LEAST: usize = 4;
-/// The number of looks by which a trial is judged.
+/// Number of looks that decide a trial.
 const LOOKS: u32 = 4;
 /// A narrower width is kept if it carries this share of the wider one's throughput ...
 const AS_GOOD: f64 = 0.8;
 /// ... and a wider one if it carries this many times as much as the narrower one.
 const BETTER: f64 = 1.25;
-/// The rest after a trial that was taken back; doubled each time.
+/// Pause after a failed trial; doubled after each further failure in a row, up to [`REST_MAX`].
 const REST: Duration = Duration::from_secs(30);
 const REST_MAX: Duration = Duration::from_secs(600);
 
-/// The factor per look by which the estimated rate of one connection may fall.
+/// Factor per look by which the estimated rate of one connection may fall.
 const FALL: f64 = 0.9;
 
-/// The running decision.
+/// The limit on bulk connections, and the trial that may change it.
 #[derive(Debug)]
 pub(crate) struct Width {
     most: usize,
@@ -34,9 +34,9 @@ pub(crate) struct Width {
     trial: Option<Trial>,
     rest: Duration,
     rests_until: Option<Instant>,
-    /// Bytes per second and connection, lately.
+    /// Recent bytes per second of one connection.
     rate: Option<f64>,
-    /// Throughput of the last few looks, at a width that was not changed meanwhile.
+    /// Throughput of the last few looks, since the last trial or idle time.
     steady: Average,
 }
 
@@ -66,7 +66,7 @@ impl Average {
 }
 
 impl Width {
-    /// A decision that allows `most` connections, until the link is known.
+    /// Starts with `most` connections, until the link is known.
     pub(crate) fn new(most: usize) -> Self {
         Self {
             most,
@@ -84,24 +84,24 @@ impl Width {
         self.limit
     }
 
-    /// Bytes per second of one busy connection, once they are known.
+    /// Bytes per second of one busy connection, once measured.
     pub(crate) fn rate(&self) -> Option<f64> {
         self.rate
     }
 
-    /// Looks at the line: since the last look `bytes` moved on `busy` bulk connections; `wanted`: more bulk waits.
+    /// Updates the limit after a look: since the last one, `bytes` moved on `busy` bulk connections. `wanted`: more bulk transfers wait.
     pub(crate) fn look(&mut self, now: Instant, took: Duration, bytes: u64, busy: usize, wanted: bool) {
         if busy == 0 || bytes == 0 || took.is_zero() {
-            // The link is idle, or the store is away: neither tells anything about the link.
+            // The link is idle, or the store is down: the figures say nothing about the link.
             self.steady = Average::default();
             return;
         }
         let throughput = bytes as f64 / took.as_secs_f64();
         let rate = throughput / busy as f64;
-        // A look at the beginning of an outage sees little: fall slowly, rise at once.
+        // A look at the beginning of an outage sees few bytes, so the estimate falls slowly and rises at once.
         self.rate = Some(self.rate.map_or(rate, |before| rate.max(before * FALL)));
         if let Some(trial) = &mut self.trial {
-            // Earlier requests run on when a trial begins; the trial is judged only by looks at which the tried width is in use.
+            // Earlier requests run on when a trial begins, so only looks at which the tried width is in use count.
             let used = busy <= self.limit && (wanted || busy == self.limit);
             if used {
                 trial.seen.add(throughput);
@@ -117,7 +117,7 @@ impl Width {
         let rate = before / busy as f64;
         let worth = ((before / FLOOR).ceil() as usize).clamp(LEAST.min(self.most), self.most);
         if rate >= FLOOR * BETTER {
-            // Each connection carries plenty: allow as many as useful.
+            // Each connection is fast: allow as many as useful.
             self.limit = self.limit.max(worth);
             return;
         }

@@ -1,24 +1,24 @@
-//! The memory of a TLS connection: bytes from the wire, content that waits for a reader, and bytes to be sent.
+//! Buffers of a TLS connection: received bytes, content not read yet, and bytes to be sent.
 
 use std::ops::Range;
 
 use tokio::io::ReadBuf;
 
-/// Least room for one receive. Doubling it saves every second receive and moves the buffer out of the processor's nearest cache.
+/// Least room for one receive, in bytes. Doubling it saves every second receive and moves the buffer out of the processor's nearest cache.
 pub(super) const RECEIVE: usize = 64 << 10;
-/// Most bytes of a record: a header, content, and the additions of encryption in TLS 1.2.
+/// Most bytes of a record: a header, content, and the overhead of encryption in TLS 1.2.
 pub(super) const RECORD_MAX: usize = 5 + (16 << 10) + (2 << 10);
 
-/// Received bytes. rustls opens records here, and keeps the parts of a message of the handshake at the front.
+/// Received bytes. rustls decrypts records in place here, and keeps the parts of a handshake message at the front.
 pub(super) struct Received {
     bytes: Vec<u8>,
-    /// Bytes that rustls did not give back yet.
+    /// Range of the bytes that rustls has not discarded yet.
     range: Range<usize>,
 }
 
 impl Received {
     pub(super) fn new() -> Self {
-        // This is not a `resize`, so that the pages of a connection that receives little stay untouched.
+        // Zeroed memory straight from the allocator: unlike with `resize`, the pages of a connection that receives little stay untouched.
         Self { bytes: vec![0; RECEIVE + RECORD_MAX], range: 0..0 }
     }
 
@@ -26,18 +26,18 @@ impl Received {
         self.range.is_empty()
     }
 
-    /// The bytes that came and were not returned yet.
+    /// The received bytes that are not discarded yet.
     pub(super) fn filled(&mut self) -> &mut [u8] {
         &mut self.bytes[self.range.clone()]
     }
 
-    /// Drops this number of bytes at the front.
+    /// Discards this number of bytes at the front.
     pub(super) fn discard(&mut self, bytes: usize) {
         self.range.start += bytes;
     }
 
-    /// The memory behind the received bytes. It is empty only if rustls keeps [`RECEIVE`] bytes or more: a message of the handshake that
-    /// is too long.
+    /// The memory behind the received bytes. It is empty only if rustls keeps [`RECEIVE`] bytes or more, for a handshake message that is
+    /// too long.
     pub(super) fn spare(&mut self) -> &mut [u8] {
         if self.range.start > 0 {
             self.bytes.copy_within(self.range.clone(), 0); // copy: the front of a record, to join its rest
@@ -46,7 +46,7 @@ impl Received {
         &mut self.bytes[self.range.end..]
     }
 
-    /// Notes that `bytes` bytes came into the front of [`Received::spare`].
+    /// Notes that `bytes` bytes were received into the front of [`Received::spare`].
     pub(super) fn fill(&mut self, bytes: usize) {
         self.range.end += bytes;
     }
@@ -57,8 +57,8 @@ impl Received {
     }
 }
 
-/// Content from rustls for which the reader had no room: the rest of a record, or content that came before a write. The content never
-/// exceeds the size of [`Received`], because the connection receives no byte while content is left here.
+/// Decrypted content for which the reader had no room: the rest of a record, or content that came before a write. The content never exceeds
+/// the size of [`Received`], because the connection receives nothing while content is left here.
 #[derive(Default)]
 pub(super) struct Kept {
     bytes: Vec<u8>,
@@ -77,7 +77,7 @@ impl Kept {
         }
     }
 
-    /// Moves as much as there is room for into `buf`.
+    /// Moves as much content into `buf` as it has room for.
     pub(super) fn give(&mut self, buf: &mut ReadBuf<'_>) {
         let rest = &self.bytes[self.start..];
         let n = rest.len().min(buf.remaining());
@@ -94,7 +94,7 @@ impl Kept {
     }
 }
 
-/// Sealed records that the kernel did not take yet.
+/// Encrypted records that the kernel has not taken yet.
 #[derive(Default)]
 pub(super) struct ToSend {
     bytes: Vec<u8>,
@@ -106,7 +106,7 @@ impl ToSend {
         &self.bytes[self.range.clone()]
     }
 
-    /// The kernel took these bytes at the front.
+    /// Drops this number of bytes at the front: the kernel took them.
     pub(super) fn sent(&mut self, bytes: usize) {
         self.range.start += bytes;
         if self.range.is_empty() {
@@ -114,7 +114,7 @@ impl ToSend {
         }
     }
 
-    /// The end of the memory in use.
+    /// Offset of the end of the waiting bytes.
     pub(super) fn end(&self) -> usize {
         self.range.end
     }
@@ -122,7 +122,7 @@ impl ToSend {
     /// Memory of at least `room` bytes, behind the waiting bytes.
     pub(super) fn spare(&mut self, room: usize) -> &mut [u8] {
         if self.bytes.len() - self.range.end < room {
-            // Without this the memory would grow for as long as a byte is left. At most as many bytes are copied as were sent.
+            // Otherwise the memory would grow for as long as a byte is left. The copy is never longer than the bytes sent before.
             if self.range.start > self.range.len() {
                 self.bytes.copy_within(self.range.clone(), 0); // copy: records that the kernel does not take
                 self.range = 0..self.range.len();

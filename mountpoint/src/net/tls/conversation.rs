@@ -1,5 +1,5 @@
-//! A client and a store that speak TLS in memory, for tests and fuzz targets: the wire between them holds back and cuts on command, and
-//! the store seals any record, under keys that follow the rules.
+//! A client and a store that speak TLS in memory, for tests and fuzz targets. The wire between them delays and cuts bytes on command. The
+//! store encrypts any record, with valid keys.
 
 use std::io;
 use std::pin::Pin;
@@ -26,10 +26,10 @@ use crate::sync::Arc;
 
 /// The name in the certificate of the store.
 pub const NAME: &str = "s3.test";
-/// Bytes that the store says at once in a handshake at most.
+/// Most bytes of one handshake message of the store.
 const FLIGHT_MAX: usize = 64 << 10;
 
-/// A store with a certificate, and the client that trusts it.
+/// A store with a certificate, and a client that trusts it.
 #[derive(Debug)]
 pub struct Parties {
     store: Arc<ServerConfig>,
@@ -38,10 +38,11 @@ pub struct Parties {
 }
 
 impl Parties {
-    /// Parties that speak TLS 1.3, or else 1.2. The certificate is for [`NAME`], and has signed itself with this key (PKCS #8, ECDSA).
+    /// A store and a client that speak TLS 1.3, or else 1.2. The self-signed certificate is for [`NAME`]; `key` is its key (PKCS #8,
+    /// ECDSA).
     ///
     /// # Panics
-    /// It has not.
+    /// Panics if key and certificate do not match.
     pub fn new(is_tls13: bool, certificate: &[u8], key: &[u8]) -> Self {
         match is_tls13 {
             true => Self::by(cipher_suite::TLS13_AES_128_GCM_SHA256, certificate, key),
@@ -49,7 +50,7 @@ impl Parties {
         }
     }
 
-    /// Parties that speak this cipher suite.
+    /// A store and a client that speak this cipher suite.
     pub(super) fn by(suite: SupportedCipherSuite, certificate: &[u8], key: &[u8]) -> Self {
         let mut provider = default_provider();
         provider.cipher_suites = vec![suite];
@@ -77,15 +78,15 @@ impl Parties {
     }
 }
 
-/// The wire. It passes the store's bytes on in pieces, and accepts the client's bytes within limits.
+/// The wire: delivers the store's bytes in pieces, and accepts the client's bytes up to a limit.
 #[derive(Default)]
 struct Wire {
-    /// The other end during the handshake.
+    /// The store's end, during the handshake.
     store: Option<UnbufferedServerConnection>,
     to_client: Vec<u8>,
     /// Bytes of `to_client` that the client has.
     given: usize,
-    /// Numbers of bytes that the wire passes at once, in turn; none: all bytes.
+    /// Sizes of the pieces in which the wire delivers bytes, used in turn; empty: all bytes at once.
     pieces: Vec<usize>,
     turn: usize,
     to_store: Vec<u8>,
@@ -143,7 +144,7 @@ impl AsyncWrite for Wire {
 }
 
 impl Wire {
-    /// Continues the store's part of the handshake. Returns whether it is over.
+    /// Continues the store's part of the handshake. Returns whether the handshake is complete.
     fn shake_hands(&mut self) -> bool {
         let Some(store) = &mut self.store else { return true };
         loop {
@@ -188,10 +189,10 @@ impl std::fmt::Debug for Conversation {
 }
 
 impl Conversation {
-    /// The wire gives all there is, and takes everything.
+    /// Makes the handshake. The wire delivers all bytes at once and accepts all bytes.
     ///
     /// # Panics
-    /// The handshake fails.
+    /// Panics if the handshake fails.
     pub fn begin(parties: &Parties) -> Self {
         let moved = Moved::default();
         let store = UnbufferedServerConnection::new(Arc::clone(&parties.store)).expect("a store");
@@ -222,21 +223,21 @@ impl Conversation {
         self.seals.seal(kind.into(), content)
     }
 
-    /// The store seals with new keys from the next record on; false: TLS 1.2 has none.
+    /// Makes the store encrypt with new keys from the next record on; false with TLS 1.2, which has no key update.
     pub fn renew(&mut self) -> bool {
         let Ok(secret) = self.store.update_tx_secret() else { return false };
         self.seals = Seals::new(self.store.negotiated_cipher_suite(), secret);
         true
     }
 
-    /// The store says these bytes.
+    /// Makes the store send these bytes as they are.
     pub fn say(&mut self, bytes: &[u8]) {
         let wire = self.client.wire();
         wire.to_client.drain(..std::mem::take(&mut wire.given));
         wire.to_client.extend_from_slice(bytes);
     }
 
-    /// Seals this content as one record of the store, and sends it.
+    /// Encrypts this content as one record of the store, and sends it.
     pub fn tell(&mut self, kind: u8, content: &[u8]) {
         let record = self.sealed(kind, content);
         self.say(&record);
@@ -247,17 +248,17 @@ impl Conversation {
         self.client.wire().has_ended = true;
     }
 
-    /// The wire gives this many bytes at once, in turn.
+    /// Sets the sizes of the pieces in which the wire delivers bytes, used in turn.
     pub fn pieces(&mut self, pieces: Vec<usize>) {
         self.client.wire().pieces = pieces;
     }
 
-    /// The wire takes this many bytes more, and then no other.
+    /// Makes the wire accept this many more bytes, and none after them.
     pub fn takes(&mut self, bytes: usize) {
         self.client.wire().takes = bytes;
     }
 
-    /// Makes the client read up to this many bytes, once. Returns the bytes; `None` if it waits.
+    /// Makes the client read up to this many bytes, once. Returns the bytes; `None` if the read is pending.
     pub fn read(&mut self, room: usize) -> Option<io::Result<Vec<u8>>> {
         let mut bytes = vec![0; room];
         let mut buf = ReadBuf::new(&mut bytes);
@@ -269,7 +270,8 @@ impl Conversation {
         }
     }
 
-    /// Makes the client read up to this many bytes at a time. Returns all bytes, and the end of the reading; `None` if it waits.
+    /// Makes the client read up to this many bytes at a time. Returns all bytes, and the result that ended the reads; `None` if one is
+    /// pending.
     pub fn read_all(&mut self, room: usize) -> (Vec<u8>, Option<io::Result<()>>) {
         let mut all = Vec::new();
         loop {
@@ -280,7 +282,7 @@ impl Conversation {
         }
     }
 
-    /// Makes the client write, once. Returns the number of accepted bytes; `None` if it waits.
+    /// Makes the client write, once. Returns the number of accepted bytes; `None` if the write is pending.
     pub fn write(&mut self, bytes: &[u8]) -> Option<io::Result<usize>> {
         match Pin::new(&mut self.client).poll_write(&mut idle(), bytes) {
             Poll::Ready(written) => Some(written),
@@ -288,12 +290,12 @@ impl Conversation {
         }
     }
 
-    /// Makes the client send its written bytes; false if it waits.
+    /// Makes the client flush its written bytes; false if the flush is pending.
     pub fn flush(&mut self) -> bool {
         Pin::new(&mut self.client).poll_flush(&mut idle()).is_ready()
     }
 
-    /// Records that the store received since the last call: the types and contents of whole records, opened with the keys that are due.
+    /// Records that the store received since the last call: types and contents of whole records, decrypted with the current keys.
     ///
     /// # Panics
     /// A record does not open.
@@ -309,18 +311,18 @@ impl Conversation {
         heard
     }
 
-    /// Bytes of memory that the client holds for the connection.
+    /// Bytes of memory that the client uses for the connection.
     pub fn memory(&self) -> usize {
         self.client.memory()
     }
 
-    /// The counts of the client's end.
+    /// The counters of the client's end.
     #[cfg(test)]
     pub(super) fn moved(&mut self) -> Moved {
         self.client.wire().moved.clone()
     }
 
-    /// Takes the sessions that the client keeps. Returns their number.
+    /// Takes the sessions that the client stored. Returns their number.
     #[cfg(test)]
     pub(super) fn tickets(&self) -> usize {
         use rustls::client::ClientSessionStore as _;

@@ -1,4 +1,4 @@
-//! Records that the store of a test seals and opens on command, by the ciphers of rustls and the keys of a real handshake.
+//! Records that the store of a test encrypts and decrypts on command, with the ciphers of rustls and the keys of a real handshake.
 
 use rustls::crypto::cipher::{
     InboundOpaqueMessage, MessageDecrypter, MessageEncrypter, OutboundPlainMessage,
@@ -8,14 +8,14 @@ use rustls::{ConnectionTrafficSecrets, ContentType, ProtocolVersion, SupportedCi
 /// Bytes of a record before the encrypted ones.
 const HEADER: usize = 5;
 
-/// The key by which a store seals.
+/// The key with which the store encrypts.
 pub(super) struct Seals {
     cipher: Box<dyn MessageEncrypter>,
     /// The number of the next record.
     sequence: u64,
 }
 
-/// The key by which a store opens.
+/// The key with which the store decrypts.
 pub(super) struct Opens {
     cipher: Box<dyn MessageDecrypter>,
     sequence: u64,
@@ -36,7 +36,7 @@ impl Seals {
             }
         };
         let mut seals = Self { cipher, sequence: 0 };
-        // The cipher accepts the numbers from 0 on, and only in turn.
+        // The cipher accepts the sequence numbers only in order, from 0 on.
         while seals.sequence < sequence {
             seals.seal(ContentType::Alert, &[]);
         }

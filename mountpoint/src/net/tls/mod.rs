@@ -1,8 +1,8 @@
-//! The certificates that TLS trusts. These are the system's roots, or the CA bundle in their place, and the extra bundles besides. Nothing turns
+//! The certificates that TLS trusts: the system's roots, or the CA bundle in their place, and the extra bundles besides. Nothing turns
 //! verification off.
 //!
-//! rustls, over aws-lc, makes the handshake, opens and seals the records, and changes keys. `session` lends it buffers, `negotiate` and `stream`
-//! move their bytes.
+//! rustls, over aws-lc, makes the handshake, decrypts and encrypts the records, and changes keys. `session` lends it buffers; `negotiate`
+//! and `stream` move the bytes.
 
 mod buffers;
 #[cfg(feature = "testing")]
@@ -31,17 +31,17 @@ use crate::net::tcp::Tcp;
 use crate::net::{Error, Result};
 use crate::sync::Arc;
 
-/// Sessions that are kept for later connections: rustls's default. A store is one name, or one for each bucket.
+/// Most sessions kept for resumption: rustls's default. A store needs one session, or one for each bucket.
 const SESSIONS: usize = 256;
 
 /// A TLS stream over TCP.
 pub(super) type TlsStream = stream::TlsStream<Tcp>;
 
-/// The certificates that the client trusts, and the sessions that later connections resume.
+/// The configuration of the client, with its trusted certificates, and the cache of sessions that later connections resume.
 #[derive(Debug)]
 struct Client {
     config: Arc<ClientConfig>,
-    /// The store of sessions that `config` has, but does not show.
+    /// The cache of sessions within `config`, which gives no access to it.
     sessions: Arc<ClientSessionMemoryCache>,
 }
 
@@ -56,8 +56,8 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads the bundles now, so that faults in them show at the start. The system's roots alone are read when they are first needed: a
-    /// mount over HTTP does not pay for them. An engine with a helper reads them now, too: after its confinement, it can't open their files.
+    /// Reads the bundles now, so faults in them show at the start. The system's roots alone are read at the first connection: a mount over
+    /// HTTP does not pay for them. A sandboxed engine reads them now, too: later it can't open their files.
     pub(super) fn new(ca_bundle: Option<&Path>, extra: &[PathBuf]) -> Result<Self> {
         let tls = Self::default();
         if ca_bundle.is_some() || !extra.is_empty() || broker::of_this_process().is_some() {
@@ -73,7 +73,7 @@ impl Tls {
         Ok(tls)
     }
 
-    /// Makes the handshake with `host`, whose certificate must name it.
+    /// Makes the handshake with `host`, whose certificate must contain this name.
     pub(super) async fn connect(&self, host: &str, tcp: Tcp) -> io::Result<TlsStream> {
         let name = ServerName::try_from(host.to_owned())
             .map_err(|e| io::Error::new(io::ErrorKind::InvalidInput, e))?;

@@ -1,4 +1,4 @@
-//! The handshake: rustls decides about the messages, and this file moves the bytes.
+//! The TLS handshake: rustls decides about the messages, and this file moves the bytes.
 
 use std::io;
 
@@ -12,11 +12,11 @@ use crate::net::tls::session::{Failure, Progress, Session};
 use crate::net::tls::stream::TlsStream;
 use crate::sync::Arc;
 
-/// Begins TLS over `wire` with the store, whose certificate must contain `name`. `moved` counts the bytes of `wire`. The caller limits the
-/// time.
+/// Makes a TLS handshake over `wire` with the store, whose certificate must contain `name`. `moved` counts the bytes of `wire`. The caller
+/// limits the time.
 ///
 /// # Errors
-/// `InvalidData` with the error of rustls: the store is not to be trusted, or does not speak TLS. Also the errors of `wire`.
+/// `InvalidData` with the error of rustls: the store can't be trusted, or does not speak TLS. Also the errors of `wire`.
 pub(super) async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
     client: &Client,
     name: ServerName<'static>,
@@ -27,7 +27,7 @@ pub(super) async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
         UnbufferedClientConnection::new(Arc::clone(&client.config), name.clone()).map_err(invalid)?;
     let mut session = Session::new(rustls, moved);
     loop {
-        // The store sent content before it got a request: the content is kept, and the connection serves no request.
+        // Content that the store sends before it got a request is kept, and the connection then serves no request.
         let progress = session.open(&mut ReadBuf::new(&mut []));
         let sent = wire.write_all(session.to_send.bytes()).await;
         session.to_send.sent(session.to_send.bytes().len());
@@ -40,8 +40,8 @@ pub(super) async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
             }
             Err(error) => {
                 if error == rustls::Error::DecryptError {
-                    // The store resumed a session of TLS 1.2 for which it has other keys. It would do so again each time, so the session is
-                    // dropped.
+                    // The store resumed a session of TLS 1.2 for which it has other keys. It would do so each time, so the client drops the
+                    // session.
                     client.sessions.remove_tls12_session(&name);
                 }
                 return Err(invalid(error));
@@ -56,7 +56,7 @@ pub(super) async fn negotiate<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(TlsStream::new(wire, session, agreed))
 }
 
-/// Receives more of a message of the handshake.
+/// Receives more bytes of a handshake message.
 async fn receive(session: &mut Session, wire: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
     let spare = session.received.spare();
     if spare.is_empty() {

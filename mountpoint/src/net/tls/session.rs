@@ -1,7 +1,8 @@
-//! rustls between two buffers, without a wire: received bytes enter and content leaves, content enters and bytes to send leave.
+//! A TLS session without a socket: rustls between two buffers. Received bytes enter and content leaves; content enters and bytes to send
+//! leave.
 //!
-//! rustls opens a record in place and returns its content in a vector; this file copies the content into the reader's memory. Decisions
-//! about keys, records and alerts are rustls's.
+//! rustls decrypts a record in place and returns its content in a vector; this file copies the content into the reader's memory. rustls
+//! decides about keys, records and alerts.
 
 use std::io;
 
@@ -16,15 +17,15 @@ use tokio::io::ReadBuf;
 use crate::net::tcp::Moved;
 use crate::net::tls::buffers::{Kept, Received, ToSend};
 
-/// Bytes of content in a record at most.
+/// Most bytes of content in a record.
 pub(super) const CONTENT_MAX: usize = 16 << 10;
-/// Bytes that a record has besides its content at most: a header, a nonce, a type and a tag.
+/// Most bytes that a record has besides its content: a header, a nonce, a type and a tag.
 pub(super) const OVERHEAD: usize = 5 + 8 + 1 + 16;
-/// The most bytes of records without content in a row: more than two of the longest session tickets. rustls limits empty records, key
-/// updates and warnings by number. Doubling it lets a store waste twice the time.
+/// Most bytes of records without content in a row: more than two of the longest session tickets. Beyond it the connection fails. rustls
+/// limits empty records, key updates and warnings by number. Doubling it lets a store waste twice the time.
 pub(super) const SILENT_MAX: usize = 256 << 10;
 
-/// The agreement of client and store.
+/// The result of the handshake.
 #[derive(Clone, Debug)]
 pub(in crate::net) struct Agreed {
     pub(in crate::net) version: ProtocolVersion,
@@ -42,15 +43,15 @@ pub(super) enum Progress {
     Handshaking,
     /// No record is left to open, and content may be sent.
     Open,
-    /// Both sides have announced that they send no more.
+    /// Both sides have sent close_notify.
     Over,
 }
 
-/// The reason why no more bytes can be read. A reader may repeat the question.
+/// The reason why no more bytes can be read. Every later read reports it again.
 #[derive(Clone, Debug)]
 pub(super) enum Failure {
     Rustls(rustls::Error),
-    /// The connection ended without the store's announcement.
+    /// The connection ended without the store's close_notify.
     BareEnd,
     Flood,
     TooLong,
@@ -96,11 +97,11 @@ pub(super) struct Session {
     pub(super) received: Received,
     pub(super) kept: Kept,
     pub(super) to_send: ToSend,
-    /// Bytes of records without content since the last one with some.
+    /// Bytes of records without content since the last record with content.
     silent: usize,
-    /// Records of content that were sealed.
+    /// Number of content records that were encrypted.
     sealed: u64,
-    /// Whether the store announced that it sends no more.
+    /// Whether the store sent close_notify.
     pub(super) has_peer_closed: bool,
 }
 
@@ -113,7 +114,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// The action for the moment in which rustls may send content.
+/// An action for the state in which rustls can send content.
 type Say<'a> = &'a mut dyn FnMut(&mut WriteTraffic<'_, ClientConnectionData>, &mut ToSend);
 
 impl Session {
@@ -130,7 +131,7 @@ impl Session {
         }
     }
 
-    /// The agreement of the handshake; `None` before its end.
+    /// The result of the handshake; `None` before its end.
     pub(super) fn agreed(&self) -> Option<Agreed> {
         let chain = self.rustls.peer_certificates();
         Some(Agreed {
@@ -140,8 +141,7 @@ impl Session {
         })
     }
 
-    /// Whether the session has used up half of the records that one key may protect, and can't replace the key: TLS 1.2 ends with its
-    /// keys.
+    /// Whether the session has used up half of the records that its key may protect, and can't change the key. TLS 1.2 has no key update.
     pub(super) fn is_worn(&self) -> bool {
         match self.rustls.negotiated_cipher_suite() {
             Some(SupportedCipherSuite::Tls12(suite)) => self.sealed >= suite.common.confidentiality_limit / 2,
@@ -149,23 +149,23 @@ impl Session {
         }
     }
 
-    /// Whether records without content came for too long.
+    /// Whether the store sent more than [`SILENT_MAX`] bytes of records without content in a row.
     pub(super) fn is_flooded(&self) -> bool {
         self.silent > SILENT_MAX
     }
 
-    /// Opens received records, until content moved into `buf` or no record is left. Content for which `buf` has no room is kept.
+    /// Decrypts received records, until content moved into `buf` or no complete record is left. Content without room in `buf` is kept.
     ///
     /// # Errors
-    /// The store is not to be trusted, or broke a rule. The alert of rustls is in [`Session::to_send`].
+    /// The store can't be trusted, or broke a rule. The alert of rustls is in [`Session::to_send`].
     pub(super) fn open(&mut self, buf: &mut ReadBuf<'_>) -> Result<Progress, rustls::Error> {
         self.run(buf, None)
     }
 
-    /// Seals `content`, of at most [`CONTENT_MAX`] bytes, as a record behind the waiting bytes. Content that came before is kept.
+    /// Encrypts `content`, at most [`CONTENT_MAX`] bytes, as a record behind the waiting bytes. Content that was received before is kept.
     ///
     /// # Errors
-    /// `Ok(Err(_))`: the keys are used up. Otherwise as [`Session::open`].
+    /// `Ok(Err(_))`: the keys are used up. Otherwise the same as [`Session::open`].
     pub(super) fn seal(&mut self, content: &[u8]) -> Result<io::Result<()>, rustls::Error> {
         let mut sealed = Err(io::ErrorKind::BrokenPipe.into());
         let moved = self.moved.clone();
@@ -178,13 +178,13 @@ impl Session {
         }))
     }
 
-    /// Queues the answer to a key update. rustls holds the answer back until something else is sent, and a reader may never send again.
+    /// Queues the answer to a key update. rustls delays the answer until the next record is sent, but a reader may never send again.
     ///
     /// # Errors
     /// The same as [`Session::open`].
     pub(super) fn answer(&mut self) -> Result<(), rustls::Error> {
         if self.rustls.protocol_version() == Some(ProtocolVersion::TLSv1_3) {
-            // Without room for a record rustls refuses it, but has queued the messages that must go before it.
+            // rustls refuses to encrypt without room for a record, but first queues the messages that must precede the record.
             self.run_and_say(&mut |traffic, _| {
                 let _ = traffic.encrypt(&[0], &mut []);
             })?;
@@ -192,7 +192,7 @@ impl Session {
         Ok(())
     }
 
-    /// Queues the announcement that nothing more is sent (close_notify).
+    /// Queues close_notify.
     ///
     /// # Errors
     /// The same as [`Session::open`].
@@ -205,11 +205,11 @@ impl Session {
         })
     }
 
-    /// Keeps all content that came, and then lets `say` speak.
+    /// Decrypts and keeps all received content, and then calls `say`.
     fn run_and_say(&mut self, say: Say<'_>) -> Result<(), rustls::Error> {
         let mut nowhere = ReadBuf::new(&mut []);
         while self.run(&mut nowhere, Some(say))? == Progress::Content {}
-        // Opens the records that rustls queued.
+        // Takes the records that rustls queued.
         self.run(&mut nowhere, None)?;
         Ok(())
     }
@@ -270,9 +270,9 @@ impl Session {
         }
     }
 
-    /// Takes the last messages of rustls after an error: an alert, and records that waited before it.
+    /// Queues the last messages of rustls after an error: an alert, and records that waited before it.
     fn last_words(&mut self) {
-        // Only if rustls wants to write: else it would open the faulty record again.
+        // The loop runs only while rustls wants to write; otherwise rustls would decrypt the faulty record again.
         while self.rustls.wants_write() {
             let UnbufferedStatus { state, .. } = self.rustls.process_tls_records(self.received.filled());
             let Ok(ConnectionState::EncodeTlsData(mut data)) = state else { break };
@@ -288,7 +288,7 @@ impl Session {
     }
 }
 
-/// The reason for which rustls wrote nothing.
+/// The reason why rustls wrote nothing.
 enum Refusal {
     /// The buffer needs this much room.
     Room(usize),
@@ -319,8 +319,8 @@ impl From<EncryptError> for Refusal {
     }
 }
 
-/// Lets `write` append to the waiting bytes, first with this much room, then with as much as `write` needs. Returns the number of bytes
-/// written.
+/// Appends the output of `write` to the waiting bytes: first with this much room, then with as much as `write` needs. Returns the number of
+/// bytes written.
 fn append<E: Into<Refusal>>(
     to_send: &mut ToSend,
     mut room: usize,

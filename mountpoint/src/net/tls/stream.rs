@@ -8,27 +8,27 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::net::tls::session::{Agreed, CONTENT_MAX, Failure, OVERHEAD, Progress, Session};
 
-/// Bytes sealed at once: four full records, and a short one before them.
+/// Most bytes encrypted at once: four full records, and a short one before them.
 const SEND: usize = 4 * (CONTENT_MAX + OVERHEAD) + (2 << 10);
 
-/// Bytes by which the first of several records is shorter. rustls copies content into memory that begins at a page. A copy from the same
-/// offset of another page takes several times as long, because the processor mistakes its loads for loads of the bytes just stored;
-/// measured: 0.50 CPU-s/GiB for encryption instead of 0.25. Blocks begin at pages and records are whole pages long, so without this every
-/// copy would be slow.
+/// Bytes by which the first of several records is shorter. rustls copies content into memory that begins at a page boundary. A copy from
+/// the same offset of another page takes several times as long, because the processor mistakes its loads for loads of the bytes just
+/// stored; measured: 0.50 CPU-s/GiB for encryption instead of 0.25. Blocks begin at page boundaries and full records are whole pages long,
+/// so without this every copy would be slow.
 pub(super) const SKEW: usize = 64;
 
-/// A stream that is encrypted on the wire.
+/// A TLS stream over `wire`.
 pub(in crate::net) struct TlsStream<S> {
     wire: S,
     session: Session,
     agreed: Agreed,
-    /// Whether the client announced that it sends no more.
+    /// Whether the client sent close_notify.
     is_closed: bool,
     /// The reason why no more bytes can be read.
     failure: Option<Failure>,
 }
 
-/// Shows no bytes, since these are contents of files.
+/// Prints no content, since it belongs to files.
 impl<S> std::fmt::Debug for TlsStream<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("TlsStream")
@@ -44,13 +44,13 @@ impl<S> TlsStream<S> {
         Self { wire, session, agreed, is_closed: false, failure: None }
     }
 
-    /// The agreement of the handshake.
+    /// The result of the handshake.
     pub(in crate::net) fn agreed(&self) -> &Agreed {
         &self.agreed
     }
 
     /// Whether all received bytes were read, even parts of records, and the keys last for another request. Unread bytes can't be the answer
-    /// to that request. A connection of TLS 1.2 ends with its keys: it is closed before, between two requests.
+    /// to that request. TLS 1.2 can't change keys: its connection is closed between two requests, before the keys are used up.
     pub(in crate::net) fn is_at_rest(&self) -> bool {
         let Session { received, kept, has_peer_closed, .. } = &self.session;
         let has_ended = self.failure.is_some() || *has_peer_closed;
@@ -68,10 +68,10 @@ impl<S> TlsStream<S> {
         self.session.memory()
     }
 
-    /// Ends the stream: nothing more is read or written.
+    /// Ends the stream: it returns this failure from now on.
     fn fail(&mut self, failure: Failure) -> io::Error {
         if let Failure::Flood = failure {
-            // rustls found no fault itself, so close_notify is the last message. Without room for it, the connection ends without it.
+            // rustls found no fault itself, so close_notify is the last message. If it can't be queued, the connection ends without it.
             let _ = self.session.close();
         }
         io::Error::from(&*self.failure.insert(failure))
@@ -79,7 +79,7 @@ impl<S> TlsStream<S> {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
-    /// Sends the sealed bytes.
+    /// Sends the encrypted bytes.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Self { wire, session, .. } = self;
         while !session.to_send.bytes().is_empty() {
@@ -91,7 +91,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         Poll::Ready(Ok(()))
     }
 
-    /// Opens records into `buf`, until `buf` is full or no record is complete; receives bytes while there is no content.
+    /// Decrypts records into `buf`, until `buf` is full or no complete record is left; receives bytes while `buf` has no new content.
     fn poll_fill(&mut self, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let before = buf.filled().len();
         self.session.kept.give(buf);
@@ -116,7 +116,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
         }
     }
 
-    /// Receives more of a record.
+    /// Receives more bytes of a record.
     fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.session.to_send.bytes().is_empty()
             && let Err(error) = self.session.answer()
@@ -138,7 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
     }
 }
 
-/// The content of the records that carry `content`.
+/// Splits `content` into the contents of records.
 fn records(content: &[u8]) -> impl Iterator<Item = &[u8]> {
     let first = if content.len() > CONTENT_MAX { CONTENT_MAX - SKEW } else { content.len() };
     let (first, rest) = content.split_at(first);
@@ -152,7 +152,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let read = self.poll_fill(cx, buf);
-        // This sends answers to key updates, and alerts. The next write sends the rest, and reports an error.
+        // Sends answers to key updates, and alerts. The next write sends what is left, and reports an error.
         let _ = self.poll_send(cx);
         read
     }
@@ -188,7 +188,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
         }
         match self.poll_send(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
-            // Bytes that the kernel did not take go with the next call: a flush, or more bytes.
+            // Bytes that the kernel did not take are sent by the next write or flush.
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(sealed)),
         }
     }
