@@ -1,8 +1,8 @@
-//! The store's treatment of uploads: as its kind declares, and as earlier uploads of this engine have shown. Enters: the kind that the
-//! user names, headers of answers, refusals of uploads. Leaves: the form of the next upload.
+//! Requests that a store supports for uploads: declared by its kind, or learned from earlier uploads of this engine. Enters: the kind that
+//! the user names, headers of answers, refusals of uploads. Leaves: the form of the next upload.
 //!
-//! Never here: a request. A file of the state directory keeps the facts from uploads, so that the next mount does not send requests that
-//! the store refuses. After [`BELIEVED`] the facts expire, because stores are upgraded.
+//! Never here: a request. A file of the state directory keeps the learned facts, so the next mount does not send requests that the store
+//! refuses. The facts expire after [`BELIEVED`], because stores are upgraded.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -18,13 +18,13 @@ use crate::s3::oddities::Oddities;
 use crate::s3::replaces::Replaces;
 use crate::sync::{Arc, Mutex};
 
-/// How long facts learned about a store are valid. With the double, an upgraded store is noticed later, and an old one refuses half as
-/// often.
+/// Time for which learned facts about a store are valid. Doubling it notices an upgraded store later, and sends half as many requests that
+/// an old store refuses.
 const BELIEVED: Duration = Duration::from_secs(7 * 24 * 3600);
-/// The most bytes read of a file; ours have about two hundred.
+/// Most bytes read of a file of facts; the rest is cut off, so the file can't be parsed. The engine's files have about 200 bytes.
 const FILE_MAX: u64 = 16 << 10;
 
-/// Requests that change the object under a key.
+/// The requests that change the object under a key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Write {
     Put,
@@ -49,10 +49,10 @@ impl Write {
 pub(crate) struct Abilities {
     kind: Mutex<Known>,
     learned: Arc<Mutex<Learned>>,
-    /// The last contents that this process wrote to the file. Held during a write of the file.
+    /// The facts that this process last wrote to the file. The lock is held while the file is written.
     saved: Arc<Mutex<Option<Learned>>>,
     file: Option<PathBuf>,
-    /// Parts that the store's answers lack.
+    /// Optional parts that the store's answers lack.
     pub(crate) oddities: Oddities,
 }
 
@@ -63,36 +63,37 @@ struct Known {
     is_final: bool,
 }
 
-/// Facts that uploads have shown.
+/// Facts learned from refused uploads. Each is false or `None` until the store refuses a request.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct Learned {
     endpoint: String,
-    /// PutObject with If-None-Match is answered 501.
+    /// The store answers PutObject with If-None-Match or If-Match with 501. The next three fields are the same for other requests.
     put_refuses_condition: bool,
     complete_refuses_condition: bool,
     #[serde(default)]
     copy_refuses_condition: bool,
     #[serde(default)]
     delete_refuses_condition: bool,
-    /// A copy without any condition on its target is answered 501.
+    /// The store answers 501 to a copy without a condition on its target.
     #[serde(default)]
     refuses_copies: bool,
-    /// Checksum headers are refused, whatever the error says.
+    /// The store refuses checksum headers, with whatever error.
     refuses_checksums: bool,
-    /// A request for the checksum of an object is answered 501.
+    /// The store answers 501 to a request for the checksum of an object.
     #[serde(default)]
     refuses_checksum_mode: bool,
-    /// Uploads without Content-MD5 are refused.
+    /// The store refuses uploads without Content-MD5.
     demands_md5: bool,
-    /// Whether the store refuses an upload with parts of different sizes at its end.
+    /// The store refuses to complete an upload whose parts differ in size.
     wants_equal_parts: bool,
-    /// A part of a greater number is refused.
+    /// Most parts of an upload: the store refused a part with a greater number.
     parts_max: Option<u32>,
 }
 
 impl Abilities {
-    /// Abilities by the kind that the user names, else by the endpoint's name.
+    /// Abilities of the kind that the user names; without one, of the kind that the endpoint's name shows. Reads the learned facts from
+    /// their file.
     pub(crate) fn new(config: &Config, endpoint: &Endpoint, now: SystemTime) -> Self {
         let kind = config.store.or_else(|| kind_of_endpoint(config)).unwrap_or(StoreKind::Generic);
         let name = endpoint.authority.host_header();
@@ -111,12 +112,12 @@ impl Abilities {
         }
     }
 
-    /// The kind of the store, as far as it is known.
+    /// The kind of the store; generic until the user, the endpoint or an answer shows another one.
     pub(crate) fn kind(&self) -> StoreKind {
         self.kind.lock().kind
     }
 
-    /// Takes in the headers of an answer, which decide the kind if the user named none.
+    /// Decides the kind by the headers of the first answer, if the user named none.
     pub(crate) fn see(&self, headers: &HeaderMap) {
         let mut known = self.kind.lock();
         if std::mem::replace(&mut known.is_final, true) {
@@ -131,7 +132,7 @@ impl Abilities {
         );
     }
 
-    /// The fate of the condition on this request: If-None-Match, or If-Match.
+    /// The store's treatment of the condition of this request (If-None-Match or If-Match).
     pub(crate) fn condition(&self, write: Write, replaces: &Replaces) -> Condition {
         let profile = self.kind().profile();
         let learned = self.learned.lock();
@@ -148,12 +149,12 @@ impl Abilities {
         }
     }
 
-    /// Whether the store has no copies.
+    /// Whether the store refuses copies.
     pub(crate) fn refuses_copies(&self) -> bool {
         self.learned.lock().refuses_copies
     }
 
-    /// Notes that a copy without a condition on its target was refused.
+    /// Notes that the store refused a copy without a condition on its target.
     pub(crate) fn learn_refused_copies(&self) {
         if self.learn(|learned| set(&mut learned.refuses_copies)) {
             tracing::warn!(
@@ -162,17 +163,17 @@ impl Abilities {
         }
     }
 
-    /// Whether uploads go without checksum headers.
+    /// Whether uploads must not carry checksum headers.
     pub(crate) fn refuses_checksums(&self) -> bool {
         self.learned.lock().refuses_checksums
     }
 
-    /// Whether objects are requested without their checksums.
+    /// Whether objects must be requested without their checksums.
     pub(crate) fn refuses_checksum_mode(&self) -> bool {
         self.learned.lock().refuses_checksum_mode
     }
 
-    /// Notes that the store answered for an object only without the request for its checksum.
+    /// Notes that a request for an object worked only without the header for its checksum.
     pub(crate) fn learn_refused_checksum_mode(&self) {
         if self.learn(|learned| set(&mut learned.refuses_checksum_mode)) {
             tracing::warn!(
@@ -186,7 +187,7 @@ impl Abilities {
         self.learned.lock().demands_md5
     }
 
-    /// The parts that the store takes.
+    /// The store's limits on parts: their number, and whether they must have equal sizes.
     pub(crate) fn part_limits(&self) -> PartLimits {
         let declared = self.kind().profile().parts;
         let learned = self.learned.lock();
@@ -196,12 +197,12 @@ impl Abilities {
         }
     }
 
-    /// Whether the store decompresses compressed objects, unless a header asks it not to.
+    /// Whether the store decompresses compressed objects unless a header forbids it.
     pub(crate) fn decompresses(&self) -> bool {
         self.kind().profile().decompresses
     }
 
-    /// Notes that an upload worked only without the condition.
+    /// Notes that a request worked only without the condition.
     pub(crate) fn learn_refused_condition(&self, write: Write) {
         let is_new = self.learn(|learned| match write {
             Write::Put => set(&mut learned.put_refuses_condition),
@@ -235,7 +236,7 @@ impl Abilities {
         }
     }
 
-    /// Notes that an upload was refused because its parts differ in size.
+    /// Notes that the store refused an upload because its parts differ in size.
     pub(crate) fn learn_equal_parts(&self) {
         if self.learn(|learned| set(&mut learned.wants_equal_parts)) {
             tracing::warn!(
@@ -245,7 +246,7 @@ impl Abilities {
         }
     }
 
-    /// Notes that a part was refused for its number.
+    /// Notes that the store refused part `parts + 1` for its number.
     pub(crate) fn learn_parts_max(&self, parts: u32) {
         let lower = |known: &mut Option<u32>| {
             let is_new = known.is_none_or(|max| parts < max);
@@ -260,7 +261,7 @@ impl Abilities {
         }
     }
 
-    /// Notes a fact by `fact`, which returns whether the fact is new.
+    /// Sets a fact with `fact`, which returns whether the fact is new. Returns the same, and saves a new fact.
     fn learn(&self, fact: impl Fn(&mut Learned) -> bool) -> bool {
         if !fact(&mut self.learned.lock()) {
             return false;
@@ -285,12 +286,12 @@ impl Abilities {
     }
 }
 
-/// Sets a fact that holds from now on; returns whether it is new.
+/// Sets a fact, and returns whether it is new.
 fn set(fact: &mut bool) -> bool {
     !std::mem::replace(fact, true)
 }
 
-/// The kind that the name of the endpoint shows.
+/// The store's kind, if the endpoint's host name shows it.
 pub(crate) fn kind_of_endpoint(config: &Config) -> Option<StoreKind> {
     let uri = config.endpoint_url.as_deref().map(str::parse::<http::Uri>);
     match uri {
@@ -299,7 +300,7 @@ pub(crate) fn kind_of_endpoint(config: &Config) -> Option<StoreKind> {
     }
 }
 
-/// The file's name for an endpoint: short, and valid in every file system.
+/// The name of the file of an endpoint's facts: short, and valid in every file system.
 fn file_name(endpoint: &str) -> String {
     let digest = Sha256::digest(endpoint.as_bytes());
     format!("{}.json", base16ct::lower::encode_string(&digest[..16]))
@@ -319,7 +320,7 @@ fn write(file: &Path, learned: &Learned) -> std::io::Result<()> {
     if let Some(folder) = file.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    // A reader finds the whole old text or the whole new one.
+    // The rename replaces the file at once, so a reader finds the whole old text or the whole new one.
     let new = file.with_extension(format!("{}.new", std::process::id()));
     std::fs::write(&new, serde_json::to_string(learned)?)?;
     std::fs::rename(&new, file)

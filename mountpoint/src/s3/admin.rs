@@ -1,7 +1,7 @@
-//! A store and its buckets, for a process that makes and deletes buckets. Enters: one configuration for all buckets, the name of one.
-//! Leaves: its operations, each with the retries and limits of every other request.
+//! A store and its buckets, for a process that creates and deletes buckets. Enters: one configuration for all buckets, the name of one.
+//! Leaves: operations on it, each with the retries and limits of every other request.
 //!
-//! The caller decides whether to make or to delete a bucket.
+//! The caller decides whether to create or to delete a bucket.
 
 use crate::clock::Clock;
 use crate::metrics::Metrics;
@@ -23,8 +23,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Makes a store without a request. Each bucket has its own name, region and credentials in place of those of `config`. Must be
-    /// called within a tokio runtime.
+    /// Makes a store without a request. [`Store::bucket`] replaces name, region and credentials of `config`. Must be called within a tokio
+    /// runtime.
     ///
     /// # Errors `InvalidRequest`: the configuration.
     pub fn new(config: Config, clock: &Clock, metrics: &Arc<Metrics>) -> Result<Self> {
@@ -32,7 +32,7 @@ impl Store {
         Ok(Self { config, pool })
     }
 
-    /// One bucket, which need not exist, for one account. Without credentials it uses those that `aws-config` finds. Makes no request.
+    /// One bucket, which need not exist, for one account. Without `credentials` it uses those that `aws-config` finds. Makes no request.
     ///
     /// # Errors `InvalidRequest`: the endpoint.
     pub fn bucket(&self, name: &str, region: &str, credentials: Option<Credentials>) -> Result<Bucket> {
@@ -59,7 +59,7 @@ impl Bucket {
         &self.wire.config.bucket
     }
 
-    /// This bucket, for requests to another region.
+    /// A copy of this bucket, with requests to another region.
     ///
     /// # Errors `InvalidRequest`: the endpoint.
     pub fn in_region(&self, region: &str) -> Result<Self> {
@@ -67,17 +67,17 @@ impl Bucket {
         Ok(Self { pool: Arc::clone(&self.pool), wire: client::wire(config, region, &self.pool)? })
     }
 
-    // Each call is boxed: calls are rare, and a future that makes several in turn stays small.
+    // Each call is boxed: calls are rare, and a future that makes several calls in turn stays small.
 
-    /// Makes the bucket. `location`: the region to name in the request; `None` for stores without regions, and for the first region of
-    /// AWS.
+    /// Creates the bucket. `location`: the region to name in the request; `None` for stores without regions, and for us-east-1, AWS's
+    /// first.
     ///
     /// # Errors `Denied`, `InvalidRequest` (the name, the location), and the errors of every request.
     pub async fn create(&self, location: Option<&str>) -> Result<Created> {
         Box::pin(bucket::create(&self.wire, location)).await
     }
 
-    /// Removes the bucket, if it is empty. A bucket that is gone already is a success.
+    /// Deletes the bucket, which must be empty. A missing bucket is a success.
     ///
     /// # Errors `Denied`, and the errors of every request.
     pub async fn delete(&self) -> Result<Deleted> {
@@ -115,13 +115,13 @@ impl Bucket {
     /// One page of all versions and delete markers of keys with this prefix; without versioning each object is one version.
     ///
     /// # Errors
-    /// `Unsupported`: the store does not know versions. And as [`crate::s3::ObjectClient::list_objects`].
+    /// `Unsupported`: the store does not know versions. Also the errors of [`crate::s3::ObjectClient::list_objects`].
     pub async fn versions(&self, prefix: &str, after: &VersionMarkers) -> Result<VersionPage> {
         Box::pin(versions::list(&self.wire, prefix, after)).await
     }
 
-    /// Removes one version for good; without `version` it removes the object, whose bytes a versioned bucket keeps. A version that is
-    /// gone already is a success.
+    /// Deletes one version for good. Without `version` it deletes the object, whose data a versioned bucket keeps. A missing version is a
+    /// success.
     ///
     /// # Errors `Denied` (also a version under object lock), and the errors of every request.
     pub async fn delete_object(&self, key: &ObjectKey, version: Option<&str>) -> Result<()> {
@@ -131,7 +131,7 @@ impl Bucket {
         }
     }
 
-    /// Uploads under way below this prefix.
+    /// Lists unfinished multipart uploads of keys with this prefix.
     ///
     /// # Errors
     /// The same as [`crate::s3::ObjectClient::list_multipart_uploads`].
@@ -139,7 +139,7 @@ impl Bucket {
         Box::pin(multipart::list_uploads(&self.wire, prefix)).await
     }
 
-    /// Aborts an upload. An upload that is gone already is a success.
+    /// Aborts a multipart upload. A missing upload is a success.
     ///
     /// # Errors
     /// The same as [`crate::s3::ObjectClient::abort_multipart_upload`].

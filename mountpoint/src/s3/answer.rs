@@ -1,4 +1,4 @@
-//! Interprets an answer: maps status and code to a kind and headers to values, and compares them with the request. Pure.
+//! Interprets the head of an answer: maps status and code to an error's kind, parses headers, and compares them with the request. Pure.
 
 use std::ops::Range;
 use std::str::FromStr;
@@ -11,11 +11,10 @@ use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::date::http_date;
 use crate::s3::{Begin, ErrorKind};
 
-/// The longest ETag that is kept in full, in bytes. Of a longer one only the digest is kept: no store needs so long an ETag, and each
-/// file has one.
+/// Longest ETag kept in full, in bytes. A longer one is replaced by its digest: no store needs it, and each file in memory has an ETag.
 const ETAG_MAX: usize = 1024;
 
-/// The kind of an answer that is not a success.
+/// The kind of the error for an answer that is not a success.
 pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&str>) -> ErrorKind {
     let region = || region.map(str::to_owned);
     match code.unwrap_or("") {
@@ -32,7 +31,7 @@ pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&st
         "InternalError" | "ServiceUnavailable" => return ErrorKind::ServerError,
         "InvalidObjectState" => return ErrorKind::Archived,
         "PreconditionFailed" => return ErrorKind::Changed,
-        // The range begins behind the object's end, so the object has become shorter since we looked at it.
+        // The range begins behind the object's end, so the object has become shorter meanwhile.
         "InvalidRange" => return ErrorKind::Changed,
         "BadDigest" | "InvalidDigest" | "XAmzContentSHA256Mismatch" | "XAmzContentChecksumMismatch" => {
             return ErrorKind::Corrupt;
@@ -42,10 +41,10 @@ pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&st
         }
         "EntityTooLarge" => return ErrorKind::TooLarge,
         "NotImplemented" => return ErrorKind::Unsupported,
-        // This code may also come behind status 200, when the head was sent already.
+        // The code may also come with status 200, if the store sent the head before the error.
         "AccessDenied" => return ErrorKind::Denied,
         code if is_about_credentials(code) => return ErrorKind::Denied,
-        // There were two uploads to one key at once, or right after each other: AWS says to try again.
+        // Two uploads to one key overlapped, or followed each other closely: AWS advises to try again.
         "OperationAborted" | "ConditionalRequestConflict" => return ErrorKind::ServerError,
         _ => {}
     }
@@ -66,10 +65,10 @@ pub(crate) fn kind_of(status: StatusCode, code: Option<&str>, region: Option<&st
     }
 }
 
-/// The code of a request whose date differs from the store's.
+/// The error code for a request whose date differs too much from the store's clock.
 pub(crate) const CLOCK_REFUSED: &str = "RequestTimeTooSkewed";
 
-/// Whether fresh credentials may help.
+/// Whether an error with this code may disappear with fresh credentials.
 pub(crate) fn is_about_credentials(code: &str) -> bool {
     matches!(
         code,
@@ -86,12 +85,12 @@ pub(crate) fn text<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     headers.get(name)?.to_str().ok()
 }
 
-/// The store's name for the request.
+/// The store's identifier of the request.
 pub(crate) fn request_id(headers: &HeaderMap) -> Option<String> {
     text(headers, "x-amz-request-id").map(str::to_owned)
 }
 
-/// The pause that the store requests.
+/// The pause before the next attempt that the store requests with Retry-After.
 pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
     let value = text(headers, "retry-after")?.trim();
     match value.parse() {
@@ -100,12 +99,12 @@ pub(crate) fn retry_after(headers: &HeaderMap, now: SystemTime) -> Option<Durati
     }
 }
 
-/// The store's clock in its answer.
+/// The time of the store's clock, from the Date header.
 pub(crate) fn date(headers: &HeaderMap) -> Option<SystemTime> {
     text(headers, "date").and_then(http_date)
 }
 
-/// An ETag from an answer. An overlong ETag becomes its digest, as a weak ETag, which is compared and never sent.
+/// Parses an ETag. One longer than [`ETAG_MAX`] becomes its digest, as a weak ETag, which is compared and never sent.
 pub(crate) fn etag(text: &str) -> ETag {
     match text.len() {
         0..=ETAG_MAX => ETag::new(text),
@@ -113,7 +112,7 @@ pub(crate) fn etag(text: &str) -> ETag {
     }
 }
 
-/// Whether an object of this class can be read now. `restore` is the `x-amz-restore` header.
+/// Whether an object of this storage class can be read now: it is not archived, or is restored. `restore` is the `x-amz-restore` header.
 pub(crate) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) -> bool {
     match storage_class {
         Some("GLACIER" | "DEEP_ARCHIVE") => restore.is_some_and(|r| r.contains("ongoing-request=\"false\"")),
@@ -121,12 +120,12 @@ pub(crate) fn is_readable(storage_class: Option<&str>, restore: Option<&str>) ->
     }
 }
 
-/// The metadata in the answer to a HEAD; `None` if it lacks the object's length.
+/// The metadata from the answer to a HEAD; `None` if it lacks the object's length.
 pub(crate) fn object_meta(headers: &HeaderMap) -> Option<ObjectMeta> {
     Some(meta_of(headers, content_length(headers)?))
 }
 
-/// The metadata in the answer to a GET of one byte; `None` if it lacks the object's length.
+/// The metadata from the answer to a GET of one byte; `None` if it lacks the object's length.
 pub(crate) fn meta_of_byte(status: StatusCode, headers: &HeaderMap) -> Option<ObjectMeta> {
     let size = match status {
         StatusCode::OK => content_length(headers)?,
@@ -136,7 +135,7 @@ pub(crate) fn meta_of_byte(status: StatusCode, headers: &HeaderMap) -> Option<Ob
     Some(meta_of(headers, size))
 }
 
-/// Whether this refusal of a range says that there is no byte.
+/// Whether this refusal of a range shows that the object is empty.
 pub(crate) fn says_empty(headers: &HeaderMap) -> bool {
     text(headers, "content-range")
         .is_some_and(|range| range.trim().trim_start_matches("bytes").trim() == "*/0")
@@ -157,7 +156,7 @@ fn last_modified(headers: &HeaderMap) -> Option<SystemTime> {
     text(headers, "last-modified").and_then(http_date)
 }
 
-/// The checksum in the store's answer, of whichever algorithm.
+/// The object's checksum from the store's answer, CRC-32C or CRC-64/NVME.
 pub(crate) fn stored_checksum(headers: &HeaderMap) -> Option<String> {
     ["x-amz-checksum-crc32c", "x-amz-checksum-crc64nvme"]
         .iter()
@@ -165,7 +164,7 @@ pub(crate) fn stored_checksum(headers: &HeaderMap) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// `bytes first-last/total` as a half-open range and the total.
+/// Parses `bytes first-last/total` into a half-open range and the total.
 fn content_range(value: &str) -> Option<(Range<u64>, u64)> {
     let (range, total) = value.trim().strip_prefix("bytes")?.trim_start().split_once('/')?;
     let (first, last) = range.split_once('-')?;
@@ -174,13 +173,13 @@ fn content_range(value: &str) -> Option<(Range<u64>, u64)> {
     (!range.is_empty()).then_some((range, u64::from_str(total.trim()).ok()?))
 }
 
-/// The reason why a body is not the object's.
+/// The message for an object that the store or a proxy decompresses.
 const DECOMPRESSED: &str = "the store, or a proxy before it, decompresses the object (Content-Encoding: gzip), so its bytes can't be read in ranges: \
      turn that off (with --store gcs on Google Cloud Storage behind another name, else by Cache-Control: no-transform on the object), \
      or store the object without that header";
 
-/// Whether the body was decompressed on the way: a whole answer without a known length shows that, in Google's header, or by HTTP's own
-/// warning.
+/// Whether the body was decompressed on the way: it comes whole and unencoded, with Google's header for the stored encoding, or with HTTP's
+/// warning 214.
 fn is_decompressed(status: StatusCode, headers: &HeaderMap) -> bool {
     let is_transformed = text(headers, "warning").is_some_and(|it| it.trim_start().starts_with("214"));
     let was_stored_so = text(headers, "x-goog-stored-content-encoding").is_some_and(|it| it == "gzip");
@@ -188,8 +187,8 @@ fn is_decompressed(status: StatusCode, headers: &HeaderMap) -> bool {
     status == StatusCode::OK && is_plain && (is_transformed || was_stored_so)
 }
 
-/// Checks whether the head of a GET's answer belongs to the requested version and bytes. On success the body is exactly `range`;
-/// otherwise the error has kind and reason.
+/// Checks that the head of a GET's answer belongs to the requested version and bytes. On success the body is exactly `range`; otherwise the
+/// result has the error's kind and reason.
 pub(crate) fn check_get(
     status: StatusCode,
     headers: &HeaderMap,
@@ -252,9 +251,10 @@ pub(crate) fn check_get(
     }
 }
 
-/// The head of the answer to a GET of `most` bytes, of this version or of any: the object's metadata, and the range of the body to use. A
-/// whole object does not answer a request for bytes from its middle. A store that does not know ranges of last bytes answers with the
-/// whole object: its metadata are right, and its body is not used.
+/// Interprets the head of the answer to a GET of `most` bytes at the beginning, the middle or the end of an object, of version `known` or
+/// of any. Returns the object's metadata, and the range of the body to use. A whole object does not answer a request for bytes from its
+/// middle. A store without suffix ranges answers with the whole object: its metadata are used, and a body longer than `most` is not (an
+/// empty range).
 pub(crate) fn first_of(
     status: StatusCode,
     headers: &HeaderMap,

@@ -1,4 +1,4 @@
-//! The retry loop of a request: attempt, examine the failure, perhaps wait, try again, for as long as its patience lasts.
+//! The retry loop of a request: attempt, classify the failure, wait, and try again, while the patience of the call lasts.
 
 use std::time::Duration;
 
@@ -18,21 +18,21 @@ pub(crate) struct Attempts<'a> {
     wire: &'a Wire,
     pub(crate) operation: &'static str,
     pub(crate) key: Option<&'a ObjectKey>,
-    /// The attempt that is under way, from 1.
+    /// Number of the attempt in flight, from 1.
     pub(crate) attempt: u32,
     lane: Lane,
-    /// Length of the body that is sent or received.
+    /// Length of the body that is sent or received, in bytes.
     bytes: u64,
     patience: Patience,
-    /// Whether the log's lines about outages count this call.
+    /// Whether failures of this call count for the log's lines about outages.
     is_watched: bool,
-    /// Whether the call has failed since the store's last answer to it.
+    /// Whether the call has failed since the store's last answer.
     fails: bool,
     refreshed: bool,
     corrected: bool,
-    /// The request leaves out the question for the object's checksum, which the store may not know.
+    /// Whether the request leaves out the header that asks for the object's checksum, which the store may not know.
     leaves_checksums: bool,
-    /// An earlier attempt may have carried out the request.
+    /// Whether an earlier attempt may have been executed.
     pub(crate) ambiguous: bool,
     slot: Option<Slot<'a>>,
     takes_slots: bool,
@@ -40,8 +40,8 @@ pub(crate) struct Attempts<'a> {
 }
 
 impl<'a> Attempts<'a> {
-    /// Begins with the first attempt. `bytes` is the body's length: it decides the lane, and its time at the minimal rate is added to the
-    /// time of each exchange. On a line that other transfers fill, too, each exchange has longer.
+    /// Begins with the first attempt. `bytes` is the body's length: it decides the lane, and extends the time limit of each exchange by its
+    /// time at the minimal rate. An exchange on a line shared with others may run longer.
     pub(crate) fn new(
         wire: &'a Wire,
         operation: &'static str,
@@ -68,24 +68,24 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Gives the call less patience than configured, and without lines about outages: the caller reports the failure.
+    /// Limits the patience of the call below the configured one. Outages are not logged, because the caller reports the failure.
     pub(crate) fn at_most(mut self, attempts: u32, within: Duration) -> Self {
         self.patience.at_most(attempts, within);
         self.is_watched = false;
         self
     }
 
-    /// Puts the call into this lane, however long the body is.
+    /// Puts the call into this lane, whatever the length of its body.
     pub(crate) fn in_lane(self, lane: Lane) -> Self {
         Self { lane, ..self }
     }
 
-    /// Exempts the call from the limit on retries: such calls are rarely repeated, and wait long for the store.
+    /// Exempts the call from the limit on concurrent retries: such calls are rarely repeated, and wait long for the store.
     pub(crate) fn without_slots(self) -> Self {
         Self { takes_slots: false, ..self }
     }
 
-    /// The request of the attempt that is under way: without headers of its own, without a body.
+    /// Drafts the request of the current attempt: without extra headers, without a body.
     pub(crate) fn draft(&self, method: Method, target: String) -> Draft<'a> {
         Draft {
             operation: self.operation,
@@ -102,13 +102,13 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// The header that requests the store's checksum of the object; `None` if the store refuses it.
+    /// The header that requests the object's checksum; `None` if the store refuses it.
     pub(crate) fn checksum_mode(&self) -> Option<(HeaderName, HeaderValue)> {
         let is_asked = !self.leaves_checksums && !self.wire.abilities.refuses_checksum_mode();
         is_asked.then(checksum_mode)
     }
 
-    /// The limits of waiting for the attempt that begins now.
+    /// The time limits of the attempt that begins now.
     pub(crate) fn clocks(&self) -> Clocks {
         let timeouts = &self.wire.config.timeouts;
         let rate = timeouts.rate_min.max(1);
@@ -123,7 +123,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Waits until the next attempt, or gives the final error.
+    /// Waits until the next attempt is due, or returns the final error.
     pub(crate) async fn again(&mut self, failure: Failure) -> Result<()> {
         self.slot = None;
         self.ambiguous |= failure.ambiguous;
@@ -152,14 +152,14 @@ impl<'a> Attempts<'a> {
         self.wire.clock.sleep(wait).await;
         self.slot = self.take_slot().await;
         if self.patience.left(self.wire.clock.now()).is_zero() {
-            // A busy machine overslept: the store's last answer tells more than a request without time would.
+            // The sleep took longer than planned, on a busy machine: the store's last answer says more than a request without time would.
             return Err(self.give_up(failure.error));
         }
         self.attempt += 1;
         Ok(())
     }
 
-    /// Waits for a slot, until the last attempts begin, which need none.
+    /// Waits for a slot, the permit to retry. Shortly before the end of the call's patience, the last attempts begin without one.
     async fn take_slot(&self) -> Option<Slot<'a>> {
         if !self.takes_slots {
             return None;
@@ -172,14 +172,14 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Notes progress since the last failure: patience begins anew.
+    /// Notes progress since the last failure: the call's patience begins anew.
     pub(crate) fn progressed(&mut self) {
         self.patience.progressed();
         self.answered();
     }
 
-    /// Notes that an answer brought no byte for `quiet`, and that another request for the same bytes goes out, which does not count as a
-    /// try. Returns the final error after the time of the call is over.
+    /// Notes that an answer brought no byte for `quiet`. The caller then requests the same bytes once more, which does not count as an
+    /// attempt. Returns the final error if the call's time is over.
     pub(crate) fn silent(&mut self, quiet: Duration) -> Result<()> {
         let now = self.wire.clock.now();
         if self.patience.silent(now, quiet) {
@@ -195,7 +195,7 @@ impl<'a> Attempts<'a> {
         Err(self.give_up(error))
     }
 
-    /// Notes that the attempt worked.
+    /// Notes that the attempt succeeded.
     pub(crate) fn succeeded(&mut self) {
         if self.leaves_checksums {
             self.wire.abilities.learn_refused_checksum_mode();
@@ -203,7 +203,7 @@ impl<'a> Attempts<'a> {
         self.answered();
     }
 
-    /// Logs the beginning of an outage: the error, the endpoint, and what to look at.
+    /// Counts a failure for the log, and logs the beginning of an outage: the error, the endpoint, and what to check.
     fn watch(&mut self, error: &Error, now: std::time::Instant) {
         if !self.is_watched {
             return;
@@ -227,7 +227,7 @@ impl<'a> Attempts<'a> {
         );
     }
 
-    /// Notes that the store answered: an outage is over.
+    /// Notes that the store answered, and logs the end of an outage.
     fn answered(&mut self) {
         self.fails = false;
         if !self.is_watched {
@@ -244,8 +244,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Mends failures that are the engine's own, each at most once in a call: stale credentials, a wrong clock, a header that the store
-    /// does not know.
+    /// Cures failures that the engine caused, each at most once in a call: stale credentials, a wrong clock, a header that the store does
+    /// not know. Returns whether to try again at once.
     async fn cure(&mut self, failure: &Failure) -> bool {
         let code = failure.error.code();
         let reads = matches!(self.operation, "HeadObject" | "GetObject");
@@ -280,7 +280,7 @@ impl<'a> Attempts<'a> {
     }
 }
 
-/// Whether a refused HEAD, which has no code, may be about credentials. An expired token is answered 400.
+/// Whether fresh credentials may help. The answer to a HEAD has no code, and an expired token is answered with 400.
 fn may_be_about_credentials(error: &Error) -> bool {
     match (error.kind(), error.code()) {
         (ErrorKind::Denied, code) => code.is_none_or(is_about_credentials),
@@ -291,7 +291,7 @@ fn may_be_about_credentials(error: &Error) -> bool {
     }
 }
 
-/// Asks for the checksum that the store has of the object.
+/// The header that requests the store's checksum of the object.
 fn checksum_mode() -> (HeaderName, HeaderValue) {
     (HeaderName::from_static("x-amz-checksum-mode"), HeaderValue::from_static("ENABLED"))
 }

@@ -1,4 +1,4 @@
-//! The real client: wires the room together, and proves the bucket before the mount relies on it.
+//! The client of a real store: connects the parts of this room, and proves that the bucket can be used before the mount relies on it.
 
 use std::hash::{BuildHasher as _, RandomState};
 
@@ -38,11 +38,11 @@ use crate::s3::{
 };
 use crate::sync::{Arc, Mutex};
 
-/// Attempts at the proof of the bucket, so that a dead endpoint shows within seconds ...
+/// Most attempts to prove the bucket: a dead endpoint is reported within seconds ...
 const PROOF_ATTEMPTS: u32 = 3;
-/// ... and their time, so that a silent endpoint shows before the command gives up its mount.
+/// ... and the time for them: a silent endpoint is reported before the mount command stops waiting.
 const PROOF_MAX: std::time::Duration = std::time::Duration::from_secs(26);
-/// The longest time that a source of the region may take.
+/// Longest wait for the sources of the region. Beyond it, the store's default region is used.
 const REGION_MAX: std::time::Duration = std::time::Duration::from_secs(3);
 
 /// One bucket of a real store.
@@ -52,8 +52,8 @@ pub struct S3Client {
 }
 
 impl S3Client {
-    /// Finds region and credentials, and lists one key under the prefix to prove that the bucket exists and this user may read it. Must
-    /// be called within a tokio runtime.
+    /// Finds region and credentials, and lists one key under the prefix, which proves that the bucket exists and this user may read it.
+    /// Must be called within a tokio runtime.
     ///
     /// # Errors `NoCredentials`, `NoSuchBucket`, `Denied`, `WrongRegion` (with the right one, if the user gave another), `Network`
     /// (nothing listens, within 5 s), `Timeout` (nothing answers, within 26 s), `InvalidRequest` (the configuration).
@@ -62,8 +62,7 @@ impl S3Client {
         proof.map(|()| client)
     }
 
-    /// Connects as [`Self::connect`] does, for a caller that goes on if the bucket is not proven: returns the last client, and the result
-    /// of the proof.
+    /// Connects like [`Self::connect`], for a caller that goes on without the proof: returns the client, and the result of the proof.
     ///
     /// # Errors `InvalidRequest` (the configuration).
     pub async fn reach(
@@ -123,7 +122,8 @@ impl S3Client {
         Ok((Arc::new(client), proof))
     }
 
-    /// A client of a bucket that was proven before, in this region. Makes no request, so it works while store and credentials are away.
+    /// A client of a bucket that an earlier process proved, in this region. Makes no request, so it works during an outage of store or
+    /// credentials.
     ///
     /// # Errors
     /// `InvalidRequest` (the configuration).
@@ -140,7 +140,7 @@ impl S3Client {
         Ok(Arc::new(Self::new(config, region, &pool)?))
     }
 
-    /// Whether the bucket stands in the path of the URL.
+    /// Whether the bucket is in the path of the URL.
     pub fn is_path_style(&self) -> bool {
         self.wire.config.force_path_style
     }
@@ -155,42 +155,42 @@ impl S3Client {
         self.wire.config.endpoint_url.as_deref()
     }
 
-    /// The kind of the store, as far as it is known.
+    /// The kind of the store; generic until it is known.
     pub fn store(&self) -> StoreKind {
         self.wire.abilities.kind()
     }
 
-    /// Whether copies are known not to work, so that nothing can be renamed there.
+    /// Whether the store is known to refuse copies, so that nothing can be renamed.
     pub fn refuses_copies(&self) -> bool {
         self.wire.abilities.refuses_copies()
     }
 
-    /// Whether the store has refused an upload for lack of Content-MD5, to this client or an earlier mount.
+    /// Whether the store has refused an upload without Content-MD5, to this client or an earlier mount.
     pub fn demands_md5(&self) -> bool {
         self.wire.abilities.demands_md5()
     }
 
-    /// Whether the store answers for objects only without the request for their checksums.
+    /// Whether the store refuses requests for objects with their checksums.
     pub fn refuses_checksum_mode(&self) -> bool {
         self.wire.abilities.refuses_checksum_mode()
     }
 
-    /// Whether a listing had entries that can't be shown.
+    /// Whether a listing had entries that the file system can't show.
     pub fn has_left_out_entries(&self) -> bool {
         self.wire.abilities.oddities.has_seen(Oddity::BadEntries)
     }
 
-    /// Whether a read was refused for If-Match with the object's own ETag.
+    /// Whether the store refused a read for If-Match although the ETag was the object's own.
     pub fn is_refused_if_match(&self) -> bool {
         self.wire.abilities.oddities.has_seen(Oddity::IfMatch)
     }
 
-    /// Whether the store decompresses compressed objects for clients that do not refuse that.
+    /// Whether the store decompresses compressed objects, unless the request forbids it.
     pub fn decompresses(&self) -> bool {
         self.wire.abilities.decompresses()
     }
 
-    /// Carries requests to other services.
+    /// A sender of requests to other services, on the same connections.
     pub fn courier(&self) -> Courier {
         Courier(Http::new(&self.wire.config, &self.wire.pool))
     }
@@ -200,13 +200,13 @@ impl S3Client {
         Ok(Self { wire: wire(config, region, pool)? })
     }
 
-    /// The one place that logs a failed request of a mount: no caller does.
+    /// Logs a failed request of the mount. Callers do not log it again.
     async fn logged<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         call.await.map_err(|error| error.log(&self.wire.metrics))
     }
 
-    /// Awaits a request that stores an object: logs its failure, and keeps the object's checksum. So a read can be compared even if the
-    /// store keeps another kind of checksum, or none.
+    /// Awaits a request that stores an object: logs its failure, and caches the object's checksum. Reads can then be verified even if the
+    /// store has another kind of checksum, or none.
     async fn stored(
         &self,
         key: &ObjectKey,
@@ -220,7 +220,7 @@ impl S3Client {
         Ok(stored)
     }
 
-    /// Notes that the store accepts equal parts only, if its answer says so.
+    /// Notes that the store accepts only parts of equal size, if its answer shows that.
     async fn learning<T>(&self, completed: impl Future<Output = Result<T>>) -> Result<T> {
         completed.await.inspect_err(|error| {
             if error.wants_equal_parts() {
@@ -229,7 +229,7 @@ impl S3Client {
         })
     }
 
-    /// Proves the bucket by a listing of one key, with less patience than later requests have.
+    /// Proves the bucket with a listing of one key, and less patience than later requests have.
     async fn prove(&self) -> Result<()> {
         let request =
             ListObjects { prefix: self.wire.config.prefix.clone(), max_keys: 1, ..ListObjects::default() };
@@ -238,16 +238,16 @@ impl S3Client {
     }
 }
 
-/// Adds the settings of the profile.
+/// Adds the settings of the profile, and trims region and URL.
 async fn with_profile(config: &mut Config) {
     profile::complete(config).await;
     for setting in [&mut config.region, &mut config.endpoint_url] {
-        // The value of a variable may end in the line end of a file from which it was read.
+        // The value of a variable may end with the line end of the file from which it was read.
         *setting = setting.take().map(|it| it.trim().to_owned()).filter(|it| !it.is_empty());
     }
 }
 
-/// The way to a bucket in this region. No request.
+/// The connections, credentials and settings for a bucket in this region. Makes no request.
 pub(crate) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> Result<Wire> {
     let endpoint = Endpoint::new(&config, region)?;
     let (clock, metrics) = (&pool.clock, &pool.metrics);
@@ -277,7 +277,7 @@ pub(crate) fn wire(config: Config, region: &str, pool: &Arc<ConnectionPool>) -> 
     })
 }
 
-/// Whether the refusal may come from the bucket in the host name, because the store does not look there or DNS does not know the name.
+/// Whether the refusal may come from the bucket's name in the host name: the store does not look there, or DNS does not know the name.
 fn may_be_path_style(wire: &Wire, refused: &Error) -> bool {
     let config = &wire.config;
     let chosen = config.endpoint_url.is_none() || config.force_path_style || config.store.is_some();
@@ -290,7 +290,7 @@ fn may_be_path_style(wire: &Wire, refused: &Error) -> bool {
     !chosen && wire.endpoint.has_bucket_in_host() && is_doubtful
 }
 
-/// The region of the environment, the profile or the instance; the function asks the instance only on AWS.
+/// The region of the environment, the profile or (on AWS only) the instance; without one, the default region of the store's kind.
 async fn find_region(config: &Config, pool: &Arc<ConnectionPool>) -> String {
     let provider = ProviderConfig::default().with_http_client(Http::new(config, pool));
     let mut profile = ProfileFileRegionProvider::builder().configure(&provider);
@@ -406,7 +406,7 @@ impl ObjectClient for S3Client {
         Box::pin(self.logged(async move {
             let replaces = Replaces::Version(id.etag.clone());
             match guarded(&self.wire, Write::Delete, &id.key, &replaces, delete).await {
-                // The key is gone or has another version; if it is gone, the request is fulfilled.
+                // The store refused because no object matched. If the key does not exist any more, the deletion has its goal.
                 Err(error) if *error.kind() == ErrorKind::Changed && error.http_status().is_none() => {
                     match head::head_object(&self.wire, &id.key).await {
                         Err(gone) if *gone.kind() == ErrorKind::NotFound => Ok(()),

@@ -1,4 +1,4 @@
-//! The client's configuration: plain data for this room only. `cli/environment.rs` reads the environment.
+//! The client's configuration: plain data. `cli/environment.rs` reads the environment.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,21 +8,21 @@ use aws_credential_types::Credentials;
 use crate::net::{self, ProxyVariables};
 use crate::s3::StoreKind;
 
-/// The way to the bucket, and the limits of each attempt. Each field says what doubling (or setting) it does.
+/// The address of the bucket, and the limits of requests. Each field says what setting or doubling it does.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     /// Name of the bucket.
     pub bucket: String,
-    /// The prefix of the mount's keys: the first request lists it, so that credentials limited to it suffice.
+    /// Prefix of the mount's keys. The first request lists it, so credentials limited to it suffice.
     pub prefix: String,
-    /// Region to sign for; `None` asks the profile, then (on AWS) the instance, then takes `us-east-1`, and follows the
-    /// bucket once if it lives elsewhere.
+    /// Region to sign for. `None` asks the profile, then (on AWS) the instance, then takes the default of the store's kind (AWS:
+    /// `us-east-1`), and changes once to the bucket's region if the store names another one.
     pub region: Option<String>,
     /// URL of the store (`http://127.0.0.1:9000`); `None` for AWS in the region.
     pub endpoint_url: Option<String>,
-    /// The kind of the store; `None`: found out by the endpoint's name and the answers.
+    /// Kind of the store; `None`: derived from the endpoint's name and the answers.
     pub store: Option<StoreKind>,
-    /// Directory that keeps facts about the store, learned from uploads, for the next mount; `None`: the facts are not kept.
+    /// Directory that keeps facts about the store, learned from uploads, for the next mount; `None`: the facts are not saved.
     pub state_dir: Option<PathBuf>,
     /// Always put the bucket into the path, never into the host name.
     pub force_path_style: bool,
@@ -32,25 +32,25 @@ pub struct Config {
     pub dual_stack: bool,
     /// Use endpoints with validated cryptography.
     pub fips: bool,
-    /// Network interfaces that connections to the store leave by, in turn; empty: as the routes say.
+    /// Network interfaces for connections to the store, used in turn. If empty, the routing table decides.
     pub interfaces: Vec<String>,
     /// Sign requests; `false` for public buckets.
     pub sign_requests: bool,
     /// Take credentials from this profile and nowhere else.
     pub profile: Option<String>,
-    /// Sign with these credentials, and ask no source.
+    /// Sign with these credentials, and ask no other source.
     pub credentials: Option<Credentials>,
-    /// Files that credentials may come from: a file that changes is read again with the next request.
+    /// Files that may contain the credentials. A changed file is read again at a later request.
     pub credential_files: Vec<PathBuf>,
     /// Trust the certificates of this PEM file instead of the system's.
     pub ca_bundle: Option<PathBuf>,
-    /// Trust the certificates of these PEM files besides.
+    /// Trust the certificates of these PEM files, too.
     pub extra_ca_bundles: Vec<PathBuf>,
     /// The proxies between the engine and the store, and between the engine and the sources of credentials.
     pub proxies: ProxyVariables,
-    /// Agree to pay for the requests and the traffic.
+    /// Agree to pay for requests and traffic (requester pays).
     pub requester_pays: bool,
-    /// The account that must own the bucket, or its requests fail.
+    /// Account that must own the bucket; if another one does, the store denies the requests.
     pub expected_bucket_owner: Option<String>,
     /// Storage class of new objects; `None` for the bucket's default.
     pub storage_class: Option<String>,
@@ -60,61 +60,62 @@ pub struct Config {
     pub sse_kms_key_id: Option<String>,
     /// Text before the engine's name in the User-Agent header.
     pub user_agent_prefix: Option<String>,
-    /// Hash each body with SHA-256 and sign the hash: about 0.5 CPU-s more per GiB sent, for stores that insist.
+    /// Hash each body with SHA-256 and sign the hash, for stores that demand it. Costs about 0.5 CPU-s more per GiB sent.
     pub sign_payload: bool,
-    /// Attempts of one request before its error is final; `None`: time alone is the limit (`timeouts.operation`).
+    /// Most attempts of one request; the error of the last one is final. `None`: only the time is limited (`timeouts.operation`).
     pub attempts_max: Option<u32>,
-    /// Most open connections. Doubling it lets twice as many requests run side by side, for twice the memory in the network's buffers.
-    /// More requests wait in a queue.
+    /// Most open connections; further requests wait in a queue. Doubling it lets twice as many requests run side by side, for twice the
+    /// memory in the network's buffers.
     pub connections_max: usize,
-    /// Throughput to aim for, in bytes per second, which decides the number of useful connections. Doubling it doubles them, up to
-    /// `connections_max`.
+    /// Throughput to aim for, in bytes per second. It decides the number of connections. Doubling it doubles them, up to `connections_max`.
     pub throughput_target: u64,
-    /// The limits of waiting.
+    /// The time limits.
     pub timeouts: Timeouts,
 }
 
-/// Limits of waiting.
+/// Time limits of connections and requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Time limit of one TCP (and TLS) handshake with one address. Doubling it finds farther hosts, and dead ones later.
     pub connect: Duration,
-    /// The longest silence before the first byte of the answer, in every attempt: a store that takes longer would answer the next attempt
-    /// no sooner. Doubling it spares slow stores a retry, and finds hung ones later.
+    /// Longest silence before the first byte of an answer, in every attempt. Beyond it, the request is sent again. Doubling it spares slow
+    /// stores a retry, and finds hung ones later.
     pub first_byte: Duration,
-    /// CompleteMultipartUpload, from the last byte sent to the whole answer's last: a store may join ten thousand parts in this time, and
-    /// may be silent meanwhile. Doubling it spares slow stores a second request, and keeps a close waiting for lost answers longer.
+    /// Time limit of CompleteMultipartUpload after its last byte is sent, up to the last byte of the answer. A store may join ten thousand
+    /// parts in this time, and be silent meanwhile. Doubling it spares slow stores a second request, and makes close(2) wait longer for a
+    /// lost answer.
     pub complete: Duration,
-    /// The longest silence during a body. Doubling it tolerates longer pauses, and finds dead connections later.
+    /// Longest silence during a body. Doubling it tolerates longer pauses, and finds dead connections later.
     pub stall: Duration,
-    /// A call fails this long after the store was lost to it (`--operation-timeout`); an outage that ends a few seconds earlier fails
-    /// nothing. One exchange on a connection has the same time, plus the time of its body at `rate_min`; on a line that other transfers
-    /// fill, too, the exchange may last while it gets its share (`share.rs`). The wait in the queue for a connection does not count while
-    /// bytes move on others. Doubling it rides out longer outages, and lengthens the wait of programs.
+    /// Time after which a call fails if the store does not answer (`--operation-timeout`). An outage that ends a few seconds earlier causes
+    /// no error. One exchange on a connection has the same time limit, plus the time of its body at `rate_min`. On a line shared with other
+    /// transfers, the exchange may go on while it gets its share (`share.rs`). The wait in the queue for a connection does not count while
+    /// bytes move on others. Doubling it bridges longer outages, and makes programs wait longer.
     pub operation: Duration,
     /// Idle time after which a connection is closed. Doubling it saves handshakes, if the store keeps its side open.
     pub idle: Duration,
-    /// How long the addresses of a name are valid. Doubling it asks DNS half as often, and finds new addresses later.
+    /// Time for which the addresses of a name are valid. Doubling it halves the DNS queries, and finds new addresses later.
     pub resolve: Duration,
-    /// The least average rate of a body in bytes per second, alone or together with all bodies that share the line: a trickling store
-    /// ends in an error. Doubling it finds a trickling store sooner, and requires a line that is twice as fast.
+    /// Least average rate of a body in bytes per second, alone or together with all bodies that share the line. Below it, the transfer
+    /// fails. Doubling it finds a trickling store sooner, and requires a line that is twice as fast.
     pub rate_min: u64,
 }
 
 impl Timeouts {
-    /// The least silence of a store that ends an attempt.
+    /// Shortest silence of a store that ends an attempt.
     const SILENCE_MIN: Duration = Duration::from_secs(5);
-    /// The most silence of a store: later than the limit of CompleteMultipartUpload, the store is not at work.
+    /// Longest silence of a store that is tolerated. After this time, the limit of CompleteMultipartUpload, the store is not working on the
+    /// request.
     const SILENCE_MAX: Duration = Duration::from_secs(300);
 
-    /// Sets `operation`, and `first_byte` so that a silent store is asked again before the time is up.
+    /// Sets `operation`, and `first_byte` to half of it, so a silent store gets a second request before the time is up.
     pub fn patience(&mut self, operation: Duration) {
         self.operation = operation;
         self.first_byte = (operation / 2).clamp(Self::SILENCE_MIN, Self::SILENCE_MAX);
     }
 
-    /// The longest time after `operation` in which a failing call ends: a body under way has a limit of its own, and waits for a connection
-    /// do not count.
+    /// Longest time after `operation` until a failing call ends. A body in flight has a time limit of its own; waits for a connection do
+    /// not count.
     pub fn tail(&self) -> Duration {
         (2 * self.first_byte).max(Duration::from_secs(30))
     }
@@ -172,28 +173,29 @@ impl Default for Config {
 }
 
 impl Config {
-    /// The default number of connections: enough for the parts of a fast reader, and for the small requests of a walk through a tree.
+    /// Default number of connections: enough for the parts of a fast reader, and for the small requests of a walk through a tree.
     const CONNECTIONS: usize = 64;
-    /// The share of the memory target that the network's buffers may hold.
+    /// The network's buffers may use at most one part in this many of the memory target.
     const MEMORY_SHARE: u64 = 16;
-    /// The memory charged for one connection, besides the blocks for bodies: heads, and the records of TLS. The page of a listing may
+    /// Memory charged for one connection in bytes, besides the blocks for bodies: heads, and the records of TLS. A page of a listing may
     /// take more while it is received.
     const MEMORY: u64 = 128 << 10;
-    /// The throughput of one connection with requests of a megabyte at 20 ms: 30 MB/s, less when the store is busy.
+    /// Throughput of one connection in bytes per second, for the number of connections. Measured with requests of 1 MiB at 20 ms: 30 MB/s,
+    /// less on a busy store.
     const RATE_PER_CONNECTION: u64 = 20_000_000;
 
-    /// Defaults, with connections that fit a memory target of this many bytes.
+    /// The defaults, with a number of connections that fits a memory target of this many bytes.
     pub fn for_memory(target: u64) -> Self {
         let connections = (target / Self::MEMORY_SHARE / Self::MEMORY).clamp(8, Self::CONNECTIONS as u64);
         Self { connections_max: connections as usize, ..Self::default() }
     }
 
-    /// Memory that the network's buffers may hold, in bytes: a fixed share of the memory target.
+    /// Most memory of the network's buffers, in bytes: that of all connections.
     pub fn network_memory(&self) -> u64 {
         self.connections() as u64 * Self::MEMORY
     }
 
-    /// The part of this configuration that the network needs.
+    /// The part of the configuration that the network needs.
     pub(crate) fn net(&self) -> net::Config {
         net::Config {
             connections: self.connections(),
@@ -208,7 +210,7 @@ impl Config {
         }
     }
 
-    /// Most useful connections: the number for the throughput target, within `connections_max`.
+    /// Number of connections: enough for the throughput target, within `connections_max`.
     pub fn connections(&self) -> usize {
         let worth = self.throughput_target / Self::RATE_PER_CONNECTION;
         (worth as usize).clamp(self.connections_max.min(16), self.connections_max.max(1))

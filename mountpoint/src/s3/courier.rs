@@ -1,5 +1,4 @@
-//! Requests to other services than the store, on connections of the same pool, so that they use the proxies and certificates of the
-//! mount.
+//! Requests to other services than the store. They use the same connection pool, with the proxies and certificates of the mount.
 
 use aws_smithy_runtime_api::client::orchestrator::HttpRequest;
 use aws_smithy_types::body::SdkBody;
@@ -8,12 +7,12 @@ use http::Request;
 
 use crate::s3::auth::credentials_http::Http;
 
-/// Carries small requests to any `http://` or `https://` URL. Cheap to clone.
+/// A sender of small requests to any `http://` or `https://` URL. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Courier(pub(crate) Http);
 
 impl Courier {
-    /// The status of the answer.
+    /// Sends a POST request. Returns the status of the answer.
     ///
     /// # Errors A sentence with the reason why there is no answer.
     pub async fn post(self, request: Request<Bytes>) -> Result<u16, String> {

@@ -1,4 +1,5 @@
-//! Dates as stores spell them, in whole seconds: HTTP's forms in headers, ISO 8601 in documents, and the variants of both that stores send. Pure.
+//! Parses the dates that stores send: HTTP's forms in headers, ISO 8601 in documents, and variants of both. The result has whole seconds.
+//! Pure.
 
 use std::time::SystemTime;
 
@@ -9,16 +10,16 @@ use time::format_description::well_known::Rfc2822;
 
 use crate::object::whole_second;
 
-/// Longest text that is read as a date, in bytes: all forms are shorter.
+/// Longest text that is parsed as a date, in bytes. All forms are shorter; a longer text is not a date.
 const TEXT_MAX: usize = 64;
 
-/// Parses a date in a header's spelling: `Wed, 21 Oct 2015 07:28:00 GMT`, or in another form.
+/// Parses the date of a header: `Wed, 21 Oct 2015 07:28:00 GMT`, or another form.
 pub(crate) fn http_date(text: &str) -> Option<SystemTime> {
     let text = text.trim();
     by_library(text, Format::HttpDate).or_else(|| tolerant(text))
 }
 
-/// Parses a date in XML's spelling: `2009-10-12T17:50:30.000Z`, or in another form.
+/// Parses the date of an XML document: `2009-10-12T17:50:30.000Z`, or another form.
 pub(crate) fn xml_date(text: &str) -> Option<SystemTime> {
     let text = text.trim();
     by_library(text, Format::DateTimeWithOffset).or_else(|| tolerant(text))
@@ -31,7 +32,7 @@ fn by_library(text: &str, format: Format) -> Option<SystemTime> {
     SystemTime::try_from(DateTime::from_str(text, format).ok()?).ok().map(whole_second)
 }
 
-/// Reads a date in any form of HTTP or ISO 8601.
+/// Parses a date in any form of HTTP or ISO 8601.
 fn tolerant(text: &str) -> Option<SystemTime> {
     if text.len() > TEXT_MAX || !text.is_ascii() {
         return None;
@@ -39,7 +40,7 @@ fn tolerant(text: &str) -> Option<SystemTime> {
     iso(text).or_else(|| by_words(text))
 }
 
-/// ISO 8601 with a space for its `T`, without a zone (UTC is meant), or with a zone that has no colon.
+/// Parses ISO 8601, also with a space instead of `T`, without a zone (then UTC), or with a zone that has no colon.
 fn iso(text: &str) -> Option<SystemTime> {
     let (date, time) = text.split_once(['T', 't', ' '])?;
     let mut text = format!("{date}T{}", time.trim());
@@ -55,7 +56,7 @@ fn iso(text: &str) -> Option<SystemTime> {
     by_library(&text, Format::DateTimeWithOffset)
 }
 
-/// The words of HTTP's three forms and of mail's, put into mail's order.
+/// Parses a date in one of HTTP's three forms or in that of mail, by putting the words into mail's order.
 fn by_words(text: &str) -> Option<SystemTime> {
     let is_name = |word: &str| word.starts_with(|c: char| c.is_ascii_alphabetic());
     let mut words: Vec<&str> = text.split([' ', ',', '\t']).filter(|word| !word.is_empty()).collect();

@@ -8,19 +8,19 @@ use crate::s3::auth::sign::Signing;
 use crate::s3::url::{encode_path, shown};
 use crate::s3::{Config, Error, ErrorKind, Result};
 
-/// The bucket's place on the network.
+/// Host and path of the bucket, and the scope of its signatures.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Endpoint {
     pub(crate) authority: Authority,
     pub(crate) signing: Signing,
     bucket_in_host: bool,
-    /// The encoded path in front of each key: `/` or `/bucket/`, behind the path of the endpoint URL, if that has one.
+    /// The encoded path in front of each key: `/` or `/bucket/`, after the path of the endpoint URL, if it has one.
     base: String,
 }
 
 impl Endpoint {
     /// # Errors
-    /// `InvalidRequest`: the URL, the ARN, or flags that AWS does not combine.
+    /// `InvalidRequest`: the URL, the ARN, or flags that can't be combined on AWS.
     pub(crate) fn new(config: &Config, region: &str) -> Result<Self> {
         if config.bucket.is_empty() {
             return Err(refused("the bucket has no name".into()));
@@ -78,14 +78,14 @@ impl Endpoint {
 
     /// The request path of the bucket itself.
     pub(crate) fn bucket_path(&self) -> &str {
-        // With a path style bucket "/bucket" and "/bucket/" mean the same; AWS's own SDKs send the first.
+        // A path-style bucket can be written "/bucket" or "/bucket/". AWS's own SDKs send the first.
         match self.base.len() {
             1 => &self.base,
             n => &self.base[..n - 1],
         }
     }
 
-    /// The request path of a key, encoded once, nothing normalised: `a//../b` is a key like any other.
+    /// The request path of a key, encoded once and not normalised: `a//../b` is a key like any other.
     pub(crate) fn key_path(&self, key: &str) -> String {
         let mut path = String::with_capacity(self.base.len() + key.len() + key.len() / 4 + 64);
         path.push_str(&self.base);
@@ -96,7 +96,7 @@ impl Endpoint {
 
 /// The host name and the signing of a bucket or an access point of AWS.
 struct AwsHost {
-    /// The first labels of the host name: the bucket, or name and account of an access point. Empty if `host` contains them already.
+    /// The first labels of the host name: the bucket, or name and account of an access point. Empty if `host` contains them.
     label: String,
     host: String,
     signing: Signing,
@@ -144,7 +144,7 @@ impl AwsHost {
     }
 }
 
-/// Refuses combinations that AWS does not have, and names the flag or variable that turned each on.
+/// Refuses combinations that AWS does not offer. The error names the flag or variable to leave out.
 fn check_flags(config: &Config, region: &str, arn: Option<&Arn<'_>>) -> Result<()> {
     const FIPS: &str = "AWS_USE_FIPS_ENDPOINT (or the profile's use_fips_endpoint)";
     const DUAL: &str = "--dual-stack";
@@ -208,7 +208,7 @@ fn refused(message: String) -> Error {
     Error::new(ErrorKind::InvalidRequest, "endpoint").message(message)
 }
 
-/// A partition: regions under one administration, as in AWS's endpoint rules.
+/// A partition of AWS: regions under one administration, as in AWS's endpoint rules.
 struct Partition {
     name: &'static str,
     suffix: &'static str,
@@ -233,13 +233,13 @@ impl Partition {
     }
 }
 
-/// Whether the bucket's name may be a label of the host name.
+/// Whether the bucket's name can be a label of the host name.
 fn fits_host(bucket: &str, host: &str) -> bool {
     let label = (3..=63).contains(&bucket.len())
         && bucket.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
         && !bucket.starts_with('-')
         && !bucket.ends_with('-');
-    // A bucket with dots has no wildcard certificate, and localhost no subdomains on most machines.
+    // No wildcard certificate covers a bucket with dots, and on most machines localhost has no subdomains.
     let named = host.parse::<IpAddr>().is_err() && host != "localhost" && !host.ends_with(".localhost");
     label && named
 }

@@ -1,4 +1,4 @@
-//! Errors of requests, by kind, which tells the caller the next step.
+//! The errors of requests. The kind of an error tells the caller what to do next.
 
 use std::error::Error as StdError;
 use std::fmt::{self, Write as _};
@@ -8,51 +8,51 @@ use crate::metrics::Metrics;
 use crate::net;
 use crate::object::ObjectKey;
 
-/// The kind of an error, which tells the caller the next step. One table turns kinds into errno: `fs/error.rs`.
+/// The kind of an error: it tells the caller what to do next. Only `fs/error.rs` maps kinds to errno.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
     /// The object (or upload) does not exist.
     NotFound,
     /// The bucket does not exist.
     NoSuchBucket,
-    /// The store refuses the request (403), even after one refresh of the credentials.
+    /// The store denies the request (403), even after one refresh of the credentials.
     Denied,
-    /// No source has credentials.
+    /// No source of credentials gave any.
     NoCredentials,
-    /// The object is another version than the requested one (412, or an answer with another ETag or size).
+    /// The object has another version than the requested one (412, or an answer with another ETag or size).
     Changed,
-    /// An object exists, and the request may replace none. From a copy, also: the version to replace does not exist.
+    /// An object exists, and the request must not replace it. Also for a copy: the version to replace does not exist.
     Exists,
     /// The object is in an archive tier and must be restored first.
     Archived,
-    /// The bucket lives elsewhere; the region, if the store said which.
+    /// The bucket is in another region: this one, if the store named it.
     WrongRegion(Option<String>),
-    /// The store refused for load, until the retries were used up.
+    /// The store limited the rate of requests, until the retries were used up.
     Throttled,
-    /// No answer in time.
+    /// No answer within the time limit.
     Timeout,
-    /// The connection failed or broke: DNS, TCP, TLS.
+    /// The connection could not be made or broke: DNS, TCP, TLS.
     Network,
-    /// 5xx until the retries were used up.
+    /// The store answered 5xx, until the retries were used up.
     ServerError,
-    /// The bytes that were stored or received are not the bytes that were sent.
+    /// The stored or received bytes differ from the bytes that were sent.
     Corrupt,
-    /// The answer makes no sense: broken XML, missing headers, a range that was not requested.
+    /// The answer is not valid: broken XML, missing headers, a range that was not requested.
     BadAnswer,
-    /// The store does not encrypt as the user asked: the object is stored unencrypted, or the upload was given up.
+    /// The store did not encrypt as the user requires: the object is stored unencrypted, or the upload was aborted.
     NotEncrypted,
-    /// The operation may or may not have happened.
+    /// The outcome is unknown: the request may have been executed.
     Unknown,
     /// The store does not know the operation or the option (501, NotImplemented).
     Unsupported,
-    /// The store understood and refused: our request, or what the user configured, is wrong (other 4xx).
+    /// The store refuses the request: it, or the user's configuration, is wrong (other 4xx).
     InvalidRequest,
-    /// Too large for the store.
+    /// The object or part is too large for the store.
     TooLarge,
 }
 
-/// An error of the S3 room: kind, operation, key, and the store's answer.
-// Boxed: a Result that carries it stays small on the paths where nothing fails.
+/// An error of a request: kind, operation, key, and the store's answer.
+// Boxed, so that a Result that contains it stays small.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
 
@@ -66,11 +66,11 @@ struct Inner {
     message: Option<String>,
     request_id: Option<String>,
     source: Option<Box<dyn StdError + Send + Sync>>,
-    /// Whether an attempt's outcome is unknown: see [`Error::unsettled`].
+    /// Whether an attempt's outcome is unknown, see [`Error::unsettled`].
     unsettled: bool,
-    /// Number of attempts: see [`Error::attempts`].
+    /// Number of attempts, see [`Error::attempts`].
     attempts: u32,
-    /// Whether the log has the error: see [`Error::is_logged`].
+    /// Whether the error was logged, see [`Error::is_logged`].
     logged: bool,
 }
 
@@ -98,44 +98,44 @@ impl Error {
         self
     }
 
-    /// The HTTP status.
+    /// Sets the HTTP status.
     pub fn status(mut self, status: u16) -> Self {
         self.0.status = Some(status);
         self
     }
 
-    /// The S3 error code and message of the answer's body.
+    /// Sets the S3 error code and the message of the answer's body.
     pub fn answer(mut self, code: Option<String>, message: Option<String>) -> Self {
         self.0.code = code;
         self.0.message = message;
         self
     }
 
-    /// Adds a message in our words, if the store sent none.
+    /// Sets the message to one of the engine. It replaces the store's message, if there is one.
     pub fn message(mut self, message: impl Into<String>) -> Self {
         self.0.message = Some(message.into());
         self
     }
 
-    /// Whether the store's code or message has this word, which is given in small letters, in any case.
+    /// Whether the store's code or message contains this word in any case. `word` is given in lower case.
     pub fn mentions(&self, word: &str) -> bool {
         let texts = [&self.0.code, &self.0.message];
         texts.into_iter().flatten().any(|text| text.to_ascii_lowercase().contains(word))
     }
 
-    /// The whole numbers of the store's message, in order.
+    /// The whole numbers in the message, in order.
     pub(crate) fn numbers(&self) -> impl Iterator<Item = u32> {
         let message = self.0.message.as_deref().unwrap_or_default();
         message.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse().ok())
     }
 
-    /// Sets the store's name for the request, which its support asks for first.
+    /// Sets the store's identifier of the request, which the store's support asks for first.
     pub fn request_id(mut self, id: Option<String>) -> Self {
         self.0.request_id = id;
         self
     }
 
-    /// The error below.
+    /// Sets the underlying error.
     pub fn source(mut self, source: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
         self.0.source = Some(source.into());
         self
@@ -146,25 +146,25 @@ impl Error {
         self.0.source.as_ref()?.downcast_ref()
     }
 
-    /// Marks that an attempt may have carried out the request, whatever the answer to the last one.
+    /// Marks that an attempt may have been executed, whatever the answer to the last one was.
     pub fn unsettled(mut self) -> Self {
         self.0.unsettled = true;
         self
     }
 
-    /// Marks the error as that of the last of this many attempts.
+    /// Sets the number of attempts, of which this is the last one's error.
     pub(crate) fn attempts(mut self, attempts: u32) -> Self {
         self.0.attempts = attempts;
         self
     }
 
-    /// Whether the log has a line about the error: then the caller writes no second one.
+    /// Whether the error was logged. Then the caller does not log it again.
     pub fn is_logged(&self) -> bool {
         self.0.logged
     }
 
-    /// Writes the log line of the error: operation, key, the store's answer, the request's id, and what to look at next. Everyday answers
-    /// get no line: a key that is missing, taken, or changed.
+    /// Logs the error: operation, key, the store's answer, the request's id, and advice. Common answers are not logged: the key is missing,
+    /// taken, or changed.
     pub(crate) fn log(mut self, metrics: &Metrics) -> Self {
         if !matches!(self.0.kind, ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists) {
             let status = self.0.status.map_or_else(|| "none".to_owned(), |status| status.to_string());
@@ -175,7 +175,7 @@ impl Error {
         self
     }
 
-    /// The error of a GET whose bytes have the checksum `ours` instead of the store's. `then`: the next step, in words.
+    /// The error of a GET whose bytes have checksum `ours`, not the store's `theirs`. `then`: the next step, in words.
     pub(crate) fn corrupt(key: &ObjectKey, ours: Checksum, theirs: Checksum, then: &str) -> Self {
         let (name, ours, theirs) = (theirs.algorithm.name(), ours.to_base64(), theirs.to_base64());
         Self::new(ErrorKind::Corrupt, "GetObject").key(key).message(format!(
@@ -188,14 +188,14 @@ impl Error {
         self.0.kind == ErrorKind::Corrupt
     }
 
-    /// Writes the log line of an error without a failed request.
+    /// Logs an error that no failed request caused.
     pub(crate) fn said(mut self) -> Self {
         tracing::warn!("{self}; {}", self.advice());
         self.0.logged = true;
         self
     }
 
-    /// A hint for the log: the next thing to look at.
+    /// Advice for the log: what to check next.
     pub fn advice(&self) -> &'static str {
         if self.0.operation == "AbortMultipartUpload" {
             return "the parts of the upload stay in the bucket, and are paid for, until it is aborted: \
@@ -238,20 +238,20 @@ impl Error {
         }
     }
 
-    /// Whether the store refused an upload because its parts differ in size.
+    /// Whether the store refused to complete an upload because its parts differ in size.
     pub(crate) fn wants_equal_parts(&self) -> bool {
         let says = ["same length", "same size"].into_iter().any(|words| self.mentions(words));
         self.0.operation == "CompleteMultipartUpload" && self.0.kind == ErrorKind::InvalidRequest && says
     }
 
-    /// Whether an object may exist all the same: a request that makes one was sent, and no answer showed its outcome. The kind alone
+    /// Whether the object may exist despite the error: a request that makes an object was sent, and its outcome is unknown. The kind
     /// describes only the last attempt.
     pub fn may_have_stored(&self) -> bool {
         let makes_object = matches!(self.0.operation, "PutObject" | "CompleteMultipartUpload" | "CopyObject");
         makes_object && (self.0.unsettled || self.leaves_doubt())
     }
 
-    /// Whether the kind alone leaves the outcome of the request open.
+    /// Whether the outcome of a request with an error of this kind is unknown.
     fn leaves_doubt(&self) -> bool {
         matches!(
             self.0.kind,
@@ -266,12 +266,12 @@ impl Error {
         )
     }
 
-    /// The operation, by its S3 name.
+    /// The S3 name of the operation.
     pub fn operation(&self) -> &'static str {
         self.0.operation
     }
 
-    /// The kind.
+    /// The kind of the error.
     pub fn kind(&self) -> &ErrorKind {
         &self.0.kind
     }
@@ -287,13 +287,14 @@ impl Error {
     }
 }
 
-/// An error in one line: `GetObject "a/b": 503 SlowDown: Please reduce your request rate (request id 42)`.
+/// An unusable network setting, as the error of an invalid request.
 impl From<net::Error> for Error {
     fn from(error: net::Error) -> Self {
         Self::new(ErrorKind::InvalidRequest, error.setting).message(error.message)
     }
 }
 
+/// The error in one line: `GetObject "a/b": 503 SlowDown: Please reduce your request rate (request id 42)`.
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0.operation)?;
@@ -325,7 +326,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// No control character may break the line; quotes and apostrophes are words.
+/// Escapes control characters, which would break the log line. Quotes and apostrophes stay.
 fn escape_but_quotes(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     for c in text.chars() {
         match c {
@@ -336,7 +337,7 @@ fn escape_but_quotes(text: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
     Ok(())
 }
 
-/// There is no `source`: the line has the errors below already, and they would be printed twice.
+/// There is no `source`: the message contains the underlying errors already, and they would be printed twice.
 impl StdError for Error {}
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The parts of this room for fuzz targets: the readers of the store's documents, and of the files of AWS's tools.
+//! Entry points for fuzz targets: the parsers of the store's documents, and of the files of AWS's tools.
 
 use std::time::SystemTime;
 
@@ -9,7 +9,7 @@ use crate::object::ObjectMeta;
 use crate::s3::auth::profile;
 use crate::s3::{Config, Error, ErrorKind, ListObjects, ListPage, PendingUpload, Stored, answer, date, xml};
 
-/// Reads a page of a listing that answers `request`.
+/// Parses a document as a page of the listing `request`.
 ///
 /// # Errors
 /// The problem with the document.
@@ -17,17 +17,17 @@ pub fn list_page(document: &[u8], request: &ListObjects) -> Result<ListPage, Str
     xml::list_page(document, request).map(|(page, _)| page)
 }
 
-/// Reads these headers as the answer to a HEAD.
+/// Parses these headers as the answer to a HEAD.
 pub fn head(headers: &http::HeaderMap) -> Option<ObjectMeta> {
     answer::object_meta(headers)
 }
 
-/// Reads a text as a date, of a header and of a document.
+/// Parses a text as a date, in a header and in a document.
 pub fn dates(text: &str) -> [Option<SystemTime>; 2] {
     [date::http_date(text), date::xml_date(text)]
 }
 
-/// Whether a document ends with the end of its first element.
+/// Whether a document is complete: it ends with its root element.
 pub fn is_whole(document: &[u8]) -> bool {
     xml::is_whole(document)
 }
@@ -37,7 +37,7 @@ pub fn root(document: &[u8]) -> Option<String> {
     xml::root(document)
 }
 
-/// Reads a document as the name of an upload that CreateMultipartUpload began.
+/// Parses a document as the answer to CreateMultipartUpload: the id of the upload.
 ///
 /// # Errors
 /// The problem with the document.
@@ -45,14 +45,14 @@ pub fn upload_id(document: &[u8]) -> Result<String, String> {
     xml::upload_id(document)
 }
 
-/// Reads a document as the object that CompleteMultipartUpload made; `None` if the document says that it made none.
+/// Parses a document as the answer to CompleteMultipartUpload: the new object, or `None` for another document.
 ///
 /// # Errors The problem with the document.
 pub fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
     xml::completed(document)
 }
 
-/// Reads a document as a page of versions of keys with this prefix.
+/// Parses a document as a page of versions of keys with this prefix.
 ///
 /// # Errors
 /// The problem with the document.
@@ -60,7 +60,7 @@ pub fn versions(document: &[u8], prefix: &str) -> Result<crate::s3::VersionPage,
     crate::s3::xml::version_page(document, prefix)
 }
 
-/// Reads a document as the tags of a bucket.
+/// Parses a document as the tags of a bucket.
 ///
 /// # Errors
 /// The problem with the document.
@@ -68,7 +68,7 @@ pub fn tags(document: &[u8]) -> Result<crate::s3::Tags, String> {
     crate::s3::xml::tags(document)
 }
 
-/// Reads a document as a page of uploads in progress.
+/// Parses a document as a page of unfinished multipart uploads.
 ///
 /// # Errors
 /// The problem with the document.
@@ -76,14 +76,14 @@ pub fn uploads(document: &[u8]) -> Result<Vec<PendingUpload>, String> {
     xml::upload_page(document).map(|page| page.uploads)
 }
 
-/// Reads an error document, and returns the line for the log.
+/// Parses an error document, and returns the line for the log.
 pub fn error_line(document: &[u8]) -> String {
     let body = xml::error_body(document);
     let error = Error::new(ErrorKind::ServerError, "GetObject").status(500).answer(body.code, body.message);
     error.request_id(body.request_id).to_string()
 }
 
-/// Reads these two files as `~/.aws/config` and `~/.aws/credentials`. Returns the endpoint for a mount with this profile, and whether the
+/// Parses these two files as `~/.aws/config` and `~/.aws/credentials`. Returns the endpoint for a mount with this profile, and whether the
 /// mount then uses FIPS and dual stack.
 pub fn settings(config: &[u8], credentials: &[u8], name: Option<&str>) -> (Option<String>, bool, bool) {
     let files = [("/config", config), ("/credentials", credentials)];

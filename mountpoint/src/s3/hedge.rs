@@ -1,7 +1,7 @@
-//! Decides which answers are late, and whether a second request may replace a late one (`hedged.rs` sends it).
+//! Hedging: decides when an answer is late, and whether a second request for it may be sent (`hedged.rs` sends it).
 //!
-//! An answer is late after twice the time in which 19 of 20 answers began. The extra requests are a small share of all, so that a store
-//! that is slow as a whole, or that throttles, gets hardly more requests.
+//! An answer is late after twice the time within which 19 of 20 answers began. Only a small share of all requests is hedged, so a store
+//! that is slow as a whole, or throttles, gets hardly more requests.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -11,26 +11,26 @@ use http::StatusCode;
 use crate::clock::Clock;
 use crate::sync::Mutex;
 
-/// The number of last answers from which the limit is learned. No answer is late before there are that many.
+/// Number of recent answers that set the limit. Before there are as many, no answer is late.
 const SAMPLES: usize = 64;
-/// The number of answers after which the limit is learned anew.
+/// Number of answers after which the limit is computed again.
 const EVERY: u64 = 16;
-/// Index of the sample that sets the limit, in order of time: 19 of 20 are faster.
+/// Rank of the sample that sets the limit, by time: 19 of 20 are faster.
 const TELLING: usize = SAMPLES * 19 / 20;
-/// The factor by which a late answer exceeds that time. Doubling it halves the requests that are wasted where times spread widely.
+/// Factor between that time and the limit. Doubling it hedges later, and wastes half the requests where times vary widely.
 const TIMES: u32 = 2;
-/// The least limit: a busy machine adds this much, without any fault of the store.
+/// Least limit. A busy machine causes delays of this length without any fault of the store.
 const LEAST: Duration = Duration::from_millis(50);
-/// A body stalls if it brings no byte for this many times the limit, and for [`BODY_LEAST`]: bytes of one body come at once or in bursts.
+/// A body stalls if it brings no byte for this many times the limit, but at least [`BODY_LEAST`]: bytes of one body may come in bursts.
 const BODY_TIMES: u32 = 10;
-/// The least silence of a body that is a stall.
+/// Least silence of a stalled body.
 const BODY_LEAST: Duration = Duration::from_millis(500);
-/// The most extra requests, as a share of all. One request in a hundred of a sound store is slow.
+/// Hedges per request at most. One in a hundred requests to a healthy store is slow.
 const SHARE: f64 = 0.02;
-/// The most extra requests that may be saved up in a quiet hour.
+/// Most hedges that can be saved up in quiet times.
 const SAVED_MAX: f64 = 4.0;
 
-/// The limit beyond which an answer is late, and the remaining extra requests.
+/// The limit beyond which an answer is late, and the number of hedges that may be sent.
 #[derive(Debug, Default)]
 pub(crate) struct Hedge(Mutex<Learned>);
 
@@ -70,12 +70,12 @@ impl Learned {
 }
 
 impl Hedge {
-    /// Returns once the answer to a request, sent at the time in `sent`, is late and another request may be sent: at most once, and perhaps
+    /// Returns once the answer to a request, sent at the time in `sent`, is late and may be hedged. Returns once at most, and perhaps
     /// never.
     pub(crate) async fn late(&self, clock: &Clock, sent: &OnceLock<Instant>) {
         let Some(late) = self.0.lock().late else { return std::future::pending().await };
         loop {
-            // Before it is sent, the request waits for a connection, as a second one would.
+            // A request that still waits for a connection is not late: a second one would wait, too.
             let left = match sent.get() {
                 Some(sent) => late.saturating_sub(clock.now().saturating_duration_since(*sent)),
                 None => late,
@@ -88,13 +88,13 @@ impl Hedge {
         self.or_never().await;
     }
 
-    /// The longest silence of a body that is not a stall, if the engine knows enough of the store.
+    /// Longest silence of a body that is not a stall; `None` until enough answers were measured.
     pub(crate) fn body_patience(&self) -> Option<Duration> {
         self.0.lock().late.map(|late| (late * BODY_TIMES).max(BODY_LEAST))
     }
 
-    /// Returns once a body that brings no byte from now on counts as stalled and its rest may be asked for anew, with the time of the
-    /// silence; perhaps never.
+    /// Returns the length of the silence once a body without a byte from now on has stalled and its rest may be requested again; perhaps
+    /// never.
     pub(crate) async fn stalled(&self, clock: &Clock, patience: Option<Duration>) -> Duration {
         let Some(patience) = patience else { return std::future::pending().await };
         clock.sleep(patience).await;
@@ -108,12 +108,12 @@ impl Hedge {
         }
     }
 
-    /// Takes in that the store throttles.
+    /// Stops hedging until enough further answers came, because the store throttles or fails.
     fn throttled(&self) {
         self.0.lock().saved = 0.0;
     }
 
-    /// Learns from an answer, which began `waited` after its request was sent.
+    /// Learns from an answer that began `waited` after its request was sent.
     pub(crate) fn answered(&self, status: StatusCode, waited: Duration) {
         if status.is_success() {
             self.0.lock().answered(waited);

@@ -1,14 +1,14 @@
-//! The kinds of stores, and how each differs from S3. Enters: the name of an endpoint, the headers of an answer that the mount reads
-//! anyway. Leaves: a kind and its declared properties. Pure.
+//! The kinds of stores, and their differences from S3. Enters: the name of an endpoint, and the headers of answers to the mount's own
+//! requests. Leaves: a kind and its declared properties. Pure.
 //!
-//! Never here: a request. What a kind does with conditional writes is declared from its sources and from tests, never tried out: a trial
-//! would overwrite an object on a store that ignores conditions.
+//! Never here: a request. The treatment of conditional writes by each kind is declared from its sources and from tests, never tried out: a
+//! trial would overwrite an object on a store that ignores conditions.
 
 use http::HeaderMap;
 
 use crate::s3::answer::text;
 
-/// A kind of stores.
+/// A kind of store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreKind {
     /// AWS S3.
@@ -29,23 +29,23 @@ pub enum StoreKind {
     Scaleway,
     /// Google Cloud Storage, by its XML API.
     Gcs,
-    /// Any other.
+    /// Any other store.
     Generic,
 }
 
-/// The fate of a condition on a request.
+/// The store's treatment of a condition of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Condition {
-    /// The store keeps the condition, or refuses it with 501, which shows at the first request.
+    /// The store honours the condition, or refuses it with 501 at the first request.
     Kept,
-    /// The store ignores the condition, or did in releases that are in use: the condition is sent, and a HEAD asks first.
+    /// The store ignores the condition, or did in releases still in use: the condition is sent, after a HEAD that checks it.
     Ignored,
-    /// The store answers 501.
+    /// The store answers 501 to the condition.
     Refused,
 }
 
 impl Condition {
-    /// The fate in a word.
+    /// The treatment in a word.
     fn word(self) -> &'static str {
         match self {
             Self::Kept => "kept",
@@ -55,7 +55,7 @@ impl Condition {
     }
 }
 
-/// The conditions on the object that a request replaces.
+/// The treatment of the conditions on the object that a request replaces.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Conditions {
     /// `If-None-Match: *`.
@@ -69,12 +69,12 @@ impl Conditions {
     const IGNORED: Self = Self { absent: Condition::Ignored, version: Condition::Ignored };
 }
 
-/// Limits of the parts of an upload.
+/// A store's limits on the parts of an upload.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PartLimits {
-    /// Parts of one object at most.
+    /// Most parts of one object.
     pub parts_max: u32,
-    /// Whether all parts but the last must have one size.
+    /// Whether all parts but the last must have the same size.
     pub are_equal: bool,
 }
 
@@ -84,23 +84,23 @@ impl Default for PartLimits {
     }
 }
 
-/// Facts about a kind before the first request.
+/// Properties of a kind, known before the first request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Profile {
     /// Conditions on PutObject.
     pub(crate) put: Conditions,
     /// Conditions on CompleteMultipartUpload.
     pub(crate) complete: Conditions,
-    /// Conditions on the target of a CopyObject. All kinds keep the condition on its source.
+    /// Conditions on the target of a CopyObject. All kinds honour the condition on its source.
     pub(crate) copy: Conditions,
     /// Conditions on DeleteObject: If-Match alone.
     pub(crate) delete: Conditions,
-    /// The bucket stands in the path: such a store often has no host names for buckets, since these need configuration.
+    /// Whether the bucket is in the path of URLs: such a store often has no host names for buckets, since these need configuration.
     pub(crate) path_style: bool,
-    /// The region to sign for if no setting names one.
+    /// Region to sign for if no setting names one.
     pub(crate) region: &'static str,
     pub(crate) parts: PartLimits,
-    /// Whether the store decompresses objects of `Content-Encoding: gzip`, unless a request accepts them compressed.
+    /// Whether the store decompresses objects with `Content-Encoding: gzip`, unless the request accepts gzip.
     pub(crate) decompresses: bool,
 }
 
@@ -134,22 +134,22 @@ impl StoreKind {
             parts: PartLimits::default(),
             decompresses: false,
         };
-        // Conditions on copies and deletes came to AWS in 2025, long after those on uploads.
+        // AWS honours conditions on copies and deletes only since 2025, long after those on uploads.
         let others = Profile { copy: IGNORED, delete: IGNORED, ..like_aws };
         let own_names = Profile { path_style: true, ..others };
-        // The store ignores If-Match if the key is gone: it would make the object.
+        // These stores ignore If-Match if the key does not exist, and would create the object.
         let if_there = Conditions { version: Condition::Ignored, ..KEPT };
         match self {
             Self::Aws => like_aws,
             Self::Generic => others,
             Self::Minio => own_names,
             Self::Versitygw => Profile { put: if_there, complete: if_there, ..own_names },
-            // CloudServer's PutObject and CompleteMultipartUpload look at no condition.
+            // CloudServer's PutObject and CompleteMultipartUpload ignore every condition.
             Self::Scality => Profile { put: IGNORED, complete: IGNORED, ..own_names },
-            // The gateway keeps the condition on PutObject; on CompleteMultipartUpload only since 2025.
+            // The gateway honours the condition on PutObject; on CompleteMultipartUpload only since 2025.
             Self::Ceph => Profile { complete: IGNORED, ..own_names },
             Self::Garage => Profile { put: IGNORED, complete: IGNORED, region: "garage", ..own_names },
-            // R2 documents conditions of PutObject, and none of CompleteMultipartUpload.
+            // R2 documents conditions of PutObject, but none of CompleteMultipartUpload.
             Self::R2 => Profile {
                 complete: IGNORED,
                 region: "auto",
@@ -159,14 +159,14 @@ impl StoreKind {
             Self::Scaleway => {
                 Profile { parts: PartLimits { parts_max: 1000, ..PartLimits::default() }, ..others }
             }
-            // Google documents If-None-Match for reads alone.
+            // Google documents If-None-Match for reads only.
             Self::Gcs => {
                 Profile { put: IGNORED, complete: IGNORED, region: "auto", decompresses: true, ..own_names }
             }
         }
     }
 
-    /// The requests before which a HEAD looks at the object, because the store may not keep their condition.
+    /// The requests after a HEAD of the object, because the store may not honour their condition.
     pub fn asks_before(self) -> Vec<&'static str> {
         let profile = self.profile();
         let requests = [
@@ -178,7 +178,7 @@ impl StoreKind {
         requests.into_iter().filter(|(_, kept)| *kept != Conditions::KEPT).map(|(name, _)| name).collect()
     }
 
-    /// The fate of each condition that the engine sends, as declared: the request, its header, and "kept", "ignored" or "refused".
+    /// The declared treatment of each condition that the engine sends: the request, its header, and "kept", "ignored" or "refused".
     pub fn conditions(self) -> Vec<(&'static str, &'static str, &'static str)> {
         let profile = self.profile();
         let of = |request, conditions: Conditions| {
@@ -199,7 +199,7 @@ impl StoreKind {
         makes.into_iter().flatten().chain(others).collect()
     }
 
-    /// The kind that the host of an endpoint shows; `None` for AWS's own.
+    /// The kind that the host name of an endpoint shows. `None` as the host means AWS.
     pub(crate) fn of_endpoint(host: Option<&str>) -> Option<Self> {
         let Some(host) = host else { return Some(Self::Aws) };
         let host = host.to_ascii_lowercase();
@@ -226,7 +226,7 @@ impl StoreKind {
         })
     }
 
-    /// The kind that the headers of an answer show. Garage's show nothing.
+    /// The kind that the headers of an answer show; `None` for Garage, among others.
     pub(crate) fn of_answer(headers: &HeaderMap) -> Option<Self> {
         let server = text(headers, "server").unwrap_or_default().to_ascii_lowercase();
         let has = |prefix: &str| headers.keys().any(|name| name.as_str().starts_with(prefix));
@@ -237,7 +237,7 @@ impl StoreKind {
             _ if server.starts_with("versitygw") => Some(Self::Versitygw),
             _ if has("x-guploader-") => Some(Self::Gcs),
             _ if server.starts_with("ceph object gateway") || has("x-rgw-") => Some(Self::Ceph),
-            // A proxy may have replaced the gateway's name. Transaction ids are "tx", digits, and names behind dashes.
+            // A proxy may have replaced the gateway's name. Its transaction ids begin with "tx" and digits, and have names behind dashes.
             _ => {
                 let id = text(headers, "x-amz-request-id")?;
                 (id.starts_with("tx0000") && id.contains('-')).then_some(Self::Ceph)

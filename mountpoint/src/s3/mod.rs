@@ -1,8 +1,8 @@
-//! The engine's requests to a bucket, and the client that sends them; also the requests about buckets as a whole, for the CSI driver.
+//! The engine's requests to a bucket, and the client that sends them. Also requests about whole buckets, for the CSI driver.
 //!
-//! Enters: one of the plain requests below. Leaves: a plain answer with every field checked, or an [`Error`] with a kind that says
-//! what to do next. Retries, signatures, connections and differences between stores stay in this room. It never
-//! looks at a path, a handle or a cache.
+//! Enters: a plain request of a type below. Leaves: a plain answer with every field checked, or an [`Error`] with a kind that says what to
+//! do next. Retries, signatures, connections and differences between stores stay in this room. It never looks at a path, a handle or a
+//! cache.
 
 mod abilities;
 mod admin;
@@ -60,7 +60,7 @@ use crate::buffer::{Block, BlockMut, Fill};
 use crate::checksum::Checksum;
 use crate::object::{ETag, ObjectId, ObjectKey, ObjectMeta};
 
-/// The source of the credentials of this profile, or of the one in the environment, as far as it matters to a sandbox (`broker/`).
+/// The source of the credentials of this profile, or of the one in the environment, as far as a sandbox must know it (`broker/`).
 pub(crate) async fn source_of_keys(profile: Option<&str>) -> SourceOfKeys {
     auth::printed::source(profile).await
 }
@@ -68,25 +68,25 @@ pub(crate) async fn source_of_keys(profile: Option<&str>) -> SourceOfKeys {
 /// Result of a request.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// A boxed future: one allocation per request to the store, never per read.
+/// A boxed future: one allocation per request to the store, never per read of a program.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A bucket, seen through the operations a file system needs.
+/// A client of one bucket, with the operations that a file system needs.
 ///
-/// Every implementation passes the exam in `testing::exam`. Each call repeats failures that may pass, within its own deadline; an error is
-/// final for this call.
+/// Every implementation passes the exam in `testing::exam`. Each call retries transient failures within its own time limit; its error is
+/// final.
 pub trait ObjectClient: Debug + Send + Sync + 'static {
-    /// Bytes moved to and from the store so far, if the client counts them: while the number grows, the store is at work.
+    /// Bytes moved to and from the store so far, if the client counts them. While the number grows, the store is working.
     fn moved(&self) -> u64 {
         0
     }
 
-    /// The checksum of all bytes of this version, if a recent answer to this client had it.
+    /// The checksum of all bytes of this version, if a recent answer to this client contained it.
     fn checksum(&self, _id: &ObjectId) -> Option<Checksum> {
         None
     }
 
-    /// The limits of parts, as far as the client knows them. Each new file asks for them.
+    /// The limits on parts, as far as the client knows them. The upload of each new file takes them from here.
     fn part_limits(&self) -> PartLimits {
         PartLimits::default()
     }
@@ -97,46 +97,46 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
     /// One page of a listing, in the store's order.
     fn list_objects<'a>(&'a self, request: &'a ListObjects) -> BoxFuture<'a, Result<ListPage>>;
 
-    /// Receives a range of one object version into `into`, which has room for exactly that range.
+    /// Receives a range of one object version into `into`, whose room is exactly that range.
     ///
-    /// On success `into` is full. The ETag, the date, the Content-Range and the length of every answer are checked: bytes
-    /// of another version never reach `into` (`Changed` is the error). A body that breaks off or stalls is
-    /// asked for again from the first missing byte. On an error `into` holds the verified bytes that came.
+    /// Fills `into` on success. ETag, date, Content-Range and length of every answer are checked: bytes of another version never reach
+    /// `into` (the error is `Changed`). If a body breaks off or stalls, the rest is requested again from the first missing byte. After an
+    /// error `into` has the verified bytes that came.
     fn get_object<'a>(&'a self, request: &'a GetObject, into: &'a mut Fill) -> BoxFuture<'a, Result<()>>;
 
-    /// The metadata of an object and as many of its first bytes as `room` holds, in one GET. The bytes belong to the version in the
-    /// metadata; with `etag`, both belong to that version, or the error is `Changed`. If the store refuses the GET for a reason that a
-    /// HEAD may not share (no bytes, an archive tier), or breaks the body off, the answer has only the metadata.
+    /// The metadata of an object, and as many of its bytes as `room` holds, in one GET. The bytes belong to the version in the metadata;
+    /// with `etag`, both belong to that version, or the error is `Changed`. If the store refuses the GET for a reason that may not concern
+    /// a HEAD (no bytes, an archive tier), or breaks the body off, the answer has only the metadata.
     fn get_first<'a>(&'a self, request: &'a GetFirst, room: BlockMut) -> BoxFuture<'a, Result<First>>;
 
-    /// Stores an object in one request. The store is sent the checksum and refuses other bytes.
+    /// Stores an object in one request. The store gets the checksum, and refuses bytes that do not match it.
     fn put_object<'a>(&'a self, request: &'a PutObject) -> BoxFuture<'a, Result<Stored>>;
 
     /// Starts a multipart upload.
     fn create_multipart_upload<'a>(&'a self, request: &'a NewObject) -> BoxFuture<'a, Result<UploadId>>;
 
-    /// Sends one part; the store is sent its checksum and refuses other bytes.
+    /// Sends one part. The store gets its checksum, and refuses bytes that do not match it.
     fn upload_part<'a>(&'a self, request: &'a UploadPart) -> BoxFuture<'a, Result<UploadedPart>>;
 
-    /// Makes the object of its parts. An error after which the object may be there all the same has kind `Unknown`;
-    /// the client has then already looked (HEAD) and could not tell.
+    /// Makes the object from its parts. The error `Unknown` means that the object may exist: the client has checked with a HEAD, without a
+    /// clear result.
     fn complete_multipart_upload<'a>(&'a self, request: &'a CompleteUpload) -> BoxFuture<'a, Result<Stored>>;
 
-    /// Aborts an upload and frees its parts. An upload that is gone already is a success.
+    /// Aborts an upload and frees its parts. A missing upload is a success.
     fn abort_multipart_upload<'a>(&'a self, upload: &'a UploadId) -> BoxFuture<'a, Result<()>>;
 
-    /// Uploads that were started under this prefix and neither completed nor aborted.
+    /// Lists uploads of keys with this prefix that were neither completed nor aborted.
     fn list_multipart_uploads<'a>(&'a self, prefix: &'a str) -> BoxFuture<'a, Result<Vec<PendingUpload>>>;
 
-    /// Removes an object. A missing object is a success.
+    /// Deletes an object. A missing object is a success.
     fn delete_object<'a>(&'a self, key: &'a ObjectKey) -> BoxFuture<'a, Result<()>>;
 
-    /// Removes an object if it is this version. A missing object is a success; another version stays, and is `Changed`.
+    /// Deletes an object if it is this version. A missing object is a success; another version stays, with the error `Changed`.
     fn delete_version<'a>(&'a self, _id: &'a ObjectId) -> BoxFuture<'a, Result<()>> {
         unsupported("DeleteObject")
     }
 
-    /// All facts of a HEAD about an object. `BadAnswer` if it has metadata that can't be kept unchanged.
+    /// All metadata that a HEAD returns about an object. `BadAnswer` if it has metadata that can't be kept unchanged.
     fn describe_object<'a>(&'a self, _key: &'a ObjectKey) -> BoxFuture<'a, Result<Described>> {
         unsupported("HeadObject")
     }
@@ -146,15 +146,14 @@ pub trait ObjectClient: Debug + Send + Sync + 'static {
         unsupported("GetObjectTagging")
     }
 
-    /// Makes the store copy an object of at most 5 GiB by itself. `NotFound`, `Changed`: the source is gone, or another version.
-    /// `Exists`: the object under the new key may not be replaced. `Unknown`: the copy may exist, and the client has looked without a
-    /// result.
+    /// Makes the store copy an object of at most 5 GiB. `NotFound`, `Changed`: the source does not exist, or is another version. `Exists`:
+    /// the object under the new key must not be replaced. `Unknown`: the copy may exist; the client has checked without a clear result.
     fn copy_object<'a>(&'a self, _request: &'a CopyObject) -> BoxFuture<'a, Result<Stored>> {
         unsupported("CopyObject")
     }
 
-    /// The store copies a range of an object into a part. `NotFound`, `Changed`: the source is gone, or another version, or the upload is
-    /// gone.
+    /// Makes the store copy a range of an object into a part. `NotFound`, `Changed`: the source does not exist, or is another version, or
+    /// the upload does not exist.
     fn upload_part_copy<'a>(&'a self, _request: &'a CopyPart) -> BoxFuture<'a, Result<UploadedPart>> {
         unsupported("UploadPartCopy")
     }
@@ -165,18 +164,18 @@ fn unsupported<'a, T: Send + 'a>(operation: &'static str) -> BoxFuture<'a, Resul
     Box::pin(std::future::ready(Err(error)))
 }
 
-/// A listing to ask for.
+/// The request for one page of a listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ListObjects {
-    /// The prefix of the keys to list.
+    /// Prefix of the keys to list.
     pub prefix: String,
-    /// Roll keys up at the next `/` behind the prefix into `common_prefixes`.
+    /// Group keys by the next `/` behind the prefix into `common_prefixes`.
     pub delimited: bool,
-    /// The most entries of a page (1 to 1000).
+    /// Most entries of a page (1 to 1000).
     pub max_keys: u16,
-    /// The key after which the listing begins (first page only).
+    /// Key after which the listing begins (first page only).
     pub start_after: Option<String>,
-    /// The token with which the page before ended.
+    /// Token from the end of the previous page.
     pub continuation_token: Option<String>,
 }
 
@@ -185,7 +184,7 @@ pub struct ListObjects {
 pub struct ListPage {
     /// Objects, in the store's order.
     pub objects: Vec<ListedObject>,
-    /// Prefixes that keys were rolled up to, each with its `/`.
+    /// Prefixes in place of the grouped keys, each with its `/`.
     pub common_prefixes: Vec<String>,
     /// The token for the next page; `None` on the last one.
     pub next_token: Option<String>,
@@ -213,7 +212,7 @@ pub struct GetObject {
     pub object_size: u64,
 }
 
-/// The first bytes to ask for, of whichever version there is.
+/// A request for the first, middle or last bytes of an object, of a given version or of any.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GetFirst {
     /// The object's key.
@@ -222,18 +221,19 @@ pub struct GetFirst {
     pub etag: Option<ETag>,
     /// The place of the bytes to read.
     pub begin: Begin,
-    /// The object is believed to fit the room as a whole: no range is named, because most stores give no checksum for a range.
+    /// Whether the object is expected to fit the room as a whole. Then the request has no range, because most stores give no checksum for a
+    /// range.
     pub is_whole: bool,
-    /// A look-up asks, which needs no bytes: where the store fails for the moment, or is silent, a HEAD follows.
+    /// Whether the request is for a lookup, which needs no bytes: if the store fails for the moment, or is silent, a HEAD follows.
     pub is_lookup: bool,
 }
 
-/// The place of the bytes that [`GetFirst`] asks for: as many as there is room for.
+/// The position of the bytes that [`GetFirst`] requests: as many as there is room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
     /// The bytes from this offset on.
     At(u64),
-    /// The last bytes of the object, whose size is unknown.
+    /// The last bytes of an object of unknown size.
     Tail,
 }
 
@@ -242,7 +242,7 @@ pub enum Begin {
 pub struct First {
     /// The object's metadata.
     pub meta: ObjectMeta,
-    /// The object's bytes, and the offset of the first of them.
+    /// Bytes of the object, with the offset of the first of them; `None` if the answer has only the metadata.
     pub bytes: Option<(u64, Block)>,
 }
 
@@ -251,11 +251,11 @@ pub struct First {
 pub struct NewObject {
     /// The new object's key.
     pub key: ObjectKey,
-    /// Headers, metadata, tags, class.
+    /// Headers, metadata, tags and storage class.
     pub properties: Properties,
     /// The object that may be replaced.
     pub replaces: Replaces,
-    /// The checksum its parts will carry; `None` when switched off.
+    /// The checksum algorithm of its parts; `None` if checksums are switched off.
     pub checksum: Option<crate::checksum::ChecksumAlgorithm>,
 }
 
@@ -267,14 +267,14 @@ impl NewObject {
     }
 }
 
-/// A copy that the store makes by itself.
+/// A copy of a whole object, made by the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyObject {
     /// The version to copy: sent as a condition.
     pub source: ObjectId,
-    /// The size in bytes.
+    /// Size of the source in bytes.
     pub size: u64,
-    /// The checksum of the source, if it is known: it identifies a copy whose answer is lost.
+    /// Checksum of the source, if it is known. It identifies the copy if the answer is lost.
     pub checksum: Option<String>,
     /// The key of the copy.
     pub to: ObjectKey,
@@ -282,16 +282,16 @@ pub struct CopyObject {
     pub replaces: Replaces,
     /// The properties of the copy; `None` for the source's own.
     pub properties: Option<Properties>,
-    /// The storage class of the copy, which a store does not take from the source. `None` for the store's default.
+    /// The storage class of the copy, which stores do not take from the source. `None` for the store's default.
     pub storage_class: Option<String>,
 }
 
-/// A part that the store copies by itself.
+/// A part that the store copies from an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CopyPart {
     /// The upload that takes the part.
     pub upload: UploadId,
-    /// 1 to 10,000.
+    /// Number of the part, 1 to 10,000.
     pub part_number: u32,
     /// The version to copy: sent as a condition.
     pub source: ObjectId,
@@ -299,7 +299,7 @@ pub struct CopyPart {
     pub range: Range<u64>,
 }
 
-/// An object in one request.
+/// An object that is stored in one request.
 #[derive(Clone, Debug)]
 pub struct PutObject {
     /// The new object's key and properties.
@@ -310,16 +310,16 @@ pub struct PutObject {
     pub checksum: Option<Checksum>,
 }
 
-/// Names an upload in progress.
+/// The identity of a multipart upload: its key, and the store's id.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UploadId {
-    /// The key of the object that the upload becomes.
+    /// Key of the object that the upload makes.
     pub key: ObjectKey,
-    /// The store's name for the upload.
+    /// The store's id of the upload.
     pub id: String,
 }
 
-/// An upload found in the bucket.
+/// An unfinished multipart upload, found in the bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingUpload {
     /// The upload's key and id.
@@ -333,7 +333,7 @@ pub struct PendingUpload {
 pub struct UploadPart {
     /// The upload of the part.
     pub upload: UploadId,
-    /// 1 to 10,000.
+    /// Number of the part, 1 to 10,000.
     pub part_number: u32,
     /// The part's bytes, in pieces.
     pub body: Vec<Bytes>,
@@ -344,17 +344,17 @@ pub struct UploadPart {
 /// One stored part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadedPart {
-    /// 1 to 10,000.
+    /// Number of the part, 1 to 10,000.
     pub part_number: u32,
-    /// Version mark of the part.
+    /// The ETag of the part.
     pub etag: ETag,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// The checksum that went with the part.
+    /// The checksum that was sent with the part.
     pub checksum: Option<Checksum>,
 }
 
-/// The parts that make an object, in order.
+/// The request to make an object from its parts.
 #[derive(Clone, Debug)]
 pub struct CompleteUpload {
     /// The upload to complete.
@@ -368,11 +368,11 @@ pub struct CompleteUpload {
 /// An object that was stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
-    /// The object's new version mark.
+    /// The ETag of the new object.
     pub etag: ETag,
-    /// The checksum in the store's answer and spelling, if it had one: of the bytes after a single PUT, possibly a composite (`value-N`)
-    /// for a multipart object.
+    /// The checksum in the store's answer and spelling, if it had one. For a multipart object it may be a composite (`value-N`), otherwise
+    /// it covers all bytes.
     pub checksum: Option<String>,
-    /// The time of the object by the store, or else the time of the answer; in whole seconds, which may differ by one.
+    /// Time of the object by the store, or of the answer if the store names none; in whole seconds, which may differ by one.
     pub modified: Option<SystemTime>,
 }

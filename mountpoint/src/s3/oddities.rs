@@ -1,21 +1,21 @@
-//! Oddities that a store's answers have shown: each kind is logged once for a mount, and counted.
+//! Deviations from S3 that a store's answers have shown. Each kind is logged once per mount, and counted.
 
 use crate::object::ObjectKey;
 use crate::sync::Mutex;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// A way in which answers differ from those of S3, and with which the engine copes.
+/// A deviation of answers from S3 that the engine tolerates.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Oddity {
     /// An object's answer without an ETag.
     NoEtag,
-    /// An object's answer without a date that can be read.
+    /// An object's answer without a valid date.
     NoDate,
     /// An object's answer without its length.
     NoLength,
     /// A listing with entries that can't be shown.
     BadEntries,
-    /// If-Match is refused although the object is the right version.
+    /// The store refuses If-Match although the object has the requested version.
     IfMatch,
     /// The store refuses If-None-Match although no object exists, probably for a delete marker.
     Markers,
@@ -25,18 +25,18 @@ pub(crate) enum Oddity {
 
 const KINDS: usize = 7;
 
-/// Oddities of one store, seen so far.
+/// The deviations of one store, seen so far.
 #[derive(Debug, Default)]
 pub(crate) struct Oddities {
     seen: [AtomicU64; KINDS],
     without_if_match: AtomicBool,
     without_suffix: AtomicBool,
-    /// The first key whose last bytes were denied.
+    /// The first key for which a request for last bytes was denied.
     denied: Mutex<Option<ObjectKey>>,
 }
 
 impl Oddities {
-    /// Notes an odd answer. The first one of its kind is logged.
+    /// Counts an odd answer. The first one of its kind is logged.
     pub(crate) fn saw(&self, oddity: Oddity, key: Option<&ObjectKey>, detail: &str) {
         if self.seen[oddity as usize].fetch_add(1, Relaxed) > 0 {
             return;
@@ -68,21 +68,21 @@ impl Oddities {
         self.seen[oddity as usize].load(Relaxed) > 0
     }
 
-    /// Reads go without If-Match from now on.
+    /// Notes that the store refuses If-Match: from now on, reads go without it.
     pub(crate) fn if_match_is_refused(&self, key: &ObjectKey) {
         self.without_if_match.store(true, Relaxed);
         self.saw(Oddity::IfMatch, Some(key), "");
     }
 
-    /// Notes that the store answered a request for last bytes without a size wrongly, or refused the range: from now on no such request is
+    /// Notes that the store answered a suffix range (last bytes of unknown offset) wrongly, or refused it. From now on no such request is
     /// sent.
     pub(crate) fn suffix_is_refused(&self, key: &ObjectKey, detail: &str) {
         self.without_suffix.store(true, Relaxed);
         self.saw(Oddity::Suffix, Some(key), detail);
     }
 
-    /// Notes that the store denied the last bytes of an object: the caller may not read that object, or the object is missing, which some
-    /// stores answer so. Such a request costs a HEAD more, so a second denied key ends these requests.
+    /// Notes that the store denied a suffix range: the caller may not read that object, or it is missing, which some stores answer with the
+    /// same status. Such a request costs an extra HEAD, so a second denied key ends these requests.
     pub(crate) fn suffix_is_denied(&self, key: &ObjectKey) {
         let mut denied = self.denied.lock();
         if denied.get_or_insert_with(|| key.clone()) != key {
@@ -90,12 +90,12 @@ impl Oddities {
         }
     }
 
-    /// Whether the store answers requests for last bytes without a size, as far as the engine knows.
+    /// Whether suffix ranges may be requested: no answer of the store has shown that it does not know them.
     pub(crate) fn knows_suffix(&self) -> bool {
         !self.without_suffix.load(Relaxed)
     }
 
-    /// Whether reads carry If-Match.
+    /// Whether reads carry If-Match: the store has not refused it.
     pub(crate) fn knows_if_match(&self) -> bool {
         !self.without_if_match.load(Relaxed)
     }

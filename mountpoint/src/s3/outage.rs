@@ -1,15 +1,15 @@
-//! Whether the store is unreachable, judged from all calls, so that the log has one line when an outage begins and one when it ends.
+//! Detects outages of the store from the results of all calls, so that the log has one line when an outage begins and one when it ends.
 //! Pure.
 
 use std::time::{Duration, Instant};
 
-/// How long failures without a success last before they are an outage. Doubling it keeps shorter outages out of the log.
+/// Time of failures without a success after which they are an outage. Doubling it keeps shorter outages out of the log.
 const BEGINS_AFTER: Duration = Duration::from_secs(2);
 
-/// The state of the store, by the results of all calls together.
+/// The availability of the store, judged from the results of all calls.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
-    /// The time of the last answer that was not a failure of the store.
+    /// Time of the last answer that was not a failure of the store.
     answered: Option<Instant>,
     failing: Option<Failing>,
 }
@@ -21,19 +21,19 @@ struct Failing {
     told: bool,
 }
 
-/// The end of an outage.
+/// An outage that has ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Over {
     pub(crate) lasted: Duration,
-    /// Calls that failed at least once meanwhile.
+    /// Number of calls that failed at least once meanwhile.
     pub(crate) calls: u64,
 }
 
 impl Outage {
-    /// Notes a failed attempt that more time may mend; its call has had no answer since `lost`. `first`: the call's first failure.
-    /// Returns the beginning of the outage, if the log should report it now.
+    /// Notes a failed attempt that a retry may cure. Its call has had no answer since `lost`. `first`: the call's first failure. Returns
+    /// the time since the outage began, if it should be logged now.
     pub(crate) fn failed(&mut self, now: Instant, lost: Instant, first: bool) -> Option<Duration> {
-        // Other calls had answers after this one was sent: its silence proves nothing about the store.
+        // Other calls were answered after this one was sent, so its silence proves nothing about the store.
         let since = if self.answered.is_some_and(|answered| answered > lost) { now } else { lost.min(now) };
         let failing = self.failing.get_or_insert(Failing { since, calls: 0, told: false });
         failing.since = failing.since.min(since);

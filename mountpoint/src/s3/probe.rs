@@ -1,8 +1,8 @@
-//! Single requests to a bucket, for a diagnosis: they show what the checks of answers, the rule of retries and the choice of the style
-//! hide from a mount. Enters: a request to send. Leaves: the answer as received, refusals included.
+//! Single requests to a bucket, for a diagnosis. They show details that the checks of answers, the retries and the choice of the URL style
+//! hide from a mount. Enters: a request to send. Leaves: the answer as received, also a refusal.
 //!
-//! Such a request is signed and sent like every other one. It is repeated only after failures that a mount would wait out too, and only
-//! for a short time.
+//! Such a request is signed and sent like every other one. It is retried only after failures that a mount would retry too, and only for a
+//! short time.
 
 use std::time::{Duration, SystemTime};
 
@@ -27,9 +27,9 @@ use crate::s3::{
 };
 use crate::sync::Arc;
 
-/// Attempts at a question while the store is too busy to answer ...
+/// Most attempts at a request while the store is too busy to answer ...
 const ATTEMPTS: u32 = 3;
-/// ... and their time.
+/// ... and the time for them.
 const WITHIN: Duration = Duration::from_secs(15);
 
 /// A request to the bucket, or to one of its keys.
@@ -39,11 +39,11 @@ pub struct ProbeRequest<'a> {
     pub operation: &'static str,
     /// The HTTP method.
     pub method: Method,
-    /// The key to ask about; `None` for the bucket.
+    /// The key of the request; `None` for the bucket.
     pub key: Option<&'a ObjectKey>,
     /// Parameters of the query, in alphabetical order for the signature.
     pub query: &'a [(&'static str, &'a str)],
-    /// Headers besides those of every request, in lower case.
+    /// Headers besides the common ones, in lower case.
     pub headers: &'a [(&'static str, &'a str)],
     /// A body, for requests that have one.
     pub body: Option<Bytes>,
@@ -57,7 +57,7 @@ impl ProbeRequest<'_> {
     }
 }
 
-/// An answer.
+/// The answer to a [`ProbeRequest`].
 #[derive(Debug)]
 pub struct ProbeAnswer {
     /// The HTTP status.
@@ -66,7 +66,7 @@ pub struct ProbeAnswer {
     pub headers: HeaderMap,
     /// The body.
     pub body: Bytes,
-    /// The engine's reading of a refusal; `None` for a success and for "not modified".
+    /// The refusal as an error of the engine; `None` for a success and for 304 Not Modified.
     pub refusal: Option<Error>,
     /// Seconds by which the store's clock is ahead of this machine's, if the answer has a date.
     pub ahead_s: Option<i64>,
@@ -79,7 +79,7 @@ impl ProbeAnswer {
         answer::text(&self.headers, name)
     }
 
-    /// The object's metadata by the headers, and whether they name its length.
+    /// The object's metadata in the headers, and whether the headers contain its length.
     #[must_use]
     pub fn object(&self) -> (ObjectMeta, bool) {
         let meta = answer::object_meta(&self.headers);
@@ -87,20 +87,20 @@ impl ProbeAnswer {
         (meta.unwrap_or_else(|| answer::meta_of(&self.headers, 0)), says_length)
     }
 
-    /// Whether `Last-Modified` has HTTP's own form; `None` without that header.
+    /// Whether `Last-Modified` has the preferred form of HTTP; `None` without that header.
     #[must_use]
     pub fn has_plain_date(&self) -> Option<bool> {
         let date = self.header("last-modified")?;
         Some(date.len() == 29 && date.as_bytes()[3] == b',' && date.ends_with(" GMT"))
     }
 
-    /// The name of the root element of the document.
+    /// Name of the document's root element.
     #[must_use]
     pub fn root(&self) -> Option<String> {
         xml::root(&self.body)
     }
 
-    /// The S3 code of a refusal, or the status.
+    /// The status, with the S3 code of a refusal.
     #[must_use]
     pub fn word(&self) -> String {
         match self.refusal.as_ref().and_then(Error::code) {
@@ -113,17 +113,17 @@ impl ProbeAnswer {
 /// The credentials that sign requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signed {
-    /// The provider of the credentials.
+    /// Name of the provider of the credentials.
     pub source: &'static str,
     /// The expiry of the credentials, if they have one.
     pub expires: Option<SystemTime>,
 }
 
 impl S3Client {
-    /// Asks a question, and returns any answer.
+    /// Sends a request, and returns the answer, also a refusal.
     ///
     /// # Errors
-    /// `NoCredentials`; `Network`, `Timeout`, `Throttled`, `ServerError` after some attempts; `BadAnswer` (no HTTP).
+    /// `NoCredentials`; `Network`, `Timeout`, `Throttled`, `ServerError` after some attempts; `BadAnswer` (not HTTP).
     pub async fn ask(&self, question: &ProbeRequest<'_>) -> Result<ProbeAnswer> {
         let (wire, operation) = (&self.wire, question.operation);
         let mut target = match question.key {
@@ -171,7 +171,7 @@ impl S3Client {
         }
     }
 
-    /// Opens a connection and returns the outcome of its TLS handshake; `None` over plain HTTP.
+    /// Opens a connection and returns the result of its TLS handshake; `None` over plain HTTP.
     ///
     /// # Errors
     /// `Network`.
@@ -198,12 +198,12 @@ impl S3Client {
         format!("{}://{}", if authority.tls { "https" } else { "http" }, authority.host_header())
     }
 
-    /// Whether the bucket stands in the host name.
+    /// Whether the bucket is in the host name.
     pub fn has_bucket_in_host(&self) -> bool {
         self.wire.endpoint.has_bucket_in_host()
     }
 
-    /// This bucket, with changed requests on the same connections. Makes no request.
+    /// A client of this bucket with a changed configuration, on the same connections. Makes no request.
     ///
     /// # Errors `InvalidRequest`: the endpoint.
     pub fn changed(&self, change: impl FnOnce(&mut Config)) -> Result<Arc<Self>> {
@@ -212,7 +212,7 @@ impl S3Client {
         Ok(Arc::new(Self::new(config, self.region(), &self.wire.pool)?))
     }
 
-    /// The bucket as a whole: its versions, its uploads.
+    /// The bucket as a whole, for requests about its versions and uploads.
     ///
     /// # Errors
     /// `InvalidRequest`: the endpoint.
@@ -221,15 +221,15 @@ impl S3Client {
         Ok(Bucket { pool: Arc::clone(&self.wire.pool), wire })
     }
 
-    /// Sends PutObject with If-None-Match, whatever the engine knows of the store.
+    /// Sends PutObject with If-None-Match, whatever the store is known to do with it.
     ///
-    /// # Errors `Exists`: the store keeps the condition; `Unsupported`: the store refuses it. And the errors of every request.
+    /// `Exists`: the store honours the condition; `Unsupported`: the store refuses it. Also the errors of every request.
     pub async fn put_if_absent(&self, request: &PutObject) -> Result<Stored> {
         let object = NewObject { replaces: Replaces::Nothing, ..request.object.clone() };
         put::put_object(&self.wire, &PutObject { object, ..request.clone() }, true).await
     }
 
-    /// Sends CompleteMultipartUpload with If-None-Match, whatever the engine knows of the store.
+    /// Sends CompleteMultipartUpload with If-None-Match, whatever the store is known to do with it.
     ///
     /// # Errors The same as [`Self::put_if_absent`].
     pub async fn complete_if_absent(&self, request: &CompleteUpload) -> Result<Stored> {
@@ -242,7 +242,7 @@ impl S3Client {
     }
 }
 
-/// Whether a mount would send the request again: a busy store, or a clock that the mount would correct.
+/// Whether a mount would send the request again: the store is busy, or refuses a wrong clock, which the mount would correct.
 fn is_worth_another(refusal: &Error) -> bool {
     let is_busy = is_transient(refusal.kind()) && *refusal.kind() != ErrorKind::Corrupt;
     is_busy || refusal.code() == Some(CLOCK_REFUSED)
@@ -256,7 +256,7 @@ fn seconds_ahead(theirs: SystemTime, ours: SystemTime) -> i64 {
     }
 }
 
-/// The name of a source that a person can look at; intermediate steps have none.
+/// The name of a source of credentials, for people; `None` for intermediate steps.
 fn source_name(feature: &Feature) -> Option<&'static str> {
     Some(match feature {
         Feature::CredentialsCode => "this program",

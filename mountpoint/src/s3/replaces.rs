@@ -8,13 +8,13 @@ pub enum Replaces {
     /// Any object, or none.
     #[default]
     Anything,
-    /// No object (If-None-Match: *); `Exists` if one is there.
+    /// No object (If-None-Match: *); `Exists` if the key has one.
     Nothing,
-    /// The object of this version (If-Match); `Changed` if the key has another one, or none.
+    /// The object of this version (If-Match); `Changed` if the key has another version, or no object.
     Version(ETag),
 }
 
-/// An ETag in the spelling of conditions: listings of some stores leave the quotes out.
+/// An ETag with quotes, as conditions need it. Listings of some stores leave the quotes out.
 pub(crate) fn quoted(etag: &ETag) -> String {
     format!("\"{}\"", etag.as_str().trim_matches('"'))
 }

@@ -1,4 +1,4 @@
-//! Decides whether and when to retry a failed request. Pure, except for the slots that retries wait for.
+//! Decides whether and when to retry a failed request. Pure, except for the slots in which retries run.
 
 use std::time::{Duration, Instant};
 
@@ -7,22 +7,22 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use crate::s3::ErrorKind;
 use crate::sync::Mutex;
 
-/// The longest wait before the second attempt; it doubles with each attempt.
+/// Longest backoff before the second attempt; doubled for each further attempt, up to [`CAP`].
 const SCALE: Duration = Duration::from_millis(200);
-/// The longest wait of ours. If a store names a time, that time counts.
+/// Longest backoff. A pause that the store requests is added to it, and may be longer.
 const CAP: Duration = Duration::from_secs(5);
-/// Most attempts at bytes that the store refuses as damaged: after three refusals the damage is on this machine, and another attempt does
-/// not help.
+/// Most attempts to send bytes that the store refuses as damaged. After three refusals the damage is on this machine, and the error is
+/// final.
 const CORRUPT_ATTEMPTS: u32 = 3;
 
-/// Whether this kind of failure passes by itself.
+/// Whether a failure of this kind may disappear by itself.
 pub(crate) fn is_transient(kind: &ErrorKind) -> bool {
     match kind {
         ErrorKind::Throttled
         | ErrorKind::Timeout
         | ErrorKind::Network
         | ErrorKind::ServerError
-        // The bytes were damaged on their way: the next attempt moves them again.
+        // The bytes were damaged on their way: the next attempt sends them again.
         | ErrorKind::Corrupt => true,
         ErrorKind::NotFound
         | ErrorKind::NoSuchBucket
@@ -41,7 +41,7 @@ pub(crate) fn is_transient(kind: &ErrorKind) -> bool {
     }
 }
 
-/// The most attempts of a request with this kind of failure; `None`: time alone is the limit.
+/// Most attempts of a request with this kind of failure; `None`: only the time is limited.
 fn attempts_limit(kind: &ErrorKind, attempts_max: Option<u32>) -> Option<u32> {
     match kind {
         ErrorKind::Corrupt => Some(attempts_max.unwrap_or(CORRUPT_ATTEMPTS).min(CORRUPT_ATTEMPTS)),
@@ -50,32 +50,32 @@ fn attempts_limit(kind: &ErrorKind, attempts_max: Option<u32>) -> Option<u32> {
     }
 }
 
-/// The wait after `attempts` attempts (1 or more): full jitter, with `random` uniform in 0..1. If the store names a time, the wait is
-/// that time plus the jitter, so that not all requests come back at one moment.
+/// The backoff after `attempts` attempts (1 or more): full jitter, with `random` uniform in 0..1. If the store requests a pause, the jitter
+/// is added to it, so not all requests come back at the same moment.
 fn backoff(attempts: u32, random: f64, retry_after: Option<Duration>) -> Duration {
     let ceiling = SCALE.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(CAP);
     retry_after.unwrap_or_default().saturating_add(ceiling.mul_f64(random.clamp(0.0, 1.0)))
 }
 
-/// A failed attempt, as far as it decides the time of the next one.
+/// The facts about a failed attempt that decide the time of the next one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Miss<'a> {
     pub(crate) kind: &'a ErrorKind,
     pub(crate) now: Instant,
-    /// The time since the last byte from the store, before `now`.
+    /// Time since the last byte from the store, at `now`.
     pub(crate) silent: Duration,
-    /// The attempt's wait in the queue for a connection, which is not the store's fault.
+    /// The attempt's wait in the queue for a connection, which does not count as the store's silence.
     pub(crate) queued: Duration,
     pub(crate) retry_after: Option<Duration>,
-    /// Whether more time would not help.
+    /// Whether the call must end, because more time would not help.
     pub(crate) hopeless: bool,
 }
 
-/// How long one call goes on trying. Pure.
+/// The retry limits of one call. Pure.
 ///
-/// The time begins when the store is lost: with the first failure, or with the silence before it. A call that moves bytes may last as long
-/// as they need. The last attempts begin in the [`Patience::reserve`] before the time is up, so that a store that comes back before that is
-/// noticed, and the call on a silent store ends when the time is up.
+/// The time begins when the store is lost: with the first failure, or with the silence before it. A call that moves bytes may take as long
+/// as they need. The last attempts begin within [`Patience::reserve`] before the end of the time. So a store that comes back before the end
+/// is noticed, and a call to a silent store ends on time.
 #[derive(Clone, Debug)]
 pub(crate) struct Patience {
     limit: Duration,
@@ -85,28 +85,28 @@ pub(crate) struct Patience {
     lost: Option<Instant>,
 }
 
-/// The time reserved for the answer to the last attempt; a quarter of shorter limits. Doubling it notices slower stores that come back
-/// late, and shortens by as much the outages that programs outlast.
+/// Time reserved for the answer to the last attempt; for shorter limits, a quarter of the limit. Doubling it notices slower stores that
+/// come back late, and makes the outages that programs survive shorter by as much.
 const RESERVE: Duration = Duration::from_secs(5);
 
 impl Patience {
-    /// `attempts_max`, if the user wants the attempts counted.
+    /// The limits of a call: its time, and the number of attempts if the user limits it.
     pub(crate) fn new(limit: Duration, attempts_max: Option<u32>) -> Self {
         Self { limit, attempts_max, attempts: 1, lost: None }
     }
 
-    /// Limits attempts and time.
+    /// Lowers both limits to these.
     pub(crate) fn at_most(&mut self, attempts: u32, within: Duration) {
         self.attempts_max = Some(self.attempts_max.map_or(attempts, |max| max.min(attempts)));
         self.limit = self.limit.min(within);
     }
 
-    /// Begins the count of attempts anew: the call received bytes and continues behind them.
+    /// Resets the count of attempts and the time: the call received bytes and continues behind them.
     pub(crate) fn progressed(&mut self) {
         (self.attempts, self.lost) = (1, None);
     }
 
-    /// The time since which the store is lost to this call.
+    /// The time since when this call has had no answer of the store.
     pub(crate) fn lost(&self) -> Option<Instant> {
         self.lost
     }
@@ -115,18 +115,18 @@ impl Patience {
         RESERVE.min(self.limit / 4)
     }
 
-    /// The longest silence of an attempt that begins now, before the time of the call is up.
+    /// Time left for the call: the longest silence of an attempt that begins now.
     pub(crate) fn left(&self, now: Instant) -> Duration {
         self.lost.map_or(self.limit, |lost| (lost + self.limit).saturating_duration_since(now))
     }
 
-    /// The time until the last attempts begin.
+    /// Time until the last attempts begin.
     pub(crate) fn before_last(&self, now: Instant) -> Duration {
         self.left(now).saturating_sub(self.reserve())
     }
 
-    /// How long an attempt that begins now may wait for its answer: `most`, if there is time. An attempt after the first leaves time for
-    /// another, unless too little is left for two.
+    /// Time limit of the answer to an attempt that begins now: `most`, or the time left. An attempt after the first leaves time for another
+    /// one, unless too little is left for two.
     pub(crate) fn silence(&self, now: Instant, most: Duration) -> Duration {
         let before_last = self.before_last(now);
         match self.lost {
@@ -135,7 +135,7 @@ impl Patience {
         }
     }
 
-    /// Notes a failed attempt. Returns the wait before the next one; `None`: this was the last.
+    /// Notes a failed attempt. Returns the wait before the next one; `None`: the error is final.
     pub(crate) fn missed(&mut self, miss: &Miss<'_>, random: f64) -> Option<Duration> {
         let lost = match self.lost {
             Some(lost) => lost + miss.queued,
@@ -155,16 +155,16 @@ impl Patience {
         }
     }
 
-    /// Notes that an attempt was left after a silence of `quiet`, for another one that does not count as a try. Returns whether there is
-    /// time for the other one.
+    /// Notes that an attempt was replaced by another after a silence of `quiet`, which does not count as an attempt. Returns whether time
+    /// is left.
     pub(crate) fn silent(&mut self, now: Instant, quiet: Duration) -> bool {
         self.lost.get_or_insert_with(|| now.checked_sub(quiet).unwrap_or(now));
         !self.left(now).is_zero()
     }
 }
 
-/// Limits how many retries run at once, in proportion to the calls under way, so that not all calls hit a store in trouble at once. A retry
-/// without a free slot waits in a queue; it never fails for lack of one.
+/// Limits the number of concurrent retries, in proportion to the calls in flight, so that not all calls hit a failing store at once. A
+/// retry without a free slot waits in a queue; it never fails for lack of one.
 #[derive(Debug)]
 pub(crate) struct Slots {
     free: Semaphore,
@@ -177,19 +177,19 @@ struct Counts {
     slots: usize,
 }
 
-/// A permit for one retry to run.
+/// The permit to run one retry.
 pub(crate) type Slot<'a> = SemaphorePermit<'a>;
 
-/// A call under way.
+/// A guard that counts a call in flight.
 #[derive(Debug)]
 pub(crate) struct Call<'a>(&'a Slots);
 
-/// The least number of slots ...
+/// Least number of slots ...
 const SLOTS_MIN: usize = 4;
-/// ... and the number of calls for each further slot.
+/// ... and the number of calls per slot beyond them.
 const CALLS_PER_SLOT: usize = 4;
 
-/// The number of slots for this number of calls.
+/// Number of slots for this number of calls.
 fn slots(calls: usize) -> usize {
     (calls / CALLS_PER_SLOT).max(SLOTS_MIN)
 }
@@ -199,15 +199,15 @@ impl Slots {
         Self { free: Semaphore::new(SLOTS_MIN), counts: Mutex::new(Counts { calls: 0, slots: SLOTS_MIN }) }
     }
 
-    /// Counts a call until the result is dropped.
+    /// Counts a call in flight until the guard is dropped.
     pub(crate) fn call(&self) -> Call<'_> {
         self.count(|calls| calls + 1);
         Call(self)
     }
 
-    /// A slot, in turn.
+    /// Waits in the queue for a slot.
     pub(crate) async fn slot(&self) -> Option<Slot<'_>> {
-        // Never closed, so never an error.
+        // The semaphore is never closed, so waiting never fails.
         self.free.acquire().await.ok()
     }
 
@@ -219,7 +219,7 @@ impl Slots {
             self.free.add_permits(wanted - counts.slots);
             counts.slots = wanted;
         } else if wanted < counts.slots {
-            // Slots in use are removed once they are free and the next call begins or ends.
+            // Slots in use are removed when they are free and the next call begins or ends.
             counts.slots -= self.free.forget_permits(counts.slots - wanted);
         }
     }
@@ -231,7 +231,7 @@ impl Drop for Call<'_> {
     }
 }
 
-/// Random numbers for the jitter, which need not be secret.
+/// Random numbers for the jitter. They need not be unpredictable.
 #[derive(Debug)]
 pub(crate) struct Dice(Mutex<fastrand::Rng>);
 
@@ -240,7 +240,7 @@ impl Dice {
         Self(Mutex::new(fastrand::Rng::with_seed(seed)))
     }
 
-    /// Uniform in 0..1.
+    /// A number, uniform in 0..1.
     pub(crate) fn roll(&self) -> f64 {
         self.0.lock().f64()
     }

@@ -1,4 +1,4 @@
-//! Checksums of whole object versions from the store: the headers and answers that contain one, and the values of the last answers.
+//! Cache of the store's checksums of whole object versions, and the parser of the answers that contain one.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,11 +8,11 @@ use crate::checksum::{Checksum, ChecksumAlgorithm};
 use crate::object::{ETag, ObjectId};
 use crate::sync::Mutex;
 
-/// Most versions that are kept, half a KiB each. Beyond it the oldest is dropped. Doubling it lets twice as many files be looked up
-/// between the lookup of a file and its open.
+/// Most versions in the cache, half a KiB each. Beyond it, the oldest is dropped. Doubling it lets twice as many files be looked up between
+/// the lookup of a file and its open.
 const KNOWN_MAX: usize = 4096;
 
-/// Checksums that the store said lately.
+/// The checksums of recent answers.
 #[derive(Debug, Default)]
 pub(crate) struct Sums(Mutex<Known>);
 
@@ -23,29 +23,29 @@ struct Known {
 }
 
 impl Sums {
-    /// Learns from an answer about this version. It counts more than earlier answers.
+    /// Learns the checksum of this version from an answer, and replaces an earlier one.
     pub(crate) fn learn(&self, id: &ObjectId, status: StatusCode, headers: &HeaderMap) {
         if let Some(sum) = of_whole_object(status, headers, &id.etag) {
             self.put(id, sum);
         }
     }
 
-    /// Notes the checksum of all bytes of this version. An upload does not know the second of its date: the first version that a reader
-    /// requests by this ETag gets the checksum.
+    /// Notes the checksum of all bytes of this version. The answer to an upload may lack the object's date: then the checksum goes to the
+    /// first version that a reader requests with this ETag.
     pub(crate) fn put(&self, id: &ObjectId, sum: Checksum) {
         if !id.etag.is_none() {
             self.0.lock().put(plain(id), sum);
         }
     }
 
-    /// The checksum of all bytes of a version, if an answer had it.
+    /// The checksum of all bytes of a version, if a recent answer contained it.
     pub(crate) fn get(&self, id: &ObjectId) -> Option<Checksum> {
         let id = plain(id);
         let mut known = self.0.lock();
         if let Some(sum) = known.sums.get(&id) {
             return Some(*sum);
         }
-        // The checksum now belongs to this second: some stores give one ETag to all objects.
+        // The checksum now belongs to this date only: some stores give all objects one ETag.
         let sum = known.sums.remove(&ObjectId { modified: None, ..id.clone() })?;
         known.put(id, sum);
         Some(sum)
@@ -65,15 +65,16 @@ impl Known {
     }
 }
 
-/// Answers and listings spell ETags with and without quotes.
+/// The identity without the quotes of the ETag, which some answers and listings leave out.
 fn plain(id: &ObjectId) -> ObjectId {
     ObjectId { etag: ETag::new(id.etag.as_str().trim_matches('"')), ..id.clone() }
 }
 
 /// The checksum of all bytes of an object, from the answer to a HEAD, or to a GET of all its bytes. Pure.
 ///
-/// A composite is a checksum of checksums, and can't be compared with bytes. In the answer to a GET with a range S3 leaves out the `-N`
-/// that shows one: there only the type counts, or the ETag of an object that was not stored in parts. A header that comes twice counts as
+/// A composite is a checksum of checksums, and can't be compared with bytes. S3 leaves out the mark `-N` of a composite in the answer to a
+/// GET with a range. There the checksum counts only if its type is FULL_OBJECT, or, without a type, if the ETag is that of an object
+/// without parts. A header that comes twice is ignored.
 /// none.
 pub(crate) fn of_whole_object(status: StatusCode, headers: &HeaderMap, etag: &ETag) -> Option<Checksum> {
     let one = |name: &str| {

@@ -1,4 +1,4 @@
-//! One request and its answer: signed, sent on a connection of the pool, the head received.
+//! One request and its answer: signs the request, sends it on a connection of the pool, and receives the head and the body of the answer.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -28,12 +28,12 @@ use crate::s3::sums::Sums;
 use crate::s3::{Config, Error, ErrorKind, Result, answer, xml};
 use crate::sync::{Arc, Mutex};
 
-/// Bytes of an error document that are read.
+/// Most bytes of an error document. A longer one is not parsed.
 const ERROR_MAX: usize = 64 << 10;
-/// Most reads behind the requested bytes of a body, to find its end so that the connection can serve another request.
+/// Most reads behind the requested bytes of a body, to find its end and reuse the connection. Beyond it, the connection is closed.
 const DRAINS_MAX: usize = 4;
 
-/// The state that all requests to the bucket share.
+/// The state shared by all requests to the bucket.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) config: Config,
@@ -55,7 +55,7 @@ pub(crate) struct Wire {
     pub(crate) abilities: Abilities,
 }
 
-/// A request that is yet to be signed.
+/// A request that is not signed yet.
 #[derive(Debug)]
 pub(crate) struct Draft<'a> {
     pub(crate) operation: &'static str,
@@ -65,59 +65,60 @@ pub(crate) struct Draft<'a> {
     /// Path and query in canonical form.
     pub(crate) target: String,
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
-    /// `None`: a request without a body, not even an empty one.
+    /// The body; `None`: no body, not even an empty one with a length.
     pub(crate) body: Option<&'a [Bytes]>,
-    /// The body's hash is signed in any case: a document that no checksum header covers.
+    /// Whether the body's hash is signed in any case, because no checksum header covers the document.
     pub(crate) hashed: bool,
-    /// Whether the request must not be sent twice: then it goes out on a new connection, whose end can't be mistaken for that of an idle
+    /// Whether to use a new connection: for a request that must not be sent twice. On a reused connection, the end of an idle connection
+    /// looks like a lost answer.
     /// one.
     pub(crate) fresh: bool,
-    /// Receives the time at which the request was sent.
+    /// Set to the time at which the request was sent.
     pub(crate) sent: Option<&'a OnceLock<Instant>>,
     pub(crate) clocks: Clocks,
 }
 
 impl Draft<'_> {
-    /// A copy of the draft, to be sent once more.
+    /// A copy of the draft, to send the request once more.
     pub(crate) fn again(&self) -> Self {
         let (method, target, headers) = (self.method.clone(), self.target.clone(), self.headers.clone());
         Self { method, target, headers, sent: None, ..*self }
     }
 }
 
-/// The limits of waits in one exchange. The wait in the queue for a connection has no limit here: it lasts while others move bytes.
-/// Connecting has a limit per address.
+/// Time limits of one exchange. The wait in the queue for a connection is not limited here: it lasts while others move bytes. Connecting
+/// has a further limit per address.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clocks {
     pub(crate) lane: Lane,
-    /// The longest time from the place in the pool to the first byte of the answer. Connecting and silence share it.
+    /// Longest time from the permit for a connection to the first byte of the answer: connecting and silence together.
     pub(crate) unheard: Duration,
-    /// The longest silence until the answer begins.
+    /// Longest silence until the answer begins.
     pub(crate) silence: Duration,
-    /// The longest silence from there to the end of the answer.
+    /// Longest silence from the beginning of the answer to its end.
     pub(crate) stall: Duration,
-    /// The time from the moment the request has a connection to the end of the body ...
+    /// Longest time from the connection to the end of the body ...
     pub(crate) whole: Duration,
-    /// ... and longer where many share a line that carries this much.
+    /// ... which may be longer if many transfers share a line that carries this much.
     pub(crate) floor: Option<Floor>,
 }
 
-/// A failed attempt: its error, in case it is the last, and facts for the next attempt.
+/// A failed attempt: its error, in case it is final, and facts for the next attempt.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) error: Error,
     pub(crate) retry_after: Option<Duration>,
-    /// The store's clock.
+    /// The time of the store's clock in the answer.
     pub(crate) date: Option<std::time::SystemTime>,
-    /// The store may have carried out the request.
+    /// Whether the store may have executed the request.
     pub(crate) ambiguous: bool,
-    /// The generation of the credentials that signed the request.
+    /// Generation of the credentials that signed the request.
     pub(crate) generation: Option<u64>,
-    /// The time since the last byte from the store.
+    /// Time since the last byte from the store.
     pub(crate) silent: Duration,
-    /// The time that the attempt waited in the queue for a connection.
+    /// Time that the attempt waited in the queue for a connection.
     pub(crate) queued: Duration,
-    /// More time would not help: the attempt had all there is.
+    /// Whether more time would not help: the attempt used all of it.
     pub(crate) hopeless: bool,
 }
 
@@ -136,19 +137,19 @@ impl From<Error> for Failure {
     }
 }
 
-/// The head of an answer, and the connection on which its body comes.
+/// The head of an answer, and the connection that carries its body.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
-    /// The time from the sending of the request to the head of its answer.
+    /// Time from sending the request to the head of its answer.
     pub(crate) waited: Duration,
     lease: Lease,
     watch: Watch,
     context: Context,
 }
 
-/// The names that an error of this exchange needs.
+/// The facts about an exchange for its errors, metrics and log lines.
 #[derive(Clone, Debug)]
 struct Context {
     operation: &'static str,
@@ -156,7 +157,7 @@ struct Context {
     generation: Option<u64>,
     started: Instant,
     attempt: u32,
-    /// Whether the whole request was sent twice: the first connection broke without an answer.
+    /// Whether the whole request was sent twice, because the first connection broke without an answer.
     resent: bool,
     queued: Duration,
     metrics: Arc<Metrics>,
@@ -164,15 +165,15 @@ struct Context {
 }
 
 impl Wire {
-    /// Bytes that have gone to the store and come from it so far.
+    /// Bytes sent to the store and received from it so far.
     pub(crate) fn moved(&self) -> u64 {
         self.host.lanes.moved()
     }
 
     /// Sends `draft` and returns the head of the answer, whatever its status.
     ///
-    /// If a connection that was idle breaks before the answer, the store has closed it meanwhile; if it brings bytes that are not HTTP, it
-    /// is out of step. In both cases the request goes out again at once on a new connection.
+    /// If a reused connection breaks before the answer, the store closed it while it was idle; if it brings bytes that are not HTTP, it is
+    /// out of step. In both cases the request is sent again at once, on a new connection.
     pub(crate) async fn exchange(&self, draft: &Draft<'_>) -> std::result::Result<Answer, Failure> {
         let held = match &self.credentials {
             Some(source) => Some(self.held(source, draft).await?),
@@ -246,11 +247,11 @@ impl Wire {
                     return Ok(answer);
                 }
                 Err(broken) => {
-                    // A store that did not get the whole request can't have carried it out.
+                    // A store that did not get the whole request can't have executed it.
                     let whole = lease.has_sent_all();
-                    // Messages of TLS without content, such as its end, are not an answer.
+                    // TLS messages without content, such as close_notify, are not an answer.
                     let silent = lease.moved.content_received() <= received;
-                    // Bytes that are not an answer are left over from the earlier answer.
+                    // Bytes that do not begin an answer are left over from an earlier one.
                     let is_unfit = broken.is_out_of_step() || silent && !matches!(broken, Broken::Expired(_));
                     if is_unfit && lease.is_reused() {
                         tracing::trace!(
@@ -274,7 +275,7 @@ impl Wire {
         }
     }
 
-    /// Credentials, within the time of the call.
+    /// The credentials, if they come within the time limits of the request.
     async fn held(&self, source: &Arc<Source>, draft: &Draft<'_>) -> Result<Held> {
         tokio::select! {
             biased;
@@ -298,7 +299,7 @@ impl Wire {
             true => error.message(format!("no connection to {host} became free")),
             false => error.message(format!("{host} can't be reached")),
         };
-        // The time may have passed with several addresses or a name server.
+        // Several addresses or a name server may have used up the time.
         let silent =
             self.clock.now().saturating_duration_since(context.started).saturating_sub(context.queued);
         Failure { silent, hopeless: all_busy, ..context.failure(error.source(why), false) }
@@ -319,7 +320,7 @@ impl Wire {
                 .sign(&draft.method, &draft.target, &mut headers, hash, &held.credentials, at)
                 .map_err(|e| wrong(e.into()))?;
         }
-        // This header is not signed: the store's own proxies change it.
+        // The header is not signed, because proxies of the store change it.
         if draft.key.is_some() && draft.body.is_none() && self.abilities.decompresses() {
             headers.insert(http::header::ACCEPT_ENCODING, HeaderValue::from_static("gzip"));
         }
@@ -338,7 +339,7 @@ impl Wire {
 }
 
 impl Context {
-    /// Notes that the whole answer has come.
+    /// Counts an answer that was received completely.
     fn ended(&self) {
         let took = self.clock.now().saturating_duration_since(self.started);
         self.metrics.s3_total.of(self.operation).took(took);
@@ -374,8 +375,8 @@ impl Context {
         };
         let (silent, hopeless) = match &broken {
             Broken::Expired(Expired::Quiet(silent)) => (*silent, false),
-            // The exchange used all its time, and bytes moved. An exchange that is slower than others may do better on another
-            // connection.
+            // The exchange used all its time although bytes moved, so another attempt would not help. An exchange that was slower than
+            // others may be faster on another connection.
             Broken::Expired(Expired::Deadline) => (Duration::ZERO, true),
             _ => (Duration::ZERO, false),
         };
@@ -384,7 +385,7 @@ impl Context {
 }
 
 impl Answer {
-    /// An error of this exchange in the engine's own words, for an invalid answer.
+    /// An error of this exchange with a message of the engine, for an invalid answer.
     pub(crate) fn error(&self, kind: ErrorKind, message: impl Into<String>) -> Error {
         self.context
             .error(kind)
@@ -393,7 +394,7 @@ impl Answer {
             .request_id(answer::request_id(&self.headers))
     }
 
-    /// Receives the whole body, and gives the connection back to the pool.
+    /// Receives the whole body, and gives the connection back to the pool. A body longer than `limit` bytes is an error.
     pub(crate) async fn collect(mut self, limit: usize) -> std::result::Result<Collected, Failure> {
         let mut whole = BytesMut::new();
         let mut first = Bytes::new();
@@ -426,7 +427,7 @@ impl Answer {
         Ok(Collected { status: self.status, headers: self.headers, body, context: self.context })
     }
 
-    /// Receives a body of exactly `into.remaining()` bytes, straight into it.
+    /// Receives a body of exactly `into.remaining()` bytes straight into `into`. Ends early if the body stalls.
     pub(crate) async fn fill(mut self, into: &mut Fill, wire: &Wire) -> std::result::Result<Filled, Failure> {
         let patience = wire.hedge.body_patience();
         while into.remaining() > 0 {
@@ -445,7 +446,7 @@ impl Answer {
                     return Err(self.context.failure(e, true));
                 }
                 Ok(n) => {
-                    // The count comes first: with the advance a reader may have its bytes, and look at the metrics.
+                    // Counted first: after `advance` a reader may have its bytes, and read the metrics.
                     wire.metrics.s3_bytes_received.add(n as u64);
                     wire.metrics.work.ring();
                     into.advance(n);
@@ -464,7 +465,7 @@ impl Answer {
         self.context.broken(broken)
     }
 
-    /// Reads the few bytes that may be left, so that the connection can serve another request; if there are more, closes the connection.
+    /// Reads the few bytes that may be left, so the connection can serve another request. If more are left, the connection is closed.
     async fn finish(mut self) {
         let mut rest = [0; 256];
         for _ in 0..DRAINS_MAX {
@@ -476,12 +477,12 @@ impl Answer {
         }
     }
 
-    /// Reads the error document behind a status that is not a success.
+    /// Reads the error document of an answer that is not a success.
     pub(crate) async fn failed(self, wall: std::time::SystemTime) -> Failure {
         let (status, headers, context) = (self.status, self.headers.clone(), self.context.clone());
         match self.collect(ERROR_MAX).await {
             Ok(collected) => collected.failed(wall),
-            // The body is a page for people, as proxies send it: only the status counts.
+            // The body is too long for an error document, such as a web page of a proxy: only the status counts.
             Err(failure) if *failure.error.kind() == ErrorKind::BadAnswer => {
                 Collected { status, headers, body: Bytes::new(), context }.failed(wall)
             }
@@ -507,12 +508,12 @@ impl Answer {
     }
 }
 
-/// The end of a body that was received without an error.
+/// The result of receiving a body without an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Filled {
     /// All bytes arrived.
     Whole,
-    /// The body stalls: no byte came for this long, and the missing bytes need another request.
+    /// The body stalled: no byte came for this time, and the missing bytes need another request.
     Stalls(Duration),
 }
 
@@ -526,12 +527,12 @@ pub(crate) struct Collected {
 }
 
 impl Collected {
-    /// The failure of an answer that makes no sense.
+    /// The failure of an invalid answer.
     pub(crate) fn bad(&self, message: impl Into<String>) -> Failure {
         self.wrong(ErrorKind::BadAnswer, message)
     }
 
-    /// The failure of an answer whose status is a success, but not its content.
+    /// The failure of an answer with a successful status and wrong content.
     pub(crate) fn wrong(&self, kind: ErrorKind, message: impl Into<String>) -> Failure {
         let error = self
             .context
@@ -542,14 +543,14 @@ impl Collected {
         self.context.failure(error, true)
     }
 
-    /// Whether only the end of the connection ends the body: then a body that breaks off looks whole.
+    /// Whether only the end of the connection ends the body: then a body that breaks off looks complete.
     pub(crate) fn ends_with_connection(&self) -> bool {
         let has = |name| self.headers.contains_key(name);
         !has(http::header::CONTENT_LENGTH) && !has(http::header::TRANSFER_ENCODING)
     }
 
-    /// The failure of an answer with status 200 and another document than expected: the error that a store sends after the head, or a
-    /// document that makes no sense.
+    /// The failure of an answer with status 200 and another document than expected: an error that the store found after it sent the head,
+    /// or an invalid document.
     pub(crate) fn unexpected(self, why: impl Into<String>, wall: std::time::SystemTime) -> Failure {
         match xml::error_body(&self.body).code {
             Some(_) => self.failed(wall),
@@ -557,12 +558,12 @@ impl Collected {
         }
     }
 
-    /// The failure that this answer tells.
+    /// The failure that this answer reports.
     pub(crate) fn failed(self, wall: std::time::SystemTime) -> Failure {
         let document = xml::error_body(&self.body);
         let region = answer::text(&self.headers, "x-amz-bucket-region").or(document.region.as_deref());
         let kind = answer::kind_of(self.status, document.code.as_deref(), region);
-        // An error behind status 200 came after the store began its work. After 501 it did not begin.
+        // An error with status 200 came after the store began to work. With 501 it did not begin.
         let began = self.status.is_server_error() || self.status.is_success();
         let ambiguous = (began && kind != ErrorKind::Unsupported) || self.context.resent;
         let request_id = answer::request_id(&self.headers).or(document.request_id);
@@ -574,7 +575,7 @@ impl Collected {
             .request_id(request_id);
         let date = answer::date(&self.headers);
         Failure {
-            // A date is a time of the store's clock, which may be another than this machine's.
+            // The pause may be given as a date by the store's clock, which may differ from this machine's.
             retry_after: answer::retry_after(&self.headers, date.unwrap_or(wall)),
             date,
             ..self.context.failure(error, ambiguous)

@@ -1,8 +1,8 @@
-//! The XML documents of S3: errors here, listings in `listing.rs`, those of uploads in `uploads.rs`, those about a bucket as a whole in
-//! `buckets.rs`. The parser does not trust the documents.
+//! The XML documents of S3: errors here, listings in `listing.rs`, uploads in `uploads.rs`, whole buckets in `buckets.rs`. The parser does
+//! not trust the documents.
 //!
-//! Limits: depth, entries, and the caller's limit on bytes. No document type, no entity but XML's own five. The parser refuses text that
-//! is not UTF-8 and never guesses its meaning; a listing leaves the entry with such text out.
+//! Limits: depth, entries, and the caller's limit on bytes. A document type is an error, and so is an entity other than XML's own five. The
+//! parser refuses text that is not UTF-8 and never guesses its meaning; a listing leaves out the entry with such text.
 
 mod buckets;
 mod listing;
@@ -18,15 +18,15 @@ pub(super) use uploads::{
     Copied, UploadMarkers, complete_document, completed, copied, upload_id, upload_page,
 };
 
-/// The most bytes of a document that are read.
+/// Most bytes of a document. A longer document is an error.
 pub(crate) const BODY_MAX: usize = 16 << 20;
 const DEPTH_MAX: usize = 16;
-/// Characters of a name that a report shows.
+/// Most characters of a root element's name in a report.
 const NAME_MAX: usize = 40;
-/// The most entries of a page: more than any store sends (1000), for stores that ignore `max-keys`.
+/// Most entries of a page: more than any store sends (1000), for stores that ignore `max-keys`. A longer page is an error.
 const ENTRIES_MAX: usize = 10_000;
 
-/// Whether a document ends with the end of its first element. False: the document may have been cut.
+/// Whether a document ends with the end tag of its root element. Otherwise it may be cut off.
 pub(super) fn is_whole(document: &[u8]) -> bool {
     let closed = document.trim_ascii_end().ends_with(b">");
     match (root_at(document), document.windows(2).rposition(|it| it == b"</")) {
@@ -35,29 +35,29 @@ pub(super) fn is_whole(document: &[u8]) -> bool {
     }
 }
 
-/// The name of the root element.
+/// Name of the root element.
 pub(super) fn root(document: &[u8]) -> Option<String> {
     Some(String::from_utf8_lossy(name(&document[root_at(document)?..])).chars().take(NAME_MAX).collect())
 }
 
-/// The place of the root element's name.
+/// Offset of the root element's name.
 fn root_at(document: &[u8]) -> Option<usize> {
     let opened = document.windows(2).position(|it| it[0] == b'<' && it[1].is_ascii_alphabetic());
     opened.map(|at| at + 1)
 }
 
-/// The name of an element, behind its `<`.
+/// Name of an element, from the text behind its `<`.
 fn name(open: &[u8]) -> &[u8] {
     let is_end = |b: &u8| b.is_ascii_whitespace() || matches!(b, b'>' | b'/');
     &open[..open.iter().position(is_end).unwrap_or(open.len())]
 }
 
-/// The names that we look for; all other names are one variant.
+/// The element names that the parser uses; all others are one variant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Name {
     Listing,
     IsTruncated,
-    /// The number of keys that the page has, or may have.
+    /// The number of keys of the page, or its limit.
     PageSize,
     NextToken,
     EncodingType,
@@ -149,7 +149,7 @@ impl Name {
     }
 }
 
-/// Walks a document and calls `leaf` at the end of each element with the path of its names and its own text.
+/// Parses a document, and calls `leaf` at the end of each element with the path of its names and its own text.
 fn walk(document: &[u8], mut leaf: impl FnMut(&[Name], &str) -> Result<(), String>) -> Result<(), String> {
     let text = std::str::from_utf8(document).map_err(|e| format!("the XML is not UTF-8: {e}"))?;
     walk_text(text, &mut leaf)
@@ -159,7 +159,7 @@ fn walk_text(text: &str, mut leaf: impl FnMut(&[Name], &str) -> Result<(), Strin
     let mut reader = Reader::from_str(text);
     reader.config_mut().expand_empty_elements = true;
     let mut path: Vec<Name> = Vec::with_capacity(DEPTH_MAX);
-    // One text per level, which is kept when its element ends, so that a page of a thousand keys allocates no text twice.
+    // One text per level, reused by all elements of that level: a page of a thousand keys allocates few texts.
     let mut texts: [String; DEPTH_MAX] = Default::default();
     let mut seen_root = false;
     loop {
@@ -210,7 +210,7 @@ fn walk_text(text: &str, mut leaf: impl FnMut(&[Name], &str) -> Result<(), Strin
     }
 }
 
-/// Parses an `xsd:boolean` in any case; `None` for an empty text. Any other word could hide the rest of a listing.
+/// Parses an `xsd:boolean` in any case; `None` for an empty text. Another word is an error, because it could hide the rest of a listing.
 fn boolean(text: &str) -> Result<Option<bool>, String> {
     match text.trim() {
         "" => Ok(None),
@@ -222,18 +222,18 @@ fn boolean(text: &str) -> Result<Option<bool>, String> {
     }
 }
 
-/// The end of a listing's page.
+/// The elements that end a listing's page.
 #[derive(Default)]
 struct PageEnd {
-    /// The page's `IsTruncated`, which a page may lack.
+    /// The page's `IsTruncated`; some pages lack it.
     truncated: Option<bool>,
     encoded: bool,
-    /// A key marker or a continuation token.
+    /// The key marker or continuation token of the next page.
     next: Option<String>,
 }
 
 impl PageEnd {
-    /// Reads an element of the listing that is about the page itself.
+    /// Reads an element about the page itself.
     fn read(&mut self, name: Name, text: &str) -> Result<(), String> {
         match name {
             Name::IsTruncated => self.truncated = boolean(text)?,
@@ -244,12 +244,12 @@ impl PageEnd {
         Ok(())
     }
 
-    /// A key, decoded after the page has been read.
+    /// Decodes a key. Called once the page was read, because the encoding may come last.
     fn key(&self, text: String) -> Result<String, String> {
         if self.encoded { url_decode(text) } else { Ok(text) }
     }
 
-    /// The marker or token of the next page, in the store's spelling; `None` on the last page.
+    /// The marker or token of the next page, in the store's encoding; `None` on the last page.
     fn next(&mut self) -> Result<Option<String>, String> {
         match (self.next.take(), self.truncated) {
             (None, Some(true)) => {
@@ -260,7 +260,7 @@ impl PageEnd {
         }
     }
 
-    /// The key at which the next page begins; `None` on the last page.
+    /// The decoded key marker of the next page; `None` on the last page.
     fn next_key(&mut self) -> Result<Option<String>, String> {
         self.next()?.map(|text| self.key(text)).transpose()
     }
@@ -275,7 +275,7 @@ pub(crate) struct ErrorBody {
     pub(crate) request_id: Option<String>,
 }
 
-/// Reads an error document; of another document all fields are empty.
+/// Parses an error document. All fields are empty for another document.
 pub(crate) fn error_body(document: &[u8]) -> ErrorBody {
     const TEXT_MAX: usize = 1024;
     let mut found = ErrorBody::default();
@@ -296,8 +296,8 @@ pub(crate) fn error_body(document: &[u8]) -> ErrorBody {
     found
 }
 
-/// `%41+b` is `A b`: how `encoding-type=url` spells names. Decodes this spelling. The library's decoder would leave a broken escape as it
-/// is, but a wrong name must be refused.
+/// Decodes a name in the form of `encoding-type=url`: `%41+b` is `A b`. A broken escape is an error; the library's decoder would keep it,
+/// which would make a wrong name.
 fn url_decode(text: String) -> Result<String, String> {
     if !text.contains(['%', '+']) {
         return Ok(text);

@@ -1,27 +1,27 @@
-//! ARNs that stand for a bucket: access points of one region, of several, of an outpost, and of S3 Object Lambda. Pure.
+//! ARNs in place of a bucket's name: access points of one region, of several regions, of an outpost, and of S3 Object Lambda. Pure.
 
 /// A mountable ARN, `arn:PARTITION:SERVICE:REGION:ACCOUNT:RESOURCE`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Arn<'a> {
-    /// `aws`, `aws-cn` and so on.
+    /// The partition: `aws`, `aws-cn` and so on.
     pub(crate) partition: &'a str,
-    /// Empty for a multi-region access point.
+    /// The region; empty for a multi-region access point.
     pub(crate) region: &'a str,
-    /// Twelve digits on AWS; any host label here.
+    /// The account: twelve digits on AWS; any host label is accepted.
     pub(crate) account: &'a str,
     pub(crate) resource: Resource<'a>,
 }
 
-/// The part behind the account.
+/// The resource: the part behind the account, with its service.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Resource<'a> {
-    /// `s3`, `accesspoint/NAME`.
+    /// An access point of one region: `s3`, `accesspoint/NAME`.
     AccessPoint(&'a str),
-    /// `s3` without a region, `accesspoint/ALIAS.mrap`.
+    /// An access point of several regions: `s3` without a region, `accesspoint/ALIAS.mrap`.
     MultiRegion(&'a str),
-    /// `s3-outposts`, `outpost/OUTPOST/accesspoint/NAME`.
+    /// An access point of an outpost: `s3-outposts`, `outpost/OUTPOST/accesspoint/NAME`.
     Outpost { outpost: &'a str, name: &'a str },
-    /// `s3-object-lambda`, `accesspoint/NAME`.
+    /// An access point of S3 Object Lambda: `s3-object-lambda`, `accesspoint/NAME`.
     ObjectLambda(&'a str),
 }
 
@@ -29,14 +29,14 @@ const FORMS: &str = "a mountable ARN is one of arn:aws:s3:REGION:ACCOUNT:accessp
      arn:aws:s3-outposts:REGION:ACCOUNT:outpost/OUTPOST/accesspoint/NAME and arn:aws:s3-object-lambda:REGION:ACCOUNT:accesspoint/NAME";
 
 /// # Errors
-/// A sentence: which part of the ARN is wrong, and the forms that can be mounted.
+/// A sentence: the wrong part of the ARN, and the forms that can be mounted.
 pub(crate) fn check(text: &str) -> Result<(), String> {
     Arn::parse(text).map(drop)
 }
 
 impl<'a> Arn<'a> {
     /// # Errors
-    /// A sentence: which part is wrong, and the forms that can be mounted.
+    /// A sentence: the wrong part, and the forms that can be mounted.
     pub(crate) fn parse(text: &'a str) -> Result<Self, String> {
         let wrong = |what: &str| format!("the ARN {text:?} {what}; {FORMS}");
         let parts: Vec<&str> = text.splitn(6, ':').collect();
@@ -73,7 +73,7 @@ impl<'a> Arn<'a> {
     }
 }
 
-/// 1 to 63 letters, digits and hyphens, with a letter or digit first.
+/// Whether the text has 1 to 63 letters, digits and hyphens, and does not begin with a hyphen.
 fn is_host_label(text: &str) -> bool {
     (1..=63).contains(&text.len())
         && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')

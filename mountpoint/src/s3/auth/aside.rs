@@ -1,6 +1,6 @@
-//! Blocking work that may never end, such as a look at a file on a dead network: such work runs off the runtime's threads, one at a time,
-//! and the wait for it has a limit. Work under way keeps a thread of a pool that others need, so no work of its kind begins before the
-//! earlier one has ended.
+//! Blocking work that may hang, such as stat(2) on a dead network file system. It runs on the threads for blocking work, one call at a
+//! time, and the wait for it has a limit. Hanging work keeps a thread of a shared pool, so no other work of its kind begins before it has
+//! ended.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use crate::clock::Clock;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering::AcqRel, Ordering::Release};
 
-/// A kind of blocking work, of which one runs at a time.
+/// A kind of blocking work; one call runs at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Aside(Arc<AtomicBool>);
 
-/// A guard: the work is under way until the guard is dropped, whether or not the work has begun.
+/// A guard that marks the work as running until it is dropped, even if the work never begins.
 struct UnderWay(Arc<AtomicBool>);
 
 impl Drop for UnderWay {
@@ -22,7 +22,8 @@ impl Drop for UnderWay {
 }
 
 impl Aside {
-    /// Runs `work` and returns its outcome. `None`: the work lasts beyond `limit`, or does not begin because an earlier one still runs.
+    /// Runs `work` and returns its result. `None`: the work takes longer than `limit`, panics, or does not begin because an earlier call
+    /// still runs.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         clock: &Clock,

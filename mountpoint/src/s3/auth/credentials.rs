@@ -1,4 +1,4 @@
-//! Credentials from `aws-config`'s chain, kept until they are due and requested again before they expire.
+//! Credentials from the chain of `aws-config`, cached, and refreshed before they expire.
 
 use std::error::Error as _;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -25,19 +25,20 @@ use crate::s3::{Config, Error, ErrorKind, Result};
 use crate::sync::atomic::{AtomicU64, Ordering};
 use crate::sync::{Arc, Mutex};
 
-/// How long before their expiry the engine replaces credentials ...
+/// Time before their expiry at which credentials are refreshed in the background ...
 const AHEAD: Duration = Duration::from_secs(300);
-/// ... and how long before it the engine stops using them.
+/// ... and at which they are no longer used.
 const LAST_MOMENTS: Duration = Duration::from_secs(10);
-/// The time after which credentials that never expire are read again, so that a changed file is noticed.
+/// Time after which credentials without an expiry are read again, to notice changes of other sources than files.
 const REREAD: Duration = Duration::from_secs(900);
-/// The time between two looks at the credentials files, while there are requests. Doubled, a change is seen later and a stat is saved.
+/// Time between two checks of the credentials files, while there are requests. Doubling it notices a change later, and halves the calls of
+/// stat(2).
 const LOOK: Duration = Duration::from_secs(5);
-/// Longest wait for a look at the files, or for another request's look.
+/// Longest wait for a check of the files, or for the check of another request. Beyond it, the request uses the current credentials.
 const LOOK_MAX: Duration = Duration::from_secs(2);
-/// The pause of a source after an answer without usable credentials; requests get the same error meanwhile.
+/// Pause after an answer without usable credentials. Requests get the same error meanwhile. Refreshes pause for the same time.
 const REST: Duration = Duration::from_secs(10);
-/// The longest time that a source may take.
+/// Longest wait for the source. Beyond it, the request fails.
 const LOAD_MAX: Duration = Duration::from_secs(10);
 
 /// The source of credentials.
@@ -48,13 +49,13 @@ pub(crate) struct Source {
     profile: Option<String>,
     given: Option<Credentials>,
     files: Vec<PathBuf>,
-    /// Runs looks at the files, and reads of them: a home directory may be on a dead network.
+    /// Runs stat(2) on the files: a home directory may be on a dead network file system.
     looks: Aside,
     asks: Aside,
-    /// The time of the last look at the files. The request that looks holds the lock.
+    /// Time of the last check of the files. The request that checks holds the lock.
     looked: tokio::sync::Mutex<Option<Instant>>,
     clock: Clock,
-    /// The skew of the store's clock. Credentials expire by the real clock, and the engine takes the store's clock for that.
+    /// The skew between the local clock and the store's. Credentials expire by the true time, for which the engine takes the store's clock.
     skew: Arc<Skew>,
     held: Mutex<Option<Held>>,
     rests_until: Mutex<Option<Instant>>,
@@ -64,19 +65,19 @@ pub(crate) struct Source {
     generations: AtomicU64,
 }
 
-/// Credentials, and their generation: a number that grows with each change.
+/// Credentials with their generation, a number that grows with each refresh.
 #[derive(Clone, Debug)]
 pub(crate) struct Held {
     pub(crate) credentials: Credentials,
     pub(crate) generation: u64,
     loaded: Instant,
-    /// The stamps of the files before they were read.
+    /// The stamps of the files from before they were read.
     stamps: Vec<Option<Stamp>>,
 }
 
 type Answer = std::result::Result<Credentials, CredentialsError>;
 
-/// Attributes that change when a file changes.
+/// Attributes of a file that are compared to detect a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Stamp {
     inode: u64,
@@ -85,18 +86,18 @@ struct Stamp {
 }
 
 impl Stamp {
-    /// `None` for a file that is not there.
+    /// The stamp of the file; `None` if the file can't be found.
     fn of(path: &Path) -> Option<Self> {
         let it = std::fs::metadata(path).ok()?;
         Some(Self { inode: it.ino(), len: it.len(), modified: (it.mtime(), it.mtime_nsec()) })
     }
 }
 
-/// The decision about the credentials in hand. Pure.
+/// The validity of the current credentials.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Age {
     Fresh,
-    /// The credentials are good for now, and new ones should be requested in the background.
+    /// The credentials are still good, but should be refreshed in the background.
     Due,
     Expired,
 }
@@ -111,7 +112,7 @@ fn age(expiry: Option<SystemTime>, wall: SystemTime, held_for: Duration) -> Age 
 }
 
 impl Source {
-    /// Asks no source yet. `http` carries the requests of the chain, `region` is where roles are assumed.
+    /// Makes a source without asking for credentials. `http` carries the requests of the chain; roles are assumed in `region`.
     pub(crate) fn new(
         http: SharedHttpClient,
         region: &str,
@@ -138,7 +139,7 @@ impl Source {
         })
     }
 
-    /// Credentials that are valid now.
+    /// Returns valid credentials: the current ones, or new ones if these have expired.
     pub(crate) async fn get(self: &Arc<Self>) -> Result<Held> {
         if !self.files.is_empty() {
             self.look().await;
@@ -165,7 +166,7 @@ impl Source {
         }
     }
 
-    /// Looks whether a file has changed: one request in [`LOOK`] does so, and others meanwhile wait for it.
+    /// Checks whether a file has changed, at most once in [`LOOK`]. Other requests wait for the check meanwhile.
     async fn look(self: &Arc<Self>) {
         let Some(mut looked) = self.clock.timeout(LOOK_MAX, self.looked.lock()).await else { return };
         let now = self.clock.now();
@@ -181,19 +182,19 @@ impl Source {
         }
     }
 
-    /// Whether a file has changed. A file that was read half written is whole a moment later.
+    /// Whether a file has changed since it was read. A file that was read half written has changed when it is complete.
     async fn has_changed(&self, held: Option<&Held>) -> bool {
         let stamps = self.stamps().await;
         held.zip(stamps).is_some_and(|(held, stamps)| stamps != held.stamps)
     }
 
-    /// `None`: the files do not answer.
+    /// The stamps of all files; `None`: the file system does not answer.
     async fn stamps(&self) -> Option<Vec<Option<Stamp>>> {
         let files = self.files.clone();
         self.looks.run(&self.clock, LOOK_MAX, move || files.iter().map(|it| Stamp::of(it)).collect()).await
     }
 
-    /// Takes the credentials of a changed file, or keeps the old ones while the file has none.
+    /// Loads the credentials of a changed file, or keeps the old ones if that fails.
     async fn read_again(self: &Arc<Self>, held: Held) {
         let _turn = self.loading.lock().await;
         if self.held.lock().as_ref().is_some_and(|it| it.generation > held.generation) {
@@ -206,13 +207,13 @@ impl Source {
         }
     }
 
-    /// The error of the last attempt, which also answers the requests that waited for it: they do not start another attempt.
+    /// The error of the last load, during the pause after it. Requests that waited for that load return the error instead of loading again.
     fn failed_just_now(&self) -> Option<String> {
         let failed = self.failed.lock();
         failed.as_ref().filter(|(until, _)| self.clock.now() < *until).map(|(_, why)| why.clone())
     }
 
-    /// The store refused generation `refused`: asks the source for others. Returns whether there are others now.
+    /// Asks the source for other credentials, because the store refused generation `refused`. Returns whether there are others now.
     pub(crate) async fn replace(self: &Arc<Self>, refused: u64) -> bool {
         let _turn = self.loading.lock().await;
         let newer = |held: &Option<Held>| held.as_ref().is_some_and(|h| h.generation > refused);
@@ -223,7 +224,7 @@ impl Source {
         if self.rests() && !self.has_changed(before.as_ref()).await {
             return false;
         }
-        // Asking the source again for each refused request would not help, whatever it answers.
+        // Another question to the source for each refused request would not help, whatever its answer is.
         self.rest();
         match self.load().await {
             Ok(now) => before.is_none_or(|b| differ(&b.credentials, &now.credentials)),
@@ -271,7 +272,7 @@ impl Source {
     }
 
     async fn load(self: &Arc<Self>) -> Result<Held> {
-        // With the old stamps, the next look reads the files again.
+        // Unreadable files keep the old stamps, so the next check reads the files again.
         let before = || self.held.lock().as_ref().map(|held| held.stamps.clone()).unwrap_or_default();
         let stamps = self.stamps().await.unwrap_or_else(before);
         let answer = match self.ask().await {
@@ -315,7 +316,7 @@ impl Source {
         Ok(held)
     }
 
-    /// Asks the source. `None`: no answer in time, or the earlier question has no answer yet.
+    /// Asks the source. `None`: no answer in time, or an earlier call still runs.
     async fn ask(self: &Arc<Self>) -> Option<Answer> {
         if let Some(given) = &self.given {
             return Some(Ok(given.clone()));
@@ -325,7 +326,7 @@ impl Source {
         self.asks.run(&self.clock, LOAD_MAX, move || runtime.block_on(source.ask_chain())).await
     }
 
-    /// Asks a chain that is made for this question, because a chain keeps what it once read from files.
+    /// Asks a new chain, because a chain caches the files that it has read.
     async fn ask_chain(&self) -> Answer {
         if let Some(answer) = printed::ask(self.profile.as_deref()).await {
             return answer;
@@ -349,7 +350,7 @@ impl Source {
     }
 }
 
-/// The chain's word for the metadata service of an instance that refuses, or that a proxy refuses in its place.
+/// Part of the chain's error if the metadata service of an instance refuses the request, or a proxy refuses it instead.
 const OF_INSTANCE: &str = "failed to load IMDS session token";
 const NONE_FOUND: &str = "none found in the environment, ~/.aws, web identity, container or instance (--foreground --debug says why of each): \
      set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a --profile, or for a public bucket --no-sign-request";
@@ -366,7 +367,7 @@ const WHITE_SPACE: &str = "the keys begin or end in white space, such as a line 
 const BROKEN: &str = "the keys have a line end or another control character within: look at what sets AWS_ACCESS_KEY_ID, \
      AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or at ~/.aws/credentials";
 
-/// The credentials without white space at their ends, and whether they had any. A secret may contain blanks, but no line ends.
+/// Trims the credentials, and returns whether that changed them. A secret may contain blanks, so only its line ends are cut.
 fn trimmed(found: Credentials) -> (Credentials, bool) {
     let parts = [found.access_key_id(), found.secret_access_key(), found.session_token().unwrap_or("")];
     let [key, secret, token] = [parts[0].trim(), parts[1].trim_matches(['\r', '\n']), parts[2].trim()];
@@ -377,26 +378,26 @@ fn trimmed(found: Credentials) -> (Credentials, bool) {
     (Credentials::new(key, secret, token, found.expiry(), "keys without their white space"), true)
 }
 
-/// Whether a header can carry the parts of the credentials that requests contain.
+/// Whether the parts of the credentials that requests contain are valid in a header.
 fn is_sendable(found: &Credentials) -> bool {
     let parts = [found.access_key_id(), found.session_token().unwrap_or("")];
     parts.iter().all(|part| !part.chars().any(char::is_control))
 }
 
-/// Whether a source is configured, by the chain's error.
+/// Whether the chain's error shows that a source is configured.
 fn is_configured(error: &CredentialsError) -> bool {
     !matches!(error, CredentialsError::CredentialsNotLoaded(_))
 }
 
-/// The reason for which a configured source was not reached: an address, a certificate, a proxy. (A source's answer may repeat a secret,
-/// and is only in the log.)
+/// The reason why a configured source was not reached: an address, a certificate, a proxy. (The answer of a source may repeat a secret, so
+/// it is only logged.)
 fn unreached(error: &CredentialsError) -> Option<&NoConnection> {
     let causes = std::iter::successors(error.source(), |&cause| cause.source());
     let mut causes = causes.filter(|_| is_configured(error));
     causes.find_map(|cause| cause.downcast_ref::<NoConnection>())
 }
 
-/// Whether the metadata service of an instance has this address.
+/// Whether this is the address of an instance's metadata service.
 fn is_instance(at: &SocketAddr) -> bool {
     match at.ip() {
         IpAddr::V4(v4) => v4 == Ipv4Addr::new(169, 254, 169, 254),
@@ -404,7 +405,7 @@ fn is_instance(at: &SocketAddr) -> bool {
     }
 }
 
-/// Whether a request signed with `b` could be answered otherwise than one signed with `a`.
+/// Whether key ID, secret or session token differ. The expiry does not count: a request does not carry it.
 fn differ(a: &Credentials, b: &Credentials) -> bool {
     fn parts(of: &Credentials) -> (&str, &str, Option<&str>) {
         (of.access_key_id(), of.secret_access_key(), of.session_token())

@@ -1,4 +1,4 @@
-//! The HTTP client of `aws-config`: its requests for credentials and for the region use connections of the engine's pool.
+//! The HTTP client of `aws-config`: its requests for credentials and for the region go over connections of the engine's pool.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ use crate::s3::auth::tolerant::readable;
 use crate::s3::{Config, xml};
 use crate::sync::Arc;
 
-/// The longest time of one exchange.
+/// Longest time of one exchange. Beyond it, the request fails.
 const EXCHANGE_MAX: Duration = Duration::from_secs(60);
 
-/// Carries requests to the services that hand out credentials.
+/// Sends requests to the services that issue credentials.
 #[derive(Clone, Debug)]
 pub(crate) struct Http {
     pool: Arc<ConnectionPool>,
@@ -39,7 +39,7 @@ impl Http {
         Self { pool: Arc::clone(pool), quiet_max: config.timeouts.first_byte }
     }
 
-    /// Exchanges one request of ours.
+    /// Sends one request of the engine itself.
     pub(crate) async fn exchange(self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
         let quiet_max = self.quiet_max;
         Connector { http: self, connect: None, quiet_max }.exchange(request).await
@@ -69,7 +69,7 @@ impl HttpConnector for Connector {
         HttpConnectorFuture::new(async move {
             let mut answer = connector.exchange(request).await?;
             if let Some(readable) = answer.body().bytes().and_then(readable) {
-                // The SDK compares the two.
+                // The SDK compares the header with the body's length.
                 answer.headers_mut().insert("content-length", readable.len().to_string());
                 *answer.body_mut() = SdkBody::from(readable);
             }
@@ -86,8 +86,8 @@ impl Connector {
     async fn exchange(&self, request: HttpRequest) -> Result<HttpResponse, ConnectorError> {
         let request = request.try_into_http1x().map_err(user)?;
         let (mut head, body) = request.into_parts();
-        // After each answer of 500 the SDK asks for the connection, to have it closed, and logs an error if it gets none. The pool finds
-        // broken connections by itself, and an answer of 500 breaks none.
+        // The SDK asks for the connection of each answer with status 500, to close it, and logs an error without one. It gets a handle that
+        // does nothing: the pool finds broken connections itself, and status 500 breaks none.
         if let Some(asked) = head.extensions.get::<CaptureSmithyConnection>() {
             asked.set_connection_retriever(|| {
                 Some(ConnectionMetadata::builder().proxied(false).poison_fn(|| {}).build())
@@ -99,7 +99,7 @@ impl Connector {
             let host = HeaderValue::try_from(authority.host_header()).map_err(user)?;
             head.headers.insert(header::HOST, host);
         }
-        // An empty POST or PUT says so; an empty GET, HEAD or DELETE must not (some servers refuse it).
+        // An empty POST or PUT has Content-Length: 0. An empty GET, HEAD or DELETE must not have the header: some servers refuse it.
         match head.method {
             Method::POST | Method::PUT => {
                 head.headers.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
@@ -145,7 +145,7 @@ impl Connector {
 
     async fn lease(&self, host: &Arc<Host>, fresh: bool) -> Result<Lease, ConnectorError> {
         let pool = &self.http.pool;
-        // The wait for a place comes first, and lasts as long as bytes move on other connections: the limit is for connecting alone.
+        // The wait for a permit comes first, and lasts while bytes move on other connections. The limit is for connecting alone.
         let place = pool.place(host, Lane::Small).await.map_err(unconnected)?;
         let lease = pool.connect(host, place, fresh);
         let leased = match self.connect {

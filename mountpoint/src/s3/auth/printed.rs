@@ -1,5 +1,5 @@
-//! Credentials that a program prints (`credential_process` of a profile), for a sandboxed engine, which starts no program: its helper runs
-//! the program that the profile named before the sandbox. Without a helper the chain of `aws-config` runs it.
+//! Credentials that a program prints (`credential_process` of a profile), for a sandboxed engine, which can't start programs: the helper
+//! runs the program that the profile named before the engine was sandboxed. Without a helper the chain of `aws-config` runs it.
 
 use std::borrow::Cow;
 use std::io;
@@ -15,7 +15,7 @@ use serde::Deserialize;
 
 use crate::broker;
 
-/// Keys of a profile that the chain heeds before `credential_process`.
+/// Keys of a profile that the chain prefers to `credential_process`.
 const BEFORE: [&str; 6] = [
     "role_arn",
     "credential_source",
@@ -24,7 +24,7 @@ const BEFORE: [&str; 6] = [
     "sso_start_url",
     "aws_access_key_id",
 ];
-/// Variables that the chain heeds before a profile that no flag names.
+/// Variables that the chain prefers to a profile, unless a flag names the profile.
 const KEYS: [&str; 2] = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
 
 /// The output of a program that prints credentials.
@@ -38,20 +38,20 @@ struct Printed {
     expiration: Option<String>,
 }
 
-/// Most profiles that name each other as sources. The chain refuses circles.
+/// Longest chain of `source_profile` that is followed. The chain of `aws-config` refuses circles.
 const SOURCES_MAX: usize = 16;
 
-/// The source of credentials, as far as it matters to a sandbox.
+/// The source of the credentials, as far as a sandbox must know it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SourceOfKeys {
-    /// Whether they can't be renewed in a sandbox: a program that stands behind a role (`source_profile`) has no helper, the file of a
-    /// profile's web identity may lie anywhere, and the tokens of a session of IAM Identity Center are written to `~/.aws`.
+    /// Whether the credentials can't be refreshed in a sandbox: no helper runs the program of a role (`source_profile`); the file of a web
+    /// identity may be anywhere; and the tokens of a session of IAM Identity Center are written to `~/.aws`.
     pub(crate) is_out_of_reach: bool,
-    /// The program that prints them.
+    /// The program that prints the credentials, if there is one.
     pub(crate) program: Option<String>,
 }
 
-/// Reads the profiles, and makes no request.
+/// Finds the source by reading the profiles. Makes no request.
 pub(in crate::s3) async fn source(profile: Option<&str>) -> SourceOfKeys {
     let env = Env::real();
     if has_keys(profile, &env) {
@@ -83,12 +83,12 @@ fn is_out_of_reach(profiles: &ProfileSet) -> bool {
     false
 }
 
-/// Whether the chain takes keys from the environment, and no profile.
+/// Whether the chain takes the keys from the environment, and reads no profile.
 fn has_keys(profile: Option<&str>, env: &Env) -> bool {
     profile.is_none() && KEYS.iter().all(|name| env.get(name).is_ok_and(|value| !value.is_empty()))
 }
 
-/// Asks the helper, if there is one and the profile's credentials come from a program. `None`: the caller asks the chain.
+/// Gets credentials from the helper, if there is one and the profile has a program. `None`: the caller asks the chain.
 pub(super) async fn ask(profile: Option<&str>) -> Option<Result<Credentials, CredentialsError>> {
     let broker = broker::of_this_process()?;
     let env = Env::real();
@@ -102,13 +102,13 @@ pub(super) async fn ask(profile: Option<&str>) -> Option<Result<Credentials, Cre
     Some(printed.map_err(CredentialsError::provider_error))
 }
 
-/// The program of the profile in use.
+/// The `credential_process` of the profile in use; `None` if the chain prefers another key of the profile.
 fn program(profiles: &ProfileSet) -> Option<&str> {
     let is_first = BEFORE.iter().all(|key| profiles.get(key).is_none());
     profiles.get("credential_process").filter(|_| is_first)
 }
 
-/// Parses the output. An error repeats nothing from the output, which may contain a secret.
+/// Parses the program's output. The error repeats nothing of the output, which may contain a secret.
 fn credentials(text: &str) -> io::Result<Credentials> {
     let wrong = |what: &str| io::Error::other(format!("the credential_process printed {what}"));
     let printed: Printed = serde_json::from_str(text).map_err(|_| wrong("no credentials in JSON"))?;

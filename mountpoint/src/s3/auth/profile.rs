@@ -1,5 +1,5 @@
-//! Settings of the store from the environment and `~/.aws/config`, as AWS's SDKs read them: `endpoint_url` (also of a `services` section),
-//! `use_fips_endpoint` and `use_dualstack_endpoint`.
+//! Settings of the store from the environment and `~/.aws/config`, with the rules of AWS's SDKs: `endpoint_url` (also in a `services`
+//! section), `use_fips_endpoint` and `use_dualstack_endpoint`.
 
 use std::borrow::Cow;
 
@@ -12,10 +12,10 @@ use aws_types::os_shim_internal::{Env, Fs};
 use crate::s3::Config;
 use crate::s3::url::shown;
 
-/// Turns off endpoints from files.
+/// The variable that turns off endpoints from files.
 const IGNORE_ENDPOINTS: &str = "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS";
 
-/// Adds the settings that no flag gave.
+/// Adds settings from the environment and the files to those of the flags. An endpoint of a flag stays.
 pub(crate) async fn complete(config: &mut Config) {
     complete_from(config, &Fs::real(), &Env::real()).await;
 }
@@ -32,7 +32,7 @@ pub(crate) async fn complete_from(config: &mut Config, fs: &Fs, env: &Env) {
     let profiles = profiles.as_ref();
     let ignored = switch(IGNORE_ENDPOINTS, "ignore_configured_endpoint_urls", env, profiles);
     if config.endpoint_url.is_none() && !ignored {
-        // Flags read the variables before.
+        // Variables with an endpoint were read with the flags, so only the files are left.
         let found = EnvConfigValue::new().profile("endpoint_url").service_id("s3").load(env, profiles);
         if let Some((url, _)) = found {
             tracing::info!("the endpoint {} is from ~/.aws/config", shown(&url));
@@ -43,7 +43,7 @@ pub(crate) async fn complete_from(config: &mut Config, fs: &Fs, env: &Env) {
     config.dual_stack |= switch("AWS_USE_DUALSTACK_ENDPOINT", "use_dualstack_endpoint", env, profiles);
 }
 
-/// A value that is neither true nor false is a warning, and means off.
+/// Reads a setting that is on or off. Another value than true or false is logged as a warning and means off.
 fn switch(variable: &str, key: &str, env: &Env, profiles: Option<&ProfileSet>) -> bool {
     let Some((value, _)) = EnvConfigValue::new().env(variable).profile(key).load(env, profiles) else {
         return false;

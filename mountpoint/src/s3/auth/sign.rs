@@ -1,8 +1,8 @@
 //! AWS Signature Version 4 for the engine's requests.
 //!
-//! The cryptography is `aws-sigv4`'s. This file writes the canonical request itself, because the library derives the signing key
-//! (four HMACs) and copies all headers for every request, and these requests are already in canonical form: path
-//! encoded once, query sorted, header names in lower case. A test compares both on random requests.
+//! The cryptography comes from `aws-sigv4`. This file builds the canonical request itself: the library derives the signing key (four HMACs)
+//! and copies all headers for every request, and the engine's requests are already in canonical form: path encoded once, query sorted,
+//! header names in lower case. A test compares both on random requests.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -17,12 +17,12 @@ use time::macros::format_description;
 
 use crate::sync::{Arc, Mutex};
 
-/// The service and region that requests are signed for.
+/// The service and region in the scope of a signature.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Signing {
-    /// The service in the scope of a signature.
+    /// The name of the service.
     pub(crate) service: &'static str,
-    /// `None`: every region at once, with SigV4A.
+    /// The region; `None`: every region at once, with SigV4A.
     pub(crate) region: Option<String>,
 }
 
@@ -34,19 +34,19 @@ impl Signing {
 
 /// SHA-256 of an empty body.
 pub(crate) const EMPTY_SHA256: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-/// The word in place of a hash: the body is covered by its checksum header and by TLS.
+/// The value in place of a body's hash: the checksum header and TLS protect the body.
 pub(crate) const UNSIGNED_PAYLOAD: &str = "UNSIGNED-PAYLOAD";
 
 const CONTENT_SHA256: HeaderName = HeaderName::from_static("x-amz-content-sha256");
 const DATE: HeaderName = HeaderName::from_static("x-amz-date");
 const SECURITY_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
-/// The regions that a SigV4A signature is good for.
+/// The header with the regions for which a SigV4A signature is valid.
 const REGION_SET: HeaderName = HeaderName::from_static("x-amz-region-set");
 const EVERY_REGION: HeaderValue = HeaderValue::from_static("*");
-/// The span of time that can be signed, from 1970 to the end of 9998: four digits name the year.
+/// Longest time after 1970 that can be signed, up to the end of 9998: the year has four digits.
 const SIGNABLE: Duration = Duration::from_secs(253_370_764_799);
 
-/// Signs for one region with SigV4, or for every region with SigV4A; keeps the key of the day.
+/// Signs requests for one region with SigV4, or for every region with SigV4A. Caches the signing key of the day.
 #[derive(Debug)]
 pub(crate) struct Signer {
     region: String,
@@ -55,10 +55,10 @@ pub(crate) struct Signer {
 }
 
 struct DayKey {
-    /// Empty for a key of SigV4A, which is good for every day.
+    /// The day of the key; empty for a key of SigV4A, which is valid on every day.
     day: String,
     access_key_id: String,
-    /// A hash of the secret, which shows a rotation without keeping the secret.
+    /// Hash of the secret. It shows a rotation without keeping the secret.
     secret_hash: [u8; 32],
     key: [u8; 32],
 }
@@ -70,7 +70,7 @@ impl std::fmt::Debug for DayKey {
 }
 
 impl Signer {
-    /// A signer. `region` is that of the client; `signing` comes from the endpoint.
+    /// Makes a signer. `region` is the client's; `signing` comes from the endpoint.
     pub(crate) fn new(region: &str, signing: Signing) -> Self {
         Self { region: region.to_owned(), signing, key: Mutex::new(None) }
     }
@@ -79,8 +79,8 @@ impl Signer {
         &self.region
     }
 
-    /// Adds the signing headers. `headers` contains all other headers to sign (`host` among them), `target` is path and query in
-    /// canonical form.
+    /// Adds the signing headers. `headers` contains all other headers to sign (`host` among them); `target` is path and query in canonical
+    /// form.
     pub(crate) fn sign(
         &self,
         method: &http::Method,
@@ -159,14 +159,14 @@ impl Signer {
     }
 }
 
-/// Lower-case hex SHA-256 of a body in pieces.
+/// SHA-256 of a body in pieces, as lower-case hex.
 pub(crate) fn payload_sha256(pieces: &[bytes::Bytes]) -> String {
     let mut hash = Sha256::new();
     pieces.iter().for_each(|p| hash.update(p));
     lower::encode_string(&hash.finalize())
 }
 
-/// The canonical request, and the names of its headers.
+/// The canonical request, and the list of its signed headers.
 fn canonical_request(
     method: &http::Method,
     target: &str,
@@ -197,11 +197,11 @@ fn canonical_request(
     (canonical, signed)
 }
 
-/// Proxies may change these.
+/// Headers that are not signed, because proxies may change them.
 const UNSIGNED: [HeaderName; 3] =
     [http::header::AUTHORIZATION, http::header::USER_AGENT, http::header::TRANSFER_ENCODING];
 
-/// A header value with its runs of blanks made one.
+/// Appends a header value, with each run of blanks as one blank.
 fn push_value(into: &mut String, value: &[u8]) {
     let text = String::from_utf8_lossy(value);
     for (i, word) in text.split([' ', '\t']).filter(|w| !w.is_empty()).enumerate() {
@@ -212,14 +212,14 @@ fn push_value(into: &mut String, value: &[u8]) {
     }
 }
 
-/// `20260102T030405Z`.
+/// The time of a signature, such as `20260102T030405Z`.
 fn timestamp(at: SystemTime) -> String {
     let stamp = format_description!("[year][month][day]T[hour][minute][second]Z");
-    // [`Skew`] keeps to the years that have four digits.
+    // [`Skew`] clamps the time to years of four digits.
     OffsetDateTime::from(at).format(stamp).unwrap_or_default()
 }
 
-/// The skew of the store's clock: added to our time before signing.
+/// The difference between the store's clock and this machine's, which is added to the local time before signing.
 #[derive(Debug, Default)]
 pub(crate) struct Skew(Mutex<Learned>);
 
@@ -231,7 +231,7 @@ struct Learned {
 }
 
 impl Skew {
-    /// This machine's time, corrected to the store's clock, within the years that a signature can name.
+    /// The local time, corrected to the store's clock, within the years that can be signed.
     pub(crate) fn apply(&self, ours: SystemTime) -> SystemTime {
         let theirs = match *self.0.lock() {
             Learned { is_behind: false, by, .. } => ours.checked_add(by),
@@ -240,7 +240,7 @@ impl Skew {
         theirs.unwrap_or(ours).clamp(SystemTime::UNIX_EPOCH, SystemTime::UNIX_EPOCH + SIGNABLE)
     }
 
-    /// Learns that the store's clock shows `theirs` when the engine's shows `ours`.
+    /// Learns the skew from the store's time and the local time at the same moment.
     pub(crate) fn learn(&self, ours: SystemTime, theirs: SystemTime) {
         let (is_behind, by) = match theirs.duration_since(ours) {
             Ok(ahead) => (false, ahead),
@@ -250,8 +250,7 @@ impl Skew {
         *learned = Learned { is_behind, by, times: learned.times + 1 };
     }
 
-    /// The number of times that the skew was learned: the store may have refused a request for its date if it was signed before the last
-    /// time.
+    /// Number of times that the skew was learned. A request signed before the last time may have been refused for its date.
     pub(crate) fn times_learned(&self) -> u64 {
         self.0.lock().times
     }

@@ -1,16 +1,18 @@
-//! Answers of services that hand out credentials, made readable for the SDK, which refuses some services' words beside the keys. Pure.
+//! Makes answers of credential services readable for the SDK, which rejects some services' values beside the keys. Pure.
 //!
-//! Enters and leaves: the body of an answer. A body without such an oddity leaves unchanged.
+//! Enters: the body of an answer. Leaves: the same body, changed where the SDK could not parse it.
 
 use aws_smithy_types::DateTime;
 use aws_smithy_types::date_time::Format;
 use bytes::Bytes;
 use serde_json::{Map, Value};
 
-/// The role behind the keys, of which the SDK demands an ARN of six parts. MinIO leaves the field empty, and the engine does not need it.
+/// The element with the role of the keys, in which the SDK requires an ARN of six parts. MinIO leaves it empty, and the engine does not
+/// need it.
 const ROLE: [&str; 2] = ["<AssumedRoleUser>", "</AssumedRoleUser>"];
 
-/// Returns the body with the end of its keys in UTC, and without the name of their role.
+/// The body that the SDK can read: with the expiry of the keys in UTC, and without the name of their role. `None`: the body needs no
+/// change.
 pub(crate) fn readable(body: &[u8]) -> Option<Bytes> {
     match body.trim_ascii_start().first()? {
         b'{' => in_utc(body),
@@ -26,7 +28,7 @@ fn without_role(body: &[u8]) -> Option<Bytes> {
     Some(Bytes::from([before, after].concat()))
 }
 
-/// The document with the keys' expiry in UTC; `None`: the SDK can read the document unchanged.
+/// The JSON document with the keys' expiry in UTC; `None` if it needs no change.
 fn in_utc(body: &[u8]) -> Option<Bytes> {
     let mut document: Map<String, Value> = serde_json::from_slice(body).ok()?;
     let ends = document
@@ -42,13 +44,13 @@ fn in_utc(body: &[u8]) -> Option<Bytes> {
     is_changed.then(|| serde_json::to_vec(&document).ok().map(Bytes::from)).flatten()
 }
 
-/// A time with an offset, or without a zone, in UTC; `None` for a time that is in UTC already, and for other text.
+/// Converts a time with an offset, or without a zone, to UTC. `None` for a time in UTC, and for other text.
 fn utc(text: &str) -> Option<String> {
     let text = text.trim();
     if DateTime::from_str(text, Format::DateTime).is_ok() {
         return None;
     }
-    // A blank may stand between day and time.
+    // The day and the time may be separated by a blank.
     let text = text.replacen(' ', "T", 1);
     let with_offset = |text: &str| DateTime::from_str(text, Format::DateTimeWithOffset);
     let time = with_offset(&text).or_else(|_| with_offset(&format!("{text}Z"))).ok()?;

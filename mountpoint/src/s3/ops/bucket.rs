@@ -7,30 +7,30 @@ use crate::s3::attempts::Attempts;
 use crate::s3::wire::{Draft, Failure, Wire};
 use crate::s3::{Error, ErrorKind, Result, xml};
 
-/// The result of a CreateBucket that did not fail.
+/// The result of a successful CreateBucket request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Created {
-    /// The bucket is new. Some stores also give this answer if the bucket was ours before.
+    /// The bucket is new. Some stores answer the same for a bucket that this account already owned.
     New,
-    /// The bucket was ours before.
+    /// The bucket exists and belongs to this account.
     Yours {
-        /// Whether an earlier attempt of this same call had no clear answer, and may have made the bucket.
+        /// Whether an earlier attempt of the same call had no clear answer, and may have created the bucket.
         perhaps_by_us: bool,
     },
     /// Another account has a bucket of this name.
     Others,
 }
 
-/// The result of a DeleteBucket that did not fail.
+/// The result of a successful DeleteBucket request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deleted {
-    /// The bucket is gone.
+    /// The bucket no longer exists.
     Gone,
-    /// The bucket is not empty, and stays.
+    /// The bucket is not empty, and was not deleted.
     NotEmpty,
 }
 
-/// Makes a bucket; see [`crate::s3::Bucket::create`].
+/// Creates a bucket, see [`crate::s3::Bucket::create`].
 pub(crate) async fn create(wire: &Wire, location: Option<&str>) -> Result<Created> {
     const OPERATION: &str = "CreateBucket";
     let document = location.map(|region| [Bytes::from(xml::location_document(region))]);
@@ -51,7 +51,7 @@ pub(crate) async fn create(wire: &Wire, location: Option<&str>) -> Result<Create
         match failure.error.code() {
             Some("BucketAlreadyOwnedByYou") => {
                 attempts.succeeded();
-                // The request may also have been sent twice in this attempt, on a connection that broke before its answer.
+                // The request may also have been sent twice within this attempt, on a connection that broke before its answer.
                 return Ok(Created::Yours { perhaps_by_us: attempts.ambiguous || failure.ambiguous });
             }
             Some("BucketAlreadyExists") => {
@@ -63,7 +63,7 @@ pub(crate) async fn create(wire: &Wire, location: Option<&str>) -> Result<Create
     }
 }
 
-/// Removes a bucket; see [`crate::s3::Bucket::delete`].
+/// Deletes a bucket, see [`crate::s3::Bucket::delete`].
 pub(crate) async fn delete(wire: &Wire) -> Result<Deleted> {
     const OPERATION: &str = "DeleteBucket";
     let mut attempts = Attempts::new(wire, OPERATION, None, 0);
@@ -85,7 +85,7 @@ pub(crate) async fn delete(wire: &Wire) -> Result<Deleted> {
     }
 }
 
-/// Checks a bucket; see [`crate::s3::Bucket::head`].
+/// Checks a bucket, see [`crate::s3::Bucket::head`].
 pub(crate) async fn head(wire: &Wire) -> Result<()> {
     const OPERATION: &str = "HeadBucket";
     let mut attempts = Attempts::new(wire, OPERATION, None, 0);
@@ -100,7 +100,7 @@ pub(crate) async fn head(wire: &Wire) -> Result<()> {
     }
 }
 
-/// Sends a request whose answer is its status.
+/// Sends a request whose answer has only a status: 200 or 204 is a success.
 pub(crate) async fn plain(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(), Failure> {
     let answer = wire.exchange(&draft).await?.collect(xml::BODY_MAX).await?;
     match answer.status {
@@ -109,7 +109,7 @@ pub(crate) async fn plain(wire: &Wire, draft: Draft<'_>) -> std::result::Result<
     }
 }
 
-/// No bucket of that name, where the answer (to a HEAD) has no code that says so.
+/// Turns a 404 without a code, as a HEAD has it, into `NoSuchBucket`.
 fn no_bucket(error: Error, operation: &'static str) -> Error {
     match error.kind() {
         ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! Requests with a checksum header, on stores that know such headers and on those that refuse them.
+//! Uploads with a checksum header, on stores that know such headers and on those that refuse them.
 
 use std::future::Future;
 
@@ -13,21 +13,21 @@ use crate::s3::ops::headers::{Headers, checksum_headers};
 use crate::s3::wire::Wire;
 use crate::s3::{Error, ErrorKind, Result};
 
-/// The headers by which the store finds damaged bytes.
+/// The headers with which the store detects damaged bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Proof {
-    /// The checksum goes along.
+    /// Whether the request has a checksum header.
     pub(crate) checksum: bool,
-    /// Content-MD5 goes along.
+    /// Whether the request has Content-MD5.
     pub(crate) md5: bool,
 }
 
-/// Sends by `send`, which gets the proof to send. `wanted`: the user wants a checksum. `conditional`: the request has a condition, too,
-/// which is the likelier cause of a 501.
+/// Sends a request with `send`, which gets the headers to add. `wanted`: the user wants a checksum. `conditional`: the request also has a
+/// condition, the likelier cause of a 501.
 ///
-/// After a refusal that may concern checksums, the request goes out once more with an MD5 in their place; after a refusal that names
-/// Content-MD5, with the MD5 beside them. If that works, later uploads do the same from the start. Any other answer is final: bytes that
-/// the store found damaged never go out again without their proof.
+/// After a refusal that may concern checksums, the request is sent once more with an MD5 instead; after a refusal that names Content-MD5,
+/// with the MD5 in addition. If that succeeds, later uploads do the same from the start. Any other answer is final: bytes that the store
+/// found damaged are never sent again without a checksum.
 pub(crate) async fn with_proof<T, F>(
     wire: &Wire,
     wanted: bool,
@@ -71,13 +71,13 @@ fn may_be_about_checksums(error: &Error, conditional: bool) -> bool {
     }
 }
 
-/// Whether the store reports the header as missing. A wrong digest is another kind of error.
+/// Whether the store reports Content-MD5 as missing. A wrong digest is another kind of error.
 fn demands_md5(error: &Error) -> bool {
     let is_named = || ["content-md5", "contentmd5"].into_iter().any(|name| error.mentions(name));
     *error.kind() == ErrorKind::InvalidRequest && error.http_status() == Some(400) && is_named()
 }
 
-/// The headers of this proof.
+/// The headers for this proof.
 pub(crate) async fn headers_of(proof: Proof, checksum: Option<Checksum>, body: &[Bytes]) -> Headers {
     let mut headers = checksum_headers(checksum.filter(|_| proof.checksum));
     let digest = if proof.md5 { md5(body).await } else { None };
@@ -87,14 +87,14 @@ pub(crate) async fn headers_of(proof: Proof, checksum: Option<Checksum>, body: &
     headers
 }
 
-/// The MD5 of a body, in the form that most stores use in the ETag of an object that is not a multipart one.
+/// The MD5 of a body in hex, which most stores use as the ETag of an object that was not uploaded in parts.
 pub(crate) async fn md5_hex(body: &[Bytes]) -> Option<String> {
     md5(body).await.map(|digest| base16ct::lower::encode_string(&digest))
 }
 
 async fn md5(body: &[Bytes]) -> Option<[u8; 16]> {
     let pieces = body.to_vec();
-    // The MD5 of a part takes longer than a task of the runtime should.
+    // Computing the MD5 of a part takes longer than a task of the runtime may run.
     let digest = tokio::task::spawn_blocking(move || {
         let mut md5 = Md5::new();
         pieces.iter().for_each(|piece| md5.update(piece));

@@ -1,5 +1,5 @@
-//! CompleteMultipartUpload: the request that makes the object. The client sends it once and waits, because a store may join many parts
-//! for minutes. If the answer is lost, the client looks at the key before it sends the request again or gives up.
+//! CompleteMultipartUpload: the request that makes an object from its parts. The client sends it once and waits, because a store may take
+//! minutes to join many parts. If the answer is lost, the client checks the key before it sends the request again or gives up.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,8 @@ use crate::s3::{CompleteUpload, Error, ErrorKind, Replaces, Result, Stored, Uplo
 
 const OPERATION: &str = "CompleteMultipartUpload";
 
-/// Completes an upload; see [`crate::s3::ObjectClient::complete_multipart_upload`]. `conditional`: with the store's own condition.
+/// Completes an upload, see [`crate::s3::ObjectClient::complete_multipart_upload`]. `conditional`: the request has the condition of
+/// `replaces`.
 pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional: bool) -> Result<Stored> {
     let key = &request.upload.key;
     let whole = Whole::of(&request.parts);
@@ -31,15 +32,15 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional:
     let headers = headers(replaces, &whole)?;
     let document = [Bytes::from(xml::complete_document(&request.parts))];
     let timeouts = &wire.config.timeouts;
-    // This call is exempt from the slots of retries: it asks the store at most once in minutes, and other retries would wait behind it.
+    // The call needs no slot for its retries: it is sent once in minutes at most, and other retries would wait behind it.
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0).without_slots();
-    // An unreachable store is given up as early as for any other request; a store at work has its time.
+    // An unreachable store fails the call as early as any other request; a store that is working has its full time.
     let end = wire.clock.now() + timeouts.operation + timeouts.complete;
     loop {
         let mut failed = match once(wire, &attempts, request, &headers, &document, end).await {
             Ok((stored, encrypted)) => {
                 attempts.succeeded();
-                // An attempt before this one may have made the object that stays, with an ETag of its own.
+                // An earlier attempt may have made the object under the key, with another ETag.
                 if attempts.ambiguous
                     && let found @ (Found::Ours(_) | Found::Unencrypted(_)) =
                         look(wire, key, &ours, wire.clock.now()).await
@@ -85,7 +86,7 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional:
             Next::Send => {}
         }
         if failed.ambiguous {
-            // The store may have been at work all the time: it counts as lost from now on, not since it fell silent.
+            // The store may have worked all the time: its silence counts from now on, not from its beginning.
             failed.silent = Duration::ZERO;
         }
         if let Err(last) = attempts.again(failed).await {
@@ -98,7 +99,7 @@ pub(crate) async fn complete(wire: &Wire, request: &CompleteUpload, conditional:
     }
 }
 
-/// The stored object with its own ETag, by a HEAD. An object of another size is not the stored one, and the ETag stays empty.
+/// The stored object with its ETag, from a HEAD. If the object there has another size, it is another one, and the ETag stays empty.
 async fn named(wire: &Wire, key: &ObjectKey, stored: Stored, size: u64) -> Stored {
     match head(wire, key).await {
         Ok((meta, _)) if meta.size == size => {
@@ -108,17 +109,17 @@ async fn named(wire: &Wire, key: &ObjectKey, stored: Stored, size: u64) -> Store
     }
 }
 
-/// The next step after an attempt that made no object, as far as its answer says. Pure.
+/// The next step after a failed attempt, as far as its answer shows. Pure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Next {
-    /// The store refused the request or gave it up: send it again, if that is worth it.
+    /// The store refused or aborted the request: send it again, if the retry limits allow.
     Send,
-    /// The store did not answer, and may still be at work: look whether the object appears, and otherwise send the request again.
+    /// The store did not answer, and may still be working: check whether the object appears, and otherwise send the request again.
     LookThenSend,
-    /// The upload is gone: an earlier attempt completed it, or another client aborted it. The object tells which; after an earlier attempt
-    /// without a clear answer, the object may take time to appear.
+    /// The upload does not exist: an earlier attempt completed it, or another client aborted it. The object under the key decides which.
+    /// After an earlier attempt without a clear answer (`patiently`), the object may take time to appear.
     Settle { patiently: bool },
-    /// The object at the key is not the one to be replaced.
+    /// The object under the key is not the one to be replaced. An earlier attempt without a clear answer may have made it (`perhaps_ours`).
     WhoseIsIt { perhaps_ours: bool },
 }
 
@@ -126,7 +127,7 @@ impl Next {
     /// The next step after a failed attempt. `doubt`: an earlier attempt had no clear answer.
     fn after(failed: &Failure, doubt: bool, conditional: bool) -> Self {
         match failed.error.kind() {
-            // The upload still exists, and the object to replace is gone.
+            // The upload still exists, but the object to replace does not.
             ErrorKind::NotFound if conditional && failed.error.code() == Some("NoSuchKey") => {
                 Self::WhoseIsIt { perhaps_ours: doubt || failed.ambiguous }
             }
@@ -138,13 +139,13 @@ impl Next {
     }
 }
 
-/// Whether the store itself reports the failure. 502 and 504 come from a proxy, and the store may still be at work behind it.
+/// Whether the store itself reports the failure. A proxy makes the statuses 502 and 504, and the store behind it may still be working.
 fn is_the_stores_word(error: &Error) -> bool {
     let by_a_gateway = matches!(error.http_status(), None | Some(502 | 504));
     !by_a_gateway && *error.kind() != ErrorKind::BadAnswer
 }
 
-/// Sends the request once. Returns the new object, and whether the answer shows the encryption that the user asked for.
+/// Sends the request once. Returns the new object, and whether the answer proves the encryption that the user requires.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,
@@ -177,7 +178,7 @@ async fn once(
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }
-    // White space may come before the document for as long as the store is at work; and the document may be an error.
+    // White space may precede the document while the store is working, and the document may be an error.
     match xml::completed(&answer.body) {
         Ok(Some(stored)) => {
             let stored = Stored { modified: date(&answer.headers), ..stored };
@@ -202,14 +203,14 @@ fn headers(replaces: Option<&Replaces>, whole: &Whole) -> Result<Vec<(HeaderName
     Ok(headers)
 }
 
-/// The size, count and checksum of the parts together.
+/// Size and checksums of the object that the parts make.
 #[derive(Debug)]
 struct Whole {
     size: u64,
     algorithm: Option<ChecksumAlgorithm>,
-    /// The checksums of the object, in the spellings that a store may use; none unless every part has one.
+    /// The possible checksums of the object, in the spellings of stores; empty unless every part has a checksum.
     checksums: Vec<String>,
-    /// CRC64NVME of the whole object, which Complete is sent.
+    /// CRC-64/NVME of the whole object, which the request contains.
     full_object: Option<String>,
 }
 
@@ -223,7 +224,7 @@ impl Whole {
         };
         let whole = whole_sum(parts).unwrap_or(sums[0]).to_base64();
         let (checksums, full_object) = match algorithm {
-            // The requested algorithm, and others that a store may keep in its place.
+            // The composite checksum of the requested algorithm, and the full one that a store may keep instead.
             ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => {
                 (vec![Checksum::composite(&sums), whole], None)
             }
@@ -232,21 +233,21 @@ impl Whole {
         Self { size, algorithm: Some(algorithm), checksums, full_object }
     }
 
-    /// The properties by which the object of these parts is known again.
+    /// The properties that identify the object made of these parts.
     fn ours(&self, parts: &[UploadedPart]) -> Ours {
         let (size, checksums, md5) = (self.size, self.checksums.clone(), etag_of_parts(parts));
         Ours { size, parts: Some(parts.len()), checksums, md5 }
     }
 }
 
-/// The checksum of all bytes, if each part has one.
+/// The checksum of the whole object, if each part has one.
 pub(crate) fn whole_sum(parts: &[UploadedPart]) -> Option<Checksum> {
     let mut parts = parts.iter();
     let first = parts.next()?.checksum?;
     parts.try_fold(first, |whole, part| Some(whole.combine(part.checksum?, part.size)))
 }
 
-/// The ETag of an object of these parts, in order, on stores whose ETags are MD5 sums; `None` if the parts' ETags are not.
+/// The ETag of an object made of these parts, in order, on stores whose ETags are MD5 sums; `None` if a part's ETag is not.
 pub(crate) fn etag_of_parts<'a>(parts: impl IntoIterator<Item = &'a UploadedPart>) -> Option<String> {
     let (mut md5, mut count) = (Md5::new(), 0);
     for part in parts {

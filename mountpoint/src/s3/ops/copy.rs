@@ -1,7 +1,7 @@
-//! CopyObject and UploadPartCopy: the store copies bytes by itself, of exactly the version that is named.
+//! CopyObject and UploadPartCopy: the store copies bytes from exactly the given version, without sending them to the client.
 //!
-//! The store may take long for a copy, so the client waits as for a Complete. An error may follow status 200. If the answer is lost, the
-//! client looks at the target before it gives up.
+//! The store may need minutes for a copy, so the client waits as long as for CompleteMultipartUpload. An error may follow status 200. If
+//! the answer is lost, the client checks the target before it gives up.
 
 use std::fmt::Write as _;
 
@@ -20,7 +20,8 @@ use crate::s3::url::{encode_path, encode_query};
 use crate::s3::wire::{Clocks, Draft, Failure, Wire};
 use crate::s3::{CopyObject, CopyPart, Error, ErrorKind, Replaces, Result, Stored, UploadedPart, xml};
 
-/// Copies an object; see [`crate::s3::ObjectClient::copy_object`]. `conditional`: with the store's own condition on the target.
+/// Copies an object, see [`crate::s3::ObjectClient::copy_object`]. `conditional`: the request has the condition of `replaces` on the
+/// target.
 pub(crate) async fn copy_object(wire: &Wire, request: &CopyObject, conditional: bool) -> Result<Stored> {
     const OPERATION: &str = "CopyObject";
     let key = &request.to;
@@ -62,7 +63,7 @@ pub(crate) async fn copy_object(wire: &Wire, request: &CopyObject, conditional: 
         };
         let doubt = attempts.ambiguous || failure.ambiguous;
         if matches!(failure.error.kind(), ErrorKind::Changed | ErrorKind::NotFound) {
-            // An attempt whose answer was lost may have made the copy: then the object in the way may be ours.
+            // An attempt whose answer was lost may have made the copy: then the copy itself fails the condition.
             if doubt {
                 match look(wire, key, &ours, wire.clock.now()).await {
                     Found::NotOurs => {}
@@ -88,7 +89,7 @@ pub(crate) async fn copy_object(wire: &Wire, request: &CopyObject, conditional: 
     }
 }
 
-/// The object that the copy makes, as far as its source tells.
+/// The properties that identify the copy, as far as its source shows them.
 fn ours(request: &CopyObject) -> Ours {
     let etag = request.source.etag.as_str().trim_matches('"');
     let is_md5 = etag.len() == 32 && etag.bytes().all(|b| b.is_ascii_hexdigit());
@@ -100,12 +101,12 @@ fn ours(request: &CopyObject) -> Ours {
     }
 }
 
-/// The error of the condition that did not hold, the source's or the target's: the refusals of both look alike.
+/// The error of the condition that failed, the source's or the target's: the store answers the same to both.
 async fn whose_fault(wire: &Wire, operation: &'static str, request: &CopyObject, refusal: Error) -> Error {
     let source = &request.source;
     match head(wire, &source.key).await {
         Ok((meta, _)) if meta.etag.matches(source.etag.as_str()) => match request.replaces {
-            // Only the source had a condition: the source is back already, or the store contradicts itself.
+            // No object but the source had a condition: the source has come back meanwhile, or the store contradicts itself.
             Replaces::Anything => refusal,
             _ => refused(operation, &request.to, &request.replaces).status(412),
         },
@@ -116,7 +117,7 @@ async fn whose_fault(wire: &Wire, operation: &'static str, request: &CopyObject,
     }
 }
 
-/// Copies a range into a part; see [`crate::s3::ObjectClient::upload_part_copy`].
+/// Copies a range into a part, see [`crate::s3::ObjectClient::upload_part_copy`].
 pub(crate) async fn upload_part_copy(wire: &Wire, request: &CopyPart) -> Result<UploadedPart> {
     const OPERATION: &str = "UploadPartCopy";
     let key = &request.upload.key;
@@ -146,7 +147,7 @@ pub(crate) async fn upload_part_copy(wire: &Wire, request: &CopyPart) -> Result<
     }
 }
 
-/// Turns the error of a missing source into `Changed`: it is not the version that was asked for.
+/// Turns the error of a missing source into `Changed`. An error about a missing upload stays.
 fn gone(error: Error, operation: &'static str, source: &ObjectId) -> Error {
     if *error.kind() != ErrorKind::NotFound || error.code() != Some("NoSuchKey") {
         return error;
@@ -157,7 +158,7 @@ fn gone(error: Error, operation: &'static str, source: &ObjectId) -> Error {
         .source(error)
 }
 
-/// The headers for the source and its version.
+/// The headers that name the source and require its version.
 fn source(wire: &Wire, operation: &'static str, id: &ObjectId) -> Result<Headers> {
     let mut headers = Headers::with_capacity(12);
     push(&mut headers, operation, "x-amz-copy-source", &named(&wire.config.bucket, &id.key))?;
@@ -165,7 +166,7 @@ fn source(wire: &Wire, operation: &'static str, id: &ObjectId) -> Result<Headers
     Ok(headers)
 }
 
-/// The name of an object in the header, encoded as in a path. The name of an access point stands before the word "object".
+/// The name of an object in the header, encoded as in a path. For an access point, "/object/" separates its ARN from the key.
 fn named(bucket: &str, key: &ObjectKey) -> String {
     let mut name = match bucket.starts_with("arn:") {
         true => format!("{bucket}/object/"),
@@ -175,7 +176,7 @@ fn named(bucket: &str, key: &ObjectKey) -> String {
     name
 }
 
-/// Sends the copy once. Returns its result, and whether the answer shows the encryption that the user asked for.
+/// Sends the copy once. Returns the result, and whether the answer proves the encryption that the user requires.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,
@@ -205,10 +206,10 @@ async fn once(
     if answer.status != StatusCode::OK {
         return Err(answer.failed(wire.clock.wall()));
     }
-    // White space may come before the document for as long as the store is at work; and the document may be an error.
+    // White space may precede the document while the store is working, and the document may be an error.
     match xml::copied(&answer.body) {
         Ok(Some(copied)) => Ok((copied, encryption::proven(&wire.config, &answer.headers))),
-        // An error document says that the store made no copy.
+        // An error document means that the store made no copy.
         Ok(None) => Err(Failure { ambiguous: false, ..answer.failed(wire.clock.wall()) }),
         Err(why) => Err(answer.bad(why)),
     }

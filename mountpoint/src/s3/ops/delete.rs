@@ -15,12 +15,13 @@ use crate::s3::{ErrorKind, Replaces, Result, xml};
 
 const OPERATION: &str = "DeleteObject";
 
-/// Deletes an object; see [`crate::s3::ObjectClient::delete_object`].
+/// Deletes an object, see [`crate::s3::ObjectClient::delete_object`].
 pub(crate) async fn delete_object(wire: &Wire, key: &ObjectKey) -> Result<()> {
     delete(wire, key, wire.endpoint.key_path(key.as_str())).await
 }
 
-/// Deletes a version; see [`crate::s3::ObjectClient::delete_version`]. `conditional`: with the store's own condition.
+/// Deletes a version, see [`crate::s3::ObjectClient::delete_version`]. `conditional`: the request has If-Match; otherwise it deletes any
+/// object.
 pub(crate) async fn delete_if(wire: &Wire, id: &ObjectId, conditional: bool) -> Result<()> {
     if !conditional {
         return delete_object(wire, &id.key).await;
@@ -35,7 +36,7 @@ pub(crate) async fn delete_if(wire: &Wire, id: &ObjectId, conditional: bool) -> 
                 attempts.succeeded();
                 return Ok(());
             }
-            // Some stores answer the same for a key that is gone, and an attempt whose answer was lost may have removed it.
+            // Some stores refuse the condition for a missing key, and an attempt whose answer was lost may have deleted the key.
             Err(failure) if *failure.error.kind() == ErrorKind::Changed => {
                 return match head_object(wire, &id.key).await {
                     Err(error) if *error.kind() == ErrorKind::NotFound => Ok(()),
@@ -47,7 +48,7 @@ pub(crate) async fn delete_if(wire: &Wire, id: &ObjectId, conditional: bool) -> 
     }
 }
 
-/// Removes one version of an object, or a delete marker. A missing version is a success.
+/// Deletes one version of an object for good, or a delete marker. A missing version is a success.
 pub(crate) async fn delete_version(wire: &Wire, key: &ObjectKey, version: &str) -> Result<()> {
     let mut target = wire.endpoint.key_path(key.as_str());
     target.push_str("?versionId=");
@@ -79,9 +80,9 @@ async fn once(
     is_gone(answer, wire.clock.wall())
 }
 
-/// Whether the answer to a DELETE proves that nothing is left: success without a body, or a 404 with S3's code for a missing key.
+/// Checks the answer to a DELETE: success without a body, or 404 with S3's code for a missing key, proves that nothing is left.
 ///
-/// # Errors Anything else, such as the page of a proxy that has lost the store.
+/// Any other answer, such as the page of a proxy that has lost the store.
 pub(crate) fn is_gone(answer: Collected, wall: SystemTime) -> std::result::Result<(), Failure> {
     let is_silent = answer.body.trim_ascii().is_empty();
     let code = xml::error_body(&answer.body).code;

@@ -1,6 +1,6 @@
-//! Checks that the store encrypts new objects as the user asked: compares its answers with the request. Pure.
+//! Checks that the store encrypts new objects as the user requires: compares its answers with the configuration. Pure.
 //!
-//! A store that does not know the headers, or a proxy that drops them, would keep plain text and answer 200.
+//! A store that does not know the headers, or a proxy that drops them, would store plain text and answer 200.
 
 use http::HeaderMap;
 
@@ -13,7 +13,7 @@ pub(crate) const SSE_KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 /// Advice for an object that was stored without the requested encryption.
 pub(crate) const UNENCRYPTED: &str = "the object is in the bucket, in plain text or under another key: remove it, and check whether the store, and any proxy before it, knows these headers";
 
-/// Whether an answer proves that the object is, or will be, encrypted as requested. The error has the answer's own words.
+/// Checks that an answer proves the required encryption. The error quotes the answer.
 pub(crate) fn proven(config: &Config, headers: &HeaderMap) -> Result<(), String> {
     not_denied(config, headers)?;
     let Some(wanted) = &config.sse else { return Ok(()) };
@@ -28,7 +28,7 @@ pub(crate) fn proven(config: &Config, headers: &HeaderMap) -> Result<(), String>
     }
 }
 
-/// Whether an answer's words on encryption, if it has any, match the request. The answer to a part need not have any.
+/// Checks that an answer does not contradict the required encryption. The answer to a part may say nothing about encryption.
 pub(crate) fn not_denied(config: &Config, headers: &HeaderMap) -> Result<(), String> {
     let Some(wanted) = &config.sse else { return Ok(()) };
     if let Some(theirs) = text(headers, SSE)
@@ -44,7 +44,7 @@ pub(crate) fn not_denied(config: &Config, headers: &HeaderMap) -> Result<(), Str
     }
 }
 
-/// Whether `theirs` is the key of this ARN: in full, or by the id at its end, as some stores report it.
+/// Whether `theirs` names the key of this ARN: in full, or by the id at the end, as some stores report it.
 fn is_key(theirs: &str, arn: &str) -> bool {
     let id = arn.rsplit('/').next().unwrap_or(arn);
     theirs == arn || (!id.is_empty() && theirs == id)

@@ -1,4 +1,4 @@
-//! The metadata of an object and its first bytes in one GET. If the answer lacks metadata, a HEAD follows.
+//! The metadata of an object and some of its bytes in one GET. If the answer lacks the metadata, a HEAD follows.
 
 use std::time::Duration;
 
@@ -19,11 +19,11 @@ use crate::sync::{Arc, Mutex};
 
 const OPERATION: &str = "GetObject";
 
-/// Limit on the silence of a store after a look-up that asks for bytes; then a HEAD follows. With twice the limit, a
-/// lookup on a silent store fails that much later.
+/// Longest silence of a store after a lookup that requests bytes; then a HEAD follows. Doubling it makes a lookup on a silent store fail
+/// that much later.
 const TAIL_SILENCE: Duration = Duration::from_secs(10);
 
-/// Gets metadata and first bytes; see [`crate::s3::ObjectClient::get_first`].
+/// Gets metadata and bytes, see [`crate::s3::ObjectClient::get_first`].
 pub(crate) async fn get_first(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<First> {
     let is_known_as_refused = request.begin == Begin::Tail && !wire.abilities.oddities.knows_suffix();
     let refusal = match is_known_as_refused {
@@ -51,14 +51,14 @@ pub(crate) async fn get_first(wire: &Wire, request: &GetFirst, room: BlockMut) -
     }
 }
 
-/// The outcome of a GET.
+/// The result of the GET.
 enum Got {
     First(First),
-    /// The answer leaves a question to a HEAD. The error is the store's refusal, unless that is about this moment alone.
+    /// The answer lacks the metadata, so a HEAD must follow. The error is the store's refusal; `None` if it may be temporary.
     Little(Option<Error>),
 }
 
-/// Asks by GET.
+/// Sends the GET, with retries.
 async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Got> {
     let bytes = room.limit() as u64;
     let mut attempts = Attempts::new(wire, OPERATION, Some(&request.key), bytes).in_lane(Lane::of(bytes));
@@ -70,7 +70,8 @@ async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Got> 
                 return Ok(got);
             }
             Err(failure) if says_too_little(&failure.error) => return Ok(Got::Little(Some(failure.error))),
-            // Perhaps the store can't read only the bytes of this object, and a lookup needs none: the HEAD is tried as long as any request.
+            // The store may fail to read only the bytes of this object, which a lookup does not need. The HEAD is retried as long as any
+            // request.
             Err(failure) if request.is_lookup && is_transient(failure.error.kind()) => {
                 tracing::debug!(key = %request.key, error = %failure.error, "a HEAD asks in place of the tail");
                 return Ok(Got::Little(None));
@@ -90,11 +91,11 @@ async fn by_get(wire: &Wire, request: &GetFirst, room: BlockMut) -> Result<Got> 
     }
 }
 
-/// Whether a refused GET leaves the answer of a HEAD open: for an object without bytes (416), in an archive, or with separate
-/// permissions; and on a store that does not know ranges.
+/// Whether a HEAD may succeed although the GET was refused: the object has no bytes (416), is archived, or has separate permissions; or the
+/// store does not know ranges.
 fn says_too_little(error: &Error) -> bool {
     use ErrorKind::{Archived, BadAnswer, Denied, InvalidRequest, Unsupported};
-    // The refusal names a cause that can be mended: the GET must learn it, since a HEAD's refusal has no code.
+    // The refusal has a cause that the retry loop can cure. It must see the GET's error, because the refusal of a HEAD has no code.
     let is_curable = error.code().is_some_and(|code| code == CLOCK_REFUSED || is_about_credentials(code));
     is_bad_range(error)
         || matches!(error.kind(), Archived | BadAnswer | InvalidRequest | Unsupported)
@@ -106,14 +107,14 @@ fn is_bad_range(error: &Error) -> bool {
         || error.code() == Some("InvalidRange")
 }
 
-/// Whether a refusal is about the range, not about the object.
+/// Whether the store refuses the range, not the object.
 fn is_about_range(error: &Error) -> bool {
     is_bad_range(error)
         || error.code() == Some("InvalidArgument")
         || matches!(error.kind(), ErrorKind::BadAnswer | ErrorKind::Unsupported)
 }
 
-/// Makes one GET. The room is gone once a body begins.
+/// Makes one GET. Takes the room once a body begins.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,
@@ -144,7 +145,7 @@ async fn once(
         let is_empty = answer.status == StatusCode::RANGE_NOT_SATISFIABLE
             && text(&answer.headers, "content-range").is_some_and(|range| range.trim().ends_with("*/0"));
         let failure = answer.failed(wire.clock.wall()).await;
-        // The HEAD may already see another version, with bytes.
+        // No error: the HEAD may see a newer version, with bytes.
         return if is_empty { Ok(Got::Little(None)) } else { Err(failure) };
     }
     let etag = request.etag.as_ref();
@@ -158,7 +159,7 @@ async fn once(
         wire.sums.learn(&id, answer.status, &answer.headers);
     }
     if range.is_empty() && meta.size > 0 && request.begin == Begin::Tail {
-        // The connection goes with the body.
+        // Dropping the body closes the connection.
         wire.abilities.oddities.suffix_is_refused(&request.key, "it sends the whole object");
         return Ok(Got::First(First { meta, bytes: None }));
     }
@@ -167,7 +168,7 @@ async fn once(
     let full = Arc::new(Mutex::new(None));
     let taken = Arc::clone(&full);
     let mut into = Fill::new([room], move |block| *taken.lock() = Some(block));
-    // The head names the version even if the body fails: a read then asks for the bytes again.
+    // The metadata is valid even if the body fails: a read then requests the bytes again.
     if let Err(failure) = answer.fill(&mut into, wire).await {
         tracing::debug!(key = %request.key, error = %failure.error, "the first bytes broke off");
     }
@@ -175,7 +176,8 @@ async fn once(
     Ok(Got::First(First { meta, bytes: bytes.map(|block| (range.start, block)) }))
 }
 
-/// Whether bytes of the whole object have the store's checksum, if the store reports one. If not, a read fetches them again.
+/// Whether the bytes are right: false only if they are the whole object and differ from the store's checksum. Then a read fetches them
+/// again.
 fn is_right(wire: &Wire, id: &ObjectId, meta: &ObjectMeta, bytes: &[u8]) -> bool {
     let Some(expected) = wire.sums.get(id).filter(|_| meta.size == bytes.len() as u64) else { return true };
     let ours = Checksum::of(expected.algorithm, bytes);

@@ -1,4 +1,4 @@
-//! GetObject: a range of one version, straight into blocks.
+//! GetObject: a range of one version, received straight into blocks.
 
 use std::ops::Range;
 
@@ -14,25 +14,25 @@ use crate::s3::wire::{Draft, Failure, Filled, Wire};
 use crate::s3::{Error, ErrorKind, GetObject, Result};
 
 const OPERATION: &str = "GetObject";
-/// The least bytes of a body for which a failed attempt counts as progress, so that the client does not listen for ever to a store that
-/// dribbles.
+/// Least bytes of a body after which a failed attempt counts as progress. Without this limit, a store that sends a few bytes per attempt
+/// could hold a read forever.
 const PROGRESS: u64 = 64 << 10;
-/// Most bytes of a range that counts as small wherever it begins.
+/// Most bytes of a range that is a small request wherever it begins.
 const SMALL_ANYWHERE: u64 = 64 << 10;
 
-/// The lane of a range: the first bytes of a file never wait behind bulk; later ranges are bulk, unless they are small, as those of a
+/// The lane of a range. The first bytes of a file never wait behind bulk. Later ranges are bulk, unless they are as small as those of a
 /// random reader.
 fn lane(range: &Range<u64>) -> Lane {
     let bytes = range.end - range.start;
     if range.start == 0 || bytes <= SMALL_ANYWHERE { Lane::of(bytes) } else { Lane::Bulk }
 }
 
-/// Whether a failed attempt was progress: it `received` many bytes, or a part of few `missing` ones.
+/// Whether a failed attempt made progress: it received at least [`PROGRESS`] bytes, or any byte when fewer were missing.
 fn is_progress(received: u64, missing: u64) -> bool {
     received >= PROGRESS || (missing < PROGRESS && received > 0)
 }
 
-/// Gets a range; see [`crate::s3::ObjectClient::get_object`].
+/// Gets a range, see [`crate::s3::ObjectClient::get_object`].
 pub(crate) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill) -> Result<()> {
     let range = &request.range;
     let fits = range.start < range.end
@@ -59,7 +59,7 @@ pub(crate) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
             Ok(Filled::Stalls(_)) if is_progress(into.filled() - before, into.remaining()) => {
                 attempts.progressed();
             }
-            // The allowance for such requests comes from other reads, which may go on for ever: this read needs a limit of its own.
+            // Other reads pay for the hedges of this one, and may do so for ever: so this read has a limit of its own.
             Ok(Filled::Stalls(silent)) => attempts.silent(silent)?,
             Err(failure)
                 if is_refused_condition(&failure.error) && wire.abilities.oddities.knows_if_match() =>
@@ -80,23 +80,23 @@ pub(crate) async fn get_object(wire: &Wire, request: &GetObject, into: &mut Fill
     }
 }
 
-/// Whether the store reports that If-Match failed.
+/// Whether the store refused a condition (412).
 pub(crate) fn is_refused_condition(error: &Error) -> bool {
     error.http_status() == Some(StatusCode::PRECONDITION_FAILED.as_u16())
 }
 
-/// Whether the object is still the requested version, by its own metadata.
+/// Whether the object is still the requested version, by the metadata of a HEAD.
 fn is_unchanged(request: &GetObject, meta: &ObjectMeta) -> bool {
     meta.size == request.object_size && request.id.may_be(meta.etag.as_str(), Second::of(meta.last_modified))
 }
 
-/// The condition of a GET of this version, if the ETag can be a condition and the store knows If-Match.
+/// The If-Match header for this version; `None` if the ETag can't be a condition or the store refuses If-Match.
 pub(crate) fn if_match(wire: &Wire, etag: &ETag) -> Option<(HeaderName, HeaderValue)> {
     let value = etag.if_match().filter(|_| wire.abilities.oddities.knows_if_match())?;
     Some((header::IF_MATCH, HeaderValue::try_from(value).ok()?))
 }
 
-/// Asks for the missing bytes, from `start` on.
+/// Requests the missing bytes, from `start` on.
 async fn once(
     wire: &Wire,
     attempts: &Attempts<'_>,
@@ -112,7 +112,7 @@ async fn once(
     };
     let mut headers: Vec<_> = attempts.checksum_mode().into_iter().collect();
     headers.extend(if_match(wire, &request.id.etag));
-    // Most stores give no checksum in the answer to a range, even if the range is the whole object.
+    // A request for the whole object has no range: most stores give no checksum in the answer to a range.
     if range != (0..request.object_size) {
         headers.push((header::RANGE, value(&format!("bytes={}-{}", range.start, range.end - 1))?));
     }

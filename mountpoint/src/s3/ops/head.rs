@@ -1,4 +1,4 @@
-//! HeadObject: the metadata of one object. If the store does not say whether a key exists, a listing of this key does.
+//! HeadObject: the metadata of one object. If the store denies the HEAD, a listing shows whether the key exists.
 
 use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 
@@ -12,7 +12,7 @@ use crate::s3::{Described, Error, ErrorKind, ListObjects, Properties, Result};
 
 const OPERATION: &str = "HeadObject";
 
-/// Gets metadata; see [`crate::s3::ObjectClient::head_object`].
+/// Gets the metadata, see [`crate::s3::ObjectClient::head_object`].
 pub(crate) async fn head_object(wire: &Wire, key: &ObjectKey) -> Result<ObjectMeta> {
     let (meta, headers) = head(wire, key).await?;
     let id = ObjectId::of(key.clone(), &meta);
@@ -20,8 +20,8 @@ pub(crate) async fn head_object(wire: &Wire, key: &ObjectKey) -> Result<ObjectMe
     Ok(meta)
 }
 
-/// Returns all headers of the answer, too, and asks for the object's checksum, which takes the permission to read an object under a KMS
-/// key. If the store refuses that, the next attempt leaves it out.
+/// Gets the metadata and all headers of the answer. Requests the object's checksum, which for an object under a KMS key needs the
+/// permission to read it; if the store denies that, the next attempt leaves the checksum out.
 pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, HeaderMap)> {
     let mut checksums = true;
     let mut attempts = Attempts::new(wire, OPERATION, Some(key), 0);
@@ -39,15 +39,15 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, He
             looked = true;
             match is_listed(wire, key).await {
                 Some(false) => return Err(absent(key)),
-                // The store's clock was learned meanwhile: the store refused the date.
+                // The store refused the request's date, and its clock was learned meanwhile.
                 _ if wire.skew.times_learned() != clock => continue,
                 Some(true) => {
                     if let Ok(headers) = once(wire, &attempts, key, false).await {
                         attempts.succeeded();
                         return Ok((described(wire, key, &headers).await?, headers));
                     }
-                    // The store knows these credentials, and refuses the read, so a search for others would be wasted. But if the listing
-                    // has found others, the refused ones are no longer in use.
+                    // The store accepts these credentials, and denies the read, so other credentials would not help. But if the listing
+                    // found other ones, the denied credentials are no longer in use.
                     if !has_other_keys(wire, failure.generation).await {
                         return Err(failure.error);
                     }
@@ -60,7 +60,7 @@ pub(crate) async fn head(wire: &Wire, key: &ObjectKey) -> Result<(ObjectMeta, He
     }
 }
 
-/// The metadata in these headers, completed by other answers.
+/// The metadata in these headers, completed by other requests.
 async fn described(wire: &Wire, key: &ObjectKey, headers: &HeaderMap) -> Result<ObjectMeta> {
     let meta = match object_meta(headers) {
         Some(meta) => meta,
@@ -69,7 +69,7 @@ async fn described(wire: &Wire, key: &ObjectKey, headers: &HeaderMap) -> Result<
     Ok(dated(wire, key, meta).await)
 }
 
-/// The metadata of an object whose HEAD lacks its length: from a range of one byte, or from a listing of the key.
+/// The metadata of an object whose HEAD lacks the length: from a GET of one byte, or from a listing of the key.
 async fn sized(wire: &Wire, key: &ObjectKey, head: &HeaderMap) -> Result<ObjectMeta> {
     wire.abilities.oddities.saw(Oddity::NoLength, Some(key), "HeadObject has no Content-Length");
     let mut attempts = Attempts::new(wire, "GetObject", Some(key), 0);
@@ -78,7 +78,7 @@ async fn sized(wire: &Wire, key: &ObjectKey, head: &HeaderMap) -> Result<ObjectM
         let draft = attempts.draft(Method::GET, wire.endpoint.key_path(key.as_str()));
         match wire.exchange(&Draft { headers: vec![range], ..draft }).await {
             Ok(answer) if says_empty(&answer.headers) => return Ok(meta_of(head, 0)),
-            // The body is not read, so the connection is closed.
+            // The body is not read, so its connection is closed.
             Ok(answer) if answer.status.is_success() => match meta_of_byte(answer.status, &answer.headers) {
                 Some(meta) => return Ok(meta),
                 None => break,
@@ -95,7 +95,7 @@ async fn sized(wire: &Wire, key: &ObjectKey, head: &HeaderMap) -> Result<ObjectM
     }
 }
 
-/// Adds the date of a listing of the key, if the object's own answer has none.
+/// Adds the date from a listing of the key, if the object's own answer has none.
 pub(crate) async fn dated(wire: &Wire, key: &ObjectKey, mut meta: ObjectMeta) -> ObjectMeta {
     if meta.etag.is_none() {
         wire.abilities.oddities.saw(Oddity::NoEtag, Some(key), "");
@@ -109,14 +109,14 @@ pub(crate) async fn dated(wire: &Wire, key: &ObjectKey, mut meta: ObjectMeta) ->
     meta
 }
 
-/// The metadata of the object in a listing of its key.
+/// The metadata of the object from a listing of its key.
 async fn listed(wire: &Wire, key: &ObjectKey) -> Option<ObjectMeta> {
     let request = ListObjects { prefix: key.as_str().to_owned(), max_keys: 1, ..ListObjects::default() };
     let page = list::list_objects(wire, &request).await.ok()?;
     page.objects.into_iter().find(|object| object.key == *key).map(|object| object.meta)
 }
 
-/// Gets all facts of a HEAD; see [`crate::s3::ObjectClient::describe_object`].
+/// Gets all facts of a HEAD, see [`crate::s3::ObjectClient::describe_object`].
 pub(crate) async fn describe_object(wire: &Wire, key: &ObjectKey) -> Result<Described> {
     let (meta, headers) = head(wire, key).await?;
     let properties = Properties::of(&headers)
@@ -126,19 +126,19 @@ pub(crate) async fn describe_object(wire: &Wire, key: &ObjectKey) -> Result<Desc
     Ok(Described { meta, properties, version, tags, checksum: stored_checksum(&headers) })
 }
 
-/// Whether a listing has the key, if we may list it. S3 answers 403 to a HEAD of a missing key if the policy allows listings only under a
-/// condition, such as a prefix: the answer itself does not show whether the key exists.
+/// Whether a listing has the key; `None` if the listing fails. S3 answers 403 to a HEAD of a missing key if the policy allows listings only
+/// under a condition, such as a prefix, so the answer does not show whether the key exists.
 async fn is_listed(wire: &Wire, key: &ObjectKey) -> Option<bool> {
     let request = ListObjects { prefix: key.as_str().to_owned(), max_keys: 1, ..ListObjects::default() };
     let page = list::list_objects(wire, &request).await.ok()?;
     match page.objects.first() {
-        // The listing's first key is the first of all keys with this beginning.
+        // The first key of the listing is the first of all keys with this prefix, so it is the key itself if that exists.
         Some(first) => Some(first.key == *key),
         None => page.next_token.is_none().then_some(false),
     }
 }
 
-/// Whether requests are signed with newer credentials than those of `generation`.
+/// Whether the current credentials are newer than `generation`.
 async fn has_other_keys(wire: &Wire, generation: Option<u64>) -> bool {
     match (&wire.credentials, generation) {
         (Some(source), Some(generation)) => {

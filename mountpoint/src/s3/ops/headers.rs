@@ -1,4 +1,4 @@
-//! Headers of the requests that make an object.
+//! Headers of requests that make an object.
 
 use http::{HeaderName, HeaderValue};
 
@@ -11,7 +11,7 @@ use crate::s3::{Error, ErrorKind, NewObject, Replaces, Result};
 /// Names and values, in the order of sending.
 pub(crate) type Headers = Vec<(HeaderName, HeaderValue)>;
 
-/// The headers about a new object: its properties, and the user's settings for every new object.
+/// Headers with the properties of a new object, and the user's settings for every new object.
 pub(crate) fn new_object_headers(
     wire: &Wire,
     operation: &'static str,
@@ -33,7 +33,7 @@ pub(crate) fn new_object_headers(
     Ok(headers)
 }
 
-/// The kind of a multipart object's checksum, named only where it is not the default: stores older than the parameter refuse it.
+/// The type of a multipart object's checksum. `None` for the default, because stores that do not know the header refuse it.
 pub(crate) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str> {
     match algorithm {
         ChecksumAlgorithm::Crc32c | ChecksumAlgorithm::Crc32 => None,
@@ -41,7 +41,7 @@ pub(crate) fn checksum_type(algorithm: ChecksumAlgorithm) -> Option<&'static str
     }
 }
 
-/// Adds the condition on the existing object.
+/// Adds the condition on the object that is replaced.
 pub(crate) fn push_condition(
     headers: &mut Headers,
     operation: &'static str,
@@ -54,7 +54,7 @@ pub(crate) fn push_condition(
     }
 }
 
-/// Adds a header; a value that can't be one is the user's, and refused.
+/// Adds a header. An invalid value comes from the user or the object, and is refused.
 pub(crate) fn push(
     headers: &mut Headers,
     operation: &'static str,
@@ -68,12 +68,12 @@ pub(crate) fn push(
     Ok(())
 }
 
-/// The headers about the checksum of a body.
+/// The headers with the checksum of a body.
 pub(crate) fn checksum_headers(checksum: Option<Checksum>) -> Headers {
     let mut headers = Headers::with_capacity(8);
     if let Some(checksum) = checksum {
         let name = HeaderName::from_static(checksum.algorithm.header());
-        // Base64 and our own names are valid header text.
+        // Base64 and the names of algorithms are valid header text.
         if let Ok(value) = HeaderValue::try_from(checksum.to_base64()) {
             headers.push((name, value));
         }

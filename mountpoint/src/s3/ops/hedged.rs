@@ -1,4 +1,4 @@
-//! Hedged reads: a GET whose answer is late is sent once more, on another connection, and the first answer serves.
+//! Hedged reads: a late GET is sent a second time, on another connection, and the first answer counts.
 
 use std::pin::pin;
 use std::sync::OnceLock;
@@ -8,8 +8,8 @@ use futures_util::future::{Either, select};
 
 use crate::s3::wire::{Answer, Draft, Failure, Wire};
 
-/// Exchanges a request that changes nothing, and repeats it if the answer is late (see [`Wire::exchange`]). A second answer counts only
-/// if it is a success.
+/// Exchanges a request that changes nothing, and sends it again if the answer is late (see [`Wire::exchange`]). The second answer counts
+/// only if it is a success.
 pub(crate) async fn exchange(wire: &Wire, mut draft: Draft<'_>) -> Result<Answer, Failure> {
     let hedge = &wire.hedge;
     let learn = |answer: &Answer| hedge.answered(answer.status, answer.waited);
@@ -24,7 +24,7 @@ pub(crate) async fn exchange(wire: &Wire, mut draft: Draft<'_>) -> Result<Answer
     }
     wire.metrics.s3_hedges.inc();
     tracing::debug!(operation = draft.operation, "the answer is late: the request goes out a second time");
-    // In a box: few requests need it.
+    // Boxed, because few requests need it.
     let second = Box::pin(async {
         let mut draft = draft.again();
         let late = sent.get().map_or(Duration::ZERO, |&at| wire.clock.now().saturating_duration_since(at));

@@ -1,5 +1,5 @@
-//! Changes the object under a key only if it is the version that the caller knows, on stores that keep conditions, ignore them or refuse
-//! them. On stores that ignore or refuse them, a HEAD first shows the present object.
+//! Guarded writes: change the object under a key only if it is the version that the caller knows. Stores honour, ignore or refuse
+//! conditions; for the last two, a HEAD checks the object first.
 
 use std::future::Future;
 
@@ -11,11 +11,11 @@ use crate::s3::ops::head::head_object;
 use crate::s3::wire::Wire;
 use crate::s3::{Error, ErrorKind, Replaces, Result};
 
-/// Stores an object under `key` by `store`, which learns whether to send the condition in `replaces`.
+/// Stores an object under `key` with `store`, whose argument says whether to send the condition in `replaces`.
 ///
-/// If a store answers 501 to the condition, a HEAD replaces the condition, then and later. If a store ignores conditions, a HEAD goes
-/// out, too, and the condition is sent all the same, because a newer release may keep it. Between the HEAD and the request another client
-/// may store the object, which is then replaced: such a store offers no protection.
+/// If a store answers 501 to the condition, a HEAD replaces the condition from then on. If a store ignores conditions, a HEAD comes first,
+/// and the condition is sent all the same, because a newer release may honour it. Another client may store an object between the HEAD and
+/// the request, which then replaces it: such a store offers no protection.
 pub(crate) async fn guarded<T, F>(
     wire: &Wire,
     write: Write,
@@ -47,21 +47,21 @@ where
         }
     }
     let outcome = store(false).await;
-    // The request works without the condition: so the store does not know the condition.
+    // The request succeeded without the condition: the store does not know it.
     if condition != Condition::Refused && outcome.is_ok() {
         wire.abilities.learn_refused_condition(write);
     }
     outcome
 }
 
-/// Whether the store refused to make a new object, and no earlier attempt may have stored it.
+/// Whether the store refused to make a new object, and no earlier attempt may have made it.
 fn is_plain_refusal(error: &Error, replaces: &Replaces) -> bool {
     let is_refused = *error.kind() == ErrorKind::Exists && error.http_status() == Some(412);
     *replaces == Replaces::Nothing && is_refused
 }
 
-/// Goes on after a refusal although a HEAD finds no object. Either the object was deleted meanwhile, and the condition holds now; or the
-/// store takes a delete marker for an object (versitygw), and stores only without the condition.
+/// Continues after a refusal, if a HEAD finds no object. Either the object was deleted meanwhile, and the condition now holds; or the store
+/// counts a delete marker as an object (versitygw), and stores only without the condition.
 async fn where_nothing_is<T, F>(
     wire: &Wire,
     key: &ObjectKey,
@@ -83,12 +83,12 @@ where
     }
 }
 
-/// Whether a HEAD says that nothing is there.
+/// Whether a HEAD finds no object.
 async fn is_absent(wire: &Wire, key: &ObjectKey) -> bool {
     head_object(wire, key).await.is_err_and(|error| *error.kind() == ErrorKind::NotFound)
 }
 
-/// Looks which object exists.
+/// Checks with a HEAD that the object under the key is the one to replace.
 async fn check(wire: &Wire, write: Write, key: &ObjectKey, replaces: &Replaces) -> Result<()> {
     let there = match head_object(wire, key).await {
         Ok(meta) => Some(meta.etag),
@@ -103,8 +103,8 @@ async fn check(wire: &Wire, write: Write, key: &ObjectKey, replaces: &Replaces) 
     if holds { Ok(()) } else { Err(refused(write.name(), key, replaces)) }
 }
 
-/// The error for a key whose object is not the one to replace: `Exists` if no object was expected, and from a copy, whose `Changed` is
-/// about its source; otherwise `Changed`.
+/// The error for a key whose object is not the one to replace. `Exists` if no object was expected, and for a copy, whose `Changed` is about
+/// its source; otherwise `Changed`.
 pub(crate) fn refused(operation: &'static str, key: &ObjectKey, replaces: &Replaces) -> Error {
     let of = |kind, why| Error::new(kind, operation).key(key).message(why);
     match replaces {

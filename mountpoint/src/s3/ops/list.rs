@@ -1,4 +1,4 @@
-//! ListObjectsV2: one page of names.
+//! ListObjectsV2: one page of objects and common prefixes.
 
 use std::time::Duration;
 
@@ -11,12 +11,12 @@ use crate::s3::{ListObjects, ListPage, Result, xml};
 
 const OPERATION: &str = "ListObjectsV2";
 
-/// Lists objects; see [`crate::s3::ObjectClient::list_objects`].
+/// Lists objects, see [`crate::s3::ObjectClient::list_objects`].
 pub(crate) async fn list_objects(wire: &Wire, request: &ListObjects) -> Result<ListPage> {
     list(wire, request, Attempts::new(wire, OPERATION, None, 0)).await
 }
 
-/// Lists with limits on the attempts and on their time.
+/// Lists with limits on the number of attempts and on their time.
 pub(crate) async fn prove(
     wire: &Wire,
     request: &ListObjects,
@@ -40,7 +40,7 @@ async fn list(wire: &Wire, request: &ListObjects, attempts: Attempts<'_>) -> Res
     .await
 }
 
-/// Path and query.
+/// Path and query of the request, with parameters in alphabetical order for the signature.
 fn target(bucket_path: &str, request: &ListObjects) -> String {
     let mut target = String::with_capacity(bucket_path.len() + request.prefix.len() + 128);
     target.push_str(bucket_path);

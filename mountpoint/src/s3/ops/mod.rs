@@ -1,4 +1,4 @@
-//! The operations, one file each: a request to the store, and its answer with every field checked.
+//! The operations, one per file: a request to the store, and its answer with every field checked.
 
 pub(in crate::s3) mod bucket;
 pub(in crate::s3) mod checksummed;

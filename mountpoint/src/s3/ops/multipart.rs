@@ -12,7 +12,7 @@ use crate::s3::url::{encode_query, push_query};
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
 use crate::s3::{Error, ErrorKind, NewObject, PendingUpload, Result, UploadId, xml};
 
-/// The most pages that are read of a listing of uploads, against a store whose listing never ends.
+/// Most pages of a listing of uploads. Beyond it, the listing fails: a broken store's listing may never end.
 const PAGES_MAX: usize = 1000;
 
 /// Path and query of an upload in progress.
@@ -23,9 +23,9 @@ pub(crate) fn upload_target(wire: &Wire, upload: &UploadId) -> String {
     target
 }
 
-/// Begins an upload; see [`crate::s3::ObjectClient::create_multipart_upload`].
+/// Begins an upload, see [`crate::s3::ObjectClient::create_multipart_upload`].
 pub(crate) async fn create(wire: &Wire, request: &NewObject) -> Result<UploadId> {
-    // There are no bytes yet, and no MD5 of them.
+    // There are no bytes yet, so there is no MD5.
     let begin = |proof: Proof| begin(wire, request, proof.checksum);
     with_proof(wire, request.checksum.is_some(), false, begin).await
 }
@@ -40,7 +40,7 @@ async fn begin(wire: &Wire, request: &NewObject, named: bool) -> Result<UploadId
     if let Some(kind) = checksum.and_then(checksum_type) {
         push(&mut headers, OPERATION, "x-amz-checksum-type", kind)?;
     }
-    // An empty value, as signatures spell it.
+    // A parameter without a value has an empty one, as signatures require.
     let target = wire.endpoint.key_path(request.key.as_str()) + "?uploads=";
     let mut attempts = Attempts::new(wire, OPERATION, Some(&request.key), 0);
     loop {
@@ -54,7 +54,7 @@ async fn begin(wire: &Wire, request: &NewObject, named: bool) -> Result<UploadId
                 attempts.succeeded();
                 let upload = UploadId { key: request.key.clone(), id };
                 let Err(why) = encryption::proven(&wire.config, &answer.headers) else { return Ok(upload) };
-                // No other code knows the upload's ID.
+                // Nothing else knows the upload's id, so it is aborted here.
                 let _ = abort(wire, &upload).await.map_err(|error| error.log(&wire.metrics));
                 let why = format!(
                     "{why}; no byte was sent: check whether the store, and any proxy before it, knows these headers"
@@ -77,7 +77,7 @@ async fn created(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(String, 
     }
 }
 
-/// Aborts an upload; see [`crate::s3::ObjectClient::abort_multipart_upload`].
+/// Aborts an upload, see [`crate::s3::ObjectClient::abort_multipart_upload`].
 pub(crate) async fn abort(wire: &Wire, upload: &UploadId) -> Result<()> {
     const OPERATION: &str = "AbortMultipartUpload";
     let mut attempts = Attempts::new(wire, OPERATION, Some(&upload.key), 0);
@@ -97,7 +97,7 @@ async fn aborted(wire: &Wire, draft: Draft<'_>) -> std::result::Result<(), Failu
     is_gone(answer, wire.clock.wall())
 }
 
-/// Lists uploads; see [`crate::s3::ObjectClient::list_multipart_uploads`].
+/// Lists uploads, see [`crate::s3::ObjectClient::list_multipart_uploads`].
 pub(crate) async fn list_uploads(wire: &Wire, prefix: &str) -> Result<Vec<PendingUpload>> {
     const OPERATION: &str = "ListMultipartUploads";
     let mut found = Vec::new();
@@ -106,7 +106,7 @@ pub(crate) async fn list_uploads(wire: &Wire, prefix: &str) -> Result<Vec<Pendin
         let target = listing_target(wire.endpoint.bucket_path(), prefix, &markers);
         let attempts = Attempts::new(wire, OPERATION, None, 0);
         let mut page = page(wire, attempts, &target, |answer| xml::upload_page(&answer.body)).await?;
-        // Not every store looks at the prefix.
+        // Some stores ignore the prefix.
         page.uploads.retain(|u| u.upload.key.as_str().starts_with(prefix));
         found.append(&mut page.uploads);
         match page.next {
@@ -118,7 +118,7 @@ pub(crate) async fn list_uploads(wire: &Wire, prefix: &str) -> Result<Vec<Pendin
     Err(Error::new(ErrorKind::BadAnswer, OPERATION).message("the listing of uploads does not end"))
 }
 
-/// Path and query, with names in alphabetical order for the signature.
+/// Path and query, with parameters in alphabetical order for the signature.
 fn listing_target(bucket_path: &str, prefix: &str, after: &xml::UploadMarkers) -> String {
     let mut target = bucket_path.to_owned();
     let parameters = [

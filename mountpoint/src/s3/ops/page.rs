@@ -6,7 +6,7 @@ use crate::s3::attempts::Attempts;
 use crate::s3::wire::{Collected, Failure, Wire};
 use crate::s3::{ErrorKind, Result, xml};
 
-/// Requests the page at `target` until it comes, or the attempts end. `parse` reads the document, or returns its fault.
+/// Requests the page at `target`, with retries. `parse` parses the document, or returns what is wrong with it.
 pub(crate) async fn page<P>(
     wire: &Wire,
     mut attempts: Attempts<'_>,

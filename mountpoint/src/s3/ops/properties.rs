@@ -1,4 +1,5 @@
-//! Properties of an object besides its bytes: standard headers, the user's own metadata, its class. Pure: to headers and back.
+//! Properties of an object besides its bytes: standard headers, the user's metadata, the storage class. Converts them to headers and back.
+//! Pure.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +11,10 @@ use crate::s3::ops::headers::{Headers, push};
 use crate::s3::url::push_pairs;
 use crate::s3::{Error, ErrorKind, Result, Tags};
 
-/// The prefix of the user's own names.
+/// Prefix of the headers with the user's metadata.
 const USER: &str = "x-amz-meta-";
 
-/// The properties of an object, for a request or from a HEAD.
+/// The properties of an object, for a request or from the answer to a HEAD.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Properties {
     /// MIME type; `None` for `binary/octet-stream`.
@@ -30,14 +31,14 @@ pub struct Properties {
     pub expires: Option<String>,
     /// The storage class; `None` for that of the mount, or else the store's default.
     pub storage_class: Option<String>,
-    /// The user's own metadata, without `x-amz-meta-`, in small letters.
+    /// The user's metadata, with names without `x-amz-meta-`, in lower case.
     pub user: BTreeMap<String, String>,
-    /// Tags. A HEAD tells only how many there are: [`Described::tags`].
+    /// The tags. A HEAD returns only their number: [`Described::tags`].
     pub tags: Tags,
 }
 
 impl Properties {
-    /// Each standard header with its value, if it has one.
+    /// The standard headers, with their values.
     fn standard(&self) -> [(&'static str, Option<&str>); 6] {
         [
             ("content-type", self.content_type.as_deref()),
@@ -49,7 +50,7 @@ impl Properties {
         ]
     }
 
-    /// Adds the headers of a request that makes an object with these properties, except the class.
+    /// Adds the headers of a request that makes an object with these properties, except the storage class.
     pub(crate) fn push_all(&self, headers: &mut Headers, operation: &'static str) -> Result<()> {
         for (name, value) in self.standard() {
             let value = value.or_else(|| (name == "content-type").then_some("binary/octet-stream"));
@@ -62,7 +63,7 @@ impl Properties {
                 Error::new(ErrorKind::InvalidRequest, operation).message(format!("metadata {name:?}: {why}"))
             };
             let header = HeaderName::try_from(format!("{USER}{name}")).map_err(|e| wrong(e.to_string()))?;
-            // Bytes beyond ASCII pass as they are.
+            // Bytes outside ASCII are sent unchanged.
             let value = HeaderValue::from_bytes(value.as_bytes()).map_err(|e| wrong(e.to_string()))?;
             headers.push((header, value));
         }
@@ -74,7 +75,7 @@ impl Properties {
         Ok(())
     }
 
-    /// Reads the properties from the answer of a HEAD. The error names a property that can't be kept.
+    /// Reads the properties from the answer to a HEAD. The error names a property that can't be kept.
     pub(crate) fn of(headers: &HeaderMap) -> std::result::Result<Self, String> {
         let own = |name: &str| text(headers, name).filter(|value| !value.is_empty()).map(str::to_owned);
         let mut user = BTreeMap::new();
@@ -103,18 +104,18 @@ impl Properties {
     }
 }
 
-/// An object's facts from a HEAD.
+/// The facts about an object from a HEAD.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Described {
-    /// Size, version, time.
+    /// Size, ETag and time.
     pub meta: ObjectMeta,
     /// The properties besides the bytes, without tags.
     pub properties: Properties,
-    /// The store's name for this version, in a bucket that keeps versions.
+    /// The store's id of this version, in a versioned bucket.
     pub version: Option<String>,
     /// Number of the object's tags, if the store reports it.
     pub tags: u32,
-    /// The checksum in the store's spelling, if it keeps one: of all bytes, or of the parts (`value-N`).
+    /// The checksum in the store's spelling, if it has one: of all bytes, or of the parts (`value-N`).
     pub checksum: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! PutObject and UploadPart: sends bytes with their checksum, so that the store refuses other bytes.
+//! PutObject and UploadPart: send bytes with their checksum, so the store refuses damaged bytes.
 
 use std::fmt::Write as _;
 
@@ -17,14 +17,14 @@ use crate::s3::url::encode_query;
 use crate::s3::wire::{Collected, Draft, Failure, Wire};
 use crate::s3::{Error, ErrorKind, PutObject, Result, Stored, UploadPart, UploadedPart, answer};
 
-/// The fewest parts that any store takes: a refusal of a lower number is about something else.
+/// Least number of parts that any store accepts. The refusal of a lower part number has another reason.
 const PARTS_MIN: u32 = 100;
 
 /// Advice for a part that was stored without the requested encryption.
 const UNCOMPLETED: &str =
     "the upload is not completed: check whether the store, and any proxy before it, knows these headers";
 
-/// Stores an object; see [`crate::s3::ObjectClient::put_object`]. `conditional`: with the store's own condition.
+/// Stores an object, see [`crate::s3::ObjectClient::put_object`]. `conditional`: the request has the condition of `replaces`.
 pub(crate) async fn put_object(wire: &Wire, request: &PutObject, conditional: bool) -> Result<Stored> {
     let put = |proof| put(wire, request, proof, conditional);
     with_proof(wire, request.checksum.is_some(), conditional, put).await
@@ -56,10 +56,10 @@ async fn put(wire: &Wire, request: &PutObject, proof: Proof, conditional: bool) 
             }
             Err(failure) => failure,
         };
-        // A key that is gone (404) is not the version to be replaced, either.
+        // A missing key (404) does not have the version to be replaced, either.
         let taken = conditional && matches!(failure.error.kind(), ErrorKind::Changed | ErrorKind::NotFound);
         if taken && (attempts.ambiguous || failure.ambiguous) {
-            // An attempt whose answer was lost may have stored the object: then the object in the way is ours.
+            // An attempt whose answer was lost may have stored the object: then the object itself fails the condition.
             let checksums = request.checksum.map(Checksum::to_base64).into_iter().collect();
             let ours = Ours { size, parts: None, checksums, md5: md5_hex(&request.body).await };
             let found = look(wire, key, &ours, wire.clock.now()).await;
@@ -71,7 +71,7 @@ async fn put(wire: &Wire, request: &PutObject, proof: Proof, conditional: bool) 
     }
 }
 
-/// Sends a part; see [`crate::s3::ObjectClient::upload_part`].
+/// Sends a part, see [`crate::s3::ObjectClient::upload_part`].
 pub(crate) async fn upload_part(wire: &Wire, request: &UploadPart) -> Result<UploadedPart> {
     let part = |proof| part(wire, request, proof);
     let sent = with_proof(wire, request.checksum.is_some(), false, part).await;
@@ -83,7 +83,7 @@ pub(crate) async fn upload_part(wire: &Wire, request: &UploadPart) -> Result<Upl
     sent
 }
 
-/// The store's most parts, if it refused this one for its number. The refusal may name the limit.
+/// The largest part number of the store, if it refused this part for its number: the limit in the message, or else the number before.
 fn too_many(error: &Error, number: u32) -> Option<u32> {
     let is_refused = *error.kind() == ErrorKind::InvalidRequest && error.mentions("part number");
     let named = error.numbers().filter(|named| (PARTS_MIN..number).contains(named)).max();
@@ -144,7 +144,7 @@ async fn send(
     }
 }
 
-/// Checks that a part's checksum, if the store answers with one, equals the one that was sent.
+/// Checks that the part's checksum in the store's answer, if there is one, equals the one that was sent.
 fn same_checksum(answer: Collected, sent: Option<Checksum>) -> std::result::Result<Collected, Failure> {
     if let Some(sent) = sent
         && let Some(theirs) = answer::text(&answer.headers, sent.algorithm.header())

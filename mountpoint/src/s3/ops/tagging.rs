@@ -1,4 +1,4 @@
-//! GetBucketTagging, PutBucketTagging and GetObjectTagging. Some stores have no tags of buckets: that is an answer, not an error.
+//! GetBucketTagging, PutBucketTagging and GetObjectTagging. A store without tags of buckets is a result, not an error.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,16 +14,16 @@ use crate::s3::wire::{Draft, Failure, Wire};
 use crate::s3::xml::Tags;
 use crate::s3::{Error, ErrorKind, Result, xml};
 
-/// The answer of a store about the tags of a bucket.
+/// A store's answer to a request for a bucket's tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tagging {
-    /// The store has no tags of buckets.
+    /// The store does not know tags of buckets.
     Unsupported,
-    /// The tags, or none.
+    /// The bucket's tags; empty if it has none.
     Tags(Tags),
 }
 
-/// Gets a bucket's tags; see [`crate::s3::Bucket::tags`].
+/// Gets a bucket's tags, see [`crate::s3::Bucket::tags`].
 pub(crate) async fn get(wire: &Wire) -> Result<Tagging> {
     let mut attempts = Attempts::new(wire, "GetBucketTagging", None, 0);
     let target = target(wire);
@@ -50,7 +50,7 @@ async fn got(wire: &Wire, draft: Draft<'_>) -> std::result::Result<Tags, Failure
     xml::tags(&answer.body).map_err(|why| answer.unexpected(why, wire.clock.wall()))
 }
 
-/// Gets an object's tags; see [`crate::s3::ObjectClient::object_tags`].
+/// Gets an object's tags, see [`crate::s3::ObjectClient::object_tags`].
 pub(crate) async fn of_object(wire: &Wire, key: &ObjectKey) -> Result<Tags> {
     let mut attempts = Attempts::new(wire, "GetObjectTagging", Some(key), 0);
     let target = wire.endpoint.key_path(key.as_str()) + "?tagging=";
@@ -65,7 +65,7 @@ pub(crate) async fn of_object(wire: &Wire, key: &ObjectKey) -> Result<Tags> {
     }
 }
 
-/// Replaces a bucket's tags; see [`crate::s3::Bucket::set_tags`].
+/// Replaces a bucket's tags, see [`crate::s3::Bucket::set_tags`].
 pub(crate) async fn put(wire: &Wire, tags: &Tags) -> Result<bool> {
     const OPERATION: &str = "PutBucketTagging";
     let document = [Bytes::from(xml::tags_document(tags))];
@@ -90,7 +90,7 @@ pub(crate) async fn put(wire: &Wire, tags: &Tags) -> Result<bool> {
     }
 }
 
-/// The target of a request about tags, with an empty value as signatures spell it.
+/// Path and query of a request about tags; the parameter has an empty value, as signatures require.
 fn target(wire: &Wire) -> String {
     wire.endpoint.bucket_path().to_owned() + "?tagging="
 }

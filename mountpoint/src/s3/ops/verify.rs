@@ -1,4 +1,4 @@
-//! Checks whether the stored object is the sent one, after the answer to the request was lost.
+//! Checks whether the object under a key is the one that was sent, after the answer to the request was lost.
 
 use std::time::{Duration, Instant};
 
@@ -11,20 +11,20 @@ use crate::s3::retry::is_transient;
 use crate::s3::wire::Wire;
 use crate::s3::{Error, ErrorKind, Result, Stored};
 
-/// The wait after the first look, which doubles with each look ...
+/// Wait after the first check; doubled after each further check ...
 const LOOK_FIRST: Duration = Duration::from_millis(250);
-/// ... up to this one.
+/// ... up to this wait.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// The properties of the object that was sent.
+/// The properties that identify the object that was sent.
 #[derive(Debug)]
 pub(crate) struct Ours {
     pub(crate) size: u64,
-    /// The number of parts of a multipart object; `None` for another.
+    /// Number of parts of a multipart object; `None` for other objects.
     pub(crate) parts: Option<usize>,
-    /// The checksums, in the spellings that a store may use: of a multipart object the composite of its parts, and that of all its bytes.
+    /// The possible checksums, in the spellings of stores. A multipart object has the composite of its parts, or one of all its bytes.
     pub(crate) checksums: Vec<String>,
-    /// MD5 in hex, many stores' ETag: of the bytes, or of a multipart object that of its parts' MD5s with their number.
+    /// The ETag of stores that use MD5, in hex: the MD5 of the bytes; for a multipart object, the MD5 of its parts' MD5s with their number.
     pub(crate) md5: Option<String>,
 }
 
@@ -36,9 +36,9 @@ enum Verdict {
 }
 
 impl Ours {
-    /// Compares with the answer to a HEAD. Pure. Sizes and part counts can only disprove: the earlier object may be as large and have as
-    /// many parts. Only a checksum proves, or an ETag that equals the MD5; another ETag may not be an MD5 at all. A checksum of another
-    /// kind proves nothing: some stores keep one of their own choice.
+    /// Compares the sent object with the answer to a HEAD. Pure. Sizes and part counts can only disprove: an earlier object may have the
+    /// same. A checksum proves, or an ETag that equals the MD5; another ETag may not be an MD5 at all. A checksum of another kind proves
+    /// nothing, because some stores choose the kind themselves.
     fn is(&self, meta: &ObjectMeta, checksum: Option<&str>) -> Verdict {
         let parts_of = |etag: &ETag| {
             let (_, n) = etag.as_str().trim_matches('"').rsplit_once('-')?;
@@ -47,7 +47,7 @@ impl Ours {
         if meta.size != self.size {
             return Verdict::No;
         }
-        // Some stores give multipart objects plain ETags: a different part count disproves, a missing one does not.
+        // Some stores give multipart objects plain ETags: a different part count disproves, but a missing one does not.
         if let (Some(ours), Some(theirs)) = (self.parts, parts_of(&meta.etag))
             && ours != theirs
         {
@@ -65,34 +65,34 @@ impl Ours {
     }
 }
 
-/// The checksum without `-N`: some stores leave that out behind a composite checksum.
+/// The checksum without `-N`, which some stores leave out behind a composite checksum.
 fn without_count(checksum: &str) -> &str {
     checksum.split_once('-').map_or(checksum, |(value, _)| value)
 }
 
-/// Whether two checksums are comparable: of one algorithm, by their length, and both of the parts or both of all bytes, as far as the
-/// store's checksum shows.
+/// Whether two checksums can be compared: their algorithms are the same, by the length, and both cover the parts or both all bytes, as far
+/// as the store's checksum shows.
 fn is_of_a_kind(ours: &str, theirs: &str) -> bool {
     let is_composite = |checksum: &str| checksum.contains('-');
     without_count(ours).len() == without_count(theirs).len() && (is_composite(ours) || !is_composite(theirs))
 }
 
-/// The result of a look at the key.
+/// The result of checking the key.
 #[derive(Debug)]
 pub(crate) enum Found {
-    /// The object that we sent.
+    /// The object that was sent.
     Ours(Stored),
-    /// The key has another object, or none.
+    /// Another object, or none.
     NotOurs,
-    /// Our object, not encrypted as requested.
+    /// The object that was sent, not encrypted as required.
     Unencrypted(String),
-    /// The key has an object of the right size; no fact shows which client stored it.
+    /// An object of the right size; nothing shows which client stored it.
     CantTell,
-    /// The look failed.
+    /// The check failed.
     Failed(Error),
 }
 
-/// Looks at the key until the object is ours, or until the time `until`; once at least.
+/// Checks the key until the object is the sent one, or until the time `until`; at least once.
 pub(crate) async fn look(wire: &Wire, key: &ObjectKey, ours: &Ours, until: Instant) -> Found {
     let mut wait = LOOK_FIRST;
     loop {
@@ -127,7 +127,7 @@ async fn look_once(wire: &Wire, key: &ObjectKey, ours: &Ours) -> Found {
 }
 
 impl Found {
-    /// Whether another look would find the same.
+    /// Whether another check would have the same result.
     fn is_final(&self) -> bool {
         match self {
             Self::Ours(_) | Self::Unencrypted(_) | Self::CantTell => true,
@@ -136,7 +136,7 @@ impl Found {
         }
     }
 
-    /// The result for the upload: our object is a success, another object is `otherwise`, doubt is `Unknown`.
+    /// The result of the upload: the sent object is a success, another object is `otherwise`, doubt is `Unknown`.
     pub(crate) fn or(
         self,
         operation: &'static str,
@@ -160,7 +160,7 @@ impl Found {
     }
 }
 
-/// Checks that the stored object is encrypted as the user asked, if the answer to its upload did not say so.
+/// Checks that the stored object is encrypted as required, if the answer to its upload did not prove it.
 pub(crate) async fn prove_encrypted(wire: &Wire, operation: &'static str, key: &ObjectKey) -> Result<()> {
     let why = match head(wire, key).await {
         Ok((_, headers)) => match encryption::proven(&wire.config, &headers) {

@@ -7,7 +7,7 @@ use crate::s3::wire::Wire;
 use crate::s3::xml::{VersionMarkers, VersionPage};
 use crate::s3::{Error, ErrorKind, Result, xml};
 
-/// Lists versions; see [`crate::s3::Bucket::versions`].
+/// Lists versions, see [`crate::s3::Bucket::versions`].
 pub(crate) async fn list(wire: &Wire, prefix: &str, after: &VersionMarkers) -> Result<VersionPage> {
     const OPERATION: &str = "ListObjectVersions";
     let target = target(wire.endpoint.bucket_path(), prefix, after);
@@ -20,7 +20,7 @@ pub(crate) async fn list(wire: &Wire, prefix: &str, after: &VersionMarkers) -> R
     Ok(page)
 }
 
-/// Path and query, with names in alphabetical order for the signature.
+/// Path and query, with parameters in alphabetical order for the signature.
 fn target(bucket_path: &str, prefix: &str, after: &VersionMarkers) -> String {
     let mut target = bucket_path.to_owned();
     let parameters = [

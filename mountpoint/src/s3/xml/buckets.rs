@@ -9,15 +9,15 @@ use crate::s3::xml::{ENTRIES_MAX, Name, PageEnd, walk};
 
 const NAMESPACE: &str = "http://s3.amazonaws.com/doc/2006-03-01/";
 
-/// The tags of a bucket: keys and values.
+/// The tags of a bucket or object: keys and values.
 pub type Tags = BTreeMap<String, String>;
 
-/// A version of an object, or a delete marker: both are removed alike.
+/// A version of an object, or a delete marker; deleting works the same for both.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The key.
     pub key: ObjectKey,
-    /// The version's id; `null` for a version from before versioning.
+    /// The id of the version; `null` for a version from before versioning.
     pub id: String,
 }
 
@@ -30,14 +30,14 @@ pub struct VersionPage {
     pub next: Option<VersionMarkers>,
 }
 
-/// The end of a page of versions; the default is the beginning of the listing.
+/// The position at the end of a page of versions. The default is the beginning of the listing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VersionMarkers {
     pub(in crate::s3) key: Option<String>,
     pub(in crate::s3) version: Option<String>,
 }
 
-/// The body of CreateBucket: the region.
+/// The body of CreateBucket, with the region.
 pub(in crate::s3) fn location_document(region: &str) -> String {
     format!(
         "<CreateBucketConfiguration xmlns=\"{NAMESPACE}\"><LocationConstraint>{}</LocationConstraint>\
@@ -46,7 +46,7 @@ pub(in crate::s3) fn location_document(region: &str) -> String {
     )
 }
 
-/// The body of PutBucketTagging.
+/// The body of PutBucketTagging, with the tags.
 pub(in crate::s3) fn tags_document(tags: &Tags) -> String {
     let mut document = format!("<Tagging xmlns=\"{NAMESPACE}\"><TagSet>");
     for (key, value) in tags {
@@ -57,7 +57,7 @@ pub(in crate::s3) fn tags_document(tags: &Tags) -> String {
     document
 }
 
-/// Reads the answer of GetBucketTagging.
+/// Parses the answer to GetBucketTagging or GetObjectTagging.
 pub(in crate::s3) fn tags(document: &[u8]) -> Result<Tags, String> {
     let mut tags = Tags::new();
     let (mut key, mut value) = (None, None);
@@ -80,7 +80,7 @@ pub(in crate::s3) fn tags(document: &[u8]) -> Result<Tags, String> {
     Ok(tags)
 }
 
-/// Reads a page of ListObjectVersions. Keys outside of `prefix` are an error, because the caller deletes the listed versions.
+/// Parses a page of ListObjectVersions. Keys without `prefix` are an error, because the caller deletes the listed versions.
 pub(in crate::s3) fn version_page(document: &[u8], prefix: &str) -> Result<VersionPage, String> {
     use Name::{DeleteMarker, Version as Entry, Versions};
     let mut found = Vec::new();

@@ -1,6 +1,6 @@
-//! A page of a listing. An entry that can't be shown fails no page: it is left out and counted.
+//! Parses a page of a listing. An entry that can't be shown is left out and counted; the page is still valid.
 //!
-//! The parser goes by the names of the elements, except the root's, to which some stores give another name.
+//! The parser checks the names of all elements but the root, which some stores name differently.
 
 use std::borrow::Cow;
 use std::time::SystemTime;
@@ -11,17 +11,17 @@ use crate::s3::date::xml_date;
 use crate::s3::xml::{ENTRIES_MAX, Name, PageEnd, url_decode, walk_text};
 use crate::s3::{ListObjects, ListPage, ListedObject};
 
-/// Entries of a page that can't be shown.
+/// Entries of a page that were left out.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LeftOut {
     pub(crate) count: u64,
-    /// An example of these entries and its fault, in few words.
+    /// One of these entries, and what is wrong with it.
     pub(crate) example: Option<String>,
 }
 
 impl LeftOut {
     fn add(&mut self, why: String) {
-        /// The approximate length of the example in the log, in bytes.
+        /// Most characters of the example in the log.
         const EXAMPLE_MAX: usize = 300;
         self.count += 1;
         self.example.get_or_insert_with(|| why.chars().take(EXAMPLE_MAX).collect());
@@ -39,12 +39,12 @@ struct Entry {
     class: Option<String>,
 }
 
-/// Whether a document with this root can be a listing.
+/// Whether a document with this root element can be a listing.
 fn may_list(root: Name) -> bool {
     matches!(root, Name::Listing | Name::Other)
 }
 
-/// Reads a page of a listing that answers `request`. The error names the fault.
+/// Parses a page of the listing `request`. The error says what is wrong.
 pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<(ListPage, LeftOut), String> {
     use Name::{CommonPrefixes, Contents, RestoreStatus};
     let mut entries: Vec<Entry> = Vec::new();
@@ -123,7 +123,7 @@ pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<(ListP
         return Err(REPEATED.into());
     }
     match foreign {
-        // All entries are odd: the store ignores the prefix, and an empty directory would be wrong.
+        // All entries lack the prefix: the store ignores it, and an empty directory would be wrong.
         Some(why) if objects.is_empty() && common_prefixes.is_empty() => Err(why),
         _ => Ok((ListPage { objects, common_prefixes, next_token }, left_out)),
     }
@@ -131,8 +131,8 @@ pub(crate) fn list_page(document: &[u8], request: &ListObjects) -> Result<(ListP
 
 const REPEATED: &str = "the store repeats a continuation token: the listing would never end";
 
-/// A token without the spelling of `encoding-type=url`, if it is the page's last name in that spelling. Such a store (S3Proxy) compares
-/// names with the token as it comes back: `a%20b` stands behind `a c`, which the next page would leave out.
+/// Decodes a token that is the page's last name in the form of `encoding-type=url`; other tokens stay. A store with such tokens (S3Proxy)
+/// compares names with the token without decoding it: `a%20b` sorts behind `a c`, which the next page would leave out.
 fn plain(token: String, last: Option<&str>) -> String {
     match url_decode(token.clone()) {
         Ok(decoded) if Some(&*decoded) == last => decoded,
@@ -140,7 +140,7 @@ fn plain(token: String, last: Option<&str>) -> String {
     }
 }
 
-/// Whether bytes that are not UTF-8 may have stood there.
+/// Whether the text may have contained bytes that are not UTF-8.
 fn is_guessed(text: &str) -> bool {
     text.contains(char::REPLACEMENT_CHARACTER)
 }

@@ -1,4 +1,4 @@
-//! The XML documents of multipart uploads: the answers of Create, Complete and the listing of uploads, and the request of Complete.
+//! The XML documents of multipart uploads: the answers to Create, Complete, copies and the listing of uploads, and the body of Complete.
 
 use std::fmt::Write as _;
 
@@ -10,7 +10,7 @@ use crate::s3::date::xml_date;
 use crate::s3::xml::{ENTRIES_MAX, Name, PageEnd, walk};
 use crate::s3::{PendingUpload, Stored, UploadId, UploadedPart};
 
-/// The body of CompleteMultipartUpload: the parts, in order.
+/// The body of CompleteMultipartUpload, with the parts in order.
 pub(in crate::s3) fn complete_document(parts: &[UploadedPart]) -> String {
     const PART: usize = 160;
     let mut document = String::with_capacity(128 + PART * parts.len());
@@ -31,7 +31,7 @@ pub(in crate::s3) fn complete_document(parts: &[UploadedPart]) -> String {
     document
 }
 
-/// The name of the upload that CreateMultipartUpload began.
+/// Parses the answer to CreateMultipartUpload: the id of the upload.
 pub(in crate::s3) fn upload_id(document: &[u8]) -> Result<String, String> {
     let mut id = None;
     walk(document, |path, text| {
@@ -45,8 +45,8 @@ pub(in crate::s3) fn upload_id(document: &[u8]) -> Result<String, String> {
     id.filter(|id| !id.is_empty()).ok_or_else(|| "the answer names no upload".into())
 }
 
-/// The object that CompleteMultipartUpload made; `None` if the document says that it made none. The ETag may be empty (Ceph 16): then
-/// only the object has it.
+/// Parses the answer to CompleteMultipartUpload: the new object; `None` for an error document. The ETag may be empty (Ceph 16), and must
+/// then be requested from the object.
 pub(in crate::s3) fn completed(document: &[u8]) -> Result<Option<Stored>, String> {
     let (mut etag, mut crc32c, mut crc64nvme, mut refused) = (None, None, None, false);
     walk(document, |path, text| {
@@ -70,7 +70,7 @@ pub(in crate::s3) fn completed(document: &[u8]) -> Result<Option<Stored>, String
     }
 }
 
-/// The result of a copy: an object, or a part.
+/// The result of a copy into an object or a part.
 #[derive(Debug, PartialEq, Eq)]
 pub(in super::super) struct Copied {
     pub(in super::super) etag: ETag,
@@ -78,7 +78,7 @@ pub(in super::super) struct Copied {
     pub(in super::super) modified: Option<std::time::SystemTime>,
 }
 
-/// Reads the answer of CopyObject or UploadPartCopy; `None` where the document says that nothing was copied.
+/// Parses the answer to CopyObject or UploadPartCopy; `None` for an error document: nothing was copied.
 pub(in super::super) fn copied(document: &[u8]) -> Result<Option<Copied>, String> {
     let (mut etag, mut checksum, mut modified, mut refused) = (None, None, None, false);
     walk(document, |path, text| {
@@ -113,14 +113,14 @@ pub(in crate::s3) struct UploadPage {
     pub(in crate::s3) next: Option<UploadMarkers>,
 }
 
-/// The end of a page of uploads.
+/// The position at the end of a page of uploads. The default is the beginning of the listing.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub(in crate::s3) struct UploadMarkers {
     pub(in crate::s3) key: Option<String>,
     pub(in crate::s3) id: Option<String>,
 }
 
-/// Reads a page of ListMultipartUploads. An entry without key, name or date is left out as useless.
+/// Parses a page of ListMultipartUploads. An entry without key, id or date is useless, and left out.
 pub(in crate::s3) fn upload_page(document: &[u8]) -> Result<UploadPage, String> {
     use Name::{Upload, Uploads};
     let mut uploads = Vec::new();
