@@ -1,4 +1,4 @@
-//! A block of memory: filled by one holder, then frozen and read by many. Its bytes return to the budget when the last holder drops it.
+//! A block of memory: one owner fills it, then many share it for reads. Its memory returns to the budget when the last owner drops it.
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -11,13 +11,13 @@ use super::ledger::Ledger;
 use super::page::{PageBlock, Pages};
 use crate::sync::{Arc, Mutex};
 
-/// Most bytes of a request that the heap serves, exact to the page; larger ones take a whole block.
+/// Largest request that the heap serves, in bytes; a larger one takes a whole block.
 const HEAP_MAX: usize = BLOCK / 2;
 
-/// Small requests are charged in pages.
+/// The unit in which small requests are charged, in bytes.
 const PAGE: usize = 4096;
 
-/// The charge of a request for `len` bytes.
+/// The bytes that the budget charges for a request of `len` bytes.
 pub fn charge(len: usize) -> u64 {
     if len > HEAP_MAX { BLOCK as u64 } else { len.next_multiple_of(PAGE) as u64 }
 }
@@ -46,9 +46,8 @@ impl Drop for Charge {
     }
 }
 
-/// A block being filled. Only its holder sees it.
-// The field of the storage comes before that of the charge, so that memory is back in the free list before the budget grants it to the next
-// request.
+/// A block being filled, which only its owner sees.
+// Fields are dropped in order. The storage comes first, so its memory is in the free list before the budget grants it to the next request.
 #[derive(Debug)]
 pub struct BlockMut {
     storage: Storage,
@@ -58,12 +57,12 @@ pub struct BlockMut {
 }
 
 impl BlockMut {
-    /// A block for `len` bytes (at most [`BLOCK`]), for which [`charge`] bytes were taken; `None` when the kernel has no memory.
+    /// Creates a block for `len` bytes (at most [`BLOCK`]), for which [`charge`] bytes were taken; `None` if the kernel has no memory.
     pub(super) fn new(ledger: &Arc<Ledger>, pages: &Arc<Pages>, purpose: Use, len: usize) -> Option<Self> {
         let bytes = charge(len);
         let in_heap = len <= HEAP_MAX;
         let storage = if in_heap {
-            // The budget counts memory in use. Idle pages make room for the heap, or both would stay resident.
+            // The budget counts only memory in use. Idle pages make room for the heap, or both would stay resident.
             pages.shrink(ledger.add_heap(bytes) as usize);
             Storage::Heap(vec![0; len].into_boxed_slice())
         } else {
@@ -73,27 +72,27 @@ impl BlockMut {
         Some(Self { storage, filled: 0, limit: len, charge })
     }
 
-    /// The most bytes of the block.
+    /// The most bytes that the block can have.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    /// Lowers the block's limit to `len` bytes, but not below the bytes that it holds.
+    /// Lowers the block's limit to `len` bytes, but not below its filled bytes.
     pub fn shorten(&mut self, len: usize) {
         self.limit = self.limit.min(len).max(self.filled);
     }
 
-    /// The number of bytes in the block.
+    /// The number of filled bytes.
     pub fn filled(&self) -> usize {
         self.filled
     }
 
-    /// The bytes in the block.
+    /// The filled bytes.
     pub fn bytes(&self) -> &[u8] {
         &self.storage.as_slice()[..self.filled]
     }
 
-    /// Room for the next bytes.
+    /// The memory for the next bytes.
     pub fn spare(&mut self) -> &mut [u8] {
         let (filled, limit) = (self.filled, self.limit);
         match &mut self.storage {
@@ -108,7 +107,7 @@ impl BlockMut {
         self.filled += n;
     }
 
-    /// Appends as many of `bytes` as fit; returns their number.
+    /// Copies as many of `bytes` into the block as fit; returns their number.
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let spare = self.spare();
         let n = spare.len().min(bytes.len());
@@ -132,12 +131,12 @@ impl Storage {
     }
 }
 
-/// A filled block (full, or as full as it will be). Clones share the memory; the drop of the last one returns it.
+/// A filled block (full, or as full as it will be). Clones share the memory; dropping the last one frees it.
 #[derive(Clone)]
 pub struct Block(Arc<BlockMut>);
 
 impl Block {
-    /// A part of the block as `Bytes`, for libraries that need those; shares the memory.
+    /// A part of the block as `Bytes`, for libraries that need those. Shares the memory.
     pub fn slice(&self, range: Range<usize>) -> Bytes {
         Bytes::from_owner(self.clone()).slice(range)
     }

@@ -1,9 +1,9 @@
-//! The memory budget as a pure state machine: memory in use, permission for more, waiting requests.
+//! The memory budget as a pure state machine: memory in use, grants, and waiting requests.
 //!
 //! Three uses share one total. `Demand` is memory for a waiting READ; `Write` is a part being filled or sent; `Ahead` is memory
 //! that no read asked for yet. Each rule makes a promise that the property tests below check:
 //!
-//! 1. The sum never passes the total.
+//! 1. The sum never exceeds the total.
 //! 2. `Ahead` never waits and never touches the reserves of the other two, so a reader always finds `demand_reserve` and a
 //!    writer `write_reserve`, whatever read-ahead holds.
 //! 3. `Write` leaves `demand_reserve` to readers. While a writer waits, readers stay within their reserve, so the
@@ -26,10 +26,10 @@ pub enum Use {
     Ahead = 2,
 }
 
-/// Names one waiting request.
+/// The number of a waiting request.
 pub(super) type Ticket = u64;
 
-/// The shortage of memory: a level to read before growing, never a call back.
+/// The shortage of memory: a level to check before growing, never a callback.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Pressure {
     /// More than half of read-ahead's share is free.
@@ -69,7 +69,7 @@ impl BudgetState {
         Self { total, demand_reserve, write_reserve, used, granted, reading: false, queue, next_ticket }
     }
 
-    /// The largest single request that is sure to be granted some day, whatever the other uses hold.
+    /// The largest single request, in bytes, that is certain to be granted some day, whatever memory the other uses have.
     pub(super) fn request_max(&self, purpose: Use) -> u64 {
         match purpose {
             Use::Demand => self.demand_reserve,
@@ -112,7 +112,7 @@ impl BudgetState {
         self.free().saturating_sub(self.kept_for_demand() + self.kept_for_write())
     }
 
-    /// Whether `bytes` more are within the writers' reserve.
+    /// Whether `bytes` more stay within the writers' reserve.
     fn is_sure(&self, bytes: u64) -> bool {
         self.used(Use::Write) + bytes <= self.write_reserve
     }
@@ -140,7 +140,7 @@ impl BudgetState {
         }
     }
 
-    /// Takes the bytes if that delays no earlier request.
+    /// Takes the bytes if they fit now, and no earlier request of this use waits.
     pub(super) fn try_take(&mut self, purpose: Use, bytes: u64) -> bool {
         self.reading |= purpose == Use::Ahead;
         let granted = !self.waits(purpose) && self.fits(purpose, bytes);
@@ -150,7 +150,7 @@ impl BudgetState {
         granted
     }
 
-    /// Enters the queue. The caller has checked `request_max`; `Ahead` does not wait.
+    /// Puts a request into the queue. The caller has checked `request_max`; `Ahead` does not wait.
     pub(super) fn enqueue(&mut self, purpose: Use, bytes: u64) -> Ticket {
         debug_assert!(purpose != Use::Ahead && bytes <= self.request_max(purpose));
         let ticket = self.next_ticket;
@@ -159,7 +159,7 @@ impl BudgetState {
         ticket
     }
 
-    /// Leaves the queue. Call [`BudgetState::grant`] after: a later request may fit now.
+    /// Removes a request from the queue. Call [`BudgetState::grant`] afterwards: a later request may fit now.
     pub(super) fn cancel(&mut self, ticket: Ticket) {
         self.queue.retain(|w| w.ticket != ticket);
     }
@@ -176,7 +176,7 @@ impl BudgetState {
         granted
     }
 
-    /// Grants the requests that fit now, in order; returns their tickets.
+    /// Grants the waiting requests that fit now, in order, and returns their tickets.
     pub(super) fn grant(&mut self) -> Vec<Ticket> {
         let mut granted = Vec::new();
         let mut blocked = [false; 3];
@@ -187,7 +187,7 @@ impl BudgetState {
                 self.give(purpose, bytes);
                 granted.extend(self.queue.remove(i).map(|w| w.ticket));
                 if purpose == Use::Write && !self.waits(Use::Write) {
-                    // The last waiting writer is served: readers in front of it may go past their reserve again.
+                    // The last waiting writer has its memory: readers before it in the queue may exceed their reserve again.
                     (blocked, i) = ([false; 3], 0);
                 }
             } else {

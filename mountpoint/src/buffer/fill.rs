@@ -1,14 +1,14 @@
-//! Receives a body into blocks: the receiver asks for room and writes, and each full block goes to the reads that wait for it.
+//! Receives a body into blocks: the receiver writes into free memory, and each full block goes to a handler.
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use super::{Block, BlockMut};
 
-/// A run of empty blocks, and the handler for each full block.
+/// Empty blocks to fill in order, and the handler of each full block.
 ///
-/// The receiver (the S3 client) sees one run of bytes: [`Fill::spare`] is the room for received bytes, and [`Fill::advance`] takes their
-/// number. It may fail and go on later at [`Fill::filled`]; bytes once taken are never taken again.
+/// The receiver (the S3 client) sees one run of bytes: it writes to [`Fill::spare`], and reports the number of bytes by [`Fill::advance`].
+/// After a failure it may resume at [`Fill::filled`]; bytes once taken are never taken again.
 pub struct Fill {
     blocks: VecDeque<BlockMut>,
     filled: u64,
@@ -27,12 +27,12 @@ impl Fill {
         Self { blocks, filled: 0, len, on_block: Box::new(on_block) }
     }
 
-    /// Bytes taken so far.
+    /// Number of bytes taken so far.
     pub fn filled(&self) -> u64 {
         self.filled
     }
 
-    /// Bytes that still fit.
+    /// Number of bytes that still fit.
     pub fn remaining(&self) -> u64 {
         self.len - self.filled
     }
@@ -42,7 +42,7 @@ impl Fill {
         self.blocks.front_mut().map_or(&mut [], BlockMut::spare)
     }
 
-    /// Says that the first `n` bytes of [`Fill::spare`] now hold the next bytes of the body.
+    /// Notes that the first `n` bytes of [`Fill::spare`] are now the next bytes of the body.
     pub fn advance(&mut self, n: usize) {
         let Some(block) = self.blocks.front_mut() else {
             debug_assert_eq!(n, 0);
@@ -57,7 +57,7 @@ impl Fill {
         }
     }
 
-    /// Takes bytes that were received elsewhere; returns how many fitted.
+    /// Copies bytes that were received elsewhere; returns the number that fitted.
     pub fn put(&mut self, mut bytes: &[u8]) -> usize {
         let mut taken = 0;
         while !bytes.is_empty() && self.remaining() > 0 {

@@ -1,5 +1,4 @@
-//! The budget behind its lock: memory in use, and the requests that wait for some. `budget` decides; this file wakes the requests that it
-//! grants.
+//! The budget behind its lock: memory in use, and waiting requests. `budget.rs` decides; this file wakes the requests that it grants.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -15,7 +14,7 @@ pub(super) struct Ledger {
     queue: Mutex<Queue>,
     /// Total bytes of the budget.
     total: u64,
-    /// Bytes of small requests, which stand beside the pages in the heap.
+    /// Bytes of small requests, which are in the heap, beside the pages.
     heap: AtomicU64,
     contended: tokio::sync::Notify,
 }
@@ -36,7 +35,7 @@ struct SlotState {
 }
 
 impl Ledger {
-    /// A quarter of `total` is kept for readers and three eighths for writers.
+    /// Creates the account. A quarter of `total` is reserved for readers, and three eighths for writers.
     pub(super) fn new(total: u64) -> Self {
         let state = BudgetState::new(total, total / 4, total * 3 / 8);
         Self {
@@ -57,7 +56,7 @@ impl Ledger {
         self.queue.lock().state.pressure()
     }
 
-    /// Bytes that are out for this use.
+    /// Bytes taken for this use.
     pub(super) fn used(&self, purpose: Use) -> u64 {
         self.queue.lock().state.used(purpose)
     }
@@ -72,7 +71,7 @@ impl Ledger {
         self.queue.lock().state.waiting(purpose)
     }
 
-    /// Returns when a request had to wait; see [`super::Pool::contended`].
+    /// Waits until a request has to wait for memory; see [`super::Pool::contended`].
     pub(super) async fn contended(&self) {
         self.contended.notified().await;
     }
@@ -87,7 +86,7 @@ impl Ledger {
         self.queue.lock().state.try_take(purpose, bytes)
     }
 
-    /// Takes `bytes` in turn, or as many as one request may have; returns how many.
+    /// Takes `bytes` in turn, at most [`Ledger::request_max`]; returns the number taken.
     pub(super) async fn take(self: Arc<Self>, purpose: Use, bytes: u64) -> u64 {
         let (bytes, waiting) = {
             let mut queue = self.queue.lock();
@@ -108,7 +107,7 @@ impl Ledger {
         bytes
     }
 
-    /// Ends the use of `bytes`.
+    /// Returns `bytes` of this use to the budget.
     pub(super) fn give_back(&self, purpose: Use, bytes: u64) {
         self.change(|state| state.give_back(purpose, bytes));
     }
@@ -123,13 +122,13 @@ impl Ledger {
         self.change(BudgetState::nobody_reads);
     }
 
-    /// Counts `bytes` more in the heap. Returns the bytes that the budget leaves to pages.
+    /// Adds `bytes` to the memory in the heap. Returns the bytes that the budget leaves to pages.
     pub(super) fn add_heap(&self, bytes: u64) -> u64 {
         let heap = self.heap.fetch_add(bytes, Relaxed) + bytes;
         self.total.saturating_sub(heap)
     }
 
-    /// Counts `bytes` less in the heap.
+    /// Subtracts `bytes` from the memory in the heap.
     pub(super) fn sub_heap(&self, bytes: u64) {
         self.heap.fetch_sub(bytes, Relaxed);
     }
@@ -168,7 +167,7 @@ fn wake(slots: Vec<Arc<Slot>>) {
     }
 }
 
-/// A request in the queue. If it is dropped before its grant, it leaves the queue.
+/// A request in the queue. Dropping it before its grant cancels it.
 struct Waiting {
     ledger: Arc<Ledger>,
     ticket: Ticket,
@@ -199,7 +198,7 @@ impl Drop for Waiting {
         if self.done {
             return;
         }
-        // The request was given up: it leaves the queue, or returns the memory that was granted meanwhile.
+        // The request was dropped early: remove it from the queue, or return the memory that was granted meanwhile.
         let granted = {
             let mut queue = self.ledger.queue.lock();
             let waiting = queue.wakers.iter().any(|(t, _)| *t == self.ticket);

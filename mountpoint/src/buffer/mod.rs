@@ -19,7 +19,7 @@ pub use fill::Fill;
 pub use pool::{Pool, Reservation};
 pub use scratch::Scratch;
 
-/// Bytes of a block: the largest FUSE read (1 MiB), so that an aligned read never straddles two.
+/// Bytes of a block: the largest FUSE read (1 MiB), so an aligned read never straddles two.
 pub const BLOCK: usize = 1 << 20;
 
 /// The sizes of one budget.

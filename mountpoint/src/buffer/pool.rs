@@ -1,4 +1,4 @@
-//! The pool: where blocks come from, in turn, within the budget.
+//! The pool: allocates blocks, in turn, within the budget.
 
 use std::future::Future;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use super::{BLOCK, Config};
 use crate::clock::Clock;
 use crate::sync::Arc;
 
-/// Idle time of a block before its huge page goes back to the kernel: all memory is back within a minute.
+/// Idle time of a block after which its huge page returns to the kernel: all memory is back within a minute.
 const IDLE_FOR: Duration = Duration::from_secs(40);
 
-/// The pool: cheap to clone, one per mount.
+/// The pool of a mount. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Pool {
     pages: Arc<Pages>,
@@ -22,14 +22,14 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// An empty pool of these sizes. A quarter is kept for readers and three eighths for writers, so that read-ahead, which may hold its
-    /// memory as long as it likes, gets at most three eighths while both are busy, and the rest of their shares while they are not.
+    /// Creates an empty pool of these sizes. A quarter is reserved for readers and three eighths for writers. So read-ahead, which may hold
+    /// its memory as long as it likes, gets at most three eighths while both are busy, and the rest of their shares while they are not.
     pub fn new(config: &Config) -> Self {
         let total = config.target.saturating_sub(config.network).max(16 * BLOCK as u64);
         Self { pages: Arc::new(Pages::new(Clock::machine())), ledger: Arc::new(Ledger::new(total)) }
     }
 
-    /// The largest single reservation that is sure to be granted some day, in bytes.
+    /// The largest single reservation, in bytes, that is certain to be granted some day.
     pub fn request_max(&self, purpose: Use) -> u64 {
         self.ledger.request_max(purpose)
     }
@@ -39,12 +39,12 @@ impl Pool {
         self.ledger.pressure()
     }
 
-    /// Bytes that are out for this use.
+    /// Bytes taken for this use.
     pub fn used(&self, purpose: Use) -> u64 {
         self.ledger.used(purpose)
     }
 
-    /// Number of grants for this use so far: while the number grows, the turn of a waiting request comes nearer.
+    /// Number of grants for this use so far. While it grows, a waiting request comes nearer to its turn.
     pub fn granted(&self, purpose: Use) -> u64 {
         self.ledger.granted(purpose)
     }
@@ -54,24 +54,24 @@ impl Pool {
         self.ledger.waiting(purpose)
     }
 
-    /// Returns when a request had to wait since the last call: a room with memory that it could give up (unread read-ahead, an idle part)
-    /// waits for this, and gives up some.
+    /// Waits until a request had to wait for memory since the last call. A room with memory that it could give up (unread read-ahead, an
+    /// idle part) waits here, and gives up some.
     pub async fn contended(&self) {
         self.ledger.contended().await;
     }
 
-    /// Ends a wait for [`Pool::contended`] without a request: the waiting room may be gone.
+    /// Ends a wait for [`Pool::contended`] without a request, so the room that waits can check whether it should end.
     pub fn look_up(&self) {
         self.ledger.look_up();
     }
 
-    /// Memory for `bytes`, if the pool has it now.
+    /// Reserves `bytes`, if the pool has them now.
     pub fn try_reserve(&self, purpose: Use, bytes: u64) -> Option<Reservation> {
         let granted = self.ledger.try_take(purpose, bytes);
         granted.then(|| Reservation { pool: self.clone(), purpose, bytes })
     }
 
-    /// Memory for `bytes`, in turn, as a whole: no request waits while it holds a part. `bytes` must not exceed [`Pool::request_max`]; a
+    /// Reserves `bytes`, in turn, as a whole: no request keeps a part while it waits. `bytes` must not exceed [`Pool::request_max`]; a
     /// larger request is cut to it.
     pub fn reserve(&self, purpose: Use, bytes: u64) -> impl Future<Output = Reservation> + Send + use<> {
         let pool = self.clone();
@@ -81,17 +81,17 @@ impl Pool {
         }
     }
 
-    /// One block for `len` bytes (at most [`BLOCK`]), if the pool has the memory now.
+    /// Takes one block for `len` bytes (at most [`BLOCK`]), if the pool has the memory now.
     pub fn try_take(&self, purpose: Use, len: usize) -> Option<BlockMut> {
         self.try_reserve(purpose, charge(len))?.block(len)
     }
 
-    /// Returns idle memory to the kernel, for ever. The mount runs this task beside the requests.
+    /// Returns idle memory to the kernel. Never ends; the mount runs this task beside the requests.
     pub async fn keep_trimmed(self) {
         self.pages.keep_trimmed(IDLE_FOR).await;
     }
 
-    /// Notes that read-ahead has ended, until memory is reserved for it again: writers may have all memory meanwhile.
+    /// Notes that read-ahead has ended: writers may have all memory until memory is reserved for read-ahead again.
     pub fn nobody_reads(&self) {
         self.ledger.nobody_reads();
     }
@@ -106,13 +106,12 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Bytes not yet cut.
+    /// Number of bytes not yet cut.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Cuts a block for `len` bytes (at most [`BLOCK`]); `None` when too little is left, or the kernel
-    /// has no memory.
+    /// Cuts a block for `len` bytes (at most [`BLOCK`]); `None` if too little is left, or the kernel has no memory.
     pub fn block(&mut self, len: usize) -> Option<BlockMut> {
         let bytes = charge(len);
         if len > BLOCK || self.bytes < bytes {

@@ -1,4 +1,4 @@
-//! A large buffer into which one thread receives, outside of the budget: only its filled part takes memory.
+//! A large buffer into which one thread receives, outside the budget: only its filled part takes memory.
 //!
 //! The allocator would zero the buffer, so that all of it would be resident from the start, and would keep freed memory.
 #![expect(
@@ -22,10 +22,10 @@ pub struct Scratch {
 unsafe impl Send for Scratch {}
 
 impl Scratch {
-    /// Room for `len` bytes, at least one.
+    /// Maps a buffer of `len` bytes, at least one.
     ///
     /// # Errors
-    /// The kernel has no memory for us.
+    /// The kernel has no memory.
     pub fn new(len: usize) -> std::io::Result<Self> {
         let len = len.max(1);
         // SAFETY: a fresh private mapping at an address of the kernel's choice aliases nothing.
@@ -44,17 +44,18 @@ impl Scratch {
         Ok(Self { at, len })
     }
 
-    /// The address of the first byte, at a page. The kernel may fill the memory after the call; the address holds until the drop.
+    /// The address of the first byte, aligned to a page. The kernel may write to the memory after the call; the address is valid until the
+    /// drop.
     pub fn at(&self) -> NonNull<u8> {
         self.at
     }
 
-    /// Returns the buffer's memory to the kernel: all bytes are zero, and take memory again once they are filled.
+    /// Returns the buffer's memory to the kernel. All bytes are zero then, and take memory again once they are written.
     pub fn let_go(&mut self) {
         self.let_go_of(0..self.len);
     }
 
-    /// Lets go of some pages. `part` begins at a page and ends at one, or where all ends.
+    /// Returns the memory of some pages, as [`Scratch::let_go`] does. `part` begins at a page and ends at one, or at the buffer's end.
     pub fn let_go_of(&mut self, part: Range<usize>) {
         if part.start > part.end || part.end > self.len {
             return;
