@@ -1,4 +1,4 @@
-//! Carries out effects by calls to the API server. Enters: an [`Effect`]. Leaves: success, or the finding that its facts are old.
+//! Carries out effects by calls to the API server. Enters: an [`Effect`]. Leaves: success, or the finding that its facts are out of date.
 //!
 //! Never here: a decision. The call carries the effect's preconditions as UID and resource version, and the API server checks them.
 
@@ -21,10 +21,10 @@ use crate::mountpoint_pod;
 use crate::plan::{Effect, Version};
 use crate::pod_spec::{self, Owners, PodConfig, PodRequest};
 
-/// Time limit of a call. `plan::UNNAMED_FOR` relies on it.
+/// Time limit of a call. A call that takes longer has failed, but may still take effect. `plan::UNNAMED_FOR` relies on this limit.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The pause before the next call to an overloaded API server that names no time.
+/// The pause after a status 429 in which the API server names no time.
 const THROTTLED_REST: Duration = Duration::from_secs(1);
 
 /// Carries out effects.
@@ -42,9 +42,9 @@ pub struct Applier {
 /// The result of an effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The effect is carried out, or was already.
+    /// The effect was carried out, by this call or an earlier one.
     Done,
-    /// The effect rests on facts that are no longer so: the rest of its plan is void.
+    /// The facts of the effect have changed: the rest of its plan is dropped. The text says what was found.
     Stale(String),
 }
 
@@ -78,7 +78,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The reason in one word, for counters.
+    /// The kind of the error in one word, a label of the metrics.
     #[must_use]
     pub fn reason(&self) -> &'static str {
         match self {
@@ -88,7 +88,8 @@ impl Error {
         }
     }
 
-    /// The time for which the API server asks not to be called: `retryAfterSeconds` of its answer, the same as `Retry-After`.
+    /// The pause that the API server asks for: `retryAfterSeconds` of its answer, as in `Retry-After`; one second after a status 429
+    /// without it.
     #[must_use]
     pub fn rest(&self) -> Option<Duration> {
         let Self::Api { source, .. } = self else { return None };
@@ -102,7 +103,7 @@ impl Error {
 }
 
 impl Applier {
-    /// Effects on the cluster of this client.
+    /// An applier for the cluster of this client.
     #[must_use]
     pub fn new(client: Client, config: PodConfig, teller: Teller) -> Self {
         Self {
@@ -123,7 +124,7 @@ impl Applier {
         Arc::clone(&self.metrics)
     }
 
-    /// Whether room is reserved for Mountpoint Pods.
+    /// Whether headroom is configured: room reserved for Mountpoint Pods.
     #[must_use]
     pub fn reserves(&self) -> bool {
         self.config.headroom.is_some()
@@ -132,7 +133,7 @@ impl Applier {
     /// Carries out one effect.
     ///
     /// # Errors
-    /// An error of the API server, or no answer; the effect may have happened.
+    /// An error of the API server, or a timeout, after which the effect may still happen.
     pub async fn apply(&self, effect: &Effect) -> Result<Outcome, Error> {
         let began = Instant::now();
         let outcome = self.try_to(effect).await;
@@ -196,7 +197,7 @@ impl Applier {
                     true => json!({}),
                     false => json!({"annotations": annotations}),
                 };
-                // This is a merge: an entry with the value null is removed, and fields that we do not know stay.
+                // A merge patch: an entry with the value null is removed, and fields that we do not know stay.
                 let spec = json!({"mountpointS3PodAttachments": entries});
                 let patch = with_version(at, metadata, Some(spec));
                 let params = PatchParams::default();
@@ -265,7 +266,7 @@ impl Applier {
     }
 }
 
-/// Adds UID and resource version: the API server then takes the change only if the object is unchanged.
+/// Adds UID and resource version to a patch: the API server then refuses it if the object was changed or replaced.
 pub(crate) fn with_version(at: &Version, mut metadata: Value, spec: Option<Value>) -> Value {
     metadata["uid"] = json!(at.uid);
     metadata["resourceVersion"] = json!(at.resource_version);
@@ -286,7 +287,7 @@ pub(crate) fn unchanged(at: &Version) -> DeleteParams {
     }
 }
 
-/// The outcome of a deletion of an object that is gone: nothing to do.
+/// The outcome if the object of the effect is not found: a deletion is done, any other effect is stale.
 fn gone(effect: &Effect, status: &Status) -> Outcome {
     match effect {
         Effect::DeleteAttachment(_) | Effect::DeletePod(_) => Outcome::Done,
@@ -294,12 +295,13 @@ fn gone(effect: &Effect, status: &Status) -> Outcome {
     }
 }
 
-/// Whether trying again does not help: a quota, a policy, a missing service account, a forbidden value.
+/// Whether the API server refuses the object itself, so a retry does not help: a quota, a policy, a missing service account, a forbidden
+/// value.
 pub(crate) fn is_refusal(status: &Status) -> bool {
     matches!(status.code, 400 | 403 | 422)
 }
 
-/// The action of an effect, for logs and errors.
+/// The action of an effect, in words for logs and errors.
 #[must_use]
 pub fn describe(effect: &Effect) -> String {
     match effect {

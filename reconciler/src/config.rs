@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::SELinuxOptions;
 
 use crate::pod_spec::{HeadroomConfig, PodConfig, PullPolicy, Resources, Template};
 
-/// Keys and values, an object in JSON.
+/// A JSON object whose values are strings.
 type Map = BTreeMap<String, String>;
 type Parsed<T> = Result<T, String>;
 
@@ -148,10 +148,10 @@ pub struct Run {
 }
 
 impl Run {
-    /// The settings of all Mountpoint Pods.
+    /// The settings of all Mountpoint Pods, from the flags.
     ///
     /// # Errors
-    /// A setting that is missing; the message names flag and variable.
+    /// A required setting is missing; the message names its flag and variable.
     pub fn pod_config(&self) -> anyhow::Result<PodConfig> {
         let image = self.mountpoint_image.clone();
         let secrets = self.mountpoint_image_pull_secrets.iter().map(|name| name.trim().to_owned());
@@ -184,10 +184,10 @@ impl Run {
         })
     }
 
-    /// The name of this process's pod.
+    /// The name of this process's pod, the holder of the Lease.
     ///
     /// # Errors
-    /// It is missing.
+    /// The name is missing.
     pub fn holder(&self) -> anyhow::Result<&str> {
         self.pod_name.as_deref().context(
             "--pod-name (POD_NAME) is missing: each replica needs a name of its own to hold the Lease",
@@ -214,7 +214,7 @@ impl Run {
     }
 }
 
-/// Labels or annotations that the chart gives, of which none may be the driver's own.
+/// Parses labels or annotations from the chart. Refuses keys that are reserved for the driver.
 fn unreserved(text: &str) -> Parsed<Map> {
     let map: Map = json(text)?;
     match map.keys().find(|key| key.starts_with(&format!("{DRIVER}/"))) {
@@ -244,7 +244,7 @@ fn quantity(text: &str) -> Parsed<String> {
     }
 }
 
-/// The value of a flag that holds JSON; the text itself is not repeated, since a proxy's address may hold a password.
+/// Parses a flag's JSON. The error does not repeat the text, because a proxy's address may contain a password.
 fn json<T: serde::de::DeserializeOwned>(text: &str) -> Parsed<T> {
     serde_json::from_str(text).map_err(|error| {
         format!("not a JSON object of the expected form (line {}, column {})", error.line(), error.column())

@@ -8,9 +8,9 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::api::{Api, DeleteParams, Patch, PatchParams};
 use kube::{Client, CustomResourceExt as _};
 
-/// The owner of the fields that the reconciler writes.
+/// The field manager of the CRD's server-side apply.
 pub const FIELD_MANAGER: &str = "scality-csi-controller";
-/// The annotation with the release that wrote the CRD.
+/// Annotation of the CRD: the release that wrote it.
 const RELEASE: &str = "s3.csi.scality.com/version";
 /// Longest wait until the API server serves the resource. After that, the installation has failed.
 const ESTABLISHED_WITHIN: Duration = Duration::from_secs(60);
@@ -24,16 +24,18 @@ pub fn crd() -> CustomResourceDefinition {
     crd
 }
 
-/// The CRD in the form of the chart's file.
+/// The CRD as YAML, as in the chart's file.
 ///
-/// # Errors None for our CRD: every part of it is text.
+/// # Errors
+/// None for our CRD: every value in it can be YAML.
 pub fn yaml() -> anyhow::Result<String> {
     Ok(serde_norway::to_string(&crd())?)
 }
 
-/// Writes the CRD by server-side apply, over one from a chart, `kubectl` or an older release, and waits until the API server serves it.
+/// Writes the CRD by server-side apply, over a CRD of a chart, `kubectl` or an older release. Waits until the API server serves it.
 ///
-/// # Errors An error of the API server, or it does not serve the resource in time.
+/// # Errors
+/// An error of the API server, or it does not serve the resource in time.
 pub async fn install(client: Client) -> anyhow::Result<()> {
     let crds: Api<CustomResourceDefinition> = Api::all(client);
     let crd = crd();

@@ -1,7 +1,7 @@
 //! The facts about one volume on one node: plain values that `observed.rs` gathers and `plan.rs` judges.
 //!
-//! Facts come from caches that may lag behind the API server, each by its own time. A decision therefore names the conditions (UIDs,
-//! resource versions, a fresh look) that must still hold when it is carried out.
+//! Facts come from caches, each of which may lag behind the API server by a different time. A decision therefore names the conditions
+//! (UIDs, resource versions, a fresh read) that must still hold when it is carried out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,18 +27,18 @@ pub struct Facts {
     pub now: Timestamp,
     /// The group.
     pub group: Group,
-    /// The running release; only its Mountpoint Pods take workloads.
+    /// The running release; only Mountpoint Pods of this release take workloads.
     pub release: String,
-    /// Workloads that use the volume now or that an attachment of the group names, by UID. A workload that is named and missing here was
-    /// not seen.
+    /// Workloads that use the volume now or that an attachment of the group names, by UID. If an attachment names a workload that is
+    /// missing here, the cache does not have its pod.
     pub workloads: BTreeMap<String, Workload>,
     /// The attachments of the group.
     pub attachments: Vec<MountpointS3PodAttachment>,
     /// Pods that these attachments name, pods made for the group, and pods whose names are taken, by name.
     pub pods: BTreeMap<String, MountpointPod>,
-    /// Other PersistentVolumes with the same handle that workloads on the node use: the kubelet takes them all for one volume.
+    /// Other PersistentVolumes with the same handle that workloads on the node use: the kubelet takes all of them for one volume.
     pub twins: BTreeSet<String>,
-    /// Names of Mountpoint Pods that the API server has just refused to make. Plans do without them.
+    /// Names of Mountpoint Pods whose creation has just failed. Plans do without them.
     pub refused: BTreeSet<String>,
 }
 
@@ -49,22 +49,22 @@ pub struct Workload {
     pub at: WorkloadRef,
     /// The phase of the pod.
     pub phase: Phase,
-    /// The deletion of the workload has begun.
+    /// Whether the deletion of the workload has begun.
     pub deleting: bool,
-    /// The present properties of the workload's volume; `None` if its claim or the volume is gone.
+    /// The current properties of the workload's volume; `None` if the claim or the volume is gone.
     pub wants: Option<Wants>,
 }
 
 /// The phase of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// Some containers of the pod were not started yet.
+    /// Some containers of the pod have not started yet.
     Pending,
-    /// The pod runs.
+    /// The pod is running.
     Running,
-    /// The pod succeeded: none of its containers runs or will run.
+    /// The pod succeeded: none of its containers runs or will run again.
     Succeeded,
-    /// The pod failed: none of its containers runs or will run.
+    /// The pod failed: none of its containers runs or will run again.
     Failed,
 }
 
@@ -81,10 +81,10 @@ impl Phase {
 pub struct Wants {
     /// The properties that all workloads of one Mountpoint Pod share.
     pub key: ShareKey,
-    /// The UID of the PersistentVolume: a volume that was made again under the same name may have another bucket. `None` for an inline
-    /// volume.
+    /// The UID of the PersistentVolume; `None` for an inline volume. A volume that was deleted and created again under the same name may
+    /// have another bucket.
     pub volume_uid: Option<String>,
-    /// The volume's attributes about its Mountpoint Pods, or the reason why they can't be read.
+    /// The volume's attributes for its Mountpoint Pods, or the reason why they are invalid.
     pub settings: Result<Settings, String>,
 }
 
@@ -93,23 +93,23 @@ pub struct Wants {
 pub struct MountpointPod {
     /// The pod's UID.
     pub uid: String,
-    /// The observed version of the object.
+    /// The resource version of the object that was read.
     pub resource_version: String,
     /// The phase of the pod.
     pub phase: Phase,
-    /// A container of the pod has begun, so the pod may have served.
+    /// Whether a container of the pod has started, so the pod may have served.
     pub began: bool,
-    /// The mounter's container runs, by the pod's status.
+    /// Whether the mounter's container runs, according to the pod's status.
     pub runs: bool,
-    /// The number of restarts of that container.
+    /// The number of restarts of the mounter's container.
     pub restarts: u32,
-    /// The container before ended by itself, with the status of a failure: it waited for a mount in vain, or lost the one it had.
+    /// Whether the container before ended by itself with a failure: no mount was given to it, or it lost its mount.
     pub gave_up: bool,
-    /// The number of restarts when the pod was asked to unmount; `None` if no number was noted.
+    /// The number of restarts when the pod was asked to unmount; `None` if it was not recorded.
     pub restarts_when_marked: Option<u32>,
-    /// The deletion of the pod has begun.
+    /// Whether the deletion of the pod has begun.
     pub deleting: bool,
-    /// The latest time at which the kubelet kills the pod, once its deletion has begun.
+    /// The time at which the kubelet kills the pod at the latest; `None` unless the deletion has begun.
     pub ends_at: Option<Timestamp>,
     /// Whether the pod has the label of a Mountpoint Pod. The reconciler leaves other pods alone.
     pub ours: bool,
@@ -117,37 +117,37 @@ pub struct MountpointPod {
     pub release: Option<String>,
     /// Whether the pod was asked to unmount.
     pub needs_unmount: bool,
-    /// The pod takes no new workload.
+    /// Whether the pod is closed to new workloads.
     pub no_new_workload: bool,
-    /// The workload for which the pod was made.
+    /// UID of the workload for which the pod was created.
     pub workload_uid: Option<String>,
-    /// The PersistentVolume for which the pod was made.
+    /// The PersistentVolume for which the pod was created.
     pub volume: Option<String>,
     /// The UID of that PersistentVolume; `None` if the pod does not name it.
     pub volume_uid: Option<String>,
-    /// The time at which the pod was made.
+    /// The creation time of the pod.
     pub created: Timestamp,
-    /// The digest of the specification from which the pod was made; `None` if the pod does not name it.
+    /// The digest of the specification from which the pod was created; `None` if the pod does not name it.
     pub spec: Option<String>,
-    /// The pod never began, and would be made with another specification now.
+    /// Whether the pod has not started, and would now be created with another specification.
     pub outdated: bool,
     /// Whether an attachment in the cluster names the pod.
     pub named: bool,
     /// Whether an attachment in the cluster names the pod with a workload.
     pub used: bool,
-    /// The reason why the pod does not start, or why it ended, for the workloads that wait for it.
+    /// The reason why the pod does not start, or why it ended, for Events on the workloads that wait for it.
     pub trouble: Option<String>,
 }
 
 impl MountpointPod {
-    /// Whether the pod serves or will, and is not about to stop.
+    /// Whether the pod serves or will serve, and nothing has begun to end it.
     #[must_use]
     pub fn stays(&self) -> bool {
         !self.phase.has_ended() && !self.deleting && !self.needs_unmount && !self.outdated
     }
 
-    /// Whether a process of the pod may serve a mount that a container still reads, even without an attachment. A process that began after
-    /// the mark gets no device of the node's driver, but one from its holder if the container before was killed.
+    /// Whether a process of the pod may serve a mount that a container still reads, even without an attachment. A process that started
+    /// after the mark gets no device from the node's driver, but it gets one from the holder if the container before was killed.
     #[must_use]
     pub fn may_serve(&self) -> bool {
         let is_another =
@@ -155,13 +155,13 @@ impl MountpointPod {
         self.phase == Phase::Running && self.runs && !(is_another && self.gave_up)
     }
 
-    /// Whether the pod takes another workload.
+    /// Whether the pod can take another workload.
     #[must_use]
     pub fn takes(&self, release: &str) -> bool {
         self.ours && self.stays() && !self.no_new_workload && self.release.as_deref() == Some(release)
     }
 
-    /// Whether the pod was made for this workload and this volume.
+    /// Whether the pod was created for this workload and this volume.
     #[must_use]
     pub fn is_for(&self, workload_uid: &str, volume: &str) -> bool {
         self.ours
@@ -169,8 +169,8 @@ impl MountpointPod {
             && self.volume.as_deref() == Some(volume)
     }
 
-    /// Whether the pod was made for the PersistentVolume of this UID, not for a gone one of its name. If either has no UID, the name
-    /// counts.
+    /// Whether the pod was created for the PersistentVolume with this UID, not for a deleted one with the same name. Without a UID on both
+    /// sides the answer is yes: the name alone decides.
     #[must_use]
     pub fn is_of(&self, volume_uid: Option<&str>) -> bool {
         self.volume_uid.as_deref().zip(volume_uid).is_none_or(|(made_for, wanted)| made_for == wanted)

@@ -1,7 +1,7 @@
-//! An index of this driver's PersistentVolumes by volume handle. Enters: the reports of the watch of volumes. Leaves: the names of the
-//! volumes with one handle, without a scan of all volumes, because each change of a pod needs them.
+//! An index of this driver's PersistentVolumes by volume handle. Enters: the events of the watch of volumes. Leaves: the names of the
+//! volumes with one handle, without a scan of all volumes: every change of a pod needs them.
 //!
-//! Never here: the volumes themselves. The volume of a name may be deleted, or be another one by now; the caller checks.
+//! Never here: the volumes themselves. A volume may have been deleted, or created again, since; the caller checks.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,12 +20,12 @@ pub struct Handles(Arc<Mutex<Index>>);
 #[derive(Debug, Default)]
 struct Index {
     names: Names,
-    /// A list that is not complete yet.
+    /// The names of a list in progress; they replace `names` when the list is complete.
     listing: Names,
 }
 
 impl Handles {
-    /// Takes in a change, in the order of the watch.
+    /// Applies one event of the watch. Events must come in order.
     pub fn see(&self, event: &Event<PersistentVolume>) {
         let Index { names, listing } = &mut *self.lock();
         match event {
@@ -48,7 +48,7 @@ impl Handles {
     }
 }
 
-/// The handle of a volume of our driver.
+/// The handle of a volume; `None` if it belongs to another driver.
 #[must_use]
 pub fn handle_of(volume: &PersistentVolume) -> Option<&str> {
     let csi = volume.spec.as_ref()?.csi.as_ref()?;

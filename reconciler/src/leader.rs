@@ -1,7 +1,7 @@
-//! Leadership: a Lease lets one reconciler at a time apply effects. Enters: a client. Leaves: [`Leadership`], which is checked before
-//! each effect and expires by itself when the Lease can't be renewed.
+//! Leadership: a Lease lets one reconciler at a time apply effects. Enters: a client. Leaves: [`Leadership`], which callers check before
+//! each effect. It expires without further calls when the Lease can't be renewed.
 //!
-//! The Lease prevents two reconcilers from working against each other for long. `plan.rs` makes sure that two of them do no harm
+//! The Lease keeps the time in which two reconcilers act at once short. The rules of `plan.rs` make sure that they do no harm
 //! meanwhile.
 
 use std::time::Duration;
@@ -12,20 +12,20 @@ use kube_leader_election::{LeaseLock, LeaseLockParams, LeaseLockResult};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-/// The Lease.
+/// The name of the Lease.
 pub const LEASE: &str = lease::NAME;
 const TTL: Duration = lease::DURATION;
-/// The holder relies on the Lease for this time after a renewal began: less than `TTL`, because clocks differ.
+/// Time from the beginning of a renewal for which the holder acts as leader: less than `TTL`, because clocks differ.
 const HOLDS_FOR: Duration = Duration::from_secs(10);
-/// Time between renewals, and between the attempts of waiting reconcilers.
+/// Time between renewals, and between the attempts of reconcilers that wait for the Lease.
 const EVERY: Duration = Duration::from_secs(3);
-/// The time after which a new holder confirms the Lease: two reconcilers that find the Lease free at once may both get a success, and only
-/// one still has it then.
+/// Time after which a new holder confirms the Lease. Two reconcilers that find the Lease free at once may both get a success; only
+/// one of them still has it then.
 const CONFIRM_AFTER: Duration = Duration::from_secs(1);
-/// A call that takes longer has failed.
+/// Time limit of a call. A call that takes longer has failed.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Whether this process may apply effects.
+/// The right of this process to apply effects, which expires.
 #[derive(Clone, Debug)]
 pub struct Leadership(watch::Receiver<Option<Instant>>);
 
@@ -36,14 +36,14 @@ impl Leadership {
         self.0.borrow().is_some_and(|until| Instant::now() < until)
     }
 
-    /// Waits until leadership is renewed, gained or given up.
+    /// Waits until leadership is renewed, gained or given up. An expiry does not wake the caller.
     pub async fn changed(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Leadership for good, for tests and for tools that run alone.
+    /// A leadership that lasts, for tests and for tools that run alone.
     #[must_use]
     pub fn forever() -> Self {
         let far = Instant::now() + Duration::from_secs(10 * 365 * 24 * 3600);
@@ -51,16 +51,16 @@ impl Leadership {
     }
 }
 
-/// Takes part in the election.
+/// One candidate of the election.
 pub struct Elector {
     lock: LeaseLock,
     until: watch::Sender<Option<Instant>>,
-    /// The number of transitions in the last answer, if this process holds the Lease by that answer.
+    /// The number of transitions in the last answer; `None` if that answer said that another process has the Lease.
     confirmed: Option<i32>,
 }
 
 impl Elector {
-    /// An elector. `holder` must differ in each process: callers pass the pod's name.
+    /// An elector. `holder` must differ for each process: callers pass the pod's name.
     #[must_use]
     pub fn new(client: Client, namespace: &str, holder: &str) -> Self {
         let params =
@@ -72,13 +72,13 @@ impl Elector {
         }
     }
 
-    /// The outcome of the election.
+    /// The leadership that this elector renews.
     #[must_use]
     pub fn leadership(&self) -> Leadership {
         Leadership(self.until.subscribe())
     }
 
-    /// Takes part in the election, until it is dropped.
+    /// Takes part in the election until the future is dropped.
     pub async fn run(&mut self) {
         loop {
             let wait = self.step().await;
@@ -86,7 +86,7 @@ impl Elector {
         }
     }
 
-    /// Makes one attempt; returns the wait before the next.
+    /// Tries once to acquire or renew the Lease. Returns the wait before the next try.
     async fn step(&mut self) -> Duration {
         let began = Instant::now();
         match tokio::time::timeout(CALL_TIMEOUT, self.lock.try_acquire_or_renew()).await {
@@ -105,7 +105,7 @@ impl Elector {
                     tracing::warn!(lease = LEASE, "another process took the Lease; this one waits");
                 }
             }
-            // A held Lease expires by itself.
+            // Leadership is not taken away here: it expires at its time.
             Ok(Err(error)) => {
                 tracing::warn!(lease = LEASE, %error, "the Lease was not renewed; it is tried again, and another reconciler leads once it has run out: look at the API server")
             }
@@ -124,7 +124,7 @@ impl Elector {
         self.until.send_replace(None);
     }
 
-    /// Releases the Lease for waiting reconcilers. Call this when no effect is in progress.
+    /// Releases the Lease for waiting reconcilers. Callers make sure that no effect is in progress.
     pub async fn step_down(&mut self) {
         self.stop();
         if self.confirmed.take().is_none() {

@@ -1,4 +1,4 @@
-//! `scality-csi-controller`: the edge of the process. Flags, log, signals.
+//! The program `scality-csi-controller`: flags, log, signals.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use reconciler::main_loop::MainLoop;
 use reconciler::{crd, server, uninstall};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// An API group that only OpenShift has, in all its versions.
+/// An API group that every version of OpenShift has, and no other cluster.
 const OPENSHIFT: &str = "config.openshift.io";
-/// The pause between two questions to an API server that does not answer.
+/// The pause before the next call to an API server that does not answer.
 const ASK_AGAIN: Duration = Duration::from_secs(5);
 
-// One thread suffices, since there is little to compute, and each further thread has an arena of its own, 20 MiB at 5,000 pods.
+// One thread suffices, since there is little to compute. Each further thread has its own arena of the allocator: 20 MiB at 5,000 pods.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {
     let cli: Cli = command_line::read();
-    // The library logs the leader every three seconds, which this filter drops.
+    // The library logs the leader every three seconds; this filter drops that line.
     let filter = tracing_subscriber::EnvFilter::try_new(format!("kube_leader_election=warn,{}", cli.log))
         .with_context(|| format!("--log (LOG_LEVEL) is {:?}", cli.log))?;
     let lines =
@@ -46,12 +46,12 @@ async fn client() -> anyhow::Result<Client> {
     let mut config = kube::Config::infer().await.context(
         "finding the API server: neither a kubeconfig (KUBECONFIG) nor a pod's service account was found",
     )?;
-    // The reconciler itself retries with fresh facts; a call that the library repeats would come later than `plan.rs` allows.
+    // The reconciler itself retries with fresh facts. A retry by the library would end later than `plan.rs` allows.
     config.default_retry = false;
     Client::try_from(config).context("connecting to the API server")
 }
 
-/// Whether the cluster is OpenShift; waits for the API server's answer, because a Mountpoint Pod of the wrong kind would be refused.
+/// Whether the cluster is OpenShift. Waits until the API server answers, because it would refuse a Mountpoint Pod of the wrong kind.
 async fn is_openshift(client: &Client) -> bool {
     loop {
         match client.list_api_groups().await {

@@ -1,4 +1,4 @@
-//! The main loop: watches report the groups that changed, and the loop plans and applies each of them. Wiring only.
+//! The main loop: watches report the groups that changed, and the loop plans and applies each of them. It only connects the other parts.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,14 +30,14 @@ use crate::prune;
 use crate::queue::Queue;
 use crate::upgrade::act::upgrade;
 
-/// Groups that are worked on at once. Doubling it doubles the load of the API server.
+/// Most groups that are reconciled at once; the others wait in the queue. Doubling it doubles the load of the API server.
 const WORKERS: usize = 8;
 /// Interval between checks of all groups. The checks find changes without an event, such as the deletion of a workload while no
 /// reconciler watched.
 pub const SWEEP_EVERY: Duration = Duration::from_secs(120);
-/// Objects per page of a list. A page is read as a whole before it is pruned: five times as many cost some 10 MiB more, for good.
+/// Objects per page of a list. A page is read as a whole before it is pruned: pages of 500 keep some 10 MiB more memory for good.
 const PAGE: u32 = 100;
-/// Longest time between turns of the wheel; `/healthz` fails after a much longer one.
+/// Longest time between turns of the wheel. `/healthz` fails if a turn is late by far.
 pub const TURNS_EVERY: Duration = Duration::from_secs(10);
 
 /// The health of the main loop.
@@ -45,7 +45,7 @@ pub const TURNS_EVERY: Duration = Duration::from_secs(10);
 pub struct Health {
     /// Whether all caches are filled.
     pub ready: bool,
-    /// The time of the wheel's last turn.
+    /// The time of the last turn of the wheel.
     pub turned: Instant,
 }
 
@@ -60,17 +60,17 @@ pub struct MainLoop {
     upgrades: Option<String>,
 }
 
-/// The time after which a group is due again.
+/// The result of reconciling a group: the time after which it is due again without an event, or the reason why its plan was dropped.
 pub type Again = Result<Option<Duration>, Left>;
 
-/// The reason for which the plan of a group was left.
+/// The reason why the plan of a group was dropped.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The failed effect or the change.
+    /// The failed effect, or the fact that changed.
     pub why: String,
-    /// Whether the facts changed after the plan was made, which is usual: the next plan uses the new ones.
+    /// Whether the facts changed after the plan was made. That is usual: the next plan uses the new facts.
     pub conflict: bool,
-    /// The time within which the API server asked for no more calls.
+    /// The pause that the API server asked for.
     pub rest: Option<Duration>,
 }
 
@@ -125,45 +125,45 @@ impl MainLoop {
         Self { cache: Cache { inline, ..self.cache }, ..self }
     }
 
-    /// The share of a workload's resources, in per cent, that its Mountpoint Pod gets if no other setting names any.
+    /// Sets the share of a workload's resources, in per cent, that its Mountpoint Pod gets if no other setting names any.
     #[must_use]
     pub fn with_workload_share(self, share_percent: u32) -> Self {
         Self { cache: Cache { share_percent, ..self.cache }, ..self }
     }
 
-    /// Sets whether an agent on the nodes gives keys to service accounts without a role's annotation.
+    /// Sets whether an agent on the nodes gives credentials to service accounts whose annotations name no role.
     #[must_use]
     pub fn with_agent(self, agent: bool) -> Self {
         Self { cache: Cache { agent, ..self.cache }, ..self }
     }
 
-    /// Sets whether Mountpoint Pods are upgraded in place. The node's drivers are in the namespace that is given then.
+    /// Sets the namespace of the node's drivers, if Mountpoint Pods are upgraded in place; `None` turns upgrades off.
     #[must_use]
     pub fn with_upgrades(self, drivers_in: Option<String>) -> Self {
         Self { upgrades: drivers_in, ..self }
     }
 
-    /// The loop's health, from now on.
+    /// A channel with the loop's health.
     #[must_use]
     pub fn health(&self) -> channel::Receiver<Health> {
         self.health.subscribe()
     }
 
-    /// The reconciler's page of metrics, rendered anew at each call.
+    /// A function that renders the reconciler's page of metrics.
     #[must_use]
     pub fn page(&self) -> Arc<dyn Fn() -> String + Send + Sync> {
         let (cache, metrics) = (self.cache.clone(), self.applier.metrics());
         Arc::new(move || metrics.page(&cache))
     }
 
-    /// Turns the wheel until `stop`; returns when no effect is under way any more.
+    /// Turns the wheel until `stop` completes. Returns when no effect is in progress any more.
     pub async fn run(mut self, stop: impl Future<Output = ()>) {
         let mut queue = Queue::default();
         let mut working: FuturesUnordered<BoxFuture<'_, (Group, Again)>> = FuturesUnordered::new();
-        // At most one look for headroom runs at a time.
+        // One run for headroom at a time.
         let mut reserving: FuturesUnordered<BoxFuture<'_, bool>> = FuturesUnordered::new();
         let (mut reserve_due, mut waits_for_room) = (false, false);
-        // At most one look for upgrades runs at a time: one pod of a node follows the other.
+        // One run for upgrades at a time: a node's pods are upgraded one after the other.
         let mut upgrading: FuturesUnordered<BoxFuture<'_, ()>> = FuturesUnordered::new();
         let (mut upgrade_due, drivers_in) = (false, self.upgrades.as_deref());
         let mut filled = filled(self.cache.clone()).boxed().fuse();
@@ -174,7 +174,7 @@ impl MainLoop {
         let mut stop = std::pin::pin!(stop.fuse());
         let metrics = self.applier.metrics();
         let (cache, applier, gate) = (&self.cache, &self.applier, &self.leadership);
-        // The index is a view of the caches at one moment: each change drops it.
+        // The index is a view of the caches at one moment: every event of a watch drops it.
         let mut index = None;
         loop {
             let now = Instant::now();
@@ -269,7 +269,7 @@ impl MainLoop {
     }
 }
 
-/// Counts the time that Mountpoint Pods take until they run.
+/// Counts the time from the creation of a Mountpoint Pod until it runs.
 fn count(seen: &Seen, cache: &Cache, metrics: &Metrics) {
     let Seen::Pod(pod) = seen else { return };
     if !cache.is_mountpoint_pod(pod) {
@@ -283,7 +283,7 @@ fn count(seen: &Seen, cache: &Cache, metrics: &Metrics) {
     }
 }
 
-/// Plans and carries out the effects of one group, if this process leads.
+/// Plans and carries out the effects of one group. `facts` is `None` if this process does not lead; then it does nothing.
 async fn reconcile(
     applier: &Applier,
     leadership: &Leadership,
@@ -297,10 +297,11 @@ async fn reconcile(
     (group, again)
 }
 
-/// Plans and applies. If a Mountpoint Pod can't be made (a quota, a webhook), it plans again without that pod: other workloads do not
-/// wait for it. The loop ends when a plan repeats an effect.
+/// Plans and applies. If a Mountpoint Pod can't be created (a quota, a webhook), it plans again without that pod: other workloads do not
+/// wait for it. Effects that are done are not repeated.
 ///
-/// # Errors The reason why the plan was left, or the pod that could not be made.
+/// # Errors
+/// The reason why the plan was dropped, or the failed creation of a pod.
 pub async fn carry_out(applier: &Applier, leadership: &Leadership, mut facts: Facts) -> Again {
     outdated::note(&applier.config, &mut facts);
     let (mut done, mut refused) = (Vec::new(), None);
@@ -364,7 +365,7 @@ fn add_all(queue: &mut Queue, cache: &Cache) {
     }
 }
 
-/// Waits until all caches have been filled once. False if one never will be.
+/// Waits until all caches have been filled once. False if a watch ended before.
 async fn filled(cache: Cache) -> bool {
     let Cache { pods, claims, volumes, attachments, accounts, .. } = cache;
     let all = tokio::join!(
@@ -377,7 +378,7 @@ async fn filled(cache: Cache) -> bool {
     all.0.is_ok() && all.1.is_ok() && all.2.is_ok() && all.3.is_ok() && all.4.is_ok()
 }
 
-/// Makes a cache that a watch fills. `seen` gets each observed object, and `index` each event after the cache.
+/// Creates a cache that a watch fills. `seen` gets each observed object, and `index` each event, after the cache.
 fn watched<K>(
     client: &Client,
     seen: &mut SelectAll<BoxStream<'static, Seen>>,

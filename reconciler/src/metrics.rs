@@ -2,7 +2,7 @@
 //! text.
 //!
 //! Never here: a call to the API server, a clock. Counters begin at zero with the process, and only the leading replica counts; gauges
-//! are read from the caches when the page is requested, and are the same in each replica.
+//! are read from the caches at each request for the page, so all replicas agree.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,12 +22,13 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::observed::{Cache, InUse};
 
-/// The type of the page.
+/// The content type of the page.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Upper bounds of creation times, in seconds: a pod whose image is present runs within one second, a pod that pulls it within minutes.
+/// Upper bounds of the histogram of creation times, in seconds: a pod whose image is present runs within one second, others pull for
+/// minutes.
 const CREATION_BOUNDS: [f64; 12] = [0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0];
-/// Most pods whose creation is timed at once. Beyond it, the creation times are unknown.
+/// Most pods whose creation is timed at once. The times of pods beyond it are not recorded.
 const CREATING_MAX: usize = 4096;
 
 /// Labels of a counter.
@@ -42,7 +43,7 @@ pub struct Metrics {
     failures: Counter,
     conflicts: Counter,
     leads: AtomicBool,
-    /// The times at which the creation of pods began.
+    /// The times at which the creation of pods began, by name of the pod.
     creating: Mutex<BTreeMap<String, Instant>>,
 }
 
@@ -61,7 +62,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a Mountpoint Pod that the API server made, or had already; `began` is the time of the call.
+    /// Counts a Mountpoint Pod that the API server created, or had already; `began` is the time of the call.
     pub fn pod_created(&self, name: &str, began: Instant) {
         self.created.inc();
         let mut creating = self.creating.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,12 +71,12 @@ impl Metrics {
         }
     }
 
-    /// Counts a Mountpoint Pod that was not made.
+    /// Counts a Mountpoint Pod whose creation failed.
     pub fn pod_not_created(&self, reason: &'static str) {
         self.creation_failures.get_or_create(&vec![("reason", reason.to_owned())]).inc();
     }
 
-    /// Notes that a pod runs.
+    /// Notes that a pod runs, and records its creation time if it is known.
     pub fn pod_runs(&self, name: &str, now: Instant) {
         if let Some(began) = self.forget(name) {
             self.creation_seconds.observe(now.saturating_duration_since(began).as_secs_f64());
@@ -87,7 +88,7 @@ impl Metrics {
         self.forget(name);
     }
 
-    /// Counts a plan that was left, because its facts had changed (`conflict`) or because an effect failed.
+    /// Counts a plan that was dropped, because its facts had changed (`conflict`) or because an effect failed.
     pub fn plan_left(&self, conflict: bool) {
         let counter = if conflict { &self.conflicts } else { &self.failures };
         counter.inc();
@@ -125,7 +126,7 @@ impl Metrics {
         ours.register("leader", "1 in the leading replica", ConstGauge::new(leader));
         ours.register_collector(Box::new(Shown(cache.in_use())));
         let mut page = String::new();
-        // The encoding fails only if a `String` can't grow.
+        // Writing to a `String` does not fail.
         let _ = encode(&mut page, &registry);
         page
     }
@@ -135,7 +136,7 @@ impl Metrics {
     }
 }
 
-/// Gauges of the caches.
+/// The collector of the gauges, which are read from the caches.
 #[derive(Debug)]
 struct Shown(InUse);
 

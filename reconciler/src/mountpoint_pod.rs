@@ -1,4 +1,4 @@
-//! A Mountpoint Pod as Kubernetes shows it. Enters: a [`Pod`] of the namespace of Mountpoint Pods. Leaves: a [`MountpointPod`], with the
+//! A Mountpoint Pod, read from the API object. Enters: a [`Pod`] of the namespace of Mountpoint Pods. Leaves: a [`MountpointPod`], with the
 //! reason why it does not serve, as a sentence for the Event on its workloads.
 //!
 //! Never here: a decision about the pod (`plan.rs`).
@@ -9,10 +9,10 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::facts::{MountpointPod, Phase};
 
-/// The exit status of a mounter that ends by itself. One that is killed has another, and its mount may go on in the next container.
+/// Exit status of a mounter that gave up. A killed mounter has another one, and its mount may go on in the next container.
 const FAILED: i32 = 1;
 
-/// The phase of a pod. A pod in the phase Unknown (its node does not answer) may still run.
+/// The phase of a pod. The phase Unknown counts as Running: the node does not answer, and the pod may still run.
 #[must_use]
 pub fn phase(pod: &Pod) -> Phase {
     match pod.status.as_ref().and_then(|status| status.phase.as_deref()) {
@@ -23,7 +23,7 @@ pub fn phase(pod: &Pod) -> Phase {
     }
 }
 
-/// Reads the pod from its own object; `named` and `used` come from the attachments. `outdated.rs` finds whether it is outdated.
+/// Reads the pod from its object; `named` and `used` come from the attachments. `outdated.rs` sets `outdated` later.
 #[must_use]
 pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
     let metadata = &pod.metadata;
@@ -69,12 +69,12 @@ pub fn read(pod: &Pod, named: bool, used: bool) -> MountpointPod {
     }
 }
 
-/// The serving container. A cluster may put others beside it.
+/// The status of the mounter's container. A cluster may add others, such as a service mesh's side-car.
 fn mounter(status: &PodStatus) -> Option<&ContainerStatus> {
     status.container_statuses.iter().flatten().find(|it| it.name == pod::CONTAINER)
 }
 
-/// Whether a container has begun. A pod that the kubelet rejects ends without one.
+/// Whether a container has started. The kubelet can reject a pod before it starts any.
 fn has_begun(status: &PodStatus) -> bool {
     let begun = |container: &ContainerStatus| {
         let state = |it: &ContainerState| it.running.is_some() || it.terminated.is_some();
@@ -83,7 +83,7 @@ fn has_begun(status: &PodStatus) -> bool {
     status.container_statuses.iter().flatten().any(begun)
 }
 
-/// The reason why a pod does not start, if its status has one.
+/// The reason why a pod does not start, if its status names one.
 fn waits_for(status: &PodStatus) -> Option<String> {
     let conditions = status.conditions.iter().flatten();
     let mut unscheduled = conditions.filter(|it| it.type_ == "PodScheduled" && it.status == "False");
@@ -124,7 +124,7 @@ fn sentence(reason: Option<&str>, message: Option<&str>) -> String {
 const NO_ROOM: &str = "End other pods of the node, or let it ask for less: volumeAttributes mountpointContainerResourcesRequests... of the \
                        PersistentVolume, mountpointPod.resources of the chart";
 
-/// The reason with which every pod begins to wait.
+/// The waiting reasons of every pod at its start, which are not worth an Event.
 const BEGINS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 #[cfg(test)]
@@ -209,7 +209,7 @@ mod tests {
             pod.metadata.annotations =
                 Some(mark.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
             pod.metadata.labels = Some([(pod::MOUNTED_BY_VERSION.to_owned(), "9.9.9".to_owned())].into());
-            // The form in which it is kept.
+            // The caches keep pods in this form.
             crate::prune::pod(&mut pod);
             read(&pod, false, false)
         };

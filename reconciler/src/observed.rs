@@ -1,7 +1,7 @@
 //! Turns observations into facts. Enters: the caches of pods, claims, volumes and attachments. Leaves: the groups that an object
 //! affects, and the [`Facts`] of a group.
 //!
-//! Never here: a call to the API server, a decision. A scan of the cached pods costs a millisecond for ten thousand of them: callers for
+//! Never here: a call to the API server, a decision. A scan of the cached pods takes a millisecond for ten thousand pods: callers for
 //! many groups share an [`Index`].
 
 pub(crate) mod index;
@@ -30,7 +30,7 @@ use crate::mountpoint_pod;
 use crate::pod_spec::{self, Claim, Resources, Settings};
 pub use index::Index;
 
-/// The cluster as the watches have shown it. Each part may lag by its own time.
+/// The cluster's state according to the watches. Each store may lag by a different time.
 #[derive(Clone)]
 pub struct Cache {
     /// The namespace of Mountpoint Pods.
@@ -41,22 +41,22 @@ pub struct Cache {
     pub claims: Store<PersistentVolumeClaim>,
     /// All volumes of the cluster.
     pub volumes: Store<PersistentVolume>,
-    /// The volumes by handle.
+    /// The index of the volumes by handle.
     pub handles: Handles,
     /// All attachments of the cluster.
     pub attachments: Store<MountpointS3PodAttachment>,
-    /// Volumes that stand in pods themselves get Mountpoint Pods, too.
+    /// Whether inline volumes get Mountpoint Pods, too.
     pub inline: bool,
     /// The share of a workload's resources, in per cent, that its Mountpoint Pod gets if no other setting names any.
     pub share_percent: u32,
-    /// An agent gives keys to accounts that are annotated with no role.
+    /// Whether an agent gives credentials to service accounts whose annotations name no role.
     pub agent: bool,
     /// All service accounts, for the roles in their annotations.
     pub accounts: Store<ServiceAccount>,
 }
 
 impl Cache {
-    /// The groups of a pod: by its claims, by attachments that name it, or as a Mountpoint Pod.
+    /// The groups that a change of a pod may affect: by its claims, by attachments that name it, or as a Mountpoint Pod.
     #[must_use]
     pub fn groups_of_pod(&self, pod: &Pod) -> BTreeSet<Group> {
         let mut groups = BTreeSet::new();
@@ -75,7 +75,7 @@ impl Cache {
         groups
     }
 
-    /// A workload's groups by its volumes, and by others with the same handle.
+    /// A workload's groups by its volumes, and by other volumes with the same handle.
     fn groups_of_volumes(&self, pod: &Pod, node: &str) -> BTreeSet<Group> {
         let mut groups = BTreeSet::new();
         for volume in self.volumes_of(pod) {
@@ -86,21 +86,21 @@ impl Cache {
         groups
     }
 
-    /// The groups that a claim touches.
+    /// The groups that a change of a claim may affect.
     #[must_use]
     pub fn groups_of_claim(&self, claim: &PersistentVolumeClaim) -> BTreeSet<Group> {
         let (namespace, name) = (claim.namespace(), claim.name_any());
         self.groups_where(|pod| pod.namespace() == namespace && claims_of(pod).any(|(it, _)| it == name))
     }
 
-    /// The groups that a service account touches.
+    /// The groups that a change of a service account may affect.
     #[must_use]
     pub fn groups_of_account(&self, account: &ServiceAccount) -> BTreeSet<Group> {
         let (namespace, name) = (account.namespace(), account.name_any());
         self.groups_where(|pod| pod.namespace() == namespace && account_of(pod) == name)
     }
 
-    /// The groups that a volume touches.
+    /// The groups that a change of a volume may affect.
     #[must_use]
     pub fn groups_of_volume(&self, volume: &PersistentVolume) -> BTreeSet<Group> {
         let Some(claim) = volume.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref()) else {
@@ -116,7 +116,7 @@ impl Cache {
         self.groups_by(&self.index())
     }
 
-    /// All groups, by an index of this moment.
+    /// All groups, from an index of the present caches.
     #[must_use]
     pub fn groups_by(&self, index: &Index) -> BTreeSet<Group> {
         let known = index.mountpoint_pods.keys().chain(index.attachments.keys());
@@ -133,7 +133,7 @@ impl Cache {
         self.facts_by(&self.index(), group, release, now)
     }
 
-    /// The facts of a group, by an index of this moment.
+    /// The facts of a group, from an index of the present caches.
     #[must_use]
     pub fn facts_by(&self, index: &Index, group: &Group, release: &str, now: Timestamp) -> Facts {
         let attachments = index.attachments.get(group).into_iter().flatten();
@@ -153,7 +153,7 @@ impl Cache {
         for pod in listed.filter_map(|name| self.pod(name)) {
             add(&pod);
         }
-        // A name may be taken by a pod that is not ours.
+        // Another pod may already have the name of a future Mountpoint Pod.
         for uid in workloads.keys() {
             let names = (0..).map(|attempt| pod::name(uid, &group.volume, release, attempt));
             for pod in names.map_while(|name| self.pod(&name)) {
@@ -177,7 +177,7 @@ impl Cache {
         used.filter(|name| twins.contains(name)).collect()
     }
 
-    /// The other volumes of our driver with the handle of this one.
+    /// The other volumes of this driver with the same handle as this one.
     fn twins_of(&self, volume: &PersistentVolume) -> Vec<Arc<PersistentVolume>> {
         let Some(handle) = handle_of(volume) else { return Vec::new() };
         let others = self.handles.names(handle).into_iter().filter(|name| *name != volume.name_any());
@@ -221,7 +221,7 @@ impl Cache {
         workloads
     }
 
-    /// The volumes of our driver that a pod uses: those to which its claims are bound, and inline ones.
+    /// The volumes of this driver that a pod uses: those bound to its claims, and inline ones.
     pub(crate) fn volumes_of<'a>(&'a self, pod: &'a Pod) -> impl Iterator<Item = Arc<PersistentVolume>> + 'a {
         let inline = inline_of(pod).filter(|_| self.inline);
         self.bound_to(pod).chain(inline)
@@ -231,7 +231,7 @@ impl Cache {
         let namespace = pod.namespace().unwrap_or_default();
         claims_of(pod).filter_map(move |(name, owner)| {
             let claim = self.claims.get(&ObjectRef::new(&name).within(&namespace))?;
-            // A claim that Kubernetes makes for a pod belongs to that pod; another claim of the same name does not count.
+            // Kubernetes creates the claim of an ephemeral volume, with the pod as owner; another claim of the same name does not count.
             if owner.is_some_and(|uid| !claim.owner_references().iter().any(|it| it.uid == uid)) {
                 return None;
             }
@@ -252,7 +252,7 @@ impl Cache {
         let csi = spec.csi.as_ref()?;
         let fs_group = fs_group_of(pod);
         let said = csi.volume_attributes.as_ref().and_then(|all| all.get(volume::AUTHENTICATION_SOURCE));
-        // A Secret goes first, as on the node.
+        // A Secret wins over the pod's identity, as in the node's driver.
         let of_pod = said.is_some_and(|it| it == volume::SOURCE_POD) && csi.node_publish_secret_ref.is_none();
         let identity = of_pod.then(|| self.identity(pod));
         let key = ShareKey {
@@ -289,7 +289,7 @@ impl Cache {
         Some(Wants { key, volume_uid: volume.metadata.uid.clone(), settings })
     }
 
-    /// The identity of the pod; the role is empty if its account has none.
+    /// The pod's identity for credentials; the role is empty if no annotation of its service account names one.
     fn identity(&self, pod: &Pod) -> Identity {
         let namespace = pod.namespace().unwrap_or_default();
         let service_account = account_of(pod);
@@ -326,32 +326,32 @@ impl Cache {
     }
 }
 
-/// Objects in use, for the page of metrics.
+/// Numbers of objects in use, for the page of metrics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InUse {
-    /// Attachments that there are.
+    /// The number of attachments.
     pub attachments: usize,
-    /// Mountpoint Pods by phase.
+    /// Numbers of Mountpoint Pods by phase.
     pub mountpoint_pods: BTreeMap<&'static str, usize>,
-    /// Workloads by volume and node.
+    /// Numbers of workloads by volume and node.
     pub volumes: BTreeMap<VolumeInUse, usize>,
 }
 
-/// A volume on a node, by the names that people know.
+/// A volume on a node, by names that users know.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct VolumeInUse {
     /// The node.
     pub node: String,
     /// The PersistentVolume.
     pub volume: String,
-    /// The claim to which the volume is bound; empty if there is none.
+    /// The claim to which the volume is bound; empty without one.
     pub claim: String,
     /// The claim's namespace.
     pub claim_namespace: String,
 }
 
 impl Cache {
-    /// The objects that are in use now.
+    /// Counts the objects that are in use now.
     #[must_use]
     pub fn in_use(&self) -> InUse {
         let mut in_use = InUse::default();
@@ -392,12 +392,12 @@ fn fs_group_of(pod: &Pod) -> Option<i64> {
     pod.spec.as_ref()?.security_context.as_ref()?.fs_group
 }
 
-/// The reason why every node would refuse the volume for this pod: no Mountpoint Pod is made for a volume that can't be mounted.
+/// The reason why every node would refuse the volume for this pod. A volume that can't be mounted gets no Mountpoint Pod.
 fn refusal(volume: &PersistentVolume, pod: &Pod) -> Option<String> {
     let spec = volume.spec.as_ref()?;
     let attributes = spec.csi.as_ref()?.volume_attributes.as_ref();
     let none = BTreeMap::new();
-    // A volume that stands in a pod is bound to no claim.
+    // An inline volume has no claim.
     let attributes = spec.claim_ref.is_some().then(|| attributes.unwrap_or(&none));
     let fs_group = fs_group_of(pod).and_then(|group| u32::try_from(group).ok());
     let options = spec.mount_options.as_deref().unwrap_or_default();
@@ -408,8 +408,8 @@ fn node_of(pod: &Pod) -> Option<&str> {
     pod.spec.as_ref()?.node_name.as_deref().filter(|node| !node.is_empty())
 }
 
-/// The inline volumes of our driver in a pod, each as the PersistentVolume that it would be. Of their attributes only the mount options
-/// count here: a user who writes pods does not decide how Mountpoint Pods are made.
+/// The inline volumes of this driver in a pod, each as the PersistentVolume that it would be. The only attribute that counts here is the
+/// mount options: authors of pods must not decide how Mountpoint Pods are made.
 fn inline_of(pod: &Pod) -> impl Iterator<Item = Arc<PersistentVolume>> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
@@ -432,7 +432,7 @@ fn inline_of(pod: &Pod) -> impl Iterator<Item = Arc<PersistentVolume>> {
     })
 }
 
-/// The claims of a pod by name; with the pod's UID for those that Kubernetes makes for it.
+/// The names of a pod's claims. A claim that Kubernetes creates for an ephemeral volume comes with the pod's UID, its owner.
 pub(crate) fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, Option<&str>)> {
     let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
     volumes.filter_map(|volume| {
@@ -447,7 +447,7 @@ pub(crate) fn claims_of(pod: &Pod) -> impl Iterator<Item = (String, Option<&str>
     })
 }
 
-/// Whether room is reserved for the pod's Mountpoint Pods. The label must be the pod's own UID: a copied label does not count.
+/// Whether room is reserved for the pod's Mountpoint Pods. The label's value must be the pod's own UID: a copied label does not count.
 pub(crate) fn has_reserved(pod: &Pod) -> bool {
     pod.metadata.uid.is_some() && pod.labels().get(pod::HEADROOM_FOR_WORKLOAD) == pod.metadata.uid.as_ref()
 }

@@ -1,16 +1,16 @@
-//! Finds Mountpoint Pods that never began and would have another specification now, because an administrator lowered the chart's
+//! Finds Mountpoint Pods that never started and would have another specification now, because an administrator lowered the chart's
 //! resources, or named another image or an existing ConfigMap. Enters: facts, the settings of all Mountpoint Pods. Leaves: the facts,
-//! where such pods are outdated.
+//! in which such pods are outdated.
 //!
-//! Never here: a pod that began, which may serve; a decision (`plan.rs` gives the workloads of such a pod another one). The comparison
-//! uses only the digest of the requested specification: the API server adds defaults, and webhooks add more.
+//! Never here: a pod that has started, which may serve; a decision (`plan.rs` gives the workloads of such a pod another one). The
+//! comparison uses only the digest of the requested specification: the API server adds defaults, and webhooks add more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::{Facts, MountpointPod, Phase};
 use crate::pod_spec::{self, PodConfig, PodRequest};
 
-/// Marks outdated pods in these facts. A pod is not outdated if any of its workloads would get the same pod now.
+/// Sets `outdated` in these facts. A pod is not outdated if one of its workloads would get the same pod now.
 pub(crate) fn note(config: &PodConfig, facts: &mut Facts) {
     if !facts.pods.values().any(waits) {
         return;
@@ -23,13 +23,13 @@ pub(crate) fn note(config: &PodConfig, facts: &mut Facts) {
     }
 }
 
-/// Whether the pod has not begun.
+/// Whether the pod has not started, and names its digest.
 fn waits(pod: &MountpointPod) -> bool {
     pod.ours && pod.phase == Phase::Pending && !pod.began && pod.spec.is_some()
 }
 
-/// Digests of the pods that workloads would get now, by Mountpoint Pod: for waiting workloads, and for running ones that lost an earlier
-/// pod.
+/// Digests of the pods that workloads would get now, by name of their Mountpoint Pod: for workloads that wait, and for running ones that
+/// lost an earlier pod.
 fn wanted(config: &PodConfig, facts: &Facts) -> BTreeMap<String, BTreeSet<String>> {
     let mut wanted = BTreeMap::<_, BTreeSet<_>>::new();
     for (name, workloads) in facts.attachments.iter().flat_map(|it| &it.spec.mountpoint_pods) {

@@ -1,14 +1,14 @@
 //! Decides what to do about one volume on one node. Enters: [`Facts`]. Leaves: a [`Plan`], effects in their order.
 //!
-//! Never here: a call to the API server, a clock, a name computed to find an existing object.
+//! Never here: a call to the API server, a clock, a computed name to find an existing object.
 //!
-//! Facts may be old, a plan may be cut off after any effect, and for moments two reconcilers may plan at once. These rules make
+//! Facts may be old, a plan may stop after any effect, and for moments two reconcilers may plan at once. These rules make
 //! that safe:
 //! - A plan creates a Mountpoint Pod before the attachment that names it, under a name that a retry computes again.
 //! - One write changes an attachment, and it fails if another writer changed the attachment first.
 //! - An entry that was seen empty is closed: no workload is added to it. A pod is asked to unmount only when no workload can join.
 //! - "Not seen" is not "gone": before a plan concludes anything from an absence, it asks the API server.
-//! - A pod that was seen before it began may have begun: it is asked to unmount before its workloads go to another one.
+//! - A pod that had not started when it was seen may have started since: it is asked to unmount before its workloads go to another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -28,88 +28,88 @@ mod tend;
 
 use draft::{Draft, used_up};
 
-/// The time after which a Mountpoint Pod that no attachment names is adopted, or asked to unmount. By then its creator has either named
-/// it or given up: a call takes at most 10 s and a Lease is lost after 15 s.
+/// Age at which a Mountpoint Pod that no attachment names is adopted, or asked to unmount. By then its creator has either named
+/// it or given up: a call takes at most 10 s, and a Lease expires after 15 s.
 pub const UNNAMED_FOR: Duration = Duration::from_secs(90);
 
-/// Annotation of an attachment: names of Mountpoint Pods below this attempt are used up, also after no pod has them any more. A source
-/// directory of such a pod may still be mounted.
+/// Annotation of an attachment: the names of Mountpoint Pods below this attempt are not used again, even when no pod has them any more. A
+/// source directory of such a pod may still be mounted.
 pub const ATTEMPTS: &str = "s3.csi.scality.com/attempts";
 
-/// Most names that are tried to find a pod's attempt. One workload rarely needs two.
+/// Most attempts whose names are compared with a pod's name. A workload rarely needs two; a pod of a later attempt is not recognized.
 const ATTEMPTS_TRIED: u32 = 64;
 
 /// Annotation of an attachment: [`Replacements`](crate::replacements::Replacements) of Mountpoint Pods that ended before they served.
 pub const REPLACED: &str = "s3.csi.scality.com/replaced";
 
-/// The effects, in this order. If one effect turns out to rest on old facts, the rest is dropped and the facts are looked at again.
+/// The effects, in their order. If an effect finds its facts outdated, the rest is dropped, and the group is planned again.
 #[derive(Debug, Default, PartialEq)]
 pub struct Plan {
     /// The effects.
     pub effects: Vec<Effect>,
-    /// The time after which the group is due again, even without a change.
+    /// The time after which the group is due again even without an event.
     pub look_again_in: Option<Duration>,
 }
 
 /// One step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
-    /// Ask the API server: none of these pods runs on the node any more.
+    /// Asks the API server to confirm that none of these pods runs on the node any more.
     ConfirmWorkloadsEnded {
         /// The node.
         node: String,
         /// UIDs of workloads.
         uids: BTreeSet<String>,
     },
-    /// Ask the API server whether the pod is gone, or has ended.
+    /// Asks the API server to confirm that the pod is gone, or has ended.
     ConfirmPodEnded {
         /// The Mountpoint Pod.
         pod: String,
     },
-    /// Ask the API server: no attachment names this pod.
+    /// Asks the API server to confirm that no attachment names this pod.
     ConfirmUnnamed {
         /// The Mountpoint Pod.
         pod: String,
     },
-    /// Ask the API server: no attachment names these workloads.
+    /// Asks the API server to confirm that no attachment names these workloads.
     ConfirmUnattached {
         /// UIDs of workloads.
         uids: BTreeSet<String>,
     },
-    /// Tell a Mountpoint Pod to unmount.
+    /// Asks a Mountpoint Pod to unmount.
     MarkNeedsUnmount {
         /// The Mountpoint Pod, as the plan saw it.
         at: Version,
-        /// Number of restarts of its container so far.
+        /// The number of restarts of its container so far.
         restarts: u32,
     },
-    /// Make a Mountpoint Pod, or take the one of this name if it was made for the same workload and volume.
+    /// Creates a Mountpoint Pod. A pod that has the name already is taken if it was created for the same workload and volume.
     CreatePod {
-        /// The pod to make.
+        /// The pod to create.
         request: Box<PodRequest>,
         /// The workloads that wait for the pod.
         workload: WorkloadRef,
     },
-    /// Make an attachment.
+    /// Creates an attachment.
     CreateAttachment(Box<MountpointS3PodAttachment>),
-    /// Change entries of an attachment.
+    /// Changes entries of an attachment.
     UpdateAttachment {
         /// The attachment, as the plan saw it.
         at: Version,
-        /// Entries by Mountpoint Pod: the workloads from now on, or `None` to drop the entry.
+        /// The new workloads of each changed entry, by Mountpoint Pod; `None` removes the entry.
         entries: BTreeMap<String, Option<Vec<WorkloadAttachment>>>,
-        /// The changed ones of [`ATTEMPTS`] and [`REPLACED`].
+        /// New values of [`ATTEMPTS`] and [`REPLACED`], if they change.
         annotations: BTreeMap<String, String>,
     },
-    /// Delete an attachment that has no entry left.
+    /// Deletes an attachment without entries.
     DeleteAttachment(Version),
-    /// Delete a Mountpoint Pod that has ended, or that serves no mount and is not needed.
+    /// Deletes a Mountpoint Pod that has ended, or that serves no mount and is not needed.
     DeletePod(Version),
-    /// Tell the user of a workload.
+    /// Writes an Event on a workload.
     Tell(Notice),
 }
 
-/// An object as the plan saw it: the effect fails if the object was replaced or changed since.
+/// An object as the plan saw it: the effect fails if the object was changed or replaced since.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// The object's name.
@@ -120,7 +120,7 @@ pub struct Version {
     pub resource_version: String,
 }
 
-/// Plans for these facts.
+/// Decides the effects for these facts.
 #[must_use]
 pub fn plan(facts: &Facts) -> Plan {
     let mut planner = Planner::new(facts);
@@ -143,11 +143,11 @@ struct Planner<'a> {
     pods_ended: BTreeSet<String>,
     unnamed: BTreeSet<String>,
     unattached: BTreeSet<String>,
-    /// Marks of pods, by name: two attachments may have named one pod.
+    /// Marks of pods, by name: two attachments may name the same pod.
     marks: BTreeMap<String, Effect>,
     new_pods: Vec<Effect>,
-    /// Marks of pods that had not begun, by name, to apply after their workloads have another pod. If a pod has begun since, its mark
-    /// fails, and its workloads stay.
+    /// Marks of pods that had not started, by name, to apply after their workloads have another pod. If such a pod has started since, its
+    /// mark fails, and its workloads stay.
     left: BTreeMap<String, Effect>,
     new_attachments: BTreeMap<ShareKey, MountpointS3PodAttachment>,
     writes: Vec<Effect>,
@@ -159,7 +159,7 @@ struct Planner<'a> {
 impl<'a> Planner<'a> {
     fn new(facts: &'a Facts) -> Self {
         let mut drafts: Vec<_> = facts.attachments.iter().map(Draft::new).collect();
-        // All reconcilers that see two attachments agree on the first.
+        // The oldest attachment is the first one, for every reconciler.
         drafts.sort_by_key(|draft| {
             let metadata = &draft.seen.metadata;
             (metadata.creation_timestamp.as_ref().map(|time| time.0), metadata.name.clone())
@@ -183,7 +183,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Detach by UID: workloads that have ended or are gone, and workloads that a first attachment already names.
+    /// Detaches workloads that have ended or are gone, and workloads that an older attachment already names.
     fn take_out_ended(&mut self) {
         let facts = self.facts;
         for draft in &mut self.drafts {
@@ -207,7 +207,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Removes entries that were seen empty: the entry's pod is asked to unmount, then the entry is dropped.
+    /// Removes entries that were seen empty: the entry's pod is asked to unmount, and the entry is dropped.
     fn drop_empty(&mut self) {
         for draft in &mut self.drafts {
             for (name, _) in
@@ -227,7 +227,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Gives another Mountpoint Pod to workloads whose pod is gone, or is leaving before they began.
+    /// Gives another Mountpoint Pod to workloads whose pod is gone, or ends before it served them.
     fn replace_lost(&mut self) {
         for index in 0..self.drafts.len() {
             let entries = self.drafts[index].entries.clone();
@@ -236,8 +236,8 @@ impl<'a> Planner<'a> {
                 for attached in workloads {
                     let workload = &self.facts.workloads[&attached.workload_pod_uid];
                     let lost = pod.is_none_or(|pod| pod.phase.has_ended());
-                    // A workload that runs keeps what it has until the pod has really ended: the node unmounts nothing in use. From a pod
-                    // that never began it has nothing.
+                    // A workload that runs keeps its mount until the pod has really ended: the node does not unmount a mount in use. A pod
+                    // that never started gave it no mount.
                     let never_came = pod.is_some_and(|pod| {
                         !pod.stays() && (pod.outdated || workload.phase == Phase::Pending)
                     });
@@ -261,7 +261,7 @@ impl<'a> Planner<'a> {
                              exist any more. Delete this pod.", self.facts.group.volume));
                         continue;
                     };
-                    // A pending workload was not served; a running one was, unless this pod never began.
+                    // The pod did not serve a pending workload. It served a running one, unless this pod never started.
                     let unserved = workload.phase == Phase::Pending || pod.is_some_and(|pod| !pod.began);
                     let counted = unserved && self.open_entry(&self.drafts[index], wants).is_none();
                     let wait = self.drafts[index].replaced.wait(self.facts.now);
@@ -286,7 +286,7 @@ impl<'a> Planner<'a> {
                         .expect("entries of a draft stay in this step");
                     left.retain(|it| it.workload_pod_uid != attached.workload_pod_uid);
                     if unserved {
-                        // The text has no pod's name, so that it stays the same each time.
+                        // The text does not name the pod, so that it stays the same each time.
                         self.tell(workload, Reason::MountpointPodNotServing, format!(
                             "the Mountpoint Pod of PersistentVolume {} {why} before it served. Another takes its place: at most 6 in \
                              10 minutes, with pauses of up to 5 minutes.", self.facts.group.volume));
@@ -300,7 +300,7 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Attaches workloads that no attachment names.
+    /// Attaches workloads that no attachment names yet.
     fn attach_new(&mut self) {
         for (uid, workload) in &self.facts.workloads {
             let Some(wants) = &workload.wants else { continue };
@@ -322,12 +322,12 @@ impl<'a> Planner<'a> {
                 attachment.metadata.annotations = (attempt > 0).then(|| used_up(attempt));
                 self.new_attachments.insert(wants.key.clone(), attachment);
             }
-            // Else: it joins the new attachment once that is seen.
+            // Otherwise the workload joins the new attachment once the cache has that.
         }
     }
 
-    /// Handles a workload that runs without an attachment. If a fitting Mountpoint Pod lives that no attachment names, the attachment was
-    /// deleted, and the plan makes it again. Otherwise release 1 mounted the workload on the host, and it stays unchanged.
+    /// Attaches a workload that runs without an attachment. If a fitting Mountpoint Pod lives that no attachment names, the attachment was
+    /// deleted, and the plan creates it again. Otherwise release 1 mounted the volume on the host, and the workload is left alone.
     fn attach_again(&mut self, workload: &Workload, wants: &Wants) {
         let Some(name) = self.adoptable(&workload.at.uid, wants).map(str::to_owned) else { return };
         let attached = self.attach(workload);
@@ -349,8 +349,8 @@ impl<'a> Planner<'a> {
             self.facts.group.volume));
     }
 
-    /// The pod that was made for this workload, which has mounted it, also if the volume changed since; otherwise the only pod that may
-    /// serve it.
+    /// The pod that was created for this workload and so has mounted its volume, even if the volume changed since; otherwise the only pod
+    /// that may serve it.
     fn adoptable(&self, uid: &str, wants: &Wants) -> Option<&str> {
         let key = &wants.key;
         let serves_others = |pod: &MountpointPod| {
@@ -374,7 +374,7 @@ impl<'a> Planner<'a> {
         if let Some(own) = own(false).or_else(|| own(true)) {
             found = vec![found[own]];
         } else if key.identity.is_some() {
-            // The pod's identity is unknown by now.
+            // The pod's identity can't be found any more.
             return None;
         }
         match found[..] {
@@ -383,14 +383,14 @@ impl<'a> Planner<'a> {
         }
     }
 
-    /// Puts a workload into an entry that takes it, or into the entry of a new pod; returns the pod's name. `None`: the volume's attributes
-    /// about Mountpoint Pods are invalid.
+    /// Puts a workload into an entry that accepts it, or into the entry of a new pod; returns the pod's name. `None`: the volume's
+    /// attributes for Mountpoint Pods are invalid, or the creation of the pod was refused.
     fn place(&mut self, index: usize, workload: &Workload, wants: &Wants) -> Option<String> {
         let draft = &self.drafts[index];
         let name = if let Some(name) = self.open_entry(draft, wants) {
             name.to_owned()
         } else {
-            // A pod that is named and was not seen may take workloads.
+            // A pod that an attachment names may take workloads even if the cache does not have it.
             let unseen = draft.entries.iter().filter(|(name, workloads)| {
                 !workloads.is_empty() && !self.facts.pods.contains_key(*name) && !self.is_new(name)
             });
@@ -405,8 +405,8 @@ impl<'a> Planner<'a> {
         Some(name)
     }
 
-    /// The first entry that takes workloads of this volume: an entry with a workload, or a new one. If the volume was deleted and made
-    /// again under its name, the old volume's pod serves another bucket.
+    /// The first entry that accepts workloads of this volume: an entry with a workload, or a new one. A volume that was deleted and created
+    /// again under its name needs another pod: the old pod serves the old bucket.
     fn open_entry<'d>(&self, draft: &'d Draft<'_>, wants: &Wants) -> Option<&'d str> {
         let seen = &draft.seen.spec.mountpoint_pods;
         draft.entries.keys().map(String::as_str).find(|name| {
@@ -420,7 +420,7 @@ impl<'a> Planner<'a> {
         })
     }
 
-    /// A pod for this workload: an unnamed one that was made for it, or a new one. Returns its name and the attempt.
+    /// A pod for this workload: one that was created for it and not named yet, or a new one. Returns its name and the attempt.
     fn new_pod(&mut self, from: u32, workload: &Workload, wants: &Wants) -> Option<(String, u32)> {
         let settings = match &wants.settings {
             Ok(settings) => settings.clone(),
@@ -499,14 +499,14 @@ impl<'a> Planner<'a> {
         Plan { effects, look_again_in: self.look_again_in }
     }
 
-    /// Whether an attachment of the group names this pod, or will.
+    /// Whether an attachment of the group names this pod, or will after this plan.
     fn is_listed(&self, name: &str) -> bool {
         self.facts.attachments.iter().any(|it| it.spec.mountpoint_pods.contains_key(name))
             || self.drafts.iter().any(|draft| draft.entries.contains_key(name))
             || self.is_adopted(name)
     }
 
-    /// Whether a pod was made for this workload, by a reconciler that did not come to name it.
+    /// Whether a pod was created for this workload, by a reconciler that ended before it wrote the attachment.
     fn is_waiting(&self, pod: &MountpointPod, uid: &str, wants: &Wants) -> bool {
         pod.is_for(uid, &self.facts.group.volume)
             && pod.is_of(wants.volume_uid.as_deref())
@@ -541,7 +541,7 @@ impl<'a> Planner<'a> {
     }
 }
 
-/// The text for a workload that two attachments name. Two reconcilers may cause that for moments; a second attachment that stays was
+/// The notice for a workload that two attachments name. Two reconcilers may cause that for moments; a second attachment that stays was
 /// written by hand.
 fn claimed_twice(workload: &Workload, attachment: &MountpointS3PodAttachment, pod: &str) -> Notice {
     let name = attachment.metadata.name.as_deref().unwrap_or_default();
@@ -560,8 +560,8 @@ fn version_of(name: &str, pod: &MountpointPod) -> Version {
     Version { name: name.to_owned(), uid: pod.uid.clone(), resource_version: pod.resource_version.clone() }
 }
 
-/// Whether the workload for which this pod was made runs, and no attachment names it: an entry empties by itself only when its workloads
-/// have ended.
+/// Whether the workload for which this pod was created runs, and no attachment names it. Then somebody emptied the entry: the reconciler
+/// empties it only when its workloads have ended.
 fn emptied_by_hand(facts: &Facts, attached: &BTreeSet<&str>, pod: &MountpointPod) -> bool {
     let maker = pod.workload_uid.as_ref().and_then(|uid| facts.workloads.get(uid));
     let runs = |it: &&Workload| it.phase == Phase::Running && !it.deleting && it.wants.is_some();

@@ -1,7 +1,7 @@
 //! The specification of a Mountpoint Pod. Enters: the chart's settings, and the workload and volume of the pod. Leaves: a [`Pod`], or a
 //! sentence about invalid attributes.
 //!
-//! Never here: a call to the API server, a choice of the workloads to serve.
+//! Never here: a call to the API server, the choice of the workloads that the pod serves.
 
 mod headroom;
 mod resources;
@@ -28,9 +28,9 @@ pub use headroom::{HeadroomConfig, HeadroomRequest, headroom_pod};
 pub use resources::Resources;
 pub use template::Template;
 
-/// Memory of an engine beside its target, at most.
+/// Most memory that an engine needs beside its memory target.
 const BESIDE_TARGET_BYTES: u64 = 64 << 20;
-/// The least target that an engine takes.
+/// The smallest memory target that an engine accepts.
 const LEAST_TARGET_BYTES: u64 = 128 << 20;
 
 /// The settings of all Mountpoint Pods.
@@ -38,25 +38,25 @@ const LEAST_TARGET_BYTES: u64 = 128 << 20;
 pub struct PodConfig {
     /// The namespace of Mountpoint Pods.
     pub namespace: String,
-    /// The image with mounter and engine.
+    /// The image with the mounter and the engine.
     pub image: String,
     /// The policy for pulling the image; `None` for the cluster's default.
     pub pull_policy: Option<PullPolicy>,
     /// Names of the secrets for pulling the image, in the namespace of Mountpoint Pods.
     pub pull_secrets: Vec<String>,
-    /// The mounter in the image.
+    /// The path of the mounter in the image.
     pub command: String,
     /// The priority class; `None` for the cluster's default.
     pub priority_class: Option<String>,
-    /// Labels besides ours.
+    /// Labels besides the driver's own.
     pub labels: BTreeMap<String, String>,
-    /// Annotations besides ours.
+    /// Annotations besides the driver's own.
     pub annotations: BTreeMap<String, String>,
     /// Variables of the container. The mounter passes those of `volume::ENGINE_VARIABLES` to the engine, unless the volume sets them.
     pub env: BTreeMap<String, String>,
-    /// The SELinux context of the container; `None` for the container runtime's.
+    /// The SELinux context of the container; `None` for the container runtime's default.
     pub se_linux: Option<SELinuxOptions>,
-    /// Contexts, names, runtime and tolerations.
+    /// Security contexts, DNS, host aliases, runtime class and tolerations.
     pub template: Template,
     /// The engine's version, for a label.
     pub engine_version: Option<String>,
@@ -70,23 +70,23 @@ pub struct PodConfig {
     pub log_format: LogFormat,
     /// The settings of headroom pods; `None`: no room is reserved.
     pub headroom: Option<HeadroomConfig>,
-    /// Whether the cluster is OpenShift, which gives each namespace a range of users and groups of its own, and admits no fixed ones.
+    /// Whether the cluster is OpenShift, which assigns each namespace a range of users and groups, and admits no fixed ones.
     pub openshift: bool,
 }
 
-/// The policy by which a node pulls an image.
+/// The kubelet's policy for pulling an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullPolicy {
-    /// The node pulls the image at each start.
+    /// Pull at each start.
     Always,
-    /// The node pulls the image if it lacks it.
+    /// Pull if the node does not have the image.
     IfNotPresent,
-    /// The node never pulls the image: something else brings it.
+    /// Never pull: the image must be on the node.
     Never,
 }
 
 impl PullPolicy {
-    /// The policy in Kubernetes's spelling.
+    /// The policy in Kubernetes' spelling.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -107,24 +107,24 @@ impl FromStr for PullPolicy {
     }
 }
 
-/// A volume's attributes about its Mountpoint Pods.
+/// A volume's attributes for its Mountpoint Pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
     /// The service account.
     pub service_account: Option<String>,
-    /// Resources, each of which wins over the chart's.
+    /// CPU and memory; each value wins over the chart's.
     pub resources: Resources,
-    /// A ConfigMap with certificates that this volume's engine trusts besides.
+    /// A ConfigMap with certificates that this volume's engine trusts, too.
     pub ca_config_map: Option<String>,
     /// The cache, if the volume asks for one.
     pub cache: Option<Cache>,
-    /// A share of the workload's resources, where neither volume nor chart says anything.
+    /// A share of the workload's resources, for each resource that neither volume nor chart sets.
     pub share: Resources,
-    /// The volume names a Secret with keys of its own.
+    /// Whether the volume names a Secret with credentials of its own.
     pub has_secret: bool,
-    /// The workload has reserved room, which this pod takes by preemption.
+    /// Whether room is reserved for this pod, which it takes by preemption.
     pub preempts: bool,
-    /// The claim that the volume is bound to, for metrics.
+    /// The claim to which the volume is bound, for metrics.
     pub claim: Option<Claim>,
 }
 
@@ -146,20 +146,21 @@ pub struct PodRequest {
     pub node: String,
     /// The PersistentVolume's name.
     pub volume: String,
-    /// The UID of the volume.
+    /// The UID of the volume; `None` for an inline volume.
     pub volume_uid: Option<String>,
     /// The volume handle.
     pub handle: String,
     /// The workload for which the pod is made.
     pub workload_uid: String,
-    /// The volume's own setting.
+    /// The volume's own settings.
     pub settings: Settings,
 }
 
 impl Settings {
-    /// Reads the attributes of a volume, and its mount options that concern Mountpoint Pods.
+    /// Parses the attributes of a volume, and its mount options that concern Mountpoint Pods.
     ///
-    /// # Errors A sentence that names the attribute, its value and the expected form.
+    /// # Errors
+    /// A sentence that names the attribute, its value and the expected form.
     pub fn new(attributes: &BTreeMap<String, String>, options: &[String]) -> Result<Self, String> {
         let quantity = |attribute: &str| match attributes.get(attribute) {
             None => Ok(None),
@@ -188,7 +189,7 @@ impl Settings {
     }
 }
 
-/// The objects that own a Mountpoint Pod, by their UIDs, as far as they exist.
+/// UIDs of the objects that own a Mountpoint Pod; `None` for one that does not exist.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Owners<'a> {
     /// The namespace of Mountpoint Pods.
@@ -197,7 +198,7 @@ pub struct Owners<'a> {
     pub node: Option<&'a str>,
 }
 
-/// The pod that this request asks for.
+/// The pod for this request.
 #[must_use]
 pub fn build(config: &PodConfig, request: &PodRequest, owners: Owners<'_>) -> Pod {
     let mut labels = config.labels.clone();
@@ -207,7 +208,7 @@ pub fn build(config: &PodConfig, request: &PodRequest, owners: Owners<'_>) -> Po
         (pod::VOLUME_NAME.to_owned(), request.volume.clone()),
         (pod::VOLUME_ID.to_owned(), request.handle.clone()),
         (pod::WORKLOAD_UID.to_owned(), request.workload_uid.clone()),
-        // Bound to its node like a DaemonSet's pod: it must not keep a node from being scaled away.
+        // The pod is bound to its node like a DaemonSet's pod: it must not keep the autoscaler from removing the node.
         ("cluster-autoscaler.kubernetes.io/daemonset-pod".to_owned(), "true".to_owned()),
     ];
     let mut annotations = config.annotations.clone();
@@ -235,7 +236,7 @@ pub fn build(config: &PodConfig, request: &PodRequest, owners: Owners<'_>) -> Po
     }
 }
 
-/// The digest of the specification that this request asks for.
+/// The digest of the specification for this request.
 #[must_use]
 pub fn digest(config: &PodConfig, request: &PodRequest) -> String {
     digest_of(&spec(config, request))
@@ -252,7 +253,7 @@ fn spec(config: &PodConfig, request: &PodRequest) -> PodSpec {
         affinity: Some(on_node(&request.node)),
         tolerations: Some(config.template.tolerations()),
         restart_policy: Some("OnFailure".into()),
-        // A drain ends Mountpoint Pods beside their workloads; the mount must outlive the slowest of them.
+        // A drain ends Mountpoint Pods at the same time as their workloads; the mount must outlive the slowest workload.
         termination_grace_period_seconds: Some(600),
         security_context: config.template.pod_security_context(config.openshift),
         dns_policy: config.template.dns_policy.clone(),
@@ -282,11 +283,11 @@ fn pull_secrets(config: &PodConfig) -> Option<Vec<LocalObjectReference>> {
     (!config.pull_secrets.is_empty()).then(|| named.collect())
 }
 
-/// Two owners, since Kubernetes deletes an object without an owner. The controller is the pod's own namespace: a drain goes on only if
-/// each pod has a controller, and a namespace can't go before its pods. The Node also tells autoscalers that the pod moves nowhere else,
-/// like a static pod. The Node alone would not do: a Node that is registered again has another UID, and all mounts on it would end with
-/// the old one. Kubernetes itself finds and deletes the pods of a node that is gone. The attachment is never an owner, since it may be
-/// deleted by hand.
+/// The two owners of a pod. Kubernetes deletes an object without an existing owner. The controller is the pod's own namespace: a drain
+/// needs a controller for each pod, and a namespace is never deleted before its pods. The Node as owner tells autoscalers that the pod
+/// can't move to another node, like a static pod. The Node alone would not do: a Node that is registered again has another UID, and all its
+/// mounts would end with the old Node. Kubernetes itself deletes the pods of a node that is gone. The attachment is never an owner, because
+/// somebody may delete it by hand.
 fn owned_by(config: &PodConfig, request: &PodRequest, owners: Owners<'_>) -> Option<Vec<OwnerReference>> {
     let owner = |kind: &str, name: &str, uid: &str| OwnerReference {
         api_version: "v1".into(),
@@ -306,7 +307,7 @@ fn comm_volume() -> Volume {
     Volume {
         name: pod::COMM_VOLUME.into(),
         empty_dir: Some(EmptyDirVolumeSource {
-            // This volume is in memory, so that credentials never touch the node's disk.
+            // This volume is in memory: credentials never touch the node's disk.
             medium: Some("Memory".into()),
             size_limit: Some(Quantity("10Mi".into())),
         }),
@@ -314,7 +315,7 @@ fn comm_volume() -> Volume {
     }
 }
 
-/// The volume for the pod's state, on the node's disk: it outlives a container, and goes with the pod.
+/// The volume for the pod's state, on the node's disk: it outlives the containers, and is deleted with the pod.
 fn state_volume() -> Volume {
     Volume {
         name: pod::STATE_VOLUME.into(),
@@ -323,7 +324,7 @@ fn state_volume() -> Volume {
     }
 }
 
-/// The volume of a cache. A generic ephemeral volume belongs to the pod: Kubernetes makes and deletes it with the pod.
+/// The volume of a cache. A generic ephemeral volume belongs to the pod: Kubernetes creates and deletes it with the pod.
 fn cache_volume(cache: &Cache) -> Volume {
     let size = Quantity(cache.size.as_memory());
     let empty_dir = |medium: Option<&str>| EmptyDirVolumeSource {
@@ -356,7 +357,7 @@ fn cache_volume(cache: &Cache) -> Volume {
     }
 }
 
-/// The certificates of the chart and of the volume, a file each.
+/// The volume with the certificates of chart and volume, each in its own file; `None` if both have none.
 fn ca_volume(config: &PodConfig, request: &PodRequest) -> Option<Volume> {
     let named = [
         (config.ca_config_map.as_ref(), "chart.crt"),
@@ -417,8 +418,8 @@ fn mounter(config: &PodConfig, request: &PodRequest) -> Container {
     }
 }
 
-/// The engine's memory for data, in MiB: the rest of the limit beside its code and tables, and beside a cache in memory. `None` without a
-/// limit, or if the rest is less than an engine needs: then the engine chooses the size, and logs it.
+/// The engine's memory target in MiB: the memory limit without the engine's other memory, and without a cache in memory. `None` without a
+/// limit, or if less remains than an engine needs: then the engine chooses its target, and logs it.
 fn memory_target(resources: &ResourceRequirements, cache: Option<&Cache>) -> Option<u64> {
     let limit = Amount::parse(&resources.limits.as_ref()?.get("memory")?.0)?.bytes();
     let in_memory = cache.filter(|cache| cache.place == Place::Memory).map_or(0, |cache| cache.size.bytes());
@@ -451,7 +452,7 @@ fn mounts(config: &PodConfig, request: &PodRequest) -> Vec<VolumeMount> {
     [comm, state, template::tmp_mount()].into_iter().chain(ca).chain(cache).collect()
 }
 
-/// An affinity to one node: the pod goes through the scheduler, so that resources are counted.
+/// The affinity to one node. The pod goes through the scheduler, which counts its resources.
 fn on_node(node: &str) -> Affinity {
     Affinity {
         node_affinity: Some(NodeAffinity {
@@ -471,7 +472,7 @@ fn on_node(node: &str) -> Affinity {
     }
 }
 
-/// The node to which a Mountpoint Pod is bound, also before it is scheduled.
+/// The node for which a Mountpoint Pod was created, also before it is scheduled.
 #[must_use]
 pub fn node_of(pod: &Pod) -> Option<&str> {
     let spec = pod.spec.as_ref()?;
@@ -487,7 +488,7 @@ pub fn node_of(pod: &Pod) -> Option<&str> {
         .map(String::as_str)
 }
 
-/// Whether a text has the form of an object's name: parts of small letters, digits and dashes, separated by points.
+/// Whether a text has the form of an object's name: parts of lower-case letters, digits and dashes, separated by dots; 253 bytes at most.
 fn is_name(text: &str) -> bool {
     let is_part = |part: &str| {
         !part.is_empty()

@@ -1,7 +1,7 @@
-//! Reduces an object to the fields that the reconciler reads. Enters: an object as the API server shows it. Leaves: the same object with
+//! Reduces objects to the fields that the reconciler reads. Enters: an object from the API server. Leaves: the same object with
 //! these fields only.
 //!
-//! A cluster has thousands of pods, and the reconciler keeps all of them in memory; from most it reads a name, a node and a phase. Never
+//! A cluster has thousands of pods, and the reconciler keeps all of them in memory; of most it needs a name, a node and a phase. Never
 //! here: dropping a field that a decision needs. The tests of this crate see only pruned objects, so a missing field fails a test.
 
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::observed::index::may_be_ours;
 
-/// Reduces a pod to its phase, its node, and the volumes that may be ours; for a workload that may get a Mountpoint Pod also the
-/// resources, of which it may get a share; for a Mountpoint Pod the reason why it does not run, and for a driver's its image.
+/// Reduces a pod to its phase, its node, and the volumes that may belong to this driver. A workload that may get a Mountpoint Pod also
+/// keeps its resources, for the share; a Mountpoint Pod the reason why it does not run; a driver's pod its image.
 pub fn pod(pod: &mut Pod) {
     pod.metadata = of_ours(std::mem::take(&mut pod.metadata));
     let is_mountpoint_pod =
@@ -43,7 +43,7 @@ fn spec(spec: PodSpec, is_mountpoint_pod: bool) -> PodSpec {
     };
     let kept = spec.containers.into_iter().filter(|it| !volumes.is_empty() || has_image(it));
     let containers = kept.map(bare).collect();
-    // It tells the scheduler which node a Mountpoint Pod is for.
+    // The affinity names the node of a Mountpoint Pod before it is scheduled.
     let affinity = spec.affinity.filter(|_| is_mountpoint_pod);
     let affinity = affinity.map(|it| Affinity { node_affinity: it.node_affinity, ..Affinity::default() });
     let fs_group = spec.security_context.and_then(|context| context.fs_group);
@@ -60,7 +60,7 @@ fn spec(spec: PodSpec, is_mountpoint_pod: bool) -> PodSpec {
     }
 }
 
-/// Drops the template of a claim, because the claim has the same content.
+/// Drops the claim template of an ephemeral volume: the claim has the same content.
 fn volume_of_pod(volume: Volume) -> Volume {
     Volume {
         name: volume.name,
@@ -94,7 +94,7 @@ fn status(status: PodStatus, is_mountpoint_pod: bool, is_driver: bool) -> PodSta
     }
 }
 
-/// Reduces a claim to its volume and its owner.
+/// Reduces a claim to its volume's name and its owners.
 pub fn claim(claim: &mut PersistentVolumeClaim) {
     let owners = claim.metadata.owner_references.take();
     claim.metadata = ObjectMeta { owner_references: owners, ..of_ours(std::mem::take(&mut claim.metadata)) };
@@ -105,7 +105,7 @@ pub fn claim(claim: &mut PersistentVolumeClaim) {
     claim.status = None;
 }
 
-/// Keeps of a volume: its claim; of one of this driver also the attributes for the engine.
+/// Reduces a volume to its claim and mode; a volume of this driver also keeps its CSI source and mount options.
 pub fn volume(volume: &mut PersistentVolume) {
     volume.metadata = of_ours(std::mem::take(&mut volume.metadata));
     volume.spec = volume.spec.take().map(|it| {
@@ -122,7 +122,7 @@ pub fn volume(volume: &mut PersistentVolume) {
     volume.status = None;
 }
 
-/// Keeps of a service account: its annotations, which name roles.
+/// Reduces a service account to its annotations, which name roles.
 pub fn account(account: &mut ServiceAccount) {
     let annotations = account.metadata.annotations.take();
     account.metadata = ObjectMeta { annotations, ..of_ours(std::mem::take(&mut account.metadata)) };
@@ -130,12 +130,12 @@ pub fn account(account: &mut ServiceAccount) {
     account.image_pull_secrets = None;
 }
 
-/// Keeps of an attachment: all but its managed fields.
+/// Drops the managed fields of an attachment.
 pub fn attachment(attachment: &mut MountpointS3PodAttachment) {
     attachment.metadata.managed_fields = None;
 }
 
-/// Keeps identity and times, and the driver's own labels and annotations.
+/// Keeps name, UID, versions and times, and the driver's own labels and annotations.
 fn of_ours(metadata: ObjectMeta) -> ObjectMeta {
     let ours = |all: Option<BTreeMap<String, String>>| {
         let is_ours = |key: &str| key.strip_prefix(DRIVER).is_some_and(|rest| rest.starts_with('/'));
@@ -155,7 +155,7 @@ fn of_ours(metadata: ObjectMeta) -> ObjectMeta {
     }
 }
 
-/// Shrinks a filtered list, which would keep the room of removed entries.
+/// Shrinks a filtered list to its length: otherwise it keeps the memory of removed entries.
 fn shrunk<T>(mut list: Vec<T>) -> Vec<T> {
     list.shrink_to_fit();
     list

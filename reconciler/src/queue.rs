@@ -1,5 +1,5 @@
-//! The queue of groups and their due times. It holds each group at most once, and one worker handles a group at a time. A group that
-//! failed waits longer each time.
+//! The queue of groups and their due times. It holds each group at most once, and only one worker handles a group at a time. The retries
+//! of a failed group back off.
 //!
 //! Never here: a clock. The caller passes the time.
 
@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use crate::facts::Group;
 
-/// The pause after the first failure; doubled with each that follows. The usual failure is a cache that has not caught up.
+/// Backoff after the first failure; it doubles with each further one. The usual failure is a cache that lags behind.
 const RETRY_FIRST: Duration = Duration::from_millis(50);
-/// The longest wait after failures.
+/// Longest backoff.
 const RETRY_LAST: Duration = Duration::from_secs(60);
 
-/// The times at which groups are due. As many entries as there are groups.
+/// The times at which groups are due. It has at most one entry for each group.
 #[derive(Debug, Default)]
 pub struct Queue {
     due: BTreeMap<Group, Instant>,
@@ -22,13 +22,13 @@ pub struct Queue {
 }
 
 impl Queue {
-    /// Makes the group due at this time, or leaves it due earlier.
+    /// Makes the group due at this time, or earlier if it already is due earlier.
     pub fn add(&mut self, group: Group, at: Instant) {
         let due = self.due.entry(group).or_insert(at);
         *due = (*due).min(at);
     }
 
-    /// Takes a due group that no worker handles. The worker that takes it calls [`Queue::done`].
+    /// Takes the group that is due first and has no worker. The worker must call [`Queue::done`] or [`Queue::failed`].
     pub fn take(&mut self, now: Instant) -> Option<Group> {
         let free = self.due.iter().filter(|(group, at)| **at <= now && !self.busy.contains(*group));
         let group = free.min_by_key(|(_, at)| **at)?.0.clone();
@@ -37,13 +37,13 @@ impl Queue {
         Some(group)
     }
 
-    /// The next time at which [`Queue::take`] has something.
+    /// The time at which [`Queue::take`] next returns a group; `None` if no group without a worker is queued.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.due.iter().filter(|(group, _)| !self.busy.contains(*group)).map(|(_, at)| *at).min()
     }
 
-    /// Notes the end of the work on a group, which is due again after this time, or at an event.
+    /// Notes that a worker finished a group. With `again` the group is due again after that time, otherwise at its next event.
     pub fn done(&mut self, group: Group, again: Option<Duration>, now: Instant) {
         self.busy.remove(&group);
         self.failures.remove(&group);
@@ -52,13 +52,13 @@ impl Queue {
         }
     }
 
-    /// Notes failed work. Returns the time until the next try, which is not below `rest`, within reason.
+    /// Notes that a worker failed with a group. Returns the wait until the retry: the backoff, or `rest` if that is longer; 60 s at most.
     pub fn failed(&mut self, group: Group, rest: Duration, now: Instant) -> Duration {
         self.busy.remove(&group);
         let failures = self.failures.entry(group.clone()).or_default();
         let wait = RETRY_FIRST.saturating_mul(1 << (*failures).min(16)).max(rest).min(RETRY_LAST);
         *failures += 1;
-        // An event meanwhile does not shorten the wait: it would turn a busy cluster into a loop.
+        // An event during the work does not shorten the wait: a busy cluster would keep the worker in a loop.
         self.due.insert(group, now + wait);
         wait
     }

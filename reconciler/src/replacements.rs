@@ -1,8 +1,8 @@
 //! Limits the replacements of Mountpoint Pods that end before they serve. A node under disk pressure, or one that shuts down, rejects
-//! each new pod at once; without a limit each rejection would make the next pod. Enters: the time of the last replacement, and the number
+//! each new pod at once; without a limit each rejection would create the next pod. Enters: the time of the last replacement, and the number
 //! in a row. Leaves: the wait for the next one.
 //!
-//! The count stands in the attachment, so a new leader goes on counting.
+//! The count is in an annotation of the attachment, so a new leader continues it.
 //!
 //! Never here: a clock; the first pod of a new workload, which never waits.
 
@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-/// The pause between the first replacement and the second; doubled with each that follows. With [`PAUSE_LAST`] it allows 6 in [`IN_A_ROW`]:
-/// after 0, 10, 30, 70, 150 and 310 s.
+/// The pause between the first replacement and the second; it doubles with each further one. With [`PAUSE_LAST`] it allows 6 within
+/// [`IN_A_ROW`]: after 0, 10, 30, 70, 150 and 310 s.
 const PAUSE_FIRST: Duration = Duration::from_secs(10);
-/// The longest pause: a node that has recovered serves again after this time at the latest.
+/// The longest pause: after a node has recovered, its volumes wait at most this long.
 const PAUSE_LAST: Duration = Duration::from_secs(300);
-/// A replacement this long after the last one counts as a first one again.
+/// A replacement this long after the last one starts a new row.
 const IN_A_ROW: Duration = Duration::from_secs(600);
 
 /// Replacements in a row, for one share key.
@@ -24,7 +24,7 @@ const IN_A_ROW: Duration = Duration::from_secs(600);
 pub struct Replacements(Option<(u32, Timestamp)>);
 
 impl Replacements {
-    /// Parses the annotation of an attachment. A text that can't be parsed counts as none, and delays no pod.
+    /// Parses the annotation of an attachment. An invalid text counts as no replacement, and delays no pod.
     #[must_use]
     pub fn parse(text: &str) -> Self {
         let parsed = text.split_once(' ').and_then(|(count, last)| {
@@ -34,16 +34,16 @@ impl Replacements {
         Self(parsed.filter(|(count, _)| *count > 0))
     }
 
-    /// The wait for the next replacement; zero: it may be made now.
+    /// The wait until the next replacement; zero if it may be created now.
     #[must_use]
     pub fn wait(self, now: Timestamp) -> Duration {
         let Some((count, last)) = self.row(now) else { return Duration::ZERO };
         let pause = PAUSE_FIRST.saturating_mul(1 << (count - 1).min(16)).min(PAUSE_LAST);
-        // Another leader's clock may be ahead: no longer than a whole pause.
+        // Another leader's clock may be ahead: the wait is never longer than a whole pause.
         pause.saturating_sub(Duration::try_from(now.duration_since(last)).unwrap_or(Duration::ZERO))
     }
 
-    /// The replacements with one more, made now.
+    /// The row with one more replacement, created now.
     #[must_use]
     pub fn another(self, now: Timestamp) -> Self {
         let count = self.row(now).map_or(0, |(count, _)| count);

@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics`, over HTTP.
+//! The HTTP server of `/healthz`, `/readyz` and `/metrics`.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,19 +14,20 @@ use tokio::sync::watch::Receiver;
 use crate::main_loop::{Health, TURNS_EVERY};
 use crate::metrics;
 
-/// A wheel that has not turned for this long hangs.
+/// Time since the last turn of the wheel after which `/healthz` fails: the main loop hangs.
 const HANGS_AFTER: Duration = TURNS_EVERY.saturating_mul(6);
 
 /// Serves until the future is dropped.
 ///
-/// # Errors The address can't be bound, or the listener fails.
+/// # Errors
+/// The address can't be bound, or the listener fails.
 pub async fn serve(address: SocketAddr, health: Receiver<Health>, page: Page) -> anyhow::Result<()> {
     let listener =
         tokio::net::TcpListener::bind(address).await.with_context(|| format!("listening on {address}"))?;
     axum::serve(listener, router(health, page)).await.with_context(|| format!("serving on {address}"))
 }
 
-/// Writes the page of metrics.
+/// A function that renders the page of metrics.
 pub type Page = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// The routes of the HTTP server: health and metrics.

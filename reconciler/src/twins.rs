@@ -1,7 +1,7 @@
 //! PersistentVolumes with the same handle, which the kubelet treats as one volume. Enters: the [`Facts`] of one of them. Leaves: the
 //! notices for its workloads.
 //!
-//! Never here: an effect on them. If the kubelet asks for the second one, the node refuses it while the first is in use
+//! Never here: an effect on them. If the kubelet asks to mount the second one, the node refuses it while the first is in use
 //! (`csi::node::claims`).
 
 use csi::contract::reason::Reason;
@@ -9,7 +9,7 @@ use csi::events::Notice;
 
 use crate::facts::{Facts, Group};
 
-/// A notice for each workload that uses the volume, while others on the node use its twins.
+/// A notice for each workload that uses the volume, while workloads on the node use its twins.
 pub(crate) fn notices(facts: &Facts) -> Vec<Notice> {
     if facts.twins.is_empty() {
         return Vec::new();

@@ -1,8 +1,8 @@
-//! The check for volumes in use, before an uninstall. Enters: the attachments, PersistentVolumes and pods of a cluster. Leaves: the word
-//! that there are none, or a refusal that names the first of them and a remedy.
+//! The check for volumes in use, before an uninstall. Enters: the attachments, PersistentVolumes and pods of a cluster. Leaves: success if
+//! none is in use, or a refusal that names the first uses and a remedy.
 //!
-//! Attachments name the workloads of Mountpoint Pods. Mounts by a node's systemd have no attachment: the pods show them. Never here: a
-//! write.
+//! Attachments name the workloads of Mountpoint Pods. Mounts by a node's systemd have no attachment: their pods name the volumes. Never
+//! here: a write.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,9 +17,9 @@ use serde::de::DeserializeOwned;
 use crate::mountpoint_pod;
 use crate::observed::claims_of;
 
-/// The most volumes in use that are named, of each kind.
+/// Most uses of each kind that the refusal names; it counts the rest.
 const NAMED: usize = 5;
-/// Objects per page of a list. Only those in use are kept.
+/// Objects per page of a list. Only the objects in use are kept.
 const PAGE: u32 = 500;
 
 /// Names of the driver's volumes, by the namespace and the name of their claim.
@@ -27,7 +27,8 @@ type Volumes = BTreeMap<(String, String), String>;
 
 /// Succeeds if no workload uses a volume of the driver. `keep_by` is the command that keeps the driver after a refusal.
 ///
-/// # Errors The number of uses, the first of them, and a remedy; or an error of the API server.
+/// # Errors
+/// The number of uses, the first of them, and a remedy; or an error of the API server.
 pub async fn check_unused(client: Client, keep_by: Option<&str>) -> anyhow::Result<()> {
     let (mut attachments, mut attached) = (Vec::new(), BTreeSet::new());
     let listed = each(Api::all(client.clone()), |it: MountpointS3PodAttachment| {
@@ -39,7 +40,7 @@ pub async fn check_unused(client: Client, keep_by: Option<&str>) -> anyhow::Resu
         ));
     });
     match listed.await {
-        // No CRD: mounts by systemd have none.
+        // Without the CRD there are no attachments: a driver that mounts by systemd has none.
         Err(kube::Error::Api(status)) if status.is_not_found() => {}
         other => other.context("listing attachments")?,
     }
@@ -69,7 +70,7 @@ pub async fn check_unused(client: Client, keep_by: Option<&str>) -> anyhow::Resu
     Ok(())
 }
 
-/// Lists all objects of a kind, a page at a time.
+/// Lists all objects of a kind, page by page.
 async fn each<K>(api: Api<K>, mut see: impl FnMut(K)) -> kube::Result<()>
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
@@ -85,7 +86,7 @@ where
     }
 }
 
-/// The claim and the name of a volume; `None` for a volume whose claim has left it. It still names that claim, whose name may be taken.
+/// The claim and the name of a volume; `None` if the volume is released. Then it still names its claim, but a new claim may have that name.
 fn claim_and_name(volume: &PersistentVolume) -> Option<((String, String), String)> {
     let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
     if matches!(phase, Some("Released" | "Failed")) {
@@ -97,7 +98,7 @@ fn claim_and_name(volume: &PersistentVolume) -> Option<((String, String), String
     Some(((claim.namespace.clone()?, claim.name.clone()?), volume.name_any()))
 }
 
-/// A pod on a node that has not ended, with the first of its volumes that is the driver's.
+/// The first volume of the driver that a pod uses, in words; `None` for a pod that is not on a node or has ended.
 fn used_by(pod: &Pod, volumes: &Volumes) -> Option<String> {
     let spec = pod.spec.as_ref()?;
     let node = spec.node_name.as_ref().filter(|node| !node.is_empty())?;

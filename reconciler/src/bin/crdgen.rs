@@ -1,4 +1,4 @@
-//! Prints the CRD. The chart's file is its output.
+//! Prints the CRD, the content of the chart's file.
 
 use std::io::Write as _;
 

@@ -1,4 +1,4 @@
-//! Carries out steps by calls to the API server. It refuses a step whose facts are old, and the next look plans again.
+//! Carries out steps by calls to the API server. A step with outdated facts fails, and the next run plans again.
 
 use csi::contract::pod;
 use csi::contract::reason::Reason;
@@ -15,7 +15,7 @@ use crate::observed::Cache;
 use crate::plan::Version;
 use crate::pod_spec;
 
-/// Looks once and acts; returns whether some workload still waits, or a step failed.
+/// Plans once and carries out the steps. Returns whether some workload still waits, or a step failed.
 pub async fn reserve(cache: &Cache, applier: &Applier, leadership: &Leadership) -> bool {
     let (steps, mut again) = plan(&cache.headroom(Timestamp::now()));
     for step in &steps {
@@ -24,7 +24,7 @@ pub async fn reserve(cache: &Cache, applier: &Applier, leadership: &Leadership) 
         }
         match tokio::time::timeout(CALL_TIMEOUT, applier.step(step)).await {
             Ok(Ok(())) => tracing::debug!(?step, "headroom: done"),
-            // The object is replaced by now, gone, or made already.
+            // The object was replaced, is gone, or exists already.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 tracing::debug!(?step, reason = status.reason, "headroom: old facts");
                 again = true;

@@ -1,11 +1,11 @@
-//! Room for Mountpoint Pods beside workloads that ask for it by a scheduling gate. Enters: [`Facts`]. Leaves: steps.
+//! Headroom: room for Mountpoint Pods beside workloads that request it by a scheduling gate. Enters: [`Facts`]. Leaves: steps.
 //!
 //! A gated workload gets a label, each of its volumes of this driver gets a headroom pod with an affinity to that label, and then the
 //! gate is removed: scheduler and autoscaler see both at once. The Mountpoint Pods of a labelled workload preempt its headroom pods. When
 //! the workload is no longer Pending, its remaining headroom pods and the label are removed.
 //!
-//! Never here: a call to the API server, a clock. The next step follows only when the effect of the step before is visible; a step on old
-//! facts fails.
+//! Never here: a call to the API server, a clock. A step follows only when the caches show the effect of the step before; a step with
+//! outdated facts fails.
 
 pub mod act;
 pub mod observe;
@@ -30,53 +30,53 @@ pub struct Facts {
 /// A workload that has the gate or the label.
 #[derive(Clone, Debug)]
 pub struct Workload {
-    /// The workload.
+    /// The workload's namespace, name and UID.
     pub at: WorkloadRef,
-    /// The version that was seen.
+    /// The version of the object that was read.
     pub version: Version,
-    /// The workload has the gate.
+    /// Whether the workload has the gate.
     pub gated: bool,
-    /// The workload's other gates.
+    /// The names of the workload's other gates.
     pub other_gates: Vec<String>,
-    /// The workload has the label.
+    /// Whether the workload has the label.
     pub labelled: bool,
-    /// The workload has not begun, and may.
+    /// Whether the workload's pod is pending: not started, and not ended.
     pub pending: bool,
-    /// Whether its deletion has begun.
+    /// Whether the deletion of the workload has begun.
     pub deleting: bool,
-    /// The workload has waited for longer than a volume usually takes to be made.
+    /// Whether the workload has waited for longer than a volume usually needs to be provisioned.
     pub waits_long: bool,
-    /// The workload's volumes of this driver, or the reason why they are unknown.
+    /// The workload's volumes of this driver by name, or the reason why they are unknown.
     pub volumes: Result<Vec<(String, Settings)>, String>,
 }
 
 /// A headroom pod.
 #[derive(Clone, Debug)]
 pub struct HeadroomPod {
-    /// The version that was seen.
+    /// The version of the object that was read.
     pub version: Version,
-    /// The UID of its workload.
+    /// The UID of the headroom pod's workload.
     pub workload_uid: String,
-    /// The PersistentVolume.
+    /// The PersistentVolume for whose Mountpoint Pod the headroom pod reserves room.
     pub volume: String,
-    /// Whether its deletion has begun.
+    /// Whether the deletion of the headroom pod has begun.
     pub deleting: bool,
 }
 
-/// A step.
+/// One write to the cluster, or one Event.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// Labels this workload, so that its headroom pods are drawn to it.
+    /// Labels this workload, so its headroom pods have an affinity to it.
     Label(WorkloadRef, Version),
-    /// Make a headroom pod.
+    /// Creates a headroom pod.
     Create(Box<HeadroomRequest>),
-    /// Removes our gate from a workload; the other gates stay.
+    /// Removes our gate from a workload; the gates in the list stay.
     Ungate(WorkloadRef, Version, Vec<String>),
-    /// Delete a headroom pod.
+    /// Deletes a headroom pod.
     Delete(Version),
     /// Removes the label of a workload that needs no headroom any more.
     Unlabel(WorkloadRef, Version),
-    /// Tells the user of a workload.
+    /// Writes an Event on a workload.
     Tell(Notice),
 }
 
@@ -93,7 +93,7 @@ pub fn plan(facts: &Facts) -> (Vec<Step>, bool) {
                 waits = true;
                 reserve(workload, &own, &mut steps);
             }
-            // Otherwise the workload's Mountpoint Pods are about to start.
+            // A workload without the gate keeps its headroom: its Mountpoint Pods are about to start.
         } else if own.is_empty() {
             if workload.labelled && !workload.deleting {
                 let (at, version) = at();

@@ -16,11 +16,11 @@ use crate::observed::{Cache, claims_of, has_reserved};
 use crate::plan::Version;
 use crate::pod_spec::Settings;
 
-/// A claim that is not bound is not mentioned before this time: volumes take seconds to be made.
+/// Wait before an Event mentions an unbound claim. Volumes take seconds to be provisioned.
 const UNBOUND_FOR: Duration = Duration::from_secs(30);
 
 impl Cache {
-    /// The workloads that ask for room, and the pods that hold it.
+    /// The workloads with gate or label, and the headroom pods.
     #[must_use]
     pub fn headroom(&self, now: Timestamp) -> Facts {
         let mut facts = Facts::default();
@@ -33,7 +33,7 @@ impl Cache {
         facts
     }
 
-    /// A pod with gate or label, or a headroom pod.
+    /// Whether a pod has gate or label, or is a headroom pod.
     #[must_use]
     pub fn is_about_headroom(&self, pod: &Pod) -> bool {
         gates(pod).any(|gate| gate == pod::HEADROOM_GATE) || has_reserved(pod) || self.is_headroom_pod(pod)
@@ -74,7 +74,7 @@ impl Cache {
         }
     }
 
-    /// The volumes of ours that a pod will have, once all of its claims are bound.
+    /// The volumes of this driver that a pod uses, with their settings.
     fn volumes_to_be(&self, pod: &Pod) -> Result<Vec<(String, Settings)>, String> {
         let namespace = pod.namespace().unwrap_or_default();
         for (name, _) in claims_of(pod) {

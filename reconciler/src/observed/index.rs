@@ -1,5 +1,5 @@
 //! The part of the facts that all groups share. Enters: the caches at one moment. Leaves: an [`Index`]: workloads by node, Mountpoint
-//! Pods and attachments by group. A sweep over hundreds of groups looks at each pod once, not once for each group.
+//! Pods and attachments by group. With it, a sweep over hundreds of groups reads each pod once, not once for each group.
 //!
 //! Never here: a decision. An index is out of date as soon as a cache changes; the main loop drops it then.
 
@@ -13,16 +13,16 @@ use kube::ResourceExt as _;
 use super::{Cache, group_of_attachment, node_of};
 use crate::facts::Group;
 
-/// The caches, sorted by the keys of look-ups for groups.
+/// The caches, sorted by the keys with which the facts of a group are looked up.
 #[derive(Debug, Default)]
 pub struct Index {
-    /// Pods that may use a volume of ours or are attached to one, by node.
+    /// Pods that may use a volume of this driver or that an attachment names, by node.
     pub(super) workloads: HashMap<String, Vec<Arc<Pod>>>,
-    /// Mountpoint Pods by the group for which they were made.
+    /// Mountpoint Pods by the group for which they were created.
     pub(super) mountpoint_pods: HashMap<Group, Vec<Arc<Pod>>>,
-    /// Attachments by their group.
+    /// Attachments by group.
     pub(super) attachments: HashMap<Group, Vec<Arc<MountpointS3PodAttachment>>>,
-    /// Mountpoint Pods that an attachment names, and whether one names them for a workload.
+    /// Names of Mountpoint Pods in attachments, and whether one of the entries has a workload.
     pub(super) named: HashMap<String, bool>,
 }
 
@@ -68,7 +68,7 @@ fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten())
 }
 
-/// Whether a volume is a claim, one that Kubernetes makes for the pod, or an inline volume of a driver.
+/// Whether a volume may belong to this driver: it is a claim, an ephemeral volume, or an inline volume of a driver.
 pub(crate) fn may_be_ours(volume: &Volume) -> bool {
     volume.persistent_volume_claim.is_some() || volume.ephemeral.is_some() || volume.csi.is_some()
 }

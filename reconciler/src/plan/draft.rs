@@ -9,7 +9,7 @@ use csi::contract::attachment::{MountpointS3PodAttachment, WorkloadAttachment};
 use super::{ATTEMPTS, Effect, REPLACED, Version};
 use crate::replacements::Replacements;
 
-/// An attachment as observed, and as planned.
+/// An attachment: as observed, and with its planned changes.
 pub(super) struct Draft<'a> {
     pub(super) seen: &'a MountpointS3PodAttachment,
     pub(super) entries: BTreeMap<String, Vec<WorkloadAttachment>>,
@@ -31,7 +31,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    /// The write that brings the attachment to this state; `None` if nothing changes.
+    /// The write that makes the planned changes; `None` if there are none.
     pub(super) fn update(&self) -> Option<Effect> {
         let seen = &self.seen.spec.mountpoint_pods;
         let gone =
@@ -50,7 +50,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-/// The annotation that marks names below this attempt as used up.
+/// The annotation after which names below this attempt are not used again.
 pub(super) fn used_up(attempt: u32) -> BTreeMap<String, String> {
     BTreeMap::from([(ATTEMPTS.to_owned(), attempt.to_string())])
 }

@@ -1,11 +1,11 @@
-//! Mountpoint Pods beside the plan of their workloads. Enters: the pods of the group, and which of them the plan names. Leaves: marks and
-//! deletions of pods that no attachment names, and words to the workloads that wait for a pod.
+//! The Mountpoint Pods of a group apart from the plan of their workloads. Enters: the pods, and which of them the plan names. Leaves: marks
+//! and deletions of pods that no attachment names, and notices for the workloads that wait for a pod.
 //!
 //! Never here: the deletion of a pod that may serve. Usually the node ends a marked pod: it unmounts the source and tells the mounter to
 //! end. On a node without a running driver nothing ends the pod, which would stay for good. So this file deletes the pod once its
-//! container does not run, or has begun again since the mark after it ended by itself: a mounter that waits for a device in vain ends within ten
-//! minutes, and one that was killed may have left its mount to the node's holder. A time limit after the mark would not do, since a container
-//! can still have a mount that the host no longer has.
+//! container does not run, or has started again since the mark after it ended by itself: a mounter that waits for a device in vain ends
+//! within ten minutes, and one that was killed may have left its mount to the node's holder. A time limit after the mark would not do: a
+//! container can still have a mount that the host no longer has.
 
 use super::{Effect, Planner, UNNAMED_FOR, mark, version_of};
 use crate::facts::{MountpointPod, Phase};
@@ -26,7 +26,7 @@ impl Planner<'_> {
                 self.unnamed.insert(name.clone());
                 self.deletions.push(Effect::DeletePod(version_of(name, pod)));
             } else if pod.needs_unmount {
-                // An earlier release, or a person, has marked the pod.
+                // An earlier release, or an administrator, has marked the pod without the number of its restarts.
                 if pod.restarts_when_marked.is_none() {
                     self.marks.insert(name.clone(), mark(name, pod));
                 }
@@ -42,8 +42,8 @@ impl Planner<'_> {
         }
     }
 
-    /// Tells running workloads the time until which their pod serves, after the pod was asked to unmount. A later notice would be
-    /// useless: a writer would go on until then, and lose the file.
+    /// Tells running workloads until when their pod serves, after its deletion has begun. A writer that does not know would go on until the
+    /// end and lose the file.
     fn announce_end(&mut self, name: &str, pod: &MountpointPod) {
         let Some(ends_at) = pod.ends_at.filter(|_| pod.phase == Phase::Running && pod.may_serve()) else {
             return;
@@ -64,7 +64,7 @@ impl Planner<'_> {
         }
     }
 
-    /// Tells workloads the reason why the pod for which they wait does not start.
+    /// Tells workloads why the pod for which they wait does not start.
     fn explain(&mut self, name: &str, pod: &MountpointPod) {
         let Some(trouble) = pod.trouble.as_ref().filter(|_| pod.phase == Phase::Pending) else { return };
         let named = self.drafts.iter().filter_map(|draft| draft.entries.get(name)).flatten();

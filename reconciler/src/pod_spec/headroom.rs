@@ -1,4 +1,4 @@
-//! A headroom pod, which asks for the resources of a future Mountpoint Pod, beside its workload, and does nothing. The Mountpoint Pod
+//! A headroom pod: it requests the resources of a future Mountpoint Pod, on the node of the workload, and does nothing. The Mountpoint Pod
 //! preempts it.
 
 use std::collections::BTreeMap;
@@ -13,33 +13,33 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 
 use super::{PodConfig, PullPolicy, Settings, pull_secrets};
 
-/// The settings of reserved room.
+/// The settings of headroom pods.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadroomConfig {
-    /// An image that waits.
+    /// An image whose program only waits.
     pub image: String,
     /// The policy for pulling the image; `None` for the cluster's default.
     pub pull_policy: Option<PullPolicy>,
-    /// Labels of headroom pods, beside ours and never in their place.
+    /// Labels of headroom pods. They can't replace the driver's own.
     pub labels: BTreeMap<String, String>,
     /// The priority class of headroom pods, below all others.
     pub priority_class: String,
-    /// The priority class of Mountpoint Pods with reserved room, which preempt headroom pods.
+    /// The priority class of Mountpoint Pods with reserved room; it preempts headroom pods.
     pub preempting_class: String,
 }
 
 /// The request for one headroom pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadroomRequest {
-    /// The workload beside which the pod stands.
+    /// The workload beside which the pod runs.
     pub workload: WorkloadRef,
-    /// The PersistentVolume for whose Mountpoint Pod the headroom pod stands.
+    /// The PersistentVolume for whose Mountpoint Pod the headroom pod reserves room.
     pub volume: String,
-    /// The volume's own setting.
+    /// The volume's own settings.
     pub settings: Settings,
 }
 
-/// The pod that this request asks for; `None` if no room is reserved here.
+/// The headroom pod for this request; `None` if headroom is not configured.
 #[must_use]
 pub fn headroom_pod(config: &PodConfig, request: &HeadroomRequest) -> Option<Pod> {
     let headroom = config.headroom.as_ref()?;
@@ -71,10 +71,10 @@ pub fn headroom_pod(config: &PodConfig, request: &HeadroomRequest) -> Option<Pod
         spec: Some(PodSpec {
             affinity: Some(Affinity { pod_affinity: Some(affinity), ..Affinity::default() }),
             tolerations: Some(config.template.tolerations()),
-            // A runtime's overhead counts as room, too.
+            // The runtime class may add an overhead to the requests.
             runtime_class_name: config.template.runtime_class_name.clone(),
-            // The Mountpoint Pod waits for the end of the headroom pod. The time is not 0: the room must not be given away before the
-            // kubelet has it back.
+            // The Mountpoint Pod waits for the end of the headroom pod. The grace period is not 0: the scheduler must not give the room
+            // away before the kubelet has freed it.
             termination_grace_period_seconds: Some(1),
             priority_class_name: Some(headroom.priority_class.clone()),
             image_pull_secrets: pull_secrets(config),

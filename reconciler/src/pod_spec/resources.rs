@@ -1,4 +1,4 @@
-//! CPU and memory of a Mountpoint Pod: the volume's own, else the chart's, else a share of the workload's, else the least that an engine
+//! CPU and memory of a Mountpoint Pod: the volume's values, else the chart's, else a share of the workload's, else the least that an engine
 //! needs.
 
 use std::collections::BTreeMap;
@@ -7,30 +7,30 @@ use csi::contract::quantity::Quantity as Amount;
 use k8s_openapi::api::core::v1::{Pod, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-/// CPU that a Mountpoint Pod requests by default: an idle engine takes less.
+/// Default CPU request of a Mountpoint Pod; an idle engine uses less.
 const LEAST_CPU: &str = "10m";
-/// Memory that a Mountpoint Pod requests by default: an engine always makes progress with it.
+/// Default memory request of a Mountpoint Pod; an engine always makes progress with it.
 const LEAST_MEMORY: &str = "128Mi";
 
-/// The least limit of memory by a share: an engine's least target, its memory beside the target, and room for the mounter.
+/// Smallest memory limit of a share: an engine's smallest target, its memory beside the target, and the mounter's.
 const LEAST_LIMIT: Amount = Amount::of(256 << 20);
 
-/// The requests and limits of a Mountpoint Pod.
+/// Requests and limits of a Mountpoint Pod, as Kubernetes quantities; `None` for a value that is not set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resources {
     /// The CPU request.
     pub requests_cpu: Option<String>,
     /// The memory request.
     pub requests_memory: Option<String>,
-    /// The limit of CPU.
+    /// The CPU limit.
     pub limits_cpu: Option<String>,
-    /// The limit of memory.
+    /// The memory limit.
     pub limits_memory: Option<String>,
 }
 
 impl Resources {
-    /// These resources, completed by defaults. A Mountpoint Pod always requests something: a pod without requests is the first to be
-    /// killed when a node runs out of memory, and its workloads lose their volume.
+    /// These resources, completed by defaults. A Mountpoint Pod always has requests: when a node runs out of memory, the kernel first kills
+    /// pods without them, and their workloads lose the volume.
     pub(super) fn or(&self, defaults: &Self, share: &Self) -> ResourceRequirements {
         let defaults = &defaults.with(share, self);
         let list = |cpu: &Option<String>,
@@ -49,7 +49,7 @@ impl Resources {
         };
         let limits =
             list(&self.limits_cpu, &defaults.limits_cpu, &self.limits_memory, &defaults.limits_memory);
-        // Kubernetes asks for as much as the limit if only that is given.
+        // Kubernetes sets the request to the limit if only the limit is given.
         let least = |resource: &str, text: &str| {
             let is_limited = limits.as_ref().is_some_and(|limits| limits.contains_key(resource));
             (!is_limited).then(|| text.to_owned())
@@ -63,8 +63,8 @@ impl Resources {
         ResourceRequirements { requests, limits, ..ResourceRequirements::default() }
     }
 
-    /// Adds the share of each resource that neither these nor the volume's own name: a limit of the one and a request of the
-    /// other might not fit each other.
+    /// Adds the share of each resource for which neither these values nor the volume's own name a request or limit. A limit from one side
+    /// and a request from the other might not fit each other.
     fn with(&self, share: &Self, own: &Self) -> Self {
         let says = |it: [&Option<String>; 4]| it.into_iter().any(Option::is_some);
         let cpu = says([&own.requests_cpu, &own.limits_cpu, &self.requests_cpu, &self.limits_cpu]);
@@ -81,8 +81,8 @@ impl Resources {
         with
     }
 
-    /// A share, in per cent, of the requests of a workload's containers, and of its memory limit if each of them has one. Never less than
-    /// an engine needs. No CPU limit, because an engine without CPU time stops all its workloads.
+    /// A share, in per cent, of the requests of a workload's containers, and of its memory limit if every container has one. Never less
+    /// than an engine needs. There is no CPU limit, because an engine without CPU time stops all its workloads.
     #[must_use]
     pub fn share_of(workload: &Pod, percent: u32) -> Self {
         let containers = workload.spec.iter().flat_map(|spec| &spec.containers);

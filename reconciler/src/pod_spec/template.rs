@@ -1,5 +1,5 @@
 //! Settings that an administrator gives all Mountpoint Pods, and their security contexts. Enters: the chart's settings. Leaves: their
-//! parts of a specification, or a sentence about a setting that gives a privilege.
+//! parts of a specification, or a sentence about a setting that would give a privilege.
 //!
 //! Never here: the settings of one volume or workload.
 
@@ -10,38 +10,39 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use serde::Deserialize;
 
-/// User and group of Mountpoint Pods, where neither the chart nor OpenShift gives another.
+/// User and group of Mountpoint Pods, unless the chart or OpenShift sets others.
 const USER: i64 = 1000;
-/// The volume of temporary files: nothing else of the root file system can be written.
+/// The volume for /tmp, the only writable part of the root file system.
 const TMP: &str = "tmp";
-/// The most that temporary files may have; a pod with more is evicted.
+/// Size limit of /tmp; the kubelet evicts a pod that exceeds it.
 const TMP_LIMIT: &str = "64Mi";
 
 /// Settings of the chart that go into each Mountpoint Pod.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct Template {
-    /// The security context of the pod, over the driver's own.
+    /// Fields of the pod's security context that replace the driver's.
     pub pod_security_context: Option<PodSecurityContext>,
-    /// The security context of the container, over the driver's own.
+    /// Fields of the container's security context that replace the driver's.
     pub security_context: Option<SecurityContext>,
-    /// The way to find hosts: `ClusterFirst`, `Default` or `None`.
+    /// The DNS policy: `ClusterFirst`, `Default` or `None`.
     pub dns_policy: Option<String>,
-    /// Name servers, domains and options of the resolver.
+    /// Name servers, search domains and options of the resolver.
     pub dns_config: Option<PodDNSConfig>,
-    /// Lines of /etc/hosts.
+    /// Additional lines of /etc/hosts.
     pub host_aliases: Option<Vec<HostAlias>>,
-    /// The container runtime.
+    /// The runtime class.
     pub runtime_class_name: Option<String>,
-    /// Tolerations in place of the one for every taint.
+    /// Tolerations; they replace the default, which tolerates every taint.
     pub tolerations: Option<Vec<Toleration>>,
 }
 
 impl Template {
-    /// Refuses settings that would give Mountpoint Pods a privilege: these pods hold keys and serve other people's programs, and need
+    /// Refuses settings that would give Mountpoint Pods a privilege: these pods hold credentials and serve other users' programs, and need
     /// none.
     ///
-    /// # Errors The setting and its allowed values.
+    /// # Errors
+    /// The setting and its allowed values.
     pub fn check(&self) -> Result<(), String> {
         let refused = |setting: &str, but: &str| {
             Err(format!("{setting}: Mountpoint Pods run without privileges, so {but}"))
@@ -74,24 +75,24 @@ impl Template {
         }
     }
 
-    /// The tolerations: the workload is on the node already, so whatever keeps others away must not keep its mount away.
+    /// The tolerations; by default of every taint: the workload is on the node already, and no taint may keep its mount away.
     pub(super) fn tolerations(&self) -> Vec<Toleration> {
         let every = || vec![Toleration { operator: Some("Exists".into()), ..Toleration::default() }];
         self.tolerations.clone().unwrap_or_else(every)
     }
 
-    /// The security context of the pod. `openshift`: the cluster chooses users and groups.
+    /// The security context of the pod, or `None` if nothing is set. `openshift`: the cluster chooses users and groups.
     pub(super) fn pod_security_context(&self, openshift: bool) -> Option<PodSecurityContext> {
         let set = self.pod_security_context.clone().unwrap_or_default();
         let context = PodSecurityContext {
-            // The node writes credentials for the group of the comm directory, whichever it is.
+            // The node's driver writes credentials for the group of the comm directory.
             fs_group: set.fs_group.or_else(|| (!openshift).then_some(USER)),
             ..set
         };
         (context != PodSecurityContext::default()).then_some(context)
     }
 
-    /// The security context of the container. What the pod's says already is not said again.
+    /// The security context of the container. Fields that the pod's context sets are not repeated.
     pub(super) fn security_context(
         &self,
         openshift: bool,
@@ -115,7 +116,7 @@ impl Template {
     }
 }
 
-/// The volume of temporary files.
+/// The volume for /tmp.
 pub(super) fn tmp_volume() -> Volume {
     let limit = Some(Quantity(TMP_LIMIT.into()));
     Volume {
@@ -125,7 +126,7 @@ pub(super) fn tmp_volume() -> Volume {
     }
 }
 
-/// The mount of temporary files.
+/// The mount of the volume for /tmp.
 pub(super) fn tmp_mount() -> VolumeMount {
     VolumeMount { name: TMP.into(), mount_path: "/tmp".into(), ..VolumeMount::default() }
 }

@@ -1,4 +1,4 @@
-//! Carries out steps by calls to the API server. It refuses a step whose facts are old, and the next look plans again.
+//! Carries out steps by calls to the API server. A step with outdated facts fails, and the next run plans again.
 
 use csi::contract::pod;
 use csi::contract::upgrade::ANNOTATION;
@@ -11,7 +11,7 @@ use crate::apply::{Applier, CALL_TIMEOUT, with_version};
 use crate::leader::Leadership;
 use crate::observed::Cache;
 
-/// Looks once and acts. `release_namespace`: that of the drivers; `None`: no upgrade begins.
+/// Plans once and carries out the steps. `release_namespace` is the namespace of the drivers; `None`: no upgrade begins.
 pub async fn upgrade(
     cache: &Cache,
     applier: &Applier,
@@ -32,7 +32,7 @@ pub async fn upgrade(
                     applier.teller.tell(notice).await;
                 }
             }
-            // The pod is another one by now, or gone.
+            // The pod was replaced or changed, or is gone.
             Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                 tracing::debug!(reason = status.reason, "upgrading Mountpoint Pod {name}: old facts");
             }
@@ -46,11 +46,11 @@ pub async fn upgrade(
 }
 
 impl Applier {
-    /// Patches image and annotation of a Mountpoint Pod at once.
+    /// Patches image and annotation of a Mountpoint Pod in one write.
     async fn write(&self, step: &Step) -> kube::Result<()> {
         let attempt = step.attempt.as_ref().and_then(|it| serde_json::to_string(it).ok());
         let image = step.image.as_ref();
-        // The list of containers is merged by their names.
+        // A strategic merge finds the container by its name.
         let spec = image.map(|image| json!({"containers": [{"name": pod::CONTAINER, "image": image}]}));
         let patch = with_version(&step.at, json!({"annotations": {ANNOTATION: attempt}}), spec);
         let params = PatchParams::default();

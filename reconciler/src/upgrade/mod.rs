@@ -1,11 +1,11 @@
 //! Upgrades of Mountpoint Pods in place. Enters: [`Facts`]. Leaves: steps, each one write of a pod.
 //!
-//! The order loses nothing: the reconciler asks, the node's driver has the engine leave its mount once no file is being written, and the container ends
-//! with a status of its own. Only then is the image patched: no engine runs, so no writer can have begun since. The next container of the old image
-//! takes no mount for as long as the patch may come (`csi::mountpoint_pod::upgrade`), and ends after that. The patch names the version of the pod
-//! that was seen, so that a late one fails.
+//! The order loses no write: the reconciler asks, the node's driver has the engine give up its mount once no file is being written, and the
+//! container ends with a reserved status. Only then is the image patched: no engine runs, so no writer can have begun since. The next
+//! container of the old image waits without a mount for as long as the patch may come (`csi::mountpoint_pod::upgrade`), and then ends. The
+//! patch names the version of the pod that was seen, so a late patch fails.
 //!
-//! Never here: a call to the API server, a clock; a second pod of a node before the first one is done.
+//! Never here: a call to the API server, a clock; the upgrade of a second pod of a node before the first one is done.
 
 pub mod act;
 pub mod observe;
@@ -19,18 +19,20 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::plan::Version;
 
-/// The time in which an engine must have left its mount. Writers may take 10 s of it, and the kubelet a few for the next container. Doubled, an
-/// attempt that meets a writer keeps the other pods of its node waiting for twice as long.
+/// Time for an engine to give up its mount; after it the attempt ends. Writers may take 10 s of it, and the kubelet a few for the next
+/// container. Doubled, an attempt that meets a writer keeps the other pods of its node waiting for twice as long.
 const LEFT_WITHIN: SignedDuration = SignedDuration::from_secs(30);
-/// The time in which the container of the new image must run. The node's holder keeps the mount for 60 s from the end of the engine, and 20 s may pass
-/// before the patch and before a look that finds the time over: the image before has ten to go on with the mount.
+/// Time for the container of the new image to run; after it the pod gets the old image back. The node's holder keeps the mount for 60 s
+/// from the end of the engine, and 20 s may pass before the patch and before the run that finds the time over: 10 s are left for the old
+/// image to go on with the mount.
 const RUNS_WITHIN: SignedDuration = SignedDuration::from_secs(30);
-/// The time for which it must run. Doubled, the node's next pod waits twice as long; halved, a container that ends early counts as upgraded more often.
+/// Time after the patch at which a running container counts as upgraded. Doubled, the node's next pod waits twice as long; halved, more
+/// containers that end early count as upgraded.
 const SETTLES: SignedDuration = SignedDuration::from_secs(10);
-/// The pause after a writer held an upgrade back.
+/// The pause after a writer delayed an upgrade.
 const AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(300);
-/// The time that a container which is not the pod's first must have run for the kubelet to start the next one at once: ten minutes, and one for
-/// clocks that differ.
+/// Run time of a restarted container after which the kubelet starts the next one without backoff: ten minutes, and one for clocks that
+/// differ.
 const STARTS_AT_ONCE: SignedDuration = SignedDuration::from_secs(660);
 
 /// The facts about the Mountpoint Pods of all nodes.
@@ -38,9 +40,9 @@ const STARTS_AT_ONCE: SignedDuration = SignedDuration::from_secs(660);
 pub struct Facts {
     /// Now.
     pub now: Timestamp,
-    /// The image of new Mountpoint Pods; `None`: upgrades in place are off, and those that have begun are ended.
+    /// The image of new Mountpoint Pods; `None`: upgrades in place are off, and upgrades in progress are finished.
     pub image: Option<String>,
-    /// The images that a driver runs with, by node.
+    /// The images of the running drivers, by node.
     pub drivers: BTreeMap<String, BTreeSet<String>>,
     /// The Mountpoint Pods.
     pub pods: Vec<Pod>,
@@ -49,42 +51,42 @@ pub struct Facts {
 /// A Mountpoint Pod.
 #[derive(Clone, Debug)]
 pub struct Pod {
-    /// The pod.
+    /// The pod's namespace, name and UID.
     pub at: WorkloadRef,
-    /// The version that was seen.
+    /// The version of the object that was read.
     pub version: Version,
     /// The node of the pod.
     pub node: String,
     /// The image of the pod.
     pub image: String,
-    /// The last step, if there was one.
+    /// The annotation of the last attempt, if there was one.
     pub attempt: Option<Attempt>,
-    /// It serves workloads, and is not about to end.
+    /// Whether the pod serves workloads, and nothing has begun to end it.
     pub serves: bool,
-    /// The start of the mounter's container, while it runs.
+    /// The start time of the mounter's container; `None` while it does not run.
     pub runs_since: Option<Timestamp>,
-    /// The restarts of its container.
+    /// The number of restarts of its container.
     pub restarts: u32,
-    /// The exit status of the container before, and the time of its end.
+    /// Exit status and end of the container before.
     pub ended: Option<(i32, Timestamp)>,
     /// The workloads that it serves.
     pub workloads: Vec<WorkloadRef>,
 }
 
-/// One write of a pod, with its notices.
+/// One write of a pod, and the notices to send after it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// The pod, as it was seen.
+    /// The pod, as the plan saw it.
     pub at: Version,
-    /// The image from now on; `None`: it stays.
+    /// The pod's new image; `None` keeps the present one.
     pub image: Option<String>,
-    /// The step, for the pod's annotation; `None` removes that.
+    /// The new annotation of the attempt; `None` removes it.
     pub attempt: Option<Attempt>,
-    /// The notices behind the write.
+    /// The notices to send after the write.
     pub notices: Vec<Notice>,
 }
 
-/// The steps that are due.
+/// The steps that are due, for all pods.
 #[must_use]
 pub fn plan(facts: &Facts) -> Vec<Step> {
     let mut steps = Vec::new();
@@ -107,7 +109,7 @@ fn is_under_way(attempt: &Attempt) -> bool {
     matches!(attempt.stage, Stage::Asked | Stage::Patched)
 }
 
-/// Asks for an upgrade that may succeed.
+/// The first step of an upgrade, if the pod needs one and it may succeed.
 fn begin(pod: &Pod, facts: &Facts) -> Option<Step> {
     let to = facts.image.as_ref().filter(|image| **image != pod.image)?;
     let rests = pod.attempt.as_ref().is_some_and(|last| match last.stage {
@@ -116,7 +118,7 @@ fn begin(pod: &Pod, facts: &Facts) -> Option<Step> {
     });
     let is_there = facts.drivers.get(&pod.node).is_some_and(|images| images.contains(to));
     let since = pod.runs_since?;
-    // Otherwise the kubelet might wait for longer than the holder does.
+    // The kubelet's backoff could otherwise be longer than the holder keeps the mount.
     let starts_at_once = pod.ended.is_none() || facts.now.duration_since(since) >= STARTS_AT_ONCE;
     if rests || !is_there || !pod.serves || !starts_at_once {
         return None;
@@ -134,7 +136,7 @@ fn go_on(pod: &Pod, attempt: &Attempt, now: Timestamp) -> Option<Step> {
         if !pod.serves || pod.image != *from {
             return Some(pod.step(None, None));
         }
-        // The next container runs, and waits for another image.
+        // The next container runs, and waits for the new image.
         let has_left = pod.ended.is_some_and(|(status, _)| status == i32::from(HANDED_OVER))
             && pod.restarts == attempt.restarts + 1
             && pod.runs();
@@ -165,7 +167,7 @@ fn go_on(pod: &Pod, attempt: &Attempt, now: Timestamp) -> Option<Step> {
         let step = pod.step(None, None);
         return Some(Step { notices: pod.tells_all(Reason::MountpointPodUpgraded, &note), ..step });
     }
-    // A container that runs may serve, and its writers with it.
+    // The upgrade is not taken back while the container runs: it may serve writers.
     if !pod.runs() && (is_next || age >= RUNS_WITHIN) {
         let note = format!(
             "Mountpoint Pod {} did not run with image {to}, and gets {from} again; that image is not tried again. The log of its container \

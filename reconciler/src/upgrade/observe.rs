@@ -17,7 +17,8 @@ use crate::plan::Version;
 use crate::pod_spec;
 
 impl Cache {
-    /// The Mountpoint Pods, and the images of the drivers, which are in this namespace. `image` is that of new Mountpoint Pods.
+    /// The Mountpoint Pods of the cluster, and the images of the drivers in `release_namespace`. `image` is the image of new Mountpoint
+    /// Pods.
     #[must_use]
     pub fn upgrades(&self, image: Option<&str>, release_namespace: &str, now: Timestamp) -> Facts {
         let mut served = HashMap::<String, BTreeSet<String>>::new();
@@ -51,14 +52,14 @@ impl Cache {
         Facts { now, image: image.map(str::to_owned), drivers, pods }
     }
 
-    /// Whether an upgrade of this pod may be under way.
+    /// Whether a pod is a Mountpoint Pod with an attempt of an upgrade.
     #[must_use]
     pub fn is_about_upgrades(&self, pod: &Object) -> bool {
         self.is_mountpoint_pod(pod) && pod.annotations().contains_key(ANNOTATION)
     }
 }
 
-/// Reads a Mountpoint Pod, without its workloads.
+/// Reads a Mountpoint Pod from its object; its workloads are added later.
 fn read(pod: &Object) -> Option<Pod> {
     let known = mountpoint_pod::read(pod, true, true);
     let (image, status) = container(pod, pod::CONTAINER)?;
@@ -83,7 +84,7 @@ fn read(pod: &Object) -> Option<Pod> {
     })
 }
 
-/// The node and the image of a driver that runs.
+/// The node and the image of a driver's pod; `None` unless its container runs.
 fn driver(pod: &Object) -> Option<(String, String)> {
     let (image, status) = container(pod, pod::DRIVER_CONTAINER)?;
     status.and_then(runs_since)?;
