@@ -1,6 +1,6 @@
 //! Metrics for Prometheus about the calls that a service answers. Enters: finished calls. Leaves: a page of text.
 //!
-//! Never here: a clock; the name of a volume, because the engine and the reconciler have the figures of volumes.
+//! Never here: a clock; the name of a volume: the engine and the reconciler count by volume.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::error::Result;
 
-/// Upper bounds of times of calls, in seconds. A mount at a running pod takes milliseconds, a mount that waits for its pod a second or
+/// Upper bounds of the histogram of calls, in seconds. A mount at a running pod takes milliseconds, one that waits for its pod a second or
 /// more.
 const CALL_BOUNDS: [f64; 12] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 30.0, 120.0];
 
 /// Labels of a series.
 type Labels = Vec<(&'static str, String)>;
 
-/// The counters of a service; copies count together.
+/// The counters of a service. Clones share them.
 #[derive(Clone, Debug)]
 pub struct CallMetrics {
     service: &'static str,
@@ -28,7 +28,7 @@ pub struct CallMetrics {
 }
 
 impl CallMetrics {
-    /// The calls of a service; the names of its counters begin with `service`.
+    /// Counters of a service; their names begin with `service`.
     #[must_use]
     pub fn of(service: &'static str) -> Self {
         let histogram: fn() -> Histogram = || Histogram::new(CALL_BOUNDS);
@@ -42,7 +42,7 @@ impl CallMetrics {
         self.seconds.get_or_create(&vec![("call", call.to_owned())]).observe(took.as_secs_f64());
     }
 
-    /// The page, with another counter of the service and its help, as OpenMetrics.
+    /// The page as OpenMetrics. `other` is a further counter of the service: name, help, counter.
     #[must_use]
     pub fn page(&self, other: Option<(&'static str, &'static str, Counter)>) -> String {
         let mut registry = Registry::with_prefix(self.service);
@@ -52,7 +52,7 @@ impl CallMetrics {
         }
         registry.register_with_unit("call", "How long calls took", Unit::Seconds, self.seconds.clone());
         let mut page = String::new();
-        // The encoding fails only if a `String` can't grow.
+        // Writing to a `String` does not fail.
         let _ = encode(&mut page, &registry);
         page
     }

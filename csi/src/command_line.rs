@@ -1,8 +1,8 @@
-//! Flags of the commands, and the variables that stand for them. Enters: a command line and this process's environment. Leaves: the
+//! Flags of the commands, and the variables that can replace them. Enters: a command line and this process's environment. Leaves: the
 //! values that clap has read from both, or one line that names the flag and the variable.
 //!
-//! Never here: the value of a setting that may hold a secret (`hide_env_values`), neither in the help nor in an error. A secret has no
-//! flag, because each process of a host can read command lines: its variable is a positional argument that the line may not give.
+//! Never here: the value of a setting that may contain a secret (`hide_env_values`), neither in the help nor in an error. A secret has no
+//! flag, because every process of a host can read command lines: its variable is a positional argument that the command line must not give.
 
 use std::error::Error as _;
 use std::ffi::OsString;
@@ -12,25 +12,25 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, Command, CommandFactory, FromArgMatches};
 
-/// Heading of these variables in the help.
+/// Heading of variables without a flag, in the help.
 pub const WITHOUT_FLAG: &str = "Variables without a flag";
 
-/// Reads the command line and the environment of this process, or ends it with a message.
+/// Parses the command line and the environment of this process, or ends it with a message.
 #[must_use]
 pub fn read<T: CommandFactory + FromArgMatches>() -> T {
     try_read(std::env::args_os()).unwrap_or_else(|error| error.exit())
 }
 
-/// Whether the command line asks for the version. Then no variable counts: one that is invalid must not take the answer's place.
+/// Whether the command line asks for the version. Then variables are not read: an invalid one must not prevent the answer.
 #[must_use]
 pub fn asks_version() -> bool {
     std::env::args_os().skip(1).any(|arg| arg == "--version")
 }
 
-/// Reads a command line and the environment of this process. A blank variable counts as unset, as charts write it.
+/// Parses a command line and the environment of this process. A blank variable counts as unset: charts write such variables.
 ///
 /// # Errors
-/// The help, or a line about the first setting that is missing or invalid.
+/// The help, or a line about the first missing or invalid setting.
 pub fn try_read<T: CommandFactory + FromArgMatches>(
     line: impl IntoIterator<Item = impl Into<OsString> + Clone>,
 ) -> Result<T, clap::Error> {
@@ -63,7 +63,7 @@ fn without_blanks(command: Command) -> Result<Command, clap::Error> {
     }
 }
 
-/// clap's error with the variable's name, and without a value that may be secret.
+/// Adds the variable's name to an error of clap, and removes a value that may be secret.
 fn named(error: clap::Error, command: &Command) -> clap::Error {
     let known = |shown: &str| command.get_arguments().find(|arg| arg.to_string() == shown);
     match (error.kind(), error.get(ContextKind::InvalidArg)) {
@@ -94,7 +94,7 @@ fn named(error: clap::Error, command: &Command) -> clap::Error {
     }
 }
 
-/// A setting as messages write it: `--flag (VARIABLE)`.
+/// The name of a setting in messages: `--flag (VARIABLE)`.
 fn name(arg: &Arg) -> Option<String> {
     let variable = arg.get_env().map(|name| name.to_string_lossy());
     match (arg.get_long(), variable) {
@@ -108,10 +108,10 @@ fn refused(kind: ErrorKind, line: &str) -> clap::Error {
     clap::Error::raw(kind, format!("{line}\n"))
 }
 
-/// A text without the white space around it, such as the end of a line in a Secret.
+/// Trims white space around a text, such as the line end in a Secret.
 ///
 /// # Errors
-/// Nothing is left.
+/// The text is blank.
 pub fn trimmed(text: &str) -> Result<String, String> {
     match text.trim() {
         "" => Err("must not be empty".to_owned()),
@@ -119,10 +119,10 @@ pub fn trimmed(text: &str) -> Result<String, String> {
     }
 }
 
-/// A switch that a variable may turn on.
+/// Parses a switch that a variable may turn on.
 ///
 /// # Errors
-/// Neither `true` nor `false`.
+/// The text is neither `true` nor `false`.
 pub fn switch(text: &str) -> Result<bool, String> {
     text.trim().parse().map_err(|_| "must be true or false".to_owned())
 }

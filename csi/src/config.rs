@@ -153,7 +153,7 @@ impl fmt::Debug for Keys {
     }
 }
 
-/// The part that makes a node's mounts.
+/// The part that makes the mounts of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MounterKind {
     /// Mountpoint Pods.
@@ -177,7 +177,7 @@ impl FromStr for MounterKind {
     }
 }
 
-/// The part that mounts while no reconciler works.
+/// The part that makes new mounts while no reconciler works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Degraded {
     /// Nothing: new workloads wait.
@@ -198,7 +198,7 @@ impl FromStr for Degraded {
     }
 }
 
-/// URLs of stores, with commas between them in text.
+/// URLs of stores, separated by commas in text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoints(Vec<String>);
 
@@ -217,17 +217,17 @@ impl FromStr for Endpoints {
     }
 }
 
-/// The service of this process.
+/// The service that this process runs.
 #[derive(Clone, Debug)]
 pub enum Start {
     /// The driver of one node.
     Node(Box<Config>),
-    /// The controller service, by `CSI_CONTROLLER_ONLY=true`.
+    /// The controller service (`CSI_CONTROLLER_ONLY=true`).
     Controller(Box<ControllerConfig>),
 }
 
 impl Start {
-    /// The configuration that these flags and variables make.
+    /// Chooses the service, and makes its configuration from flags and variables.
     ///
     /// # Errors
     /// The same as [`Config::new`].
@@ -239,16 +239,16 @@ impl Start {
     }
 }
 
-/// A controller service that can run.
+/// The complete configuration of the controller service.
 #[derive(Clone, Debug)]
 pub struct ControllerConfig {
     /// The endpoint for the provisioner's calls.
     pub endpoint: Endpoint,
-    /// The address at which `/healthz` is answered.
+    /// The address of `/healthz`.
     pub health_address: SocketAddr,
-    /// The way to the stores.
+    /// The configuration of the stores.
     pub stores: store::Config,
-    /// The cluster's id, where it is not the UID of the namespace `kube-system` (`CSI_CLUSTER_ID`).
+    /// The cluster's id, if it is not the UID of the namespace `kube-system` (`CSI_CLUSTER_ID`).
     pub cluster_id: Option<String>,
 }
 
@@ -269,44 +269,44 @@ impl ControllerConfig {
     }
 }
 
-/// The way in which a node makes mounts.
+/// The part that makes the mounts of a node, with its settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mounting {
-    /// Mounts in Mountpoint Pods: architecture v2.
+    /// Mountpoint Pods: architecture v2.
     Pod {
-        /// The systemd that mounts for new workloads while no reconciler works; `None`: the workloads wait.
+        /// The systemd that mounts for new workloads while no reconciler works; `None`: they wait.
         degraded: Option<Systemd>,
     },
-    /// Mounts in the engines pod of the node.
+    /// The engines pod of the node.
     Shared {
-        /// The most volumes.
+        /// Most volumes of the node; one more is refused.
         volumes_max: usize,
     },
-    /// Mounts by the node's systemd: architecture v1.
+    /// The node's systemd: architecture v1.
     Systemd(Systemd),
 }
 
 /// Settings of mounts by the node's systemd.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Systemd {
-    /// The engine's file, by its path on the host.
+    /// The path of the engine on the host.
     pub engine: Option<PathBuf>,
     /// Certificates that engines trust besides the host's.
     pub extra_ca_bundle: Option<PathBuf>,
 }
 
-/// A driver of a node that can run.
+/// The complete configuration of a node's driver.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The endpoint for the kubelet's calls.
     pub endpoint: Endpoint,
-    /// The address at which `/healthz` is answered.
+    /// The address of `/healthz`.
     pub health_address: SocketAddr,
-    /// The way in which the node makes mounts.
+    /// The part that makes the mounts.
     pub mounting: Mounting,
     /// The namespace of Mountpoint Pods.
     pub mountpoint_namespace: String,
-    /// Whether files of caches are registered for the kernel to read by itself.
+    /// Whether the kernel may read files of the caches itself (passthrough).
     pub kernel_reads: bool,
     /// The namespace of the release, if a setting names it.
     pub release_namespace: Option<String>,
@@ -317,7 +317,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// The configuration that these flags and variables make.
+    /// Makes the configuration of a node from flags and variables.
     ///
     /// # Errors
     /// `InvalidArgument` that names the flag or variable and where the chart sets it.
@@ -376,7 +376,7 @@ impl Args {
         })
     }
 
-    /// The driver's own keys, from the mounted Secret, or else from the environment. Half a pair of keys is an error, because it shows a
+    /// The driver's own credentials, from the mounted Secret, else from the environment. Half a key pair is an error, because it shows a
     /// misspelt name.
     fn credentials(&self) -> Result<DriverKeys> {
         if let Some(directory) = &self.credentials_directory {
@@ -434,7 +434,7 @@ fn endpoint(text: &str, wrong: &str) -> Parsed<String> {
     if is_endpoint(url) { Ok(url.to_owned()) } else { Err(wrong.to_owned()) }
 }
 
-/// Whether `url` is a URL without a password and a query.
+/// Whether `url` is a URL of http or https without user, query, fragment and comma.
 fn is_endpoint(url: &str) -> bool {
     let host = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://"));
     host.is_some_and(|rest| {

@@ -1,8 +1,8 @@
-//! Errors of a call, by kind, which tells the caller the next step. Also the one table from kinds to gRPC codes.
+//! Errors of a call, by kind: the kind tells the caller the next step. Also maps kinds to gRPC codes.
 
 use std::fmt;
 
-/// A failed call: its kind, and a sentence with the attempt, its object, and the next thing to check. The error never contains a secret.
+/// The error of a call: its kind, and a sentence with the attempt, its object, and the next thing to check. It never contains a secret.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -17,42 +17,42 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// The kind of an error, which tells the caller the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// The request is wrong and stays wrong: the author of the volume must correct it.
+    /// The request is invalid: the author of the volume must correct it.
     InvalidArgument,
-    /// The volume, path or bucket of the request is not here.
+    /// The volume, path or bucket of the request does not exist here.
     NotFound,
-    /// Another volume has this name already.
+    /// Another volume already has this name.
     AlreadyExists,
-    /// The store does not know these keys.
+    /// The store does not know these credentials.
     Unauthenticated,
-    /// The store knows these keys, and they lack the permission.
+    /// The store knows these credentials, and refuses them this operation.
     PermissionDenied,
-    /// A limit of the account is reached.
+    /// A limit of the account or the node is reached.
     ResourceExhausted,
-    /// Something else must change first; the same call may then succeed.
+    /// Something else must change first; then the same call may succeed.
     FailedPrecondition,
-    /// Another call for the same volume is in progress: repeat the call later.
+    /// Another call for the same volume is in progress: retry later.
     Aborted,
-    /// A part that is needed does not answer now: come back.
+    /// A required part does not answer now: retry.
     Unavailable,
-    /// The call took too long: come back.
+    /// The call took too long: retry.
     DeadlineExceeded,
-    /// The driver itself failed.
+    /// The driver failed.
     Internal,
 }
 
 impl Error {
-    /// An error of this kind with this sentence.
+    /// An error with this kind and sentence.
     pub fn new(kind: ErrorKind, message: impl fmt::Display) -> Self {
         Self { kind, message: message.to_string() }
     }
 
-    /// An error about a wrong request.
+    /// An error about an invalid request.
     pub fn invalid(message: impl fmt::Display) -> Self {
         Self::new(ErrorKind::InvalidArgument, message)
     }
 
-    /// The driver itself failed.
+    /// An error of the driver itself.
     pub fn internal(message: impl fmt::Display) -> Self {
         Self::new(ErrorKind::Internal, message)
     }

@@ -1,5 +1,5 @@
-//! Events on workloads, as `kubectl describe pod` shows them. Enters: a [`Notice`]. Leaves: an Event, unless the same Event was written
-//! a short time ago. An Event that can't be written is logged, and stops nothing.
+//! Events on workloads, which `kubectl describe pod` shows. Enters: a [`Notice`]. Leaves: an Event, unless the same Event was written
+//! a short time ago. An Event that can't be written is logged, and delays nothing else.
 //!
 //! Never here: the decision to write an Event.
 
@@ -13,14 +13,14 @@ use tokio::sync::Mutex;
 
 use crate::contract::reason::Reason;
 
-/// The time within which the same notice is not written again. An Event lives for an hour.
+/// Time within which the same notice is not written again. Kubernetes keeps an Event for an hour.
 const SAID_FOR: Duration = Duration::from_secs(600);
-/// Most notices that are kept. Beyond it all are dropped, and some Events may be repeated early.
+/// Most notices that are remembered. At the limit all are forgotten, and some Events may be repeated early.
 const REMEMBERED: usize = 4096;
-/// Most bytes of text that the API server takes in an Event. A longer text is shortened.
+/// Most bytes of an Event's note that the API server accepts. A longer text is shortened.
 const NOTE_LIMIT: usize = 1024;
 
-/// A reference to a workload's pod, for messages and Events.
+/// A pod, for messages and Events.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WorkloadRef {
     /// The pod's namespace.
@@ -31,14 +31,14 @@ pub struct WorkloadRef {
     pub uid: String,
 }
 
-/// A warning on a workload.
+/// A warning about a workload, to be written as an Event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Notice {
     /// The workload.
     pub workload: WorkloadRef,
     /// The reason of the Event: one word, which alerts and scripts match.
     pub reason: Reason,
-    /// The text: the event, and the next thing to look at.
+    /// The text: what happened, and the next thing to check.
     pub note: String,
 }
 
@@ -51,7 +51,7 @@ pub struct Teller {
 }
 
 impl Teller {
-    /// A writer of Events whose reporter is this `instance` of `controller`.
+    /// A writer of Events in the name of this `instance` of `controller`.
     #[must_use]
     pub fn new(client: Client, controller: &str, instance: &str) -> Self {
         let reporter = Reporter { controller: controller.to_owned(), instance: Some(instance.to_owned()) };
@@ -59,11 +59,11 @@ impl Teller {
         Self { client, reporter, counting, said: Mutex::default() }
     }
 
-    /// Writes an Event on the workload, unless the same notice was written within ten minutes and its reason is not a counting one. A
+    /// Writes an Event on the workload. The same notice is not written again within ten minutes, unless its reason is one that counts. A
     /// failure is logged.
     pub async fn tell(&self, notice: &Notice) {
         let Notice { workload, reason, note } = notice;
-        // Such an Event repeats while the trouble lasts.
+        // Events with these reasons repeat while the trouble lasts.
         let counts = matches!(reason, Reason::MountpointPodNotServing | Reason::VolumeEngineRestarted);
         if !counts && !self.is_news(notice, Instant::now()).await {
             return;
@@ -84,7 +84,7 @@ impl Teller {
             ..ObjectReference::default()
         };
         tracing::warn!(workload = %workload.name, namespace = %workload.namespace, %reason, "{note}");
-        // Each of the other Events gets a recorder of its own: a shared one would count a new text as a repetition of the old one.
+        // Other Events get a separate recorder each: a shared one would count a new text as a repetition of the old one.
         let single = || Recorder::new(self.client.clone(), self.reporter.clone());
         let recorder = if counts { self.counting.clone() } else { single() };
         if let Err(error) = recorder.publish(&event, &regarding).await {

@@ -24,14 +24,14 @@ pub struct IdentityService {
 }
 
 impl IdentityService {
-    /// The service of a node whose FUSE device is `device`; without a device, the service of the controller, which makes volumes.
+    /// The service of a node with the FUSE device `device`; `None` for the controller service.
     #[must_use]
     pub fn new(device: Option<PathBuf>) -> Self {
         Self { device }
     }
 }
 
-/// The error of the FUSE device, if it does not open.
+/// The reason why the FUSE device can't be opened; `None` if it can.
 #[must_use]
 pub fn fault_of(device: &Path) -> Option<String> {
     let opened = std::fs::File::options().read(true).write(true).open(device);
@@ -56,7 +56,7 @@ impl Identity for IdentityService {
         }))
     }
 
-    /// Returns no capabilities: a node makes no volumes.
+    /// Returns the capability of a controller, which creates volumes; a node has none.
     async fn get_plugin_capabilities(
         &self,
         _: Request<GetPluginCapabilitiesRequest>,

@@ -1,5 +1,5 @@
-//! Installs the engine on a host. Enters: the engine's file. Leaves: a copy of it under its name, executable by all users. It replaces an
-//! older copy as a whole or not at all, so that systemd never starts half of it, and a running engine keeps its own file.
+//! Installs the engine on a host. Enters: the engine's file. Leaves: a copy under its name, executable by all users. It replaces an
+//! older copy as a whole or not at all: systemd never starts half a file, and a running engine keeps its own file.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 /// The name of the engine's file.
 const NAME: &str = "mount-s3";
 
-/// Copies `engine` into `directory`, which is made if it is missing. Returns the path of the copy.
+/// Copies `engine` into `directory`, which is created if it is missing. Returns the path of the copy.
 ///
 /// # Errors
-/// An error of the file system. The earlier file stays as it was.
+/// An error of the file system. The earlier copy stays unchanged.
 pub fn install(engine: &Path, directory: &Path) -> io::Result<PathBuf> {
     std::fs::create_dir_all(directory)?;
     let (path, new) = (directory.join(NAME), directory.join(format!(".{NAME}.new")));
@@ -30,10 +30,10 @@ pub fn install(engine: &Path, directory: &Path) -> io::Result<PathBuf> {
 
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut source = File::open(from)?;
-    // The copy is not executable before it is whole.
+    // The copy is not executable before it is complete.
     let mut copy = OpenOptions::new().write(true).create_new(true).mode(0o600).open(to)?;
     io::copy(&mut source, &mut copy)?;
-    // Whatever this process's umask is.
+    // The mode does not depend on this process's umask.
     copy.set_permissions(Permissions::from_mode(0o755))?;
     copy.sync_all()
 }

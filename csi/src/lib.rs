@@ -1,8 +1,9 @@
 //! The CSI driver `s3.csi.scality.com`.
 //!
-//! The path of a volume: the kubelet calls `node/`, which asks `mounter/` for a mount. `mounter/` waits until the reconciler has assigned
-//! a Mountpoint Pod, mounts a FUSE device on the host, sends it to the mounter in that pod with one message, and binds the mount at the
-//! kubelet's target. `contract/` contains the agreement between the processes, `holder/` keeps mounts for containers that end. In another process, `controller/` makes and deletes volumes.
+//! The path of a volume: the kubelet calls `node/`, which asks `mounter/` for a mount. `mounter/` waits until the reconciler has assigned a
+//! Mountpoint Pod, mounts a FUSE device on the host, sends it to the mounter in that pod with one message, and bind-mounts the source at
+//! the kubelet's target path. `contract/` contains the agreement between the processes, and `holder/` keeps mounts whose containers end. In
+//! another process, `controller/` creates and deletes volumes.
 
 pub mod call_metrics;
 pub mod command_line;

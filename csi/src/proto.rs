@@ -1,4 +1,4 @@
-//! The protocols, as `build.rs` compiles them out of `proto/`. Enters: nothing. Leaves: messages, servers, clients.
+//! The protocols that `build.rs` compiles from `proto/`. Enters: nothing. Leaves: messages, servers, clients.
 //!
 //! Never here: hand-written code. A service implements only the calls that it answers; the others are UNIMPLEMENTED.
 
@@ -11,7 +11,7 @@
     reason = "generated code; its comments stand in proto/, and what of the lints it meets changes with the generator"
 )]
 
-// The generated code encodes with this library; it is named here so that the check for unused libraries finds it.
+// The generated code uses this library; it is named here for the check for unused libraries.
 use tonic_prost as _;
 
 /// The Container Storage Interface.

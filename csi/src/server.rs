@@ -1,5 +1,5 @@
 //! The socket that the kubelet calls, and `/healthz`. Enters: the address to listen on, the services. Leaves: a server that runs until
-//! its stop, and lets started calls end.
+//! it is stopped, and then lets calls in progress end.
 //!
 //! Never here: the meaning of a call.
 
@@ -35,20 +35,20 @@ use crate::proto::csi::identity_client::IdentityClient;
 use crate::proto::csi::identity_server::IdentityServer;
 use crate::proto::csi::node_server::NodeServer;
 
-/// The longest call, in bytes; a longer one is refused. A call is a page of text.
+/// The longest call, in bytes; a longer one is refused. Usual calls have a few kilobytes.
 pub const MESSAGE_MAX: usize = 2 << 20;
-/// Longest time that running calls get after the signal to stop; then they are cut off. A mount in the making ends with the process, as
-/// long as it is detached. A longer time delays the next driver on this node, to which the kubelet repeats the call.
+/// Longest time for calls in progress after the signal to stop; then they are cut off. A mount in the making ends with the process, while
+/// it is still detached. A longer time delays the next driver on this node, to which the kubelet repeats the call.
 pub const GRACE: Duration = Duration::from_secs(4);
-/// The type of the page of metrics.
+/// The content type of the page of metrics.
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-/// Longest wait of `/healthz` for our own answer before it reports a failure.
+/// Longest wait of `/healthz` for our own answer; after it the check fails.
 const PROBE_LIMIT: Duration = Duration::from_secs(2);
 
 /// The address to listen on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Endpoint {
-    /// `unix:///csi/csi.sock`; the path is taken from the root, however many slashes there are.
+    /// `unix:///csi/csi.sock`; the path is absolute, with any number of slashes.
     Unix(PathBuf),
     /// `tcp://127.0.0.1:10000`.
     Tcp(SocketAddr),
@@ -81,7 +81,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// A listening server that does not serve yet.
+/// A server that listens and does not serve yet.
 #[derive(Debug)]
 pub struct Server {
     listener: Listener,
@@ -95,10 +95,10 @@ enum Listener {
 }
 
 impl Server {
-    /// Listens. A socket that an earlier process left is removed; anything else at its path is not ours to remove.
+    /// Listens. Removes the socket of an earlier process; any other file at the path is an error.
     ///
     /// # Errors
-    /// It can't listen there; the error says why.
+    /// The address can't be listened on.
     pub async fn bind(endpoint: &Endpoint) -> Result<Self> {
         let listener = match endpoint {
             Endpoint::Unix(path) => bind_unix(path).map(Listener::Unix),
@@ -113,13 +113,13 @@ impl Server {
         Ok(Self { listener, endpoint })
     }
 
-    /// The address at which the server listens; a TCP port 0 has become a number.
+    /// The address at which the server listens, with the real port if it was 0.
     #[must_use]
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Serves a node whose FUSE device is `device` until `stop`, then ends the calls that have begun.
+    /// Serves a node with the FUSE device `device` until `stop`, then waits for calls in progress, at most [`GRACE`].
     ///
     /// # Errors
     /// Serving failed.
@@ -135,7 +135,7 @@ impl Server {
         self.serve_all(with_identity(identity).add_service(controller).add_service(node), stop).await
     }
 
-    /// Serves the controller service until `stop`, then ends the calls that have begun.
+    /// Serves the controller service until `stop`, then waits for calls in progress, at most [`GRACE`].
     ///
     /// # Errors
     /// Serving failed.
@@ -207,10 +207,10 @@ fn bind_unix(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// The reason why no new mount can be made; `None` if mounts can be made.
+/// A function that returns the reason why no new mount can be made; `None` if mounts can be made.
 pub type Fault = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
-/// Writes the page of metrics.
+/// A function that renders the page of metrics.
 pub type Page = Arc<dyn Fn() -> BoxFuture<'static, String> + Send + Sync>;
 
 /// The state behind `/healthz`, `/readyz` and `/metrics`.
@@ -223,18 +223,18 @@ pub struct Health {
 }
 
 impl Health {
-    /// The health of the server at this endpoint, on a node with the FUSE device `device` and a mounter that reports its own `fault`.
+    /// The health of the server at this endpoint, on a node with the FUSE device `device`. `fault` reports the mounter's fault.
     ///
     /// # Errors
-    /// The endpoint can't be called.
+    /// No channel to the endpoint can be made.
     pub fn new(endpoint: &Endpoint, device: &Path, fault: Fault) -> Result<Self> {
         Self::of(endpoint, Some(device.to_owned()), fault)
     }
 
-    /// The health of the controller service at this endpoint, which reports its own `fault`.
+    /// The health of the controller service at this endpoint. `fault` reports the service's fault.
     ///
     /// # Errors
-    /// The endpoint can't be called.
+    /// No channel to the endpoint can be made.
     pub fn of_controller(endpoint: &Endpoint, fault: Fault) -> Result<Self> {
         Self::of(endpoint, None, fault)
     }
@@ -250,17 +250,18 @@ impl Health {
         Ok(Self { channel, device, fault, page: None })
     }
 
-    /// Serves this page of metrics besides.
+    /// Adds this page of metrics.
     #[must_use]
     pub fn with_page(self, page: Page) -> Self {
         Self { page: Some(page), ..self }
     }
 
-    /// Serves until `stop`: `GET /healthz` is 200 if our own socket answers a probe, for the kubelet's liveness probe, since a new start
+    /// Serves until `stop`. `GET /healthz` is 200 if our own socket answers a probe; the kubelet's liveness probe uses it, since a restart
     /// mends nothing else. `GET /readyz` is 200 if new mounts can be made: the device opens, the API server answers, the CRD exists; for
-    /// the controller service, if volumes can be made. Otherwise the answer is 503 with the fault.
+    /// the controller service, if volumes can be created. Otherwise the answer is 503 with the fault.
     ///
-    /// # Errors Serving failed.
+    /// # Errors
+    /// Serving failed.
     pub async fn serve(
         self,
         listener: TcpListener,

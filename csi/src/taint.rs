@@ -1,7 +1,7 @@
-//! The startup taint. An administrator whose nodes begin with it keeps pods away from a node until its driver can mount. Enters: the
+//! The startup taint, which keeps pods away from a new node until its driver can mount, if an administrator sets it. Enters: the
 //! name of this node. Leaves: the node without that taint, once the kubelet has registered the driver.
 //!
-//! Never here: another taint, another node; a reason to end the process.
+//! Never here: another taint, another node; an error that ends the process.
 
 use std::time::Duration;
 
@@ -16,16 +16,16 @@ use tokio::time::{sleep, timeout};
 
 use crate::contract::DRIVER;
 
-/// The key of the taint; its value and effect are the administrator's.
+/// The key of the taint; administrators choose its value and effect.
 pub const KEY: &str = "s3.csi.scality.com/agent-not-ready";
 
-/// Longest wait for the registration. A driver that is not registered by then has other troubles, which its log names.
+/// Longest wait for the registration; after it a warning is logged. A driver that is not registered by then has other troubles.
 const WITHIN: Duration = Duration::from_secs(600);
-/// The pause between two attempts after an error; twice as long keeps pods away so much longer.
+/// The pause after an error. Doubled, pods stay away from the node that much longer.
 const RETRY: Duration = Duration::from_millis(500);
 
-/// Removes the taint, at the start and whenever the kubelet has registered the driver anew: a Node that is deleted and registered again has its
-/// taint again, and the driver's pod may not have noticed. Ends with the sender.
+/// Removes the taint, at the start and after each registration of the driver by the kubelet: a Node that is deleted and registered again
+/// has its taint again, and the driver's pod may not have noticed. Ends when the sender is dropped.
 pub async fn keep_off(client: Client, node: String, mut registers: watch::Receiver<()>) {
     loop {
         remove(client.clone(), node.clone()).await;
@@ -35,7 +35,7 @@ pub async fn keep_off(client: Client, node: String, mut registers: watch::Receiv
     }
 }
 
-/// Removes the taint once the kubelet knows the driver. Logs the result.
+/// Removes the taint once the kubelet has registered the driver. Logs the result.
 async fn remove(client: Client, node: String) {
     match timeout(WITHIN, removed(&client, &node)).await {
         Ok(true) => tracing::info!(node, "the startup taint {KEY} is removed"),
@@ -71,7 +71,7 @@ async fn removed(client: &Client, node: &str) -> bool {
     }
 }
 
-/// The change that takes the taint away, whatever its effect; `None` if there is none. It fails if the node has changed since.
+/// The patch that removes the taint, with any effect; `None` if there is none. It fails if the node has changed since.
 fn without(node: &Node) -> Option<Value> {
     let taints = node.spec.as_ref()?.taints.as_ref()?;
     let left: Vec<_> = taints.iter().filter(|taint| taint.key != KEY).collect();

@@ -1,6 +1,6 @@
-//! A lasting watch. Enters: an API and a selection. Leaves: the events of kube's watcher, while the caller polls it.
+//! A watch that survives the status 410. Enters: an API and a selection. Leaves: the events of kube's watcher, while the caller polls it.
 //!
-//! Never here: the handling of an event; a pause between two attempts (`default_backoff` of the caller).
+//! Never here: the handling of an event; the backoff between attempts (`default_backoff` of the caller).
 
 use std::fmt::Debug;
 
@@ -9,8 +9,8 @@ use kube::runtime::watcher::{self, Event, watcher};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 
-/// A watch that begins again with a list when its start is refused with 410. kube's watcher does so only after an event with 410; after a
-/// status of 410 it would repeat the same forgotten version for ever.
+/// A watch that begins again with a list when its start is refused with the status 410. kube's watcher does so only after an event with
+/// 410; after a status of 410 it would ask for the same expired version for ever.
 pub fn lasting<K>(
     api: Api<K>,
     config: watcher::Config,

@@ -1,7 +1,7 @@
 //! `scality-s3-csi-driver`: the driver of one node, or the controller service. Enters: the command line, the environment, SIGTERM.
 //! Leaves: a served socket, and a log on standard error with one line per record.
 //!
-//! Never here: the meaning of a call, the steps of a mount. This file only wires them together.
+//! Never here: the meaning of a call, the steps of a mount. This file only connects the parts.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -35,11 +35,11 @@ use tokio::time::timeout;
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
-/// How long the start waits for the API server's version: the API server may be down.
+/// Longest wait for the API server's version at the start; after it the driver goes on without: the API server may be down.
 const VERSION_WITHIN: Duration = Duration::from_secs(5);
-/// Longest time from the signal to the end of the process. Running calls have [`csi::server::GRACE`] of it.
+/// Longest time from the signal to the end of the process; after it running calls are cut off. They have [`csi::server::GRACE`] of it.
 const STOP_WITHIN: Duration = Duration::from_millis(4500);
-/// The most Events that may wait to be written. Beyond it, an Event goes to the log only.
+/// Most Events that wait to be written; further ones only go to the log.
 const NOTICES: usize = 64;
 
 fn main() -> ExitCode {
@@ -62,7 +62,7 @@ fn start(args: &Args) -> anyhow::Result<()> {
     let config = Start::new(args)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     let ended = runtime.block_on(run(config));
-    // A thread may still wait for a mounter for minutes; its result would reach no caller.
+    // A thread may still wait for a mounter for minutes; no caller would get its result.
     runtime.shutdown_background();
     ended
 }
@@ -124,7 +124,7 @@ async fn serve(mut config: Config, stopped: watch::Receiver<bool>) -> anyhow::Re
     Ok(())
 }
 
-/// Serves calls that make and delete volumes. Until the API server has returned the cluster's id, calls get an error and are repeated.
+/// Serves calls that create and delete volumes. Calls fail and are repeated until the API server has returned the cluster's id.
 async fn serve_controller(config: ControllerConfig, stopped: watch::Receiver<bool>) -> anyhow::Result<()> {
     info!(version = VERSION, store = config.stores.endpoint_url, "starting the controller service");
     let volumes = Volumes::follow(&api_server().await?, config.cluster_id.as_deref().map(Cluster::new));
@@ -157,7 +157,7 @@ async fn on_stop(mut stopped: watch::Receiver<bool>) {
     drop(stopped.wait_for(|&stop| stop).await);
 }
 
-/// Writes the notices sent here as Events, one after the other; no mount waits for that.
+/// Starts a task that writes notices as Events, one after the other; returns its channel. No mount waits for them.
 fn tell(teller: Teller) -> mpsc::Sender<Notice> {
     let (notices, mut sent) = mpsc::channel(NOTICES);
     tokio::spawn(async move {
@@ -168,7 +168,7 @@ fn tell(teller: Teller) -> mpsc::Sender<Notice> {
     notices
 }
 
-/// Makes the mounter that the chart chose, without a request to the API server.
+/// Creates the mounter that the chart chose; sends no request to the API server.
 fn mounter(
     client: Client,
     config: &Config,
@@ -220,8 +220,8 @@ fn by_systemd(
     Ok(SystemdMounter::new(mounts)?)
 }
 
-/// The version of Kubernetes, for the user agent. `None` if the API server does not return it: a node goes on while the API server is
-/// away.
+/// The version of Kubernetes, for the user agent. `None` if the API server does not return it in time: a node must start without the API
+/// server.
 async fn kubernetes_version(client: &Client) -> Option<String> {
     match timeout(VERSION_WITHIN, client.apiserver_version()).await {
         Ok(Ok(info)) => Some(info.git_version),
@@ -247,7 +247,7 @@ fn version() -> serde_json::Value {
     })
 }
 
-/// The log level for `--v`. The chart's default is 4, as in release 2.2: a line for each mount, and none for each call.
+/// The log directives for `--v`. The chart's default is 4, as in release 2.2: a line for each mount, and none for each call.
 fn level(verbosity: u8) -> &'static str {
     match verbosity {
         0..=4 => "info",
@@ -268,7 +268,7 @@ fn start_logging(args: &Args) {
     }
 }
 
-/// A writer that receives one record at a time and writes it as one line: log collectors take each line for a record.
+/// A writer that writes each record that it gets as one line: log collectors take each line for a record.
 struct OneLine<W>(W);
 
 impl<W: Write> Write for OneLine<W> {

@@ -1,5 +1,5 @@
-//! `scality-s3-csi-holder`: the process of the node pod that keeps mounts for Mountpoint Pods whose container ends. It may end at any time: mounts
-//! go on, and mounters register with the next one.
+//! `scality-s3-csi-holder`: the process of the node pod that keeps the mounts of Mountpoint Pods whose container ends. It may end at any
+//! time: mounts go on, and mounters register them with the next holder.
 
 use std::io::{self, Write as _};
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ fn check() -> io::Result<()> {
     io::stdout().write_all(text.as_bytes())
 }
 
-/// Holds until SIGTERM or SIGINT.
+/// Runs the holder until SIGTERM or SIGINT.
 fn hold(kubelet: PathBuf) -> io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let ended = runtime.block_on(async {
@@ -65,7 +65,7 @@ fn hold(kubelet: PathBuf) -> io::Result<()> {
             _ = interrupt.recv() => Ok(()),
         }
     });
-    // A thread may still wait for a mounter that says nothing.
+    // A thread may still wait for a mounter that sends nothing.
     runtime.shutdown_background();
     ended
 }

@@ -1,5 +1,5 @@
-//! `install-mp`: the init container of architecture v1. Enters: the engine for hosts, in this image. Leaves: the same file on the host, where
-//! systemd starts it.
+//! `install-mp`: the init container of architecture v1. Enters: the engine for hosts, from this image. Leaves: a copy on the host, which
+//! systemd starts.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,6 +1,6 @@
-//! `scality-s3-csi-mounter`: the process of a Mountpoint Pod. Exit code 0 means that the node has unmounted; after any other code the
-//! container restarts, after 75 with the next image. With `--many` the first process of an engines pod, which starts this program again for each
-//! source.
+//! `scality-s3-csi-mounter`: the process of a Mountpoint Pod. Exit code 0 means that the node has unmounted. After any other code the
+//! container restarts; after 75 it gets the next image. With `--many` it is the first process of an engines pod, which starts this program
+//! for each source.
 
 use std::ffi::OsString;
 use std::io;
@@ -82,7 +82,7 @@ const HTTP_PROXY: &str = ENGINE_VARIABLES[0];
 const HTTPS_PROXY: &str = ENGINE_VARIABLES[1];
 const NO_PROXY: &str = ENGINE_VARIABLES[2];
 
-/// The user of the node's driver, as the containers of the node see it.
+/// User id of the node's driver in the containers of the node.
 const NODE: u32 = 0;
 
 fn main() -> ExitCode {
@@ -148,7 +148,7 @@ fn mounter(args: Args, among: Option<Among>) -> Result<ExitCode> {
     })
 }
 
-/// Starts mounters. Their arguments are those of this process.
+/// Runs the first process of an engines pod, which starts mounters with the arguments of this process.
 fn first_of_many(args: Args) -> Result<()> {
     hide().map_err(|error| Error::internal(format!("keeping this process from its neighbours: {error}")))?;
     let given = std::env::args_os().skip(1).filter(|arg| arg != "--many");
@@ -184,7 +184,7 @@ fn one_of_many(args: &Args) -> Result<Among> {
     Ok(Among { node: NODE, share: args.share.map(|mib| mib << 20) })
 }
 
-/// Keeps the memory of this process, and its descriptors, from other processes of its user.
+/// Hides the memory and the descriptors of this process from other processes of its user.
 fn hide() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
@@ -193,10 +193,10 @@ fn taking_signals(error: io::Error) -> Error {
     Error::internal(format!("taking signals: {error}"))
 }
 
-/// Keeps the mounter alive through the signals of a pod's deletion: the pod goes on serving while its workloads drain. The kubelet's
+/// Keeps the mounter alive after the signals of a pod's deletion: it goes on serving while its workloads drain. The kubelet's
 /// SIGKILL ends it.
 fn outlive_signals(stays: impl Fn() -> bool + Send + 'static) -> io::Result<()> {
-    // PID 1 would not end by the signal: the kernel gives it no default action.
+    // The kernel gives PID 1 no default action for signals, so the process exits by itself.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     thread::spawn(move || {
         for signal in signals.forever() {

@@ -100,7 +100,7 @@ pub struct ShareKey {
     pub identity: Option<Identity>,
 }
 
-/// A service account of workloads, with a role of the store's that it takes.
+/// The service account of workloads, and the role that it assumes at the store.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Identity {
     /// The namespace.
@@ -111,12 +111,12 @@ pub struct Identity {
     pub role: String,
 }
 
-/// The value of [`AttachmentSpec::authentication_source`] of attachments with an [`Identity`].
+/// Value of [`AttachmentSpec::authentication_source`] in attachments with an [`Identity`].
 const OF_POD: &str = "pod";
 
 impl ShareKey {
-    /// The name of a new attachment for this key. A second creator gets `AlreadyExists`. Never use the name to find an attachment: older
-    /// releases gave random names, and mount options can change.
+    /// The name of a new attachment for this key. A second creator gets `AlreadyExists`. Never compute the name to find an attachment:
+    /// older releases gave random names, and mount options can change.
     #[must_use]
     pub fn attachment_name(&self) -> String {
         let Self { node, volume, handle, mount_options, fs_group, identity } = self;
@@ -154,7 +154,7 @@ impl ShareKey {
 }
 
 impl AttachmentSpec {
-    /// The key that the attachment was made with.
+    /// The share key for which the attachment was created.
     #[must_use]
     pub fn share_key(&self) -> ShareKey {
         ShareKey {
@@ -176,7 +176,7 @@ impl AttachmentSpec {
         })
     }
 
-    /// The Mountpoint Pod that serves this workload, if one does.
+    /// The Mountpoint Pod that serves this workload; `None` if the attachment does not name the workload.
     #[must_use]
     pub fn pod_of(&self, workload_uid: &str) -> Option<&str> {
         self.mountpoint_pods

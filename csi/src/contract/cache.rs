@@ -1,22 +1,22 @@
-//! The local cache of a Mountpoint Pod. Enters: attributes and mount options of a volume. Leaves: the volume of the pod that holds the
+//! The local cache of a Mountpoint Pod. Enters: attributes and mount options of a volume. Leaves: the pod's volume for the
 //! cache, and how much of it the engine may use; or a sentence about what is invalid.
 //!
-//! Reconciler and node both use this file: the reconciler makes the volume, the node tells the engine its size.
+//! The reconciler and the node both use this file: the reconciler creates the pod's volume, the node passes its size to the engine.
 
 use super::quantity::Quantity;
 use super::volume;
 
-/// The volume of a Mountpoint Pod with the cache, and the name of generic ephemeral claims behind the pod's.
+/// Name of the Mountpoint Pod's volume for the cache. The claim of a generic ephemeral volume is named after the pod and this.
 pub const VOLUME: &str = "local-cache";
 /// The mount point of that volume in the pod.
 pub const DIRECTORY: &str = "/local-cache";
-/// The default size of a cache: a volume that grows without a limit would fill the node's disk, and the kubelet would end pods.
+/// The default size of a cache. A volume without a limit could fill the node's disk, and the kubelet would evict pods.
 pub const SIZE: Quantity = Quantity::of(10 << 30);
-/// The largest share of the volume that the engine uses. The kubelet ends a pod whose emptyDir exceeds its limit, and measures the
+/// The share of the volume that the engine uses, in per cent. The kubelet evicts a pod whose emptyDir exceeds its limit, and measures the
 /// emptyDir only from time to time.
 const USED_PERCENT: u64 = 95;
 
-/// A cache.
+/// The cache of one volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cache {
     /// The medium of the cache.
@@ -25,18 +25,18 @@ pub struct Cache {
     pub size: Quantity,
     /// `--max-cache-size` of the engine, in MiB.
     pub max_mib: u64,
-    /// Neither attributes nor options say a size.
+    /// Whether neither attributes nor options set a size.
     pub is_default: bool,
 }
 
 /// The medium of a cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// The node's disk.
+    /// The node's disk (an emptyDir).
     Disk,
-    /// The node's memory, as part of the pod's.
+    /// The node's memory, which counts as the pod's.
     Memory,
-    /// A volume of its own, of this StorageClass.
+    /// A generic ephemeral volume of this StorageClass.
     Ephemeral {
         /// The StorageClass.
         class: String,
@@ -46,7 +46,8 @@ pub enum Place {
 impl Cache {
     /// The cache of a volume; `None` if its attributes name none.
     ///
-    /// # Errors A sentence that names the attribute or option, and its expected form.
+    /// # Errors
+    /// A sentence that names the attribute or option, and its expected form.
     pub fn read<'a>(
         attribute: impl Fn(&str) -> Option<&'a str>,
         options: &[String],
@@ -63,7 +64,7 @@ impl Cache {
             None => {
                 only_with("emptyDir", of_empty_dir)?;
                 only_with("ephemeral", of_ephemeral)?;
-                // Earlier releases took a directory here, which has no meaning in a pod.
+                // Earlier releases took a directory as the option's value, which has no meaning in a pod.
                 if !has_cache(options) {
                     return Ok(None);
                 }
@@ -115,7 +116,7 @@ impl Cache {
         }
     }
 
-    /// The option `max-cache-size` may ask for less than the volume has, not for more.
+    /// A cache in a volume of this size. The option `max-cache-size` (`wanted`, in MiB) may use less than the volume has, not more.
     fn within(
         place: Place,
         size: Option<Quantity>,
@@ -148,7 +149,7 @@ fn usable_mib(size: Quantity) -> u64 {
     (size.bytes() >> 20) * USED_PERCENT / 100
 }
 
-/// The size of a volume of which the engine may use `mib`.
+/// The size of a volume whose usable share is at least `mib`.
 fn volume_for(mib: u64) -> Quantity {
     Quantity::of(mib.saturating_add(mib / 16 + 1).saturating_mul(1 << 20))
 }
@@ -167,7 +168,7 @@ fn has_cache(options: &[String]) -> bool {
     options.iter().any(|option| volume::name_and_value(option).0 == "cache")
 }
 
-/// The size that the options name. Words that are not numbers are ignored here: the engine refuses them.
+/// The size in MiB that the options name. A value that is not a number is ignored here: the engine refuses it.
 fn max_cache_size(options: &[String]) -> Option<u64> {
     let values = options.iter().map(|option| volume::name_and_value(option));
     values

@@ -1,30 +1,30 @@
-//! The directory that the node and a Mountpoint Pod share, and the directory of the bucket's first mount.
+//! The comm directory, which the node and a Mountpoint Pod share, and the source directory, the first mount of a bucket.
 
 use std::path::{Path, PathBuf};
 
 use super::{DRIVER, pod};
 
-/// The comm directory, as one of its two sides sees it.
+/// The comm directory, by its path on the node or in the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Comm(PathBuf);
 
 impl Comm {
     /// The name of the mounter's socket in the directory.
     pub const SOCKET: &str = "mount.sock";
-    /// The name of the engine's socket.
+    /// The name of the engine's socket in the directory.
     pub const ENGINE_SOCKET: &str = "engine.sock";
     /// The name of the socket at which the mounter registers its mount with the node's holder.
     pub const HOLD_SOCKET: &str = "hold.sock";
-    /// The name of the socket at which the first process of an engines pod listens.
+    /// The name of the socket at which the first process of an engines pod listens for requests.
     pub const ENGINES_SOCKET: &str = "engines.sock";
-    /// The name of the file that says that no engine serves for now.
+    /// The name of the file that exists while no engine serves the mount.
     pub const STATE: &str = "mount.state";
-    /// The name of the file that says that the store knows the bucket no longer.
+    /// The name of the file that reports a deleted bucket.
     pub const GONE: &str = "mount.gone";
-    /// The name of the file by which the node asks for the mount to be left to the next container.
+    /// The name of the file by which the node asks the engine to leave its mount to the next container.
     pub const HANDOVER: &str = "mount.handover";
 
-    /// The directory as the node sees it: the pod's `comm` volume beneath the kubelet's directory.
+    /// The directory on the node: the pod's `comm` volume below the kubelet's directory.
     #[must_use]
     pub fn on_host(kubelet: &Path, mountpoint_pod_uid: &str) -> Self {
         Self(
@@ -36,7 +36,7 @@ impl Comm {
         )
     }
 
-    /// The directory as the mounter sees it.
+    /// The directory in the pod.
     #[must_use]
     pub fn in_pod() -> Self {
         Self::at("/comm")
@@ -54,7 +54,7 @@ impl Comm {
         Self(self.0.join(source))
     }
 
-    /// The directory itself.
+    /// The path of the directory.
     #[must_use]
     pub fn directory(&self) -> &Path {
         &self.0
@@ -66,87 +66,88 @@ impl Comm {
         self.0.join(Self::SOCKET)
     }
 
-    /// The engine listens here, while it serves: the node asks it what it uses. One of an earlier release does not.
+    /// The socket on which the engine answers the node's requests for its usage. Engines of earlier releases have none.
     #[must_use]
     pub fn engine_socket(&self) -> PathBuf {
         self.0.join(Self::ENGINE_SOCKET)
     }
 
-    /// The mounter listens here while it keeps a mount's device and journal: the holder of the node takes copies of both.
+    /// The socket on which the mounter listens while it keeps a mount's device and journal: the node's holder takes copies of both.
     #[must_use]
     pub fn hold_socket(&self) -> PathBuf {
         self.0.join(Self::HOLD_SOCKET)
     }
 
-    /// The first process of an engines pod listens here: the node asks it for mounters.
+    /// The socket on which the first process of an engines pod listens: the node asks it for mounters.
     #[must_use]
     pub fn engines_socket(&self) -> PathBuf {
         self.0.join(Self::ENGINES_SOCKET)
     }
 
-    /// The engine's error when it failed, mode 0600.
+    /// The file with the error of an engine that failed, mode 0600.
     #[must_use]
     pub fn error(&self) -> PathBuf {
         self.0.join("mount.err")
     }
 
-    /// The mounter says here that its engine died and the next one has not begun to serve ([`Restarting`](super::restart::Restarting)),
-    /// mode 0600.
+    /// The file in which the mounter says that its engine died and the next one does not serve yet
+    /// ([`Restarting`](super::restart::Restarting)), mode 0600.
     #[must_use]
     pub fn state(&self) -> PathBuf {
         self.0.join(Self::STATE)
     }
 
-    /// The file that the mounter writes anew when its engine hears from the store that the bucket is gone. Its content does not matter.
+    /// The file that the mounter writes each time the store tells its engine that the bucket does not exist. Its content does not matter.
     #[must_use]
     pub fn gone(&self) -> PathBuf {
         self.0.join(Self::GONE)
     }
 
-    /// The node asks here for the mount to be left to the next container ([`HandingOver`](super::upgrade::HandingOver)), mode 0644.
+    /// The file by which the node asks the engine to leave its mount to the next container ([`HandingOver`](super::upgrade::HandingOver)),
+    /// mode 0644.
     #[must_use]
     pub fn handover(&self) -> PathBuf {
         self.0.join(Self::HANDOVER)
     }
 
-    /// The file of a container whose engine left its mount to the next one.
+    /// The file of a container whose engine left its mount to the next container.
     #[must_use]
     pub fn left(&self) -> PathBuf {
         self.0.join("mount.left")
     }
 
-    /// The file of the container that waits for another image.
+    /// The file of a container that waits for the pod's new image.
     #[must_use]
     pub fn waits(&self) -> PathBuf {
         self.0.join("mount.waits")
     }
 
-    /// The socket by which the engine gives the mounter its journal, while it starts.
+    /// The socket over which the engine sends its journal to the mounter while it starts.
     #[must_use]
     pub fn notify_socket(&self) -> PathBuf {
         self.0.join("notify.sock")
     }
 
-    /// A file whose existence means that the node is unmounting on purpose.
+    /// The file by whose existence the node announces that it unmounts on purpose.
     #[must_use]
     pub fn exit(&self) -> PathBuf {
         self.0.join("mount.exit")
     }
 
-    /// Credential files, mode 0750.
+    /// The directory of credential files, mode 0750.
     #[must_use]
     pub fn credentials(&self) -> PathBuf {
         self.0.join("credentials")
     }
 }
 
-/// The driver's directory beneath the kubelet's: its socket and its sources.
+/// The driver's directory below the kubelet's directory, for its socket and its sources.
 #[must_use]
 pub fn plugin_directory(kubelet: &Path) -> PathBuf {
     kubelet.join("plugins").join(DRIVER)
 }
 
-/// The directory at which the bucket of a Mountpoint Pod is mounted first. Targets are bind mounts of this one.
+/// The source of a Mountpoint Pod: the first mount of its bucket. Targets are bind mounts of it.
 #[must_use]
 pub fn source(kubelet: &Path, mountpoint_pod: &str) -> PathBuf {
     sources(kubelet).join(mountpoint_pod)

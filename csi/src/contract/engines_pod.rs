@@ -1,9 +1,9 @@
-//! The engines pod, whose engines serve all volumes of a node: its name, the names of its sources, and the node's request for one more mounter.
+//! The engines pod, whose engines serve all volumes of a node: its name, the names of its sources, and the node's request for a mounter.
 //!
-//! The first process of the pod listens in the comm directory. The node names a source, and gets a mounter for it with a directory of its own,
-//! where the mount is handed over as in a Mountpoint Pod. Both sides ignore unknown fields.
+//! The first process of the pod listens in the comm directory. The node sends the name of a source, and gets a mounter with its own
+//! directory, in which the mount is handed over as in a Mountpoint Pod. Both sides ignore unknown fields.
 //!
-//! Never here: a device, a key.
+//! Never here: a device, a credential.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::Shutdown;
@@ -14,16 +14,16 @@ use serde::{Deserialize, Serialize};
 
 use super::rights::{invalid, timed};
 
-/// The label `app` of engines pods, and the name of their DaemonSet.
+/// Value of the label `app` of engines pods, and the name of their DaemonSet.
 pub const APP: &str = "s3-csi-engines";
-/// The beginning of a source's name: that of a Mountpoint Pod begins otherwise.
+/// Prefix of the names of sources. Names of Mountpoint Pods have another one.
 pub const PREFIX: &str = "sh-";
-/// The longest name of a source, which is a directory.
+/// The longest name of a source, in bytes: the name is also a directory.
 const NAME_MAX: usize = 63;
-/// The longest request, in bytes.
+/// The longest request, in bytes; a longer one is refused.
 const LIMIT: usize = 4 << 10;
 
-/// The request for a mounter.
+/// The request to begin a mounter.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Begin {
@@ -31,7 +31,7 @@ pub struct Begin {
     pub source: String,
 }
 
-/// The name of a source with this share key; `attempt` is the first whose name is not in use.
+/// The name of a source with this share key. Callers use the first `attempt` whose name is not in use.
 #[must_use]
 pub fn name(share_key: &str, attempt: u32) -> String {
     let mut name = format!("{PREFIX}{}", super::digest(&[share_key, &attempt.to_string()]));
@@ -39,7 +39,7 @@ pub fn name(share_key: &str, attempt: u32) -> String {
     name
 }
 
-/// Whether a text is the name of a source, and so no path that leads elsewhere.
+/// Whether a text is the name of a source, and so can't be a path to another directory.
 #[must_use]
 pub fn is_source(name: &str) -> bool {
     name.len() <= NAME_MAX
@@ -50,16 +50,18 @@ pub fn is_source(name: &str) -> bool {
 
 /// Sends the request.
 ///
-/// # Errors `TimedOut` after `within`; other errors of the socket.
+/// # Errors
+/// `TimedOut` after `within`; other errors of the socket.
 pub fn ask(mut stream: &UnixStream, begin: &Begin, within: Duration) -> io::Result<()> {
     stream.set_write_timeout(Some(within.max(Duration::from_millis(1))))?;
     stream.write_all(&serde_json::to_vec(begin).map_err(io::Error::other)?).map_err(timed)?;
     stream.shutdown(Shutdown::Write)
 }
 
-/// Receives a request, to the sender's end of the stream.
+/// Receives a request, until the sender closes its side of the stream.
 ///
-/// # Errors `TimedOut` after `within`; `InvalidData` for any other text.
+/// # Errors
+/// `TimedOut` after `within`; `InvalidData` for any other text.
 pub fn receive(mut stream: &UnixStream, within: Duration) -> io::Result<Begin> {
     let until = Instant::now() + within;
     let mut text = Vec::new();

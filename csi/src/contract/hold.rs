@@ -1,8 +1,8 @@
-//! The registration of a mount with the node's holder. The mounter listens at `hold.sock`, and a process that connects gets one line, the message of the mount
-//! as JSON, and with it the FUSE device and the journal. The connection then stays open. The mounter's last word is [`END`]: it has given the
-//! mount up, or the mount is no more. A connection that ends without it means that the container ended.
+//! The registration of a mount with the node's holder. The mounter listens at `hold.sock`. A process that connects gets one line, the
+//! message of the mount as JSON, and with it the FUSE device and the journal. The connection then stays open. The mounter ends it with
+//! [`END`] when it has given the mount up, or the mount is gone. A connection that ends without [`END`] means that the container ended.
 //!
-//! Never here: who may connect, or be held.
+//! Never here: which processes may connect, and which mounts may be held.
 
 use std::io::{self, Write as _};
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -12,10 +12,11 @@ use std::time::Duration;
 use super::message::{MESSAGE_LIMIT, Mount, MountMessage};
 use super::rights::{self, invalid};
 
-/// The mounter's last word.
+/// The mounter's last line: the mount needs no holder.
 pub const END: &[u8] = b"end\n";
 
-/// The longest time for a registration. Both ends are processes of one node; doubled, a mounter that says nothing holds a thread twice as long.
+/// Longest time for a registration; after it the registration fails. Both ends are processes of one node. Doubled, a silent mounter
+/// occupies a thread twice as long.
 pub const REGISTER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Registers a mount over a connection.
@@ -33,17 +34,17 @@ pub fn register(
     rights::send(stream, &line, &[device, journal], REGISTER_WITHIN)
 }
 
-/// Says that the mount needs no holder any more. A holder that is gone needs no word.
+/// Tells the holder that the mount does not need it any more. Errors are ignored: a holder that is gone needs no message.
 pub fn end(stream: &UnixStream) {
     let _ = stream.set_write_timeout(Some(REGISTER_WITHIN));
     let mut writer = stream;
     let _ = writer.write_all(END);
 }
 
-/// Receives a registration. Its descriptors are those that came, whatever they are.
+/// Receives a registration. It does not check the kind of the two descriptors.
 ///
 /// # Errors
-/// `TimedOut` after [`REGISTER_WITHIN`]; `UnexpectedEof` for half a line; `InvalidData` if there are not two descriptors, or not this JSON.
+/// `TimedOut` after [`REGISTER_WITHIN`]; `UnexpectedEof` for half a line; `InvalidData` for another number of descriptors, or other JSON.
 pub fn receive(stream: &UnixStream) -> io::Result<(MountMessage, Mount<OwnedFd>)> {
     let (line, descriptors) = rights::receive(stream, MESSAGE_LIMIT, Some(b'\n'), REGISTER_WITHIN)?;
     let count = descriptors.len();

@@ -4,5 +4,5 @@ use std::time::Duration;
 
 /// The Lease's name, in the namespace of the release.
 pub const NAME: &str = "scality-csi-controller";
-/// A Lease that was not renewed for this time may be taken by others.
+/// Time after the last renewal at which another reconciler may take the Lease.
 pub const DURATION: Duration = Duration::from_secs(15);

@@ -1,4 +1,4 @@
-//! The form of log lines: driver, reconciler, mounters and engines of one release write the same.
+//! The form of log lines. Driver, reconciler, mounters and engines of one release use the same form.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,7 +9,7 @@ pub const VARIABLE: &str = "LOG_FORMAT";
 /// The form of a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Text for people.
+    /// Text for human readers.
     #[default]
     Text,
     /// A JSON object.

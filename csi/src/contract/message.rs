@@ -1,10 +1,10 @@
 //! The hand-over of a mount: the node connects to the mounter's socket, sends one message with the FUSE device, ends its side of the
 //! connection, and reads one line back.
 //!
-//! A mounter of release 2.2 closes without a line; a node of release 2.2 never reads one. Both work: the node need not get an
-//! answer, and the mounter ignores the loss of its answer. Both sides ignore unknown fields.
+//! A mounter of release 2.2 closes without a line; a node of release 2.2 never reads one. Both work: the node can go on without an
+//! answer, and the mounter ignores that its answer is not read. Both sides ignore unknown fields.
 //!
-//! The node's holder sends the same message with the device and the journal of a mount that lost its container (`hold`).
+//! The node's holder sends the same message with device and journal of a mount whose container ended (`hold`).
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
@@ -19,12 +19,12 @@ use serde::{Deserialize, Serialize};
 
 use super::rights::{self, invalid};
 
-/// The longest message, in bytes. Ours are a few kilobytes; the limit ends a sender that never stops.
+/// The longest message, in bytes; a longer one is refused. Ours have a few kilobytes; the limit stops a sender without an end.
 pub const MESSAGE_LIMIT: usize = 1 << 20;
-/// The longest answer, in bytes.
+/// The longest answer, in bytes; a longer one is refused.
 const ANSWER_LIMIT: usize = 64 << 10;
 
-/// The order to the engine: the device, its arguments and environment.
+/// The order to serve a mount: the bucket, the engine's arguments and its environment. The device comes beside it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct MountMessage {
@@ -34,7 +34,7 @@ pub struct MountMessage {
     pub args: Vec<String>,
     /// The engine's whole environment, `KEY=value`.
     pub env: Vec<String>,
-    /// The time since which a mount that programs use has had no engine. Its engine is to go on with it, and the journal comes with the device.
+    /// The time since which a mount in use has had no engine. The new engine goes on with it; the journal comes with the device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub adopt: Option<Timestamp>,
 }
@@ -44,7 +44,7 @@ pub struct MountMessage {
 pub struct Mount<T> {
     /// The FUSE device.
     pub device: T,
-    /// The journal of the engines before, if the mount had any.
+    /// The journal of the earlier engines, if the mount had any.
     pub journal: Option<T>,
 }
 
@@ -54,29 +54,31 @@ pub struct Mount<T> {
 pub enum Answer {
     /// The mount is served.
     Ready,
-    /// The mount failed, with the engine's own words.
+    /// The mount failed, for the engine's reason.
     Failed {
         /// The error, in one line.
         error: String,
     },
 }
 
-/// Connects to a mounter's socket. If the path is longer than a socket address (107 bytes), the call goes through its directory's
-/// descriptor.
+/// Connects to a mounter's socket. If the path is longer than a socket address (107 bytes), the call reaches the socket by a descriptor of
+/// its directory.
 ///
-/// # Errors `NotFound` or `ConnectionRefused` while no process listens there yet; other errors of connect(2).
+/// # Errors
+/// `NotFound` or `ConnectionRefused` while no process listens there yet; other errors of connect(2).
 pub fn connect(socket: &Path) -> io::Result<UnixStream> {
     with_short_path(socket, |path| UnixStream::connect(path))
 }
 
 /// Listens where [`connect`] connects.
 ///
-/// # Errors `AddrInUse` if the file exists already; other errors of bind(2).
+/// # Errors
+/// `AddrInUse` if the file exists already; other errors of bind(2).
 pub fn listen(socket: &Path) -> io::Result<UnixListener> {
     with_short_path(socket, |path| UnixListener::bind(path))
 }
 
-/// The kernel takes 108 bytes of path with the final zero.
+/// Calls `call` with a path that fits into a socket address, which has 108 bytes with the final zero.
 fn with_short_path<T>(socket: &Path, call: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
     if socket.as_os_str().len() < 108 {
         return call(socket);
@@ -92,9 +94,10 @@ fn with_short_path<T>(socket: &Path, call: impl FnOnce(&Path) -> io::Result<T>) 
     call(&Path::new("/proc/self/fd").join(descriptor.to_string()).join(name))
 }
 
-/// Sends the message and its descriptors, then closes this side's writing half, so that the mounter sees the end.
+/// Sends the message and its descriptors, then closes the writing side of the stream, so the mounter sees the end.
 ///
-/// # Errors `TimedOut` after `within`; other errors of the socket.
+/// # Errors
+/// `TimedOut` after `within`; other errors of the socket.
 pub fn send(
     stream: &UnixStream,
     message: &MountMessage,
@@ -107,17 +110,17 @@ pub fn send(
     stream.shutdown(Shutdown::Write)
 }
 
-/// Receives one message and its descriptors, to the sender's end of the stream.
+/// Receives one message and its descriptors, until the sender closes its side of the stream.
 ///
 /// # Errors
-/// `TimedOut` after `within`; `InvalidData` if the descriptors are not those of the message, if it is too long, or not this JSON.
+/// `TimedOut` after `within`; `InvalidData` if the number of descriptors does not fit, or the message is too long or not this JSON.
 pub fn receive(stream: &UnixStream, within: Duration) -> io::Result<(MountMessage, Mount<OwnedFd>)> {
     let (bytes, descriptors) = rights::receive(stream, MESSAGE_LIMIT, None, within)?;
     if descriptors.is_empty() {
         return Err(invalid("the message brings 0 descriptors, and must bring one: the FUSE device"));
     }
     let message: MountMessage = serde_json::from_slice(&bytes)
-        // The text may hold secrets: serde's error names the place and the expectation, and that is enough.
+        // The text may contain secrets. serde's error names only the place and the expected type, which suffices.
         .map_err(|error| invalid(format!("the message is not a mount message: {error}")))?;
     let count = descriptors.len();
     let mut descriptors = descriptors.into_iter();
@@ -133,10 +136,10 @@ pub fn receive(stream: &UnixStream, within: Duration) -> io::Result<(MountMessag
     }
 }
 
-/// Answers the node. A node of release 2.2 has closed already: that is not an error.
+/// Sends the answer to the node. A node of release 2.2 has closed the stream already; that is not an error.
 ///
 /// # Errors
-/// Errors of the socket, except that the other side does not read.
+/// Errors of the socket, except those of a node that has closed the stream.
 pub fn answer(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     let mut line = serde_json::to_vec(answer).map_err(io::Error::other)?;
     line.push(b'\n');
@@ -152,7 +155,8 @@ pub fn answer(stream: &UnixStream, answer: &Answer) -> io::Result<()> {
 
 /// Reads the mounter's answer; `None` if the mounter closed without an answer, as release 2.2 does.
 ///
-/// # Errors `TimedOut` after `within`; `InvalidData` if the bytes are not an answer.
+/// # Errors
+/// `TimedOut` after `within`; `InvalidData` if the bytes are not an answer.
 pub fn read_answer(stream: &UnixStream, within: Duration) -> io::Result<Option<Answer>> {
     let until = Instant::now() + within;
     let mut line = Vec::new();
@@ -168,7 +172,7 @@ pub fn read_answer(stream: &UnixStream, within: Duration) -> io::Result<Option<A
             Ok(0) => break,
             Ok(got) => line.extend_from_slice(&chunk[..got]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            // A mounter that dies with our bytes unread resets the connection, without an answer.
+            // A mounter that dies before it has read all our bytes resets the connection.
             Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
             Err(error) => return Err(rights::timed(error)),
         }

@@ -1,7 +1,7 @@
-//! The agreement between two processes: the attachment, the names of Mountpoint Pods, the files between node and pod, the message with
+//! The contract between two processes: the attachment, the names of Mountpoint Pods, the files between node and pod, the message with
 //! the device. Enters: plain values only. Leaves: types, names and paths, which golden tests check.
 //!
-//! Never here: a decision about a mount, a call to the API server, a log line. The formats are those of release 2.2, so that either side
+//! Never here: a decision about a mount, a call to the API server, a log line. The formats are those of release 2.2, so either side
 //! may be upgraded first. New fields are optional for a reader, and old readers ignore them.
 
 pub mod attachment;
@@ -24,11 +24,11 @@ pub mod volume;
 /// The driver's name, and the prefix of its labels, annotations and directories.
 pub const DRIVER: &str = "s3.csi.scality.com";
 
-/// The release of this process, as the chart and the labels of Mountpoint Pods name it.
+/// The release of this process, in the form of the chart and of the labels of Mountpoint Pods.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// SHA-224 of the parts in hex, 56 digits, which fit a label and a name with a prefix. The length precedes each part, so that no two
-/// lists of parts give the same text.
+/// SHA-224 of the parts: 56 hexadecimal digits, which fit a label, and a name with a prefix. The length precedes each part, so
+/// different lists of parts have different digests.
 pub(crate) fn digest(parts: &[&str]) -> String {
     use sha2::Digest as _;
     let mut sha = sha2::Sha224::new();

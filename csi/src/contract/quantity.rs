@@ -1,15 +1,15 @@
-//! An amount of CPU or memory as Kubernetes writes it. Enters: text such as `100m`, `0.5`, `256Mi`, `1Gi`. Leaves: a number to reckon with,
-//! and text again.
+//! An amount of CPU or memory in Kubernetes' notation. Enters: text such as `100m`, `0.5`, `256Mi`, `1Gi`. Leaves: a number for
+//! calculations, and text again.
 //!
 //! Nothing here decides which amounts make sense.
 
-/// An amount, never negative: of CPUs or of bytes, in thousandths, rounded up.
+/// An amount of CPUs or of bytes, in thousandths, rounded up; never negative.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Quantity {
     milli: u128,
 }
 
-/// Digits of a number, and its exponent: more than the API server takes.
+/// Most digits of a number, and of its exponent; a longer text is refused. The API server accepts fewer.
 const DIGITS_MAX: usize = 24;
 /// The suffixes and their values: a power of 10, or of 1024.
 const SUFFIXES: [(&str, Scale); 16] = [
@@ -50,7 +50,7 @@ impl Quantity {
         Self { milli: milli as u128 }
     }
 
-    /// Digits with at most one point, then a suffix or an exponent; `None` for other text, and for absurdly large amounts.
+    /// Parses digits with at most one point, then a suffix or an exponent; `None` for other text, and for more than 2^64 - 1 units.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
@@ -63,7 +63,7 @@ impl Quantity {
         let digits: u128 = digits.parse().ok()?;
         let scale = SUFFIXES.iter().find(|(known, _)| *known == suffix).map(|(_, scale)| *scale);
         let scale = scale.or_else(|| exponent(suffix).map(Scale::Ten))?;
-        // Thousandths.
+        // The result is in thousandths.
         let (times, ten) = match scale {
             Scale::Ten(power) => (1, power + 3),
             Scale::Kibi(power) => (1024_u128.checked_pow(power)?, 3),
@@ -81,7 +81,7 @@ impl Quantity {
         u64::try_from(self.milli.div_ceil(1000)).unwrap_or(u64::MAX)
     }
 
-    /// The share of the quantity in per cent.
+    /// This share of the quantity, in per cent, rounded up to a thousandth.
     #[must_use]
     pub fn percent(self, percent: u32) -> Self {
         Self { milli: (self.milli * u128::from(percent)).div_ceil(100) }

@@ -1,25 +1,25 @@
-//! The reasons of Events: one word each, as `kubectl get events` shows it and as alerts and scripts match it.
+//! The reasons of Events: one word each, which `kubectl get events` shows and alerts and scripts match.
 //!
 //! Never here: the text of an Event.
 
 use std::fmt;
 
-/// The reason of an Event of the driver or of the reconciler. The word is the variant's name.
+/// The reason of an Event of the driver or of the reconciler. Its text is the variant's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Reason {
     /// A workload that ran without an attachment has one again.
     AttachedAgain,
     /// A second attachment names a workload.
     AttachedTwice,
-    /// A volume names no size for its cache, which gets the default.
+    /// A volume sets no size for its cache, which gets the default.
     CacheLimited,
-    /// The API server refuses the pods that keep room for Mountpoint Pods.
+    /// The API server refuses headroom pods, which reserve room for Mountpoint Pods.
     HeadroomRefused,
     /// A workload waits for room for its Mountpoint Pods.
     HeadroomWaits,
     /// A mount option has no effect.
     MountOptionLeftOut,
-    /// No reconciler works, and systemd makes the mount in place of a Mountpoint Pod.
+    /// No reconciler runs, so systemd makes the mount in place of a Mountpoint Pod.
     MountedBySystemd,
     /// A running workload's Mountpoint Pod was asked to end.
     MountpointPodEnds,
@@ -29,11 +29,11 @@ pub enum Reason {
     MountpointPodNotServing,
     /// The API server refuses to make a Mountpoint Pod.
     MountpointPodRefused,
-    /// The image of a Mountpoint Pod was not patched: a file is being written, or its engine could not be asked.
+    /// The image of a Mountpoint Pod was not changed: a file is being written, or its engine could not be asked.
     MountpointPodUpgradeHeldBack,
-    /// A Mountpoint Pod did not run with its new image, and has the one before again.
+    /// A Mountpoint Pod did not run with its new image, and got the old one back.
     MountpointPodUpgradeTakenBack,
-    /// A Mountpoint Pod has another image, and its mount went on.
+    /// A Mountpoint Pod runs a new image, and its mount went on.
     MountpointPodUpgraded,
     /// A Mountpoint Pod does not start.
     MountpointPodWaits,
@@ -41,17 +41,17 @@ pub enum Reason {
     VolumeAttributeUnknown,
     /// The store says that the bucket of a mounted volume is gone.
     VolumeBucketGone,
-    /// A deleted volume's bucket stays, because it has objects.
+    /// The bucket of a deleted volume was kept, because it has objects.
     VolumeDataKept,
     /// The engine of a mounted volume died, and the volume is mounted again.
     VolumeEngineDied,
     /// The engine of a mounted volume died, and the next one goes on with the same mount. Repetitions are one Event with a count.
     VolumeEngineRestarted,
-    /// Several PersistentVolumes have one handle.
+    /// Several PersistentVolumes have the same volume handle.
     VolumeHandleNotUnique,
-    /// The engines pod of the node serves as many volumes as it has room for.
+    /// The engines pod of the node has no room for another volume.
     VolumeLimitReached,
-    /// A volume's settings allow no Mountpoint Pod.
+    /// The settings of a volume are invalid, so it gets no Mountpoint Pod.
     VolumeRefused,
 }
 

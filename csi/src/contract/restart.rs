@@ -1,28 +1,28 @@
-//! The text of `mount.state` in the comm directory: the mounter writes it while its engine is dead and the next one has not begun to
-//! serve, and the node reads it before it calls a mount hung.
+//! The text of `mount.state` in the comm directory. The mounter writes it while its engine is dead and the next one does not serve yet;
+//! the node reads it before it treats a mount as hung.
 //!
-//! The node's holder writes it when the container ends, with a second line: the next container then leaves it until it has the mount again.
+//! The node's holder writes it when the container ends, with a second line: the next container then keeps the file until it has the mount.
 //!
-//! The file also names the flags that make an engine end with its mount.
+//! This file also knows the flags with which an engine can't hand its mount over.
 //!
-//! Never here: a file.
+//! Never here: access to a file.
 
 use std::fmt;
 use std::time::Duration;
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-/// The longest time that a mount may be without an engine; after it the mounter closes its device, and programs get an error. Doubled,
-/// programs wait twice as long for an engine that hangs when it starts; halved, a machine that is busy loses mounts.
+/// Longest time that a mount may be without an engine. After it the mounter closes the device, and programs get an error. Doubled,
+/// programs wait twice as long for an engine that hangs at its start; halved, a busy machine loses mounts.
 pub const RESTART_WITHIN: Duration = Duration::from_secs(60);
 
-/// The most by which a clock may be set while an engine is started again.
+/// Largest step of the clock that is tolerated while an engine is restarted.
 const CLOCK_STEPS: SignedDuration = SignedDuration::from_secs(2);
 
-/// A mount whose engine died, and whose next one has not begun to serve.
+/// The state of a mount whose engine died, while the next one does not serve yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restarting {
-    /// The time of the death.
+    /// The time of the engine's death.
     pub since: Timestamp,
 }
 
@@ -30,8 +30,8 @@ impl Restarting {
     const WORDS: &str = "restarting since ";
     const HELD: &str = "held";
 
-    /// Reads the first line. `None` for any other text, and for a time more than [`RESTART_WITHIN`] ago: a mounter gives up by then, so
-    /// the writer was killed.
+    /// Parses the first line. `None` for any other text, and for a time more than [`RESTART_WITHIN`] ago: a mounter gives up before that,
+    /// so the writer was killed.
     #[must_use]
     pub fn read(text: &str, now: Timestamp) -> Option<Self> {
         let since: Timestamp = text.lines().next()?.trim_end().strip_prefix(Self::WORDS)?.parse().ok()?;
@@ -41,13 +41,13 @@ impl Restarting {
         is_now.then_some(Self { since })
     }
 
-    /// The text of the holder.
+    /// The text that the holder writes.
     #[must_use]
     pub fn held(self) -> String {
         format!("{self}\n{}", Self::HELD)
     }
 
-    /// Whether a text is the holder's, about a death that it may still mend.
+    /// Whether the holder wrote the text, and a mounter may still take the mount over.
     #[must_use]
     pub fn is_held(text: &str, now: Timestamp) -> bool {
         Self::read(text, now).is_some() && text.lines().nth(1) == Some(Self::HELD)
@@ -60,7 +60,7 @@ impl fmt::Display for Restarting {
     }
 }
 
-/// Whether the engine takes `--supervised` beside these flags: some transports end with their engine.
+/// Whether an engine with these flags supports `--supervised`: with some transports the mount ends with its engine.
 #[must_use]
 pub fn can_outlive(args: &[String]) -> bool {
     let words: Vec<&str> = args.iter().flat_map(|arg| arg.splitn(2, '=')).collect();

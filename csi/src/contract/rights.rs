@@ -1,6 +1,6 @@
 //! Bytes with descriptors over a stream socket. Enters: bytes and descriptors. Leaves: the same, at the other end.
 //!
-//! Never here: the meaning of either.
+//! Never here: the meaning of the bytes or descriptors.
 
 use std::io::{self, IoSlice, IoSliceMut, Write as _};
 use std::mem::MaybeUninit;
@@ -13,12 +13,13 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
 };
 
-/// The most descriptors of one call. Messages have two at most; a sender of a few more gets an error that says so, rather than being cut off.
+/// Most descriptors of one call. Messages have two at most; a sender of a few more gets a clear error, and none is cut off.
 const DESCRIPTORS_MAX: usize = 8;
 
 /// Sends bytes, and the descriptors with the first of them.
 ///
-/// # Errors `TimedOut` after `within`; other errors of the socket.
+/// # Errors
+/// `TimedOut` after `within`; other errors of the socket.
 pub fn send(
     stream: &UnixStream,
     bytes: &[u8],
@@ -31,7 +32,7 @@ pub fn send(
     if !ancillary.push(SendAncillaryMessage::ScmRights(descriptors)) {
         return Err(io::Error::other(format!("no room for {} descriptors", descriptors.len())));
     }
-    // The rest follows as a plain stream.
+    // The rest of the bytes follows without descriptors.
     let sent = loop {
         match sendmsg(stream, &[IoSlice::new(bytes)], &mut ancillary, SendFlags::NOSIGNAL) {
             Ok(sent) => break sent,
@@ -43,10 +44,10 @@ pub fn send(
     writer.write_all(&bytes[sent..]).map_err(timed)
 }
 
-/// Receives bytes and descriptors up to this last byte, or to the sender's end of the stream.
+/// Receives bytes and descriptors until the byte `last`, or until the sender closes its side of the stream.
 ///
 /// # Errors
-/// `TimedOut` after `within`; `InvalidData` if more than `limit` bytes come, more descriptors than fit, or bytes behind the last.
+/// `TimedOut` after `within`; `InvalidData` for more than `limit` bytes, too many descriptors, or bytes after `last`.
 pub fn receive(
     stream: &UnixStream,
     limit: usize,
@@ -96,7 +97,7 @@ pub fn receive(
     }
 }
 
-/// Turns `WouldBlock`, by which a socket reports its time limit, into `TimedOut`.
+/// Turns `WouldBlock`, the error of a socket whose time limit has passed, into `TimedOut`.
 pub(super) fn timed(error: io::Error) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock { io::ErrorKind::TimedOut.into() } else { error }
 }

@@ -1,9 +1,9 @@
-//! The path of a target, as the kubelet makes it: `pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount` beneath its directory.
+//! The target path of the kubelet: `pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount` below its directory.
 
 use std::ffi::OsStr;
 use std::path::Path;
 
-/// The names in a path of the kubelet's making.
+/// The names in a target path of the kubelet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OfPod {
     /// The workload's pod.
@@ -13,7 +13,7 @@ pub struct OfPod {
 }
 
 impl OfPod {
-    /// Reads a path relative to the kubelet's directory.
+    /// Parses a path relative to the kubelet's directory; `None` if it has another form.
     #[must_use]
     pub fn read(below: &Path) -> Option<Self> {
         let parts: Vec<&str> = below.iter().map(OsStr::to_str).collect::<Option<_>>()?;
@@ -25,15 +25,15 @@ impl OfPod {
         }
     }
 
-    /// Reads a mount point; `None` if the kubelet did not make it as a target.
+    /// Parses a mount point; `None` if it is not a target path of the kubelet.
     #[must_use]
     pub fn of_mount_point(path: &Path, kubelet: &Path) -> Option<Self> {
         Self::read(path.strip_prefix(kubelet).ok()?)
     }
 }
 
-/// The UID of the workload at a target beneath the kubelet's directory. A target from elsewhere, such as csi-sanity's, has its own path
-/// in place of a UID.
+/// The UID of the workload of a target path below the kubelet's directory. For another path there, such as csi-sanity's, the path itself
+/// replaces the UID.
 #[must_use]
 pub fn workload(path: &Path, kubelet: &Path) -> Option<String> {
     let below = path.strip_prefix(kubelet).ok()?;

@@ -1,8 +1,8 @@
-//! The upgrade of a Mountpoint Pod in place. The reconciler asks for it by an annotation, the node's driver has the engine leave its mount, and the
-//! container ends with a status of its own. Between that container and the next one no engine runs: the reconciler patches the image then, and
-//! the node's holder keeps the mount.
+//! The upgrade of a Mountpoint Pod in place. The reconciler requests it by an annotation, the node's driver asks the engine to leave its
+//! mount, and the container ends with a reserved status. No engine runs between that container and the next one: the reconciler changes the
+//! image then, and the node's holder keeps the mount.
 //!
-//! Never here: a file, a decision.
+//! Never here: access to a file, a decision.
 
 use std::fmt;
 use std::time::Duration;
@@ -13,33 +13,34 @@ use serde::{Deserialize, Serialize};
 /// Annotation of a Mountpoint Pod: an [`Attempt`], as JSON.
 pub const ANNOTATION: &str = "s3.csi.scality.com/upgrade";
 
-/// The exit status of an engine that left its mount, and of the container that ends with it.
+/// Exit status of an engine that left its mount, and of its container.
 pub const HANDED_OVER: u8 = 75;
 
-/// How long files being written may hold an upgrade back. Doubled, an upgrade meets fewer writers, and the reconciler hears twice as late of those.
+/// Time for which files being written may delay an upgrade; after it the engine goes on. Doubled, an upgrade meets fewer writers, and the
+/// reconciler learns of those twice as late.
 pub const WRITERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// How long the container that follows an engine's leave waits for the next image; then the one behind it goes on with the mount. Doubled, a slow
-/// API server costs fewer upgrades, and programs wait longer where it is away.
+/// Time for which the container after a leaving engine waits for the new image; then the next one goes on with the mount. Doubled, a slow
+/// API server costs fewer upgrades, and programs wait longer while it is unreachable.
 pub const IMAGE_WITHIN: Duration = Duration::from_secs(20);
 
-/// The age up to which the node's word is believed: the engine leaves within 12 s of it, and the holder keeps the mount for 60 s. Halved, an image that
-/// is slow to come and then refuses costs the mount.
+/// Largest age of a valid `mount.handover`: the engine leaves within 12 s of it, and the holder keeps the mount for 60 s. Halved, an image
+/// that comes late and then fails costs the mount.
 const BELIEVED_FOR: SignedDuration = SignedDuration::from_secs(75);
 
-/// An upgrade of one pod, as far as it came.
+/// The state of the upgrade of one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Attempt {
-    /// The step that was taken last.
+    /// The last step.
     pub stage: Stage,
-    /// The image before.
+    /// The image before the upgrade.
     pub from: String,
-    /// The image that the pod is to have.
+    /// The new image.
     pub to: String,
     /// The time of the last step, by the reconciler's clock.
     pub since: Timestamp,
-    /// The restarts of the container at the last step.
+    /// The number of restarts of the container at the last step.
     pub restarts: u32,
 }
 
@@ -47,27 +48,27 @@ pub struct Attempt {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Stage {
-    /// The driver is to have the engine leave its mount.
+    /// The reconciler asked for an upgrade: the driver asks the engine to leave its mount.
     Asked,
-    /// The engine had left it, and the image is patched.
+    /// The engine left its mount, and the image was changed.
     Patched,
-    /// The engine went on: a file is being written, or nobody could ask it.
+    /// The engine kept its mount: a file is being written, or the engine could not be asked.
     HeldBack,
-    /// The next image did not run, and the one before has its place again.
+    /// The new image did not run, and the old one was restored.
     TakenBack,
 }
 
 /// The text of `mount.handover` in the comm directory: the node asks the engine to leave its mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandingOver {
-    /// The time of the question.
+    /// The time of the node's request.
     pub since: Timestamp,
 }
 
 impl HandingOver {
     const WORDS: &str = "handing over since ";
 
-    /// Reads a text. `None` for any other, and for one that is old: its writer may have ended since.
+    /// Parses a text. `None` for any other text, and for an old request: its container may have ended since.
     #[must_use]
     pub fn read(text: &str, now: Timestamp) -> Option<Self> {
         let since: Timestamp = text.trim_end().strip_prefix(Self::WORDS)?.parse().ok()?;

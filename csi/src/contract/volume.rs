@@ -1,8 +1,8 @@
-//! The keys of a volume's attributes, as users write them into a PersistentVolume, and those that the kubelet adds.
+//! The names of a volume's attributes: those that users write into a PersistentVolume, and those that the kubelet adds.
 
 /// The bucket; required.
 pub const BUCKET_NAME: &str = "bucketName";
-/// The prefix of the volume's keys; ends in a slash. Volumes that the driver made in a shared bucket have it.
+/// The prefix of the volume's keys; ends in a slash. Volumes that the driver created in a shared bucket have it.
 pub const PREFIX: &str = "prefix";
 /// The region of the bucket, if it differs from the driver's.
 pub const REGION: &str = "region";
@@ -10,45 +10,45 @@ pub const REGION: &str = "region";
 pub const ENDPOINT_URL: &str = "endpointUrl";
 /// A ConfigMap in the namespace of Mountpoint Pods with certificates that the volume's engine trusts besides the system's (key `ca-bundle.crt`).
 pub const CA_CONFIG_MAP: &str = "caBundleConfigMap";
-/// The fate of the data when a volume that the driver made is deleted: `keep`, `fail`, `purge`.
+/// The fate of the data when a volume that the driver created is deleted: `keep`, `fail`, `purge`.
 pub const ON_DELETE: &str = "onDelete";
-/// `true` for volumes that the driver made, as release 2.2 writes it; not read.
+/// `true` for volumes that the driver created, as in release 2.2; not read.
 pub const DYNAMIC_PROVISIONING: &str = "dynamicProvisioning";
-/// The source of the mount's keys: `driver` (default), `secret` or `pod`.
+/// The source of the mount's credentials: `driver` (default), `secret` or `pod`.
 pub const AUTHENTICATION_SOURCE: &str = "authenticationSource";
-/// `pod`, see [`AUTHENTICATION_SOURCE`].
+/// Value `pod` of [`AUTHENTICATION_SOURCE`]: the identity of the workload's service account.
 pub const SOURCE_POD: &str = "pod";
 /// The region of the token service for `pod`, if it differs from the bucket's.
 pub const STS_REGION: &str = "stsRegion";
-/// Annotation of a service account: the role that its workloads take. This driver's annotation wins over AWS's.
+/// Annotations of a service account with the role that its workloads assume. This driver's annotation wins over AWS's.
 pub const ROLE_ANNOTATIONS: [&str; 2] = ["s3.csi.scality.com/role-arn", "eks.amazonaws.com/role-arn"];
-/// Variables of the engine's environment that a volume may set: this, and one of [`ENGINE_VARIABLES`].
+/// Prefix of attributes that set a variable of the engine's environment; one of [`ENGINE_VARIABLES`] follows.
 pub const ENGINE_ENV: &str = "mountpointEnv.";
-/// The names that may stand behind [`ENGINE_ENV`].
+/// The names that may follow [`ENGINE_ENV`].
 pub const ENGINE_VARIABLES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 /// The service account of the Mountpoint Pod.
 pub const POD_SERVICE_ACCOUNT: &str = "mountpointPodServiceAccountName";
-/// CPU that the Mountpoint Pod asks for.
+/// The CPU request of the Mountpoint Pod.
 pub const REQUESTS_CPU: &str = "mountpointContainerResourcesRequestsCpu";
-/// Memory that the Mountpoint Pod asks for.
+/// The memory request of the Mountpoint Pod.
 pub const REQUESTS_MEMORY: &str = "mountpointContainerResourcesRequestsMemory";
-/// CPU that the Mountpoint Pod is limited to.
+/// The CPU limit of the Mountpoint Pod.
 pub const LIMITS_CPU: &str = "mountpointContainerResourcesLimitsCpu";
-/// Memory that the Mountpoint Pod is limited to.
+/// The memory limit of the Mountpoint Pod.
 pub const LIMITS_MEMORY: &str = "mountpointContainerResourcesLimitsMemory";
 
-/// `emptyDir` or `ephemeral`: the volume of the Mountpoint Pod for the local cache.
+/// The kind of the Mountpoint Pod's volume for the local cache: `emptyDir` or `ephemeral`.
 pub const CACHE: &str = "cache";
 /// The size of an emptyDir for the cache.
 pub const CACHE_SIZE_LIMIT: &str = "cacheEmptyDirSizeLimit";
-/// `Memory`: the emptyDir for the cache is in memory, else on the node's disk.
+/// `Memory` for an emptyDir of the cache in memory; without it the emptyDir is on the node's disk.
 pub const CACHE_MEDIUM: &str = "cacheEmptyDirMedium";
 /// The StorageClass of an ephemeral volume for the cache.
 pub const CACHE_CLASS: &str = "cacheEphemeralStorageClassName";
 /// The size of an ephemeral volume for the cache.
 pub const CACHE_REQUEST: &str = "cacheEphemeralStorageResourceRequest";
 
-/// Attributes that affect Mountpoint Pods alone. Engines that the node's systemd runs have no such pod.
+/// Attributes that affect only Mountpoint Pods. Engines that the node's systemd runs have no such pod.
 pub const OF_MOUNTPOINT_PODS: [&str; 11] = [
     CA_CONFIG_MAP,
     POD_SERVICE_ACCOUNT,
@@ -63,7 +63,7 @@ pub const OF_MOUNTPOINT_PODS: [&str; 11] = [
     CACHE_REQUEST,
 ];
 
-/// Attributes that have no effect on engines of one pod for all volumes.
+/// Attributes without an effect on engines in the engines pod, which serves all volumes of a node.
 pub const OF_ONE_POD_EACH: [&str; 10] = [
     POD_SERVICE_ACCOUNT,
     REQUESTS_CPU,
@@ -83,24 +83,24 @@ pub const CONTEXT_POD_NAME: &str = "csi.storage.k8s.io/pod.name";
 pub const CONTEXT_POD_NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 /// The UID of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_UID: &str = "csi.storage.k8s.io/pod.uid";
-/// The name of its service account.
+/// The name of the workload's service account, from the kubelet.
 pub const CONTEXT_SERVICE_ACCOUNT: &str = "csi.storage.k8s.io/serviceAccount.name";
-/// Tokens of that account by audience, in JSON (`tokenRequests` of the CSIDriver).
+/// Tokens of that service account by audience, as JSON (`tokenRequests` of the CSIDriver).
 pub const CONTEXT_TOKENS: &str = "csi.storage.k8s.io/serviceAccount.tokens";
 
-/// Attributes that the side-cars of Kubernetes add, and this driver ignores.
+/// Attributes that Kubernetes' side-cars add, and this driver ignores.
 const OF_OTHERS: [&str; 1] = ["storage.kubernetes.io/csiProvisionerIdentity"];
 /// The prefix of attributes that the kubelet adds.
 pub const OF_KUBELET: &str = "csi.storage.k8s.io/";
 
-/// `true` for a volume that stands in the pod itself and has no PersistentVolume.
+/// `true` for an inline volume, which has no PersistentVolume.
 pub const CONTEXT_EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
-/// Mount options of an inline volume, separated by commas, because such a volume has no field for them.
+/// Mount options of an inline volume, separated by commas: such a volume has no field for them.
 pub const MOUNT_OPTIONS: &str = "mountOptions";
-/// The only attributes of an inline volume: a user who writes pods is not an administrator.
+/// The only attributes of an inline volume: authors of pods are not administrators.
 pub const OF_INLINE: [&str; 3] = [BUCKET_NAME, PREFIX, MOUNT_OPTIONS];
 
-/// Mount options that a volume in a pod's manifest may not have: with these a user who writes pods could take any amount of the node's disk
+/// Mount options that an inline volume may not have. With these an author of pods could take any amount of the node's disk
 /// or memory, past the quota of the namespace, or send the engine's metrics anywhere. Sorted.
 pub const NOT_INLINE: [&str; 7] = [
     "cache",
@@ -112,7 +112,7 @@ pub const NOT_INLINE: [&str; 7] = [
     "sandbox",
 ];
 
-/// The handle that the kubelet gives to an inline volume. Mountpoint Pods and attachments use it in place of a PersistentVolume's name.
+/// The handle that the kubelet gives an inline volume. Mountpoint Pods and attachments use it in place of a PersistentVolume's name.
 #[must_use]
 pub fn inline_handle(pod_uid: &str, name_in_pod: &str) -> String {
     use sha2::Digest as _;
@@ -120,14 +120,14 @@ pub fn inline_handle(pod_uid: &str, name_in_pod: &str) -> String {
     format!("csi-{}", base16ct::lower::encode_string(&digest))
 }
 
-/// The mount options of a volume that stands in a pod.
+/// Parses the attribute [`MOUNT_OPTIONS`] of an inline volume.
 #[must_use]
 pub fn inline_options(attribute: Option<&str>) -> Vec<String> {
     let items = attribute.unwrap_or_default().split(',').map(str::trim);
     items.filter(|item| !item.is_empty()).map(str::to_owned).collect()
 }
 
-/// The options of an inline volume for its Mountpoint Pod. If the volume has others, the node refuses it, and names them.
+/// The options of an inline volume that its Mountpoint Pod gets. The node refuses a volume with others, and names them.
 #[must_use]
 pub fn allowed_inline(options: Vec<String>) -> Vec<String> {
     let allowed = |option: &String| !NOT_INLINE.contains(&name_and_value(option).0);
@@ -141,13 +141,13 @@ pub(super) fn name_and_value(option: &str) -> (&str, &str) {
     (&option[..cut], option[cut..].trim_start_matches(|c: char| c == '=' || c.is_whitespace()).trim_end())
 }
 
-/// Whether a region is fit to be a part of a host name.
+/// Whether a region can be a part of a host name.
 #[must_use]
 pub fn is_region(text: &str) -> bool {
     text.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
 }
 
-/// Whether the driver reads this attribute, or a part of Kubernetes wrote it for itself.
+/// Whether the driver reads this attribute, or Kubernetes wrote it for its own use.
 #[must_use]
 pub fn is_known(key: &str) -> bool {
     let ours = [
@@ -167,7 +167,7 @@ pub fn is_known(key: &str) -> bool {
         || key.starts_with(OF_KUBELET)
 }
 
-/// Mount options in the form of an attachment: in the volume's order, joined by commas.
+/// Mount options in the form of an attachment: in their order, joined by commas.
 #[must_use]
 pub fn joined_options(options: &[String]) -> String {
     options.join(",")
@@ -179,7 +179,7 @@ mod tests {
 
     #[test]
     fn an_inline_volume_has_the_kubelets_handle_and_options_by_commas() {
-        // Kubelet 1.34 makes it so: SHA-256 of both texts, one behind the other.
+        // The kubelet 1.34 computes this: SHA-256 of both texts, one after the other.
         let wanted = "csi-936a185caaa266bb9cbe981e9e05cb78cd732b0b3280eb944412bb6f8f8f07af";
         assert_eq!(inline_handle("hello", "world"), wanted);
         assert_eq!(inline_options(Some(" allow-delete, region=r,,")), ["allow-delete", "region=r"]);

@@ -1,4 +1,4 @@
-//! Names of buckets. Enters: a text. Leaves: whether S3 accepts it as a bucket's name, and a name that fits. Pure.
+//! Names of buckets. Enters: a text. Leaves: whether S3 accepts it as a bucket's name, and a name that is short enough. Pure.
 
 use super::cluster::Cluster;
 
@@ -6,14 +6,14 @@ use super::cluster::Cluster;
 pub const NAME_MIN: usize = 3;
 /// The greatest length, in characters.
 pub const NAME_MAX: usize = 63;
-/// Digits of the digest that a shortened name ends in.
+/// Number of hexadecimal digits of the digest at the end of a shortened name.
 pub const DIGITS: usize = 12;
 
-/// S3 keeps these beginnings and ends for itself.
+/// Beginnings that S3 reserves; the constant below has the reserved ends.
 const RESERVED_HEADS: [&str; 3] = ["xn--", "sthree-", "amzn-s3-demo-"];
 const RESERVED_TAILS: [&str; 5] = ["-s3alias", "--ol-s3", ".mrap", "--x-s3", "--table-s3"];
 
-/// Whether S3 takes this name.
+/// Whether S3 accepts this name.
 #[must_use]
 pub fn is_valid(name: &str) -> bool {
     fault(name).is_none()
@@ -42,7 +42,7 @@ pub fn fault(name: &str) -> Option<&'static str> {
     }
 }
 
-/// The name of a bucket without a template: `csi-s3-` and a text like a UUID, as in release 2.2, but always the same for one request.
+/// The bucket name of a request without a template: `csi-s3-` and a UUID, as in release 2.2, but always the same for one request.
 #[must_use]
 pub fn of_request(cluster: &Cluster, request: &str) -> String {
     let hex = cluster.digest(&["name", request], 32);
@@ -50,7 +50,7 @@ pub fn of_request(cluster: &Cluster, request: &str) -> String {
     format!("csi-s3-{}", groups.join("-"))
 }
 
-/// Shortens a text to `max` bytes: a longer one is cut, and ends in a digest of all of it and of the request. Returns whether it was cut.
+/// Shortens a text to `max` bytes. A longer text is cut, and ends in a digest of the text and the request. Returns whether it was cut.
 #[must_use]
 pub fn shortened(cluster: &Cluster, request: &str, text: &str, max: usize) -> (String, bool) {
     if text.len() <= max {
@@ -117,7 +117,7 @@ mod tests {
         let (one, other) = (short(&format!("{}a", "n".repeat(80))), short(&format!("{}b", "n".repeat(80))));
         assert!(one.1 && is_valid(&one.0) && one.0.len() == NAME_MAX, "{one:?}");
         assert_ne!(one, other);
-        // The cut may fall behind a sign that may not stand before the digest's dash.
+        // The cut may be after a character that must not precede the dash of the digest.
         let (dotted, _) = short(&format!("{}.{}", "n".repeat(49), "m".repeat(40)));
         assert!(is_valid(&dotted), "{dotted}");
         let (tiny, _) = shortened(&cluster, "pvc-1", &"ü".repeat(20), 20);

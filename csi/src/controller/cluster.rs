@@ -1,14 +1,15 @@
-//! The mark that tells the volumes of this cluster from those of others. Enters: the cluster's id. Leaves: digests that no other cluster computes.
+//! The mark that distinguishes volumes of this cluster from others. Enters: the cluster's id. Leaves: digests that no other cluster
+//! computes.
 //!
-//! Never here: a secret. The digests protect against mistakes (two clusters on one account, a volume copied by hand), and users with the
-//! right to write PersistentVolumes may do everything with them anyway.
+//! Never here: a secret. The digests protect against mistakes (two clusters on one account, a volume copied by hand). Users with the
+//! right to write PersistentVolumes can do everything with them anyway.
 
 use crate::contract::digest;
 
-/// Characters of [`Cluster::mark`].
+/// Number of characters of [`Cluster::mark`].
 const MARK: usize = 16;
 
-/// A cluster, known by an id that stays as long as it lives: the UID of its namespace `kube-system`.
+/// A cluster, identified by the UID of its namespace `kube-system`, which never changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cluster {
     id: String,
@@ -21,7 +22,7 @@ impl Cluster {
         Self { id: id.to_owned() }
     }
 
-    /// The cluster's name in tags: 16 hexadecimal digits, which do not show the id.
+    /// The cluster's name in tags: 16 hexadecimal digits, which do not reveal the id.
     #[must_use]
     pub fn mark(&self) -> String {
         self.digest(&["cluster"], MARK)

@@ -1,7 +1,7 @@
-//! Deletes a volume. Enters: its id, the facts of its PersistentVolume, keys. Leaves: the outcome; a repeated call for a deleted volume
-//! succeeds, too.
+//! Deletes a volume. Enters: its id, the record of its PersistentVolume, credentials. Leaves: the outcome; a repeated call for a deleted
+//! volume also succeeds.
 //!
-//! Deletes nothing without proof that this driver made it (`ownership`), and no data unless the class said so (`onDelete: purge`).
+//! Deletes nothing without proof that this driver created it (`ownership`), and no data unless the class allows it (`onDelete: purge`).
 
 use mountpoint::s3::{self, Bucket, Deleted, ListObjects};
 use tracing::info;
@@ -15,17 +15,17 @@ use super::store::{self, Listed, Looked};
 use super::volume_id::{Place, VolumeId};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The most rounds of emptying a bucket that is filled again at the same time.
+/// Most attempts to empty a bucket that another program fills at the same time; then the call fails, and the provisioner repeats it.
 const ROUNDS: u32 = 3;
 
 /// The result of a deletion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The volume is gone, or was before.
+    /// The volume is gone, by this call or before.
     Gone,
     /// The volume is not in this store.
     NotHere,
-    /// The volume had data, which stays. The text is for the Event.
+    /// The volume had data, which was kept. The text is for the Event.
     Kept(String),
 }
 
@@ -36,19 +36,20 @@ pub struct Request<'a> {
     pub cluster: &'a Cluster,
     /// The volume.
     pub id: &'a VolumeId,
-    /// The record in its PersistentVolume, if there is one.
+    /// The record of its PersistentVolume; `None` if none is known.
     pub recorded: Option<&'a Recorded>,
-    /// The API server was asked, so an unknown PersistentVolume does not exist.
+    /// Whether the API server was asked: then a PersistentVolume that is not known does not exist.
     pub volumes_known: bool,
-    /// The source of the keys, for messages.
+    /// The credentials, for messages about their source.
     pub keys: &'a Keys,
 }
 
 impl Request<'_> {
     /// Deletes the volume.
     ///
-    /// # Errors `FailedPrecondition`: the bucket is not ours, or has data and `onDelete: fail`. `Unavailable`: the PersistentVolumes are
-    /// not known yet, or data comes during the deletion. And the errors of the store.
+    /// # Errors
+    /// `FailedPrecondition`: the bucket is not ours, or has data and `onDelete` is `fail`. `Unavailable`: the PersistentVolumes are
+    /// not known yet, or data is written during the deletion. Other kinds: the store's errors.
     pub async fn run(&self, bucket: Bucket) -> Result<Outcome> {
         match self.id.place() {
             Place::Bucket(_) => self.delete_bucket(bucket).await,
@@ -108,7 +109,7 @@ impl Request<'_> {
         if self.recorded.is_none() && !self.volumes_known {
             return Err(not_known_yet(self.id));
         }
-        // Without a PersistentVolume no workload has mounted the volume, so it has no data.
+        // Without a PersistentVolume no workload ever mounted the volume, so it has no data.
         let on_delete = self.recorded.and_then(|it| it.on_delete).unwrap_or_default();
         let one = ListObjects { prefix: prefix.clone(), max_keys: 1, ..ListObjects::default() };
         if on_delete == OnDelete::Keep {

@@ -1,9 +1,9 @@
-//! The provisioner's calls: makes and deletes volumes. Enters: a call of the service Controller. Leaves: a bucket or a prefix, and the
+//! The provisioner's calls: creates and deletes volumes. Enters: a call of the service Controller. Leaves: a bucket or a prefix, and the
 //! answer to the call.
 //!
 //! This room parses a call (`request`, `parameters`, `secrets`), chooses a place (`template`, `bucket_name`, `volume_id`), checks the
 //! owner of a bucket (`ownership`, `tags`), and admits one call at a time for a volume, and for a bucket (`pending`). A call that has begun
-//! runs to its end even if the caller stops waiting; the caller's next try then finds it done.
+//! runs to its end even if the caller stops waiting; the caller's next try then gets the result.
 //!
 //! Never here: a mount, a secret in a log or an error, a deletion without proof.
 
@@ -58,7 +58,7 @@ use crate::proto::csi::{
     ValidateVolumeCapabilitiesRequest, ValidateVolumeCapabilitiesResponse, Volume,
 };
 
-/// The service Controller. Clones are one service.
+/// The service Controller. Clones share their state.
 #[derive(Clone)]
 pub struct ControllerService {
     stores: Arc<Stores>,
@@ -84,7 +84,7 @@ impl ControllerService {
         self.calls.page(Some(kept))
     }
 
-    /// The reason why no volume can be made now, for a readiness page.
+    /// The reason why no volume can be created now, for the readiness page.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         self.cluster().err().map(|error| error.to_string())
@@ -178,7 +178,8 @@ impl ControllerService {
         Ok(DeleteVolumeResponse {})
     }
 
-    /// The stores that may have a volume: the store in its PersistentVolume, or any store if it never got a PersistentVolume.
+    /// The stores that may have a volume: the store that its PersistentVolume names, or every allowed store if it never got a
+    /// PersistentVolume.
     fn endpoints(&self, said: Option<&str>, is_recorded: bool) -> Result<BTreeSet<String>> {
         let mut all = BTreeSet::from([self.stores.allowed(said)?]);
         if !is_recorded {
@@ -248,7 +249,7 @@ impl ControllerService {
     }
 }
 
-/// The attributes of the PersistentVolume, which the node reads. `elsewhere`: the bucket's region by the store's answer, if it differs
+/// The attributes of the PersistentVolume, which the node reads. `elsewhere` is the bucket's region according to the store, if it differs
 /// from the request's.
 fn context(
     parameters: &Parameters,
@@ -256,7 +257,7 @@ fn context(
     elsewhere: Option<String>,
     keys: &Keys,
 ) -> HashMap<String, String> {
-    // The keys of this call decide which keys the node uses, as in release 2.2.
+    // The credentials of this call decide which ones the node uses, as in release 2.2.
     let source = match (parameters.of_pod, keys.of_secret) {
         (true, _) => volume::SOURCE_POD,
         (false, true) => "secret",
@@ -274,7 +275,7 @@ fn context(
     said.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
 }
 
-/// Logs the end of a call, and makes its answer.
+/// Runs a call to its end, counts and logs the result, and makes the answer.
 async fn answer<T: Send + 'static>(
     calls: &CallMetrics,
     call: &'static str,

@@ -1,17 +1,17 @@
-//! The fate of a volume's data at its deletion. Enters: the word of a StorageClass's parameter, of a bucket's tag or of an attribute of the
-//! PersistentVolume. Leaves: the fate; and its word again. Pure.
+//! The fate of a volume's data at its deletion. Enters: the value of a StorageClass's parameter, of a bucket's tag or of an attribute of
+//! the PersistentVolume. Leaves: the fate, and its text. Pure.
 
 use std::fmt;
 
-/// The fate of a volume's data when it is deleted and has some.
+/// The fate of a volume's data when the volume is deleted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnDelete {
-    /// The bucket, or the prefix, stays; the volume goes. As release 2.2.
+    /// The bucket or the prefix stays, and the volume is deleted. As in release 2.2.
     #[default]
     Keep,
     /// The call fails until the data is gone.
     Fail,
-    /// The data goes too: all versions, delete markers and open uploads.
+    /// The data is deleted, too: all versions, delete markers and multipart uploads in progress.
     Purge,
 }
 

@@ -1,7 +1,7 @@
-//! The owner of a bucket. Enters: its tags, a volume id, the facts of the PersistentVolume. Leaves: whether an existing bucket may serve
+//! The owner of a bucket. Enters: its tags, a volume id, the record of the PersistentVolume. Leaves: whether an existing bucket may serve
 //! a new request, and whether a bucket may be deleted. Pure.
 //!
-//! A bucket is deleted only on proof: the driver's tag; an id that this cluster made; or a name as release 2.2 made it, on a
+//! A bucket is deleted only on proof: the driver's tag; an id that this cluster made; or a name in release 2.2's form, on a
 //! PersistentVolume that names this driver as its provisioner.
 
 use mountpoint::s3::Tagging;
@@ -11,22 +11,22 @@ use super::on_delete::OnDelete;
 use super::tags::Mark;
 use super::volume_id::VolumeId;
 
-/// The relation of an existing bucket to a new request.
+/// The owner of an existing bucket, compared with a new request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// An earlier call for the same request made the bucket.
+    /// An earlier call for this request created the bucket.
     Ours {
-        /// The capacity that was recorded, in bytes.
+        /// The capacity in its tag, in bytes.
         capacity_bytes: Option<i64>,
     },
-    /// An earlier call may have made the bucket and been cut short: an empty bucket is ours.
+    /// An earlier call may have created the bucket and been interrupted: the bucket is ours if it is empty.
     OursIfEmpty,
-    /// The place belongs to another volume, cluster or user; with the reason.
+    /// The bucket belongs to another volume, cluster or user, for this reason.
     Taken(String),
 }
 
 /// Judges an existing bucket. `is_digest`: its name is a digest of the request. `made_just_now`: a moment ago the bucket did not exist,
-/// and a request of ours without a clear answer may have made it.
+/// and a CreateBucket of this call without a clear answer may have created it.
 #[must_use]
 pub fn at_creation(
     tagging: &Tagging,
@@ -50,18 +50,18 @@ pub fn at_creation(
     }
 }
 
-/// The record of a volume in its PersistentVolume.
+/// The record of a volume: the facts in its PersistentVolume.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Recorded {
     /// The PersistentVolume's name.
     pub name: String,
-    /// The driver's name is in its annotation `pv.kubernetes.io/provisioned-by`.
+    /// Whether its annotation `pv.kubernetes.io/provisioned-by` names this driver.
     pub provisioned_by_us: bool,
-    /// The fate of data, by its attributes.
+    /// The fate of its data, from its attributes.
     pub on_delete: Option<OnDelete>,
-    /// The store, by its attributes.
+    /// The store, from its attributes.
     pub endpoint_url: Option<String>,
-    /// The region, by its attributes.
+    /// The region, from its attributes.
     pub region: Option<String>,
 }
 
@@ -70,16 +70,16 @@ pub struct Recorded {
 pub enum Proof {
     /// Our tag on the bucket.
     Tag,
-    /// The id.
+    /// The volume id, which this cluster made.
     Id,
-    /// The name of a bucket of release 2.2, and its PersistentVolume.
+    /// The bucket's name in release 2.2's form, and its PersistentVolume.
     Release22,
 }
 
-/// The proof by which the bucket of `id` may be deleted, and the fate of its data.
+/// The proof that permits to delete the bucket of `id`, and the fate of its data.
 ///
 /// # Errors
-/// The reason, as the end of a sentence.
+/// The reason against a deletion, as the end of a sentence.
 pub fn at_deletion(
     id: &VolumeId,
     tagging: &Tagging,

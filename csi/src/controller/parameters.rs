@@ -1,5 +1,5 @@
 //! The parameters of a StorageClass. Enters: keys and values as an administrator wrote them. Leaves: checked settings, and from them the
-//! place of a volume; or an error that names the parameter and says what to write instead. Pure.
+//! place of a volume; or an error that names the parameter and the remedy. Pure.
 //!
 //! Never here: a Secret; the provisioner reads Secrets, and does not pass on the parameters that name them.
 
@@ -17,21 +17,21 @@ use crate::error::{Error, Result};
 
 /// The template of each volume's bucket name.
 pub const BUCKET_NAME_TEMPLATE: &str = "bucketNameTemplate";
-/// The bucket that all volumes share, each with a separate prefix.
+/// The bucket that all volumes share, each with its own prefix.
 pub const BUCKET_NAME: &str = "bucketName";
 /// The template of each volume's prefix.
 pub const PREFIX_TEMPLATE: &str = "prefixTemplate";
-/// `true`: a prefix that another claim may have had before is taken with its objects.
+/// `true`: a volume takes over the objects below its prefix, which may be those of an earlier claim.
 pub const ADOPT_PREFIX: &str = "adoptPrefix";
 /// The region of buckets and requests.
 pub const REGION: &str = "region";
-/// The store, if it is not the driver's.
+/// The store, if it differs from the driver's.
 pub const ENDPOINT_URL: &str = "endpointUrl";
 /// Tags for new buckets: `key=value,key=value`.
 pub const TAGS: &str = "tags";
 /// The fate of data: `keep`, `fail`, `purge`.
 pub const ON_DELETE: &str = "onDelete";
-/// The source of the keys of mounts for which the class names no Secret: `driver` or `pod`.
+/// The source of credentials for mounts of a class without a Secret: `driver` or `pod`.
 pub const AUTHENTICATION_SOURCE: &str = volume::AUTHENTICATION_SOURCE;
 
 const OURS: [&str; 9] = [
@@ -45,16 +45,16 @@ const OURS: [&str; 9] = [
     ON_DELETE,
     AUTHENTICATION_SOURCE,
 ];
-/// Parameters of a class for the side-car; the real side-car leaves them out of the call.
+/// Names and namespaces of Secrets. The side-car reads them, and the usual one does not pass them on.
 const SECRETS: [(&str, &str); 2] = [
     ("csi.storage.k8s.io/provisioner-secret-name", "csi.storage.k8s.io/provisioner-secret-namespace"),
     ("csi.storage.k8s.io/node-publish-secret-name", "csi.storage.k8s.io/node-publish-secret-namespace"),
 ];
-/// The most tags of a class: S3 allows 50 on a bucket, and some are ours.
+/// Most tags of a class; more are refused. S3 allows 50 on a bucket, and some are ours.
 const TAGS_MAX: usize = 40;
-/// The most characters of a tag's key in S3.
+/// Most characters of a tag's key in S3; a longer one is refused.
 const TAG_KEY_MAX: usize = 128;
-/// The most characters of a tag's value in S3.
+/// Most characters of a tag's value in S3; a longer one is refused.
 const TAG_VALUE_MAX: usize = 256;
 
 /// The settings of a class.
@@ -67,16 +67,16 @@ pub struct Parameters {
     pub endpoint_url: Option<String>,
     /// The fate of data.
     pub on_delete: OnDelete,
-    /// Mounts use the identity of their workload.
+    /// Whether mounts use the identity of their workload.
     pub of_pod: bool,
     tags: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Mode {
-    /// A bucket for each volume; by a template, or by a digest of the request.
+    /// A bucket for each volume, named by this template, or by a digest of the request.
     Buckets(Option<String>),
-    /// A prefix for each volume in one bucket. `adopts`: whether a volume takes existing objects over.
+    /// A prefix for each volume in one bucket. `adopts`: whether a volume takes over existing objects.
     Prefixes { bucket: String, template: String, adopts: bool },
 }
 
@@ -85,14 +85,14 @@ enum Mode {
 pub struct Chosen {
     /// The bucket or prefix.
     pub place: Place,
-    /// The bucket's name holds a salted digest of the request: nothing but this request names a bucket so.
+    /// Whether the bucket's name contains a salted digest of the request, so no other request has this name.
     pub is_digest: bool,
-    /// Whether another claim may have had this prefix before: then the volume may only use it while it has no objects.
+    /// Whether another claim may have had this prefix: then it must have no objects.
     pub must_be_empty: bool,
 }
 
 impl Parameters {
-    /// Reads the parameters of a call.
+    /// Parses the parameters of a call.
     ///
     /// # Errors
     /// `InvalidArgument` that names the parameter.
@@ -139,7 +139,7 @@ impl Parameters {
             && on_delete == OnDelete::Purge
             && !is_unique(template)
         {
-            // A claim that is made anew under its old name would lose its data to the deletion of the old volume.
+            // A claim that is created again under its name would lose its data with the deletion of the old volume.
             return Err(Error::invalid(format!(
                 "parameter {PREFIX_TEMPLATE} {template:?} with {ON_DELETE}: purge: two volumes may get one prefix, and the deletion of \
                  one would take the data of the other; put ${{pv.name}} into it"
@@ -173,9 +173,10 @@ impl Parameters {
         })
     }
 
-    /// The place for this request's volume.
+    /// Chooses the place of this request's volume.
     ///
-    /// # Errors `InvalidArgument`: a template that can't be filled in, or whose result names no bucket and no prefix.
+    /// # Errors
+    /// `InvalidArgument`: a template that can't be filled in, or whose result is not a valid bucket name or prefix.
     pub fn place(&self, cluster: &Cluster, request: &str, values: &Values) -> Result<Chosen> {
         match &self.mode {
             Mode::Buckets(None) => {
@@ -211,7 +212,8 @@ impl Parameters {
 
     /// The class's tags for a new bucket.
     ///
-    /// # Errors `InvalidArgument`: a template that can't be filled in, or a tag that S3 does not accept.
+    /// # Errors
+    /// `InvalidArgument`: a template that can't be filled in, or a tag that S3 does not accept.
     pub fn tags(&self, values: &Values) -> Result<Tags> {
         let mut filled = Tags::new();
         for (key, template) in &self.tags {
@@ -251,7 +253,7 @@ impl Mode {
     }
 }
 
-/// Whether no two volumes get one prefix by this template.
+/// Whether this template gives each volume a different prefix.
 fn is_unique(template: &str) -> bool {
     template::has(template, "pv.name") || template::has(template, "hash")
 }
@@ -262,10 +264,10 @@ fn is_known(key: &str) -> bool {
         || SECRETS.iter().any(|(name, namespace)| key == *name || key == *namespace)
 }
 
-/// The parameter to write instead of an unknown one.
+/// The remedy for an unknown parameter.
 fn hint(unknown: &str) -> String {
     match unknown {
-        // Examples of release 2.2 had it, and it did nothing.
+        // Examples of release 2.2 had this parameter, which had no effect.
         "bucketNamePrefix" => {
             return format!("write {BUCKET_NAME_TEMPLATE}: <prefix>-${{hash}} instead, or leave it out");
         }

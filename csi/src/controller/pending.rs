@@ -1,5 +1,5 @@
-//! One call at a time for a volume, and for a bucket of its own. Enters: the name of a request, a volume id, or a bucket. Leaves: a turn that
-//! ends when it is dropped, or the reason to refuse.
+//! Admits one call at a time for a volume, and for its bucket. Enters: the name of a request, a volume id, or a bucket. Leaves: a turn,
+//! which ends when it is dropped, or the reason to refuse the call.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ use crate::error::{Error, ErrorKind, Result};
 #[derive(Clone, Debug, Default)]
 pub struct Pending(Arc<Mutex<HashSet<String>>>);
 
-/// A call under way.
+/// The turn of a call in progress.
 #[derive(Debug)]
 pub struct Turn {
     all: Pending,
@@ -23,7 +23,8 @@ pub struct Turn {
 impl Pending {
     /// Begins a call for this volume.
     ///
-    /// # Errors `Aborted`: another call is in progress. The provisioner tries again.
+    /// # Errors
+    /// `Aborted`: another call is in progress. The provisioner repeats the call.
     pub fn begin(&self, of: &str) -> Result<Turn> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !all.insert(of.to_owned()) {
@@ -35,8 +36,8 @@ impl Pending {
         Ok(Turn { all: self.clone(), of: of.to_owned() })
     }
 
-    /// Begins a call that makes or deletes the bucket of this place. Two volumes may have one name of a bucket, and some stores answer a
-    /// second CreateBucket as the first. `None`: the place is a prefix, whose bucket stays as it is.
+    /// Begins a call that creates or deletes the bucket of this place. Two volumes may have the same bucket name, and some stores answer a
+    /// second CreateBucket like the first. `None`: the place is a prefix, whose bucket does not change.
     ///
     /// # Errors
     /// The same as [`Self::begin`].

@@ -1,8 +1,8 @@
-//! Makes a volume. Enters: a checked request. Leaves: a new bucket with the driver's tags, or a prefix in an existing bucket; a repeated
+//! Creates a volume. Enters: a checked request. Leaves: a new bucket with the driver's tags, or a prefix in an existing bucket; a repeated
 //! request gets the same answer.
 //!
-//! The tags of an existing bucket are checked before it is used (`ownership`). Nothing is deleted here, except a bucket that was made a
-//! moment before and could not be tagged.
+//! The tags of an existing bucket are checked before it is used (`ownership`). Nothing is deleted here, except a bucket that this call has
+//! just created and could not tag.
 
 use mountpoint::s3::{self, Bucket, Created, ListObjects, Tagging, Tags};
 use tracing::{info, warn};
@@ -18,10 +18,10 @@ use super::tags::Mark;
 use super::volume_id::Place;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The most looks at a bucket that another call makes or removes at the same moment.
+/// Most checks of a bucket that another call creates or deletes at the same time; then the call fails.
 const LOOKS: u32 = 3;
 
-/// A volume to make.
+/// A volume to create.
 #[derive(Debug)]
 pub struct Request<'a> {
     /// The cluster.
@@ -30,32 +30,33 @@ pub struct Request<'a> {
     pub name: &'a str,
     /// The place of the volume.
     pub chosen: &'a Chosen,
-    /// The size to record.
+    /// The capacity to record.
     pub capacity: Capacity,
     /// The fate of data.
     pub on_delete: OnDelete,
     /// Tags of the class for a new bucket.
     pub tags: Tags,
-    /// The region to name when a bucket is made.
+    /// The region for a new bucket.
     pub location: Option<&'a str>,
-    /// The source of the keys, for messages.
+    /// The credentials, for messages about their source.
     pub keys: &'a Keys,
 }
 
-/// A volume that exists.
+/// A volume that was created or found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Made {
-    /// The recorded size of the volume.
+    /// The recorded capacity of the volume, in bytes.
     pub capacity_bytes: i64,
-    /// The bucket's region, if the store named another one than the request.
+    /// The bucket's region, if the store named another one than the request did.
     pub region: Option<String>,
 }
 
 impl Request<'_> {
-    /// Makes the volume, or finds it.
+    /// Creates the volume, or finds the one of an earlier call.
     ///
-    /// # Errors `AlreadyExists`: the bucket belongs to another owner, or has another size; or the prefix has objects.
-    /// `FailedPrecondition`: the bucket of all prefixes does not exist. And the errors of the store.
+    /// # Errors
+    /// `AlreadyExists`: the bucket belongs to another owner, or has another capacity; or the prefix has objects.
+    /// `FailedPrecondition`: the shared bucket does not exist. Other kinds: the store's errors.
     pub async fn make(&self, bucket: Bucket) -> Result<Made> {
         match &self.chosen.place {
             Place::Bucket(_) => self.make_bucket(bucket).await,
@@ -63,8 +64,8 @@ impl Request<'_> {
         }
     }
 
-    /// Checks the bucket for a prefix, which needs only that this driver's keys can list it. A prefix that another claim may have had
-    /// must have no objects: the new claim would show the data of the old one.
+    /// Checks the bucket of a prefix: the driver's credentials must be able to list it. A prefix that another claim may have had
+    /// must have no objects: the new claim would otherwise show the old claim's data.
     async fn find_bucket(&self, bucket: Bucket) -> Result<Made> {
         let name = bucket.name().to_owned();
         let prefix = self.chosen.place.prefix().unwrap_or_default();
@@ -133,7 +134,7 @@ impl Request<'_> {
         ))
     }
 
-    /// Uses an existing bucket, if it is ours.
+    /// Uses an existing bucket if it is ours. Returns its recorded capacity.
     async fn take(&self, bucket: &Bucket, tagging: &Tagging, made_just_now: bool) -> Result<i64> {
         let found =
             ownership::at_creation(tagging, self.cluster, self.name, self.chosen.is_digest, made_just_now);
@@ -163,7 +164,7 @@ impl Request<'_> {
         }
     }
 
-    /// Writes our tags. Without them a bucket would have no owner, so a `new` bucket is deleted after a failure.
+    /// Writes our tags. A bucket without them would have no owner, so a `new` bucket is deleted if that fails.
     async fn mark(&self, bucket: &Bucket, new: bool) -> Result<i64> {
         let capacity = self.capacity.recorded();
         let mark = Mark::new(self.cluster, self.name, capacity, self.on_delete);
@@ -190,12 +191,12 @@ impl Request<'_> {
         Ok(capacity)
     }
 
-    /// Reads our tags back. Another cluster may have overwritten them: if a store answers CreateBucket alike for all owners of the bucket,
-    /// both clusters took it for new. The last writer has it.
+    /// Reads our tags back. If a store answers CreateBucket alike for every creator, two clusters may both take a bucket for new, and one
+    /// overwrites the other's tags. The last writer owns the bucket.
     async fn check_mark(&self, bucket: &Bucket) -> Result<()> {
         let read = bucket.tags().await.map_err(|error| self.failed("reading the tags of", bucket, &error))?;
         match ownership::at_creation(&read, self.cluster, self.name, true, true) {
-            // A store may show tags a moment late. Missing tags do not belong to another cluster.
+            // A store may show tags late. Missing tags do not mean another cluster.
             Found::Ours { .. } | Found::OursIfEmpty => Ok(()),
             Found::Taken(why) => Err(self.taken(bucket, &why)),
         }
@@ -216,7 +217,7 @@ impl Request<'_> {
         store::error_of(&format!("{doing} the bucket {}", bucket.name()), error, self.keys)
     }
 
-    /// A store answers 403 to questions about a bucket of another account, too.
+    /// The error of a failed check. A store answers 403 also for a bucket of another account.
     fn look_failed(&self, bucket: &str, error: &s3::Error) -> Error {
         let trying = match error.kind() {
             s3::ErrorKind::Denied => format!(

@@ -1,20 +1,20 @@
-//! Deletes everything below a prefix: all versions, delete markers, open uploads. Enters: a bucket, a prefix that ends in a slash or is
-//! empty. Leaves: how many were deleted.
+//! Deletes everything below a prefix: all versions, delete markers, multipart uploads in progress. Enters: a bucket, a prefix that ends in
+//! a slash or is empty. Leaves: the number of deletions.
 //!
-//! Nothing here decides to delete.
+//! Never here: the decision to delete.
 
 use futures_util::stream::{self, StreamExt as _};
 use mountpoint::s3::{Bucket, Error, ErrorKind, ListObjects, Result, Version, VersionMarkers};
 
-/// Requests under way at once. Doubling it deletes up to twice as fast, and loads the store twice as much.
+/// Most requests in flight. Doubling it deletes up to twice as fast, and doubles the load of the store.
 const AT_ONCE: usize = 16;
 /// Entries of a page.
 const PAGE: u16 = 1000;
 
-/// Deletes everything below the prefix; objects that are gone already count, too.
+/// Deletes everything below the prefix. Returns the number of deletions, including those of objects that were already gone.
 ///
 /// # Errors
-/// An error of the store; some objects are deleted then. `Denied`, where an object is locked.
+/// An error of the store; some objects may be deleted by then. `Denied` if an object is locked.
 pub async fn purge(bucket: &Bucket, prefix: &str) -> Result<u64> {
     let mut deleted = match versions(bucket, prefix).await {
         Err(error) if knows_no_versions(&error) => objects(bucket, prefix).await?,
@@ -67,7 +67,7 @@ async fn objects(bucket: &Bucket, prefix: &str) -> Result<u64> {
     }
 }
 
-/// The first error, once all have ended.
+/// Runs the deletions, [`AT_ONCE`] at a time, to the end of all; returns the first error.
 async fn all(deletions: impl Iterator<Item = impl Future<Output = Result<()>>>) -> Result<()> {
     let ended: Vec<_> = stream::iter(deletions).buffer_unordered(AT_ONCE).collect().await;
     ended.into_iter().collect()

@@ -1,18 +1,19 @@
-//! The provisioner's requests. Enters: the fields of every call about a new volume. Leaves: checked values, or an error that names the
+//! The provisioner's requests. Enters: the fields that every call for a new volume has. Leaves: checked values, or an error that names the
 //! field. Pure.
 
 use crate::error::{Error, Result};
 use crate::proto::csi::volume_capability::{AccessType, access_mode::Mode};
 use crate::proto::csi::{CapacityRange, VolumeCapability};
 
-/// The recorded size where a claim names none, in bytes: as release 2.2.
+/// The recorded capacity if a claim names none, in bytes; as in release 2.2.
 const DEFAULT_BYTES: i64 = 1 << 30;
-/// The longest name of a request: CSI's limit of a string, in bytes.
+/// The longest name of a request, in bytes: CSI's limit for strings.
 const NAME_MAX: usize = 128;
 
-/// The name of a request.
+/// Checks the name of a request.
 ///
-/// # Errors `InvalidArgument`: the request has no name, or one longer than CSI allows.
+/// # Errors
+/// `InvalidArgument`: the request has no name, or one longer than CSI allows.
 pub fn name(name: &str) -> Result<&str> {
     match name.len() {
         0 => Err(Error::invalid("name is missing: the provisioner names each volume")),
@@ -21,7 +22,7 @@ pub fn name(name: &str) -> Result<&str> {
     }
 }
 
-/// The capabilities that a volume must have. A bucket can do everything but be a block device.
+/// Checks the capabilities that a volume must have. A bucket can't be a block device.
 ///
 /// # Errors
 /// `InvalidArgument`: no capability, or one that a bucket can't have.
@@ -55,18 +56,19 @@ pub fn unfit(capability: &VolumeCapability) -> Option<&'static str> {
     }
 }
 
-/// The size that a claim asks for, in bytes. Recorded, never enforced: a bucket has no size.
+/// The capacity that a claim requests, in bytes. It is recorded, never enforced: a bucket has no size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capacity {
     required: i64,
-    /// 0: none.
+    /// The upper limit; 0 for none.
     limit: i64,
 }
 
 impl Capacity {
-    /// Reads the capacity of a call.
+    /// Checks the capacity of a call.
     ///
-    /// # Errors `InvalidArgument`: below zero, or a limit below the required size.
+    /// # Errors
+    /// `InvalidArgument`: a negative number, or a limit below the required size.
     pub fn new(range: Option<CapacityRange>) -> Result<Self> {
         let range = range.unwrap_or_default();
         let (required, limit) = (range.required_bytes, range.limit_bytes);
@@ -81,7 +83,7 @@ impl Capacity {
         Ok(Self { required, limit })
     }
 
-    /// The recorded and answered size, in bytes.
+    /// The capacity to record and to answer, in bytes.
     #[must_use]
     pub fn recorded(self) -> i64 {
         match (self.required, self.limit) {

@@ -1,5 +1,5 @@
-//! Chooses the keys of a call. Enters: the secrets of the call, as the provisioner read them. Leaves: whole keys, or an error that names
-//! the field, never a value. Pure.
+//! Chooses the credentials of a call. Enters: the call's secrets, which the provisioner read. Leaves: complete credentials, or an error
+//! that names the field, never a value. Pure.
 
 use std::collections::HashMap;
 
@@ -8,24 +8,24 @@ use crate::error::{Error, Result};
 use crate::mounter::Credentials;
 use crate::node::credentials::{ACCESS_KEY_ID, Field, SECRET_ACCESS_KEY, SESSION_TOKEN, checked};
 
-/// A region for this account, beside its keys.
+/// Field of the Secret: the region of this account.
 const REGION: &str = "region";
 
-/// The keys of one call.
+/// The credentials of one call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Keys {
-    /// The keys; `None`: the process finds keys as AWS tools do.
+    /// The credentials; `None`: the process finds them as AWS tools do.
     pub credentials: Option<Credentials>,
-    /// The region that came with the keys.
+    /// The region in the Secret.
     pub region: Option<String>,
-    /// Whether the keys came with the call.
+    /// Whether the credentials are from the call's Secret.
     pub of_secret: bool,
 }
 
-/// The keys that came with the call, else the driver's.
+/// The credentials of the call's Secret, else the driver's.
 ///
 /// # Errors
-/// `InvalidArgument` if a Secret came and is not whole.
+/// `InvalidArgument` if a Secret came and is incomplete or invalid.
 pub fn resolve(
     secrets: &HashMap<String, String>,
     driver: impl FnOnce() -> Result<Option<Credentials>>,
@@ -47,7 +47,7 @@ pub fn resolve(
             ))
         })?;
     let region = at(REGION).map(str::trim).filter(|it| !it.is_empty()).map(str::to_owned);
-    // It becomes a part of hosts' names, here and on the nodes; a value of a Secret is not shown.
+    // The region becomes a part of host names, here and on the nodes. The message does not show it, because it is a Secret's value.
     if region.as_deref().is_some_and(|region| !volume::is_region(region)) {
         return Err(Error::invalid(format!(
             "the Secret of the provisioner (csi.storage.k8s.io/provisioner-secret-name of the StorageClass) is unusable: {REGION} is not a valid \

@@ -1,5 +1,5 @@
-//! The stores of the volumes, and their errors in the terms of a provisioner. Enters: an endpoint, a bucket, keys. Leaves: the bucket's
-//! operations; errors of calls.
+//! The stores of the volumes, and their errors in the terms of a provisioner. Enters: an endpoint, a bucket, credentials. Leaves: the
+//! bucket's operations; errors of calls.
 //!
 //! Never here: the decision to make or to delete, a secret in an error.
 
@@ -19,14 +19,14 @@ use crate::error::{Error, ErrorKind, Result};
 use crate::mounter::Credentials;
 use crate::node::driver_keys::DriverKeys;
 
-/// Longest wait of a request for a store that does not answer. Then the provisioner gets an error, and tries again with pauses.
+/// Time limit of requests to a store that does not answer. Then the call fails, and the provisioner repeats it with pauses.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections to one store at once. More only make deletions of many objects faster.
+/// Most connections to one store. More would only make deletions of many objects faster.
 const CONNECTIONS: usize = 32;
 /// Region of requests if neither the class nor the driver's configuration names one.
 const REGION: &str = "us-east-1";
 
-/// The way to the stores.
+/// The configuration of the stores.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// URL of the driver's store.
@@ -35,29 +35,29 @@ pub struct Config {
     pub allowed_endpoints: Vec<String>,
     /// Region of requests, and of buckets whose class names none.
     pub region: Option<String>,
-    /// Keys for calls without any. If these are missing, too, the process finds keys as AWS tools do.
+    /// Credentials for calls without a Secret. If these are missing, too, the process finds credentials as AWS tools do.
     pub credentials: DriverKeys,
     /// Certificates to trust beside the system's.
     pub extra_ca_bundles: Vec<PathBuf>,
 }
 
-/// The stores.
+/// The stores, each connected at its first use.
 #[derive(Debug)]
 pub struct Stores {
-    /// The configuration from the caller.
+    /// The configuration.
     pub config: Config,
     metrics: Arc<Metrics>,
     known: Mutex<HashMap<String, Arc<s3::Store>>>,
 }
 
-/// A bucket, and its store's answers about it.
+/// A bucket, and the store's answers about it.
 #[derive(Debug)]
 pub struct Looked {
     /// The bucket, in its own region.
     pub bucket: Bucket,
-    /// The bucket's region, if it differs from the one that the request named.
+    /// The bucket's region, if it differs from the request's.
     pub region: Option<String>,
-    /// The bucket's tags; `None`: there is no such bucket.
+    /// The bucket's tags; `None` if there is no such bucket.
     pub tagging: Option<Tagging>,
 }
 
@@ -66,14 +66,14 @@ pub struct Looked {
 pub struct Listed {
     /// The bucket, in its own region.
     pub bucket: Bucket,
-    /// The bucket's region, if it differs from the one that the request named.
+    /// The bucket's region, if it differs from the request's.
     pub region: Option<String>,
-    /// The page.
+    /// The page of keys.
     pub page: ListPage,
 }
 
 impl Stores {
-    /// Makes the stores without a request.
+    /// Sends no request yet.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self { config, metrics: Arc::default(), known: Mutex::default() }
@@ -81,7 +81,8 @@ impl Stores {
 
     /// Checks the store that a class or a volume names.
     ///
-    /// # Errors `InvalidArgument`: the store is neither the driver's nor an allowed one.
+    /// # Errors
+    /// `InvalidArgument`: the store is neither the driver's nor an allowed one.
     pub fn allowed(&self, endpoint_url: Option<&str>) -> Result<String> {
         let plain = |url: &str| url.trim_end_matches('/').to_owned();
         let own = plain(&self.config.endpoint_url);
@@ -95,10 +96,10 @@ impl Stores {
         )))
     }
 
-    /// A bucket of a store. Without a request.
+    /// A bucket of a store; sends no request.
     ///
     /// # Errors
-    /// `InvalidArgument`: the endpoint is not a URL. `Internal`: the certificates of this machine.
+    /// `InvalidArgument`: the endpoint is not a URL. `Internal`: this machine's certificates can't be read.
     pub fn bucket(
         &self,
         endpoint_url: &str,
@@ -142,9 +143,10 @@ impl Stores {
     }
 }
 
-/// Asks whether a bucket exists, and for its tags; if its region differs, once more there.
+/// Reads a bucket's tags, and so whether it exists. If the store names another region for it, the request is repeated there.
 ///
-/// # Errors Any but `NoSuchBucket`.
+/// # Errors
+/// Any error of the store but `NoSuchBucket`.
 pub async fn look(bucket: Bucket) -> s3::Result<Looked> {
     let (mut bucket, mut region) = (bucket, None);
     let mut asked = bucket.tags().await;
@@ -166,9 +168,10 @@ pub async fn look(bucket: Bucket) -> s3::Result<Looked> {
     Ok(Looked { bucket, region, tagging })
 }
 
-/// Lists a bucket; if its region differs, once more there.
+/// Lists one page of a bucket. If the store names another region for it, the request is repeated there.
 ///
-/// # Errors The errors of a list.
+/// # Errors
+/// The store's errors.
 pub async fn listed(bucket: Bucket, request: &ListObjects) -> s3::Result<Listed> {
     let asked = bucket.list(request).await;
     let Some(region) = elsewhere(&asked) else {
@@ -179,7 +182,7 @@ pub async fn listed(bucket: Bucket, request: &ListObjects) -> s3::Result<Listed>
     Ok(Listed { bucket, region: Some(region), page })
 }
 
-/// The region that the store named instead of an answer.
+/// The bucket's region, if the store named it in place of an answer.
 fn elsewhere<T>(asked: &s3::Result<T>) -> Option<String> {
     match asked.as_ref().err()?.kind() {
         s3::ErrorKind::WrongRegion(region) => region.clone(),
@@ -194,7 +197,7 @@ pub fn error_of(trying: &str, error: &s3::Error, keys: &Keys) -> Error {
     Error::new(kind, without(&format!("{trying}: {error}: {advice}"), keys))
 }
 
-/// The one table from answers of a store to kinds.
+/// Maps an error of a store to the kind of the driver's error, and to advice for the administrator.
 fn meaning(error: &s3::Error, of_secret: bool) -> (ErrorKind, &'static str) {
     use s3::ErrorKind as S3;
     let which = if of_secret {
@@ -239,7 +242,7 @@ fn meaning(error: &s3::Error, of_secret: bool) -> (ErrorKind, &'static str) {
     }
 }
 
-/// Removes secrets from a text, since a store may repeat the bytes of a request.
+/// Replaces credentials in a text by `***`: a store's message may repeat parts of a request.
 fn without(text: &str, keys: &Keys) -> String {
     let Some(keys) = &keys.credentials else { return text.to_owned() };
     let secrets = [Some(&keys.access_key_id), Some(&keys.secret_access_key), keys.session_token.as_ref()];

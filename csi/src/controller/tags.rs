@@ -1,33 +1,33 @@
-//! The tags that the driver writes on a bucket that it made. Enters: a volume's facts. Leaves: tags; and from tags the facts that they
-//! contain. Pure.
+//! The tags that the driver writes on a bucket that it created. Enters: the facts of a volume. Leaves: tags; and from tags those
+//! facts. Pure.
 
 use mountpoint::s3::Tags;
 
 use super::cluster::Cluster;
 use super::on_delete::OnDelete;
 
-/// The prefix of our keys.
+/// The prefix of the driver's tag keys.
 pub const PREFIX: &str = "s3.csi.scality.com/";
 const NAME: &str = "s3.csi.scality.com/name";
 const CLUSTER: &str = "s3.csi.scality.com/cluster";
 const CAPACITY: &str = "s3.csi.scality.com/capacity-bytes";
 const ON_DELETE: &str = "s3.csi.scality.com/on-delete";
 
-/// The facts.
+/// The facts in the driver's tags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mark {
-    /// The name of the request, which is the PersistentVolume's.
+    /// The name of the request, which is also the PersistentVolume's.
     pub name: String,
-    /// The cluster, by [`Cluster::mark`].
+    /// The cluster's [`Cluster::mark`].
     pub cluster: String,
     /// The capacity in bytes; recorded, never enforced.
     pub capacity_bytes: Option<i64>,
-    /// The fate of the data. An administrator may change the tag.
+    /// The fate of the data. An administrator may change this tag.
     pub on_delete: Option<OnDelete>,
 }
 
 impl Mark {
-    /// The marks of a new volume.
+    /// The mark of a new volume.
     #[must_use]
     pub fn new(cluster: &Cluster, request: &str, capacity_bytes: i64, on_delete: OnDelete) -> Self {
         Self {
@@ -38,7 +38,7 @@ impl Mark {
         }
     }
 
-    /// The content of tags; `None` if this driver did not write them.
+    /// Parses tags; `None` if this driver did not write them.
     #[must_use]
     pub fn of(tags: &Tags) -> Option<Self> {
         Some(Self {
@@ -49,7 +49,7 @@ impl Mark {
         })
     }
 
-    /// The marks as tags, together with the class's tags.
+    /// The mark as tags, together with the class's tags.
     #[must_use]
     pub fn tags(&self, of_class: Tags) -> Tags {
         let mut tags = of_class;
@@ -65,14 +65,14 @@ impl Mark {
         tags
     }
 
-    /// Whether the marks belong to this cluster's request of this name.
+    /// Whether this cluster wrote the mark for the request of this name.
     #[must_use]
     pub fn is_of(&self, cluster: &Cluster, request: &str) -> bool {
         self.cluster == cluster.mark() && self.name == tag_text(cluster, request)
     }
 }
 
-/// The text of a name in a tag: a digest if a tag can't hold the name, though Kubernetes gives no such names.
+/// The request's name as a tag's value; a digest if a tag can't contain the name, which Kubernetes' names never need.
 fn tag_text(cluster: &Cluster, request: &str) -> String {
     let fits = request.chars().count() <= 200
         && request.chars().all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));

@@ -1,4 +1,4 @@
-//! Texts with variables, as a StorageClass has them: `${pvc.namespace}-${pvc.name}`. Enters: a text, the facts of a claim. Leaves: the
+//! Texts with variables in a StorageClass: `${pvc.namespace}-${pvc.name}`. Enters: a text, the facts of a claim. Leaves: the
 //! text with values in place of variables. Pure.
 //!
 //! Never here: the names of Secrets. The provisioner fills those in.
@@ -8,14 +8,14 @@ use std::collections::HashMap;
 use super::cluster::Cluster;
 use crate::error::{Error, Result};
 
-/// The provisioner's metadata of the claim, if it runs with `--extra-create-metadata`.
+/// Parameter with the claim's name. The provisioner sends these three if it runs with `--extra-create-metadata`.
 pub const PVC_NAME: &str = "csi.storage.k8s.io/pvc/name";
-/// The claim's namespace.
+/// Parameter with the claim's namespace.
 pub const PVC_NAMESPACE: &str = "csi.storage.k8s.io/pvc/namespace";
-/// The volume's name.
+/// Parameter with the PersistentVolume's name.
 pub const PV_NAME: &str = "csi.storage.k8s.io/pv/name";
 
-/// Digits of `${hash}`.
+/// Number of hexadecimal digits of `${hash}`.
 const DIGITS: usize = 12;
 
 /// The values of the variables.
@@ -29,7 +29,7 @@ pub struct Values {
 }
 
 impl Values {
-    /// The values of the request of this name, with the parameters of its class.
+    /// The values for the request of this name, with the parameters of its class.
     #[must_use]
     pub fn new(cluster: &Cluster, request: &str, parameters: &HashMap<String, String>) -> Self {
         let said = |key| parameters.get(key).filter(|it| !it.is_empty()).cloned();
@@ -42,9 +42,10 @@ impl Values {
         }
     }
 
-    /// The text of the parameter `field` with values in place of variables.
+    /// Replaces the variables in a text by their values. `field` names the parameter, for errors.
     ///
-    /// # Errors `InvalidArgument`: an unknown variable, or a variable whose value the provisioner did not send.
+    /// # Errors
+    /// `InvalidArgument`: an unknown variable, or a variable whose value the provisioner did not send.
     pub fn fill(&self, field: &str, text: &str) -> Result<String> {
         let mut filled = String::with_capacity(text.len());
         let mut rest = text;
@@ -66,7 +67,7 @@ impl Values {
         let value = match variable {
             "pvc.name" => self.pvc_name.as_deref(),
             "pvc.namespace" => self.pvc_namespace.as_deref(),
-            // Both names are the same unless the side-car is configured to name volumes otherwise.
+            // The request's name is also the PersistentVolume's, unless the side-car is configured to name volumes otherwise.
             "pv.name" => Some(self.pv_name.as_deref().unwrap_or(&self.request)),
             "hash" => Some(self.hash.as_str()),
             _ => {
@@ -85,7 +86,7 @@ impl Values {
     }
 }
 
-/// Whether the text holds this variable.
+/// Whether the text contains this variable.
 #[must_use]
 pub fn has(text: &str, variable: &str) -> bool {
     text.contains(&format!("${{{variable}}}"))

@@ -6,27 +6,27 @@
 //! p-NONCE-PROOF/BUCKET/PREFIX     a prefix in a bucket that was there before; it ends behind PREFIX/
 //! csi-s3-UUID                     a bucket that release 2.2 made
 //! ```
-//! NONCE is a digest of the request's name, so that two volumes at one place have two ids. PROOF is a digest of everything else, salted
-//! with the cluster. Nothing is looked up by an id whose proof fails unless the bucket's tags say whose it is.
+//! NONCE is a digest of the request's name, so two volumes at the same place have different ids. PROOF is a digest of everything else,
+//! salted with the cluster's id. An id with a wrong proof is used only if the bucket's tags name its owner.
 
 use std::fmt;
 
 use super::bucket_name;
 use super::cluster::Cluster;
 
-/// CSI's limit of an id, in bytes.
+/// The longest id, in bytes: CSI's limit.
 pub const ID_MAX: usize = 128;
-/// Digits of each of the two digests.
+/// Number of hexadecimal digits of nonce and proof.
 const DIGITS: usize = 10;
-/// The parts of an id besides bucket and prefix.
+/// The length of an id without bucket and prefix, in bytes.
 const FRAME: usize = "b--/".len() + 2 * DIGITS;
 
 /// The place of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// A bucket of its own.
+    /// A bucket for this volume alone.
     Bucket(String),
-    /// A prefix in a bucket of many.
+    /// A prefix in a bucket of many volumes.
     Prefix {
         /// The bucket.
         bucket: String,
@@ -44,7 +44,7 @@ impl Place {
         }
     }
 
-    /// The prefix with its slash, as keys begin; `None` for a bucket of its own.
+    /// The prefix with its final slash, as keys begin; `None` for a bucket of its own.
     #[must_use]
     pub fn prefix(&self) -> Option<String> {
         match self {
@@ -54,13 +54,13 @@ impl Place {
     }
 }
 
-/// Most bytes of a prefix, so that the id stays within its limit.
+/// The longest prefix in this bucket, in bytes, with which the id keeps to its limit.
 #[must_use]
 pub fn prefix_max(bucket: &str) -> usize {
     ID_MAX.saturating_sub(FRAME + bucket.len() + "/".len())
 }
 
-/// An id.
+/// The id of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeId {
     /// An id in our form.
@@ -69,15 +69,15 @@ pub enum VolumeId {
         place: Place,
         /// A digest of the request's name.
         nonce: String,
-        /// A digest of everything.
+        /// A digest of the nonce and the place, salted with the cluster's id.
         proof: String,
     },
-    /// The plain name of a bucket, as release 2.2 gave.
+    /// The plain name of a bucket, as in release 2.2.
     Plain(String),
 }
 
 impl VolumeId {
-    /// The id of a volume that this cluster makes for a request.
+    /// The id of the volume that this cluster creates for a request.
     #[must_use]
     pub fn new(cluster: &Cluster, request: &str, place: Place) -> Self {
         let nonce = nonce(cluster, request);
@@ -139,7 +139,7 @@ impl VolumeId {
         }
     }
 
-    /// Whether the id was made for the request of this name; a plain one does not say, and serves none of ours.
+    /// Whether the id was made for the request of this name; always false for a plain id.
     #[must_use]
     pub fn is_for(&self, cluster: &Cluster, request: &str) -> bool {
         match self {

@@ -1,7 +1,7 @@
-//! This driver's volumes and the cluster, as the API server shows them. Enters: a watch of PersistentVolumes. Leaves: answers at once
-//! for what the watch has shown, and by a list for what it has not: a watch may lag. Events on volumes.
+//! This driver's volumes and the cluster's id, from the API server. Enters: a watch of PersistentVolumes. Leaves: records of the volumes
+//! that the watch has shown, and by a list those of others: a watch may lag. Events on volumes.
 //!
-//! DeleteVolume gets an id alone. Policy, store and region of a volume stand in its PersistentVolume.
+//! DeleteVolume gets only an id. The PersistentVolume has the volume's `onDelete`, store and region.
 //!
 //! Never here: a write to a volume.
 
@@ -28,19 +28,19 @@ use crate::contract::reason::Reason;
 use crate::contract::{DRIVER, volume};
 use crate::watch::lasting;
 
-/// The annotation that names the driver which made a volume.
+/// Annotation that names the driver which created a volume.
 const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// The namespace whose UID is the cluster's.
+/// The namespace whose UID is the cluster's id.
 const NAMESPACE: &str = "kube-system";
-/// The pause between two questions for the cluster's id.
+/// The pause between two requests for the cluster's id.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// The API server takes this many bytes of text in an Event.
+/// Most bytes of an Event's note; the API server refuses more, so a longer note is cut.
 const NOTE_LIMIT: usize = 1024;
-/// Volumes that a list asks for at once.
+/// Volumes per page of a list.
 const PAGE: u32 = 500;
 
-/// The known volumes. Clones share them.
+/// The known volumes. Clones share their state.
 #[derive(Clone)]
 pub struct Volumes {
     view: watch::Receiver<View>,
@@ -56,21 +56,21 @@ struct View {
 }
 
 impl Volumes {
-    /// The volumes of a cluster without an API server: none is known, and none will be.
+    /// Volumes of a cluster without an API server: none is ever known.
     #[must_use]
     pub fn without_api(cluster: Cluster) -> Self {
         let view = watch::channel(View::default()).1;
         Self { view, cluster: Arc::new(OnceLock::from(cluster)), api: None, recorder: None }
     }
 
-    /// Makes volumes like [`Volumes::without_api`], with these records by their handles.
+    /// Like [`Volumes::without_api`], but with these records by their handles.
     #[must_use]
     pub fn known_to_be(cluster: Cluster, volumes: BTreeMap<String, Recorded>) -> Self {
         let view = View { volumes, ..View::default() };
         Self { view: watch::channel(view).1, ..Self::without_api(cluster) }
     }
 
-    /// Follows the volumes for the life of the process, and asks for the cluster's id unless it is `given`.
+    /// Watches the volumes for the life of the process, and asks for the cluster's id unless it is `given`.
     #[must_use]
     pub fn follow(client: &Client, given: Option<Cluster>) -> Self {
         let (sender, view) = watch::channel(View::default());
@@ -85,26 +85,27 @@ impl Volumes {
         Self { view, cluster, api: Some(Api::all(client.clone())), recorder }
     }
 
-    /// The cluster; `None` until the API server said its id.
+    /// The cluster; `None` until the API server has told its id.
     #[must_use]
     pub fn cluster(&self) -> Option<&Cluster> {
         self.cluster.get()
     }
 
-    /// The record of the PersistentVolume with this handle, as far as the watch has shown it.
+    /// The record of the PersistentVolume with this handle, if the watch has shown it.
     #[must_use]
     pub fn known(&self, handle: &str) -> Option<Recorded> {
         self.view.borrow().volumes.get(handle).cloned()
     }
 
-    /// The record of the PersistentVolume with this handle. If the watch has not shown it, the API server is asked: an unseen volume may
-    /// exist, and its record decides about the data.
+    /// The record of the PersistentVolume with this handle. If the watch has not shown it, the API server is asked: the volume may exist
+    /// all the same, and its record decides about the data.
     ///
-    /// # Errors The watch has not shown the volume, and the API server does not list the volumes now.
+    /// # Errors
+    /// The watch has not shown the volume, and the API server can't list the volumes now.
     pub async fn look_up(&self, handle: &str) -> kube::Result<Option<Recorded>> {
         let known = self.known(handle);
         let Some(api) = self.api.as_ref().filter(|_| known.is_none()) else { return Ok(known) };
-        // A list without a version is of this moment, not of a cache of the server.
+        // A list without a resource version is read from etcd, not from the API server's cache.
         let mut page = ListParams::default().limit(PAGE);
         loop {
             let listed = api.list(&page).await?;
@@ -117,7 +118,7 @@ impl Volumes {
         }
     }
 
-    /// Writes an Event on a PersistentVolume, as `kubectl describe pv` shows it; a failure is logged.
+    /// Writes an Event on a PersistentVolume, which `kubectl describe pv` shows. A failure is logged.
     pub async fn tell(&self, volume: &str, reason: Reason, note: &str) {
         let Some(recorder) = &self.recorder else { return };
         let mut end = note.len().min(NOTE_LIMIT);
@@ -186,7 +187,7 @@ impl View {
     }
 }
 
-/// Handle and facts of a volume of this driver.
+/// The handle and the record of a volume; `None` if it belongs to another driver.
 fn read(it: &PersistentVolume) -> Option<(String, Recorded)> {
     let csi = it.spec.as_ref()?.csi.as_ref().filter(|csi| csi.driver == DRIVER)?;
     let attribute = |key| csi.volume_attributes.as_ref().and_then(|it| it.get(key)).cloned();

@@ -1,5 +1,5 @@
-//! Decisions about a mount that is held. Enters: facts about a registration, or about a mount whose container ended. Leaves: whether the
-//! registration is taken, and whether the mount is still held.
+//! Decisions about held mounts. Enters: facts about a registration, or about a mount whose container ended. Leaves: whether the
+//! registration is accepted, and whether the mount is kept.
 //!
 //! Never here: a descriptor, a file, a wait.
 
@@ -8,25 +8,25 @@ use std::time::Duration;
 
 use crate::contract::restart::RESTART_WITHIN;
 
-/// The facts of a registration. The sender is known already: its process runs in the pod whose directory the socket is in.
+/// The facts of a registration. Its sender has been checked: the process runs in the pod whose directory has the socket.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given<'a> {
-    /// The first descriptor leads to `/dev/fuse`, as far as the kernel says without asking the mount.
+    /// Whether the first descriptor leads to `/dev/fuse`, according to the kernel: the mount is not asked.
     pub(super) is_fuse: bool,
-    /// The number of its connection, which the kernel tells from Linux 6.17 on.
+    /// The number of its FUSE connection, which the kernel tells since Linux 6.17.
     pub(super) connection: Option<u32>,
-    /// The second descriptor is a memfd.
+    /// Whether the second descriptor is a memfd.
     pub(super) is_memfd: bool,
-    /// `major:minor` of the mount at the pod's own source, if there is one.
+    /// The device number `major:minor` of the mount at the pod's own source, if there is a mount.
     pub(super) source: Option<&'a str>,
 }
 
-/// The reason why a registration is not taken. The mounter keeps its mount in any case.
+/// The reason why a registration is refused. The mounter keeps its mount in any case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refused {
     NotADevice,
     NotAJournal,
-    /// The source shows its mount a moment after the engine serves it; another try will do.
+    /// The source has no mount yet: it appears a moment after the engine serves, so a retry helps.
     NotMounted,
     AnotherMount,
 }
@@ -43,7 +43,7 @@ impl fmt::Display for Refused {
 }
 
 impl Given<'_> {
-    /// Whether the mount is held.
+    /// Checks the facts: `Ok` accepts the registration.
     pub(super) fn admit(&self) -> Result<(), Refused> {
         let Self { is_fuse, connection, is_memfd, source } = *self;
         if !is_fuse {
@@ -65,15 +65,15 @@ impl Given<'_> {
 pub(super) struct Lost {
     /// The time since the container ended.
     pub(super) age: Duration,
-    /// Whether the kernel has the other end of the device: nobody has unmounted or aborted the mount.
+    /// Whether the kernel still has its end of the device: nobody has unmounted or aborted the mount.
     pub(super) connected: bool,
     /// Whether the node announced the unmount.
     pub(super) announced: bool,
-    /// Whether the kubelet has taken the pod's directory away: no container follows.
+    /// Whether the kubelet has removed the pod's directory: no container follows.
     pub(super) deleted: bool,
 }
 
-/// The reason why a mount is held no longer.
+/// The reason why a mount is not held any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Closed {
     Unmounted,
@@ -92,7 +92,7 @@ impl fmt::Display for Closed {
 }
 
 impl Lost {
-    /// Whether the mount is kept for the next container.
+    /// Decides whether to keep the mount for the next container: `Ok` keeps it.
     pub(super) fn keep(&self) -> Result<(), Closed> {
         match *self {
             Self { announced: true, .. } | Self { connected: false, .. } => Err(Closed::Unmounted),

@@ -1,10 +1,10 @@
-//! One Mountpoint Pod, from the registration of its mount to the mount's end. Enters: the pod's directory. Leaves: device and journal, to the pod's
-//! next container.
+//! One Mountpoint Pod, from the registration of its mount to the mount's end. Enters: the pod's directory. Leaves: device and journal, for
+//! the pod's next container.
 //!
-//! The pod is not trusted: its process is checked as that of a hand-over, a line has a limit and a time, and whatever else it sends ends
+//! The pod is not trusted: its process is checked like at a hand-over, a line has a limit and a time, and any other bytes end
 //! the hold.
 //!
-//! Never here: a stat, a read or a poll of a descriptor, unless it leads to /dev/fuse.
+//! Never here: stat, read or poll of a descriptor, unless it leads to /dev/fuse.
 
 use std::io::{self, Read as _};
 use std::net::Shutdown;
@@ -35,18 +35,18 @@ use crate::mounter::comm_files::CommFiles;
 use crate::mounter::mountinfo::Mounts;
 use crate::mounter::peer::Processes;
 
-/// How often the next container is looked for. Programs wait this much longer at most; halved, a container that is slow costs twice the calls.
+/// Interval between checks for the next container; programs wait this much longer at most. Halved, a slow container costs twice the calls.
 const LOOK_FOR_CONTAINER: Duration = Duration::from_millis(20);
-/// How long a container may take to say that it can't go on with a mount. Its engine's word may come later, and is not waited for.
+/// Wait for a container's answer that it can't go on with the mount. The engine's answer may come later, and is not waited for.
 const REFUSED_WITHIN: Duration = Duration::from_secs(1);
-/// The words of a mount whose container ended, for Events.
+/// The error of a mount whose container ended, for Events.
 const ENDED: &str = "the container of its Mountpoint Pod ended with mounter and engine. Was it out of memory? kubectl describe pod says so; then raise \
                      the memory limit of the volume (mountpointContainerResourcesLimitsMemory) or of the chart (mountpointPod.resources)";
 
-/// The words of a mount whose container ended for an upgrade.
+/// The error of a mount whose container ended for an upgrade, for Events.
 const UPGRADED: &str = "its Mountpoint Pod gets another image";
 
-/// A Mountpoint Pod of this node, by the driver's note.
+/// A Mountpoint Pod of this node, from the driver's note.
 pub(super) struct Pod {
     pub(super) name: String,
     pub(super) uid: String,
@@ -54,11 +54,11 @@ pub(super) struct Pod {
     pub(super) source: PathBuf,
     pub(super) processes: Processes,
     pub(super) holds: Holds,
-    /// A thread reads a connection of this pod, or closes what came by it. Meanwhile there is no further one.
+    /// Whether a thread reads a connection of this pod, or closes its descriptors. Meanwhile no further connection is made.
     pub(super) busy: Arc<AtomicBool>,
 }
 
-/// A mount that is held.
+/// A held mount.
 struct Held {
     message: MountMessage,
     /// The user of the mounter.
@@ -67,19 +67,21 @@ struct Held {
     journal: OwnedFd,
 }
 
-/// A connection to a mounter. A thread of its own reads it and closes it: a close may wait, and the kernel closes there what nobody has read.
+/// A connection to a mounter. A separate thread reads and closes it: a close may block, also on descriptors in unread messages, which the
+/// kernel closes then.
 struct Line {
-    /// A copy. It goes before the thread's own.
+    /// A copy of the stream; it is dropped before the thread's own.
     stream: UnixStream,
     parted: oneshot::Receiver<Parted>,
-    /// Takes descriptors that the thread is to close besides. It ends when this is gone, which is last.
+    /// Takes further descriptors that the thread must close. The thread ends when this sender is dropped, which happens last.
     rest: SyncSender<Rest>,
 }
 
 type Rest = (OwnedFd, OwnedFd);
 
 impl Line {
-    /// Closes descriptors on the thread. One that leads elsewhere than to a device may be of a file whose file system answers a close late, or never.
+    /// Closes descriptors on the thread. A descriptor that does not lead to a device may belong to a file system that answers a close late,
+    /// or never.
     fn close(self, device: OwnedFd, journal: OwnedFd) {
         let _ = self.rest.send((device, journal));
     }
@@ -87,15 +89,15 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        // Wakes the thread.
+        // Shutdown wakes the thread.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// An offer of a mounter.
+/// The result of reading a mounter's registration.
 type Offer = Result<(MountMessage, Uid, Mount<OwnedFd>, Line), String>;
 
-/// Takes an offer, tells it, and then how the mounter parted. Closes the stream once the line is gone.
+/// Reads a registration and sends it by `tell`, and later how the connection ended. Closes the stream when the [`Line`] is dropped.
 fn read(
     stream: UnixStream,
     check: impl FnOnce(&UnixStream) -> Result<(), String>,
@@ -111,7 +113,7 @@ fn read(
         Ok((message, user, mount, line))
     });
     let is_offered = offer.is_ok();
-    // Without a receiver, the offer is closed here.
+    // Without a receiver, the offer's descriptors are closed on this thread.
     if tell.send(offer).is_err() || !is_offered {
         return;
     }
@@ -127,7 +129,7 @@ fn read(
     drop(left.iter().collect::<Vec<_>>());
 }
 
-/// Says that a thread is busy, as long as this value lives.
+/// Marks a thread as busy until this value is dropped.
 struct BusyHere(Arc<AtomicBool>);
 
 impl Drop for BusyHere {
@@ -136,19 +138,19 @@ impl Drop for BusyHere {
     }
 }
 
-/// The end of the connection to a mounter.
+/// The way in which the connection to a mounter ended.
 enum Parted {
-    /// The mounter said that the mount needs no holder, or said anything else.
+    /// The mounter sent [`hold::END`], or any other bytes: the mount needs no holder.
     Ended,
-    /// The connection ended without a word: the container did.
+    /// The connection ended without bytes: the container ended.
     Lost,
 }
 
 impl Pod {
-    /// Holds this pod's mounts, one after the other, until it is dropped.
+    /// Holds this pod's mounts, one after the other, until the future is dropped.
     pub(super) async fn hold(self) {
         if self.files().is_ok_and(|files| files.is_held()) {
-            // A holder before this one has ended, and what it held is closed.
+            // An earlier holder has ended, and its descriptors are closed.
             self.forget_state();
         }
         let (mut refused, mut again) = (None, None);
@@ -166,7 +168,7 @@ impl Pod {
                     }
                 }
                 Ok(None) => {}
-                // The same words come with each look.
+                // An error repeats at each check; it is logged once.
                 Err(why) if refused.as_ref() == Some(&why) => {}
                 Err(why) => {
                     tracing::warn!("the mount of Mountpoint Pod {} is not held: {why}", self.name);
@@ -179,7 +181,7 @@ impl Pod {
         }
     }
 
-    /// Waits for the end of a registration.
+    /// Waits until the connection of a registered mount ends.
     async fn registered(&self, line: &mut Line) -> Parted {
         let _shown = self.show("held");
         tracing::info!("the mount of Mountpoint Pod {} is held", self.name);
@@ -190,7 +192,7 @@ impl Pod {
         parted
     }
 
-    /// Takes a registration, if a mounter offers one.
+    /// Connects to the mounter and reads a registration; `None` if there is no mounter, or the pod's thread is busy.
     async fn registration(&self) -> Result<Option<(Line, Held)>, String> {
         if self.busy.swap(true, Ordering::SeqCst) {
             return Ok(None);
@@ -233,12 +235,12 @@ impl Pod {
         }
     }
 
-    /// Brings a mount to the next container, and returns that one's registration; `None` once the mount is given up.
+    /// Brings a mount to the next container. Returns the registration of that container; `None` once the mount is given up.
     async fn lost(&self, held: Held) -> Option<(Line, Held)> {
         let _shown = self.show("without an engine");
         let (began, since) = (Instant::now(), Timestamp::now());
         let message = MountMessage { adopt: Some(since), ..held.message };
-        // Dropped behind the mount: the driver looks when the state goes.
+        // This is dropped after the mount: the driver checks the mount when the state file disappears.
         let mut told = Told { pod: self, stays: false };
         let mount = Mount { device: held.device, journal: Some(held.journal) };
         let noted = self.files().and_then(|files| {
@@ -272,13 +274,13 @@ impl Pod {
                     break;
                 }
             }
-            // Until then no other process may have it.
+            // No other process may have the mount before.
             if let Ok(Some(registered)) = self.registration().await {
-                // Without a message the mounter lives, and another holder had connected.
+                // A registration before our message means that the mounter lives, and its connection to another holder ended.
                 told.stays = brought;
                 tracing::info!("Mountpoint Pod {} has its mount again", self.name);
                 if !brought {
-                    // A mounter that registers and hangs up again and again is looked at no more often than others.
+                    // A mounter that registers and hangs up again and again is checked no more often than others.
                     tokio::time::sleep(LOOK_EVERY).await;
                 }
                 return Some(registered);
@@ -288,10 +290,10 @@ impl Pod {
         None
     }
 
-    /// Sends a mount to the mounter that waits for one; `false` if none does.
+    /// Sends a mount to the mounter that waits for one; `false` if there is none.
     ///
     /// # Errors
-    /// The mounter's word that it can't go on with the mount.
+    /// The mounter's answer that it can't go on with the mount.
     async fn bring(
         &self,
         message: &MountMessage,
@@ -307,7 +309,7 @@ impl Pod {
         let journal = mount.journal.as_ref().map(copy).transpose()?;
         let message = message.clone();
         let (processes, uid, runtime) = (self.processes.clone(), self.uid.clone(), Handle::current());
-        // The stream is closed there, too.
+        // The thread also closes the stream.
         let sent = move || {
             let checked = {
                 let _inside = runtime.enter();
@@ -330,7 +332,7 @@ impl Pod {
                 Ok(false)
             }
             Ok(Ok(Some(Answer::Failed { error }))) => Err(error),
-            // Without an answer the engine is slow, or this container ended, too. The registration says which.
+            // Without an answer the engine is slow, or this container ended, too. The next registration shows which.
             Ok(Ok(Some(Answer::Ready) | None) | Err(_)) => Ok(true),
         }
     }
@@ -350,7 +352,7 @@ impl Pod {
     }
 }
 
-/// A pod in the holder's status, as long as this value lives.
+/// The entry of a pod in the holder's status, until this value is dropped.
 struct Shown<'a>(&'a Pod);
 
 impl Drop for Shown<'_> {
@@ -359,7 +361,8 @@ impl Drop for Shown<'_> {
     }
 }
 
-/// The holder's word that a container is missed. It goes with this value, unless the next mounter has it from here on.
+/// The state file by which the holder tells the driver that no container serves. It is removed with this value, unless the next mounter
+/// owns it.
 struct Told<'a> {
     pod: &'a Pod,
     stays: bool,
@@ -373,12 +376,12 @@ impl Drop for Told<'_> {
     }
 }
 
-/// The path behind a descriptor, by the kernel's word: no file system is asked.
+/// The path behind a descriptor, from /proc: no file system is asked.
 fn leads_to(descriptor: &OwnedFd) -> Option<PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", descriptor.as_raw_fd())).ok()
 }
 
-/// Whether the kernel has the other end of a device.
+/// Whether the kernel still has its end of the device.
 fn is_connected(device: &OwnedFd) -> bool {
     poll(&mut [PollFd::new(device, PollFlags::empty())], Some(&Timespec::default()))
         .is_ok_and(|ready| ready == 0)

@@ -1,11 +1,12 @@
-//! The holder: a process of the node pod that keeps a copy of the device and the journal of each mount, for a Mountpoint Pod whose container ends as
-//! a whole. Enters: the driver's notes of the pods, and what their mounters register at `hold.sock`. Leaves: both descriptors, to the next
-//! container of the same pod.
+//! The holder: a process of the node pod that keeps a copy of the device and the journal of each mount, in case the whole container of its
+//! Mountpoint Pod ends. Enters: the driver's notes of the pods, and the registrations of their mounters at `hold.sock`. Leaves: both
+//! descriptors, for the next container of the same pod.
 //!
-//! It asks neither the driver nor the API server, so it works while they are away. After its own restart it connects to each mounter anew.
+//! The holder calls neither the driver nor the API server, so it works while they are down. After its own restart it connects to each
+//! mounter again.
 //!
-//! Never here: a look at a mount, not even in a thread. A holder that waited for an answer of a mount could not end, and the mount could not,
-//! either. Never a descriptor that was not asked for; never a longer hold than a minute without an engine.
+//! Never here: a call that a mount must answer, not even in a thread: a holder that waits for a mount could not be killed, and the mount
+//! could not end. Never a descriptor that was not requested; never a hold of more than a minute without an engine.
 
 mod entry;
 mod held;
@@ -24,8 +25,8 @@ use crate::mounter::notes::Notes;
 use crate::mounter::peer::Processes;
 use held::Pod;
 
-/// How often notes and sockets are looked for. Doubled, a container that ends within a second of its mount loses it more often; halved, an idle
-/// node reads a directory twice as often.
+/// Interval between checks of notes and sockets. Doubled, a container that ends within a second of its mount loses it more often; halved,
+/// an idle node reads a directory twice as often.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// The configuration of the holder.
@@ -33,17 +34,17 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub struct Config {
     /// The kubelet's directory.
     pub kubelet: PathBuf,
-    /// The table in which mounters' processes are looked up: the node's `/proc`.
+    /// The process table for the check of mounters: the node's `/proc`.
     pub processes: Processes,
 }
 
 /// The names of the Mountpoint Pods whose mounts are held, for [`status`].
 pub type Holds = Arc<Mutex<BTreeMap<String, &'static str>>>;
 
-/// Holds mounts until the process ends. Needs a runtime.
+/// Holds mounts until the future is dropped. Needs a runtime of tokio.
 ///
 /// # Errors
-/// The kubelet's directory is not there.
+/// The kubelet's directory is missing.
 pub async fn run(config: Config, holds: Holds) -> Result<()> {
     let kubelet = config.kubelet.canonicalize().map_err(|error| {
         Error::internal(format!("the kubelet's directory {}: {error}", config.kubelet.display()))
@@ -83,7 +84,7 @@ fn pod(kubelet: &Path, processes: &Processes, (name, uid): &(String, String), ho
     }
 }
 
-/// The task of one pod, which ends with this value: the driver has unmounted the source and forgotten the pod.
+/// The task of one pod. It is aborted when this value is dropped: the driver has unmounted the source and forgotten the pod.
 struct Task(JoinHandle<()>);
 
 impl Drop for Task {

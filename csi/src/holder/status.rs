@@ -1,4 +1,4 @@
-//! The holder's status: one line for each mount that it holds. It answers at an abstract socket, which only processes of the node pod's network
+//! The holder's status: one line for each held mount. It answers at an abstract socket, which only processes of the node pod's network
 //! reach; the holder has no port and no file.
 //!
 //! Never here: a secret, a change.
@@ -16,16 +16,16 @@ use super::Holds;
 
 /// The name of the socket.
 const NAME: &str = "scality-s3-csi-holder";
-/// The longest time for one question.
+/// Longest time for one request; a slower client is dropped.
 const WITHIN: Duration = Duration::from_secs(5);
 
-/// The pause after an accept that failed: for want of descriptors, mostly.
+/// Pause after a failed accept, mostly for lack of descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// Answers questions until it is dropped. One that is slow is not waited for.
+/// Answers requests until the future is dropped. A slow client does not delay others.
 ///
 /// # Errors
-/// Another holder of this pod answers already.
+/// Another holder of this pod answers at the socket.
 pub async fn answer(holds: Holds) -> io::Result<()> {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(NAME)?)?;
     listener.set_nonblocking(true)?;
@@ -53,10 +53,10 @@ fn text(holds: &Holds) -> String {
     text
 }
 
-/// Asks the holder of this pod.
+/// Asks the holder of this pod for its status.
 ///
 /// # Errors
-/// No holder answers.
+/// No holder answers in time.
 pub fn ask() -> io::Result<String> {
     let mut stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(NAME)?)?;
     stream.set_read_timeout(Some(WITHIN))?;

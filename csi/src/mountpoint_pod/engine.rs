@@ -1,6 +1,7 @@
-//! One engine: its command, its word, its end. Enters: the message of the node, a device. Leaves: the engine's word, and why it ended.
+//! One engine: its command, its first message, its end. Enters: the message of the node, a device. Leaves: the engine's message, and why it
+//! ended.
 //!
-//! Never here: what follows from an end.
+//! Never here: the consequence of an end.
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
@@ -26,24 +27,24 @@ use crate::contract::message::MountMessage;
 use crate::contract::upgrade::HANDED_OVER;
 use crate::error::{Error, Result};
 
-/// How many bytes of the end of the engine's standard error are kept for `mount.err` and for the answer.
+/// Bytes of the end of the engine's standard error that are kept for `mount.err` and for the answer.
 pub(super) const TAIL_BYTES: usize = 8 << 10;
-/// The engine's word that it serves.
+/// The engine's message that it serves.
 const READY: &str = "ready";
-/// The longest line that is taken as the engine's word.
+/// The longest message of the engine, in bytes; the rest is ignored.
 const WORD_BYTES: usize = 64 << 10;
-/// The variable with the exit status of an engine that leaves its mount.
+/// Variable with the exit status of an engine that leaves its mount.
 const RESTART_STATUS: &str = "MOUNT_S3_RESTART_STATUS";
-/// The variable that asks the engine to confine itself as far as the kernel can, where no flag says otherwise.
+/// Variable that asks the engine to confine itself as far as the kernel allows, unless a flag sets that.
 const SANDBOX: &str = "MOUNT_S3_SANDBOX";
-/// Advice about an engine that the kernel killed: the container goes on, so Kubernetes shows nothing.
+/// Advice about an engine that the kernel killed. The container goes on, so Kubernetes does not show the kill.
 const OUT_OF_MEMORY: &str = "; the kernel killed it, because the Mountpoint Pod was out of memory: raise the memory limit of the volume \
                              (mountpointContainerResourcesLimitsMemory) or of the chart (mountpointPod.resources)";
 
 /// A running engine.
 pub(super) struct Engine {
     child: Child,
-    /// The end of the engine's standard error, once that is closed.
+    /// The end of the engine's standard error, after the engine closed it.
     tail: JoinHandle<Vec<u8>>,
     word: PipeReader,
     memory_events: Vec<PathBuf>,
@@ -52,7 +53,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    /// Starts `mount-s3` with the device, the writing end of a pipe, and what `kept` has for it.
+    /// Starts `mount-s3` with the device, the writing end of a pipe, and the variables of `kept`.
     pub(super) fn start(
         config: &Config,
         cache: &OwnCache,
@@ -112,8 +113,8 @@ impl Engine {
         Ok(Self { child, tail, word, memory_events: config.memory_events.clone(), oom_kills, share })
     }
 
-    /// Waits for the engine's word. `None` if the engine ended without a word, or was killed because no word came in time. `kept` takes
-    /// the descriptors that the engine gives.
+    /// Waits for the engine's first message. `None` if the engine ended without one, or was killed because none came before `until`. `kept`
+    /// takes the descriptors that the engine sends meanwhile.
     pub(super) fn word(
         &mut self,
         mut kept: Option<&mut Kept>,
@@ -160,7 +161,7 @@ impl Engine {
         Ok((!word.is_empty()).then(|| word.to_owned()))
     }
 
-    /// Waits for the engine's end. `served`: an engine before this one served the mount.
+    /// Waits for the engine's end. `served`: an earlier engine served the mount.
     pub(super) fn end(mut self, word: Option<String>, served: bool) -> Result<Ended> {
         let status =
             self.child.wait().map_err(|error| Error::internal(format!("waiting for the engine: {error}")))?;
@@ -177,12 +178,12 @@ impl Engine {
     }
 }
 
-/// Whether a word says that the engine serves.
+/// Whether a message says that the engine serves.
 pub(super) fn is_ready(word: Option<&str>) -> bool {
     word == Some(READY)
 }
 
-/// How often the kernel has killed a process of this container for want of memory.
+/// Number of times that the kernel killed a process of this container for lack of memory; `None` if no file tells it.
 fn oom_kills(files: &[PathBuf]) -> Option<u64> {
     let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok())?;
     text.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
@@ -191,11 +192,11 @@ fn oom_kills(files: &[PathBuf]) -> Option<u64> {
 /// The end of an engine.
 pub(super) struct Ended {
     pub(super) status: ExitStatus,
-    /// Whether the mount was served, by this engine or one before it.
+    /// Whether the mount was served, by this engine or an earlier one.
     pub(super) served: bool,
-    /// The engine left the mount to the next one, as the node asked.
+    /// Whether the engine left the mount to the next one, as the node asked.
     pub(super) left: bool,
-    /// The next container has the mount.
+    /// Whether the next container gets the mount.
     pub(super) handed_over: bool,
     word: Option<String>,
     tail: String,
@@ -203,7 +204,7 @@ pub(super) struct Ended {
 }
 
 impl Ended {
-    /// The engine's own words, as far as there are any.
+    /// The engine's error message, or its exit status and the end of its standard error.
     pub(super) fn why(&self) -> String {
         let failed = self.word.as_deref().filter(|word| *word != READY);
         let mut why = match (failed, self.tail.as_str()) {
@@ -218,14 +219,14 @@ impl Ended {
     }
 }
 
-/// The path by which a child finds a descriptor that it inherits. This process starts one child at a time.
+/// Lets a child inherit a descriptor, and returns the path by which it opens it. This process starts one child at a time.
 pub(super) fn inherited(descriptor: impl AsFd) -> io::Result<String> {
     let descriptor = descriptor.as_fd();
     rustix::io::fcntl_setfd(descriptor, FdFlags::empty())?;
     Ok(format!("/dev/fd/{}", descriptor.as_raw_fd()))
 }
 
-/// The certificates of this container, sorted. The directory is one of a pod whose chart or volume names some.
+/// The certificate files of this container, sorted. Only a pod whose chart or volume names certificates has the directory.
 fn ca_bundles(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -238,8 +239,8 @@ fn ca_bundles(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(bundles)
 }
 
-/// The node does not know this container's directories, so the node sends any path for the cache. This function replaces that path by the
-/// container's.
+/// Replaces the path of `--cache` by this container's directory: the node does not know it, and sends any path. `directory` is called only
+/// if there is a cache.
 pub(super) fn with_cache(
     args: &[String],
     directory: impl FnOnce() -> io::Result<PathBuf>,
@@ -256,7 +257,7 @@ pub(super) fn with_cache(
     Ok(with)
 }
 
-/// The temporary directory of caches, once one was needed: the engine that takes the place of a dead one finds its cache there.
+/// The temporary directory of a cache, created at its first use. The engine after a dead one finds its cache there.
 #[derive(Debug, Default)]
 pub(super) struct OwnCache(OnceCell<PathBuf>);
 
@@ -280,7 +281,7 @@ impl OwnCache {
     }
 }
 
-/// Passes standard error on, and returns the last part of its text.
+/// Copies standard error to `to`, and returns its last [`TAIL_BYTES`] bytes.
 pub(super) fn relay(mut stderr: impl Read, mut to: impl Write) -> Vec<u8> {
     let (mut tail, mut chunk) = (Vec::new(), [0; 4096]);
     loop {

@@ -1,7 +1,7 @@
-//! Notices in the engine's log that the store knows the bucket no longer. Enters: the log, on its way to the container's. Leaves: the same, and now
-//! and then the file `mount.gone`, on which the node tells the workloads.
+//! Notices in the engine's log that the store reports a missing bucket. Enters: the log, on the way to the container's log. Leaves: the
+//! same log, and now and then the file `mount.gone`, after which the node tells the workloads.
 //!
-//! Never here: the store; what a program sees.
+//! Never here: a request to the store; an effect on programs.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -9,14 +9,15 @@ use std::time::{Duration, Instant};
 use super::write_whole;
 use crate::contract::comm::Comm;
 
-/// The engine's advice after a failed request of this kind alone (`mountpoint::s3`): a key or a bucket may hold S3's own word for it.
+/// The engine's advice after exactly this kind of failed request (`mountpoint::s3`). S3's own code would not do: a key or a bucket may
+/// contain it.
 const ADVICE: &str = "check whether the bucket still exists";
-/// The pause before the file is written again. Doubled, an Event that was missed comes twice as late.
+/// Pause before the file is written again. Doubled, an Event that was missed comes twice as late.
 const TELL_AGAIN: Duration = Duration::from_secs(600);
-/// The longest line that is looked at.
+/// Length up to which a line is searched, in bytes.
 const LINE_MAX: usize = 16 << 10;
 
-/// A writer that passes the log on and looks for the advice.
+/// A writer that passes the log on and searches it for the advice.
 pub(super) struct Noticing<W> {
     to: W,
     comm: Comm,

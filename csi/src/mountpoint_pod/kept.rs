@@ -1,7 +1,8 @@
-//! The descriptors with which the next engine goes on: the device of the mount, and the journal that the first engine makes. The mounter is the
-//! engine's service manager: it takes the journal by `FDSTORE=1` of sd_notify(3), and passes it on by `LISTEN_FDS` of sd_listen_fds(3).
+//! The descriptors with which the next engine goes on: the device of the mount, and the journal that the first engine creates. The mounter
+//! is the engine's service manager: it takes the journal by `FDSTORE=1` of sd_notify(3), and passes it on by `LISTEN_FDS` of
+//! sd_listen_fds(3).
 //!
-//! Never here: a look at the mount. A holder that waited for an answer of the mount could not end, and the mount could not, either.
+//! Never here: a call that the mount must answer. A process that waits for a mount could not be killed, and the mount could not end.
 
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -17,14 +18,14 @@ use super::offered::Offered;
 use crate::contract::comm::Comm;
 use crate::contract::message::{Mount, MountMessage};
 
-/// The name of the journal among the descriptors of an engine.
+/// The name of the journal among the descriptors that an engine inherits.
 const JOURNAL: &str = "journal";
-/// The name of a descriptor that an engine passes over. The journal keeps its number, so that no descriptor of this process is replaced.
+/// The name of descriptors that the engine must ignore. The journal keeps its number, so no descriptor of this process is replaced.
 const NOT_YOURS: &str = "other";
-/// The number of the first descriptor that sd_listen_fds(3) names.
+/// The number of the first descriptor of sd_listen_fds(3).
 const FIRST: usize = 3;
 
-/// The descriptors of one mount. When this value is dropped, both are closed; without an engine, programs then get an error at once.
+/// The descriptors of one mount. Both are closed when this value is dropped; without an engine, programs then get an error at once.
 #[derive(Debug)]
 pub(super) struct Kept {
     device: OwnedFd,
@@ -35,16 +36,16 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Keeps the device, and the journal where there is one, and listens for the engine.
+    /// Takes the device, and the journal if there is one, and listens for the engine's messages.
     ///
     /// # Errors
-    /// The socket can't be made; the device is given back.
+    /// The socket can't be created; the device is given back.
     pub(super) fn new(
         comm: &Comm,
         Mount { device, journal }: Mount<OwnedFd>,
     ) -> Result<Self, (OwnedFd, io::Error)> {
         let path = comm.notify_socket();
-        // A container that was killed may have left its socket.
+        // A killed container may have left its socket.
         let _ = std::fs::remove_file(&path);
         let bound =
             UnixDatagram::bind(&path).and_then(|socket| socket.set_nonblocking(true).map(|()| socket));
@@ -62,8 +63,8 @@ impl Kept {
         self.socket.as_fd()
     }
 
-    /// Offers device and journal to the node's holder, so that the mount outlives this container. Without a journal no other engine could go on
-    /// with the mount.
+    /// Offers device and journal to the node's holder, so the mount outlives this container. Does nothing without a journal: no other
+    /// engine could go on with the mount.
     pub(super) fn offer(&mut self, comm: &Comm, message: &MountMessage) {
         let (None, Some(journal)) = (&self.offered, &self.journal) else { return };
         match Offered::new(comm, message, self.device.as_fd(), journal.as_fd()) {
@@ -79,7 +80,8 @@ impl Kept {
         self.offered.as_ref().is_some_and(Offered::is_held)
     }
 
-    /// Leaves the mount to the holder. This process ends then: its end without a word is the holder's sign to bring the mount to the next container.
+    /// Leaves the mount to the holder. The process must end next: when its connection ends without
+    /// [`hold::END`](crate::contract::hold::END), the holder brings the mount to the next container.
     pub(super) fn leave(self) {
         std::mem::forget(self);
     }
@@ -88,13 +90,13 @@ impl Kept {
         self.journal.is_some()
     }
 
-    /// Whether the kernel has the other end of the device: nobody has unmounted or aborted the mount.
+    /// Whether the kernel still has its end of the device: nobody has unmounted or aborted the mount.
     pub(super) fn is_connected(&self) -> bool {
         poll(&mut [PollFd::new(&self.device, PollFlags::empty())], Some(&Timespec::default()))
             .is_ok_and(|ready| ready == 0)
     }
 
-    /// The variables by which the next engine finds this process and the journal, which it inherits.
+    /// The variables by which the next engine finds this process's socket and the inherited journal.
     pub(super) fn env(&self) -> io::Result<Vec<(String, String)>> {
         let mut env = vec![("NOTIFY_SOCKET".to_owned(), self.path.to_string_lossy().into_owned())];
         if let Some(journal) = &self.journal {
@@ -107,7 +109,7 @@ impl Kept {
         Ok(env)
     }
 
-    /// Takes one message of the engine. A message that means nothing here is ignored; its descriptors are closed, which answers `BARRIER=1`.
+    /// Receives one message of the engine. An unknown message is ignored; its descriptors are closed, which answers `BARRIER=1`.
     pub(super) fn take(&mut self) {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -133,7 +135,7 @@ impl Kept {
 
 impl Drop for Kept {
     fn drop(&mut self) {
-        // The holder closes its copies first: programs get an error once the last one is closed.
+        // The holder closes its copies first: programs get an error when the last copy is closed.
         self.offered = None;
         let _ = std::fs::remove_file(&self.path);
     }

@@ -1,9 +1,9 @@
-//! The first process of an engines pod (`--many`). Enters: the name of a source, from the node. Leaves: a mounter for it, which is a process of its
-//! own in a directory of its own and ends alone; the directory goes once the mount is unmounted.
+//! The first process of an engines pod (`--many`). Enters: the name of a source, from the node. Leaves: a mounter for it, a separate
+//! process with its own directory, which ends alone. The directory is removed when the source is unmounted.
 //!
-//! A container that starts anew begins the mounters of all directories that it finds: each then waits for its mount.
+//! A restarted container begins the mounters of all directories that it finds: each then waits for its mount.
 //!
-//! Never here: a device, a key, an engine.
+//! Never here: a device, a credential, an engine.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,23 +24,23 @@ use crate::contract::engines_pod::{self, is_source};
 use crate::contract::message::{self, Answer};
 use crate::error::{Error, Result};
 
-/// How long a node may take for its request. Doubled, a node that hangs holds up the next one twice as long.
+/// Longest time for a node's request; after it the request fails. Doubled, a node that hangs delays the next one twice as long.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The configuration of the process.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The directory that is shared with the node. Each source has a directory in it.
+    /// The directory that is shared with the node. Each source has a subdirectory.
     pub comm: Comm,
-    /// The directory that outlives the container, if it is there. Each source has a directory in it.
+    /// The directory that outlives the container, if the pod has one. Each source has a subdirectory.
     pub state_directory: PathBuf,
     /// The program of a mounter.
     pub program: PathBuf,
-    /// The program's arguments, besides the source's name.
+    /// The mounter's arguments, besides the source's name.
     pub args: Vec<OsString>,
-    /// The most mounters at a time; one more is refused. Doubled, each engine's share of the container's memory is half as large.
+    /// Most mounters at a time; one more is refused. Doubled, each engine's share of the container's memory is half as large.
     pub sources_max: usize,
-    /// The user of the node whose requests are taken.
+    /// The user of the node, whose requests alone are accepted.
     pub among: Among,
 }
 
@@ -52,21 +52,21 @@ pub struct Many {
 }
 
 impl Many {
-    /// No mounter yet.
+    /// A process without mounters.
     #[must_use]
     pub fn new(config: Config) -> Self {
         Self { config, running: Mutex::default() }
     }
 
-    /// Whether a mounter runs.
+    /// Whether any mounter runs.
     pub fn serves(&self) -> bool {
         !self.running.lock().is_empty()
     }
 
-    /// Begins a mounter for each source that an earlier container left, then for each that the node names.
+    /// Begins a mounter for each source of an earlier container, then for each source that the node names.
     ///
     /// # Errors
-    /// The socket can't be made, or takes no connection.
+    /// The socket can't be created, or accepts no connection.
     pub fn run(&self) -> Result<()> {
         let socket = self.config.comm.engines_socket();
         let failed =
@@ -86,7 +86,7 @@ impl Many {
         }
     }
 
-    /// Takes note of mounters that have ended, and the exit status of all processes that this one inherited, such as the helper of a dead engine.
+    /// Reaps all ended children: mounters, and processes that this one inherited, such as the helper of a dead engine.
     pub fn reap(&self) {
         let mut running = self.running.lock();
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
@@ -121,7 +121,7 @@ impl Many {
         answer(stream, &said);
     }
 
-    /// Begins a mounter, unless the source has one.
+    /// Begins a mounter, unless the source has one already.
     fn begin(&self, source: &str) -> std::result::Result<(), String> {
         let failed = |what: &str, error: io::Error| format!("{what} of {source}: {error}");
         let mut running = self.running.lock();
@@ -151,7 +151,7 @@ impl Many {
         let mut command = Command::new(&self.config.program);
         command.args(&self.config.args).arg("--source").arg(source).stdin(Stdio::null());
         let child = command.spawn().map_err(|error| failed("starting the mounter", error))?;
-        // `reap` takes its exit status.
+        // `reap` collects its exit status.
         running.insert(source.to_owned(), Pid::from_child(&child));
         tracing::info!(source, pid = child.id(), "a mounter begins");
         Ok(())
@@ -169,7 +169,7 @@ impl Many {
         }
     }
 
-    /// Removes the directories of a source. The node has removed the keys.
+    /// Removes the directories of a source. The node has removed its credentials already.
     fn clean_up(&self, source: &str) {
         let of_state = self.config.state_directory.join(source);
         for directory in [self.config.comm.of_source(source).directory(), &of_state] {

@@ -1,10 +1,10 @@
 //! The process in a Mountpoint Pod. Enters: one message with a FUSE device, over the socket in the comm directory. Leaves: an engine
-//! that serves the device until the node unmounts it, or the engine's error message. An engine that dies is followed by another on the same
-//! device (`restarts`, `kept`), so that programs which read wait for a moment and see no error. The node's holder has copies of both descriptors
-//! (`offered`), so that the next container goes on when this one ends as a whole, and with another image (`upgrade`).
+//! that serves the device until the node unmounts it, or the engine's error message. When an engine dies, another one follows on the same
+//! device (`restarts`, `kept`): readers wait for a moment and see no error. The node's holder has copies of both descriptors
+//! (`offered`), so the next container goes on when this whole container ends, and with another image (`upgrade`).
 //!
-//! Never here: a capability, a mount, a secret in an argument or a log; a look at the mount. Where engines are not started again this process
-//! keeps no copy of the device: when the engine dies, its readers get an error at once.
+//! Never here: a capability, a mount, a secret in an argument or a log; a call that the mount must answer. If engines are not restarted,
+//! this process keeps no copy of the device: when the engine dies, its readers get an error at once.
 
 mod engine;
 mod gone;
@@ -38,11 +38,12 @@ use engine::{Ended, Engine, OwnCache, is_ready};
 use kept::Kept;
 use restarts::{Deaths, End, Next};
 
-/// How often to look for `mount.exit` while no node connects. Doubled, an unneeded pod stays a second longer.
+/// Interval of checks for `mount.exit` while no node connects. Doubled, an unneeded pod stays a second longer.
 const LOOK_FOR_EXIT: Duration = Duration::from_secs(1);
-/// How often to look for `mount.exit` and for the mount's end in the pause before the next engine. Doubled, an unmount there waits twice as long.
+/// Interval of checks for `mount.exit` and for the mount's end, in the pause before the next engine. Doubled, an unmount waits twice as
+/// long.
 const LOOK_IN_PAUSE: Duration = Duration::from_millis(50);
-/// The kernel's release.
+/// The file with the kernel's release.
 const KERNEL_RELEASE: &str = "/proc/sys/kernel/osrelease";
 
 /// The configuration of the process.
@@ -50,41 +51,42 @@ const KERNEL_RELEASE: &str = "/proc/sys/kernel/osrelease";
 pub struct Config {
     /// The directory that is shared with the node.
     pub comm: Comm,
-    /// The directory of `mount-s3`.
+    /// The directory that contains `mount-s3`.
     pub engine_directory: PathBuf,
-    /// The time in which a node must send the message; then the pod restarts. Doubled, an unneeded pod stays twice as long.
+    /// Wait for the node's message; after it the container restarts. Doubled, an unneeded pod stays twice as long.
     pub receive_within: Duration,
-    /// Certificates that the engine is to trust besides the system's: each `*.crt` in this directory, if it is there.
+    /// A directory with certificates that the engine trusts besides the system's: each `*.crt` in it. It may be missing.
     pub ca_directory: PathBuf,
-    /// The directory that outlives this container, if it is there: pods of an earlier release have none.
+    /// The directory that outlives this container. It may be missing: pods of an earlier release have none.
     pub state_directory: PathBuf,
-    /// The directory of a cache, if it is there; else the cache goes to a temporary directory.
+    /// The directory of the cache. If it is missing, the cache goes to a temporary directory.
     pub local_cache: PathBuf,
-    /// `--memory-target` of the engine, in MiB, where the message does not say it.
+    /// `--memory-target` of the engine, in MiB, if the message does not set it.
     pub memory_target: Option<u64>,
-    /// The form of the engine's log lines, where the message does not say it.
+    /// The form of the engine's log lines, if the message does not set it.
     pub log_format: LogFormat,
     /// The address at which the engine serves its metrics.
     pub metrics: Option<SocketAddr>,
-    /// Files in which the kernel counts processes of this container that it killed for want of memory; the first that exists counts.
+    /// Files in which the kernel counts the processes of this container that it killed for lack of memory; the first that exists is read.
     pub memory_events: Vec<PathBuf>,
-    /// Whether an engine that dies is followed by another on the same device: [`kernel_resends`].
+    /// Whether another engine follows on the same device after a death: [`kernel_resends`].
     pub restarts: bool,
-    /// The time in which the kubelet must end a container that waits for another image. Doubled, programs wait twice as long where none comes.
+    /// Time for which a container waits for the new image, and for its end by the kubelet. Doubled, programs wait twice as long if no image
+    /// comes.
     pub image_within: Duration,
-    /// Variables for the engine where the message does not set them.
+    /// Variables for the engine, if the message does not set them.
     pub engine_env: Vec<(String, String)>,
-    /// `None`: this mounter is the only one of its pod.
+    /// The place in an engines pod; `None`: this mounter is alone in its pod.
     pub among: Option<Among>,
 }
 
-/// The place of a mounter among others of an engines pod: engines of the same user are its neighbours. Its mount is not offered to the node's
-/// holder, and dead helpers of its engines are its own children.
+/// The place of a mounter in an engines pod, beside engines of the same user. Its mount is not offered to the node's holder, and it reaps
+/// the helpers of its own engines.
 #[derive(Clone, Copy, Debug)]
 pub struct Among {
-    /// The user of the node. Messages of others are not taken.
+    /// The user of the node. Messages of other users are refused.
     pub node: u32,
-    /// The engine's share of the pod's memory, in bytes; `None`: no limit of its own.
+    /// The engine's share of the pod's memory, in bytes; `None` for no limit of its own.
     pub share: Option<u64>,
 }
 
@@ -99,7 +101,7 @@ impl Among {
     }
 }
 
-/// The user of the process at the other end. The node's driver has no process number in a pod, and rustix's reading of a peer fails without one.
+/// The user of the peer process, read as tokio does: in a pod the driver has no process number, and rustix fails without one.
 fn user_of(stream: &UnixStream) -> io::Result<u32> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _entered = runtime.enter();
@@ -109,17 +111,17 @@ fn user_of(stream: &UnixStream) -> io::Result<u32> {
     Ok(user)
 }
 
-/// The outcome of a container that has no more to do.
+/// The reason for which a container ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The node has unmounted.
     Unmounted,
-    /// The mount is left to the next container, with the node's holder.
+    /// The mount was left to the next container, by way of the node's holder.
     HandedOver,
 }
 
-/// Whether an engine runs, and whether the process got SIGTERM. Until an engine runs, SIGTERM ends the process at once. From then on the
-/// process outlives SIGTERM, because workloads that drain still read.
+/// Whether an engine runs, and whether SIGTERM came. SIGTERM ends the process at once while no engine runs. Otherwise the process
+/// outlives SIGTERM, because workloads that drain still read.
 #[derive(Debug, Default)]
 pub struct Serving(AtomicU32);
 
@@ -127,7 +129,7 @@ const ENGINE_RUNS: u32 = 1;
 const TOLD_TO_END: u32 = 2;
 
 impl Serving {
-    /// Notes SIGTERM. `true` if an engine runs, and the process therefore stays.
+    /// Notes SIGTERM. `true` if an engine runs, so the process stays.
     pub fn told_to_end(&self) -> bool {
         self.0.fetch_or(TOLD_TO_END, Ordering::AcqRel) & ENGINE_RUNS != 0
     }
@@ -146,11 +148,11 @@ impl Serving {
     }
 }
 
-/// Serves mounts until the node needs none. After an attempt that the engine refuses, and after an engine that died, the next device is
-/// waited for here: the kubelet would hold back a container that started anew each time, for up to five minutes.
+/// Serves mounts until the node needs none. After a mount that the engine refuses, and after a mount that ends with its engine, it waits
+/// here for the next device: the kubelet would delay a container that restarts each time, for up to five minutes.
 ///
 /// # Errors
-/// Outcomes that call for a new start of the container: no message, no engine, an end that SIGTERM asked for while the engine ran.
+/// Results after which the container must restart: no message, no engine, or SIGTERM while the engine ran.
 pub fn run(config: &Config, serving: &Serving) -> Result<Outcome> {
     let cache = OwnCache::default();
     upgrade::wait_for_image(&config.comm, config.image_within)?;
@@ -195,15 +197,15 @@ pub fn run(config: &Config, serving: &Serving) -> Result<Outcome> {
     }
 }
 
-/// Whether this machine's kernel sends requests again that a dead engine has not answered. If not, no engine can go on with another's
+/// Whether this machine's kernel repeats requests that a dead engine has not answered. Without that, no engine can take over another's
 /// mount.
 #[must_use]
 pub fn kernel_resends() -> bool {
     std::fs::read_to_string(KERNEL_RELEASE).is_ok_and(|release| restarts::resends(&release))
 }
 
-/// Serves one mount, by one engine after the other where engines are started again. Returns with the last one's end; then no descriptor of the
-/// device is left here.
+/// Serves one mount, by one engine after the other if engines are restarted. Returns when the last one has ended; then this process has no
+/// descriptor of the device.
 fn serve(
     config: &Config,
     cache: &OwnCache,
@@ -217,7 +219,7 @@ fn serve(
         }
         (Some(_), (None, _)) => {
             let error = "this pod can't go on with a mount that has no engine";
-            // Without an answer the image before gets the mount.
+            // Without an answer the mount stays with the holder, for the old image.
             if !upgrade::is_asked(&config.comm) {
                 answer(&stream, &Answer::Failed { error: error.to_owned() });
             }
@@ -234,7 +236,7 @@ fn serve(
     let mut engine = started.inspect_err(|error| {
         answer(&stream, &Answer::Failed { error: error.to_string() });
     })?;
-    // Without a word the engine has ended, and its standard error says why.
+    // Without a message the engine has ended, and its standard error has the reason.
     let word = engine.word(kept.as_mut(), None).unwrap_or_default();
     if is_ready(word.as_deref()) {
         tracing::info!("the engine serves");
@@ -245,7 +247,7 @@ fn serve(
     }
     let ended = engine.end(word, false)?;
     if !ended.served {
-        // The error must be written before the answer: a node that has the answer may come again, and then removes the files of the earlier
+        // The error is written before the answer: a node that has the answer may connect again, and then removes the files of the earlier
         // attempt.
         note_error(&config.comm, &ended.why());
         answer(&stream, &Answer::Failed { error: ended.why() });
@@ -258,7 +260,7 @@ fn serve(
     }
 }
 
-/// Goes on with a mount whose container ended, for the holder that brings it.
+/// Goes on with the mount of a container that ended; the holder has brought it.
 fn adopt(
     config: &Config,
     cache: &OwnCache,
@@ -267,13 +269,13 @@ fn adopt(
     (message, mut kept, death): (&MountMessage, Kept, Timestamp),
 ) -> Result<Ended> {
     tracing::info!("another container of this pod ended, and its mount goes on here");
-    // The holder must not lose it if this container ends now.
+    // The holder must keep the mount if this container ends now.
     kept.offer(&config.comm, message);
     let age = Duration::try_from(Timestamp::now().duration_since(death)).unwrap_or_default();
     let now = Instant::now();
     let died = now.checked_sub(age.min(RESTART_WITHIN)).unwrap_or(now);
     let no_state_left = NoStateLeft(&config.comm);
-    // Read before the engine starts: the node takes its word back once this container has run for a while.
+    // The request is read before the engine starts: the node withdraws it once this container has run for a while.
     let is_upgrade = upgrade::is_asked(&config.comm);
     let mut serves = false;
     let ended = Engine::start(config, cache, message, kept.device(), Some(&kept)).and_then(|mut engine| {
@@ -287,7 +289,7 @@ fn adopt(
         engine.end(word, true)
     });
     if is_upgrade && !serves {
-        // The image before may go on with the mount. The holder has its copies still: it has heard nothing, whether it has come to register or not.
+        // The old image may go on with the mount. The holder still has its copies: this container ends without `hold::END`.
         kept.leave();
         std::mem::forget(no_state_left);
         let why = ended.map_or_else(|error| error.to_string(), |ended| ended.why());
@@ -305,7 +307,7 @@ fn adopt(
     go_on(config, cache, serving, (message, kept), (ended, (!serves).then_some((died, death))))
 }
 
-/// The device and all that another engine needs; or the device alone, where none is to follow.
+/// The device with everything that another engine needs; or the device alone, if no other engine is to follow.
 fn keep(config: &Config, message: &MountMessage, mount: Mount<OwnedFd>) -> (Option<Kept>, Option<OwnedFd>) {
     if !config.restarts || !can_outlive(&message.args) {
         return (None, Some(mount.device));
@@ -321,7 +323,7 @@ fn keep(config: &Config, message: &MountMessage, mount: Mount<OwnedFd>) -> (Opti
     }
 }
 
-/// Starts engine after engine on a device whose engine has ended, until one ends otherwise than by its death, or too many have died.
+/// Starts engine after engine on a device whose engine has ended, until one ends other than by death, or too many have died.
 fn go_on(
     config: &Config,
     cache: &OwnCache,
@@ -335,7 +337,7 @@ fn go_on(
         if !end_of(&ended, &kept, &config.comm).is_death() {
             return Ok(ended);
         }
-        // No container may follow one that ends for good.
+        // No container follows one that got SIGTERM.
         let may_leave = ended.left && kept.is_held() && !serving.is_told_to_end();
         if may_leave && upgrade::is_asked(&config.comm) && upgrade::leave(&config.comm) {
             kept.leave();
@@ -349,7 +351,7 @@ fn go_on(
             return Ok(ended);
         };
         let why = ended.why();
-        // The error must be written before the state, on which the node reads the error.
+        // The error is written before the state, after which the node reads the error.
         note_error(&config.comm, &why);
         note_state(&config.comm, Restarting { since: death });
         tracing::error!("the engine has died, and another one goes on with the mount after {pause:?}: {why}");
@@ -369,8 +371,8 @@ fn go_on(
     }
 }
 
-/// Takes the exit status of ended processes that this container's first process inherited: the helper of a dead engine is one. No engine
-/// runs meanwhile. One that ends later stays a zombie until the next death.
+/// Reaps ended processes that this container's first process inherited, such as the helper of a dead engine. No engine
+/// runs meanwhile. A helper that ends later stays a zombie until the next death.
 fn reap(config: &Config) {
     if std::process::id() != 1 && config.among.is_none() {
         return;
@@ -388,7 +390,7 @@ fn end_of(ended: &Ended, kept: &Kept, comm: &Comm) -> End {
     }
 }
 
-/// Waits for `pause`; `false` if the mount ended meanwhile.
+/// Waits for `pause`; `false` if the mount ended before.
 fn waits(pause: Duration, kept: &Kept, comm: &Comm) -> bool {
     let until = Instant::now() + pause;
     loop {
@@ -403,7 +405,7 @@ fn waits(pause: Duration, kept: &Kept, comm: &Comm) -> bool {
     }
 }
 
-/// Removes the state with the mount.
+/// Removes the state file when it is dropped.
 struct NoStateLeft<'a>(&'a Comm);
 
 impl Drop for NoStateLeft<'_> {
@@ -412,7 +414,7 @@ impl Drop for NoStateLeft<'_> {
     }
 }
 
-/// Tells the node that no engine serves for now.
+/// Tells the node by the state file that no engine serves for now.
 fn note_state(comm: &Comm, state: Restarting) {
     if let Err(error) = write_whole(comm, &comm.state(), &state.to_string()) {
         tracing::error!("writing {}: {error}", comm.state().display());
@@ -432,8 +434,8 @@ fn exit_announced(comm: &Comm) -> bool {
     comm.exit().symlink_metadata().is_ok()
 }
 
-/// Listens in place of whatever an earlier container left. The word of a holder stays, so that the node calls no mount hung until the holder has
-/// come, or has given the mount up.
+/// Listens, and removes the files of an earlier container. A holder's state file stays: the node must not treat the mount as hung before
+/// the holder has connected, or has given the mount up.
 fn listen(comm: &Comm) -> io::Result<UnixListener> {
     let state = std::fs::read_to_string(comm.state()).unwrap_or_default();
     if !Restarting::is_held(&state, Timestamp::now()) {
@@ -446,8 +448,8 @@ fn listen(comm: &Comm) -> io::Result<UnixListener> {
     message::listen(&comm.socket())
 }
 
-/// Waits for a node that brings a whole message. One that breaks off gets an error, if it listens, and may come again. A node that needs
-/// no mount any more says so with the file `mount.exit`: that ends the wait.
+/// Waits for a node that sends a whole message. A node that sends only a part gets an error, and may connect again. The file `mount.exit`
+/// ends the wait: the node needs no mount any more.
 fn receive(
     listener: &UnixListener,
     config: &Config,
@@ -487,7 +489,7 @@ fn receive(
     }
 }
 
-/// A node that is gone does not stop the engine.
+/// Sends the answer. An error is only logged: the engine goes on without the node.
 fn answer(stream: &UnixStream, answer: &Answer) {
     if let Err(error) = message::answer(stream, answer) {
         tracing::warn!("answering the node: {error}");
@@ -501,7 +503,7 @@ fn note_error(comm: &Comm, why: &str) {
     }
 }
 
-/// Writes a file whole or not at all, readable by the node alone.
+/// Writes a file whole or not at all, with mode 0600.
 fn write_whole(comm: &Comm, file: &Path, text: &str) -> io::Result<()> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     let temporary = comm.directory().join(format!(".{name}.new"));

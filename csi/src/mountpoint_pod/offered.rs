@@ -1,7 +1,7 @@
-//! The mounter's end of `hold.sock`. Enters: the device, the journal and the message of a mount that an engine serves. Leaves: copies of the two
-//! descriptors, for the holder that connects; later the word that the mount is given up.
+//! The mounter's end of `hold.sock`. Enters: the device, the journal and the message of a mount that an engine serves. Leaves: copies of
+//! the two descriptors, for the holder that connects; at the end of the mount [`hold::END`].
 //!
-//! A holder that starts anew connects again. The socket is for its owner and root alone: the directory is shared by the pod and the node.
+//! A restarted holder connects again. Only the socket's owner and root can connect: pod and node share the directory.
 //!
 //! Never here: a wait for a holder.
 
@@ -21,7 +21,7 @@ use crate::contract::comm::Comm;
 use crate::contract::hold;
 use crate::contract::message::{self, MountMessage};
 
-/// A mount that is offered. When this value is dropped, the holder hears that it should close its copies.
+/// A mount that is offered to the holder. When this value is dropped, the holder closes its copies.
 #[derive(Debug)]
 pub(super) struct Offered {
     listener: UnixListener,
@@ -31,7 +31,7 @@ pub(super) struct Offered {
 }
 
 impl Offered {
-    /// Listens in place of whatever an earlier container left.
+    /// Listens, in place of an earlier container.
     pub(super) fn new(
         comm: &Comm,
         message: &MountMessage,
@@ -54,7 +54,7 @@ impl Offered {
         Ok(Self { listener, registrar: Some(registrar), path, holder })
     }
 
-    /// Whether a holder has the copies now. It says nothing on its connection, which ends with it.
+    /// Whether a holder has the copies now: its connection is open, on which it never sends anything.
     pub(super) fn is_held(&self) -> bool {
         let is_open = |stream: &UnixStream| {
             poll(&mut [PollFd::new(stream, PollFlags::IN)], Some(&Timespec::default()))
@@ -89,7 +89,7 @@ impl Copies {
                 Ok((stream, _)) => {
                     match hold::register(&stream, &self.message, self.device.as_fd(), self.journal.as_fd()) {
                         Ok(()) => {
-                            // An earlier holder must not take its end for the end of this container.
+                            // Without this, an earlier holder would take the end of its connection for the end of this container.
                             if let Some(earlier) = holder.lock().replace(stream) {
                                 hold::end(&earlier);
                             }
@@ -103,7 +103,7 @@ impl Copies {
         }
         if let Some(holder) = holder.lock().take() {
             hold::end(&holder);
-            // A holder that reads the word closes its end.
+            // A holder that reads `END` closes its side.
             let _ = holder.shutdown(Shutdown::Write);
         }
     }

@@ -1,12 +1,12 @@
-//! Whether an engine that died is started again on the same device, and when. Enters: the facts of a death, the deaths before. Leaves: a pause,
-//! or the end of the mount.
+//! Decides whether and when another engine follows a dead one on the same device. Enters: the facts of a death, the deaths before. Leaves:
+//! a pause, or the end of the mount.
 //!
 //! Never here: a process, a file, a wait.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// The pauses before the engines of a row; the last one holds for all that follow. The first death costs its readers no pause.
+/// The pauses before the engines of a row; the last one repeats. The first death costs its readers no pause.
 const PAUSES: [Duration; 5] = [
     Duration::ZERO,
     Duration::from_millis(100),
@@ -14,14 +14,14 @@ const PAUSES: [Duration; 5] = [
     Duration::from_secs(2),
     Duration::from_secs(5),
 ];
-/// The deaths within [`DEATHS_WITHIN`] that end the mount. Doubled, programs wait longer for an engine that can't live; halved, a mount is lost
-/// that one more start would have kept.
+/// Number of deaths within [`DEATHS_WITHIN`] that end the mount. Doubled, programs wait longer for an engine that can't live; halved, a
+/// mount is lost that one more engine would have kept.
 const DEATHS_MAX: usize = 5;
-/// The time in which deaths are counted; an engine that lives longer begins a new row.
+/// The time in which deaths are counted. An engine that lives longer begins a new row.
 const DEATHS_WITHIN: Duration = Duration::from_secs(60);
-/// The exit status of an engine that can't use its journal: the next one could not, either.
+/// Exit status of an engine that can't use its journal: the next engine could not, either.
 const JOURNAL_REFUSED: i32 = 3;
-/// The first release of Linux that sends requests again (FUSE_NOTIFY_RESEND).
+/// The first release of Linux that repeats requests (FUSE_NOTIFY_RESEND).
 const RESENDS_SINCE: (u32, u32) = (6, 9);
 
 /// The facts of an engine's end.
@@ -35,24 +35,24 @@ pub(super) struct End {
     pub(super) has_journal: bool,
     /// Whether the node announced the unmount.
     pub(super) announced: bool,
-    /// Whether the kernel has the other end of the device.
+    /// Whether the kernel still has its end of the device.
     pub(super) connected: bool,
 }
 
 impl End {
-    /// Whether the next engine can go on where this one ended.
+    /// Whether the engine died, so another one can take the mount over.
     pub(super) fn is_death(self) -> bool {
         let Self { code, served, has_journal, announced, connected } = self;
         served && has_journal && connected && !announced && !matches!(code, Some(0 | JOURNAL_REFUSED))
     }
 }
 
-/// The step after a death.
+/// The step after an engine's death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The next engine, after a pause.
+    /// Start another engine after this pause.
     Start(Duration),
-    /// The mount ends.
+    /// Give the mount up.
     GiveUp,
 }
 
@@ -80,7 +80,7 @@ impl Deaths {
     }
 }
 
-/// Whether a kernel of this release, as `/proc/sys/kernel/osrelease` has it, sends requests again that a dead engine has not answered.
+/// Whether a kernel of this release (`/proc/sys/kernel/osrelease`) repeats requests that a dead engine has not answered.
 pub(super) fn resends(release: &str) -> bool {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
     match (numbers.next(), numbers.next()) {

@@ -1,18 +1,18 @@
-//! The share of one engine in the memory of an engines pod. Enters: an engine that serves. Leaves: its limit of data (RLIMIT_DATA), at which it gets no
-//! more memory: its reads fail, or it ends, alone. The kernel would end all engines of the container together.
+//! The share of one engine in the memory of an engines pod. Enters: an engine that serves. Leaves: its data limit (RLIMIT_DATA). At the
+//! limit its reads fail, or it ends, alone. Without it the kernel would kill all engines of the container together.
 //!
-//! The limit counts what a process may write to, also what it never touches: stacks, and reserves of the allocator. An engine that has begun to
-//! serve shows how much that is: 152 MiB on two processors.
+//! The limit also counts memory that a process may write to but never touches: stacks, and reserves of the allocator. An engine that has
+//! just begun to serve shows how much that is: 152 MiB on two processors.
 
 use std::io;
 
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
-/// The data that an engine may have until it serves, in bytes. The allocator then reserves no gibibyte at once, of which nothing that is used later would
-/// count.
+/// Data limit of an engine until it serves, in bytes. It keeps the allocator from reserving a gibibyte at once, whose later use would
+/// not count against the share.
 pub const AT_START: u64 = 768 << 20;
 
-/// Limits an engine to its share, in bytes, beside what it has and never touches.
+/// Limits an engine to its share, in bytes, besides the memory that it has reserved and not touched.
 pub(super) fn limit(engine: Pid, share: u64) -> io::Result<()> {
     let status = std::fs::read_to_string(format!("/proc/{}/status", engine.as_raw_nonzero()))?;
     let limit = data_limit(&status, share).ok_or(io::ErrorKind::InvalidData)?;
@@ -21,7 +21,7 @@ pub(super) fn limit(engine: Pid, share: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The limit by `/proc/PID/status`, which counts in KiB.
+/// The data limit in bytes, from the text of `/proc/PID/status`, which counts in KiB.
 fn data_limit(status: &str, share: u64) -> Option<u64> {
     let kib = |name: &str| {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;

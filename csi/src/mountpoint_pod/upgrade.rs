@@ -1,10 +1,10 @@
-//! The two ends of an upgrade in place. Enters: the node's word in the comm directory. Leaves: whether an engine that left its mount ends this
-//! container, and how long the next container waits for another image.
+//! The mounter's part in an upgrade in place. Enters: the node's request in the comm directory. Leaves: whether an engine that left its
+//! mount ends this container, and how long the next container waits for the new image.
 //!
-//! The container whose engine left the mount makes `mount.left`. The next one has the same image still, since the kubelet starts it at once: it renames
-//! that file to `mount.waits` and takes no mount. The reconciler sees it and patches the image. The container behind it finds `mount.waits` and goes
-//! on with the mount, whatever its image is. One that waited in vain ends, rather than taking the mount: the pod has another version then, so that
-//! a late patch fails.
+//! The container whose engine left the mount writes `mount.left`. The next one still has the old image, since the kubelet starts it at
+//! once: it renames that file to `mount.waits` and takes no mount. The reconciler sees it and changes the image. The container after it
+//! finds `mount.waits` and goes on with the mount, with either image. A container that waited in vain ends without the mount: its end gives
+//! the pod another version, so a late change of the image fails.
 //!
 //! Never here: a process, a descriptor.
 
@@ -18,22 +18,22 @@ use crate::contract::comm::Comm;
 use crate::contract::upgrade::HandingOver;
 use crate::error::{Error, Result};
 
-/// Whether the node asks for the mount to be left to the next container.
+/// Whether the node asks to leave the mount to the next container.
 pub(super) fn is_asked(comm: &Comm) -> bool {
     let text = std::fs::read_to_string(comm.handover()).unwrap_or_default();
     HandingOver::read(&text, Timestamp::now()).is_some()
 }
 
-/// Notes that the next container has the mount; `false` if that can't be noted.
+/// Records that the next container gets the mount; `false` if the file can't be written.
 pub(super) fn leave(comm: &Comm) -> bool {
     let noted = write_whole(comm, &comm.left(), "the mount is left to the next container");
     noted.inspect_err(|error| tracing::error!("writing {}: {error}", comm.left().display())).is_ok()
 }
 
-/// Waits for the kubelet to end this container, if it is the first one behind an engine that left its mount.
+/// Waits for the kubelet to end this container, if it is the first one after an engine that left its mount.
 ///
 /// # Errors
-/// The kubelet did not: the next container goes on.
+/// The kubelet did not end it in time: the container must end itself, and the next one goes on.
 pub(super) fn wait_for_image(comm: &Comm, within: Duration) -> Result<()> {
     if std::fs::rename(comm.left(), comm.waits()).is_err() {
         let _ = std::fs::remove_file(comm.waits());
