@@ -5,13 +5,13 @@ use crate::prefetch::Bytes;
 /// The body of a reply, behind its header.
 #[derive(Debug)]
 pub(super) enum Answer {
-    /// No body: success or the errno in the header says everything.
+    /// No body: the errno in the header is the whole answer.
     Nothing,
     /// `struct fuse_write_out`.
     Short([u8; 8]),
     /// `struct fuse_open_out`.
     Open([u8; 16]),
-    /// Anything else that was encoded.
+    /// Any other encoded structure.
     Encoded(Vec<u8>),
     /// Bytes of a file, in their blocks.
     Bytes(Bytes),

@@ -1,8 +1,8 @@
-//! `--auto-unmount`: a small process that unmounts when the engine is gone, however it ended.
+//! `--auto-unmount`: a small process that unmounts after the end of the engine, however it ended.
 //!
-//! That process is this program once more, started with a hidden flag. It waits for the end of a pipe from the engine. `fusermount3` has
-//! an option of that name, which does not help a user without `--allow-other`: `fusermount3` checks the mount as root before it unmounts,
-//! the kernel refuses root that look, and the dead mount stays.
+//! That process is this program once more, started with a hidden flag. It waits for the end of a pipe from the engine. `fusermount3` has an
+//! option of that name, which does not help a user without `--allow-other`: `fusermount3` checks the mount as root before it unmounts, the
+//! kernel refuses root the access, and the dead mount stays.
 
 use std::ffi::OsString;
 use std::io;
@@ -26,7 +26,7 @@ const FLAG: &str = "--unmount-after-engine";
 /// The name of the process. It differs from the engine's, so that `pkill mount-s3` ends engines alone.
 const NAME: &str = "s3-unmounter";
 
-/// The engine's hold on its watcher. The watcher's standard input is a pipe from the engine, which closes when the engine ends.
+/// The engine's handle on its watcher. The watcher's standard input is a pipe from the engine, which closes when the engine ends.
 #[derive(Debug)]
 pub(super) struct AutoUnmount(Child);
 
@@ -51,7 +51,7 @@ impl Drop for AutoUnmount {
     }
 }
 
-/// The watcher of a mount.
+/// The watcher of a mount, in its own process.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Watcher {
     dir: PathBuf,
@@ -59,7 +59,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// The watcher that this command line asks for.
+    /// Parses the command line of a watcher; `None` for any other command line.
     pub fn asked(line: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut words = line.into_iter().skip(1);
         words.next().filter(|word| word == FLAG)?;
@@ -68,7 +68,8 @@ impl Watcher {
 
     /// Waits for the end of the engine, then unmounts the rest of its mount.
     ///
-    /// # Errors The unmount failed, and the dead mount stays.
+    /// # Errors
+    /// The unmount failed, and the dead mount stays.
     pub fn run(&self) -> anyhow::Result<()> {
         // When systemd ends a unit, it signals all processes of the unit: the watcher must outlive the engine.
         let _heard = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("taking signals")?;
@@ -83,9 +84,9 @@ impl Watcher {
         Ok(())
     }
 
-    /// The path that unmounts the rest of the mount. A later mount at the same path has another device, and stays. If a directory above
-    /// the mount was renamed, the mount has another path. There the mount counts only if it is dead: a mount that was made after ours was
-    /// unmounted may have got the same number.
+    /// The path at which the rest of the mount can be unmounted. A later mount at the same path has another device, and stays. If a
+    /// directory above the mount was renamed, the mount has another path. There the mount counts only if it is dead: a mount that was made
+    /// after ours was unmounted may have got the same number.
     fn left(&self, table: &[u8], is_dead: impl Fn(&Path) -> bool) -> Option<PathBuf> {
         match standing(table, &self.dir, self.device, true) {
             Standing::Top(point) => Some(point).filter(|point| *point == self.dir || is_dead(point)),

@@ -1,4 +1,4 @@
-//! Files that the kernel reads by itself for an open file of the mount (passthrough, Linux 6.9 or later): registers them with the
+//! Passthrough (Linux 6.9 or later): the kernel itself reads a file for an open file of the mount. Registers such files with the
 //! connection, and unregisters them.
 #![expect(unsafe_code, reason = "the two ioctls of passthrough have no safe wrapper")]
 
@@ -40,7 +40,7 @@ unsafe impl Ioctl for BackingMap {
     }
 }
 
-/// Whether this process, or its helper, may register files, as far as this process can know.
+/// Whether this process, or its helper, may register files, as far as this process can find out.
 pub(super) fn is_allowed() -> bool {
     broker::of_this_process().map_or_else(is_privileged, Broker::registers)
 }
@@ -63,7 +63,7 @@ pub(super) fn register(device: impl AsFd, file: BorrowedFd<'_>) -> io::Result<u3
     }
 }
 
-/// Registers a file, by this process itself.
+/// Registers a file from this process itself.
 ///
 /// # Errors
 /// `PERM` without CAP_SYS_ADMIN in the initial user namespace; `LOOP`: the file lies on a file system that is stacked on another.
@@ -73,7 +73,7 @@ pub fn register_here(device: impl AsFd, file: BorrowedFd<'_>) -> io::Result<u32>
     Ok(unsafe { ioctl(device, map) }?)
 }
 
-/// Takes a file's number back. Open files with this number keep it.
+/// Unregisters a file's number. Open files with this number keep it.
 pub(super) fn forget(device: impl AsFd, id: u32) -> io::Result<()> {
     match broker::of_this_process() {
         Some(broker) => broker.forget(device.as_fd(), id),
@@ -81,10 +81,10 @@ pub(super) fn forget(device: impl AsFd, id: u32) -> io::Result<()> {
     }
 }
 
-/// Takes a file's number back, by this process itself. Open files with this number keep it.
+/// Unregisters a file's number from this process itself. Open files with this number keep it.
 ///
 /// # Errors
-/// The kernel does not know the number.
+/// The number is not registered with the kernel.
 pub fn forget_here(device: impl AsFd, id: u32) -> io::Result<()> {
     // SAFETY: this ioctl of /dev/fuse takes a number of 32 bits.
     Ok(unsafe { ioctl(device, Setter::<{ opcode::write::<u32>(MAGIC, 2) }, u32>::new(id)) }?)

@@ -1,4 +1,4 @@
-//! The calling thread behind a request: whether it is being killed.
+//! The calling thread of a request: whether it is being killed.
 //!
 //! The kernel sends INTERRUPT for any signal. Only a dying thread may get EINTR: programs with runtimes that signal their own threads
 //! (Go preempts with SIGURG, Java stops threads, every parent gets SIGCHLD) take EINTR from a file for a broken disk. No other process
@@ -8,8 +8,8 @@ use std::fs::read_to_string;
 
 use crate::broker;
 
-/// Whether this thread ends, whatever the answer to its request: a signal that kills it is pending, or has killed it. False for a thread
-/// in another process namespace, which the engine can't see: its request runs to its end.
+/// Whether this thread is about to end, whatever the answer to its request: a signal that kills it is pending, or has killed it. False for
+/// a thread in another process namespace, which the engine can't see: its request runs to its end.
 pub(super) fn is_dying(tid: u32) -> bool {
     status_of(tid).is_some_and(|status| awaits_death(&status) || has_ended_by_signal(tid, &status))
 }
@@ -24,7 +24,8 @@ fn status_of(tid: u32) -> Option<String> {
     read_to_string(format!("/proc/{tid}/status")).ok()
 }
 
-/// A sandboxed engine can't see the exit code of other processes: its helper looks.
+/// Whether a thread that has no memory any more is exiting because of a signal. A sandboxed engine can't see the exit code of other
+/// processes: its helper looks.
 ///
 /// Reading `stat` of a thread that is inside execve(2) would wait for the end of execve, which may wait for our reply (see
 /// `fs/process.rs`). A thread that exits gives its memory back first, and then closes its files: a thread without memory is not inside
@@ -35,18 +36,19 @@ fn has_ended_by_signal(tid: u32, status: &str) -> bool {
             .map_or_else(|| is_ended_by_signal(tid), |broker| broker.has_ended_by_signal(tid))
 }
 
-/// Whether a thread without memory is on its way out by a signal.
+/// Whether a thread is exiting because of a signal. Call this only for a thread without memory, because reading `stat` could wait
+/// otherwise.
 pub fn is_ended_by_signal(tid: u32) -> bool {
     read_to_string(format!("/proc/{tid}/stat")).is_ok_and(|stat| ends_by_signal(&stat))
 }
 
-/// `status`: the thread has an address space.
+/// Whether `status` shows an address space.
 fn has_memory(status: &str) -> bool {
     status.lines().any(|line| line.starts_with("VmSize:"))
 }
 
-/// `status`: a signal is pending that ends the process. For most such signals the kernel shows SIGKILL. Signals that dump core show as
-/// themselves until a thread takes them; they count unless the program catches, ignores or blocks them, or a debugger watches it.
+/// Whether `status` shows a pending signal that ends the process. For most such signals the kernel shows SIGKILL. Signals that dump core
+/// show as themselves until a thread takes them; they count unless the program catches, ignores or blocks them, or a debugger traces it.
 fn awaits_death(status: &str) -> bool {
     const SIGKILL: u64 = 1 << 8;
     // QUIT, ILL, TRAP, ABRT, BUS, FPE, SEGV, XCPU, XFSZ, SYS.
@@ -60,10 +62,10 @@ fn awaits_death(status: &str) -> bool {
     pending & SIGKILL != 0 || !is_traced && pending & DUMPS_CORE & !survived != 0
 }
 
-/// `stat`: the thread is exiting (a flag of the kernel's, field 9), and its exit code (field 52) is a signal.
+/// Whether `stat` shows an exiting thread (a flag of the kernel's, field 9) whose exit code (field 52) is a signal.
 fn ends_by_signal(stat: &str) -> bool {
     const EXITING: u64 = 4;
-    // The name, field 2, may hold anything; it ends at the last parenthesis.
+    // The name, field 2, may contain anything; it ends at the last parenthesis.
     let Some((_, fields)) = stat.rsplit_once(") ") else { return false };
     let field = |n: usize| fields.split_ascii_whitespace().nth(n - 3).and_then(|f| f.parse::<u64>().ok());
     let (flags, exit_code) = (field(9).unwrap_or(0), field(52).unwrap_or(0));

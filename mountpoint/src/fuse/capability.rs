@@ -54,33 +54,34 @@ impl fmt::Display for Capability {
     }
 }
 
-/// Requested only if the mount opens files past the page cache for reading (`--read-mode auto` or `direct`). Other mounts go without: a
-/// file with a writer bypasses the page cache too, and a program that maps it would end by SIGBUS instead of getting ENODEV.
+/// The flag for mmap of files that bypass the page cache. Requested only if the mount opens such files for reading (`--read-mode auto` or
+/// `direct`). Other mounts go without: a file with a writer bypasses the page cache too, and a program that maps it would end by SIGBUS
+/// instead of getting ENODEV.
 pub(super) const MAPPED_DIRECT: Capability =
     Capability::new(36, "DIRECT_IO_ALLOW_MMAP", "mmap of a file that is read past the page cache");
 
-/// Requested only if the mount has a disk cache whose files the kernel may read by itself. The mount then counts as one more level of
-/// stacked file systems: one overlayfs may lie on it, but not two.
+/// The flag for files that the kernel reads itself. Requested only if the mount has a disk cache with such files. The mount then counts as
+/// one more level of stacked file systems: one overlayfs may lie on it, but not two.
 const PASSTHROUGH: Capability =
     Capability::new(37, "PASSTHROUGH", "the kernel reads whole files of the disk cache by itself, for root");
 
-/// Requested only by the transport of that name, once it has its rings: after the answer to INIT, the kernel holds requests back until it
-/// knows the rings.
+/// The flag for requests through rings. Requested only by that transport, once it has its rings: after the answer to INIT, the kernel holds
+/// requests back until it has the rings.
 const OVER_IO_URING: Capability =
     Capability::new(41, "OVER_IO_URING", "requests and answers through memory shared with the kernel");
 
 /// Capabilities that INIT requests only if the mount can use them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Besides {
-    /// Files that are read past the page cache can be mapped.
+    /// Whether files that are read past the page cache can be mapped.
     pub(super) mapped_direct: bool,
-    /// The kernel may read whole files of the disk cache by itself.
+    /// Whether the kernel may read whole files of the disk cache itself.
     pub(super) passthrough: bool,
-    /// Requests come by io_uring.
+    /// Whether requests come through rings of io_uring.
     pub(super) ring: bool,
 }
 
-/// Whether the kernel can repeat requests for an engine that follows another one (FUSE_HAS_RESEND, Linux 6.9).
+/// Whether the kernel can repeat requests for an engine that succeeds another one (FUSE_HAS_RESEND, Linux 6.9).
 pub(super) fn can_resend(offered: u64) -> bool {
     offered & (1 << 39) != 0
 }
@@ -110,17 +111,17 @@ pub(super) fn has_passthrough(offered: u64) -> bool {
     offered & PASSTHROUGH.flag() != 0
 }
 
-/// Whether the kernel has FUSE over io_uring, and its switch was on when this was mounted.
+/// Whether the kernel has FUSE over io_uring, and had it enabled at the mount.
 pub(super) fn has_ring(offered: u64) -> bool {
     offered & OVER_IO_URING.flag() != 0
 }
 
-/// The offered capabilities that the engine asks for.
+/// The offered capabilities that the engine requests.
 pub(super) fn asked(offered: u64) -> u64 {
     CAPABILITIES.iter().map(|capability| capability.flag() & offered).sum()
 }
 
-/// Capabilities that INIT would ask for, and the kernel does not offer.
+/// Capabilities that the engine would request, but the kernel does not offer.
 pub(super) fn missing(offered: u64) -> impl Iterator<Item = &'static Capability> {
     CAPABILITIES.iter().filter(move |capability| capability.flag() & offered == 0)
 }

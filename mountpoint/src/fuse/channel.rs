@@ -1,4 +1,4 @@
-//! A FUSE connection: calls the operation of each request, on whichever transport it came, and sends the answer back the same way.
+//! A FUSE connection: calls the operation of each request, and sends the answer back over the transport of the request.
 //!
 //! Never here: the threads that bring requests. Those are above, in `serve.rs` and `ring/`, and nothing here makes them wait.
 
@@ -26,10 +26,10 @@ use crate::metrics::Metrics;
 use crate::outlive::Journal;
 use crate::sync::Arc;
 
-/// Interval between looks at a request whose thread got a signal.
+/// Interval between checks of a request whose thread got a signal. Doubling it ends the request of a killed thread up to that much later.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// A connection that is served.
+/// A served connection.
 pub(super) struct Channel<O> {
     pub(super) device: Arc<FuseDevice>,
     /// The inboxes of the ring's queues, if requests come by a ring.
@@ -41,7 +41,7 @@ pub(super) struct Channel<O> {
     pub(super) clock: Clock,
     /// The runtime for work beside the requests.
     runtime: tokio::runtime::Handle,
-    /// The only user beside root whose requests are served (`allow_root`; the kernel only knows `allow_other`).
+    /// The only user beside root whose requests are served (`allow_root`; the kernel has only `allow_other`).
     only: Option<u32>,
     /// The journal of a mount that outlives its engine.
     journal: Option<Arc<Journal>>,
@@ -49,7 +49,7 @@ pub(super) struct Channel<O> {
     gate: Option<Arc<Gate>>,
 }
 
-/// The destination of one request's answer. If it is dropped without an answer (after a panic), the request gets EIO.
+/// The destination of one request's answer. Dropping it without an answer (after a panic) answers EIO.
 struct Reply<O> {
     channel: Arc<Channel<O>>,
     unique: u64,
@@ -60,7 +60,7 @@ struct Reply<O> {
 }
 
 impl<O> Reply<O> {
-    /// Takes the request off the list of pending ones; false if an interrupt has ended the request.
+    /// Removes the request from the pending ones. False if an interrupt has ended it.
     fn take(&mut self) -> bool {
         self.open = false;
         let wanted = self.channel.pending.end(self.unique);
@@ -137,8 +137,8 @@ impl<O> Drop for Reply<O> {
 }
 
 impl<O> Channel<O> {
-    /// A channel to a kernel that was greeted. `inboxes`: of the queues of the ring, if there is one; `only`: the user whose requests are
-    /// served, besides root.
+    /// Creates the channel of a connection after INIT. `inboxes` belong to the queues of the ring, if there is one; `only` is the user
+    /// whose requests are served, besides root.
     pub(super) fn new(
         device: Arc<FuseDevice>,
         inboxes: Vec<Arc<Inbox>>,
@@ -166,12 +166,12 @@ impl<O> Channel<O> {
         self.inboxes.len()
     }
 
-    /// Ends the queues of a ring when the connection is over: the kernel may have no entry left for the news.
+    /// Ends the queues of a ring after the end of the connection: the kernel may have no free entry to report it.
     pub(super) fn end_queues(&self) {
         self.inboxes.iter().for_each(|inbox| inbox.close());
     }
 
-    /// Sends an answer to where its request came from.
+    /// Sends an answer over the transport of its request.
     fn answer(&self, reply_to: &ReplyTo, unique: u64, errno: i32, answer: Answer) -> io::Result<()> {
         match reply_to {
             ReplyTo::Device => self.device.reply(unique, errno, answer.slices()),
@@ -184,7 +184,7 @@ impl<O> Channel<O> {
 }
 
 impl<O: Operations> Channel<O> {
-    /// Makes the destination of a request's answer. `waiter`: the thread whose death interrupts the request.
+    /// Registers a request and returns the destination of its answer. `waiter`: the thread whose death interrupts the request.
     fn reply(
         self: &Arc<Self>,
         unique: u64,
@@ -216,7 +216,7 @@ impl<O: Operations> Channel<O> {
         if is_resent && self.kills_engines(&request) {
             return self.reply(unique, reply_to, "other", None).errno(Errno::IO);
         }
-        // A change of names runs to its end. A request that only waits can be interrupted; an interrupted open is undone.
+        // A change of names runs to its end. A request without effects can be interrupted; an interrupted open is undone.
         let waiter = |goes_on| {
             let may_end = !matches!(goes_on, GoesOn::Written(_));
             Some(Waiter { tid: pid, may_end, goes_on, reply_to: reply_to.clone() })
@@ -352,8 +352,8 @@ impl<O: Operations> Channel<O> {
                 waits("write").refuse(&unsynced());
             }
             Operation::Write { handle, offset, data, flags, .. } => {
-                // Interrupted or not, the bytes of a write are taken in their turn: only the reply waits, until there is room for more. An
-                // interrupt ends that wait alone: its answer says that the bytes are taken.
+                // The bytes of a write are taken in their turn, even if the write is interrupted. Only the reply waits until there is room
+                // for more bytes. An interrupt ends that wait, and its answer says that the bytes are taken.
                 let len = data.len() as u32;
                 let reply = self.reply(unique, reply_to, "write", waiter(GoesOn::Written(len)));
                 self.metrics.fuse_io.of("write").record(len.into());
@@ -450,7 +450,7 @@ impl<O: Operations> Channel<O> {
         }
     }
 
-    /// Whether to refuse a repeated request, because engine after engine ended with it.
+    /// Whether to refuse a repeated request, because several engines in a row ended with it.
     fn kills_engines(&self, request: &Request<'_>) -> bool {
         let is_answered = request.operation.is_answered();
         let Some(journal) = self.journal.as_ref().filter(|_| is_answered) else { return false };
@@ -484,7 +484,7 @@ impl<O: Operations> Channel<O> {
             }
             Interrupted::Never => {}
             // Another thread may be about to take the request: the kernel sends the INTERRUPT again while the request waits. Requests of a
-            // ring get no second INTERRUPT: their queue looks by itself.
+            // ring get no second INTERRUPT: their queue checks itself.
             Interrupted::Unknown => {
                 if let Err(error) = self.device.reply(unique, Errno::AGAIN.raw_os_error(), []) {
                     tracing::debug!("interrupt of {target}: {error}");
@@ -500,7 +500,7 @@ impl<O: Operations> Channel<O> {
         }
     }
 
-    /// Ends a request that was taken off the list for its waiter's death.
+    /// Answers a request that was removed from the pending ones because its thread dies.
     fn end_interrupted(&self, unique: u64, waiter: &Waiter) {
         let interrupted = (Errno::INTR.raw_os_error(), Answer::Nothing);
         let (errno, answer) = match waiter.goes_on {
@@ -536,7 +536,7 @@ fn entry<O: Operations>(reply: Reply<O>) -> impl FnOnce(Result<crate::fs::Entry>
     }
 }
 
-/// Sends an extended attribute, or the list of their names: only the length, if the caller offers no room.
+/// Sends an extended attribute, or the list of names. A caller with size 0 gets only the length; one with too little room gets ERANGE.
 fn attribute<O: Operations>(reply: Reply<O>, size: u32) -> impl FnOnce(Result<Vec<u8>>) + Send + 'static {
     move |result| match result {
         Ok(value) if size == 0 => {

@@ -1,4 +1,4 @@
-//! `/dev/fuse`: open and mount it, read requests, write replies.
+//! `/dev/fuse`: opens and mounts it, reads requests, writes replies.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -26,8 +26,8 @@ const SUBTYPE: &str = "mount-s3";
 /// Major and minor number of `/dev/fuse`.
 const NUMBERS: (u32, u32) = (10, 229);
 
-/// Whether a descriptor is of the FUSE device. No file system is asked, and no path: that of a device from a container that is gone is not
-/// that of this process.
+/// Whether a descriptor is of the FUSE device, by its numbers. Paths do not help: the path of a device from a container that is gone is not
+/// the path in this process. No request goes to a file system.
 ///
 /// # Errors
 /// Errors of statx(2).
@@ -38,7 +38,8 @@ pub fn is_device(descriptor: impl AsFd) -> io::Result<bool> {
     Ok(is_device && (stat.stx_rdev_major, stat.stx_rdev_minor) == NUMBERS)
 }
 
-/// The number of a FUSE device's connection, which is the minor number of its mount. `None`: the kernel does not tell it; Linux does from 6.17 on.
+/// The number of a FUSE device's connection, which is the minor number of its mount. `None` if the kernel does not report it, as before
+/// Linux 6.17.
 ///
 /// # Errors
 /// Errors of reading `/proc/self/fdinfo`.
@@ -55,7 +56,7 @@ fn connection(facts: &str) -> Option<u32> {
 #[derive(Debug)]
 pub(super) struct FuseDevice(Arc<OwnedFd>);
 
-/// Tells whether the kernel still has the other end of a connection, without keeping the connection open.
+/// A weak reference to a connection: checks whether the kernel still has the other end, without keeping the connection open.
 #[derive(Clone, Debug)]
 pub(super) struct Connection(Weak<OwnedFd>);
 
@@ -74,7 +75,7 @@ impl FuseDevice {
         Self(Arc::new(fd))
     }
 
-    /// The connection, for questions from other threads.
+    /// The connection, for checks from other threads.
     pub(super) fn connection(&self) -> Connection {
         Connection(Arc::downgrade(&self.0))
     }
@@ -128,22 +129,22 @@ impl FuseDevice {
         self.reply(0, -INVAL_INODE, [&ino[..], &offset, &length])
     }
 
-    /// Makes the kernel send again every request that was taken and not answered.
+    /// Makes the kernel repeat every request that was taken and not answered.
     pub(super) fn resend(&self) -> io::Result<()> {
         /// `FUSE_NOTIFY_RESEND`, where a reply has its negative errno.
         const RESEND: i32 = 7;
         self.reply(0, -RESEND, [])
     }
 
-    /// Whether a request comes within this time.
+    /// Whether a request arrives within this time.
     pub(super) fn comes_within(&self, limit: Duration) -> bool {
         let limit = Timespec { tv_sec: limit.as_secs().cast_signed(), tv_nsec: limit.subsec_nanos().into() };
         let mut polled = [PollFd::new(&*self.0, PollFlags::IN)];
         poll(&mut polled, Some(&limit)).is_ok_and(|ready| ready > 0)
     }
 
-    /// Writes one reply: a header and up to a few slices, in one call as the kernel demands. `errno` 0 is success. A reply to a request
-    /// that the kernel has given up is not an error.
+    /// Writes one reply: a header and the slices, in one call as the kernel demands. `errno` 0 is success. A reply to a request that the
+    /// kernel has given up is not an error.
     pub(super) fn reply<'a>(
         &self,
         unique: u64,
@@ -229,7 +230,8 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<FuseDevice, Errn
     Ok(FuseDevice::adopt(fd))
 }
 
-/// Mounts by `fusermount3`, which has the right that we lack: it opens and mounts the device, and sends it over a socket.
+/// Mounts through `fusermount3`, which has the privilege that this process lacks: it opens and mounts the device, and sends it over a
+/// socket.
 fn mount_by_helper(dir: &Path, options: &MountOptions) -> anyhow::Result<FuseDevice> {
     let (ours, theirs) = UnixStream::pair().context("a socket for fusermount3")?;
     // Only the helper inherits this end: we start no other process before we close it again.

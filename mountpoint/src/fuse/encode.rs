@@ -145,7 +145,7 @@ impl DirReply {
         Self { bytes: Vec::with_capacity(size.min(64 << 10)), size }
     }
 
-    /// The most names that can fit: that many of one letter. More would be looked up in vain.
+    /// The most names that can fit, if each has one letter. It would be in vain to look up more.
     pub(super) fn most(size: u32) -> usize {
         (size as usize / padded(DIRENT + 1)).max(1)
     }
@@ -175,7 +175,7 @@ impl DirReply {
         items.iter().take_while(fits).count()
     }
 
-    /// Adds a `struct fuse_direntplus` that fits. Without an entry (`.` and `..`) the reply makes the kernel take no reference.
+    /// Adds a `struct fuse_direntplus` that fits. An item without an entry (`.` and `..`) gives the kernel no reference.
     pub(super) fn add_plus(&mut self, item: &DirItem, entry: Option<&Entry>) {
         match entry {
             Some(entry) => entry_out(&mut self.bytes, entry.attr.ino.0, entry.valid_for, &entry.attr),

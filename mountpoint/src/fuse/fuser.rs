@@ -28,9 +28,9 @@ use crate::inode::InodeNo;
 use crate::metrics::Metrics;
 use crate::sync::Arc;
 
-/// Names of a directory that are prepared for one reply: `fuser` does not say how many fit.
+/// Number of directory entries that are prepared for one reply, because `fuser` does not say how many fit.
 const DIR_BATCH: usize = 512;
-/// Inode numbers are never used twice, so one generation suffices.
+/// The generation of all inodes. One suffices, because inode numbers are never used twice.
 const GENERATION: Generation = Generation(0);
 
 /// A session of `fuser`.
@@ -42,7 +42,7 @@ pub(super) struct Started {
     pub(super) number: Option<DeviceNo>,
 }
 
-/// Mounts or adopts by `fuser`, and serves on threads of its own.
+/// Mounts or adopts a device by `fuser`, and serves it on threads of its own.
 pub(super) fn start_fuser(
     device: Device,
     ops: impl Operations,
@@ -102,7 +102,7 @@ pub(super) fn start_fuser(
     Ok(Started { serving, unmounter, number })
 }
 
-/// The result of serving: `fuser` takes one of the kernel's two signs that the mount is gone for a failure.
+/// The result of serving. `fuser` reports one of the kernel's two signs of an unmount as a failure; here both are success.
 fn ended(served: io::Result<()>) -> io::Result<()> {
     let is_unmounted = |error: &io::Error| {
         let errno = rustix::io::Errno::from_io_error(error);
@@ -175,7 +175,7 @@ impl<O: Operations> FuserAdapter<O> {
         }
     }
 
-    /// Sends an extended attribute, or the list of their names: only the length, if the caller offers no room.
+    /// Sends an extended attribute, or the list of names. A caller with size 0 gets only the length; one with too little room gets ERANGE.
     fn attribute(
         &self,
         operation: &'static str,

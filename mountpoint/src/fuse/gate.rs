@@ -1,6 +1,6 @@
 //! The gate before the operations of a supervised mount: closed while the mount is handed to another program.
 //!
-//! A request that stands at the gate has no answer and no effect. If this process ends, the kernel sends it to the next engine.
+//! A request held at the gate has no answer and no effect yet. If this process ends, the kernel sends it to the next engine.
 
 use std::thread::Thread;
 
@@ -9,7 +9,7 @@ use super::pending::{Pending, UnderWay};
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::{Arc, Mutex};
 
-/// Holds the threads that bring requests.
+/// Holds the threads that bring requests while it is closed.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     is_closed: AtomicBool,
@@ -25,7 +25,7 @@ pub struct Requests {
 }
 
 impl Gate {
-    /// Returns once the gate is open.
+    /// Waits until the gate is open.
     pub(super) fn pass(&self) {
         while self.is_closed.load(SeqCst) {
             {
@@ -60,7 +60,7 @@ impl Requests {
         self.gate.close();
     }
 
-    /// Lets the held requests in.
+    /// Lets the held requests and all later ones pass.
     pub fn go_on(&self) {
         self.gate.open();
     }

@@ -4,7 +4,7 @@
 use std::ffi::OsStr;
 use std::process::Command;
 
-/// Variables that hold a secret, or may: of credentials, of proxies, of exporters.
+/// Variables that have a secret, or may: of credentials, of proxies, of exporters.
 const SECRETS: [&str; 12] = [
     "AWS_ACCESS_KEY_ID",
     "AWS_SECRET_ACCESS_KEY",

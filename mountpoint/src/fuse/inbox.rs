@@ -12,13 +12,13 @@ use super::answer::Answer;
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use crate::sync::{Arc, Mutex};
 
-/// An answer on its way to the kernel.
+/// An answer to be sent to the kernel.
 #[derive(Debug)]
 pub(super) struct Done {
-    /// The entry that holds the request.
+    /// The entry of the ring that has the request.
     pub(super) entry: usize,
     pub(super) unique: u64,
-    /// 0 is success.
+    /// Errno of the answer; 0 is success.
     pub(super) errno: i32,
     pub(super) answer: Answer,
 }
@@ -33,7 +33,7 @@ pub(super) struct Inbox {
     bell: AtomicU32,
 }
 
-/// The place of one request: its queue, and its entry there.
+/// The destination of one request's answer: its queue, and its entry there.
 #[derive(Clone, Debug)]
 pub(super) struct InboxSlot {
     pub(super) inbox: Arc<Inbox>,
@@ -43,7 +43,7 @@ pub(super) struct InboxSlot {
 impl InboxSlot {
     /// Answers a request of this inbox's queue. Never waits.
     pub(super) fn answer(&self, unique: u64, errno: i32, answer: Answer) {
-        // After the end no thread takes an answer.
+        // After the end no thread takes answers.
         if !self.inbox.is_over() {
             self.inbox.done.lock().push(Done { entry: self.entry, unique, errno, answer });
             self.inbox.wake();
@@ -52,7 +52,7 @@ impl InboxSlot {
 }
 
 impl Inbox {
-    /// Ends the queue's thread, because the connection is gone.
+    /// Ends the queue's thread because the connection is gone, and drops all answers.
     pub(super) fn close(&self) {
         self.is_over.store(true, SeqCst);
         self.wake();
@@ -72,22 +72,22 @@ impl Inbox {
         }
     }
 
-    /// The bell and its value. A later change of the value wakes the queue's thread.
+    /// The futex and its value. A later change of the value wakes the queue's thread.
     pub(super) fn bell(&self) -> (&AtomicU32, u32) {
         (&self.bell, self.bell.load(SeqCst))
     }
 
-    /// Notes that the thread is about to sleep: a message from now on wakes it. Call it before the last look into the inbox.
+    /// Notes that the thread is about to sleep: a message from now on wakes it. Call this before the last check of the inbox.
     pub(super) fn sleeps(&self) {
         self.sleeps.store(true, SeqCst);
     }
 
-    /// Notes that the thread is awake and looks by itself.
+    /// Notes that the thread is awake and checks the inbox itself: a message need not wake it.
     pub(super) fn wakes(&self) {
         self.sleeps.store(false, SeqCst);
     }
 
-    /// Moves the messages to `into`; false if `into` is empty then.
+    /// Moves the messages to `into`. False if `into` is empty afterwards.
     pub(super) fn take(&self, into: &mut VecDeque<Done>) -> bool {
         into.extend(self.done.lock().drain(..));
         !into.is_empty()

@@ -43,14 +43,14 @@ pub use pending::UnderWay;
 pub use request::fuzzing;
 pub use session::{Session, Unmounter};
 
-/// Bytes of the largest WRITE (and READ) we ask the kernel for: one block.
+/// Largest WRITE and READ that the engine requests from the kernel, in bytes: one block.
 const TRANSFER_MAX: u32 = crate::buffer::BLOCK as u32;
-/// Bytes of the largest WRITE by FUSE over io_uring: one call of the kernel may bring dozens of WRITEs, each into memory of its own. Doubling
+/// Largest WRITE by FUSE over io_uring, in bytes. One call of the kernel may bring dozens of WRITEs, each into memory of its own. Doubling
 /// this limit doubles that memory. `write_1g` costs the same with 1 MiB: `docs/decisions/measurements.md`.
 const RING_WRITE_MAX: u32 = TRANSFER_MAX / 4;
-/// Background requests (read-ahead, and the RELEASE of files) that the kernel may have open; the kernel holds further ones back. This is the
-/// largest value of the field: with a limit of 64, and 64 readers that wait for the store, no RELEASE arrived. The memory budget limits what
-/// readers hold.
+/// Most background requests (read-ahead, and the RELEASE of files) that the kernel may have open; the kernel holds further ones back. This
+/// is the largest value of the field: with a limit of 64, and 64 readers that wait for the store, no RELEASE arrived. The memory budget
+/// limits what readers hold.
 const BACKGROUND_MAX: u16 = u16::MAX;
 /// Number of background requests beyond which the kernel stops reading ahead. Doubling it allows read-ahead on more files at once.
 const CONGESTED_AT: u16 = 48;

@@ -20,10 +20,10 @@ use crate::clock::Clock;
 use crate::fs::DeviceNo;
 use crate::mountinfo;
 
-/// Longest wait of an unmount until the limit of processes allows one more.
+/// Longest time for retries to start fusermount3 while the limit of processes refuses it; then the unmount fails.
 const PROCESS_WITHIN: Duration = Duration::from_secs(2);
 
-/// The number of the file system mounted there, without a request to it.
+/// The device number of the file system mounted on `dir`, without a request to it.
 pub(super) fn device_of(dir: &Path) -> Option<DeviceNo> {
     let ask = || {
         let root = rustix::fs::open(
@@ -47,7 +47,7 @@ pub(super) fn device_of(dir: &Path) -> Option<DeviceNo> {
     }
 }
 
-/// The number of the file system behind an adopted device, where the kernel tells it.
+/// The device number of the file system of an adopted FUSE device; `None` if the kernel does not report it.
 pub(super) fn device_behind(fuse: &OwnedFd) -> Option<DeviceNo> {
     let minor = connection_of(fuse).ok()??;
     Some(DeviceNo { major: 0, minor })
@@ -56,16 +56,16 @@ pub(super) fn device_behind(fuse: &OwnedFd) -> Option<DeviceNo> {
 /// The place of the mount in a table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// Path that leads to the mount.
+    /// The mount is reachable at this path.
     Top(PathBuf),
-    /// Path that leads to a later mount, which covers ours.
+    /// A later mount at this path covers ours.
     Covered(PathBuf),
     Gone,
 }
 
-/// The standing of the mount of `device` on `dir`, by a table of mounts. A later line covers an earlier one. `anywhere`: the table may have
-/// another path of the mount, because a directory above it was renamed since. If the mount has several paths, as after a bind mount, `dir`
-/// goes first, then the last path.
+/// The place of the mount of `device` on `dir` in a table of mounts. A later line covers an earlier one. `anywhere`: also accept another
+/// path of the mount, because a directory above it may have been renamed. If the mount has several paths, as after a bind mount, `dir` goes
+/// first, then the last path.
 pub(super) fn standing(table: &[u8], dir: &Path, device: DeviceNo, anywhere: bool) -> Standing {
     let ours = || mountinfo::lines(table).rev().filter(|line| device.is(line.device));
     let here = ours().find(|line| line.point.is(dir));
@@ -98,10 +98,10 @@ pub(super) fn is_helped() -> bool {
     broker::of_this_process().is_some_and(|broker| broker.knows_mount())
 }
 
-/// Unmounts by this process itself, as `unmount_directory` does, which a sandboxed engine may not.
+/// Unmounts from this process itself, as `unmount_directory` does. A sandboxed engine may not do this.
 ///
 /// # Errors
-/// The same.
+/// The errors of `unmount_directory`.
 pub fn unmount_here(dir: &Path, device: Option<DeviceNo>, is_connected: bool) -> anyhow::Result<()> {
     let Some(dir) = topmost(dir, device, is_connected)? else { return Ok(()) };
     let dir = dir.as_path();
@@ -123,8 +123,8 @@ pub fn unmount_here(dir: &Path, device: Option<DeviceNo>, is_connected: bool) ->
     }
 }
 
-/// Has fusermount3 detach the mount. Where the user's limit of processes refuses one more, a thread of ours that is about to end may make
-/// room.
+/// Detaches the mount by fusermount3. If the user's limit of processes refuses a new one, retries for [`PROCESS_WITHIN`]: a thread of ours
+/// that is about to end may make room.
 pub(super) fn fusermount(dir: &Path, clock: &Clock) -> io::Result<ExitStatus> {
     let until = clock.now() + PROCESS_WITHIN;
     loop {
@@ -140,10 +140,11 @@ pub(super) fn fusermount(dir: &Path, clock: &Clock) -> io::Result<ExitStatus> {
 /// The path whose unmount unmounts our mount of `device` on `dir`. `None`: the mount is gone. If the table can't be read, the mount is
 /// assumed to exist.
 ///
-/// Once the kernel has taken the file system down, another file system may get its number, at any path. So the mount is looked for at
-/// other paths than `dir` only while it `is_connected`.
+/// Once the kernel has taken the file system down, another file system may get its number, at any path. So other paths than `dir` are
+/// searched only while the mount `is_connected`.
 ///
-/// # Errors Another mount covers ours.
+/// # Errors
+/// Another mount covers ours.
 pub(super) fn topmost(
     dir: &Path,
     device: Option<DeviceNo>,

@@ -13,7 +13,7 @@ use crate::inode::InodeNo;
 use crate::prefetch::Bytes;
 use crate::sync::Arc;
 
-/// A file system and where its waiting operations run.
+/// A file system, and the runtime of its waiting operations.
 #[derive(Clone)]
 pub(super) struct OnRuntime {
     fs: Arc<FileSystem>,
@@ -25,7 +25,7 @@ impl OnRuntime {
         Self { fs, runtime }
     }
 
-    /// Runs `work` where waiting is allowed, and answers with its outcome.
+    /// Runs `work` on the runtime, and answers with its outcome.
     fn later<T, F, W>(&self, work: W, done: impl FnOnce(T) + Send + 'static)
     where
         T: Send + 'static,

@@ -13,27 +13,27 @@ use crate::prefetch::Bytes;
 
 /// A file system that a [`Session`](super::Session) serves. Cheap to clone, and shared by all threads of a transport.
 ///
-/// An operation calls `done` once: on the calling thread if it knows the answer, else later on another. An operation never waits: the
+/// An operation calls `done` once: on the calling thread if memory has the answer, else later on another. An operation never waits: the
 /// calling thread takes the kernel's next request. Operations that change something answer EROFS unless they are implemented.
 pub trait Operations: Clone + Send + Sync + 'static {
-    /// Tells the number that the kernel gave the file system. Called before the first request, if the number is known.
+    /// Receives the device number that the kernel gave the file system. Called before the first request, if the number is known.
     fn mounted_as(&self, _device: DeviceNo) {}
 
-    /// Hands over the way to register files that the kernel reads by itself. Called before the first request, by transports that have
-    /// that way.
+    /// Receives the functions that register files which the kernel reads itself (passthrough). Called before the first request, by
+    /// transports that have them.
     fn allow_passthrough(&self, _backings: Backings) {}
 
-    /// Hands over the way to make the kernel request a file's attributes again, and whether the kernel learns the end of a file from a
+    /// Receives a function that makes the kernel request a file's attributes again, and whether the kernel learns the end of a file from a
     /// short answer. Called before the first open.
     fn tell_resized(&self, _learns_sizes: bool, _tell: impl Fn(InodeNo) + Send + Sync + 'static) {}
 
     /// Looks a name up. The kernel holds one more reference to the inode that is found.
     fn lookup(&self, parent: InodeNo, name: &OsStr, done: impl FnOnce(Result<Entry>) + Send + 'static);
 
-    /// The kernel gives `count` references back.
+    /// Releases `count` of the kernel's references to an inode.
     fn forget(&self, ino: InodeNo, count: u64);
 
-    /// Attributes.
+    /// Returns the attributes of an inode.
     fn getattr(&self, ino: InodeNo, done: impl FnOnce(Result<Attr>) + Send + 'static);
 
     /// Changes attributes.
@@ -73,7 +73,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done(read_only());
     }
 
-    /// Gives a file or directory another name, perhaps in another directory. `flags`: those of renameat2(2).
+    /// Renames a file or directory, perhaps into another directory. `flags`: those of renameat2(2).
     fn rename(
         &self,
         _parent: InodeNo,
@@ -177,7 +177,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done: impl FnOnce(Result<Bytes>) + Send + 'static,
     );
 
-    /// Writes all of `data`, which is lent for the call; thread `tid` asks.
+    /// Writes all of `data`, which is borrowed for the call. Thread `tid` made the request.
     fn write(
         &self,
         _handle: HandleNo,
@@ -189,7 +189,8 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done(read_only());
     }
 
-    /// Whether a write may ask to be durable on return (O_SYNC, O_DSYNC, RWF_DSYNC): then the transport calls [`Operations::fsync`] behind it.
+    /// Whether a write may be made durable before its return (O_SYNC, O_DSYNC, RWF_DSYNC). If so, the transport calls [`Operations::fsync`]
+    /// after such a write; otherwise it refuses the write.
     fn syncs_writes(&self) -> bool {
         false
     }
@@ -199,18 +200,18 @@ pub trait Operations: Clone + Send + Sync + 'static {
         false
     }
 
-    /// Pages that a program changed in a mapping of a file (`mmap`), by a handle that the kernel chose among those of the file. The pages
-    /// are not stored. The transport answers with success and makes the kernel drop them: after an error, the kernel would fail the next
-    /// close of the file, also by a program that only read it.
+    /// Handles pages that a program changed in a mapping of a file (`mmap`), written by a handle that the kernel chose among those of the
+    /// file. The pages are not stored. The transport answers with success and makes the kernel drop them: after an error, the kernel would
+    /// fail the next close of the file, also by a program that only read it.
     fn refuse_mapped(&self, _ino: InodeNo, _handle: HandleNo) {}
 
-    /// A descriptor of an open file was closed by the process or thread `pid`.
+    /// Handles the close of a descriptor of an open file by the process or thread `pid`.
     fn flush(&self, handle: HandleNo, pid: u32, done: impl FnOnce(Result<()>) + Send + 'static);
 
     /// Stores the written bytes.
     fn fsync(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static);
 
-    /// The close or fsync of this handle was interrupted: no program receives its result.
+    /// Notes that the close or fsync of this handle was interrupted: no program receives its result.
     fn nobody_waits(&self, handle: HandleNo, operation: &'static str);
 
     /// Reserves room for bytes of an open file, as fallocate(2) does.
@@ -222,7 +223,7 @@ pub trait Operations: Clone + Send + Sync + 'static {
     /// the file, and the kernel did not take its reference.
     fn take_back(&self, handle: HandleNo, created: Option<InodeNo>);
 
-    /// The last descriptor of an open file was closed.
+    /// Closes a handle, after the close of its last descriptor.
     fn release(&self, handle: HandleNo, done: impl FnOnce(Result<()>) + Send + 'static);
 
     /// Opens a directory.
@@ -237,11 +238,11 @@ pub trait Operations: Clone + Send + Sync + 'static {
         done: impl FnOnce(Result<Vec<DirItem>>) + Send + 'static,
     );
 
-    /// The kernel takes these items of a listing as looked up: one more reference each. `None` for an item of which the kernel takes no
-    /// reference.
+    /// Counts one more reference of the kernel to each of these items of a listing: the kernel takes them as looked up. `None` for an item
+    /// of which the kernel takes no reference.
     fn remember(&self, handle: HandleNo, items: &[DirItem]) -> Vec<Option<Entry>>;
 
-    /// Tells that the kernel requested names from `offset` on, and is about to get those up to this one.
+    /// Notes that the kernel requested names from `offset` on, and is about to get those up to `last`.
     fn gives(&self, _handle: HandleNo, _offset: u64, _last: &DirItem) {}
 
     /// Closes a directory.
@@ -255,7 +256,7 @@ fn read_only<T>() -> Result<T> {
     Err(Error::new(Errno::ROFS, "this file system can't be changed"))
 }
 
-/// ENOSYS: the kernel makes no further request of this kind.
+/// Answers ENOSYS: the kernel makes no further request of this kind.
 pub(super) fn unknown<T>() -> Result<T> {
     Err(Error::new(Errno::NOSYS, "this file system does not know the operation"))
 }

@@ -12,7 +12,7 @@ use crate::sync::Arc;
 /// The source of requests.
 #[derive(Debug)]
 pub enum Device {
-    /// We mount on this directory, and unmount.
+    /// The engine mounts on this directory, and unmounts.
     Mount(PathBuf),
     /// A device that another process opened and mounted, and will unmount.
     Adopted(OwnedFd),
@@ -60,24 +60,24 @@ pub struct MountOptions {
     pub transport: Transport,
     /// Whether the mount is read-only; the kernel refuses changes at once.
     pub read_only: bool,
-    /// No file can be executed, whatever its mode.
+    /// Whether no file can be executed, whatever its mode.
     pub no_exec: bool,
     /// SELinux labels, each in the form of mount(2): `context="..."`. Only root may set them.
     pub labels: Vec<String>,
-    /// Every user may enter.
+    /// Whether every user may access the mount.
     pub allow_other: bool,
-    /// root and the mounting user may enter.
+    /// Whether root may access the mount beside the mounting user.
     pub allow_root: bool,
-    /// Whether a process stays behind and unmounts when this one is gone.
+    /// Whether a separate process unmounts after the end of this one.
     pub auto_unmount: bool,
-    /// Threads that take requests. More threads help with many small requests at once on many cores; no thread ever waits.
+    /// Number of threads that take requests. More threads help with many small requests at once on many cores; no thread ever waits.
     pub threads: usize,
     /// Whether files may be opened past the page cache for reading; programs can map them then.
     pub reads_direct: bool,
-    /// The kernel may read files of the disk cache by itself, if the kernel has passthrough and the engine the privilege.
+    /// Whether the kernel may itself read files of the disk cache, if the kernel has passthrough and the engine the privilege.
     pub passthrough: bool,
-    /// The way to the node's driver, which registers those files for an engine without the privilege.
+    /// The client of the node's driver, which registers those files for an engine without the privilege.
     pub registrar: Option<Arc<Registrar>>,
-    /// Bytes that the kernel may read ahead of a reader (`/sys/class/bdi`), if this process may set it.
+    /// Most bytes that the kernel reads ahead of a reader (`/sys/class/bdi`), if this process may set it. `None`: the kernel's default.
     pub read_ahead: Option<u64>,
 }

@@ -1,4 +1,4 @@
-//! Makes the kernel drop the pages of files, so that it asks for their bytes again.
+//! Makes the kernel drop the pages of files: it requests their bytes again at their next use.
 //!
 //! Enters: the number of a file. Leaves: a notification to the kernel. The notification waits in the kernel until requests for pages of
 //! that file are answered, and the kernel sends more of them meanwhile. So a thread of its own waits there, never a FUSE thread.
@@ -15,7 +15,7 @@ pub(super) struct Pages {
     queue: Mutex<Queue>,
 }
 
-/// Files whose pages are to be dropped: each once, however often a caller asks.
+/// Files whose pages are to be dropped. Each is queued once, even if it is requested often.
 #[derive(Debug, Default)]
 struct Queue {
     files: BTreeSet<u64>,
@@ -23,7 +23,7 @@ struct Queue {
 }
 
 impl Pages {
-    /// Makes the queue. `notify` may wait.
+    /// Creates the queue. `notify` may wait.
     pub(super) fn new(notify: impl Fn(InodeNo) -> io::Result<()> + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { notify: Box::new(notify), queue: Mutex::default() })
     }

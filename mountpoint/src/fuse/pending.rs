@@ -1,4 +1,4 @@
-//! Requests without an answer, so that INTERRUPT can end one.
+//! Requests without an answer, kept here so INTERRUPT can end one.
 //!
 //! The thread that removes a request from here answers it: the thread with its answer, or the thread that read an INTERRUPT for it.
 
@@ -8,7 +8,7 @@ use super::inbox::InboxSlot;
 use crate::fs::HandleNo;
 use crate::sync::Mutex;
 
-/// Shards, so that threads rarely meet.
+/// Number of shards. Each has its own lock, so threads rarely contend.
 const SHARDS: usize = 16;
 
 /// All requests in progress.
@@ -20,9 +20,9 @@ pub(super) struct Pending {
 /// The requests that have no answer yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnderWay {
-    /// The number of all.
+    /// Number of all requests without an answer.
     pub all: usize,
-    /// Requests that change a name or store a file.
+    /// Number of requests among them that change a name, write to a file or store it.
     pub changes: usize,
 }
 
@@ -31,19 +31,19 @@ pub struct UnderWay {
 pub(super) struct Waiter {
     /// The thread that waits.
     pub(super) tid: u32,
-    /// Whether the thread's death ends the request: a write that goes on without the thread must have its bytes first.
+    /// Whether the thread's death ends the request. A write that goes on without the thread must have its bytes first.
     pub(super) may_end: bool,
     pub(super) goes_on: GoesOn,
     /// The destination of the answer.
     pub(super) reply_to: ReplyTo,
 }
 
-/// The work that goes on without the thread that waited.
+/// The work that goes on after the thread's death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GoesOn {
     /// No work goes on, and the request leaves no trace.
     Nothing,
-    /// The storing of a file, which this operation waits for. Its end goes to the log.
+    /// The storing of a file, which this operation waits for. The outcome goes to the log.
     Storing(HandleNo, &'static str),
     /// The request is a write, and this many bytes were taken. The reply says so, since the kernel moves the file position, which other
     /// programs share, by this number.
@@ -109,13 +109,13 @@ impl Pending {
         under_way
     }
 
-    /// Ends a request that has its answer. False: an interrupt has ended the request, and no thread waits for it.
+    /// Ends a request that has its answer. False if an interrupt has ended the request: no thread waits for it.
     pub(super) fn end(&self, unique: u64) -> bool {
         self.shard(unique).lock().remove(&unique).is_some()
     }
 
-    /// Handles an interrupt: the thread may have been killed, because the kernel reported a signal, or because the thread was seen while
-    /// it exits.
+    /// Handles an interrupt: a signal that the kernel reported, or a thread that was found exiting. If `is_dying` confirms that the thread
+    /// ends, the request is removed, and the caller answers it.
     pub(super) fn interrupt(&self, unique: u64, is_dying: impl FnOnce(u32) -> bool) -> Interrupted {
         let mut shard = self.shard(unique).lock();
         match shard.get(&unique) {

@@ -65,8 +65,8 @@ pub(super) fn file_attr(attr: &Attr) -> FileAttr {
     }
 }
 
-/// The errno of a refused operation. Logs the error here, unless it is an everyday answer, or the failure of a request to the store, which
-/// has its line already (`s3/client.rs`).
+/// The errno of a refused operation, which is also counted and logged. The log gets a warning, unless the error is an everyday answer, or
+/// the failure of a request to the store, which has its line already (`s3/client.rs`).
 pub(super) fn refusal(operation: &str, error: &Error, metrics: &Metrics) -> i32 {
     metrics.fuse_errors.of(operation).inc();
     if error.is_news() {

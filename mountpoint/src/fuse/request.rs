@@ -23,7 +23,7 @@ pub(super) struct Request<'a> {
     pub(super) operation: Operation<'a>,
 }
 
-/// The operation of a request. Numbers as the kernel gives them; names without their NUL.
+/// The operation of a request. Numbers are as the kernel gives them; names come without their NUL.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Operation<'a> {
     Init {
@@ -138,7 +138,7 @@ pub(super) enum Operation<'a> {
     },
     Getxattr {
         name: &'a OsStr,
-        /// Bytes that the caller has room for; 0 asks for the length of the value.
+        /// Bytes of the caller's buffer; 0 requests the length of the value.
         size: u32,
     },
     Listxattr {
@@ -163,7 +163,7 @@ pub(super) enum Operation<'a> {
         len: u64,
         mode: u32,
     },
-    /// Known to the kernel, not to us.
+    /// An operation that the engine does not implement.
     Other {
         opcode: u32,
     },
@@ -206,7 +206,7 @@ pub(super) enum DecodeError {
     Body { unique: u64, opcode: u32 },
 }
 
-/// Reads little fields off the front of a body.
+/// Reads the fields at the front of a body, one after the other.
 struct Fields<'a> {
     left: &'a [u8],
     /// Names and data, if they do not follow the fields.
@@ -257,7 +257,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Request<'_>, DecodeError> {
     header.with(Fields { left: &bytes[HEADER_LEN..], apart: None })
 }
 
-/// Decodes a request that came in parts: the header, the place of the first argument (the length in the header says how many of its bytes
+/// Decodes a request that came in parts: the header, the memory of the first argument (the length in the header says how many of its bytes
 /// count), and all other arguments.
 pub(super) fn decode_parts<'a>(
     header: &[u8],
@@ -388,7 +388,7 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
         29 => Operation::Releasedir { handle: f.u64()? },
         30 => Operation::Fsyncdir { handle: f.u64()? },
         35 => {
-            // The kernel has taken the umask off already.
+            // The kernel has applied the umask already.
             let (flags, mode, _umask, _open_flags) = (f.u32()? as i32, f.u32()?, f.u32()?, f.u32()?);
             Operation::Create { flags, mode, name: f.name()? }
         }
@@ -396,7 +396,7 @@ fn body<'a>(opcode: u32, mut f: Fields<'a>) -> Option<Operation<'a>> {
         38 => Operation::Destroy,
         42 => {
             let (count, _) = (f.u32()?, f.u32()?);
-            // The number of nodes follows from the bytes that came, not from the claimed count.
+            // The capacity is limited by the received bytes, not by the claimed count.
             let mut nodes = Vec::with_capacity((count as usize).min(f.left.len() / 16));
             for _ in 0..count {
                 nodes.push((f.u64()?, f.u64()?));
@@ -424,10 +424,10 @@ pub mod fuzzing {
 
     use super::Operation;
 
-    /// Bytes borrowed and counted from a request.
+    /// The decoded parts of a request.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct Facts<'a> {
-        /// The request to answer.
+        /// The number of the request, for its answer.
         pub unique: u64,
         /// The name in the request.
         pub name: Option<&'a OsStr>,
@@ -439,7 +439,7 @@ pub mod fuzzing {
         pub nodes: usize,
     }
 
-    /// The result of one read of the device, decoded. `None`: no request.
+    /// Decodes the bytes of one read of the device. `None` if they do not form a request.
     pub fn decode(bytes: &[u8]) -> Option<Facts<'_>> {
         let request = super::decode(bytes).ok()?;
         let facts = Facts { unique: request.unique, ..Facts::default() };
@@ -464,7 +464,7 @@ pub mod fuzzing {
     }
 }
 
-/// Seconds since 1970, which are negative before, and the nanoseconds after them.
+/// The time of these seconds since 1970 (negative before it) and the nanoseconds after them. A time out of range becomes 1970.
 fn time(seconds: u64, nanos: u32) -> SystemTime {
     let seconds = seconds as i64;
     let whole = Duration::from_secs(seconds.unsigned_abs());

@@ -1,4 +1,4 @@
-//! A thread's buffer for requests: with room for the largest request, and no more memory than the requests need.
+//! A thread's buffer for requests: address space for the largest request, but no more memory than the requests need.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -7,13 +7,13 @@ use super::TRANSFER_MAX;
 use super::request::HEADER_LEN;
 use crate::buffer::Scratch;
 
-/// The most that the kernel sends at once: a WRITE of the largest size and its headers.
+/// Largest request of the kernel, in bytes: a WRITE of the largest size and its headers.
 const LEN: usize = TRANSFER_MAX as usize + 4096 + HEADER_LEN;
-/// Requests of more bytes are large: only WRITEs. Doubling it keeps twice the memory in an idle thread, and gives memory back after fewer
-/// writes.
+/// Size in bytes above which a request is large; only WRITEs are. Doubling it keeps twice the memory in an idle thread, and gives memory
+/// back after fewer writes.
 const LARGE: usize = 64 << 10;
-/// How long room for large requests is kept after the last one. Doubling it halves the times that writes with pauses fill new pages,
-/// which costs a tenth of a millisecond for each MiB, and keeps the memory longer if fewer requests follow.
+/// Time for which memory for large requests is kept after the last one. Doubling it halves the times that writes with pauses fill new
+/// pages, which costs a tenth of a millisecond for each MiB, and keeps the memory longer if fewer requests follow.
 const KEPT: Duration = Duration::from_millis(100);
 
 /// Bytes of the buffer that are in memory before a request comes: enough for all but large requests. The kernel fills no new page for a
@@ -27,7 +27,7 @@ pub(super) struct RequestBuffer {
     large: Large,
 }
 
-/// The time of the last large request whose room is kept.
+/// The time of the last large request, while its memory is kept.
 #[derive(Debug, Default)]
 struct Large(Option<Instant>);
 
@@ -41,7 +41,7 @@ impl RequestBuffer {
         Ok(Self { bytes, large: Large::default() })
     }
 
-    /// Takes in that a request of `len` bytes is done.
+    /// Notes that a request of `len` bytes is done. The memory of an earlier large request may return to the kernel.
     pub(super) fn done(&mut self, len: usize, now: impl FnOnce() -> Instant) {
         if self.large.lets_go(len, now) {
             self.bytes.let_go();
@@ -51,8 +51,8 @@ impl RequestBuffer {
 }
 
 impl Large {
-    /// Whether to give the room for large requests back. A thread that waits for its next request can't do so, so the first small
-    /// requests after the last large one do it.
+    /// Whether to return the memory of large requests. A thread that waits for its next request can't do so, so the first small requests
+    /// after the last large one do it.
     fn lets_go(&mut self, len: usize, now: impl FnOnce() -> Instant) -> bool {
         if len > LARGE {
             self.0 = Some(now());

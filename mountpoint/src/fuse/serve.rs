@@ -26,18 +26,18 @@ use crate::outlive::{Agreed, Greeting, Journal, Refused};
 use crate::supervise::Supervisor;
 use crate::sync::Arc;
 
-/// How long the kernel may take to send an unanswered INIT again. Doubling it delays the next engine by as much, if an engine was killed
-/// within microseconds of its answer.
+/// Longest wait until the kernel repeats an unanswered INIT; after it, INIT counts as answered. Doubling it delays the next engine by as
+/// much, if an engine was killed within microseconds of its answer.
 const INIT_WITHIN: Duration = Duration::from_millis(200);
 
-/// A connection whose kernel was greeted.
+/// A connection whose INIT is answered.
 pub(super) struct Greeted<O> {
     pub(super) channel: Arc<Channel<O>>,
     rings: Option<Rings<O>>,
 }
 
-/// Greets the kernel. By `/dev/fuse` programs can use the file system after this call; by rings, after it is served. `rings` makes them,
-/// if the kernel's flags and the device allow that.
+/// Answers INIT. Over `/dev/fuse`, programs can use the file system after this call; over rings, after it is served. `rings` makes them, if
+/// the kernel's flags and the device allow that.
 pub(super) fn greet<O: Operations>(
     device: FuseDevice,
     ops: O,
@@ -102,7 +102,7 @@ pub(super) fn greet<O: Operations>(
             ops.allow_passthrough(backings_of(&device, options));
         }
         tell_resized(&device, &ops);
-        // The rings come before the answer: after it, the kernel holds requests back until it knows the rings.
+        // The rings come before the answer: after it, the kernel holds requests back until it has the rings.
         let rings = rings(flags, (*device).as_fd());
         let besides = Besides { mapped_direct: options.reads_direct, passthrough, ring: rings.is_some() };
         if let Some(journal) = &journal {
@@ -129,8 +129,8 @@ fn only(options: &MountOptions) -> Option<u32> {
     (options.allow_root && !options.allow_other).then(owner)
 }
 
-/// Continues the connection of an earlier engine: the kernel sends again the requests that the earlier engine took and did not answer.
-/// Nothing may read from the device before.
+/// Continues the connection of an earlier engine: the kernel repeats the requests that the earlier engine took and did not answer. Nothing
+/// may read from the device before.
 pub(super) fn go_on<O: Operations>(
     device: FuseDevice,
     ops: O,
@@ -158,7 +158,7 @@ pub(super) fn go_on<O: Operations>(
     }
 }
 
-/// The connection on which an earlier engine and the kernel have agreed.
+/// Takes over a connection on which an earlier engine answered INIT.
 fn known<O: Operations>(
     device: FuseDevice,
     ops: O,
@@ -180,7 +180,7 @@ fn known<O: Operations>(
     Ok(Greeted { channel: Arc::new(channel), rings: None })
 }
 
-/// Gives the operations the way to the kernel's attributes.
+/// Gives the operations a function that makes the kernel drop a file's attributes.
 fn tell_resized<O: Operations>(device: &Arc<FuseDevice>, ops: &O) {
     let kernel = Arc::clone(device);
     ops.tell_resized(capability::learns_sizes(&capability::release()), move |ino| {
@@ -190,7 +190,7 @@ fn tell_resized<O: Operations>(device: &Arc<FuseDevice>, ops: &O) {
     });
 }
 
-/// Rings, if this kernel accepts them; otherwise the log gets a line.
+/// Creates the rings, if this kernel accepts them; otherwise logs the reason.
 pub(super) fn rings_for<O: Operations>(offered: u64, device: BorrowedFd<'_>) -> Option<Rings<O>> {
     let release = capability::release();
     let rings = match capability::has_ring(offered) {
@@ -209,7 +209,7 @@ fn no_ring(why: &str) {
     tracing::warn!("no FUSE over io_uring ({why}); requests go through /dev/fuse");
 }
 
-/// The way to register files with this device, as long as it lives.
+/// The functions that register files with this device, as long as it lives.
 fn backings_of(device: &Arc<FuseDevice>, options: &MountOptions) -> Backings {
     if let Some(registrar) = options.registrar.as_ref().filter(|_| !backing::is_allowed()) {
         let device = Arc::downgrade(device);
@@ -230,7 +230,7 @@ fn backings_of(device: &Arc<FuseDevice>, options: &MountOptions) -> Backings {
     Backings::new(register, forget)
 }
 
-/// Starts the threads.
+/// Starts the threads that serve the connection.
 pub(super) fn serve<O: Operations>(
     greeted: Greeted<O>,
     threads: usize,

@@ -22,7 +22,7 @@ use crate::mountinfo;
 use crate::outlive::Agreed;
 use crate::sync::{Arc, Mutex};
 
-/// A session under way.
+/// A session in progress.
 #[derive(Debug)]
 pub struct Session {
     serving: Vec<JoinHandle<io::Result<()>>>,
@@ -37,7 +37,7 @@ pub struct Unmounter {
     way: Way,
     /// Number of the file system, if it is known.
     device: Option<fs::DeviceNo>,
-    /// The connection, for questions to it; `None` with fuser.
+    /// The connection, for checks; `None` with fuser.
     connection: Option<Connection>,
 }
 
@@ -50,10 +50,10 @@ enum Way {
 }
 
 impl Session {
-    /// Mounts a bucket, and serves it until the unmount. Returns once the kernel has been greeted, so that programs can use the file
-    /// system.
+    /// Mounts a bucket, and serves it until the unmount. Returns once INIT is answered: programs can use the file system.
     ///
-    /// # Errors An error of mount(2), fusermount3 or the kernel's INIT; nothing is left mounted then.
+    /// # Errors
+    /// An error of mount(2), fusermount3 or the kernel's INIT; nothing is left mounted then.
     pub fn start(
         device: Device,
         fs: Arc<FileSystem>,
@@ -64,10 +64,10 @@ impl Session {
         Self::start_with(device, OnRuntime::new(fs, runtime.clone()), options, metrics, runtime)
     }
 
-    /// Serves any file system, as [`Session::start`] does. Work of the transport beside the requests runs on `runtime`, which needs
-    /// timers.
+    /// Serves any file system, as [`Session::start`] does. Work of the transport beside the requests runs on `runtime`, which needs timers.
     ///
-    /// # Errors The same as [`Session::start`].
+    /// # Errors
+    /// The errors of [`Session::start`].
     pub fn start_with(
         device: Device,
         ops: impl Operations,
@@ -219,7 +219,7 @@ impl Session {
         self.requests.clone()
     }
 
-    /// Returns when the mount was unmounted, by any process.
+    /// Waits until the mount was unmounted, by any process.
     ///
     /// # Errors
     /// The device failed otherwise than by an unmount.
@@ -235,7 +235,7 @@ impl Session {
 
 impl Unmounter {
     /// Unmounts. A mount in use is detached: its directory is free at once, and the mount ends with its last open file. `false`: the device
-    /// was adopted, so that another process must unmount it.
+    /// was adopted, and another process must unmount it.
     ///
     /// # Errors
     /// Another mount covers this one; or an error of umount(2) or fusermount3.
@@ -260,8 +260,8 @@ impl Unmounter {
         self.device
     }
 
-    /// Whether our table of mounts still has the mount. `false` also if the table can't tell. A connection that was aborted ends under its
-    /// mount; after an unmount the mount is gone first.
+    /// Whether this process's table of mounts still has the mount. `false` also if the table can't be read, or the mount's number is not
+    /// known. A connection that was aborted ends under its mount; after an unmount the mount is gone first.
     pub fn is_still_mounted(&self) -> bool {
         self.stands() == Some(true)
     }
@@ -277,8 +277,8 @@ impl Unmounter {
     }
 }
 
-/// Tells the kernel how far it may read ahead. Its default for FUSE, 128 KiB, makes eight requests of each MiB.
-/// Needs root; without, the mount works all the same, a little slower.
+/// Sets how far the kernel may read ahead. Its default for FUSE, 128 KiB, makes eight requests of each MiB. Needs root; without it the
+/// mount works all the same, a little slower.
 fn set_read_ahead(dir: &Path, bytes: u64) {
     let set = |shown: fs::DeviceNo| {
         let file = format!("/sys/class/bdi/{}:{}/read_ahead_kb", shown.major, shown.minor);

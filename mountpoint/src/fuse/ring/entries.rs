@@ -39,11 +39,12 @@ mod layout {
     pub(super) const STRIDE: usize = 320;
 }
 
-/// Commands that wait for the next call of the kernel; more are sent at once.
+/// Most commands that wait for the next call of the kernel; a further command sends them at once.
 const COMMANDS: u32 = 64;
-/// Longest wait for the kernel's answer whether it would take an entry. A working kernel answers at once.
+/// Longest wait for the kernel's answer whether it would take an entry; after it the mount uses `/dev/fuse`. A working kernel answers at
+/// once.
 const PROBE_WITHIN: Duration = Duration::from_secs(5);
-/// Names the bell among the entries, which are numbered.
+/// The number of the bell, beside the numbers of entries.
 const BELL: u64 = u64::MAX;
 /// `FUTEX2_SIZE_U32 | FUTEX2_PRIVATE`.
 const FUTEX: u32 = 2 | 128;
@@ -56,12 +57,12 @@ const NO_IOWAIT: u32 = 1 << 7;
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Shape {
     pub(super) entries: usize,
-    /// Bytes of a payload's address range, in whole pages, so that the memory of one payload returns without its neighbour's.
+    /// Bytes of a payload's address range: whole pages, so the memory of one payload can be returned without its neighbour's.
     pub(super) payload: usize,
 }
 
 impl Shape {
-    /// Bytes of the headers and slices, up to a page, where the first payload begins.
+    /// Bytes of the headers and slices, rounded up to a page, where the first payload begins.
     fn headers(self) -> usize {
         (self.entries * layout::STRIDE).next_multiple_of(rustix::param::page_size())
     }
@@ -81,10 +82,10 @@ pub(super) struct Taken<'a> {
     pub(super) payload: &'a [u8],
 }
 
-/// The result of a wait.
+/// The outcome of an entry's command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Landed {
-    /// The entry holds a request.
+    /// The entry has a request.
     Request(usize),
     /// The entry's command failed.
     Failed(usize, Errno),
@@ -101,7 +102,7 @@ pub(super) struct Entries {
     /// The owner of each entry: true for the engine.
     ours: Vec<bool>,
     hears_bell: bool,
-    /// Whether waiting counts as waiting for a disk unless we say no (6.15).
+    /// The flags of io_uring_enter(2). Since 6.15 one of them says that a wait is not a wait for a disk.
     flags: u32,
 }
 
@@ -135,7 +136,7 @@ fn limit(ring: &IoUring<squeue::Entry128>) -> io::Result<()> {
 }
 
 impl Entries {
-    /// Makes a ring for this thread, and maps memory without touching it.
+    /// Creates a ring for this thread, and maps memory without touching it.
     ///
     /// # Errors
     /// The errors of io_uring_setup(2) and mmap(2).
@@ -180,7 +181,7 @@ impl Entries {
         self.ours.get(entry).is_some_and(|ours| *ours)
     }
 
-    /// The header of an entry of ours.
+    /// The header of an entry, if the engine owns the entry.
     fn header(&self, entry: usize) -> Option<&[u8]> {
         self.is_ours(entry).then(|| {
             // SAFETY: mapped for as long as the process lives; the entry is ours, and every change borrows all entries mutably.
@@ -188,7 +189,7 @@ impl Entries {
         })
     }
 
-    /// The request that an entry of ours holds.
+    /// The request in an entry, if the engine owns the entry.
     pub(super) fn request(&self, entry: usize) -> Option<Taken<'_>> {
         let header = self.header(entry)?;
         let len = u32_at(header, layout::PAYLOAD_LEN) as usize;
@@ -209,11 +210,12 @@ impl Entries {
         self.ours.contains(&false)
     }
 
-    /// Whether this kernel would take entries of this mount. The question goes by a separate ring, before the kernel is greeted: later,
-    /// FUSE would not notice a refusal by another part of the kernel (a security module, a seccomp profile), and would wait for rings for
-    /// ever. Call this on a thread that ends soon, because the kernel gives that thread one more.
+    /// Checks whether this kernel would take entries of this mount. The check uses a separate ring, before INIT is answered: later, FUSE
+    /// would not notice a refusal by another part of the kernel (a security module, a seccomp profile), and would wait for rings for ever.
+    /// Call this on a thread that ends soon, because the kernel gives that thread one more.
     ///
-    /// # Errors The errors of io_uring, or the kernel's reason to refuse.
+    /// # Errors
+    /// The errors of io_uring, or the kernel's reason to refuse.
     pub(super) fn probe(device: BorrowedFd<'_>) -> io::Result<()> {
         let mut entries = Self::new(0, Shape { entries: 1, payload: 0 })?;
         entries.use_device(device)?;
@@ -229,7 +231,7 @@ impl Entries {
         }
     }
 
-    /// Names the device to the ring.
+    /// Registers the device with the ring.
     ///
     /// # Errors
     /// The errors of io_uring.
@@ -249,7 +251,7 @@ impl Entries {
         Ok(())
     }
 
-    /// Offers an entry that the kernel has to refuse, so that the kernel goes on by `/dev/fuse`. False if the refusal is not certain.
+    /// Offers an entry that the kernel has to refuse: the kernel then continues with `/dev/fuse`. False if the refusal is not certain.
     pub(super) fn refuse(&mut self) -> bool {
         let memory = [const { Slice { at: std::ptr::null_mut(), len: 0 } }; 2];
         let offered = self.offer(0, memory);
@@ -302,7 +304,7 @@ impl Entries {
         unsafe { self.ring.submission().push(&command) }.map_err(|_| io::Error::from(Errno::BUSY))
     }
 
-    /// Sends all waiting commands. While the kernel has no memory for them, tries again.
+    /// Sends all waiting commands. Tries again while the kernel has no memory for them.
     fn send_all(&mut self) -> io::Result<()> {
         self.enter(false, None)?;
         while self.has_commands() {
@@ -313,9 +315,10 @@ impl Entries {
     }
 
     /// Answers the request in this entry. The answer goes to the kernel with the next wait, which brings the next request. Returns the
-    /// answer's bytes in the payload.
+    /// number of bytes in the payload; an answer that is too long becomes EIO.
     ///
-    /// # Errors The errors of io_uring.
+    /// # Errors
+    /// The errors of io_uring.
     pub(super) fn answer<'a>(
         &mut self,
         entry: usize,
@@ -352,7 +355,8 @@ impl Entries {
 
     /// Sends the same answer once more, because the kernel did not accept it.
     ///
-    /// # Errors The errors of io_uring.
+    /// # Errors
+    /// The errors of io_uring.
     pub(super) fn again(&mut self, entry: usize) -> io::Result<()> {
         let Some(header) = self.header(entry) else { return Ok(()) };
         let commit_id = u64::from_ne_bytes(std::array::from_fn(|i| header[layout::COMMIT_ID + i]));
@@ -434,7 +438,8 @@ impl Entries {
         !self.ring.submission().is_empty()
     }
 
-    /// Gives the memory of a payload back, which reads as zeros then. No request or answer there may be needed any more.
+    /// Returns the memory of a payload to the kernel; the payload reads as zeros then. Do not call this for a payload with a request or
+    /// answer in use.
     pub(super) fn give_back(&mut self, entry: usize) {
         if entry < self.shape.entries {
             // The kernel writes there only while this thread is in io_uring_enter(2).

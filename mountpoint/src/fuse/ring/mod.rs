@@ -27,17 +27,18 @@ use super::inbox::Inbox;
 use super::operations::Operations;
 use crate::sync::Arc;
 
-/// The most processors of a machine for which rings are used: each takes a thread.
+/// Most processors of a machine for which rings are used, because each takes a thread. A larger machine uses `/dev/fuse`.
 const QUEUES_MAX: usize = 128;
-/// Requests that wait for their answer at once, in all queues; each has an address range for a payload, and memory only while it is large.
-/// The kernel holds further requests back. Doubling it doubles how many requests may wait for a hanging store before others have to wait.
+/// Number of requests that can wait for their answers, in all queues. Each has an address range for a payload, and memory only while it is
+/// large. The kernel holds further requests back. Doubling it doubles how many requests may wait for a hanging store before others have to
+/// wait.
 const ENTRIES: usize = 1024;
-/// The entries of one queue, at least and at most: a program that runs on one processor must not be held up by a few slow reads.
+/// Least and largest number of entries of one queue: a program that runs on one processor must not be held up by a few slow reads.
 const ENTRIES_OF_QUEUE: std::ops::RangeInclusive<usize> = 16..=256;
 
 const PANICKED: &str = "its thread panicked";
 
-/// Threads with a ring each, which wait until the kernel was greeted.
+/// Threads with a ring each, which wait until INIT is answered.
 pub(super) struct Rings<O> {
     queues: Vec<Prepared<O>>,
 }
@@ -53,18 +54,18 @@ struct Prepared<O> {
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) why: String,
-    /// Whether the kernel knows of the refusal, and goes on by `/dev/fuse`. If not, it waits for rings.
+    /// Whether the kernel got the refusal, and continues with `/dev/fuse`. If not, it waits for rings.
     pub(super) is_known: bool,
 }
 
 impl Refusal {
-    /// A refusal before the kernel is greeted, or by a part that says nothing of the kernel.
+    /// A refusal that the kernel has not seen.
     fn new(why: impl Into<String>) -> Self {
         Self { why: why.into(), is_known: false }
     }
 }
 
-/// The shape of each of this many queues, or why there can be none.
+/// The shape of each of this many queues, or the reason why there can be none.
 fn shape(queues: usize, page: usize) -> Result<entries::Shape, String> {
     if queues > QUEUES_MAX {
         return Err(format!("this machine may have {queues} processors, and {QUEUES_MAX} is the most"));
@@ -102,10 +103,10 @@ fn reason(error: &io::Error) -> String {
 }
 
 impl<O: Operations> Rings<O> {
-    /// Makes a ring for each processor, for a kernel that was not greeted yet.
+    /// Creates a ring for each processor, before INIT is answered.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there is none.
     pub(super) fn prepare(device: BorrowedFd<'_>) -> Result<Self, String> {
         let probe = || Entries::probe(device).map_err(|error| reason(&error));
         std::thread::scope(|scope| scope.spawn(probe).join().unwrap_or_else(|_| Err(PANICKED.to_owned())))?;
@@ -140,9 +141,10 @@ impl<O: Operations> Rings<O> {
         self.queues.iter().map(|queue| Arc::clone(&queue.inbox)).collect()
     }
 
-    /// Begins to serve, once the kernel knows that requests may come by rings.
+    /// Begins to serve, after the answer to INIT said that requests may come by rings.
     ///
-    /// # Errors There is no ring.
+    /// # Errors
+    /// The reason why there is no ring.
     pub(super) fn start(self, channel: &Arc<Channel<O>>) -> Result<Vec<JoinHandle<io::Result<()>>>, Refusal> {
         for queue in &self.queues {
             // A thread that is gone reports nothing.
@@ -169,7 +171,8 @@ impl<O: Operations> Rings<O> {
     }
 }
 
-/// The thread of a queue: reports its ring, waits until the kernel was greeted, reports whether the kernel accepted the ring, and serves.
+/// The main function of a queue's thread: reports its ring, waits until INIT is answered, reports whether the kernel accepted the ring, and
+/// serves.
 fn run<O: Operations>(
     number: usize,
     shape: entries::Shape,

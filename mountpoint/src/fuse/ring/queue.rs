@@ -19,13 +19,13 @@ use super::entries::{Entries, Landed};
 use super::warm::Warm;
 use crate::sync::Arc;
 
-/// Interval between looks at waiting requests. If a signal comes before a request was taken, the kernel sends no INTERRUPT for it, so
-/// only such looks find killed threads.
+/// Interval between checks of waiting requests. If a signal comes before a request was taken, the kernel sends no INTERRUPT for it, so only
+/// such checks find killed threads.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Idle time of a queue before its payloads return memory.
+/// Idle time of a queue after which its payloads return their memory.
 const REST: Duration = Duration::from_secs(10);
-/// Bytes of answers, and of the requests that may follow them, that one call of the kernel moves; at most one answer more. Further answers
-/// wait until these have given their memory back. Doubling it saves calls while many requests end at once.
+/// Most bytes of answers, and of the requests that may follow them, that one call of the kernel moves; at most one answer more. Further
+/// answers wait until these have given their memory back. Doubling it saves calls while many requests end at once.
 const BATCH: usize = 4 << 20;
 
 /// A request that waits for its answer.
@@ -98,7 +98,7 @@ impl<O: Operations> Queue<O> {
                     return Ok(());
                 }
             }
-            // No payload is in use here: the taken requests are done, and no answer was laid down yet.
+            // No payload is in use here: the taken requests are done, and no answer was written to one yet.
             self.keep_house();
             let bell = inbox.bell();
             inbox.sleeps();
@@ -107,7 +107,7 @@ impl<O: Operations> Queue<O> {
                 while bytes < BATCH
                     && let Some(next) = done.pop_front()
                 {
-                    // The place of an answer may take the next write in the same call.
+                    // The entry of an answer may receive the next write in the same call.
                     bytes += self.answer(&next)?.max(RING_WRITE_MAX as usize);
                 }
             }
@@ -180,7 +180,7 @@ impl<O: Operations> Queue<O> {
         Ok(len)
     }
 
-    /// The longest wait; `None` without other work, so that an idle mount wakes no thread.
+    /// The longest wait; `None` without other work: an idle mount wakes no thread.
     fn timeout(&self) -> Option<Duration> {
         match (self.waiting, self.warm.is_empty()) {
             (1.., _) => Some(LOOK_AGAIN),
@@ -190,7 +190,7 @@ impl<O: Operations> Queue<O> {
     }
 
     fn keep_house(&mut self) {
-        // An answer that the kernel has not taken yet stands in its payload.
+        // An answer that the kernel has not taken yet is still in its payload.
         if self.entries.has_commands() {
             return;
         }

@@ -3,12 +3,12 @@
 //! Each payload has address space for a whole block, and a queue has many payloads. Memory that large requests touched stays for the next
 //! ones, up to a limit.
 
-/// Bytes of a payload that always keep their memory: the names and answers of small requests.
+/// Bytes of each payload that always keep their memory: enough for the names and answers of small requests.
 const SMALL: usize = 8 << 10;
-/// Bytes of payloads that all queues together keep, if that is enough for the least of each queue. Doubling it helps machines of more than
-/// eight processors on which many large reads or writes run at once.
+/// Bytes of payloads that all queues together keep, unless the minimum of each queue adds up to more. Doubling it helps machines of more
+/// than eight processors on which many large reads or writes run at once.
 const KEPT: usize = 32 << 20;
-/// Bytes that one queue keeps, at least and at most.
+/// Least and largest number of bytes that one queue keeps.
 const KEPT_OF_QUEUE: std::ops::RangeInclusive<usize> = 1 << 20..=4 << 20;
 
 /// The payloads of one queue that large requests touched, the longest unused first.
@@ -20,7 +20,7 @@ pub(super) struct Warm {
 }
 
 impl Warm {
-    /// The warm payloads of one queue out of `queues`.
+    /// An empty list for one queue out of `queues`.
     pub(super) fn new(queues: usize) -> Self {
         let kept = (KEPT / queues.max(1)).clamp(*KEPT_OF_QUEUE.start(), *KEPT_OF_QUEUE.end());
         Self { entries: Vec::new(), bytes: 0, kept }
@@ -42,12 +42,12 @@ impl Warm {
         self.entries.is_empty()
     }
 
-    /// A payload that gives its memory back, while the queue keeps too much.
+    /// Removes the payload unused for the longest time, if the queue keeps too much. The caller returns its memory.
     pub(super) fn excess(&mut self) -> Option<usize> {
         (self.bytes > self.kept).then(|| self.any())?
     }
 
-    /// A payload that has memory, however much the queue keeps.
+    /// Removes the payload unused for the longest time, however much the queue keeps. The caller returns its memory.
     pub(super) fn any(&mut self) -> Option<usize> {
         let (entry, len) = (!self.entries.is_empty()).then(|| self.entries.remove(0))?;
         self.bytes -= len;
