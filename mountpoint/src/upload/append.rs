@@ -1,7 +1,7 @@
-//! A file that goes on where an object ends: the store copies the object's bytes into the first parts, and new bytes follow as in any file.
+//! Appending to an object: the store copies the object's bytes into the first parts, and new bytes follow as in any file.
 //!
-//! An object too small for a part before the last is fetched instead, and its bytes are written first. No request is sent before new bytes
-//! come; without new bytes the object stays as it is.
+//! An object smaller than [`PART_MIN`], the least part before the last, is fetched instead, and its bytes are written first. No request is
+//! sent before new bytes come; without new bytes the object stays unchanged.
 
 use std::ops::Range;
 
@@ -11,28 +11,27 @@ use super::{Error, Shared};
 use crate::object::{ObjectId, ObjectMeta, Second};
 use crate::s3::Properties;
 
-/// Most bytes that the store copies into one part. Doubling it halves the requests for a large object, and lets the store copy fewer
-/// parts at once.
+/// Most bytes of one copied part. Doubling it halves the requests for a large object, and lets the store copy fewer parts at once.
 const COPY: u64 = 512 << 20;
 
-/// The object that a file goes on behind.
+/// The object to which a file appends.
 #[derive(Clone, Debug)]
 pub struct Behind {
-    /// The version of the object: the last request replaces no other version.
+    /// The version of the object: the completed upload replaces no other version.
     pub id: ObjectId,
     /// The metadata of the object.
     pub meta: ObjectMeta,
     /// The properties that the object keeps.
     pub properties: Properties,
-    /// The number of parts that the store copies; 0: the caller writes the object's bytes first.
+    /// Number of parts that the store copies. 0: the object is too small for that, or empty.
     pub(super) copies: u32,
 }
 
 impl Behind {
-    /// Looks at this version of the object.
+    /// Requests metadata, properties and tags of this version of the object.
     ///
     /// # Errors
-    /// `Remote`: `Changed` if the object is another version by now, and the errors of the store.
+    /// `Remote`: `Changed` if the object has another version by now, or an error of the store.
     pub(super) async fn look(shared: &Shared, id: &ObjectId) -> Result<Self, Error> {
         let client = &shared.client;
         let found = client.describe_object(&id.key).await?;
@@ -48,19 +47,19 @@ impl Behind {
         Ok(Self { id: id.clone(), meta: found.meta, properties, copies })
     }
 
-    /// Whether the caller has to write the object's bytes first.
+    /// Whether the caller must first write the object's bytes.
     pub fn is_fetched(&self) -> bool {
         self.copies == 0 && self.meta.size > 0
     }
 
-    /// Each part that the store copies, by its number.
+    /// The copied parts, with their numbers and ranges.
     pub(super) fn parts(&self) -> Copies {
         Copies { source: self.id.clone(), parts: (1..).zip(copies(self.meta.size)).collect() }
     }
 }
 
-/// The parts by which an object is copied: of equal sizes, so that none before the last of the file is too small. Empty for an object that
-/// is smaller than a part may be.
+/// The ranges of the copied parts: of equal sizes, so each is large enough to precede other parts. Empty for an object smaller than the
+/// least part.
 fn copies(size: u64) -> Vec<Range<u64>> {
     if size < PART_MIN {
         return Vec::new();

@@ -1,4 +1,5 @@
-//! Puts bytes into parts: at once if there is room, by the pump if it must wait, by the spiller to disk.
+//! Puts written bytes into parts: at once if there is room, in the pump if the bytes must wait, on disk if the spiller moved the part
+//! there.
 
 use std::time::Instant;
 
@@ -14,21 +15,21 @@ use super::upload::{State, Upload, WriteDone};
 use crate::buffer::Reservation;
 use crate::sync::Arc;
 
-/// Zeros, of which a part takes a slice at a time.
+/// A slice of zeros; parts are padded with it piece by piece.
 static ZEROS: [u8; 256 << 10] = [0; 256 << 10];
 
-/// The memory that the next byte waits for.
+/// The resource that the next byte waits for.
 pub(super) enum Need {
-    /// A part in flight to be stored.
+    /// A place for a part in flight: one of this upload's parts must be stored first.
     Slot(Arc<Multipart>),
     Memory(Want),
 }
 
-/// Granted memory, with the want that requested it.
+/// The granted memory, with the request for it.
 type Granted = Option<(Want, Reservation)>;
 
 impl Upload {
-    /// The time of the last write, if the upload has memory that spilling would free.
+    /// Time of the last write, if the upload has memory that spilling would free.
     pub(super) fn idle_since(&self) -> Option<Instant> {
         let state = self.state.lock();
         let is_free = !state.is_busy && matches!(state.stage, Stage::Open { .. });
@@ -36,9 +37,9 @@ impl Upload {
         holds.then_some(state.touched)
     }
 
-    /// Moves the part being filled to disk, and returns memory that is only reserved.
+    /// Moves the unsealed part to disk; if it has no bytes yet, only returns its reserved memory.
     ///
-    /// # Errors The errors of the disk; the part then stays in memory.
+    /// An error of the disk; the part then stays in memory.
     pub(super) async fn spill(self: Arc<Self>) -> std::io::Result<()> {
         let Some(dir) = self.shared.config.spill_dir.clone() else { return Ok(()) };
         let taken = {
@@ -72,12 +73,12 @@ impl Upload {
         if result.is_ok() {
             self.shared.metrics.uploads_spilled.inc();
         }
-        // Adds the writes that came meanwhile.
+        // Takes the writes that were held meanwhile.
         Box::pin(Arc::clone(&self).pump(None)).await;
         result
     }
 
-    /// Puts held writes into parts as memory comes, and frees the turn when no held write is left. The caller has the turn.
+    /// Puts held writes into parts as memory comes free, and releases the turn when no held write is left. The caller has the turn.
     pub(super) async fn pump(self: Arc<Self>, mut need: Option<Need>) {
         let _fails = self.fails_on_panic("taking the bytes of a file", Event::Fail);
         loop {
@@ -155,9 +156,9 @@ impl Upload {
         }
     }
 
-    /// Writes the early pieces, and zeros before and behind them, once the turn is free and no more bytes come.
+    /// Adds the early pieces, and zeros in the gaps and at the end, once the turn is free. Called when no more bytes come.
     ///
-    /// # Errors The errors of `absorb`, and `Aborted`.
+    /// The errors of `absorb`, and `Aborted`.
     pub(super) async fn pad(self: &Arc<Self>) -> Result<(), Error> {
         loop {
             let changed = self.changed.notified();
@@ -194,7 +195,7 @@ impl Upload {
         }
     }
 
-    /// Adds one early piece, or some zeros, at the end of the file.
+    /// Adds one early piece, or a slice of zeros, at the end of the file.
     fn pad_once(self: &Arc<Self>, state: &mut State) -> Result<Option<Need>, Error> {
         let at = state.size;
         if let Some(Piece { data, permit }) = state.early.take(at) {
@@ -215,11 +216,11 @@ impl Upload {
         Ok(need)
     }
 
-    /// Like [`Upload::absorb`]; when too many writes lie on the heap already, bytes without memory go to disk right away, and so do bytes
-    /// of parts without a place in flight: full parts wait on disk for a place, until the disk is full.
+    /// Takes bytes into parts like `absorb`. Bytes that must wait are held on the heap. If too many writes are held already, the part goes
+    /// to disk right away, and full parts wait on disk for a place in flight.
     ///
     /// # Errors
-    /// The errors of `absorb`; `NoMemory` when the heap may not take the rest and there is no directory to spill to, or no descriptor for it.
+    /// The errors of `absorb`; `NoMemory` if too many writes are held and there is no directory to spill to, or no file descriptor for it.
     pub(super) fn absorb_or_spill(
         self: &Arc<Self>,
         state: &mut State,
@@ -233,7 +234,7 @@ impl Upload {
             let Some(dir) = &self.shared.config.spill_dir else {
                 return Err(self.shared.memory.too_many_held());
             };
-            // The part has at most a first block yet.
+            // The part has one block in memory at most.
             let next = state.sealed + 1;
             let part = state.part.get_or_insert_with(|| self.new_part(next));
             part.spill(dir, &self.shared.memory).map_err(|error| match spill::is_out_of_files(&error) {
@@ -244,11 +245,11 @@ impl Upload {
         }
     }
 
-    /// Takes bytes into parts, and sends each full part; stops where it must wait. `None`: all bytes are taken, and there is room for
-    /// more (or a later request for memory is better).
+    /// Takes bytes into parts, and sends each full part. Returns what the next bytes wait for. `None`: all bytes are taken, and there is
+    /// room for more, or memory is better requested later.
     fn absorb(self: &Arc<Self>, state: &mut State, data: &mut &[u8]) -> Result<Option<Need>, Error> {
         loop {
-            // Part 1 stays until more follows: a file of one part is one PutObject.
+            // Part 1 is sent only when more bytes follow: a file of one part is one PutObject.
             if let Some(full) = state.part.take_if(|p| p.is_full() && (p.number() > 1 || !data.is_empty())) {
                 self.submit(state, full);
             }
@@ -280,7 +281,7 @@ impl Upload {
         Part::new(number, self.shared.part_size(number, self.limits), self.shared.algorithm())
     }
 
-    /// Makes the multipart upload, and makes the store copy the bytes before the new ones.
+    /// Creates the multipart upload, and starts the store's copies of the object to which the file appends.
     fn begin(self: &Arc<Self>) -> Arc<Multipart> {
         let (shared, object) = (Arc::clone(&self.shared), self.to_be(false));
         let copies = self.behind.as_ref().map(Behind::parts);
@@ -294,7 +295,7 @@ impl Upload {
         multipart
     }
 
-    /// Sends a part that accepts no more bytes; the first part opens the multipart upload.
+    /// Seals and sends a part. The first one creates the multipart upload.
     pub(super) fn submit(self: &Arc<Self>, state: &mut State, part: Part) {
         let part = part.seal();
         state.sealed = part.number;

@@ -1,4 +1,5 @@
-//! The end of a file: one PutObject, or the last part and Complete. It happens once, and every caller gets the same result.
+//! Storing a file at its end: one PutObject, or the last part and CompleteMultipartUpload. This happens once, and every caller gets the
+//! same result.
 
 use super::Error;
 use super::multipart::{Multipart, agrees, pieces};
@@ -10,19 +11,19 @@ use crate::object::ObjectMeta;
 use crate::s3::{PutObject, Stored};
 use crate::sync::Arc;
 
-/// The work that is left when no more bytes come.
+/// The requests that are left when no more bytes come.
 struct Rest {
     /// The only part of a small file.
     part: Option<Part>,
-    /// The multipart upload of a larger file.
+    /// The multipart upload of a file of several parts.
     multipart: Option<Arc<Multipart>>,
     size: u64,
-    /// The object stays as it is, because an append added no bytes.
+    /// The object, if it stays unchanged because an append added no bytes.
     unchanged: Option<ObjectMeta>,
 }
 
 impl Upload {
-    /// Stores the file. If no program waits for the file any more, it waits for its turn.
+    /// Stores the file. Without a program that waits for it (`is_awaited`), it first waits in the queue of files to store.
     pub(super) async fn run_finish(self: Arc<Self>, is_awaited: bool) {
         let _fails = self.fails_on_panic("storing a file", Event::Lose);
         let _turn = if is_awaited { None } else { self.shared.unawaited.acquire().await.ok() };
@@ -59,12 +60,12 @@ impl Upload {
         }
     }
 
-    /// The remaining work, once the pump and the spiller have freed the turn; `None` if the upload has failed meanwhile.
+    /// Takes the remaining work, once the pump and the spiller have released the turn; `None` if the upload has failed meanwhile.
     async fn take_rest(self: &Arc<Self>) -> Option<Rest> {
         loop {
             let changed = self.changed.notified();
             {
-                // One lock covers the look and the taking: an upload that is given up in between would lose its part.
+                // One lock covers the check and the taking: a failure in between would drop the last part.
                 let mut state = self.state.lock();
                 match state.stage {
                     Stage::Finishing { .. } if !state.is_busy => return Some(self.send_last(&mut state)),
@@ -76,7 +77,7 @@ impl Upload {
         }
     }
 
-    /// Sends the last part of several.
+    /// Sends the last part of several, and returns the remaining work.
     fn send_last(self: &Arc<Self>, state: &mut State) -> Rest {
         let mut part = state.part.take();
         let behind = self.behind.as_ref();
@@ -113,7 +114,7 @@ impl Upload {
             loaded = self.shared.load(part.body, part.len, part.checksum) => loaded?,
         };
         self.commit()?;
-        // From here on the key stays.
+        // The key can't change from here on.
         let object = self.to_be(true);
         let algorithm = object.checksum;
         let checksum = algorithm.map(|_| part.checksum);
@@ -129,7 +130,8 @@ impl Upload {
         Ok(answer)
     }
 
-    /// Marks the point from which the object may become visible: only the store's answer decides. Gives the whole checksum.
+    /// Marks the start of the request that makes the object visible: from now on only the store's answer decides. Returns the checksum of
+    /// the sent parts.
     fn commit(&self) -> Result<Option<Checksum>, Error> {
         let mut state = self.state.lock();
         match state.on(Event::Commit) {

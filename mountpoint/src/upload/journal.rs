@@ -1,7 +1,7 @@
-//! The journal of multipart uploads: one small file for each upload in progress, so that a mount finds the uploads of a killed `mount-s3`.
-//! Without the journal, the parts of an upload that is neither completed nor aborted would stay in the store, invisible and paid for.
+//! The journal of multipart uploads: one small file per upload in progress, with which a later mount finds the uploads of a killed
+//! `mount-s3`. Without it, the parts of an unfinished upload would stay in the store, invisible and paid for.
 //!
-//! Enters: an upload that the store has begun. Leaves: an [`Entry`] to be removed at its end, and the uploads of dead processes. Nothing
+//! Enters: an upload that the store has created. Leaves: an [`Entry`] to be removed at its end, and the uploads of dead processes. Nothing
 //! here makes a request or syncs the disk (if the machine loses an entry, an upload stays in the store). A failure of the journal fails no
 //! file.
 
@@ -21,28 +21,28 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// The folder of the entries in the state directory.
 const FOLDER: &str = "uploads";
-/// The ending of an entry's name.
+/// The extension of an entry's file.
 const ENDING: &str = "json";
-/// Most uploads of dead processes that are locked at once, each by an open file; further ones are read after these are aborted. Doubling
-/// it leaves fewer uploads to other mounts that start meanwhile.
+/// Most uploads of dead processes that are locked at once, each by an open file; further ones follow when these are aborted. Doubling it
+/// leaves fewer uploads to other mounts that start meanwhile.
 const LEFT_MAX: usize = 512;
-/// Bytes of an entry that are read: a key has 1024 at most, six times as many when each is escaped.
+/// Most bytes of an entry. A longer one is unreadable. A key has 1024 bytes at most, six times as many when each is escaped.
 const ENTRY_MAX: u64 = 64 << 10;
-/// The age at which an unreadable entry is removed: a living process may be writing a younger one.
+/// Age at which an unreadable entry is removed. A living process may still be writing a younger one.
 const TORN_AFTER: Duration = Duration::from_secs(60);
 
-/// The place of the journal, and the bucket of this mount.
+/// The directory of the journal, and the bucket of this mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// The state directory, which is made if it is missing.
+    /// The state directory, which is created if it is missing.
     pub dir: PathBuf,
-    /// Whether the user named the directory: then an unusable directory causes a warning, otherwise a line of information.
+    /// Whether the user named the directory. An unusable directory then causes a warning, otherwise a line of level info.
     pub asked: bool,
     /// URL of the store; empty for AWS.
     pub endpoint: String,
-    /// The bucket.
+    /// Name of the bucket.
     pub bucket: String,
-    /// The prefix of the keys whose uploads this mount may abort.
+    /// Prefix of the keys whose uploads this mount may abort.
     pub prefix: String,
 }
 
@@ -59,35 +59,35 @@ pub(super) struct Journal {
     late: AtomicBool,
 }
 
-/// One upload in progress, in the form of its file.
+/// One upload in progress, as its file describes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Record {
     endpoint: String,
     bucket: String,
     key: String,
     upload_id: String,
-    /// The machine of the process; empty if it is unknown, as in entries of older releases.
+    /// The machine of the process; empty if unknown, as in entries of older releases.
     #[serde(default)]
     machine: String,
     #[serde(flatten)]
     owner: Owner,
 }
 
-/// The file of one upload under way. Its lock says that this process lives, also to a process in another process namespace.
+/// The file of one upload in progress. The lock on it shows that this process lives, also to processes of other PID namespaces.
 #[derive(Debug)]
 pub(super) struct Entry {
     path: PathBuf,
     locked: Locked,
 }
 
-/// An upload of a dead process, for this process to abort: no other process takes it meanwhile.
+/// An upload of a dead process, to be aborted. The lock keeps other processes from taking it, too.
 #[derive(Debug)]
 pub(super) struct Left {
     pub(super) upload: UploadId,
     pub(super) entry: Entry,
 }
 
-/// A walk through all entries.
+/// The position of a walk through all entries.
 #[derive(Debug)]
 pub(super) struct Search {
     entries: fs::ReadDir,
@@ -95,10 +95,10 @@ pub(super) struct Search {
 }
 
 impl Journal {
-    /// Makes the directory if need be, and checks that it can be written.
+    /// Creates the directory if it is missing, and checks that it can be written.
     ///
     /// # Errors
-    /// The errors of the disk, or of `/proc`.
+    /// An error of the disk, or of `/proc`.
     pub(super) fn open(config: Config) -> io::Result<Self> {
         let folder = config.dir.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -109,15 +109,15 @@ impl Journal {
         Ok(Self { config, folder, process, machine, entries, failed, late })
     }
 
-    /// Notes an upload. To be called before its first part is sent.
+    /// Writes the entry of an upload. Must be called before the first part is sent.
     ///
     /// # Errors
-    /// The errors of the disk.
+    /// An error of the disk.
     pub(super) fn note(&self, upload: &UploadId) -> io::Result<Entry> {
         self.note_in(upload, create)
     }
 
-    /// Notes an upload as [`Journal::note`] does, in a file that `create` makes.
+    /// Writes an entry like [`Journal::note`], in a file that `create` makes.
     fn note_in(&self, upload: &UploadId, create: impl Fn(&Path) -> io::Result<File>) -> io::Result<Entry> {
         let record = Record {
             endpoint: self.config.endpoint.clone(),
@@ -129,13 +129,13 @@ impl Journal {
         };
         let text = serde_json::to_string(&record)?;
         match self.write(&text, &create) {
-            // Another mount was looking for entries of dead processes, and found this one before it was locked. The next name will do.
+            // Another mount, in search of entries of dead processes, locked this one first. The next file name will work.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.write(&text, &create),
             written => written,
         }
     }
 
-    /// A new entry, locked.
+    /// Creates, locks and writes an entry.
     fn write(&self, text: &str, create: impl Fn(&Path) -> io::Result<File>) -> io::Result<Entry> {
         let Owner { boot_id, pid, start } = &self.process;
         let number = self.entries.fetch_add(1, Relaxed);
@@ -158,27 +158,27 @@ impl Journal {
         }
     }
 
-    /// Whether this failure is the first: later ones are not news.
+    /// Whether this is the journal's first failure; later ones are not logged.
     pub(super) fn fails_first(&self) -> bool {
         !self.failed.swap(true, Relaxed)
     }
 
-    /// Whether the disk has not answered in time, nor since then.
+    /// Whether the disk has missed the time limit, and not answered since then.
     pub(super) fn is_late(&self) -> bool {
         self.late.load(Relaxed)
     }
 
-    /// Notes that the disk has not answered in time, or that it has answered after all.
+    /// Notes that the disk missed the time limit (`true`), or has answered after all (`false`).
     pub(super) fn set_late(&self, late: bool) {
         self.late.store(late, Relaxed);
     }
 
-    /// The directory, for messages.
+    /// The state directory, for messages.
     pub(super) fn dir(&self) -> &Path {
         &self.config.dir
     }
 
-    /// Begins to look for uploads that dead processes left.
+    /// Starts a search for uploads that dead processes left.
     ///
     /// # Errors
     /// The directory can't be read.
@@ -186,13 +186,13 @@ impl Journal {
         Ok(Search { entries: fs::read_dir(&self.folder)?, now })
     }
 
-    /// The next uploads to this bucket, below this prefix, whose processes are dead: at most [`LEFT_MAX`], none at the end. Removes torn
-    /// entries.
+    /// The next uploads of dead processes to this bucket, below this prefix: at most [`LEFT_MAX`], and none at the end. Removes unreadable
+    /// entries that are older than [`TORN_AFTER`].
     pub(super) fn left_behind(&self, search: &mut Search) -> Vec<Left> {
         self.left_behind_on(kind, search)
     }
 
-    /// Finds uploads as [`Journal::left_behind`] does, on a file system of the kind that `kind` returns.
+    /// Finds uploads like [`Journal::left_behind`], on a file system of the type that `kind` returns.
     fn left_behind_on(&self, kind: impl Fn(&File) -> Option<u32>, search: &mut Search) -> Vec<Left> {
         let now = search.now;
         let paths = search.entries.by_ref().filter_map(|entry| Some(entry.ok()?.path()));
@@ -226,7 +226,7 @@ impl Journal {
 }
 
 impl Entry {
-    /// Removes the note of an upload that has ended.
+    /// Removes the entry of an upload that has ended.
     pub(super) fn remove(self) {
         Self::remove_file(&self.path);
     }

@@ -1,9 +1,9 @@
-//! Memory for writers: small first blocks without a whole part, waiting writers, and the count of parts in flight.
+//! Memory for writers: first blocks, whole parts, the queue of waiting writers, and the number of parts in flight.
 //!
-//! Why no writer waits for ever: a writer in the queue holds nothing, or parts that are being sent (sending needs no more memory), or one
-//! small first block. All first blocks together stay within a quarter of the writers' guaranteed memory; a part is at most the other three
-//! quarters, and at most the readers' memory, which readers lend where idle parts hold all of the writers' memory. When no part is being
-//! sent and idle parts are spilled, the first writer in the queue therefore fits.
+//! No writer waits for ever: a writer in the queue has no memory, or parts in flight (sending needs no more memory), or one small first
+//! block. All first blocks together have at most a quarter of the writers' guaranteed memory. A part has at most the other three quarters,
+//! and at most the readers' memory, which readers lend if idle parts have all memory of the writers. So when no part is in flight and idle
+//! parts are spilled, the part of the first writer in the queue fits.
 
 use std::io;
 use std::time::Duration;
@@ -19,12 +19,12 @@ use crate::clock::Clock;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Bytes of writes that may lie on the heap, their replies held, until memory comes free. They are outside the budget, within the 64 MiB by
-/// which peak RSS may exceed it. Beyond this limit, writes go straight to a spill file; without a spill directory they fail.
+/// Most bytes of held writes, which wait on the heap without a reply until memory comes free. They are outside the budget, within the 64
+/// MiB by which peak RSS may exceed it. Beyond this limit, writes go straight to a spill file; without a spill directory they fail.
 pub(super) const HELD_MAX: u64 = 32 << 20;
 
-/// Bytes beyond the ends of all files that are kept on the heap, outside the budget too. Beyond this limit such a write fails. Doubling it
-/// doubles the number of files that programs can write out of order at once.
+/// Most early bytes of all files, on the heap and outside the budget, too. Beyond this limit an early write fails. Doubling it doubles the
+/// number of files that programs can write out of order at once.
 const EARLY_MAX: u64 = 16 << 20;
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub(super) struct Memory {
     spiller: Arc<Notify>,
 }
 
-/// An amount of something that is in use until this is dropped.
+/// A counted amount that is in use until the drop.
 #[derive(Debug)]
 pub(super) struct Counted {
     memory: Arc<Memory>,
@@ -81,49 +81,49 @@ impl Memory {
         }
     }
 
-    /// Bytes of the largest part that is sure to get memory some day.
+    /// Size of the largest part whose memory is sure to come free, in bytes.
     pub(super) fn part_max(&self) -> u64 {
         self.part_max
     }
 
-    /// Bytes that writers are sure to have.
+    /// The writers' guaranteed memory, in bytes.
     pub(super) fn sure(&self) -> u64 {
         self.pool.request_max(Use::Write)
     }
 
-    /// Memory for `bytes`, if the pool has it now.
+    /// Reserves `bytes`, if the pool has them now.
     pub(super) fn try_reserve(&self, bytes: u64) -> Option<Reservation> {
         self.pool.try_reserve(Use::Write, bytes)
     }
 
-    /// Permission to hold a first block of `bytes` without having the whole part.
+    /// The permit for a first block of `bytes`, before the memory for the whole part is reserved.
     pub(super) fn first(self: &Arc<Self>, bytes: u64) -> Option<Counted> {
         self.count(|m| &m.first, bytes, self.first_max)
     }
 
-    /// Permission to hold a copy of a write on the heap.
+    /// The permit to hold a copy of a write on the heap.
     pub(super) fn hold(self: &Arc<Self>, bytes: usize) -> Option<Counted> {
         self.count(|m| &m.held, bytes as u64, HELD_MAX)
     }
 
-    /// Permission to keep bytes that lie beyond the end of their file.
+    /// The permit to keep early bytes.
     pub(super) fn early(self: &Arc<Self>, bytes: usize) -> Option<Counted> {
         self.count(|m| &m.early, bytes as u64, EARLY_MAX)
     }
 
-    /// Permission to have one more part on disk.
+    /// The permit for one more part on disk.
     ///
-    /// # Errors "Too many open files", the kernel's own words, if the limit is reached.
+    /// "Too many open files", as from the kernel, if the limit is reached.
     pub(super) fn spill_file(self: &Arc<Self>) -> io::Result<Counted> {
         self.count(|m| &m.spill_files, 1, self.spill_files_max).ok_or_else(|| Errno::MFILE.into())
     }
 
-    /// The function that frees space when the disk of the parts is full.
+    /// The function that frees space when the disk of the spill files is full.
     pub(super) fn reclaim(&self) -> Option<Reclaim> {
         self.reclaim.clone()
     }
 
-    /// The error when [`Memory::hold`] gave no permit.
+    /// Logs that [`Memory::hold`] gave no permit, and returns the error.
     pub(super) fn too_many_held(&self) -> Error {
         warn!(
             held = self.held.load(SeqCst),
@@ -132,7 +132,7 @@ impl Memory {
         Error::NoMemory
     }
 
-    /// The error when neither [`Memory::hold`] nor [`Memory::spill_file`] gave a permit.
+    /// Logs that neither [`Memory::hold`] nor [`Memory::spill_file`] gave a permit, and returns the error.
     pub(super) fn too_many_spilled(&self) -> Error {
         warn!(
             spilled = self.spill_files.load(SeqCst),
@@ -141,29 +141,28 @@ impl Memory {
         Error::NoMemory
     }
 
-    /// Holds a write as [`Memory::hold`] does, past the limit if need be.
+    /// Holds a write like [`Memory::hold`], but without the limit.
     pub(super) fn hold_anyway(self: &Arc<Self>, bytes: usize) -> Counted {
         self.held.fetch_add(bytes as u64, SeqCst);
         Counted { memory: Arc::clone(self), count: |m| &m.held, n: bytes as u64 }
     }
 
-    /// Notes that memory is being sent, until the guard is dropped.
+    /// Counts a part in flight until the guard is dropped.
     pub(super) fn sending(self: &Arc<Self>) -> Counted {
         self.sending.fetch_add(1, SeqCst);
         Counted { memory: Arc::clone(self), count: |m| &m.sending, n: 1 }
     }
 
-    /// Memory for `bytes`, in the writer's turn.
+    /// Waits in the queue for a reservation of `bytes`.
     ///
-    /// # Errors
-    /// `NoMemory` when no memory came free for `wait_max` and no part was being sent in that time either. (A request under way ends by its
-    /// own clocks, however slow the line, and then frees its memory.)
+    /// `NoMemory` if no memory came free within `wait_max` and no part was in flight during that time. (A request in flight ends by its own
+    /// time limits, however slow the line is, and then frees its memory.)
     pub(super) async fn wait(&self, bytes: u64) -> Result<Reservation, Error> {
         let mut turn = std::pin::pin!(self.pool.reserve(Use::Write, bytes));
         loop {
             let sent = self.sent.load(SeqCst);
             let patience = async {
-                // Other writers see from here on that this one waits, because `turn` has passed.
+                // The spiller sees this writer from here on, because the poll of `turn` has put it into the queue.
                 self.spiller.notify_one();
                 self.clock.sleep(self.wait_max).await;
             };
@@ -172,7 +171,7 @@ impl Memory {
                 reservation = &mut turn => return Ok(reservation),
                 () = patience => {}
             }
-            // The order matters: a part that ends in between is counted as sent before it leaves `sending`.
+            // The order matters: a part that ends in between counts as sent before it leaves `sending`.
             if self.sending.load(SeqCst) == 0 && self.sent.load(SeqCst) == sent {
                 warn!(
                     bytes,
@@ -184,32 +183,32 @@ impl Memory {
         }
     }
 
-    /// Like [`Memory::wait`], for a part on disk that is to be sent: a file whose bytes are safe on disk must not fail for lack of memory.
-    /// If idle parts hold all memory of writers and can't go to disk, the part takes readers' memory, which always comes back.
+    /// Reserves memory like [`Memory::wait`] to send a part that is on disk, but never fails, because the file is safe on disk. If idle
+    /// parts have all memory of writers and can't be spilled, the part takes readers' memory, which always comes free.
     pub(super) async fn wait_to_send(&self, bytes: u64) -> Reservation {
         match self.wait(bytes).await {
             Ok(reservation) => reservation,
-            // No part is larger than the readers' memory.
+            // The part fits, because no part is larger than the readers' memory.
             Err(_) => self.pool.reserve(Use::Demand, bytes).await,
         }
     }
 
-    /// Memory for `bytes` that come from the store, in turn with readers. What they hold always comes back.
+    /// Waits in the readers' queue for a reservation of `bytes`, for data of the store. Readers' memory always comes free.
     pub(super) async fn wait_to_read(&self, bytes: u64) -> Reservation {
         self.pool.reserve(Use::Demand, bytes).await
     }
 
-    /// Whether writers wait and no part being sent will help them.
+    /// Whether writers wait although no part is in flight, whose end would free memory.
     pub(super) fn starved(&self) -> bool {
         self.pool.waiting(Use::Write) > 0 && self.sending.load(SeqCst) == 0
     }
 
-    /// Wakes the spiller: something has changed that may concern it.
+    /// Wakes the spiller to check again.
     pub(super) fn wake_spiller(&self) {
         self.spiller.notify_one();
     }
 
-    /// The notification on which the spiller waits; [`Memory::wake_spiller`] sends it.
+    /// The notification on which the spiller waits, sent by [`Memory::wake_spiller`].
     pub(super) fn spiller(&self) -> Arc<Notify> {
         Arc::clone(&self.spiller)
     }

@@ -1,9 +1,9 @@
-//! Writing: an open file becomes one object.
+//! Uploads: an open file becomes one object.
 //!
-//! Enters: bytes in order, or a little beyond the end, lent for the length of a call. Leaves: one PutObject, or a multipart upload with parallel parts, and then
-//! the metadata of the new object; or an error that every later call repeats. Nothing is visible before [`Upload::finish`]. Only a held
-//! reply slows a writer down: no caller's thread waits for the network or for memory. This room knows no inode, no handle and
-//! no errno.
+//! Enters: written bytes in order, or a little beyond the end, borrowed for the length of a call. Leaves: one PutObject, or a multipart
+//! upload with parallel parts, and then the metadata of the new object; or an error that every later call returns. Nothing is visible
+//! before [`Upload::finish`]. A writer is slowed down only by a held reply: no thread of a caller waits for the network or for memory. This
+//! room knows no inode, no handle and no errno.
 
 mod append;
 mod early;
@@ -55,44 +55,44 @@ use memory::{Counted, Memory};
 use part::SealedBody;
 use spill::Choice;
 
-/// The pause in spilling after the disk refused a part.
+/// Pause of the spiller after the disk refused a part.
 const SPILL_AGAIN: Duration = Duration::from_secs(5);
 /// Refused aborts in a row after which the other uploads are left to the next mount: a policy may refuse all of them.
 const REFUSED_MAX: u32 = 100;
-/// How long an upload waits for its note in the journal: the state directory may be on a dead network. Doubling it notes uploads on a
-/// slower disk, and holds a file up that much longer where the disk is dead.
+/// Longest wait for the journal entry of an upload: the state directory may be on a dead network. Beyond it the upload goes on without an
+/// entry. Doubling it allows slower disks, and delays a file that much longer if the disk is dead.
 const NOTE_WITHIN: Duration = Duration::from_secs(5);
 
-/// How many released files may be stored at once, not counting those for which a close() or fsync() waits. Others wait for their turn: more
-/// at once would only wait for a connection, and time out there. Doubling it stores many empty files sooner on a distant store.
+/// Most released files that are stored at once, not counting those for which a close() or fsync() waits. Others wait in a queue: with more
+/// at once, they would only wait for a connection, and time out there. Doubling it stores many empty files sooner on a distant store.
 const UNAWAITED_MAX: usize = 64;
 
 /// Settings of uploads.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Bytes of the first 1000 parts (`--write-part-size`); later ones grow so that 5 TiB fits. Doubling it halves the requests and doubles
-    /// the memory of a writer. Limited to what the memory budget can always serve.
+    /// Size of the first 1000 parts in bytes (`--write-part-size`); later ones grow so that 5 TiB fit. Limited to what the memory budget
+    /// can always serve. Doubling it halves the requests and doubles the memory of a writer.
     pub part_size: u64,
-    /// Whether the user named the part size: then this size applies also on a store that wants equal parts.
+    /// Whether the user named the part size. Then it is used also on a store that wants equal parts.
     pub part_size_named: bool,
-    /// Most parts of one file in flight. A writer that has filled this number waits, or fills more parts on disk if too many writes wait.
-    /// Doubling it helps one writer on a long line, and takes memory from the others.
+    /// Most parts of one file in flight. At the limit the writer waits, or fills more parts on disk if too many writes are held. Doubling
+    /// it helps one writer on a long line, and takes memory from the others.
     pub parts_in_flight_max: usize,
-    /// The checksum sent with the bytes, so that the store refuses other bytes; with `None` only the engine's own check is left.
+    /// Checksum that is sent with the bytes, so the store refuses damaged ones. With `None` only the engine itself compares the bytes.
     pub checksum: Option<ChecksumAlgorithm>,
-    /// The directory for idle parts while other writers wait for memory; `None`: the parts stay in memory, and the writers wait.
+    /// Directory for spilled parts, used while other writers wait for memory. `None`: the parts stay in memory, and the writers wait.
     pub spill_dir: Option<PathBuf>,
-    /// Another user of that directory's disk, which makes room if the disk is full; `None`: there is no other user.
+    /// Frees space of another user of that directory's disk when the disk is full; `None`: there is no other user.
     pub reclaim: Option<Reclaim>,
-    /// Most parts on disk at once, an open file each (`ulimit -n`). At the limit parts stay in memory, and their writers wait. Doubling
-    /// it takes descriptors from connections and the cache.
+    /// Most parts on disk at once, each an open file (`ulimit -n`). At the limit parts stay in memory, and their writers wait. Doubling it
+    /// takes file descriptors from connections and the cache.
     pub spill_files_max: u64,
-    /// Longest wait of a write for memory while no part is being sent. Doubling it rides out longer shortages, and delays the refusal of
-    /// a write.
+    /// Longest wait of a write for memory while no part is in flight; beyond it the write fails. Doubling it bridges longer shortages, and
+    /// delays the error.
     pub wait_max: Duration,
-    /// The journal of multipart uploads, with which the next mount finds those of a killed process; `None`: no journal.
+    /// The journal, with which the next mount finds the multipart uploads of a killed process; `None`: no journal.
     pub journal: Option<JournalConfig>,
-    /// The MIME type for a new object; `None` leaves it to the store.
+    /// Returns the MIME type for a new object; `None` leaves it to the store.
     pub content_type: fn(&ObjectKey) -> Option<String>,
 }
 
@@ -113,7 +113,7 @@ impl Default for Config {
     }
 }
 
-/// Starts uploads; one per mount.
+/// Creates uploads; one per mount.
 #[derive(Clone, Debug)]
 pub struct Uploader(Arc<Shared>);
 
@@ -129,29 +129,29 @@ struct Shared {
     open: Mutex<Vec<Weak<Upload>>>,
     /// Permits to store files for which no program waits.
     unawaited: Semaphore,
-    /// The number of uploads that are being aborted, mostly after their handle is gone.
+    /// Number of uploads that are being aborted, mostly after their handle is closed.
     aborting: watch::Sender<usize>,
-    /// The store refused to copy a part.
+    /// Whether the store has refused to copy a part.
     refuses_copies: AtomicBool,
     copying: Copying,
 }
 
-/// Requests by which the store copies parts, and that it has not answered yet.
+/// The copies of parts that the store makes: those in flight, and their count.
 #[derive(Debug, Default)]
 struct Copying {
     under_way: AtomicUsize,
-    /// Copies that the store has made so far.
+    /// Number of copies that the store has completed.
     finished: AtomicU64,
 }
 
 impl Copying {
-    /// Counts one request, until the guard is dropped.
+    /// Counts one copy in flight, until the guard is dropped.
     fn begin(&self) -> impl Drop + use<'_> {
         self.under_way.fetch_add(1, Relaxed);
         CopyUnderWay(self)
     }
 
-    /// Counts one copy that the store has made.
+    /// Counts one copy that the store has completed.
     fn finished(&self) {
         self.finished.fetch_add(1, Relaxed);
     }
@@ -166,7 +166,7 @@ impl Drop for CopyUnderWay<'_> {
 }
 
 impl Uploader {
-    /// An uploader to the client's bucket. Its tasks run on `runtime`; memory comes from `pool` alone.
+    /// An uploader to the client's bucket. The tasks run on `runtime`; all memory for parts comes from `pool`.
     pub fn new(
         client: Arc<dyn ObjectClient>,
         pool: Pool,
@@ -213,13 +213,13 @@ impl Uploader {
         Self(shared)
     }
 
-    /// An upload to `key` that holds nothing and has sent nothing yet. With `only_if_absent` the store refuses its end (`Exists`) if an
+    /// Creates an upload to `key`, which has no memory and sends no request yet. With `only_if_absent` it fails at its end (`Exists`) if an
     /// object exists.
     pub fn create(&self, key: ObjectKey, only_if_absent: bool) -> Arc<Upload> {
         self.replace(key, if only_if_absent { Replaces::Nothing } else { Replaces::Anything })
     }
 
-    /// An upload to `key` that replaces only the version that the caller knows.
+    /// Creates an upload to `key` that replaces only the given version.
     pub fn replace(&self, key: ObjectKey, replaces: Replaces) -> Arc<Upload> {
         let content_type = (self.0.config.content_type)(&key);
         let object = NewObject {
@@ -233,9 +233,9 @@ impl Uploader {
         upload
     }
 
-    /// The object that the bucket has under a key; `None`: there is no object.
+    /// The metadata of the object under a key; `None` if there is no object.
     ///
-    /// # Errors `Remote`: the store's error.
+    /// `Remote`: an error of the store.
     pub async fn look(&self, key: &ObjectKey) -> Result<Option<ObjectMeta>, Error> {
         match self.0.client.head_object(key).await {
             Ok(meta) => Ok(Some(meta)),
@@ -244,10 +244,10 @@ impl Uploader {
         }
     }
 
-    /// An upload that appends to this version of an object, and that object. See [`Behind::is_fetched`].
+    /// Creates an upload that appends to this version of an object. Also returns the object, see [`Behind::is_fetched`].
     ///
     /// # Errors
-    /// `Remote`: `Changed` if the object is another version by now; the errors of the store.
+    /// `Remote`: `Changed` if the object has another version by now, or an error of the store.
     pub async fn append(&self, id: &ObjectId) -> Result<(Arc<Upload>, Behind), Error> {
         let behind = Behind::look(&self.0, id).await?;
         let object = NewObject {
@@ -261,7 +261,7 @@ impl Uploader {
         Ok((upload, behind))
     }
 
-    /// Aborts, in the background, the uploads to this bucket that a killed process of ours left behind.
+    /// Aborts, in the background, the uploads to this bucket that killed processes left behind.
     pub fn abort_left_behind(&self) {
         let shared = Arc::clone(&self.0);
         let Some(journal) = shared.journal.clone() else { return };
@@ -292,36 +292,36 @@ impl Uploader {
         self.0.client.moved()
     }
 
-    /// Whether the store copies parts, which moves no bytes between it and the mount.
+    /// Whether the store is copying parts, which moves no bytes between it and the mount.
     pub fn is_copying(&self) -> bool {
         self.0.copying.under_way.load(Relaxed) > 0
     }
 
-    /// Parts that the store has copied so far.
+    /// Number of parts that the store has copied so far.
     pub fn copied(&self) -> u64 {
         self.0.copying.finished.load(Relaxed)
     }
 
-    /// Lets all waiting files go ahead at once, because the mount ends.
+    /// Stores all files that wait in the queue at once, because the mount ends.
     pub fn ends(&self) {
         self.0.unawaited.close();
     }
 
-    /// Returns when no upload is being aborted any more. An abort goes on in the background after its file was closed.
+    /// Returns when no abort is in flight. An abort goes on in the background after its file was closed.
     pub async fn aborted(&self) {
-        // The sender is ours, so the channel is open.
+        // The sender is a field of `self`, so the channel is open.
         _ = self.0.aborting.subscribe().wait_for(|count| *count == 0).await;
     }
 }
 
 impl Shared {
-    /// The algorithm of checksums: the engine's own check needs one even when none is sent.
+    /// The algorithm of checksums. The engine compares checksums even if none are sent.
     fn algorithm(&self) -> ChecksumAlgorithm {
         self.config.checksum.unwrap_or_default()
     }
 
-    /// Notes in the journal, if there is one, that this upload is in progress. If the journal fails or does not answer, the log gets one
-    /// line, and the file goes on.
+    /// Writes the journal entry of this upload, if there is a journal. If that fails or takes too long, the first failure is logged, and
+    /// the upload goes on without an entry.
     async fn note(&self, upload: &UploadId) -> Option<Entry> {
         let journal = Arc::clone(self.journal.as_ref()?);
         if journal.is_late() {
@@ -331,7 +331,7 @@ impl Shared {
         let (send, mut noted) = oneshot::channel();
         self.runtime.spawn_blocking(move || {
             if let Err(noted) = send.send(of_task.note(&upload)) {
-                // Without its lock, the entry would tell other mounts of an upload whose process is dead.
+                // An unlocked entry would show other mounts an upload of a dead process.
                 noted.into_iter().for_each(Entry::remove);
                 of_task.set_late(false);
             }
@@ -340,7 +340,7 @@ impl Shared {
         let noted = match in_time {
             Some(answer) => answer.unwrap_or_else(|_| Err(std::io::Error::other("a panic ended it"))),
             None => {
-                // The order matters: an entry that is sent from here on finds no receiver, and reports that the disk has answered.
+                // The order matters: an entry that is sent after `close` finds no receiver, and its task notes that the disk has answered.
                 journal.set_late(true);
                 noted.close();
                 let came = noted.try_recv().inspect(|_| journal.set_late(false));
@@ -358,15 +358,15 @@ impl Shared {
         }
     }
 
-    /// Removes the entry of an upload that has ended, without waiting for the disk.
+    /// Removes the entry of an ended upload, without waiting for the disk.
     fn forget(&self, entry: Option<Entry>) {
         if let Some(entry) = entry {
             self.runtime.spawn_blocking(move || entry.remove());
         }
     }
 
-    /// Aborts uploads one after the other. A refused abort holds up no other, unless the store refuses many in a row; a store that is away
-    /// is left alone. Returns whether to go on with the next uploads.
+    /// Aborts uploads one after the other. Stops if the store is down, or after [`REFUSED_MAX`] refusals in a row. Returns whether to go on
+    /// with the next uploads.
     async fn abort_all(&self, left: Vec<Left>, aborted: &mut Aborted) -> bool {
         aborted.all += left.len();
         for Left { upload, entry } in left {
@@ -387,7 +387,7 @@ impl Shared {
         true
     }
 
-    /// Bytes of part `number`, on a store with these limits.
+    /// Size of part `number`, in bytes, on a store with these limits.
     fn part_size(&self, number: u32, limits: PartLimits) -> u64 {
         let base = match self.config.part_size.max(1) {
             named if self.config.part_size_named || !limits.are_equal => named,
@@ -396,8 +396,8 @@ impl Shared {
         size::part_size(number, base, limits).min(self.memory.part_max())
     }
 
-    /// The bytes of a sealed part, in memory, and the guard that counts them as being sent. A spilled part is read back when its turn for
-    /// memory comes.
+    /// The bytes of a sealed part, in memory, and the guard that counts the part as in flight. A spilled part is read back once its memory
+    /// is reserved.
     async fn load(
         &self,
         body: SealedBody,
@@ -415,10 +415,10 @@ impl Shared {
         Ok((blocks, sending))
     }
 
-    /// The upload whose part goes to disk next.
+    /// Chooses the upload whose part is spilled next.
     fn choose(&self) -> Choice<Arc<Upload>> {
         let now = self.clock.now();
-        // The locks are taken one after the other, never one within the other.
+        // The locks are taken one after the other, never nested.
         let open = self.open.lock().clone();
         spill::choose(
             open.iter().filter_map(Weak::upgrade).filter_map(|u| u.idle_since().map(|since| (u, since))).map(
@@ -450,7 +450,7 @@ fn open_journal(config: JournalConfig) -> Option<Arc<Journal>> {
     None
 }
 
-/// The spiller: whenever writers wait and no part being sent will help them, moves the part that has been idle longest to disk.
+/// The spiller: while writers wait and no part is in flight, moves the part that has been idle longest to disk.
 async fn spill_when_starved(uploads: Weak<Shared>, wake: Arc<tokio::sync::Notify>) {
     loop {
         let Some(shared) = uploads.upgrade() else { return };
@@ -485,7 +485,7 @@ impl Drop for Shared {
     }
 }
 
-/// The outcome of aborting uploads of dead processes.
+/// The counts of aborted uploads of dead processes.
 #[derive(Debug, Default)]
 struct Aborted {
     all: usize,

@@ -1,4 +1,4 @@
-//! One multipart upload: created once; its parts sent in parallel; then completed or aborted, once.
+//! One multipart upload: created once, its parts sent in parallel, then completed or aborted once.
 
 use std::ops::Range;
 
@@ -23,24 +23,24 @@ pub(super) struct Multipart {
     shared: Arc<Shared>,
     object: NewObject,
     copies: Option<Copies>,
-    /// The id of the upload, kept as soon as the store returns it, so that any later failure can abort the upload.
+    /// The upload's id, kept as soon as the store returns it, so a later failure can abort the upload.
     id: OnceCell<Result<UploadId, Error>>,
     noted: OnceCell<()>,
     parts: Mutex<Parts>,
-    /// Places for parts that are being sent. Parts that wait on disk have no place, but count as in flight.
+    /// Permits to send parts. Parts that wait on disk have none, but count as in flight.
     places: Semaphore,
-    /// Rung when a part is stored or fails, and when the upload is settled.
+    /// Notified when a part is stored or fails, and when the upload is settled.
     changed: Notify,
     given_up: watch::Sender<bool>,
-    /// The upload's entry in the journal, from before the first part until the end.
+    /// The upload's journal entry, from before the first part until the end.
     entry: Mutex<Option<Entry>>,
 }
 
-/// Parts that the store copies out of an object.
+/// Parts that the store copies from an object.
 #[derive(Clone, Debug)]
 pub(super) struct Copies {
     pub(super) source: ObjectId,
-    /// Numbers of the parts, ascending, and the bytes of the object.
+    /// Numbers of the parts, ascending, and their ranges of the object.
     pub(super) parts: Vec<(u32, Range<u64>)>,
 }
 
@@ -51,27 +51,28 @@ struct Parts {
     /// Parts that the store copied.
     copied: Vec<UploadedPart>,
     error: Option<Error>,
-    /// The upload is completed or being aborted; neither happens again.
+    /// Whether the upload was completed or its abort has begun; neither happens again.
     ended: bool,
-    /// The upload is completed, or has been aborted.
+    /// Whether the upload was completed, or its abort has ended.
     settled: bool,
 }
 
-/// A stored part: the store's answer, and the size and checksum computed here.
+/// A stored part: the store's answer, and the engine's checksum.
 #[derive(Clone, Debug)]
 struct PartStored {
     answer: UploadedPart,
     checksum: Checksum,
 }
 
-/// A part that is done with.
+/// A part that has ended without an error.
 #[derive(Debug)]
 enum Done {
     Sent(PartStored),
     Copied(UploadedPart),
 }
 
-/// A part under way. Its end is counted even after a panic: the writer, the closer and the abort wait until no part is under way.
+/// A guard of a part in flight. Its drop counts the part as ended, even after a panic: the writer, the closer and the abort wait for the
+/// end of all parts.
 struct UnderWay<F: FnOnce(Error)> {
     multipart: Arc<Multipart>,
     result: Option<Result<Done, Error>>,
@@ -98,7 +99,7 @@ impl<F: FnOnce(Error)> Drop for UnderWay<F> {
                 error!(%key, "sending a part: a panic ended it; writes and close of the file fail with EIO; please report this");
                 Err(Error::Panicked)
             }
-            // The runtime ends, and with it all tasks that could wait.
+            // The runtime shuts down, and all tasks that might wait end with it.
             None => return,
         };
         let failed = {
@@ -118,7 +119,7 @@ impl<F: FnOnce(Error)> Drop for UnderWay<F> {
     }
 }
 
-/// An abort under way, which the end of the mount waits for. When it is dropped, the upload is settled, whatever the outcome.
+/// A guard of an abort in flight, for which the end of the mount waits. Its drop settles the upload, whatever the result.
 struct Aborting(Arc<Multipart>);
 
 impl Aborting {
@@ -137,7 +138,7 @@ impl Drop for Aborting {
 }
 
 impl Multipart {
-    /// An upload that sends nothing until the first part is submitted.
+    /// An upload that sends nothing before the first part is submitted.
     pub(super) fn new(shared: Arc<Shared>, object: NewObject, copies: Option<Copies>) -> Arc<Self> {
         let places = Semaphore::new(shared.config.parts_in_flight_max);
         Arc::new(Self {
@@ -154,15 +155,15 @@ impl Multipart {
         })
     }
 
-    /// Sends a part in the background. Its memory returns when the store has answered. Calls `on_error` if that fails.
+    /// Sends a part in the background, and frees its memory when the store has answered. Calls `on_error` if that fails.
     pub(super) fn submit(self: &Arc<Self>, part: Sealed, on_error: impl FnOnce(Error) + Send + 'static) {
         let under_way = UnderWay::count(self, on_error);
-        // A part in memory is being sent from now on; a part on disk must find memory first.
+        // A part in memory counts as in flight from now on; a part on disk must first reserve memory.
         let sending = matches!(part.body, SealedBody::Memory(_)).then(|| self.shared.memory.sending());
         let this = Arc::clone(self);
         self.shared.runtime.spawn(async move {
             let mut given_up = this.given_up.subscribe();
-            // This stands outside the select: the answer to CreateMultipartUpload must be awaited, or no code could abort the upload.
+            // Outside the select, because CreateMultipartUpload must be awaited: without its answer the upload could not be aborted.
             let id = if *given_up.borrow() { Err(Error::Aborted) } else { this.id().await };
             let result = tokio::select! {
                 biased;
@@ -173,7 +174,7 @@ impl Multipart {
         });
     }
 
-    /// Makes the store copy its parts, if there are any. Calls `on_error` if that fails.
+    /// Starts the store's copies of parts, if there are any. Calls `on_error` if one fails.
     pub(super) fn copy_parts(self: &Arc<Self>, on_error: impl FnOnce(Error) + Clone + Send + 'static) {
         let Some(copies) = &self.copies else { return };
         for (part_number, range) in copies.parts.clone() {
@@ -182,17 +183,17 @@ impl Multipart {
             let this = Arc::clone(self);
             self.shared.runtime.spawn(async move {
                 let mut given_up = this.given_up.subscribe();
-                // The copied part follows the same rule as a sent one.
+                // Outside the select for the same reason as in `submit`.
                 let id = if *given_up.borrow() { Err(Error::Aborted) } else { this.id().await };
                 let begun = tokio::select! {
                     biased;
                     _ = given_up.wait_for(|yes| *yes) => Err(Error::Aborted),
                     place = this.places.acquire() => place.map_err(|_| Error::Aborted),
                 };
-                // The store goes on with a copy whose client has left, and the part would come after the abort.
+                // Never cancelled: the store goes on with a copy whose client has left, and would store the part after the abort.
                 let copy = async {
                     let (_place, upload) = (begun?, id?);
-                    // The copies are done with after one that failed, and the upload's error stays that one.
+                    // After a failed copy no other begins, and the upload keeps the first error.
                     if this.failed().is_some() {
                         return Err(Error::Aborted);
                     }
@@ -200,7 +201,7 @@ impl Multipart {
                     let part = CopyPart { upload, part_number, source, range };
                     let copied = this.shared.client.upload_part_copy(&part).await?;
                     this.shared.copying.finished();
-                    // A checksum of another algorithm is not compared, and the last request does not name it.
+                    // A checksum of another algorithm is neither compared nor sent with the last request.
                     let is_ours = |sum: &Checksum| Some(sum.algorithm) == this.object.checksum;
                     Ok::<_, Error>(UploadedPart { checksum: copied.checksum.filter(is_ours), ..copied })
                 };
@@ -210,7 +211,7 @@ impl Multipart {
         }
     }
 
-    /// The number of parts without an answer from the store, including those that wait on disk.
+    /// Number of parts without an answer from the store, including those that wait on disk.
     pub(super) fn in_flight(&self) -> usize {
         self.parts.lock().in_flight
     }
@@ -220,7 +221,7 @@ impl Multipart {
         self.parts.lock().error.clone()
     }
 
-    /// The ETag that the object of all these parts has on stores whose ETags are MD5 sums.
+    /// The ETag of the object made of all these parts, on stores whose ETags are MD5 sums.
     pub(super) fn etag(&self) -> Option<String> {
         let parts = self.parts.lock();
         let stored = parts.stored.iter().map(|part| &part.answer);
@@ -234,10 +235,11 @@ impl Multipart {
         self.until(|parts| parts.in_flight < most).await;
     }
 
-    /// Waits for all parts, and completes the object if the parts are the written bytes: `size` bytes with this checksum.
+    /// Waits for all parts, and completes the upload if the parts are the written file: `size` bytes, with `whole` as the checksum of the
+    /// sent ones.
     ///
-    /// # Errors The error of the first part that failed; `Corrupt` if parts and file differ; the store's error. Then nothing is visible
-    /// (unless the store's answer was lost), and the caller aborts.
+    /// The error of the first part that failed; `Corrupt` if parts and file differ; an error of the store. Then nothing is visible (unless
+    /// the store's answer was lost), and the caller aborts.
     pub(super) async fn complete(&self, size: u64, whole: Checksum) -> Result<Stored, Error> {
         self.until(|parts| parts.in_flight == 0).await;
         let (mut stored, mut copied, error) = {
@@ -277,7 +279,7 @@ impl Multipart {
         }
         self.forget();
         self.changed.notify_waiters();
-        // A copied part has a checksum if the store gave one; without it there is nothing to compare.
+        // A copied part has a checksum only if the store returned one; without it there is nothing to compare.
         let known: Option<Vec<_>> =
             copied.iter().map(|part| Some((part.part_number, part.checksum?, part.size))).collect();
         let Some(mut all) = known else { return Ok(answer) };
@@ -294,7 +296,7 @@ impl Multipart {
         Ok(answer)
     }
 
-    /// Aborts the upload in the background, once; does nothing if it is complete.
+    /// Aborts the upload in the background, once; does nothing if it is completed.
     pub(super) fn abort(self: &Arc<Self>) {
         {
             let mut parts = self.parts.lock();
@@ -307,7 +309,7 @@ impl Multipart {
         let aborting = Aborting::count(self);
         self.shared.runtime.spawn(async move {
             let this = &aborting.0;
-            // The parts end first: a part that arrived after the abort would stay in the store, unseen and paid for.
+            // The parts end first: a part that arrives after the abort would stay in the store, invisible and paid for.
             this.until(|parts| parts.in_flight == 0).await;
             if let Some(Ok(upload)) = this.id.get() {
                 this.shared.metrics.uploads_aborted.inc();
@@ -322,7 +324,7 @@ impl Multipart {
         });
     }
 
-    /// Returns when the upload is completed, or aborted in the store.
+    /// Returns when the upload is completed, or the abort has ended.
     pub(super) async fn settled(&self) {
         self.until(|parts| parts.settled).await;
     }
@@ -348,7 +350,7 @@ impl Multipart {
         Ok(upload)
     }
 
-    /// Removes the journal's entry: the store has nothing left of the upload but, perhaps, the object.
+    /// Removes the journal entry: the store has nothing left to abort.
     fn forget(&self) {
         let entry = self.entry.lock().take();
         self.shared.forget(entry);
@@ -360,7 +362,7 @@ impl Multipart {
         part: Sealed,
         sending: Option<Counted>,
     ) -> Result<PartStored, Error> {
-        // A part in memory gets its place at once, since it was begun when one was free. The semaphore is never closed.
+        // A part in memory gets its permit at once, because it was started when one was free. The semaphore is never closed.
         let _place = self.places.acquire().await.map_err(|_| Error::Aborted)?;
         let (body, _sending) = match (part.body, sending) {
             (SealedBody::Memory(blocks), Some(sending)) => (blocks, sending),
@@ -378,13 +380,13 @@ impl Multipart {
     }
 }
 
-/// Blocks as a request's body; shares the memory.
+/// Makes the body of a request from blocks, without a copy.
 pub(super) fn pieces(blocks: Vec<Block>) -> Vec<Bytes> {
     blocks.into_iter().map(Bytes::from_owner).collect()
 }
 
-/// Checks that parts, in order, make up the written file: numbered without gaps, apart from those that the store `copied`, with the
-/// file's size and checksum. The error names the difference.
+/// Checks that the parts are the written file: numbered without gaps, together with the `copied` parts, and with the size and checksum of
+/// the sent bytes. The error says what differs.
 fn review(parts: &[PartStored], copied: &[u32], size: u64, whole: Checksum) -> Result<(), &'static str> {
     let mut numbers: Vec<_> =
         parts.iter().map(|part| part.answer.part_number).chain(copied.iter().copied()).collect();
@@ -395,19 +397,19 @@ fn review(parts: &[PartStored], copied: &[u32], size: u64, whole: Checksum) -> R
     if parts.iter().map(|p| p.answer.size).sum::<u64>() != size {
         return Err("the sizes of the parts don't add up to the file's");
     }
-    // The checksum that the client sent counts; without checksums on the wire, the computed one.
+    // The checksum that was sent counts; if checksums are switched off, the engine's.
     let sums = parts.iter().map(|p| (p.answer.checksum.unwrap_or(p.checksum), p.answer.size));
     let combined = sums.reduce(|(a, a_len), (b, b_len)| (a.combine(b, b_len), a_len + b_len));
     match combined {
         Some((sum, _)) if sum == whole => Ok(()),
         Some(_) => Err("the parts' checksums don't combine to the file's"),
-        // All bytes are copied.
+        // The store copied all bytes.
         None if !copied.is_empty() => Ok(()),
         None => Err("no parts"),
     }
 }
 
-/// Whether the store's checksum equals ours, if it is of the requested algorithm.
+/// Whether the store's checksum equals the engine's, or is of another algorithm, or missing.
 pub(super) fn agrees(
     answer: Option<&str>,
     algorithm: Option<ChecksumAlgorithm>,
@@ -419,7 +421,7 @@ pub(super) fn agrees(
     match answer.split_once('-') {
         Some((value, _)) if value.len() == ours.len() => answer == Checksum::composite(parts),
         None if answer.len() == ours.len() => answer == ours,
-        // A checksum of another algorithm: some stores add one of their own choice. Ours went with the bytes, and the store checked it.
+        // The checksum is of another algorithm: some stores choose the algorithm themselves. The store checked the one that was sent.
         _ => true,
     }
 }

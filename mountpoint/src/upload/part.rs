@@ -1,4 +1,4 @@
-//! A part being filled: its blocks or its spill file, and the checksum of its bytes.
+//! A part that takes bytes: its blocks or its spill file, and the checksum of its bytes.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use crate::buffer::{BLOCK, Block, BlockMut, Reservation, charge};
 use crate::checksum::{Checksum, ChecksumAlgorithm, Hasher};
 use crate::sync::Arc;
 
-/// Bytes that are hashed and copied at a time, so that the copy finds them in the processor's cache.
+/// Most bytes that are hashed and copied at a time, so the copy finds them in the processor's cache.
 const PIECE: usize = 128 << 10;
 
 #[derive(Debug)]
@@ -28,25 +28,25 @@ enum Store {
     Spilled(SpillFile),
 }
 
-/// The memory that the part may still take from the pool.
+/// The memory that the part can still take.
 #[derive(Debug)]
 enum Rest {
-    /// The part holds nothing, or one first block under this permit.
+    /// The part has no memory, or one first block under this permit.
     First { _permit: Option<Counted> },
-    /// The part has all its memory, up to its full size.
+    /// The rest of the part's memory is reserved, up to its full size.
     Whole(Reservation),
 }
 
-/// Memory to wait for.
+/// A request for memory that the pool does not have now.
 #[derive(Debug)]
 pub(super) struct Want {
-    /// The amount, as the pool counts it.
+    /// The amount in bytes, as the pool counts it.
     pub(super) bytes: u64,
-    /// Set if the memory is for the first block alone: the block's length and permit.
+    /// The length and permit of the first block, if the memory is for it alone.
     first: Option<(usize, Counted)>,
 }
 
-/// A part that takes no more bytes.
+/// A part that accepts no more bytes.
 #[derive(Debug)]
 pub(super) struct Sealed {
     pub(super) number: u32,
@@ -62,7 +62,7 @@ pub(super) enum SealedBody {
 }
 
 impl Part {
-    /// An empty part without memory.
+    /// An empty part that has no memory yet.
     pub(super) fn new(number: u32, size_max: u64, algorithm: ChecksumAlgorithm) -> Self {
         let store = Store::Memory { full: Vec::new(), open: None, rest: Rest::First { _permit: None } };
         Self { number, size_max, filled: 0, hasher: Hasher::new(algorithm), store }
@@ -80,7 +80,7 @@ impl Part {
         self.filled == 0
     }
 
-    /// Whether the part holds memory that spilling would free.
+    /// Whether the part has memory that spilling would free.
     pub(super) fn in_memory(&self) -> bool {
         match &self.store {
             Store::Memory { open, rest, .. } => open.is_some() || matches!(rest, Rest::Whole(_)),
@@ -88,10 +88,10 @@ impl Part {
         }
     }
 
-    /// Takes as many bytes of `data` as fit into the part's memory, and returns their number.
+    /// Puts as many bytes of `data` as fit into the part's memory or file, and returns their number.
     ///
     /// # Errors
-    /// `Spill` when the part is on disk and the disk fails; `NoMemory` when the kernel has none.
+    /// `Spill` if the part is on disk and the disk fails; `NoMemory` if the kernel has none.
     pub(super) fn put(&mut self, data: &[u8]) -> Result<usize, Error> {
         let fits = data.len().min((self.size_max - self.filled) as usize);
         let mut taken = 0;
@@ -116,14 +116,14 @@ impl Part {
         Ok(taken)
     }
 
-    /// Makes room for `incoming` more bytes (0: for any number). `None`: the part has room; else the memory to wait for and bring to
-    /// [`Part::grant`].
+    /// Makes room for `incoming` more bytes (0: for any number). `None`: the part has room. Otherwise the caller waits for the memory, and
+    /// passes it to [`Part::grant`].
     ///
-    /// Up to 1 MiB the first part of an object has one small block that grows; a writer that needs more takes the whole
-    /// part at once, so that writers can't starve each other block by block.
+    /// The first part of an object has one small block that grows up to 1 MiB. A writer that needs more reserves the whole part at once, so
+    /// writers can't starve each other block by block.
     ///
     /// # Errors
-    /// `NoMemory` when the kernel has none.
+    /// `NoMemory` if the kernel has none.
     pub(super) fn want(&mut self, incoming: usize, memory: &Arc<Memory>) -> Result<Option<Want>, Error> {
         let Store::Memory { open, rest: rest @ Rest::First { .. }, .. } = &mut self.store else {
             return Ok(None);
@@ -166,7 +166,8 @@ impl Part {
         Ok(())
     }
 
-    /// Moves the part to a file in `dir`, which also takes its later bytes; the memory returns. After an error the part is as before.
+    /// Moves the part to a spill file in `dir`, which also takes its later bytes, and frees its memory. After an error the part is
+    /// unchanged.
     pub(super) fn spill(&mut self, dir: &Path, memory: &Arc<Memory>) -> std::io::Result<()> {
         if let Store::Memory { full, open, .. } = &self.store {
             let mut file = SpillFile::create(dir, memory)?;
@@ -181,7 +182,7 @@ impl Part {
         Ok(())
     }
 
-    /// Seals the part: no more bytes follow. Memory that was reserved and not used returns.
+    /// Ends the part: no more bytes follow. Frees reserved memory that was not used.
     pub(super) fn seal(self) -> Sealed {
         let body = match self.store {
             Store::Memory { mut full, open, .. } => {
@@ -194,7 +195,7 @@ impl Part {
     }
 }
 
-/// The block that takes the next byte, if the part has memory for one.
+/// The block for the next byte, if the part has memory for one.
 fn room<'a>(
     full: &mut Vec<Block>,
     open: &'a mut Option<BlockMut>,
@@ -210,7 +211,7 @@ fn room<'a>(
     Ok(open.as_mut())
 }
 
-/// Replaces the first block by a larger one.
+/// Replaces the first block with a larger one, and copies the bytes.
 fn grow(
     open: &mut Option<BlockMut>,
     rest: &mut Rest,

@@ -1,4 +1,5 @@
-//! A new version of a long object of which most stays: the store copies that, and the other parts are sent, as [`super::plan`] says.
+//! A new version of a long object that changes in a few places: the store copies the unchanged parts, and the others are sent, as
+//! [`super::plan`] decides.
 
 use std::future::Future;
 use std::ops::Range;
@@ -15,7 +16,7 @@ use crate::s3::{ErrorKind, GetObject, NewObject, Properties, Replaces};
 use crate::sync::Arc;
 use crate::sync::atomic::Ordering::Relaxed;
 
-/// A new version in the making. A drop without [`Patch::finish`] aborts the upload in the background.
+/// An unfinished new version. Dropping it without [`Patch::finish`] aborts the upload in the background.
 #[derive(Debug)]
 pub struct Patch {
     uploader: Uploader,
@@ -23,21 +24,21 @@ pub struct Patch {
     pieces: Vec<Piece>,
     base: Base,
     size: u64,
-    /// Checksum of the bytes that were sent.
+    /// Checksum of all sent bytes so far.
     sent: Option<Checksum>,
 }
 
-/// The object whose bytes a patch keeps for the most part.
+/// The object whose unchanged bytes the patch reuses.
 #[derive(Debug)]
 struct Base {
     id: ObjectId,
     size: u64,
-    /// Ranges in order that only the object has.
+    /// Ranges, in order, whose bytes only the object has.
     absent: Vec<Range<u64>>,
 }
 
 impl Base {
-    /// The ranges of one part that only the object has.
+    /// The absent ranges within one part.
     fn within(&self, part: &Range<u64>) -> Vec<Range<u64>> {
         let first = self.absent.partition_point(|run| run.end <= part.start);
         let runs = self.absent[first..].iter().take_while(|run| run.start < part.end);
@@ -46,9 +47,9 @@ impl Base {
 }
 
 impl Uploader {
-    /// A patch for a file of `size` bytes: an upload of a new version that shares `unchanged` ranges, in order, with an object. Bytes in
-    /// `absent` ranges are only in that object. `None`: no range is worth a copy, or the store makes none, so the caller must send all
-    /// bytes.
+    /// Creates a patch for a file of `size` bytes: an upload of a new version that shares `unchanged` ranges, in order, with an object. The
+    /// bytes of `absent` ranges are only in that object. `None`: no range is worth a copy, or the store does not copy parts; the caller
+    /// must send all bytes.
     pub fn patch(
         &self,
         (key, replaces): (ObjectKey, Replaces),
@@ -57,7 +58,7 @@ impl Uploader {
         (unchanged, absent): (Vec<Range<u64>>, Vec<Range<u64>>),
     ) -> Option<Patch> {
         let (shared, limits) = (&self.0, self.0.client.part_limits());
-        // A sent part has less than twice as many bytes.
+        // A sent part is shorter than twice `part`.
         let part = shared.config.part_size.min(shared.memory.part_max() / 2);
         if limits.are_equal || part < PART_MIN || shared.refuses_copies.load(Relaxed) {
             return None;
@@ -80,17 +81,17 @@ impl Uploader {
         Some(Patch { uploader: self.clone(), multipart, pieces, base, size, sent: None })
     }
 
-    /// Whether the store has refused to copy parts: no file is patched then.
+    /// Whether the store has refused to copy parts. Then no file is patched.
     pub fn refuses_copies(&self) -> bool {
         self.0.refuses_copies.load(Relaxed)
     }
 }
 
 impl Patch {
-    /// Makes the store copy its parts, and sends the other parts, for which the patch fetches bytes that only the object has. `read`
-    /// returns some bytes from the beginning of any other range, as many as it likes.
+    /// Starts the store's copies, and sends the other parts. The patch fetches their absent bytes itself; `read` returns the others: any
+    /// number of bytes from the beginning of a range.
     ///
-    /// # Errors That of `read`; of the first request that fails. The caller then gives the patch up.
+    /// An error of `read`, or of the first request that fails. The caller then aborts the patch.
     pub async fn send<F, E>(&mut self, read: impl Fn(Range<u64>) -> F) -> Result<(), E>
     where
         F: Future<Output = Result<Vec<u8>, E>>,
@@ -109,7 +110,7 @@ impl Patch {
                 let reservation = shared.memory.wait(want.bytes).await?;
                 part.grant(want, reservation)?;
             }
-            // Other writers that wait for memory see that this part's memory comes back soon.
+            // Other writers that wait for memory see that this part will free its memory soon.
             let _sending = shared.memory.sending();
             let absent = self.base.within(range);
             let fetched = self.fetch(&absent).await?;
@@ -143,7 +144,7 @@ impl Patch {
         Ok(self.check()?)
     }
 
-    /// Fetches these ranges of a part in one request, with the bytes between them.
+    /// Fetches the absent ranges of a part in one request, together with the bytes between them.
     async fn fetch(&self, absent: &[Range<u64>]) -> Result<Fetched, Error> {
         let (Some(first), Some(last)) = (absent.first(), absent.last()) else {
             return Ok(Fetched::default());
@@ -161,7 +162,7 @@ impl Patch {
         Ok(Fetched { start: range.start, blocks: blocks.into_iter().collect() })
     }
 
-    /// The error of the first request that failed. If it shows that the store copies nothing, the uploader remembers that.
+    /// Checks for the error of the first request that failed. An error that shows that the store does not copy parts is remembered.
     fn check(&self) -> Result<(), Error> {
         let Some(error) = self.multipart.failed() else { return Ok(()) };
         if is_refusal(&error) && !self.uploader.0.refuses_copies.swap(true, Relaxed) {
@@ -172,15 +173,15 @@ impl Patch {
         Err(error)
     }
 
-    /// The ETag of the new object on stores whose ETags are MD5 sums, after all parts have their answers.
+    /// The ETag of the new object on stores whose ETags are MD5 sums. Called after all parts are stored.
     pub fn etag(&self) -> Option<String> {
         self.multipart.etag()
     }
 
-    /// Makes the object of the parts.
+    /// Completes the upload: makes the object from the parts.
     ///
     /// # Errors
-    /// An error of the store. `Changed` and `Exists`: the bucket has another version.
+    /// An error of the store. `Changed` and `Exists`: the bucket has another version. The upload is then aborted.
     pub async fn finish(&self) -> Result<ObjectMeta, Error> {
         let shared = &self.uploader.0;
         let whole = self.sent.unwrap_or_else(|| Checksum::of(shared.algorithm(), &[]));
@@ -199,7 +200,7 @@ impl Patch {
         })
     }
 
-    /// Gives the patch up. Returns when the store has answered.
+    /// Aborts the upload. Returns when the store has answered.
     pub async fn abort(&self) {
         self.multipart.abort();
         self.multipart.settled().await;
@@ -212,7 +213,7 @@ impl Drop for Patch {
     }
 }
 
-/// Bytes of the object in whole blocks from `start` on, the last one apart.
+/// Fetched bytes of the object in blocks, from offset `start` on. All blocks but the last are full.
 #[derive(Default)]
 struct Fetched {
     start: u64,
@@ -220,7 +221,7 @@ struct Fetched {
 }
 
 impl Fetched {
-    /// The bytes at an offset, up to `end` or to the end of a block.
+    /// The bytes from an offset up to `end` or the end of a block; `None` if they were not fetched.
     fn at(&self, at: u64, end: u64) -> Option<&[u8]> {
         let offset = (at - self.start) as usize;
         let block = self.blocks.get(offset / BLOCK)?.get(offset % BLOCK..)?;

@@ -1,27 +1,28 @@
-//! The plan for a new version of a long object that changes in part: the parts that the store copies, and the parts that are sent. Pure.
+//! The plan for a new version of a long object that changes in a few places: the parts that the store copies, and the parts that are sent.
+//! Pure.
 //!
-//! Enters: the size, and the unchanged ranges. Leaves: parts in order, without gaps, of sizes that stores accept; or nothing if no copy
-//! is worth it.
+//! Enters: the size, and the unchanged ranges. Leaves: parts in order, without gaps, of sizes that stores accept; or nothing if a copy
+//! would save nothing.
 
 use std::ops::Range;
 
 use super::size::{PART_MAX, PART_MIN};
 
-/// Most bytes that the store copies into one part, unless there would be too many parts. Doubling it halves the requests for a large
-/// object, and lets the store copy fewer parts at once.
+/// Most bytes of one copied part, unless there would be too many parts. Doubling it halves the requests for a large object, and lets the
+/// store copy fewer parts at once.
 const COPY: u64 = 512 << 20;
 
 /// One part of the new object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Piece {
-    /// A part that the store copies from the same place of the object.
+    /// A part that the store copies from the same range of the object.
     Copied(Range<u64>),
-    /// A part with bytes that the object does not have yet.
+    /// A part whose bytes are sent.
     Sent(Range<u64>),
 }
 
-/// The parts of an object of `size` bytes. `unchanged`: ranges in order that the object has already, none of which touches another. A
-/// sent part has at least `part` bytes, and less than twice as many, if there are enough to send. `None`: all bytes must be sent.
+/// Plans the parts of an object of `size` bytes. `unchanged`: ranges of the old object, in order, none of which touches another. A sent
+/// part has at least `part` bytes, and less than twice as many, if there are enough to send. `None`: all bytes must be sent.
 pub(super) fn plan(size: u64, unchanged: &[Range<u64>], part: u64, parts_max: u32) -> Option<Vec<Piece>> {
     let part = part.clamp(PART_MIN, PART_MAX / 2);
     let (mut least, mut copy) = (PART_MIN, COPY);
@@ -33,13 +34,13 @@ pub(super) fn plan(size: u64, unchanged: &[Range<u64>], part: u64, parts_max: u3
         if pieces.len() <= parts_max as usize {
             return Some(pieces);
         }
-        // The next try makes fewer copies, of longer runs, and sends more between them.
+        // The next try copies only longer runs, and sends the bytes between them.
         (least, copy) = (least * 2, (copy * 2).min(PART_MAX));
     }
 }
 
-/// Copies runs of at least `least` bytes, in parts of at most `copy`, and sends the bytes between. A part before the last has a least
-/// size, and takes missing bytes from the run behind it.
+/// Cuts the object into parts: runs of at least `least` bytes are copied, in parts of at most `copy`, and the other bytes are sent. A sent
+/// part that is too short for its place takes bytes from the run behind it.
 fn cut(size: u64, unchanged: &[Range<u64>], (least, copy): (u64, u64), part: u64) -> Vec<Piece> {
     let (mut pieces, mut at) = (Vec::new(), 0);
     for run in unchanged {
@@ -56,7 +57,7 @@ fn cut(size: u64, unchanged: &[Range<u64>], (least, copy): (u64, u64), part: u64
     pieces
 }
 
-/// The range in as many pieces of equal sizes, at least one; none of an empty range.
+/// Cuts the range into pieces of equal sizes, as many as `count` returns for its length, but at least one. An empty range has no pieces.
 fn equal(range: Range<u64>, count: impl Fn(u64) -> u64) -> impl Iterator<Item = Range<u64>> {
     let len = range.end - range.start;
     let count = if len == 0 { 0 } else { count(len).max(1) };

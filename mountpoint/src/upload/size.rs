@@ -1,32 +1,32 @@
-//! The sizes of parts and first blocks: pure functions.
+//! The sizes of parts and first blocks. Pure.
 
 use crate::buffer::{BLOCK, charge};
 use crate::s3::PartLimits;
 
-/// The most bytes of an object: 48.8 TiB, as many as the largest parts have. AWS accepted 5 TiB until 2025. Other stores may still have
-/// that limit: they refuse the last request of a larger object.
+/// Most bytes of an object: 48.8 TiB, the size of 10,000 parts of the largest size. AWS accepted only 5 TiB until 2025. Other stores may
+/// still have that limit: they refuse the last request of a larger object.
 pub(super) const OBJECT_MAX: u64 = 10_000 * PART_MAX;
 
-/// The object size for which parts grow, whatever the size of the first parts: larger parts would take memory that most files don't need.
+/// Object size up to which parts grow, whatever the size of the first ones. Larger parts would take memory that most files don't need.
 const GROWS_TO: u64 = 5 << 40;
 
-/// Bytes of the smallest part S3 takes, the last one excepted.
+/// Least bytes of a part on S3, except the last one.
 pub(super) const PART_MIN: u64 = 5 << 20;
 
-/// Bytes of the largest part S3 takes.
+/// Most bytes of a part on S3.
 pub(super) const PART_MAX: u64 = 5 << 30;
 
-/// The least size from which parts grow: ten steps from 5 MiB would miss 5 TiB narrowly.
+/// Least size from which parts grow: ten steps from 5 MiB would narrowly miss 5 TiB.
 const GROW_FROM: u64 = 6 << 20;
 
-/// Steps of growth. Doubling keeps a part small beside the bytes before it, so that an object of a few GiB is still cut finely; ten
-/// steps, 1000 parts each, reach 5 TiB.
+/// Number of sizes. Each step doubles the size, so a part stays small compared with the bytes before it, and an object of a few GiB has
+/// many parts. Ten steps of 1000 parts each reach 5 TiB.
 const STEPS: u32 = 10;
 
-/// Bytes of part `number` (from 1) if the first parts have `base` bytes. On a store that wants equal parts they do not grow.
+/// Size of part `number` (from 1), in bytes, if the first parts have `base` bytes. Parts do not grow on a store that wants equal ones.
 pub(super) fn part_size(number: u32, base: u64, limits: PartLimits) -> u64 {
     let step = number.saturating_sub(1) / (limits.parts_max / STEPS).max(1);
-    // Once all parts of this size make 5 TiB, they stop growing.
+    // Parts stop growing once the allowed number of parts of this size makes 5 TiB.
     let is_enough = base >= GROWS_TO.div_ceil(u64::from(limits.parts_max.max(1)));
     if step == 0 || limits.are_equal || is_enough {
         return base.min(PART_MAX);
@@ -34,26 +34,26 @@ pub(super) fn part_size(number: u32, base: u64, limits: PartLimits) -> u64 {
     (base.max(GROW_FROM) << step.min(STEPS - 1)).min(PART_MAX)
 }
 
-/// The number of equal parts that fit into the memory that writers are sure to have, if the user names no size. The part size limits the
-/// size of files there. Doubling it makes larger parts, for larger files, and fewer that are filled or sent at once.
+/// Number of equal parts that fit into the writers' guaranteed memory, if the user names no size. The part size limits the size of files
+/// there. Doubling it halves the parts and so the largest file, and lets twice as many be filled or sent at once.
 const EQUAL_IN_MEMORY: u64 = 16;
 
-/// Bytes of equal parts: `base`, or more if `sure` memory allows, up to what the largest object needs.
+/// Size of equal parts in bytes: `base`, or more if `sure` memory allows it, up to the size that the largest object needs.
 pub(super) fn equal_part(base: u64, sure: u64, limits: PartLimits) -> u64 {
     let enough = GROWS_TO.div_ceil(u64::from(limits.parts_max.max(1)));
     let fits = (sure / EQUAL_IN_MEMORY) / BLOCK as u64 * BLOCK as u64;
     fits.min(enough).max(base)
 }
 
-/// The pool's charge for `len` bytes cut into blocks.
+/// The pool's charge in bytes for `len` bytes in blocks.
 pub(super) fn charges(len: u64) -> u64 {
     let block = BLOCK as u64;
     len / block * block + charge((len % block) as usize)
 }
 
-/// The size of the only block of a small file when `incoming` bytes follow its `filled` bytes: exact for the first write, then growing
-/// fourfold, so that a file of 4 KiB holds 4 KiB, and a file written in small pieces is copied at most twice. `None` if the file needs
-/// more than one block, or none yet.
+/// Size of the only block of a small file when `incoming` bytes follow its `filled` bytes: exact for the first write, then growing
+/// fourfold. So a file of 4 KiB has 4 KiB, and a file written in small pieces is copied at most twice. `None` if the file needs more than
+/// one block, or none yet.
 pub(super) fn first_block(filled: u64, incoming: usize, part_max: u64) -> Option<usize> {
     let most = part_max.min(BLOCK as u64);
     let needed = filled + incoming as u64;

@@ -1,4 +1,4 @@
-//! Parts on disk: an unlinked file each, and the choice of the part to spill.
+//! Parts on disk, each an unlinked file, and the choice of the part to spill.
 
 use std::fs::File;
 use std::io;
@@ -18,10 +18,10 @@ use super::Error;
 use super::memory::{Counted, Memory};
 use super::reclaim::{ASKED_MAX, Reclaim};
 
-/// A part is idle once no byte was added for this long. A writer at 20 MB/s in pieces of 1 MiB is never idle.
+/// Time without a new byte after which a part is idle. A writer at 20 MB/s in pieces of 1 MiB is never idle.
 const IDLE: Duration = Duration::from_millis(50);
 
-/// A file without a name, which disappears when it is closed, even if the engine is killed.
+/// A file without a name. The kernel deletes it when it is closed, even if the engine is killed.
 #[derive(Debug)]
 pub(super) struct SpillFile {
     file: File,
@@ -34,14 +34,14 @@ impl SpillFile {
     /// An empty spill file in `dir`.
     ///
     /// # Errors
-    /// The errors of the disk; [`is_out_of_files`] if too many files are open.
+    /// An error of the disk; [`is_out_of_files`] if too many files are open.
     pub(super) fn create(dir: &Path, memory: &Arc<Memory>) -> io::Result<Self> {
         let _permit = memory.spill_file()?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
         let file = match openat(CWD, dir, flags | OFlags::TMPFILE, mode) {
             Ok(file) => file,
-            // Not every file system has O_TMPFILE, and they refuse it in different words.
+            // Some file systems lack O_TMPFILE, and their errors differ.
             Err(_) => {
                 static NUMBER: AtomicU64 = AtomicU64::new(0);
                 let name = format!(".mount-s3-spill-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
@@ -55,7 +55,7 @@ impl SpillFile {
         Ok(Self { file: file.into(), len: 0, reclaim: memory.reclaim(), _permit })
     }
 
-    /// Adds bytes at the end.
+    /// Appends bytes. On a full disk, space is freed and the bytes are written again, [`ASKED_MAX`] times at most.
     pub(super) fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         let mut asked = 0;
         // Bytes that were written before the disk was full are written once more.
@@ -70,9 +70,9 @@ impl SpillFile {
         Ok(())
     }
 
-    /// Reads the file back into blocks cut from `memory`, and checks that the bytes are the written ones.
+    /// Reads the file back into blocks from `memory`, and compares the bytes with the checksum.
     ///
-    /// # Errors `Spill` if the disk fails, `Corrupt` if the bytes came back changed, `NoMemory` if the kernel has none.
+    /// `Spill` if the disk fails, `Corrupt` if the bytes changed, `NoMemory` if the kernel has none.
     pub(super) fn read_back(&self, mut memory: Reservation, expected: Checksum) -> Result<Vec<Block>, Error> {
         let mut hasher = Hasher::new(expected.algorithm);
         let mut blocks = Vec::new();
@@ -90,12 +90,12 @@ impl SpillFile {
     }
 }
 
-/// Whether the disk has no room left, or the user's share of it is full.
+/// Whether the disk is full, or the user's quota on it.
 fn is_full(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::NOSPC | Errno::DQUOT))
 }
 
-/// Whether only descriptors are missing: the disk works, and descriptors come free as parts are sent.
+/// Whether file descriptors are used up: the disk works, and descriptors come free as parts are sent.
 pub(super) fn is_out_of_files(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
@@ -105,13 +105,13 @@ pub(super) fn is_out_of_files(error: &io::Error) -> bool {
 pub(super) enum Choice<T> {
     /// Spill this upload's part.
     Spill(T),
-    /// No writer is idle yet; look again after this time.
+    /// No part is idle yet; check again after this time.
     Wait(Duration),
-    /// No writer holds anything to spill.
+    /// No upload has a part to spill.
     Nobody,
 }
 
-/// Chooses the part in memory that goes to disk: the one idle longest, if any is idle.
+/// Chooses the part that is spilled: the one idle longest, if it is idle long enough.
 pub(super) fn choose<T>(idle: impl IntoIterator<Item = (T, Duration)>) -> Choice<T> {
     match idle.into_iter().max_by_key(|(_, idle)| *idle) {
         Some((part, idle)) if idle >= IDLE => Choice::Spill(part),

@@ -1,37 +1,37 @@
-//! The life of a file that is being written: its stages, the events, and the transition for each pair. Pure: one table.
+//! The stages of a file that is being written, the events, and the transition for each pair. Pure: one table.
 //!
 //! Enters: an event from the writer (bytes, a closed descriptor, fsync), from newcomers (another open, the removal of the name, the end of
-//! the mount) or from the upload itself. Leaves: the next stage, and what the caller does now.
+//! the mount) or from the upload itself. Leaves: the next stage, and the caller's next action.
 //!
-//! The rule: only fsync, the release of the last descriptor, and a close that completes (see [`Closer`]) store the file. Another open never
-//! stores the file, and never stops the writer.
+//! The file is stored by fsync, by the release of the last descriptor, or by a close that completes it (see [`Closer`]), and by nothing
+//! else. Another open never stores the file, and never stops the writer.
 
 /// The stage of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stage {
-    /// Bytes are taken.
+    /// The file accepts bytes.
     Open {
-        /// A descriptor was closed since the last byte. It may have been the last one.
+        /// Whether a descriptor was closed since the last byte. It may have been the last one.
         closed: bool,
     },
-    /// The file waits for its request and accepts no more bytes. It can still be given up.
+    /// The file waits for its last request and accepts no more bytes. It can still be aborted.
     Finishing {
-        /// The last descriptor is gone.
+        /// Whether the last descriptor is closed.
         released: bool,
     },
     /// The request that makes the object visible is in flight: only the store's answer decides.
     Committing {
-        /// The last descriptor is gone.
+        /// Whether the last descriptor is closed.
         released: bool,
     },
-    /// The file is an object.
+    /// The object is stored.
     Stored {
-        /// The tree of names knows of the object.
+        /// Whether the tree of names has the object.
         settled: bool,
     },
-    /// The file will never be an object; every call gets the error again.
+    /// The upload failed: no object is made, and every call returns the error.
     Failed {
-        /// The tree of names knows of the object.
+        /// Whether the tree of names has the result.
         settled: bool,
     },
 }
@@ -39,24 +39,24 @@ pub enum Stage {
 /// An event in the life of a written file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// Bytes come, at their place.
+    /// A write at the right offset.
     Write,
     /// A descriptor was closed.
     Close {
         /// The value of [`Closer::completes`].
         completes: bool,
     },
-    /// fsync.
+    /// An fsync.
     Sync,
-    /// The last descriptor is gone.
+    /// The release of the last descriptor.
     Release,
-    /// Another open of the file happens.
+    /// Another open of the file.
     Open,
-    /// The removal of its name.
+    /// The removal of the file's name.
     Unlink,
-    /// The mount ends.
+    /// The end of the mount.
     End {
-        /// The file system is unmounted: no release comes any more.
+        /// Whether the file system is unmounted: no release comes any more.
         unmounted: bool,
     },
     /// The request that makes the object visible is about to be sent.
@@ -65,38 +65,38 @@ pub enum Event {
     Keep,
     /// The store does not have the object, or its answer is lost.
     Lose,
-    /// A step failed, or the upload is given up.
+    /// A step failed, or the upload is aborted.
     Fail,
-    /// The tree of names is about to learn the outcome.
+    /// The result is about to be entered into the tree of names.
     Settle,
 }
 
 /// The next action of the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// The request is fulfilled; nothing is left to do.
+    /// The event needs no further action.
     Done,
-    /// The file begins to be stored: wait for the outcome.
+    /// The file begins to be stored: wait for the result.
     Store,
-    /// Wait for the outcome, which is known or will come.
+    /// Wait for the result, which is known or will come.
     Outcome,
-    /// A RELEASE or a WRITE may come any moment: wait a little for the next event, and ask again.
+    /// A release or a write may come at any moment: wait briefly for the next event, and try again.
     Moment,
     /// Refused: the file is being written.
     Written,
-    /// Refused: the file takes no more bytes.
+    /// Refused: the file accepts no more bytes.
     Finished,
-    /// Refused: the event comes too late, or has happened before.
+    /// Refused: the event comes too late, or a second time.
     No,
-    /// Give the upload up.
+    /// Abort the upload.
     GiveUp,
 }
 
 impl Stage {
-    /// The stage of a file that was opened just now.
+    /// The stage of a newly opened file.
     pub const NEW: Self = Self::Open { closed: false };
 
-    /// The stage and the decision after an event.
+    /// The next stage and the decision after an event.
     pub fn on(self, event: Event) -> (Self, Decision) {
         use Decision::{Done, Finished, GiveUp, Moment, No, Outcome, Store, Written};
         use Event as E;
@@ -108,7 +108,7 @@ impl Stage {
             (Finishing { .. } | Committing { .. } | Stored { .. }, E::Write) => (self, Finished),
             (Failed { .. }, E::Write) => (self, Outcome),
 
-            // Events that make an object of the file.
+            // Events that make an object from the file.
             (Open { .. }, E::Close { completes: true } | E::Sync) => (Finishing { released: false }, Store),
             (Open { .. }, E::Close { completes: false }) => (Open { closed: true }, Done),
             (Finishing { .. } | Committing { .. } | Stored { .. }, E::Close { completes: false }) => {
@@ -146,34 +146,34 @@ impl Stage {
         }
     }
 
-    /// Whether a caller that waits for a moment ([`Decision::Moment`]) goes on waiting.
+    /// Whether a caller with [`Decision::Moment`] keeps waiting.
     pub(super) fn is_still_closed(self) -> bool {
         matches!(self, Self::Open { closed: true })
     }
 }
 
-/// The facts about the process that closes a descriptor.
+/// Facts about the process that closes a descriptor.
 #[derive(Clone, Copy, Debug)]
 pub struct Closer {
-    /// Whether the process opened the file, and has had it open since.
+    /// Whether the process opened the file, and has had it open since then.
     pub is_opener: bool,
-    /// The process has another descriptor of the file. `None`: the engine can't look.
+    /// Whether the process has another descriptor of the file; `None` if the engine can't find out.
     pub holds_another: Option<bool>,
-    /// The last bytes came from another process, which has the file open still.
+    /// Whether the last bytes came from another process, which still has the file open.
     pub another_writes: bool,
 }
 
 impl Closer {
-    /// Whether the close of a descriptor completes a file of this many bytes, so that close(2) reports the outcome: the opener's process
-    /// closes its last descriptor, after at least one byte. Four kinds of closes do not, and the writer goes on: a close before the first
-    /// byte (shells open, duplicate, and close the first descriptor), of an inherited descriptor, of a duplicate (shells redirect a builtin
-    /// this way), and beside a child that writes (programs open the output of another program, start it, and close). Where the engine can't
-    /// look, the first close counts, as with AWS's mount-s3.
+    /// Whether the close of a descriptor completes a file of this many bytes, so that close(2) reports the result: the opener closes its
+    /// last descriptor, after at least one byte. Four kinds of closes do not: before the first byte (shells open, duplicate, and close the
+    /// first descriptor), of an inherited descriptor, of a duplicate (shells redirect a builtin this way), and while a child writes
+    /// (programs open the output of another program, start it, and close). If the engine can't find out, the first close completes the
+    /// file, as with AWS's mount-s3.
     pub fn completes(self, written: u64) -> bool {
         written > 0 && self.is_opener && self.holds_another != Some(true) && !self.another_writes
     }
 
-    /// Whether the opener has no descriptor left after a close that does not complete the file. Another process may then get its number.
+    /// Whether the opener has no descriptor left, after a close that does not complete the file. Another process may then get its PID.
     pub fn leaves(self) -> bool {
         self.is_opener && self.holds_another == Some(false)
     }

@@ -1,4 +1,4 @@
-//! One file being written: its bytes, its [`Stage`] and its outcome.
+//! One file being written: its bytes, its [`Stage`] and its result.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -21,17 +21,17 @@ use crate::object::{ObjectKey, ObjectMeta};
 use crate::s3::{NewObject, PartLimits, Properties, Replaces};
 use crate::sync::{Arc, Mutex, MutexGuard};
 
-/// Called for the properties of the object just before a request carries them. `is_whole`: the request carries all bytes, too.
+/// Completes the properties of the object just before a request contains them. `is_whole`: the request also contains all bytes.
 pub(super) type Describe = Box<dyn Fn(&mut Properties, bool) + Send + Sync>;
 
 /// Called once with the result of a write.
 pub type WriteDone = Box<dyn FnOnce(Result<(), Error>) + Send>;
 
-/// Writes of one file whose replies may be held at once. FUSE sends one write after the other, except for direct, asynchronous ones; a
-/// write beyond this limit gets `NoMemory`.
+/// Most held writes of one file. FUSE sends one write after the other, except for direct, asynchronous ones. A write beyond this limit gets
+/// `NoMemory`.
 const HELD_WRITES_MAX: usize = 64;
 
-/// An object being written. A drop without [`Upload::finish`] aborts the upload in the background.
+/// An object being written. Dropping it without [`Upload::finish`] aborts the upload in the background.
 ///
 /// | file | methods |
 /// |---|---|
@@ -40,16 +40,16 @@ const HELD_WRITES_MAX: usize = 64;
 /// | `finish.rs` | the request that makes the object |
 pub struct Upload {
     pub(super) shared: Arc<Shared>,
-    /// The future object; its key may change until a request carries it.
+    /// The object to make. The key may change until a request contains it.
     pub(super) object: Mutex<NewObject>,
     /// The function that completes the object's properties.
     describe: OnceLock<Describe>,
     /// The object to which the file appends.
     pub(super) behind: Option<Behind>,
-    /// The limits of parts at the beginning of the upload: all parts of one file follow one rule.
+    /// The store's limits on parts at the beginning of the upload: all parts of one file follow them.
     pub(super) limits: PartLimits,
     pub(super) state: Mutex<State>,
-    /// Rung when the turn is free again, and when an event may end the wait of a newcomer.
+    /// Notified when the turn is released, and when an event may end the wait of a newcomer.
     pub(super) changed: Notify,
     pub(super) outcome: watch::Sender<Option<Outcome>>,
 }
@@ -59,24 +59,24 @@ pub(super) type Outcome = Result<ObjectMeta, Error>;
 pub(super) struct State {
     /// Bytes accepted, including held ones.
     pub(super) size: u64,
-    /// Number of the last part that was sealed, and the checksum up to its end.
+    /// Number of the last sealed part, and the checksum of all sent bytes.
     pub(super) sealed: u32,
     pub(super) whole: Option<Checksum>,
     pub(super) part: Option<Part>,
     pub(super) multipart: Option<Arc<Multipart>>,
-    /// Writes in order with held replies.
+    /// Held writes in order, whose replies wait.
     pub(super) held: VecDeque<Held>,
-    /// Bytes beyond `size`, whose writes have their replies.
+    /// Early bytes, whose writes have been answered.
     pub(super) early: Early,
     pub(super) stage: Stage,
-    /// The pump or the spiller has the turn. Until the turn is free again, the upload holds writes and stores nothing.
+    /// Whether the pump or the spiller has the turn. Meanwhile the upload holds writes and stores nothing.
     pub(super) is_busy: bool,
     /// The error, once the upload has failed.
     pub(super) error: Option<Error>,
     pub(super) touched: Instant,
-    /// The size that a program set: missing bytes before this end become zeros.
+    /// Size that a program set with truncate: bytes missing before it become zeros.
     pub(super) promised: u64,
-    /// A program wanted a smaller size than was written.
+    /// Whether a program wanted a smaller size than was written.
     shorter: bool,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Held {
     pub(super) _permit: Counted,
 }
 
-/// Resources that a failed upload still holds.
+/// The resources of a failed upload, to be freed outside the lock.
 pub(super) struct Remains {
     error: Error,
     part: Option<Part>,
@@ -97,7 +97,7 @@ pub(super) struct Remains {
 
 impl Upload {
     pub(super) fn new(shared: Arc<Shared>, object: NewObject, behind: Option<Behind>) -> Self {
-        // Parts that the store copies count as sealed.
+        // Copied parts count as sealed.
         let copied = behind.as_ref().filter(|behind| behind.copies > 0);
         let state = State {
             size: copied.map_or(0, |behind| behind.meta.size),
@@ -129,23 +129,23 @@ impl Upload {
         }
     }
 
-    /// Bytes accepted so far.
+    /// Number of accepted bytes.
     pub fn size(&self) -> u64 {
         self.state.lock().size
     }
 
-    /// The key of the object, now or when it is stored.
+    /// The key under which the object will be stored; a rename may still change it.
     pub fn key(&self) -> ObjectKey {
         self.object.lock().key.clone()
     }
 
-    /// Sets the function that completes the object's properties. It runs just before a request carries them, and learns whether that
-    /// request has all bytes of the file. Call it before the first write.
+    /// Sets the function that completes the object's properties. It runs just before a request contains them; the argument says whether
+    /// that request has all bytes of the file. Call it before the first write.
     pub fn described_by(&self, describe: impl Fn(&mut Properties, bool) + Send + Sync + 'static) {
         let _ = self.describe.set(Box::new(describe));
     }
 
-    /// The object as a request would carry it now.
+    /// The object as a request would contain it now.
     pub(super) fn to_be(&self, is_whole: bool) -> NewObject {
         let mut object = self.object.lock().clone();
         if let Some(describe) = self.describe.get() {
@@ -154,8 +154,8 @@ impl Upload {
         object
     }
 
-    /// Runs `rename` while the file accepts bytes, so that no outcome is known before the rename ends. `rename` learns whether the key
-    /// can still change; if so, it returns the new key and the version that the new key may replace. `None`: the file accepts no more
+    /// Runs `rename` while the file accepts bytes, so no result is known before the rename ends. Its argument says whether the key can
+    /// still change; if so, `rename` returns the new key and the version that may be replaced there. `None`: the file accepts no more
     /// bytes.
     pub fn rename(&self, rename: impl FnOnce(bool) -> Option<(ObjectKey, Replaces)>) -> Option<()> {
         let state = self.state.lock();
@@ -171,12 +171,11 @@ impl Upload {
         Some(())
     }
 
-    /// Takes the bytes at `offset`, which must be where the write before ended, or a little beyond: see `early.rs`. The call copies the
-    /// bytes before it returns. It calls `done` at once, or later when there is room again: a writer that waits for `done` is slowed to
-    /// the pace of the network. Never blocks on network or memory; a part that was spilled takes its bytes on disk. True: the write
-    /// waits.
+    /// Writes the bytes at `offset`, which must be the end of the file, or a little beyond (see `early.rs`). Copies the bytes before it
+    /// returns. Calls `done` at once, or later when there is room again, so a writer that waits for `done` is slowed to the pace of the
+    /// network. Never blocks on network or memory; a spilled part writes its bytes to disk. Returns whether the write waits.
     ///
-    /// # Errors To `done`: any [`Error`]. Each gives the upload up, and later calls get it again; `Finished` alone changes nothing.
+    /// Passed to `done`: any [`Error`]. Each fails the upload, and later calls return it again; `Finished` alone changes nothing.
     pub fn write(self: &Arc<Self>, offset: u64, data: &[u8], done: WriteDone) -> bool {
         let mut state = self.state.lock();
         let was_closed = state.stage.is_still_closed();
@@ -212,7 +211,7 @@ impl Upload {
         }
     }
 
-    /// Fails the upload while the write holds the lock: a file that lacks this write must not be stored.
+    /// Fails the upload while the lock is held: a file without this write must not be stored.
     fn refuse(&self, mut state: MutexGuard<'_, State>, error: Error, done: Option<WriteDone>) -> bool {
         let remains = state.fail(error.clone());
         drop(state);
@@ -224,7 +223,7 @@ impl Upload {
         waits
     }
 
-    /// Whether a write belongs at the end, or is kept beyond it under a permit.
+    /// Checks the offset of a write. `None`: it belongs at the end of the file. Otherwise the permit to keep its early bytes.
     fn place_of(&self, state: &State, offset: u64, len: usize) -> Result<Option<Counted>, Error> {
         if let Some(error) = &state.error {
             return Err(error.clone());
@@ -239,14 +238,14 @@ impl Upload {
             let overlaps = state.early.start().is_some_and(|start| start < end);
             return if overlaps { Err(out_of_order) } else { Ok(None) };
         }
-        // The program may know another size of the object to which the file appends.
+        // The program may assume another size of the object to which the file appends.
         let has_room = self.behind.is_none() && state.early.has_room(state.size, offset, len);
         let permit = if has_room { self.shared.memory.early(len) } else { None };
         permit.map(Some).ok_or(out_of_order)
     }
 
-    /// Adds bytes at the end of the file. `None`: the bytes wait, and `done` with them. `permit`: the bytes' permission to wait, if they
-    /// have one.
+    /// Adds bytes at the end of the file. `None`: the write is held, with `done`. `permit`: the permit of early bytes, which already covers
+    /// the wait.
     fn take(
         self: &Arc<Self>,
         state: &mut State,
@@ -280,7 +279,7 @@ impl Upload {
         Ok(None)
     }
 
-    /// Adds the early pieces whose place has come. Their writers have their replies already.
+    /// Adds the early pieces that now begin at the end of the file. Their writes have been answered.
     fn take_early(self: &Arc<Self>, state: &mut State) -> Result<(), Error> {
         while let Some(Piece { data, permit }) = state.early.take(state.size) {
             self.take(state, &data, Box::new(|_| {}), Some(permit)).map_err(|(error, _)| error)?;
@@ -288,27 +287,27 @@ impl Upload {
         Ok(())
     }
 
-    /// Permission to hold a write behind `held` others.
+    /// The permit to hold a write behind `held` others.
     fn permit_to_queue(&self, held: usize, bytes: usize) -> Result<Counted, Error> {
         let memory = &self.shared.memory;
         match held {
-            // The spiller has the turn. It works on one upload at a time, so at most one write gets here.
+            // The spiller has the turn. It works on one upload at a time, so at most one write is held past the limit.
             0 => Ok(memory.hold_anyway(bytes)),
             1..HELD_WRITES_MAX => memory.hold(bytes).ok_or_else(|| memory.too_many_held()),
             _ => Err(memory.too_many_held()),
         }
     }
 
-    /// Makes the object of all written bytes, after all held writes. Every caller gets the same outcome, now and later.
+    /// Stores all written bytes as an object, after all held writes. Every caller gets the same result, now and later.
     ///
-    /// # Errors The first error of the upload. Nothing is visible then, unless a store lost its last answer (`Remote` with kind
-    /// `Unknown`), or stored other bytes in one PUT and reported that only afterwards (`Corrupt`).
+    /// The first error of the upload. Nothing is visible then, unless the store's last answer was lost (`Remote` with kind `Unknown`), or
+    /// the store reported other bytes only after a PUT (`Corrupt`).
     pub async fn finish(self: &Arc<Self>) -> Result<ObjectMeta, Error> {
         self.tell(Event::Sync);
         self.outcome().await
     }
 
-    /// Takes an event, and begins to store the file if the event demands it. The caller carries out the rest of the decision.
+    /// Applies an event, and begins to store the file if the event demands it. The caller carries out the rest of the decision.
     pub fn tell(self: &Arc<Self>, event: Event) -> Decision {
         let mut state = self.state.lock();
         let ends = matches!(
@@ -316,7 +315,7 @@ impl Upload {
             Event::Close { completes: true } | Event::Sync | Event::Release | Event::End { .. }
         );
         let lacks = ends && state.lacks();
-        // At a release no program receives the error any more: the caller says so, and gives the file up.
+        // A release has no program that would get the error: the caller logs it, and aborts the upload.
         let remains = if lacks && event != Event::Release { state.fail(Error::Unmeant) } else { None };
         let decision = match state.on(event) {
             Decision::Store if lacks => Decision::GiveUp,
@@ -328,32 +327,32 @@ impl Upload {
             self.changed.notify_waiters();
         }
         if decision == Decision::Store {
-            // This is a task of its own: an interrupted caller must not leave the object half made.
+            // A task of its own, so an interrupted caller does not leave the object half made.
             let (this, is_awaited) = (Arc::clone(self), event != Event::Release);
             self.shared.runtime.spawn(Box::pin(this.run_finish(is_awaited)));
         }
         decision
     }
 
-    /// The size of the file if no more bytes come: the accepted bytes, or the size that a program set.
+    /// The size of the file if no more bytes come: the end of the last written byte, or the size that a program set.
     pub fn length(&self) -> u64 {
         self.state.lock().length()
     }
 
-    /// The size of the file without the bytes of the object to which it appends.
+    /// The size of the file minus that of the object to which it appends.
     pub fn added(&self) -> u64 {
         self.length().saturating_sub(self.before())
     }
 
-    /// Bytes of the object to which the file appends.
+    /// Size of the object to which the file appends.
     pub(super) fn before(&self) -> u64 {
         self.behind.as_ref().map_or(0, |behind| behind.meta.size)
     }
 
-    /// Sets the size, for a program. A larger size is a promise: bytes that are not written before the end become zeros. A size below the
-    /// written bytes is impossible: the file will not be stored, unless a later size fits.
+    /// Sets the size for a program. Bytes that are missing before a larger size become zeros. A size below the written bytes is refused:
+    /// then the file will not be stored, unless a later size fits.
     ///
-    /// # Errors `Unmeant`: shorter; `TooLarge`; `Finished`: the file accepts no more bytes.
+    /// `Unmeant`: below the written bytes; `TooLarge`; `Finished`: the file accepts no more bytes.
     pub fn set_size(&self, size: u64) -> Result<(), Error> {
         let mut state = self.state.lock();
         if !matches!(state.stage, Stage::Open { .. }) {
@@ -376,7 +375,7 @@ impl Upload {
         self.state.lock().stage
     }
 
-    /// The outcome, once it is known. For callers with [`Decision::Store`] or [`Decision::Outcome`].
+    /// Waits for the result. For callers with [`Decision::Store`] or [`Decision::Outcome`].
     ///
     /// # Errors The same as [`Upload::finish`].
     pub async fn outcome(&self) -> Result<ObjectMeta, Error> {
@@ -400,18 +399,17 @@ impl Upload {
         }
     }
 
-    /// The error that every call gets from now on, if the upload has failed.
+    /// The error that every call returns, if the upload has failed.
     pub fn error(&self) -> Option<Error> {
         self.state.lock().error.clone()
     }
 
-    /// Gives the upload up; nothing becomes visible, unless `finish` came first and its last request is already on
-    /// its way.
+    /// Aborts the upload. Nothing becomes visible, unless the last request of `finish` is in flight already.
     pub fn give_up(&self) {
         self.fail(Error::Aborted);
     }
 
-    /// Gives the upload up as [`Upload::give_up`] does. Returns when the store has answered.
+    /// Aborts the upload like [`Upload::give_up`]. Returns when the store has answered.
     pub async fn abort(&self) {
         self.give_up();
         let multipart = self.state.lock().multipart.clone();
@@ -421,18 +419,18 @@ impl Upload {
         }
     }
 
-    /// Gives the upload up with its first error: memory returns, held writes are answered, the store aborts. Once.
+    /// Fails the upload with its first error: frees memory, answers held writes, and aborts in the store. Happens once.
     pub(super) fn fail(&self, error: Error) {
         let remains = self.state.lock().fail(error);
         self.clean_up(remains);
     }
 
-    /// A guard: while it lives, a panic fails the upload, by `event`.
+    /// A guard: a panic while it lives fails the upload, with `event`.
     pub(super) fn fails_on_panic(&self, doing: &'static str, event: Event) -> FailsOnPanic<'_> {
         FailsOnPanic { upload: self, doing, event }
     }
 
-    /// Completes a failure, outside the lock.
+    /// Frees the resources of a failed upload, outside the lock.
     pub(super) fn clean_up(&self, remains: Option<Remains>) {
         let Some(Remains { error, part, held, multipart }) = remains else { return };
         drop(part);
@@ -451,7 +449,7 @@ impl Upload {
     }
 }
 
-/// A guard of a task for which others wait: the closer for the outcome, held writes for the turn. If the task panics, they get an error
+/// A guard of a task for which others wait: the closer for the result, held writes for the turn. If the task panics, they get an error
 /// instead of waiting for ever.
 pub(super) struct FailsOnPanic<'a> {
     upload: &'a Upload,
@@ -463,7 +461,7 @@ impl Drop for FailsOnPanic<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self { upload, doing, event } = self;
-            // The panic has its line already (`logging/panic.rs`).
+            // The panic is logged already (`logging/panic.rs`).
             error!(key = %upload.key(), "{doing}: a panic ended it; writes and close of the file fail with EIO; please report this");
             let remains = upload.state.lock().fail_by(*event, Error::Panicked);
             upload.clean_up(remains);
@@ -477,12 +475,12 @@ impl State {
         self.size.max(self.promised).max(self.early.end())
     }
 
-    /// Whether the file takes bytes, has some, and does not fit the size that a program wanted.
+    /// Whether the file accepts bytes, and a program wanted a smaller size than was written.
     fn lacks(&self) -> bool {
         self.shorter && matches!(self.stage, Stage::Open { .. })
     }
 
-    /// Gives the turn to the pump or the spiller; false if one of them has it, or no more bytes come.
+    /// Takes the turn for the pump or the spiller; false if it is taken, or the file accepts no more bytes.
     pub(super) fn take_turn(&mut self) -> bool {
         let is_free = !self.is_busy && matches!(self.stage, Stage::Open { .. });
         self.is_busy |= is_free;
@@ -495,12 +493,13 @@ impl State {
         decision
     }
 
-    /// Ends the upload: from here on it takes and sends no byte. `None` if the upload had ended before, or is too late to stop.
+    /// Fails the upload: it accepts and sends no more bytes. `None` if it has ended before, or can't be stopped any more.
     pub(super) fn fail(&mut self, error: Error) -> Option<Remains> {
         self.fail_by(Event::Fail, error)
     }
 
-    /// Fails as [`State::fail`] does, by this event: the last request got no good answer (`Lose`), or was not sent yet (`Fail`).
+    /// Fails the upload like [`State::fail`], with this event: the last request failed or its answer was lost (`Lose`), or it was not sent
+    /// (`Fail`).
     pub(super) fn fail_by(&mut self, event: Event, error: Error) -> Option<Remains> {
         if self.on(event) != Decision::Done {
             return None;
