@@ -1,7 +1,7 @@
-//! Learned attributes, by key and version: in memory, and in a file of the state directory that the next mount reads.
+//! Known attributes, by key and version: in memory, and in a file of the state directory for the next mount.
 //!
-//! A fact about a version never changes, so the file only grows, by one line for each fact. A start that finds a long file writes it
-//! anew. Damaged lines are skipped: the engine asks the store again.
+//! A fact about a version never changes, so the file only grows, by one line per fact. A mount that finds a long file rewrites it at its
+//! start. Damaged lines are skipped, and the engine asks the store again.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Write as _};
@@ -15,26 +15,26 @@ use super::words::{Kept, Words};
 use crate::object::{ETag, ObjectId, ObjectKey, Second};
 use crate::sync::{Arc, Mutex};
 
-/// The folder for files of learned attributes, in the state directory.
+/// The folder for files with attributes, in the state directory.
 const FOLDER: &str = "attributes";
-/// Most objects whose attributes are kept, about 300 bytes each. Beyond it all are dropped, and the engine asks the store again. Doubling
-/// it doubles the memory of a mount that has seen so large a number.
+/// Most objects in memory, about 300 bytes each. Beyond it all are dropped, and the engine asks the store again. Doubling it doubles the
+/// memory of a mount that reads that many files.
 const KNOWN_MAX: usize = 200_000;
-/// Longest line that is read, in bytes.
+/// Longest line of the file, in bytes. A longer one is skipped.
 const LINE_MAX: usize = 16 << 10;
 
-/// The file of a bucket's attributes.
+/// The place of a bucket's file of attributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileConfig {
-    /// The state directory, which is made if it is missing.
+    /// The state directory, which is created if it is missing.
     pub dir: PathBuf,
     /// URL of the store; empty for AWS.
     pub endpoint: String,
-    /// The bucket.
+    /// Name of the bucket.
     pub bucket: String,
 }
 
-/// Learned attributes of one mount.
+/// The known attributes of one mount.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     facts: Mutex<HashMap<ObjectKey, Fact>>,
@@ -48,21 +48,21 @@ struct Fact {
     kept: Arc<Kept>,
 }
 
-/// The second in which a version was stored, as far as the engine knows.
+/// The time at which a version was stored, in seconds, as far as the engine knows it.
 #[derive(Clone, Copy, Debug)]
 enum When {
-    /// The store gave this second for the object.
+    /// The time that the store returned for the object.
     Exact(Second),
-    /// The answer to an upload gave this second.
+    /// The time in the answer to the upload; the object's may differ by [`ABOUT`].
     About(Second),
     Unknown,
 }
 
-/// Most seconds between an upload's answer and the time of its object.
+/// Most seconds between the answer to an upload and the time of its object.
 const ABOUT: u64 = 2;
 
 impl When {
-    /// Whether a version of this second may be the recorded version.
+    /// Whether a version with this time may be the known one.
     fn may_be(self, second: Option<Second>) -> bool {
         match (self, second) {
             (Self::Unknown, _) | (_, None) => true,
@@ -72,18 +72,18 @@ impl When {
     }
 }
 
-/// A line of the file.
+/// A line of the file: the attributes of one version.
 #[derive(Debug, Serialize, Deserialize)]
 struct Line {
     key: String,
     etag: String,
-    /// The second of the version, from 1970.
+    /// Time of the version, in seconds since 1970.
     modified: i64,
     words: Words,
 }
 
 impl Known {
-    /// Reads the facts that earlier mounts on this machine learned. Without a usable file, facts are kept in memory alone.
+    /// Reads the facts that earlier mounts on this machine learned. Without a usable file, facts are kept in memory only.
     pub(super) fn open(config: Option<FileConfig>) -> Self {
         let Some(config) = config else { return Self::default() };
         match read(&config) {
@@ -102,7 +102,7 @@ impl Known {
             return None;
         }
         let kept = Arc::clone(&fact.kept);
-        // The upload's answer did not give the exact second. Now the second is known, and later mounts get the fact.
+        // The answer to the upload did not have the exact time. Now the time is known, so the fact is written for later mounts.
         if let (When::About(_) | When::Unknown, Some(second)) = (fact.stored, id.modified) {
             fact.stored = When::Exact(second);
             drop(facts);
@@ -111,7 +111,7 @@ impl Known {
         Some(kept)
     }
 
-    /// Learns the attributes of a version from its metadata.
+    /// Learns the attributes of a version from its user metadata.
     pub(super) fn learn(&self, id: &ObjectId, words: &Words) -> Arc<Kept> {
         let kept = Arc::new(Kept::of(words));
         let stored = id.modified.map_or(When::Unknown, When::Exact);
@@ -120,12 +120,12 @@ impl Known {
         kept
     }
 
-    /// Learns the attributes of a new version, whose upload was answered at about this second.
+    /// Learns the attributes of a new version, from the approximate time of its upload.
     pub(super) fn stored(&self, id: &ObjectId, about: Option<Second>, kept: Kept) {
         self.put(id, about.map_or(When::Unknown, When::About), Arc::new(kept));
     }
 
-    /// Notes that a version has another key, with the same attributes.
+    /// Learns that a version was copied to another key, with its attributes.
     pub(super) fn moved(&self, from: &ObjectId, to: &ObjectId) {
         if let Some(kept) = self.get(from) {
             let about = to.modified.map_or(When::Unknown, When::About);
@@ -141,11 +141,11 @@ impl Known {
         facts.insert(id.key.clone(), Fact { etag: id.etag.clone(), stored, kept });
     }
 
-    /// Adds a line for the next mount. A line without a second would also apply to a later version with the same ETag.
+    /// Writes a line for the next mount. A line without a time would also apply to a later version with the same ETag, so none is written.
     fn write(&self, id: &ObjectId, kept: &Kept) {
         let (Some(file), Some(second)) = (&self.file, id.modified) else { return };
         let Ok(text) = line(&id.key, &id.etag, second, kept) else { return };
-        // One call writes the line, so that lines of two mounts do not mix. If the write fails, the next mount asks the store again.
+        // One call writes the line, so lines of two mounts do not mix. If the write fails, the next mount asks the store again.
         if let Err(error) = file.lock().write_all(&text) {
             tracing::debug!(%error, "an attribute is not kept in the state directory");
         }
@@ -161,7 +161,7 @@ fn line(key: &ObjectKey, etag: &ETag, second: Second, kept: &Kept) -> io::Result
     Ok(text)
 }
 
-/// Reads the facts of the file, which stays open for more lines.
+/// Reads the facts of the file, and opens the file for more lines.
 fn read(config: &FileConfig) -> io::Result<(HashMap<ObjectKey, Fact>, File)> {
     let folder = config.dir.join(FOLDER);
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -193,8 +193,7 @@ fn read(config: &FileConfig) -> io::Result<(HashMap<ObjectKey, Fact>, File)> {
     Ok((facts, file))
 }
 
-/// Replaces the file by one without outdated lines. A line that another mount adds to the old file meanwhile is lost, and that fact costs
-/// another request.
+/// Rewrites the file without outdated lines. A line that another mount adds meanwhile is lost, and its fact costs one more request.
 fn write_anew(path: &Path, facts: &HashMap<ObjectKey, Fact>) -> io::Result<()> {
     let new = path.with_extension(format!("{}.new", std::process::id()));
     let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -208,7 +207,7 @@ fn write_anew(path: &Path, facts: &HashMap<ObjectKey, Fact>) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// The name of the file, unique for each store and bucket.
+/// Name of the file, unique for each store and bucket.
 fn name(config: &FileConfig) -> String {
     let safe = |text: &str| -> String {
         let keeps = |c: char| c.is_ascii_alphanumeric() || c == '.' || c == '-';

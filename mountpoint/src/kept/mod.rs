@@ -1,7 +1,7 @@
 //! Attributes that objects keep in their user metadata: modes, owners, times, symbolic links, extended attributes (`--keep-metadata`).
 //!
-//! Enters: the version of an object. Leaves: the attributes that it keeps, by one HEAD for each version and machine; or the version after a change of
-//! them, which is a copy of the object onto itself. This room knows no inode, no handle and no errno, and decides nothing about a file.
+//! Enters: the version of an object. Leaves: its attributes, with one HEAD per version and machine; or, after a change, the object's new
+//! version, made by a copy onto itself. This room knows no inode, no handle and no errno, and decides nothing about a file.
 
 mod known;
 mod words;
@@ -20,15 +20,15 @@ use crate::s3::{self, Described, ErrorKind, ObjectClient};
 use crate::sync::{Arc, Mutex};
 use known::Known;
 
-/// Most HEADs for attributes at once. Doubling it halves the time of a cold listing on a distant store, and leaves other requests fewer
-/// connections.
+/// Most HEADs for attributes in flight. Doubling it halves the time of a cold listing on a distant store, and leaves fewer connections to
+/// other requests.
 const AT_ONCE: usize = 64;
 
-/// Finds and changes the attributes of objects. One per mount; clones share it.
+/// Reads and changes the attributes of objects. One per mount; clones share it.
 #[derive(Clone)]
 pub struct Keeper(Arc<Shared>);
 
-/// A HEAD in flight, and its answer.
+/// A HEAD in flight, or its answer.
 type Question = OnceCell<Result<Arc<Kept>>>;
 
 struct Shared {
@@ -41,12 +41,12 @@ struct Shared {
     asked: Mutex<HashMap<ObjectId, Arc<Question>>>,
 }
 
-/// The reason why attributes are unknown, or unchanged.
+/// The reason why attributes could not be read or changed.
 #[derive(Clone, Debug)]
 pub enum Error {
-    /// The object has another version by now, or is gone.
+    /// The object has another version by now, or no longer exists.
     Changed,
-    /// The object's metadata would exceed the 2 KiB that S3 keeps.
+    /// The object's metadata would exceed S3's limit of 2 KiB.
     TooMuch,
     /// An error of the store.
     Remote(Arc<s3::Error>),
@@ -58,8 +58,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Keeper {
-    /// A keeper for the objects of the client's bucket, whose changes `mover` makes. `file`: the file that keeps learned attributes for the
-    /// next mount.
+    /// A keeper for the client's bucket. `mover` makes the changes. `file` keeps known attributes for the next mount.
     pub fn new(client: Arc<dyn ObjectClient>, mover: Mover, file: Option<FileConfig>) -> Self {
         Self(Arc::new(Shared {
             client,
@@ -70,12 +69,12 @@ impl Keeper {
         }))
     }
 
-    /// The attributes of a version, from memory.
+    /// The attributes of a version, if they are in memory.
     pub fn known(&self, id: &ObjectId) -> Option<Arc<Kept>> {
         self.0.known.get(id)
     }
 
-    /// Asks for the attributes of a version. Concurrent calls for one version share one HEAD.
+    /// The attributes of a version, from memory or a HEAD. Concurrent calls for one version share one HEAD.
     ///
     /// # Errors `Changed`, `Remote`.
     pub async fn ask(&self, id: &ObjectId) -> Result<Arc<Kept>> {
@@ -89,7 +88,7 @@ impl Keeper {
     }
 
     async fn head(&self, id: &ObjectId) -> Result<Arc<Kept>> {
-        // Another HEAD may have been answered just before this one began.
+        // An earlier HEAD may have been answered since the caller checked.
         if let Some(kept) = self.known(id) {
             return Ok(kept);
         }
@@ -98,7 +97,7 @@ impl Keeper {
         Ok(self.0.known.learn(&ObjectId::of(id.key.clone(), &described.meta), &described.properties.user))
     }
 
-    /// The full answer to a HEAD of this version.
+    /// The facts of a HEAD about this version.
     ///
     /// # Errors
     /// `Changed`, `Remote`.
@@ -115,20 +114,20 @@ impl Keeper {
         }
     }
 
-    /// Notes that a version was stored with these attributes, by the answer to its upload.
+    /// Notes the attributes of a version that was just uploaded; `meta` is from the answer to the upload.
     pub fn stored(&self, key: &ObjectKey, meta: &ObjectMeta, kept: Kept) {
         let id = ObjectId::by_etag(key.clone(), meta.etag.clone());
         self.0.known.stored(&id, Second::of(meta.last_modified), kept);
     }
 
-    /// Notes that a version has another key, with the same attributes.
+    /// Notes that a version was copied to another key, with its attributes.
     pub fn moved(&self, from: &ObjectId, to: &ObjectId) {
         self.0.known.moved(from, to);
     }
 
-    /// Changes the attributes of a version: the store copies the object onto itself. `None` if nothing changes.
+    /// Changes the attributes of a version: the store copies the object onto itself. `None` if `change` changes nothing.
     ///
-    /// # Errors `Changed`: the object is another version by now; `TooMuch`; those of the copy.
+    /// `Changed`: the object has another version by now; `TooMuch`; the errors of the copy.
     pub async fn change(
         &self,
         id: &ObjectId,
@@ -154,8 +153,8 @@ impl Keeper {
 }
 
 impl Keeper {
-    /// The attributes that the marker of a directory keeps; none without a marker. No listing tells a marker's version, so each call makes
-    /// a HEAD.
+    /// The attributes of a directory, from its marker; empty without one. Listings do not show a marker's version, so each call makes a
+    /// HEAD.
     ///
     /// # Errors
     /// `Remote`.
@@ -168,9 +167,9 @@ impl Keeper {
         }
     }
 
-    /// Changes the attributes that a marker keeps, by a copy of the marker onto itself; `None` without a marker.
+    /// Changes the attributes of a directory's marker, which the store copies onto itself; `None` without a marker.
     ///
-    /// # Errors `TooMuch`; those of the copy.
+    /// `TooMuch`; the errors of the copy.
     pub async fn change_marker(
         &self,
         key: &ObjectKey,
@@ -198,7 +197,7 @@ impl Keeper {
 }
 
 impl Error {
-    /// The store's own error, if this is one.
+    /// The underlying error of the store, if there is one.
     pub fn remote(&self) -> Option<&Arc<s3::Error>> {
         match self {
             Self::Remote(error) | Self::Copy(moves::Error::Remote(error)) => Some(error),
@@ -206,12 +205,12 @@ impl Error {
         }
     }
 
-    /// Whether the store denies this mount the read of the object.
+    /// Whether the store denies this mount to read the object.
     pub fn is_denied(&self) -> bool {
         self.remote().is_some_and(|error| *error.kind() == ErrorKind::Denied)
     }
 
-    /// The error as an error of the store, for rooms that know only those.
+    /// Converts to an error of the store, for rooms that know no other.
     pub fn into_remote(self, key: &ObjectKey) -> Arc<s3::Error> {
         match self {
             Self::Remote(error) => error,

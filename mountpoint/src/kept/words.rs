@@ -1,4 +1,4 @@
-//! Attributes in an object's user metadata: written as s3fs writes them, and read as rclone, AWS's services and s3fs spell them. Pure.
+//! Attributes in the user metadata of objects: written in the form of s3fs, and read in the forms of rclone, AWS's services and s3fs. Pure.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, SystemTime};
@@ -7,35 +7,35 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use percent_encoding::{NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-/// The user's metadata of an object, without `x-amz-meta-`.
+/// The user metadata of an object, with names without `x-amz-meta-`.
 pub type Words = BTreeMap<String, String>;
 
-/// Most bytes of metadata that S3 keeps for an object, names and values together.
+/// Most bytes of an object's user metadata on S3, names and values together.
 pub(super) const WORDS_MAX: usize = 2048;
 
-/// The bits of a mode that say the kind of a file, and those of a plain file and a symbolic link.
+/// The file type bits of a mode, and their values for a regular file, a symbolic link and a directory.
 const KIND: u32 = 0o170_000;
 const PLAIN: u32 = 0o100_000;
 const LINK: u32 = 0o120_000;
 const DIRECTORY: u32 = 0o040_000;
 const PERMISSIONS: u32 = 0o7777;
 
-/// Metadata names that the engine writes; s3fs uses the same.
+/// The metadata names that the engine writes, the same as s3fs.
 const MODE: &str = "mode";
 const OWNER: &str = "uid";
 const GROUP: &str = "gid";
 const MODIFIED: &str = "mtime";
 const XATTRS: &str = "xattr";
 
-/// Metadata names of AWS's services for the same attributes.
+/// The metadata names of AWS's services for the same attributes.
 const AWS: [&str; 4] = ["file-permissions", "file-owner", "file-group", "file-mtime"];
 
-/// Attributes that an object keeps. Others come from the mount's flags and from the object.
+/// The attributes in an object's metadata. Missing ones come from the mount's flags and from the object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
     /// Permission bits.
     pub mode: Option<u32>,
-    /// Whether the object holds the target of a symbolic link.
+    /// Whether the object contains the target of a symbolic link.
     pub is_link: bool,
     /// Number of the owner.
     pub uid: Option<u32>,
@@ -43,12 +43,12 @@ pub struct Kept {
     pub gid: Option<u32>,
     /// Modification time.
     pub modified: Option<SystemTime>,
-    /// Extended attributes, `user.` included.
+    /// Extended attributes; the names include `user.`.
     pub xattrs: BTreeMap<String, Vec<u8>>,
 }
 
 impl Kept {
-    /// Reads the attributes from metadata. Values that make no sense are ignored.
+    /// Parses the attributes from metadata. Invalid values are ignored.
     pub fn of(words: &Words) -> Self {
         let word = |name: &str| words.get(name).map(|value| value.trim());
         let number = |name: &str| word(name)?.parse::<u32>().ok();
@@ -64,8 +64,8 @@ impl Kept {
         }
     }
 
-    /// Writes these attributes into the metadata. Other metadata stays; other programs' names for the same attributes are removed, since a
-    /// reader would not know which to believe.
+    /// Writes these attributes into the metadata. Other metadata stays, but AWS's names for the same attributes are removed, because a
+    /// reader could not choose between two values.
     pub fn say(&self, words: &mut Words) {
         words.retain(|name, _| !AWS.contains(&name.as_str()));
         let mut set = |name: &str, value: Option<String>| match value {
@@ -80,7 +80,7 @@ impl Kept {
         set(XATTRS, (!self.xattrs.is_empty()).then(|| spelled_xattrs(&self.xattrs)));
     }
 
-    /// Writes the attributes of a directory into the metadata of its marker.
+    /// Writes the attributes of a directory into the metadata of its marker, with the file type of a directory.
     pub fn say_of_directory(&self, words: &mut Words) {
         self.say(words);
         if let Some(mode) = self.mode {
@@ -88,7 +88,7 @@ impl Kept {
         }
     }
 
-    /// Whether S3's limit on metadata has room for these attributes beside the other metadata in `words`.
+    /// Whether these attributes, together with the other metadata in `words`, are within S3's limit.
     pub fn fits(&self, words: &Words) -> bool {
         let mut words = words.clone();
         self.say(&mut words);
@@ -96,7 +96,7 @@ impl Kept {
     }
 }
 
-/// A time as seconds from 1970, perhaps with a fraction (s3fs, rclone), or as nanoseconds with `ns` behind them (AWS).
+/// Parses a time: seconds since 1970, perhaps with a fraction (s3fs, rclone), or nanoseconds with the suffix `ns` (AWS).
 fn time(word: &str) -> Option<SystemTime> {
     if let Some(nanos) = word.strip_suffix("ns") {
         return since_1970(false, Duration::from_nanos(nanos.parse().ok()?));
@@ -129,7 +129,7 @@ fn spelled(time: SystemTime) -> String {
     format!("{sign}{}.{:09}", distance.as_secs(), distance.subsec_nanos())
 }
 
-/// Extended attributes as s3fs spells them: a JSON object of values in base64, encoded as in a URL.
+/// Parses extended attributes in the form of s3fs: a JSON object with values in base64, URL-encoded.
 fn xattrs(word: &str) -> BTreeMap<String, Vec<u8>> {
     let text = percent_decode_str(word).decode_utf8_lossy();
     let named: BTreeMap<String, String> = serde_json::from_str(&text).unwrap_or_default();

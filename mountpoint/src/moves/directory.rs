@@ -1,5 +1,6 @@
-//! A directory: all keys that begin with its own. The objects are copied, many at once; one listing proves the copies; then the old objects
-//! are deleted. Until the first delete a failure removes the copies; after it the rename goes forward, by the next mount if need be.
+//! Renames a directory: all objects whose keys begin with its own. The objects are copied, many at once; one listing proves the copies;
+//! then the old objects are deleted. A failure before the first delete removes the copies. After it the rename can only continue, if need
+//! be in the next mount.
 
 use foldhash::HashMap;
 use futures_util::future::{FutureExt as _, try_join};
@@ -13,22 +14,23 @@ use crate::s3::{CopyObject, ErrorKind, ListObjects, ListedObject, Replaces};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// Keys of a page of a listing: the most that S3 gives.
+/// Most keys of one page of a listing: S3's limit.
 const PAGE: u16 = 1000;
-/// Copies that are noted together. Doubling it halves the writes, and makes the next mount compare twice as many copies after a kill.
+/// Number of copies that are noted together. Doubling it halves the writes, and makes the next mount compare twice as many copies after a
+/// kill.
 const NOTED_AT_ONCE: usize = 64;
 
-/// A directory whose objects are under both names, proven.
+/// A directory whose objects exist under both names, with proven copies.
 #[derive(Debug)]
 pub struct CopiedDirectory {
     /// The copies.
     pub copies: Vec<Copied>,
-    /// The copy of the mark beside the directory.
+    /// The copy of the directory's mark.
     mark: Option<Mark>,
     note: Option<Arc<Note>>,
 }
 
-/// An object of a directory.
+/// An object of a directory that is renamed.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     /// The object's number in the note.
@@ -41,12 +43,12 @@ pub(super) struct Item {
 }
 
 impl Mover {
-    /// Copies all objects below `from` to below `to`, both of which end in `/`, and proves the copies. The sources stay: see
+    /// Copies all objects below `from` to below `to`, and proves the copies. Both names end in `/`. The sources stay until
     /// [`Mover::delete_directory`].
     ///
     /// # Errors
-    /// `TooMany`, `NotEmpty` (an object below the new name that is not just its marker), `NameTooLong`, `Note`, or an archived object:
-    /// nothing was copied. Any other: the copies are deleted, as far as the store allows.
+    /// `TooMany`, `NotEmpty` (below the new name is an object other than its marker), `NameTooLong`, `Note`, or an archived object: nothing
+    /// was copied. With any other error the copies are deleted, as far as the store allows.
     pub async fn copy_directory(&self, from: &ObjectKey, to: &ObjectKey) -> Result<CopiedDirectory> {
         let both = try_join(self.below(from, self.config.names_max), self.marker_alone(to));
         let (listed, marker) = both.await?;
@@ -75,11 +77,10 @@ impl Mover {
         }
     }
 
-    /// Deletes the sources of a directory's copies, each only if it is still the copied version. Returns the sources that another client
+    /// Deletes the sources of a directory's copies, each only if it still is the copied version. Returns the sources that another client
     /// has replaced, which stay.
     ///
-    /// # Errors `Remote`: the store does not delete; nothing was deleted, and the call removes the copies. `Partial`: some sources are
-    /// deleted.
+    /// `Remote`: the store does not delete; nothing was deleted, and the copies are removed. `Partial`: some sources are deleted.
     pub async fn delete_directory(&self, copied: CopiedDirectory) -> Result<Vec<ObjectKey>> {
         let CopiedDirectory { copies, mark, note } = copied;
         let Some((first, others)) = copies.split_first() else {
@@ -91,7 +92,7 @@ impl Mover {
             tracing::warn!(%error, "--state-dir: the note of a rename can't be written to; the rename goes on");
         }
         let mut stay = Vec::new();
-        // The first delete goes alone: a store that refuses deletes shows it before any object is gone.
+        // The first delete is sent alone: a store that refuses deletes shows that before any object is gone.
         match self.delete_source(first).await {
             Ok(Source::Deleted) => {}
             Ok(Source::Replaced) => stay.push(first.source.key.clone()),
@@ -130,7 +131,7 @@ impl Mover {
         }
     }
 
-    /// All objects below a directory, in order.
+    /// All objects below a directory, in the order of the listing. `TooMany` if there are more than `max`.
     pub(super) async fn below(&self, directory: &ObjectKey, max: usize) -> Result<Vec<ListedObject>> {
         let mut request = all_below(directory);
         let mut objects = Vec::new();
@@ -149,8 +150,8 @@ impl Mover {
         }
     }
 
-    /// The objects below a directory behind the key `after`, up to the page that reaches the key `to`. `None`: the store ignores where a
-    /// listing should begin, or sends keys out of order, so that a page does not tell what follows it.
+    /// The objects below a directory with keys after `after`, up to the page that reaches the key `to`. `None`: the store ignores the start
+    /// of a listing, or sends keys out of order, so the pages can't be requested separately.
     async fn between(
         &self,
         directory: &ObjectKey,
@@ -177,7 +178,7 @@ impl Mover {
         }
     }
 
-    /// The object that marks a directory, if there is one and nothing else lies below the directory.
+    /// The version of a directory's marker; `None` without one. `NotEmpty` if any other object is below the directory.
     async fn marker_alone(&self, directory: &ObjectKey) -> Result<Option<ETag>> {
         let request =
             ListObjects { prefix: directory.as_str().to_owned(), max_keys: 2, ..ListObjects::default() };
@@ -189,7 +190,7 @@ impl Mover {
         }
     }
 
-    /// Copies up to the first failure; returns the copies made until then.
+    /// Copies the objects until one fails. Returns the copies made until then.
     async fn copy_all(&self, items: Vec<Item>, note: Option<&Arc<Note>>) -> (Vec<Copied>, Option<Error>) {
         let stopped = AtomicBool::new(false);
         let copies = items.into_iter().map(|item| {
@@ -223,7 +224,7 @@ impl Mover {
         (done, failed)
     }
 
-    /// Copies one object. `None`: another client removed its source meanwhile.
+    /// Copies one object. `None`: another client has deleted the source.
     pub(super) async fn copy_item(&self, item: &Item, note: Option<&Arc<Note>>) -> Result<Option<Copied>> {
         let whole = || async {
             match self.copy_noted(&item.source.key, &item.to, &item.replaces, note).await {
@@ -269,14 +270,14 @@ impl Mover {
         }
     }
 
-    /// Proves the copies by a listing of the new name. The call requests the pages of the listing side by side, since their bounds are
-    /// known.
+    /// Proves the copies with a listing of the new name. Requests the pages of the listing side by side, because the copies show where each
+    /// page begins and ends.
     async fn proven_below(&self, to: &ObjectKey, mut copies: Vec<Copied>) -> Result<Vec<Copied>> {
         copies.sort_unstable_by(|one, other| one.id.key.as_str().cmp(other.id.key.as_str()));
         let chunks = copies.chunks(PAGE.into()).filter_map(<[Copied]>::last);
         let lasts: Vec<_> = chunks.map(|copied| copied.id.key.clone()).collect();
         let afters = std::iter::once(None).chain(lasts.clone().into_iter().map(Some));
-        // Boxed: else the compiler finds the futures of a closure with borrows not `Send`.
+        // Boxed, because the compiler can't prove that the futures of a closure with borrows are `Send`.
         let pages: Vec<_> =
             afters.zip(lasts).map(|(after, last)| self.between(to, after, last).boxed()).collect();
         let pages: Vec<_> = stream::iter(pages).buffered(self.config.at_once.max(1)).try_collect().await?;
@@ -289,7 +290,7 @@ impl Mover {
         for copied in &mut copies {
             let there = match listed.get(copied.id.key.as_str()) {
                 Some(meta) if meta.etag.matches(copied.id.etag.as_str()) => meta.clone(),
-                // A listing may be outdated, a HEAD is not.
+                // A listing may be outdated; a HEAD is not.
                 _ => match self.client.head_object(&copied.id.key).await {
                     Ok(meta) if meta.etag.matches(copied.id.etag.as_str()) => meta,
                     Ok(_) => return Err(Error::Taken),
@@ -333,7 +334,7 @@ impl Mover {
     }
 }
 
-/// Notes copies. After a kill, the next mount has to compare copies that are not noted.
+/// Notes copies, without an error. The next mount compares the copies that are not noted after a kill.
 async fn note_copies(note: Option<&Arc<Note>>, lines: Vec<Line>) {
     if let Some(note) = note
         && let Err(error) = add(note, lines, false).await
@@ -342,7 +343,7 @@ async fn note_copies(note: Option<&Arc<Note>>, lines: Vec<Line>) {
     }
 }
 
-/// Adds lines to a note, off the threads of the network.
+/// Adds lines to a note, on a thread that may wait for the disk.
 pub(super) async fn add(note: &Arc<Note>, lines: Vec<Line>, sync: bool) -> std::io::Result<()> {
     let note = Arc::clone(note);
     let added = tokio::task::spawn_blocking(move || note.add(&lines, sync)).await;
@@ -354,12 +355,12 @@ fn all_below(directory: &ObjectKey) -> ListObjects {
     ListObjects { prefix: directory.as_str().to_owned(), max_keys: PAGE, ..ListObjects::default() }
 }
 
-/// The part of a key behind the directory's.
+/// The part of a key behind the directory's name.
 fn behind(key: &ObjectKey, directory: &ObjectKey) -> String {
     key.as_str().strip_prefix(directory.as_str()).unwrap_or_default().to_owned()
 }
 
-/// Plans the copy of each object of a directory. Pure. `marker`: the version of the object that marks the new directory, which is replaced.
+/// Plans the copy of each object of a directory. Pure. `marker`: the version of the new directory's marker, which is replaced.
 fn items(
     listed: Vec<ListedObject>,
     from: &ObjectKey,

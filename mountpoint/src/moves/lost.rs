@@ -1,5 +1,5 @@
-//! Finds out whether the object under the new key is a copy whose answer was lost. No byte passes the engine: the store copies both objects
-//! into parts of an upload that is never completed, and the checksums of the parts are compared.
+//! Checks whether the object under the new key is a copy whose answer was lost. The engine receives no byte: the store copies both objects
+//! into parts of an upload that is never completed, and the parts' checksums are compared.
 
 use futures_util::future::try_join;
 
@@ -11,10 +11,11 @@ use crate::object::{ObjectId, ObjectKey};
 use crate::s3::{self, CopyPart, Described, ErrorKind, NewObject, Replaces, Stored, UploadId, UploadedPart};
 
 impl Mover {
-    /// The copy of a request whose outcome is unknown, if the object under the new key has the source's bytes and properties.
+    /// Returns the copy of a request whose outcome is unknown, if the object under the new key has the source's bytes and properties.
     ///
     /// # Errors
-    /// `Taken`: another object is there. `Remote`: the error `unknown`, if no object is there, or the comparison has no result.
+    /// `Taken`: another object is there. `Remote`: the error `unknown`, if there is no object or the comparison has no result; or an error
+    /// of the comparison.
     pub(super) async fn after_lost_answer(
         &self,
         source: &Described,
@@ -48,7 +49,8 @@ impl Mover {
         }
     }
 
-    /// Whether two objects of one size have the same bytes, by the store's checksums; `None` if the store gives none that can be compared.
+    /// Whether two objects of equal size have the same bytes, by the store's checksums; `None` if the store returns none that can be
+    /// compared.
     async fn are_equal(&self, one: &ObjectId, other: &ObjectId, size: u64) -> s3::Result<Option<bool>> {
         if size == 0 {
             return Ok(Some(true));
@@ -90,12 +92,13 @@ impl Mover {
     }
 }
 
-/// Whether a copy of `source` would have these properties, which a copy keeps with the storage class.
+/// Whether an object has the properties of `source`, which a copy keeps along with the storage class.
 fn has_properties_of(there: &Described, source: &Described) -> bool {
     there.properties == source.properties && there.tags == source.tags
 }
 
-/// Whether two parts have equal bytes. Pure. Checksums decide. ETags of equal bytes may differ; equal ETags mean equal bytes.
+/// Whether two parts have equal bytes; `None` if unknown. Pure. Checksums decide. Equal ETags prove equal bytes, but different ones prove
+/// nothing.
 fn are_of_equal_bytes(one: &UploadedPart, other: &UploadedPart) -> Option<bool> {
     match (one.checksum, other.checksum) {
         (Some(one), Some(other)) if one.algorithm == other.algorithm => Some(one.value == other.value),

@@ -1,22 +1,22 @@
-//! The mark of a directory as Hadoop and EMR write it: an empty object beside it, `dir_$folder$`. A rename of the directory renames it,
-//! too.
+//! The mark of a directory as Hadoop and EMR write it: an empty object beside it, `dir_$folder$`. It is renamed together with the
+//! directory.
 
 use super::{Copied, Error, Mover, Replaces, Result};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::ErrorKind;
 
-/// A directory's mark, once the bucket has it under the old and the new name.
+/// A directory's mark that exists under the old and the new name.
 #[derive(Debug)]
 pub(super) struct Mark {
     copied: Copied,
-    /// Whether this rename made the mark of the new name.
+    /// Whether this rename made the mark under the new name.
     is_new: bool,
 }
 
 impl Mover {
-    /// Copies the mark of a directory, if the mount reads marks and the directory has one.
+    /// Copies the mark of a directory, if the mount honours marks and the directory has one.
     ///
-    /// # Errors `Taken`: the mark's new name has another object; `NameTooLong`; those of a copy.
+    /// `Taken`: another object has the mark's new name; `NameTooLong`; the errors of a copy.
     pub(super) async fn copy_mark(&self, from: &ObjectKey, to: &ObjectKey) -> Result<Option<Mark>> {
         if !self.config.folder_marks {
             return Ok(None);
@@ -27,7 +27,7 @@ impl Mover {
             Ok(copied) => Ok(Some(Mark { copied, is_new: true })),
             Err(Error::Gone) => Ok(None),
             Err(Error::Taken) => {
-                // A mark under the new name is as good as a copy.
+                // A mark that already has the new name is as good as a copy.
                 let Some((new, there)) = self.mark_of(to).await? else { return Err(Error::Taken) };
                 let (source, id) = (ObjectId::of(key, &meta), ObjectId::of(new, &there));
                 Ok(Some(Mark { copied: Copied { source, id, meta: there }, is_new: false }))
@@ -36,10 +36,10 @@ impl Mover {
         }
     }
 
-    /// Deletes the mark of the old name. `others`: the objects of the directory, which have the new name alone by now.
+    /// Deletes the mark under the old name. `others`: the number of the directory's objects, which now have only the new name.
     ///
     /// # Errors
-    /// `Partial`; or the store's, where there are no others: the copy is taken back.
+    /// `Partial`; without other objects an error of the store, and the copy is removed again.
     pub(super) async fn delete_mark(&self, mark: Option<Mark>, others: usize) -> Result<()> {
         let Some(mark) = mark else { return Ok(()) };
         match self.delete_source(&mark.copied).await {
@@ -54,7 +54,7 @@ impl Mover {
         }
     }
 
-    /// Deletes the copy of a mark, as far as the store allows.
+    /// Deletes the copy of a mark, as far as the store allows, if this rename made it.
     pub(super) async fn take_mark_back(&self, mark: Option<Mark>) {
         if let Some(mark) = mark.filter(|mark| mark.is_new) {
             self.take_back(&mark.copied).await;

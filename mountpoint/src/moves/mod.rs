@@ -1,10 +1,10 @@
-//! Objects that get another key.
+//! Renames of objects and directories: objects get another key.
 //!
-//! Enters: an object's key, another key, and what may be replaced there. Leaves: the metadata of the object under its new key, proven to be
-//! the source's bytes; then, at the caller's call, the source is deleted, if it is still the copied version. S3 has no rename: this is a
-//! copy that the store makes by itself, and a delete. No byte passes here, and at every moment at least one of the two keys has the object.
-//! A directory is all objects below its key. A rename that takes long has a note in the state directory, from which the next mount goes on
-//! if this process is killed. This room knows no inode, no handle and no errno.
+//! Enters: an object's key, another key, and the object that may be replaced there. Leaves: the metadata of the object under its new key,
+//! with proof that the bytes are the source's; then, when the caller wants it, the source is deleted, if it still is the copied version. S3
+//! has no rename: the store makes a copy, and deletes the source. The engine receives no byte, and at every moment at least one of the two
+//! keys has the object. A directory is all objects below its key. A long rename has a note in the state directory, with which the next
+//! mount continues if this process is killed. This room knows no inode, no handle and no errno.
 
 mod directory;
 mod lost;
@@ -34,16 +34,16 @@ pub use restate::Restated;
 pub struct Config {
     /// Most bytes of an object that one request copies; S3's limit is 5 GiB. Larger objects are copied in parts.
     pub copy_max: u64,
-    /// Bytes of a part of a larger copy. Doubling it halves the requests, and lets the store copy less at once.
+    /// Bytes of a part of a larger copy. Doubling it halves the requests, and lets the store copy fewer parts at once.
     pub part: u64,
-    /// Parts of one object that the store copies at once. Doubling it helps a store that likes many requests at once.
+    /// Most parts of one object that the store copies at once. Doubling it speeds up copies on a store that handles many requests at once.
     pub parts_at_once: usize,
-    /// Objects of one directory that are copied, or deleted, at once. Doubling it halves the time of a long directory on a distant store,
-    /// and leaves other requests fewer connections.
+    /// Most objects of one directory that are copied, or deleted, at once. Doubling it halves the time of a long rename on a distant store,
+    /// and leaves fewer connections to other requests.
     pub at_once: usize,
-    /// Most objects of a directory whose rename is allowed (`--rename-limit`). Doubling it allows renames that take twice as long.
+    /// Most objects of a directory that can be renamed (`--rename-limit`). Doubling it allows renames that take twice as long.
     pub names_max: usize,
-    /// Whether an empty object `dir_$folder$` marks the directory `dir/`, and gets the new name with it.
+    /// Whether an empty object `dir_$folder$` marks the directory `dir/`, and is renamed with it.
     pub folder_marks: bool,
     /// The notes of long renames; `None`: renames are not noted.
     pub notes: Option<NotesConfig>,
@@ -63,20 +63,20 @@ impl Default for Config {
     }
 }
 
-/// A copy whose source still exists, and the note of its rename.
+/// A copy of a single object whose source still exists, and the note of its rename.
 type Noted = (ObjectId, Arc<Note>);
 
-/// Moves objects. One per mount.
+/// Renames objects and directories. One per mount.
 #[derive(Clone, Debug)]
 pub struct Mover {
     client: Arc<dyn ObjectClient>,
     config: Config,
     notes: Option<Arc<Notes>>,
-    /// The notes of objects whose source still exists, by their copies.
+    /// The notes of single objects whose source still exists, with their copies.
     noted: Arc<Mutex<Vec<Noted>>>,
 }
 
-/// A copy that is proven; its source is there still.
+/// A proven copy, whose source still exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copied {
     /// The version that was copied.
@@ -87,39 +87,39 @@ pub struct Copied {
     pub meta: ObjectMeta,
 }
 
-/// The fate of the source of a copy.
+/// The result of deleting the source of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The source is gone.
+    /// The source is deleted.
     Deleted,
-    /// Another client has stored a newer version since, which stays.
+    /// Another client has stored a newer version meanwhile, which stays.
     Replaced,
 }
 
-/// The reason why an object was not moved. Its source stays.
+/// The reason why a rename failed. The source stays, except with `Partial`.
 #[derive(Clone, Debug)]
 pub enum Error {
     /// The source does not exist.
     Gone,
-    /// The source is replaced again and again.
+    /// Other clients replaced the source at each attempt.
     Changing,
-    /// The object under the new key may not be replaced.
+    /// The object under the new key must not be replaced.
     Taken,
-    /// The copy does not have the source's bytes, by the store's answer.
+    /// The copy differs from the source, by the store's answer.
     Different(String),
-    /// A directory has more objects than this.
+    /// The directory has more objects than this limit.
     TooMany(usize),
     /// The directory to replace is not empty.
     NotEmpty,
-    /// S3 has no keys as long as this.
+    /// This key is longer than S3 allows.
     NameTooLong(String),
-    /// The rename can't be noted in the state directory.
+    /// The note of the rename can't be written to the state directory.
     Note(Arc<std::io::Error>),
-    /// Some of a directory's objects have the old name, too; all have the new one.
+    /// All objects have the new name; some still have the old one, too.
     Partial {
-        /// The number of objects that have the old name, too.
+        /// Number of objects that still have the old name.
         left: usize,
-        /// The number of objects of the directory.
+        /// Number of objects of the directory.
         of: usize,
         /// The store's last error.
         error: String,
@@ -132,7 +132,7 @@ pub enum Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Mover {
-    /// A mover in the client's bucket.
+    /// A mover for the client's bucket.
     pub fn new(client: Arc<dyn ObjectClient>, config: Config) -> Self {
         let notes = config.notes.clone().and_then(|notes| {
             let dir = notes.dir.clone();
@@ -147,7 +147,7 @@ impl Mover {
 }
 
 impl Error {
-    /// The error as an error of the store, for rooms that know only those.
+    /// Converts to an error of the store, for rooms that know no other.
     pub fn into_remote(self, key: &ObjectKey) -> Arc<s3::Error> {
         match self {
             Self::Remote(error) => error,

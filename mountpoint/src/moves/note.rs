@@ -1,7 +1,8 @@
-//! Notes of renames under way, in the state directory: one file for each, by which the next mount goes on with a rename whose process was killed.
+//! Notes of renames in progress, in the state directory: one file each, with which the next mount continues a rename whose process was
+//! killed.
 //!
-//! A note has both names and all objects, on the disk before the first copy. Lines follow it: copies that are made, uploads that are begun,
-//! and, on the disk again, that the deletes begin. Nothing here makes a request.
+//! A note contains both names and all objects, and is durable before the first copy. Lines are added for copies that are made and uploads
+//! that are created, and a durable one when the deletes begin. Nothing here makes a request.
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Write as _};
@@ -19,23 +20,23 @@ use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The folder of the notes in the state directory.
 const FOLDER: &str = "renames";
-/// The ending of a note's name.
+/// The extension of a note's file.
 const ENDING: &str = "jsonl";
 /// Most notes that one start reads. The others wait for the next start.
 const NOTES_MAX: usize = 1000;
-/// Bytes of a note that are read: a name of 1 KiB for each of 100,000 objects, twice. A longer note stays, and the log names it.
+/// Most bytes of a note: a name of 1 KiB for each of 100,000 objects, and as much again. A longer note stays unread, and the log names it.
 const NOTE_MAX: u64 = 512 << 20;
 
-/// The place of the notes, and their bucket.
+/// The directory of the notes, and the bucket of this mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotesConfig {
-    /// The state directory, which is made if it is missing.
+    /// The state directory, which is created if it is missing.
     pub dir: PathBuf,
     /// URL of the store; empty for AWS.
     pub endpoint: String,
-    /// The bucket.
+    /// Name of the bucket.
     pub bucket: String,
-    /// The prefix of the keys whose renames this mount may continue.
+    /// Prefix of the keys whose renames this mount may continue.
     pub prefix: String,
 }
 
@@ -65,26 +66,26 @@ struct Head {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Line {
-    /// An object of the rename: the rest of its key behind the old name, and its version.
+    /// An object of the rename: the part of its key behind the old name, and its version.
     Object(String, String),
     /// The list of objects is complete.
     Begun,
-    /// The object of this number was copied; the version of the copy.
+    /// A copy of the object with this number, and the copy's version.
     Copied(usize, String),
-    /// An upload under way: key and id.
+    /// An upload in progress: key and id.
     Upload(String, String),
     /// All copies are proven; the old names are being deleted.
     Deleting,
 }
 
-/// The note of one rename. Its lock says that this process lives.
+/// The note of one rename. The lock on it shows that this process lives.
 #[derive(Debug)]
 pub(super) struct Note {
     path: PathBuf,
     file: Locked,
 }
 
-/// A rename of a dead process, which this process continues: no other process takes it meanwhile.
+/// A rename of a dead process, to be continued. The lock keeps other processes from taking it, too.
 #[derive(Debug)]
 pub(super) struct Left {
     pub(super) note: Note,
@@ -93,23 +94,23 @@ pub(super) struct Left {
     pub(super) progress: Progress,
 }
 
-/// The lines of a note, read.
+/// The progress of a rename, parsed from its note.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Progress {
-    /// Names behind the old one, with their versions.
+    /// The objects' names behind the old one, with their versions.
     pub(super) objects: Vec<(String, ETag)>,
     pub(super) begun: bool,
-    /// Versions of copies, by the number of their object.
+    /// The versions of the copies, by the number of their object.
     pub(super) copied: HashMap<usize, ETag>,
     pub(super) uploads: Vec<UploadId>,
     pub(super) deleting: bool,
 }
 
 impl Notes {
-    /// Makes the directory if need be, and checks that it can be written.
+    /// Creates the directory if it is missing, and checks that it can be written.
     ///
     /// # Errors
-    /// The errors of the disk, or of `/proc`.
+    /// An error of the disk, or of `/proc`.
     pub(super) fn open(config: NotesConfig) -> io::Result<Self> {
         let folder = config.dir.join(FOLDER);
         DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
@@ -118,10 +119,10 @@ impl Notes {
         Ok(Self { config, folder, process, machine: machine(), count: AtomicU64::new(0) })
     }
 
-    /// A note that is on the disk when this returns.
+    /// Writes a note with both names and all objects, durably.
     ///
     /// # Errors
-    /// The errors of the disk.
+    /// An error of the disk.
     pub(super) fn begin(&self, from: &str, to: &str, objects: &[(String, ETag)]) -> io::Result<Note> {
         let head = Head {
             endpoint: self.config.endpoint.clone(),
@@ -141,7 +142,7 @@ impl Notes {
             let number = self.count.fetch_add(1, Relaxed);
             let path = self.folder.join(format!("{boot_id}-{pid}-{start}-{number}.{ENDING}"));
             match create(&path) {
-                // Another mount of this process has it.
+                // Another mount of this process has a note of this name.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && number < NOTES_MAX as u64 => {}
                 created => break (path, created?),
             }
@@ -157,7 +158,7 @@ impl Notes {
         }
     }
 
-    /// Renames in this bucket, below this prefix, whose processes are dead.
+    /// Finds the renames of dead processes in this bucket, below this prefix.
     ///
     /// # Errors The directory can't be read.
     pub(super) fn left_behind(&self) -> io::Result<Vec<Left>> {
@@ -198,7 +199,7 @@ impl Notes {
 }
 
 impl Progress {
-    /// Reads a note. Pure. A torn line ends the reading: its fact is found out anew.
+    /// Parses the lines of a note. Pure. Stops at a torn line; the facts behind it are found out with requests.
     fn read(lines: &str) -> Self {
         let mut progress = Self::default();
         for line in lines.lines().map_while(|line| serde_json::from_str(line).ok()) {
@@ -215,9 +216,9 @@ impl Progress {
 }
 
 impl Note {
-    /// Adds lines; with `sync` they are durable on return.
+    /// Adds lines. With `sync` they are durable on return.
     ///
-    /// # Errors The errors of the disk.
+    /// An error of the disk.
     pub(super) fn add(&self, lines: &[Line], sync: bool) -> io::Result<()> {
         let mut text = String::new();
         for line in lines {

@@ -1,4 +1,4 @@
-//! One object: HEAD, copy, proof; then the delete of its source.
+//! Renames one object: HEAD, copy, proof; then the delete of the source.
 
 use super::note::Note;
 use super::{Copied, Error, Mover, Result, Source};
@@ -6,30 +6,31 @@ use crate::object::{ObjectId, ObjectKey, ObjectMeta, Second};
 use crate::s3::{CopyObject, Described, ErrorKind, Replaces, Stored};
 use crate::sync::Arc;
 
-/// The most looks at a source that another client replaces between HEAD and copy. Doubling it follows a busier writer.
+/// Most attempts to copy a source that other clients replace between HEAD and copy. Beyond it, the rename fails. Doubling it copes with a
+/// busier writer.
 const ATTEMPTS_MAX: usize = 3;
 
-/// The kind of proof in the answer to a copy.
+/// The proof in the answer to a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Proof {
-    /// The copy has the source's ETag or checksum.
+    /// The copy has the source's ETag or checksum: it is proven.
     Answer,
-    /// The answer has nothing to compare: a HEAD has to prove the copy.
+    /// The answer contains nothing to compare: a HEAD must prove the copy.
     Head,
-    /// The copy has another checksum of the same kind.
+    /// The copy has another checksum of the same algorithm.
     Wrong,
 }
 
 impl Mover {
-    /// Copies the object that is now under `from` to `to`, and proves the copy. The source stays: see [`Mover::delete_source`].
+    /// Copies the present object of the key `from` to `to`, and proves the copy. The source stays until [`Mover::delete_source`].
     ///
     /// # Errors
-    /// Any; the source is still there. After `Remote` the copy may be there, too.
+    /// Any; the source still exists. After `Remote` the copy may exist, too.
     pub async fn copy(&self, from: &ObjectKey, to: &ObjectKey, replaces: &Replaces) -> Result<Copied> {
         self.copy_noted(from, to, replaces, None).await
     }
 
-    /// Copies an object of a directory, with that directory's note.
+    /// Copies an object. `note`: the note of the directory to which the object belongs.
     pub(super) async fn copy_noted(
         &self,
         from: &ObjectKey,
@@ -45,7 +46,7 @@ impl Mover {
             };
             let id = ObjectId::of(from.clone(), &source.meta);
             let (stored, own) = if source.meta.size > self.config.copy_max {
-                // A copy by many requests takes time: an object that is renamed alone gets a note for that.
+                // A copy in parts takes time, so an object that is renamed alone gets a note, too.
                 let own = match note {
                     None => {
                         let object = vec![(String::new(), id.etag.clone())];
@@ -70,7 +71,7 @@ impl Mover {
         Err(Error::Changing)
     }
 
-    /// Judges the answer to a copy: the proven copy; `None` if the source has to be looked at again.
+    /// Evaluates the answer to a copy, and returns the proven copy. `None`: the source may have changed, and must be described again.
     async fn judge(
         &self,
         source: &Described,
@@ -83,7 +84,7 @@ impl Mover {
             Err(error) => {
                 return match error.kind() {
                     ErrorKind::Exists => Err(Error::Taken),
-                    // The next HEAD says which.
+                    // The next HEAD shows the reason.
                     ErrorKind::Changed | ErrorKind::NotFound => Ok(None),
                     ErrorKind::Unknown => {
                         self.after_lost_answer(source, [from, to], replaces, error).await.map(Some)
@@ -116,7 +117,7 @@ impl Mover {
         self.client.copy_object(&request).await
     }
 
-    /// The metadata of the copy, if it is proven.
+    /// The metadata of the copy, if the answer or a HEAD proves it.
     async fn proven(&self, source: &Described, stored: &Stored, to: &ObjectKey) -> Result<ObjectMeta> {
         let proof = proof(source, stored);
         if proof == Proof::Wrong {
@@ -133,7 +134,7 @@ impl Mover {
             Err(error) => return Err(error.into()),
         };
         if !there.meta.etag.matches(stored.etag.as_str()) {
-            // Another client has replaced the copy already. The present object can't be judged, and the source is the only one left.
+            // Another client has replaced the copy already. The copy can't be proven any more, so the source must stay.
             return Err(Error::Taken);
         }
         if there.meta.size != source.meta.size {
@@ -143,16 +144,16 @@ impl Mover {
         Ok(there.meta)
     }
 
-    /// Deletes the source of a copy, if it is still the copied version.
+    /// Deletes the source of a copy, if it still is the copied version.
     ///
-    /// # Errors The store's: both keys may have the object then.
+    /// An error of the store: both keys may have the object then.
     pub async fn delete_source(&self, copied: &Copied) -> Result<Source> {
         let deleted = self.client.delete_version(&copied.source).await;
         self.ended(copied).await;
         match deleted {
             Ok(()) => Ok(Source::Deleted),
             Err(error) if *error.kind() == ErrorKind::Changed => Ok(Source::Replaced),
-            // The answer to the delete may be lost alone.
+            // The delete may have succeeded, and only its answer was lost.
             Err(error) => match self.client.head_object(&copied.source.key).await {
                 Err(gone) if *gone.kind() == ErrorKind::NotFound => Ok(Source::Deleted),
                 _ => Err(error.into()),
@@ -160,7 +161,7 @@ impl Mover {
         }
     }
 
-    /// Removes the note of an object that was copied alone.
+    /// Removes the note of an object that was renamed alone.
     async fn ended(&self, copied: &Copied) {
         let note = {
             let mut noted = self.noted.lock();
@@ -172,7 +173,7 @@ impl Mover {
 
     /// Deletes a copy whose source can't be deleted, as far as the store allows.
     pub async fn take_back(&self, copied: &Copied) {
-        // The source is looked at first: if it is gone after all, the copy is the only object left.
+        // The source is checked first: if it no longer exists, the copy is the only object left.
         let has_source = match self.client.head_object(&copied.source.key).await {
             Ok(meta) => copied.source.may_be(meta.etag.as_str(), Second::of(meta.last_modified)),
             Err(_) => false,
@@ -183,7 +184,7 @@ impl Mover {
     }
 }
 
-/// Compares the answer with the source. Pure. ETags of equal bytes may differ; equal ones are of equal bytes.
+/// Compares the answer with the source. Pure. Equal ETags prove equal bytes, but different ones prove nothing.
 pub(super) fn proof(source: &Described, stored: &Stored) -> Proof {
     if !stored.etag.is_none() && source.meta.etag.matches(stored.etag.as_str()) {
         return Proof::Answer;
@@ -191,7 +192,7 @@ pub(super) fn proof(source: &Described, stored: &Stored) -> Proof {
     let of_all_bytes = |sum: &&String| !sum.contains('-');
     match (source.checksum.as_ref().filter(of_all_bytes), stored.checksum.as_ref().filter(of_all_bytes)) {
         (Some(theirs), Some(ours)) if theirs == ours => Proof::Answer,
-        // Checksums of one length are of one algorithm.
+        // Checksums of equal length have the same algorithm.
         (Some(theirs), Some(ours)) if theirs.len() == ours.len() => Proof::Wrong,
         _ => Proof::Head,
     }

@@ -1,4 +1,4 @@
-//! Objects too large for one copy: the store copies them in parts, with headers, metadata and tags set anew.
+//! Copies objects too large for one copy request: the store copies them in parts, and the request sets headers, metadata and tags again.
 
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use crate::s3::{
 };
 use crate::sync::Arc;
 
-/// Parts that an object may have.
+/// Most parts of an object.
 const PARTS_MAX: u64 = 10_000;
 
 impl Mover {
@@ -26,7 +26,7 @@ impl Mover {
         replaces: &Replaces,
         note: Option<&Arc<Note>>,
     ) -> Result<Stored> {
-        // A copy made of parts gets no tags by itself; losing them silently could change its permissions or its expiry.
+        // A copy in parts gets no tags by itself. A silent loss of tags could change the object's permissions or expiry.
         let tags = match source.tags {
             0 => Tags::new(),
             _ => self.client.object_tags(&id.key).await?,
@@ -47,7 +47,7 @@ impl Mover {
         {
             tracing::debug!(key = %to, upload = upload.id, %error, "the upload of a copy is not aborted");
         }
-        // The object at the target may not be replaced: as a copy in one request says it.
+        // The object under the new key must not be replaced: the error is the one of a copy in one request.
         stored.map_err(|error| match error.kind() {
             ErrorKind::Changed if error.operation() == "CompleteMultipartUpload" => {
                 Error::new(ErrorKind::Exists, "CompleteMultipartUpload").key(to).source(error)
@@ -75,7 +75,7 @@ impl Mover {
     }
 }
 
-/// The parts of an object, of `part` bytes each, or larger ones if their number would exceed the limit.
+/// The ranges of an object's parts: of `part` bytes each, or larger if there would be too many parts.
 pub(super) fn ranges(size: u64, part: u64) -> Vec<Range<u64>> {
     let part = part.max(size.div_ceil(PARTS_MAX)).max(1);
     (0..size.div_ceil(part)).map(|i| i * part..((i + 1) * part).min(size)).collect()

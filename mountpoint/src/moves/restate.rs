@@ -1,4 +1,4 @@
-//! An object that gets other metadata under the same key: the store copies the object onto itself, and a HEAD proves the new metadata.
+//! Replaces the user metadata of an object: the store copies the object onto itself, and a HEAD proves the new metadata.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +6,21 @@ use super::{Error, Mover, Result};
 use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::s3::{CopyObject, Described, ErrorKind, Properties, Replaces};
 
-/// A version with the bytes of another one, and other metadata.
+/// A version of an object that has the bytes of an earlier one, and other metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Restated {
-    /// The version that was copied.
+    /// The version that was copied onto itself.
     pub source: ObjectId,
-    /// The version that is there now.
+    /// The new version.
     pub id: ObjectId,
-    /// The metadata of the present version.
+    /// The metadata of the new version.
     pub meta: ObjectMeta,
 }
 
 impl Mover {
-    /// Gives a version of an object these words as its user metadata. Bytes, headers, tags and class stay as they were `described`.
+    /// Replaces the user metadata of the `described` version with `words`. Bytes, headers, tags and storage class stay unchanged.
     ///
-    /// # Errors `Changing`: the object is another version by now, or gone; `Different`: the store did not accept the words; `Remote`.
+    /// `Changing`: the object has another version by now, or is gone; `Different`: the store did not accept the metadata; `Remote`.
     pub async fn restate(
         &self,
         key: &ObjectKey,
@@ -54,7 +54,7 @@ impl Mover {
                 _ => error.into(),
             });
         }
-        // A copy whose answer was lost counts as made if the object has the bytes and the new metadata.
+        // A copy whose answer was lost counts as made if the object has the old size and the new metadata.
         let there = match self.client.describe_object(key).await {
             Ok(there) => there,
             Err(error) if *error.kind() == ErrorKind::NotFound => return Err(Error::Changing),

@@ -1,5 +1,5 @@
-//! Goes on with renames whose processes were killed, by the notes that they left. Each object is moved only if it is still the version that
-//! the rename began with; changes of other clients since then stay.
+//! Continues renames whose processes were killed, with the help of their notes. Each object is renamed only if it still has the version
+//! with which the rename began; later changes of other clients stay.
 
 use foldhash::HashMap;
 use futures_util::stream::{self, StreamExt as _};
@@ -12,7 +12,7 @@ use crate::s3::{Error as S3Error, ErrorKind, ListedObject, Replaces};
 use crate::sync::Arc;
 
 impl Mover {
-    /// Continues all renames that killed processes left behind. A rename that fails is tried again by the next mount.
+    /// Continues all renames of killed processes. If one fails, the next mount tries it again.
     pub async fn go_on(&self) {
         let Some(notes) = self.notes.clone() else { return };
         let found = tokio::task::spawn_blocking(move || notes.left_behind()).await;
@@ -37,7 +37,7 @@ impl Mover {
         }
     }
 
-    /// Goes on with one rename. Returns how many sources it deleted.
+    /// Continues one rename. Returns the number of deleted sources.
     async fn go_on_with(&self, from: &str, to: &str, progress: &Progress, note: &Arc<Note>) -> Result<usize> {
         for upload in &progress.uploads {
             self.client.abort_multipart_upload(upload).await?;
@@ -46,7 +46,7 @@ impl Mover {
         let copies = self.there(to).await?;
         let left = progress.objects.iter().enumerate().filter_map(|(number, (name, etag))| {
             let source = sources.get(&format!("{from}{name}"))?;
-            // Without an ETag the version is not known.
+            // A version without an ETag can't be identified.
             let is_named = !etag.as_str().trim_matches('"').is_empty();
             if !is_named || !source.meta.etag.matches(etag.as_str()) {
                 return None;
@@ -75,7 +75,7 @@ impl Mover {
         while let Some(outcome) = work.next().await {
             match outcome {
                 Ok(was_moved) => moved += usize::from(was_moved),
-                // Another client's object has the new name: both stay.
+                // The new name belongs to another client's object: both stay.
                 Err(Error::Taken) => {}
                 Err(error) => failed = Some(error),
             }
@@ -89,7 +89,7 @@ impl Mover {
         Ok(moved)
     }
 
-    /// The objects that a note may speak of, by their keys.
+    /// The present objects with this name or below it, by their keys.
     async fn there(&self, name: &str) -> Result<HashMap<String, ListedObject>> {
         let key = ObjectKey::new(name);
         if !name.ends_with('/') {
@@ -106,7 +106,7 @@ impl Mover {
         Ok(listed.into_iter().map(|object| (object.key.as_str().to_owned(), object)).collect())
     }
 
-    /// The proven copy of an object; `None` if its source must stay.
+    /// Makes or finds the proven copy of an object. `None` if the source must stay.
     async fn copy_of(
         &self,
         item: &Item,
@@ -116,10 +116,10 @@ impl Mover {
     ) -> Result<Option<Copied>> {
         let is_noted = match &there {
             Some(there) => progress.copied.get(&item.number).is_some_and(|copy| copy.matches(there.as_str())),
-            // The object was copied, and another client has removed the copy.
+            // The object was copied before, and another client has deleted the copy.
             None if progress.deleting => return Ok(None),
             None => match self.copy_item(item, Some(note)).await {
-                // A request of the killed process may have arrived since the listing.
+                // A request of the killed process may have arrived after the listing.
                 Err(Error::Taken) => false,
                 copied => return copied,
             },
