@@ -1,5 +1,4 @@
-//! Opens a stored file to append to it: looks at the object. If the object is too small for a copy by the store, the new upload writes
-//! its bytes first.
+//! Opens a stored file to append to it. If the object is too small for a copy by the store, the new upload writes its bytes first.
 
 use super::file::OpenFlags;
 use super::{Error, FileSystem, Result};
@@ -11,8 +10,8 @@ use crate::upload::{self, Upload};
 impl FileSystem {
     /// The upload that continues the object of this file; `None` if this open does not append, or there is no object.
     ///
-    /// # Errors `STALE`: the object is another version than the mount knows. The kernel then looks the name up anew, and opens the
-    /// present version.
+    /// # Errors
+    /// `STALE`: the object is another version than the mount has. The kernel then looks the name up anew, and opens the present version.
     pub(super) async fn append_to(&self, ino: InodeNo, flags: OpenFlags) -> Result<Option<Arc<Upload>>> {
         if !self.config.allow_append || !flags.append || flags.truncate {
             return Ok(None);

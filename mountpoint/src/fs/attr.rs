@@ -32,9 +32,9 @@ pub enum Attributes {
 pub struct Maker {
     /// Permission bits, after the umask.
     pub mode: u32,
-    /// User.
+    /// User of the maker.
     pub uid: u32,
-    /// Group.
+    /// Group of the maker.
     pub gid: u32,
 }
 
@@ -59,16 +59,16 @@ pub struct Attr {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// How long the kernel may use these attributes without another question.
+    /// Time for which the kernel may use these attributes without a new request.
     pub valid_for: Duration,
 }
 
-/// A name that was found.
+/// A name that a lookup found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The attributes of the file or directory.
     pub attr: Attr,
-    /// How long the kernel may use the name without another lookup.
+    /// Time for which the kernel may use the name without another lookup.
     pub valid_for: Duration,
 }
 

@@ -19,12 +19,12 @@ struct Told {
 }
 
 impl Directories {
-    /// The attributes that are known, however old.
+    /// The last known attributes, however old.
     pub(super) fn get(&self, ino: InodeNo) -> Option<Arc<Kept>> {
         self.0.lock().get(&ino).map(|told| Arc::clone(&told.kept))
     }
 
-    /// Takes in attributes of the moment `at`, unless later ones are known.
+    /// Stores attributes that were valid at the moment `at`, unless later ones are known.
     pub(super) fn set(&self, ino: InodeNo, kept: Kept, at: Instant) {
         let mut known = self.0.lock();
         if known.get(&ino).is_none_or(|known| known.at <= at) {
@@ -37,7 +37,7 @@ impl Directories {
         self.0.lock().remove(&ino);
     }
 
-    /// How long the known attributes of a directory are still valid.
+    /// Time for which the known attributes of a directory stay valid; zero if none are known.
     pub(super) fn left(&self, ino: InodeNo, ttl: Duration, now: Instant) -> Duration {
         let age = self.0.lock().get(&ino).map(|told| now.saturating_duration_since(told.at));
         age.map_or(Duration::ZERO, |age| ttl.saturating_sub(age))

@@ -9,7 +9,7 @@ use crate::object::{ETag, ObjectKey};
 use crate::sync::Mutex;
 use crate::upload;
 
-/// The known part of the end of one file's upload.
+/// The end of one file's upload: its outcome, and whether an interrupted operation misses it.
 #[derive(Debug, Default)]
 pub(super) struct Ending(Mutex<State>);
 
@@ -23,7 +23,7 @@ struct State {
     told_closed: bool,
 }
 
-/// The fate of the object.
+/// The outcome for the object.
 #[derive(Clone, Debug)]
 enum Fate {
     Stored(ETag),
@@ -33,14 +33,14 @@ enum Fate {
 }
 
 impl Ending {
-    /// Notes that the upload has ended. Returns a line for the log, if no operation waits for the outcome.
+    /// Notes that the upload has ended. Returns a line for the log, if the operation that waited for it was interrupted.
     pub(super) fn ended(&self, key: &ObjectKey, outcome: Result<&ETag, &upload::Error>) -> Option<String> {
         let mut state = self.0.lock();
         state.fate.get_or_insert_with(|| Fate::of(outcome));
         state.tell(key)
     }
 
-    /// The log line about the end of a closed file's upload, of which no application can hear. Returned once.
+    /// The log line about the end of an upload after the file's last close: no application receives it. Returned once.
     pub(super) fn closed(&self, key: &ObjectKey, outcome: Result<&ETag, &upload::Error>) -> Option<String> {
         let told = std::mem::replace(&mut self.0.lock().told_closed, true);
         (!told).then(|| format!("\"{key}\" was closed; {}", Fate::of(outcome)))

@@ -9,12 +9,12 @@ use crate::object::ObjectKey;
 use crate::s3::ErrorKind as S3;
 use crate::{inode, moves, prefetch, s3, stage, upload};
 
-/// An errno and the sentence for the log.
+/// An error of an operation: its errno, and the sentence for the log.
 #[derive(Clone, Debug)]
 pub struct Error {
     errno: Errno,
     message: String,
-    /// The room that failed has written its line in the log.
+    /// Whether the room that failed has written its line in the log.
     logged: bool,
 }
 
@@ -32,13 +32,13 @@ impl Error {
         Self { logged: true, ..self }
     }
 
-    /// The error that the application sees.
+    /// The errno that the application sees.
     pub fn errno(&self) -> Errno {
         self.errno
     }
 
-    /// Whether an upload that failed with this error may have left an object: a request that makes an object visible may have been sent,
-    /// and no answer says what became of it, or the store's object differs from what was written.
+    /// Whether an upload that failed with this error may have left an object: a request that makes an object visible may have been sent and
+    /// its result is unknown, or the store's object differs from the written bytes.
     pub(super) fn leaves_doubt(error: &upload::Error) -> bool {
         match error {
             upload::Error::Corrupt | upload::Error::Panicked => true,
@@ -146,7 +146,7 @@ impl From<inode::Error> for Error {
 }
 
 impl Error {
-    /// An object that could not be moved.
+    /// The error of an object that could not be moved.
     pub(super) fn of_move(error: &moves::Error, from: &ObjectKey, to: &ObjectKey) -> Self {
         use moves::Error as Move;
         let why = format!("rename of \"{from}\" to \"{to}\": {error}");
@@ -166,7 +166,7 @@ impl Error {
         }
     }
 
-    /// A failure of a staged file.
+    /// The error of a staged file that failed.
     pub(super) fn of_stage(error: stage::Error) -> Self {
         use stage::Error as Stage;
         let message = error.to_string();

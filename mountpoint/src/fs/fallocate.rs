@@ -1,4 +1,4 @@
-//! fallocate: room for bytes that a program is about to write.
+//! fallocate: reserves space for bytes that a program is about to write.
 //!
 //! A bucket has plenty of room, so there is nothing to reserve. An object is written from its start to its end, so a call can neither make
 //! it longer nor punch a hole. The errno matters: on EOPNOTSUPP, glibc's `posix_fallocate` writes single bytes into the file instead, which
@@ -20,11 +20,11 @@ pub struct Fallocate {
     pub mode: u32,
 }
 
-/// FALLOC_FL_KEEP_SIZE: room, whatever the size of the file.
+/// FALLOC_FL_KEEP_SIZE: reserves space without a change of the file's size.
 const KEEP_SIZE: u32 = 1;
 
 impl FileSystem {
-    /// Room for bytes of a file that is being written. Changes nothing.
+    /// Reserves space for bytes of a file that is being written. Changes nothing.
     ///
     /// # Errors
     /// `INVAL`: the file would have to be longer; `OPNOTSUPP`: a hole, or another mode; `BADF`: the handle is open for reading.

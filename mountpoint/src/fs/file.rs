@@ -18,15 +18,15 @@ use crate::sync::atomic::AtomicBool;
 /// The flags of open(2) that matter here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpenFlags {
-    /// Opened for writing (O_WRONLY or O_RDWR).
+    /// Whether the file is opened for writing (O_WRONLY or O_RDWR).
     pub write: bool,
-    /// Opened for reading too (O_RDWR).
+    /// Whether the file is opened for reading too (O_RDWR).
     pub read: bool,
     /// O_TRUNC.
     pub truncate: bool,
     /// O_APPEND.
     pub append: bool,
-    /// O_DIRECT: ask the store anew, keep out of the page cache.
+    /// O_DIRECT: the open asks the store anew, and bypasses the page cache.
     pub direct: bool,
     /// O_SYNC or O_DSYNC.
     pub sync: bool,
@@ -37,11 +37,11 @@ pub struct OpenFlags {
 pub struct Opened {
     /// The number by which the kernel names the handle.
     pub handle: HandleNo,
-    /// The kernel's cached pages of this inode are still right.
+    /// Whether the kernel's cached pages of this inode are still valid.
     pub keep_cache: bool,
-    /// Keep out of the page cache.
+    /// Whether the file bypasses the page cache.
     pub direct: bool,
-    /// The number of a file that the kernel reads by itself; with `direct`, only through mappings.
+    /// The number of a file that the kernel reads itself; with `direct`, only through mappings.
     pub passthrough: Option<u32>,
 }
 
@@ -56,7 +56,7 @@ pub struct Opening {
     keep_cache: bool,
     /// Whether only a listing has named the version.
     is_listed: bool,
-    /// The size that the kernel knows.
+    /// The kernel's size of the file, compared with `size`.
     known: KnownSize,
     flags: OpenFlags,
 }
@@ -98,7 +98,7 @@ pub fn unsynced() -> Error {
 }
 
 impl FileSystem {
-    /// Whether a write can be durable on return: with `--commit disk` it is on the local disk then.
+    /// Whether a write can be made durable before its return: with `--commit disk`, the local disk has it then.
     pub fn syncs_writes(&self) -> bool {
         self.full.as_ref().is_some_and(|full| full.syncs_writes())
     }
@@ -121,8 +121,8 @@ impl FileSystem {
         self.open_made(entry, flags, pid).await
     }
 
-    /// The second half of [`FileSystem::create`]. Other programs can find the file before this half ends: the kernel lets them look when
-    /// the creating program is killed.
+    /// Opens the file that [`FileSystem::create`] made. Other programs may find the file before this call ends: the kernel lets them look
+    /// it up when the creating program is killed.
     pub(super) async fn open_made(
         &self,
         entry: Entry,
@@ -164,7 +164,8 @@ impl FileSystem {
         }
     }
 
-    /// Ends an open for reading. May ask the disk of the cache, and the driver; one that does not answer in time is passed over.
+    /// Completes an open for reading. May wait for the disk of the cache and for the driver, each with a time limit; after it the engine
+    /// reads.
     pub async fn finish_open(&self, opening: Opening) -> Result<Opened> {
         let whole = match self.lends(&opening) {
             Lend::Now(whole) => Some(whole),
@@ -178,7 +179,7 @@ impl FileSystem {
         self.opened(opening, lent)
     }
 
-    /// Says from memory whether the kernel may read this file by itself.
+    /// Answers from memory whether the kernel may read this file itself.
     fn lends(&self, opening: &Opening) -> Lend {
         let Opening { ino, id, size, .. } = opening;
         let asks =
@@ -201,7 +202,7 @@ impl FileSystem {
         self.open_as(ino, flags, pid).await
     }
 
-    /// Stores a file as an empty one, for an open with O_TRUNC and O_RDONLY: so do local file systems. Such an open needs the same
+    /// Replaces a file by an empty one, for an open with O_TRUNC and O_RDONLY, as local file systems do. Such an open needs the same
     /// permission as any other replacement.
     async fn empty(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<()> {
         let opened = self.open_as(ino, OpenFlags { write: true, ..flags }, pid).await?;
@@ -248,7 +249,7 @@ impl FileSystem {
         })
     }
 
-    /// Opens a file for writing, or names its writer.
+    /// Opens a file for writing, or names its writer, or reports that it has readers.
     async fn open_write(&self, ino: InodeNo, flags: OpenFlags, pid: u32) -> Result<Attempt> {
         let no = self.files.reserve();
         // Before the file gets this writer: other opens need not wait for the store's answer.
@@ -263,7 +264,7 @@ impl FileSystem {
         Ok(match self.inodes.open_write(ino, no.0, wish).await? {
             OpenWrite::Granted { key, before } => {
                 self.io_modes.enter(ino, &key, Wish::Engine, self.clock.now(), || None);
-                // The store decides at the end, in one step: another client may have stored the name since it was asked for it.
+                // The store decides at the end, in one step: another client may have stored the name since the mount looked it up.
                 let only_if_absent = before == Before::Absent && !self.config.allow_overwrite;
                 let opener = thread_group(pid).unwrap_or(pid);
                 let upload = match appends.filter(|_| before == Before::Exists) {
@@ -290,7 +291,7 @@ impl FileSystem {
         })
     }
 
-    /// Makes a handle that reads.
+    /// Creates a handle that reads.
     ///
     /// # Errors
     /// `STALE`: another mode of the inode excludes this open. The kernel looks the name up anew, and finds another inode.
@@ -336,7 +337,7 @@ impl FileSystem {
         Ok(Opened { handle, keep_cache, direct, passthrough })
     }
 
-    /// Reads at most `len` bytes, and gives them to `done`: now, or later on another thread.
+    /// Reads at most `len` bytes, and calls `done` with them: now, or later on another thread.
     pub fn read<F>(&self, handle: HandleNo, offset: u64, len: usize, done: F)
     where
         F: FnOnce(Result<Bytes>) + Send + 'static,
@@ -374,7 +375,7 @@ impl FileSystem {
     }
 }
 
-/// Makes the answer to a read, and takes in what the result says about the file.
+/// Converts the result of a read to its answer. After a corrupt or stale result, the inode's pages or version are checked anew.
 pub(super) fn answered(
     inodes: &InodeTable,
     ino: InodeNo,

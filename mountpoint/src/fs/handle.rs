@@ -20,7 +20,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex, RwLock};
 use crate::upload::{self, Upload};
 
-/// Names an open file or directory.
+/// The kernel's number of an open file or directory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HandleNo(pub u64);
 
@@ -49,19 +49,19 @@ pub(super) enum Mode {
 #[derive(Debug)]
 pub(super) struct Reading {
     pub(super) reader: Reader,
-    /// Whether only a listing named the version of the reader, and no byte of it has come (`listed.rs`).
+    /// Whether only a listing named the version of the reader, and none of its bytes has arrived (`listed.rs`).
     pub(super) is_listed: AtomicBool,
     /// The reader of the object's own version, if the listing named another one.
     pub(super) own: OnceLock<Box<Reader>>,
-    /// Set if the kernel may know a size above the version's.
+    /// Set if the kernel's size may be larger than the version's.
     pub(super) short: OnceLock<Short>,
-    /// The number of the file that the kernel reads by itself.
+    /// The number of the file that the kernel reads itself.
     pub(super) passthrough: Option<u32>,
-    /// The reads so far, for the files that are opened later.
+    /// The reads so far, which decide the read mode of files opened later.
     pub(super) course: Course,
 }
 
-/// A handle for writing. Its upload knows its stage (`upload::Stage`).
+/// A handle for writing. `upload` has the stage of the upload (`upload::Stage`).
 #[derive(Debug)]
 pub(super) struct Writer {
     pub(super) upload: Arc<Upload>,
@@ -69,9 +69,9 @@ pub(super) struct Writer {
     pub(super) moves: Mutex<Option<(ObjectKey, Replaces)>>,
     /// The outcome of that move.
     pub(super) moved: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
-    /// Locked while the inode table takes the outcome, so that a second caller finds the outcome there.
+    /// Locked while the inode table takes the outcome, so a second caller finds the outcome there.
     pub(super) settling: Mutex<()>,
-    /// Whether a program receives the outcome, or the log.
+    /// Reports the outcome to a program, or to the log.
     pub(super) ending: Ending,
     pub(super) last: LastWriter,
     /// Whether the opener closed its last descriptor and the writing went on: then a later close comes from another process, even if that
@@ -83,26 +83,27 @@ pub(super) struct Writer {
 #[derive(Debug)]
 pub(super) struct StagedHandle {
     pub(super) staged: Arc<Staged>,
-    /// The open was for writing.
+    /// Whether the open was for writing.
     pub(super) writes: bool,
     pub(super) last: LastWriter,
-    /// The opener closed its last descriptor that writes, as in [`Writer`].
+    /// Whether the opener closed its last descriptor that writes, as in [`Writer`].
     pub(super) opener_left: AtomicBool,
 }
 
-/// The thread that wrote to a handle last, with its process, since the thread may have ended by the time of a question.
+/// The thread that wrote to a handle last, with its process: the thread may have ended before the process is needed.
 #[derive(Debug)]
 pub(super) struct LastWriter {
     /// The thread that opened the file, and its process.
     opened_by: (u32, u32),
-    /// The process and, in the lower half, the thread; 0 before the first byte.
+    /// The process in the upper half and the thread in the lower half; 0 before the first byte.
     last: AtomicU64,
-    /// Processes of other threads that wrote before: programs write by many threads in turn.
+    /// Processes of other threads that wrote before, by thread: programs write by many threads in turn.
     known: Mutex<HashMap<u32, u32>>,
 }
 
 impl LastWriter {
-    /// Most threads that are kept. Doubling it reads `/proc` less often for programs that write by more threads.
+    /// Most threads whose processes are kept; one more drops all. Doubling it reads `/proc` less often for programs that write by more
+    /// threads.
     const KNOWN_MAX: usize = 64;
 
     pub(super) fn new(opened_by: (u32, u32)) -> Self {
@@ -136,9 +137,9 @@ impl LastWriter {
 /// The known mappings of a handle (see `mapping.rs`).
 #[derive(Debug, Default)]
 pub(super) struct Mapping {
-    /// The handle was opened with O_RDWR, and reads.
+    /// Whether the handle was opened with O_RDWR, and reads.
     pub(super) may_write: bool,
-    /// A change of the file was refused.
+    /// Whether a change of the file was refused.
     refused: AtomicBool,
 }
 
@@ -180,7 +181,7 @@ impl<T> Default for HandleTable<T> {
 }
 
 impl<T> HandleTable<T> {
-    /// A table whose numbers no earlier engine has given out.
+    /// A table for a mount that outlives its engine: it gives out no number of an earlier engine.
     pub(super) fn outliving(journal: &Arc<Journal>) -> Self {
         let first = journal.marks().handles;
         let (next, limit) = (AtomicU64::new(first), AtomicU64::new(first));
@@ -241,7 +242,7 @@ impl<T> HandleTable<T> {
 }
 
 impl Writer {
-    /// The handle of a new file. `opened_by`: a thread and its process.
+    /// The state of a new handle for writing. `opened_by`: a thread and its process.
     pub(super) fn new(upload: Arc<Upload>, opened_by: (u32, u32)) -> Self {
         Self {
             upload,
@@ -256,15 +257,16 @@ impl Writer {
 }
 
 impl Reading {
-    /// Whether a read may be answered with the received bytes (`short.rs`). `is_old`: the same as in [`Short::allows`].
+    /// Checks that a read may be answered with the received bytes (`short.rs`). `is_old`: the same as in [`Short::allows`].
     ///
-    /// # Errors `STALE`: the read may not be answered. The kernel sends another read for bytes that a program waits for.
+    /// # Errors
+    /// `STALE`: the read may not be answered. The kernel sends another read for bytes that a program waits for.
     pub(super) fn allows(&self, offset: u64, len: usize, is_old: impl FnOnce() -> bool) -> Result<()> {
         match self.short.get() {
             Some(short) if !short.allows(offset, len, is_old) => {
                 let key = &self.reader.id().key;
                 let why = format!("\"{}\" ends before the {len} bytes at {offset}", key.as_str());
-                // The log has the wrong size already, and the kernel asks for many bytes that no program waits for.
+                // The log has the wrong size already, and the kernel requests many bytes that no program waits for.
                 Err(Error::new(Errno::STALE, why).already_logged())
             }
             _ => Ok(()),
@@ -323,7 +325,7 @@ impl Closing {
         self.0.store(true, Relaxed);
     }
 
-    /// Whether the RELEASE is likely to be on its way.
+    /// Whether the RELEASE will probably come soon.
     pub(super) fn is_likely(&self) -> bool {
         self.0.load(Relaxed)
     }

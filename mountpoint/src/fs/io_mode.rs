@@ -1,4 +1,4 @@
-//! The mode of an open file: the engine reads it, or the kernel reads it from the disk cache by itself (passthrough).
+//! The mode of an open file: the engine reads it, or the kernel itself reads it from the disk cache (passthrough).
 //!
 //! The kernel demands one mode for all open files of an inode, and answers EIO to an open in another mode. So this module counts each
 //! handle from its open to its release. While a file has a passthrough handle, every new open of it uses passthrough. An open that could
@@ -21,11 +21,10 @@ use crate::stage::Loan;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// The least size of a file that the kernel reads by itself. For smaller files registering costs more than it saves, and lock files are
-/// small.
+/// Smallest file that the kernel reads itself, in bytes. For smaller files registering costs more than it saves, and lock files are small.
 pub(super) const PASSTHROUGH_MIN: u64 = 1 << 20;
 
-/// How long the engine itself reads an object for which a handle needed another inode. The kernel looks the name up anew only once:
+/// Time for which the engine itself reads an object after a handle of it needed another inode. The kernel looks the name up anew only once:
 /// neither that open nor others meanwhile may be refused again.
 const APART: Duration = Duration::from_secs(60);
 
@@ -36,23 +35,23 @@ const NOT_REGISTERED: &str = "cache: the kernel may not read cached files by its
 const NOT_WRITTEN: &str = "stage: the kernel may not write staged files by itself";
 const ENGINE_READS: &str = "the engine reads them, which takes more CPU";
 
-/// Most objects in this list. Beyond it the oldest is dropped.
+/// Most objects that the engine reads itself for that reason. Beyond it the oldest is dropped.
 const APART_MAX: usize = 64;
 
-/// A transport's way to register files with the kernel.
+/// A transport's functions that register files with the kernel.
 pub struct Backings(Way);
 
 enum Way {
     /// This process, or its helper, registers a file within the call.
     Here { register: Box<Register>, forget: Box<dyn Fn(u32) + Send + Sync> },
-    /// The driver of the node does, and takes its time.
+    /// The driver of the node registers a file, which takes time.
     Driver(Arc<Registrar>),
 }
 
 type Register = dyn Fn(BorrowedFd<'_>) -> io::Result<u32> + Send + Sync;
 
 impl Backings {
-    /// The modes of open files. `register` gives a file a number, `forget` takes the number back.
+    /// Registration within the call. `register` returns a file's number, `forget` unregisters it.
     pub fn new(
         register: impl Fn(BorrowedFd<'_>) -> io::Result<u32> + Send + Sync + 'static,
         forget: impl Fn(u32) + Send + Sync + 'static,
@@ -60,7 +59,7 @@ impl Backings {
         Self(Way::Here { register: Box::new(register), forget: Box::new(forget) })
     }
 
-    /// The modes of open files, which the node's driver registers.
+    /// Registration by the node's driver.
     pub fn of_driver(registrar: Arc<Registrar>) -> Self {
         Self(Way::Driver(registrar))
     }
@@ -94,13 +93,13 @@ pub(super) enum Entered {
     Apart,
 }
 
-/// The modes of all inodes that are open.
+/// The modes of all open inodes.
 #[derive(Debug, Default)]
 pub(super) struct IoModes {
     backings: Arc<OnceLock<Backings>>,
-    /// Whether the kernel gets staged files; then it gets no file of the cache, which it would go on to read while programs write.
+    /// Whether the kernel gets staged files. Then it gets no file of the cache, which it would continue to read while programs write.
     is_of_stage: AtomicBool,
-    /// The kernel refused a file once, and will refuse all others.
+    /// Whether the kernel refused a file: it will refuse all others.
     refused: AtomicBool,
     open: Mutex<HashMap<InodeNo, Open>>,
     /// Objects for which a handle needed another inode, and the time until which the engine reads them itself.
@@ -114,7 +113,7 @@ struct Open {
     backing: Option<Backing>,
 }
 
-/// A file of the cache that the kernel may read, before its handle is made.
+/// A file of the cache that the kernel may read, for a handle that does not exist yet.
 #[derive(Debug)]
 pub(super) enum Lent {
     /// The file, to be registered within the open.
@@ -123,7 +122,7 @@ pub(super) enum Lent {
     Registered(Backing),
 }
 
-/// A file that the kernel knows by number. A drop takes the number back.
+/// A file that is registered with the kernel. Dropping the value unregisters the file.
 #[derive(Debug)]
 pub(super) struct Backing {
     id: u32,
@@ -135,7 +134,7 @@ pub(super) struct Backing {
 impl Drop for Backing {
     fn drop(&mut self) {
         match self.backings.get().map(|backings| &backings.0) {
-            // The hold goes after this.
+            // The hold is dropped after this.
             Some(Way::Here { forget, .. }) => forget(self.id),
             Some(Way::Driver(registrar)) => registrar.close(self.id, Box::new(self.hold.take())),
             None => {}
@@ -144,7 +143,7 @@ impl Drop for Backing {
 }
 
 impl IoModes {
-    /// Allows the kernel to read files by itself. Call this before the first open.
+    /// Allows the kernel to read files itself. Call this before the first open.
     pub(super) fn allow_passthrough(&self, backings: Backings) {
         if let Way::Driver(registrar) = &backings.0 {
             let left = self.open.lock().values().filter(|open| open.backing.is_some()).count();
@@ -153,7 +152,7 @@ impl IoModes {
         let _ = self.backings.set(backings);
     }
 
-    /// Allows the kernel to write staged files by itself. Call this before the first open.
+    /// Allows the kernel to write staged files itself. Call this before the first open.
     pub(super) fn allow_writes(&self, backings: Backings) {
         if matches!(backings.0, Way::Here { .. }) {
             self.is_of_stage.store(true, Relaxed);
@@ -161,18 +160,19 @@ impl IoModes {
         }
     }
 
-    /// Whether the kernel may write this staged file by itself: no handle of the engine's is open.
+    /// Whether the kernel may write this staged file itself: the engine serves no open handle of it.
     pub(super) fn may_write(&self, ino: InodeNo) -> bool {
         let may = self.is_of_stage.load(Relaxed) && !self.refused.load(Relaxed);
         may && self.open.lock().get(&ino).is_none_or(|open| open.backing.is_some())
     }
 
-    /// Whether the driver registers files: then an open has to wait for it.
+    /// Whether the driver registers files: an open then has to wait for it.
     pub(super) fn asks_driver(&self) -> bool {
         matches!(self.backings.get(), Some(Backings(Way::Driver(_))))
     }
 
-    /// Makes a file ready for [`Self::enter`]: the driver registers it, within a time limit, or else `enter` does. `None`: the engine reads.
+    /// Prepares a file for [`Self::enter`]: the driver, if there is one, registers it within [`DRIVER_WITHIN`]; otherwise `enter` does.
+    /// `None`: the engine reads.
     pub(super) async fn lend(&self, whole: Whole, clock: &Clock) -> Option<Lent> {
         let Some(Backings(Way::Driver(registrar))) = self.backings.get() else {
             return Some(Lent::File(whole));
@@ -185,7 +185,7 @@ impl IoModes {
                 let backings = Arc::clone(&self.backings);
                 Some(Lent::Registered(Backing { id, backings, hold: Some(Box::new(whole.hold)) }))
             }
-            // There is none yet, or it is being replaced.
+            // No driver is connected yet, or it is being replaced.
             Err(error) if error.kind() == io::ErrorKind::NotConnected => None,
             Err(error) => {
                 if registrar.tells() {
@@ -198,7 +198,7 @@ impl IoModes {
         }
     }
 
-    /// Takes in a handle of an earlier engine. `id`: the number of the file that the kernel reads. Call it before the first open.
+    /// Adds a handle of an earlier engine. `id`: the number of the file that the kernel reads. Call this before the first open.
     pub(super) fn restore(&self, ino: InodeNo, id: Option<u32>) {
         let mut open = self.open.lock();
         let open = open.entry(ino).or_insert(Open { handles: 0, backing: None });
@@ -210,7 +210,7 @@ impl IoModes {
         }
     }
 
-    /// Whether an open could let the kernel read: if the cache has the whole object, and the inode has no mode yet.
+    /// Whether this open could begin passthrough: it is for reading, and the inode has no mode yet. The cache must have the whole object.
     pub(super) fn asks(&self, ino: InodeNo, key: &ObjectKey, wish: Wish, now: Instant) -> bool {
         let lends = self.backings.get().is_some() && !self.is_of_stage.load(Relaxed);
         lends && self.wants(key, wish, now) && !self.open.lock().contains_key(&ino)
@@ -220,7 +220,7 @@ impl IoModes {
         wish == Wish::Read && !self.refused.load(Relaxed) && !self.is_apart(key, now)
     }
 
-    /// Takes in a new handle. `lent` has the cache's file with the whole object.
+    /// Adds a new handle. `lent` returns the cache's file with the whole object.
     pub(super) fn enter(
         &self,
         ino: InodeNo,
@@ -239,7 +239,7 @@ impl IoModes {
             None => None,
         };
         let mut open = self.open.lock();
-        // Another open may have been quicker; then `found` is returned, after the lock.
+        // Another open may have been quicker; then `found` is unregistered, after the lock.
         if let Some(entered) = self.join(&mut open, ino, key, wish, now) {
             return entered;
         }
@@ -248,8 +248,8 @@ impl IoModes {
         entered
     }
 
-    /// Takes in a new handle of a staged file. Returns the number of the file that the kernel reads and writes, if it has the inode in that
-    /// mode, or `lend` gives it the file.
+    /// Adds a new handle of a staged file. Returns the number of the file that the kernel reads and writes, if the inode is in that mode
+    /// already, or `lend` returns the file.
     pub(super) fn enter_staged(&self, ino: InodeNo, lend: impl FnOnce() -> Option<Loan>) -> Option<u32> {
         let backings = self.backings.get()?;
         let join = |modes: &mut HashMap<InodeNo, Open>| {
@@ -263,7 +263,7 @@ impl IoModes {
         let lent = if self.refused.load(Relaxed) { None } else { lend() };
         let backing = lent.and_then(|loan| self.register_loan(backings, loan));
         let mut modes = self.open.lock();
-        // Another open may have been quicker; then `backing` is returned, after the lock.
+        // Another open may have been quicker; then `backing` is unregistered, after the lock.
         if let Some(mode) = join(&mut modes) {
             return mode;
         }
@@ -313,7 +313,7 @@ impl IoModes {
         }
     }
 
-    /// Takes in the release of a handle.
+    /// Removes a released handle. The last one of an inode unregisters its file.
     pub(super) fn leave(&self, ino: InodeNo) {
         if self.backings.get().is_none() {
             return;

@@ -22,44 +22,44 @@ use crate::object::{ObjectId, ObjectKey, ObjectMeta};
 use crate::sync::{Arc, Mutex};
 use crate::upload::{self, Upload};
 
-/// Changes of stored files that are under way at once, one for each file. Doubling it lets more programs change files at once.
+/// Most changes of stored files in progress at once; further ones wait. Doubling it lets more programs change files at once.
 const CHANGES_MAX: usize = 64;
 
 /// The part of a mount that keeps attributes.
 #[derive(Debug)]
 pub struct Keeping {
     pub(super) keeper: Keeper,
-    /// Whether attributes are kept (`--keep-metadata`), or only facts of the store are shown (`--xattrs`).
+    /// Whether attributes are kept (`--keep-metadata`). If not, only facts of the store are shown (`--xattrs`).
     pub(super) keeps: bool,
     pub(super) shows: bool,
-    /// Files that are not stored yet.
+    /// The attributes of files that are not stored yet.
     pending: Mutex<HashMap<InodeNo, Arc<Pending>>>,
-    /// Locks by which changes of one file come one after the other: the second change begins with the result of the first.
+    /// Locks that serialize the changes of one file: the second change begins with the result of the first.
     changes: [tokio::sync::Mutex<()>; CHANGES_MAX],
     pub(super) directories: Directories,
 }
 
-/// A file that is not stored yet.
+/// The attributes of a file that is not stored yet.
 #[derive(Debug, Default)]
 struct Pending {
     wanted: Mutex<Wanted>,
-    /// The end of the file's upload, after the attributes that came too late for the upload are stored, too.
+    /// The outcome of the file's upload, and of storing the attributes that came too late for the upload.
     stored: OnceCell<std::result::Result<ObjectMeta, upload::Error>>,
 }
 
 #[derive(Debug, Default)]
 struct Wanted {
     kept: Kept,
-    /// The attributes in the request that makes the object.
+    /// The attributes in the request that makes the object, once it is sent.
     sent: Option<Kept>,
-    /// A program has set attributes.
+    /// Whether a program has set attributes.
     is_set: bool,
-    /// The object has all attributes: a later change is one of a stored file.
+    /// Whether the object has all attributes: a later change is one of a stored file.
     is_settled: bool,
 }
 
 impl Keeping {
-    /// Makes the part from a keeper and the flags `--keep-metadata` (`keeps`) and `--xattrs` (`shows`).
+    /// Creates the part from a keeper and the flags `--keep-metadata` (`keeps`) and `--xattrs` (`shows`).
     pub fn new(keeper: Keeper, keeps: bool, shows: bool) -> Self {
         let changes = std::array::from_fn(|_| tokio::sync::Mutex::default());
         Self { keeper, keeps, shows, pending: Mutex::default(), changes, directories: Directories::default() }
@@ -96,14 +96,14 @@ impl Keeping {
         self.directories.forget(ino);
     }
 
-    /// The right to change a file's attributes: one change at a time.
+    /// Waits for the right to change a file's attributes: one change at a time.
     pub(super) async fn turn(&self, ino: InodeNo) -> tokio::sync::MutexGuard<'_, ()> {
         self.changes[ino.0 as usize % CHANGES_MAX].lock().await
     }
 }
 
 impl Pending {
-    /// Changes the attributes that the upload will carry; false if the upload has sent them.
+    /// Changes the attributes to store with the file. False if the object has them all: then a change is one of a stored file.
     fn set(&self, change: impl Fn(&mut Kept)) -> bool {
         let mut wanted = self.wanted.lock();
         if !wanted.is_settled {
@@ -129,7 +129,7 @@ impl FileSystem {
         self.kept.as_ref().filter(|keeping| keeping.keeps)
     }
 
-    /// The attributes that are known of an inode.
+    /// The known attributes of an inode.
     pub(super) fn kept_of(&self, ino: InodeNo) -> Option<Arc<Kept>> {
         let keeping = self.keeps()?;
         if self.marker_of(ino).is_some() {
@@ -143,7 +143,7 @@ impl FileSystem {
         keeping.keeper.known(&self.inodes.stored(ino)?)
     }
 
-    /// The attributes that stat shows, as far as memory knows them.
+    /// The attributes that stat shows, as far as memory has them.
     pub(super) fn attr(&self, ino: InodeNo, stat: &Stat) -> Attr {
         let plain = self.attr_in_full(self.config.ownership.attr(ino, stat));
         let attr = match self.kept_of(ino) {
@@ -233,14 +233,14 @@ impl FileSystem {
 
     /// The attributes of a file before its replacement or an append: the file keeps them.
     ///
-    /// # Errors The errors of the store.
+    /// # Errors
+    /// The errors of the store.
     pub(super) async fn kept_before(&self, ino: InodeNo) -> Result<Option<Arc<Kept>>> {
         self.learn(ino).await?;
         Ok(self.kept_of(ino).filter(|_| !self.inodes.is_local(ino)))
     }
 
-    /// Begins to collect the attributes of a file that is opened for writing: the upload carries those that programs set before its last
-    /// request.
+    /// Collects the attributes of a file that is opened for writing: the upload carries those that programs set before its last request.
     pub(super) fn keep_with(&self, ino: InodeNo, before: Option<Arc<Kept>>, upload: &Upload) {
         let Some(keeping) = self.keeps() else { return };
         let pending = keeping.begin(ino);
@@ -253,15 +253,14 @@ impl FileSystem {
             let written = written_at(&inodes, ino);
             let mut wanted = pending.wanted.lock();
             let mut kept = wanted.kept.clone();
-            // An upload of several requests begins long before the last byte: the time of the last write is better than the time of that
-            // beginning.
+            // An upload of several requests sends its attributes long before the last byte. So it sends no time of the last write.
             kept.modified = kept.modified.or_else(|| written.filter(|_| is_whole));
             kept.say(&mut properties.user);
             wanted.sent = Some(kept);
         });
     }
 
-    /// Stores the attributes that programs set too late for the upload of a file. Later changes count as changes of a stored file.
+    /// Stores the attributes that programs set too late for the upload of a file. Later changes are changes of a stored file.
     pub(super) async fn keep_rest(
         &self,
         ino: InodeNo,
@@ -323,7 +322,7 @@ impl FileSystem {
                 if keeping.pending_or_new(ino).set(&change) {
                     return Ok(());
                 }
-                // The file was stored just now, and the inode table is about to know it.
+                // The file was stored just now, and the inode table will show that soon.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -353,7 +352,7 @@ impl FileSystem {
         }
     }
 
-    /// chmod, chown and utimens.
+    /// Carries out chmod, chown and utimens.
     pub(super) async fn set_kept(
         &self,
         keeping: &Keeping,
@@ -413,7 +412,8 @@ impl FileSystem {
 
     /// Stores a symbolic link: an object that contains its target.
     ///
-    /// # Errors `PERM` without `--keep-metadata`; those of a create and a write.
+    /// # Errors
+    /// `PERM` without `--keep-metadata`; those of a create and a write.
     pub async fn symlink(
         self: &Arc<Self>,
         parent: InodeNo,
@@ -454,7 +454,7 @@ impl FileSystem {
     }
 }
 
-/// Bytes of the longest target of a symbolic link (PATH_MAX).
+/// Longest target of a symbolic link, in bytes (PATH_MAX). Reading a longer one fails with EIO.
 const TARGET_MAX: u64 = 4096;
 
 /// Time of the last write to a file that is not stored yet.

@@ -1,5 +1,5 @@
-//! Reads of files that were opened on a listing's word (`inode/proof.rs`): if the first read meets another version than the listing named,
-//! the engine reads the object's own version instead.
+//! Reads of files that were opened with the facts of a listing alone (`inode/proof.rs`): if the first read finds another version than the
+//! listing named, the engine reads the object's own version instead.
 
 use std::sync::OnceLock;
 
@@ -13,14 +13,14 @@ use crate::prefetch::{Bytes, Prefetcher};
 use crate::sync::atomic::Ordering::{Acquire, Release};
 use crate::sync::{Arc, Mutex};
 
-/// The way to make the kernel request a file's attributes again, because it knows a wrong size.
+/// The function that makes the kernel request a file's attributes again, because it has a wrong size.
 #[derive(Clone, Default)]
 pub(super) struct Resized(Arc<OnceLock<Kernel>>);
 
 struct Kernel {
-    /// The kernel learns from a short answer to a read where a file ends.
+    /// Whether the kernel learns from a short answer to a read where a file ends.
     learns_sizes: bool,
-    /// Held during the notification, so that others wait for its end.
+    /// Held during the notification: other callers wait for its end.
     telling: Mutex<()>,
     tell: Box<dyn Fn(InodeNo) + Send + Sync>,
 }
@@ -49,7 +49,7 @@ impl Resized {
     }
 }
 
-/// The context of a read of a file that was opened on a listing's word.
+/// The context of a read of a file that was opened with the facts of a listing alone.
 pub(super) struct Listed {
     handle: Arc<FileHandle>,
     inodes: InodeTable,
@@ -58,13 +58,13 @@ pub(super) struct Listed {
 }
 
 impl FileSystem {
-    /// Sets the way to make the kernel request a file's attributes again, and whether the kernel learns the end of a file from a short
-    /// answer (Linux 5.17). Call this before the first open.
+    /// Sets the function that makes the kernel request a file's attributes again, and whether the kernel learns the end of a file from a
+    /// short answer (Linux 5.17). Call this before the first open.
     pub fn tell_resized(&self, learns_sizes: bool, tell: impl Fn(InodeNo) + Send + Sync + 'static) {
         let _ = self.resized.0.set(Kernel { learns_sizes, telling: Mutex::new(()), tell: Box::new(tell) });
     }
 
-    /// `None` once the version that the handle reads is known to be the object's own.
+    /// The context of a read; `None` once the version that the handle reads is known to be the object's own.
     pub(super) fn listed(&self, handle: &Arc<FileHandle>, reading: &Reading) -> Option<Listed> {
         reading.is_listed.load(Acquire).then(|| Listed {
             handle: Arc::clone(handle),
@@ -76,7 +76,7 @@ impl FileSystem {
 }
 
 impl Listed {
-    /// Answers a read with the bytes that came, or with those of the object's own version.
+    /// Answers a read with the received bytes, or with those of the object's own version.
     pub(super) fn answer(
         self,
         (offset, len): (u64, usize),
@@ -111,7 +111,7 @@ impl Listed {
         });
     }
 
-    /// Opens the object's own version.
+    /// Opens a reader of the object's own version.
     async fn find_own(&self) -> Result<()> {
         let (ino, reading) = (self.handle.ino, self.handle.reading()?);
         let (id, size) = (reading.reader.id(), reading.reader.size());
@@ -121,7 +121,7 @@ impl Listed {
         };
         let why = || format!("\"{}\" has {own_size} bytes, and a listing said {size}", id.key.as_str());
         if own_size < size && (reading.course.is_direct || !self.resized.is_learnt()) {
-            // The kernel reads on up to the size that it knows, and would show zeros for the missing bytes. A read for a mapping looks the
+            // The kernel reads on up to its size of the file, and would show zeros for the missing bytes. A read for a mapping looks the
             // same as one past the page cache.
             return Err(Error::new(Errno::STALE, why()));
         }

@@ -25,12 +25,13 @@ impl FileSystem {
             }
         }
         if is_news {
-            // A program that closed its descriptor before it changed the mapping, and calls no msync, gets no error: only the log tells.
+            // A program that closed its descriptor before it changed the mapping, and calls no msync, gets no error: only the log reports
+            // it.
             tracing::warn!("mmap failed: {}", self.refused_change(ino));
         }
     }
 
-    /// Whether fsync and close of this handle must fail.
+    /// Fails if a change of the file was refused: fsync and close of this handle then report the error.
     pub(super) fn check_mapping(&self, open: &FileHandle) -> Result<()> {
         if open.mapping.is_refused() { Err(self.refused_change(open.ino).already_logged()) } else { Ok(()) }
     }

@@ -14,11 +14,13 @@ use crate::sync::Arc;
 
 /// The MIME type of a marker, as s3fs and the console of AWS give it.
 const CONTENT_TYPE: &str = "application/x-directory";
-/// Attempts at a marker that another client stores or removes between two requests. Doubling it follows a busier client.
+/// Most attempts at a marker that another client stores or removes between two requests; then the change fails (ESTALE). Doubling it
+/// follows a busier client.
 const ATTEMPTS_MAX: usize = 3;
 
 impl FileSystem {
-    /// Stores the marker of a directory that was made here, with `--directory-markers`. A marker of another client does as well.
+    /// Stores the marker of a directory that was made here, with `--directory-markers`. A marker that another client stored meanwhile
+    /// stays.
     ///
     /// # Errors
     /// The errors of the store; the directory exists in this mount only.
@@ -44,7 +46,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Stores a marker with these attributes; false if the bucket has one.
+    /// Stores a marker with these attributes, unless the bucket has one; false in that case.
     async fn put_marker(&self, key: ObjectKey, kept: &Kept) -> Result<bool> {
         let upload = self.uploader.create(key, true);
         let mut words = Words::new();
@@ -60,7 +62,7 @@ impl FileSystem {
         }
     }
 
-    /// The key of the marker that keeps a directory's attributes; `None` of a file, of a bucket's root, and where markers keep none.
+    /// The key of the marker that keeps a directory's attributes. `None` for a file, for a bucket's root, and if markers keep none.
     pub(super) fn marker_of(&self, ino: InodeNo) -> Option<ObjectKey> {
         // In full mode, modes are shown as long as the mount lasts.
         if !self.config.directory_markers || self.full.is_some() || self.keeps().is_none() {
@@ -69,7 +71,7 @@ impl FileSystem {
         self.inodes.key_of(ino).filter(|key| key.as_str().ends_with('/'))
     }
 
-    /// The attributes of a directory that are known, however old.
+    /// The last known attributes of a directory, however old.
     pub(super) fn kept_of_directory(&self, keeping: &Keeping, ino: InodeNo) -> Option<Arc<Kept>> {
         keeping.directories.get(ino)
     }
@@ -81,7 +83,7 @@ impl FileSystem {
         left.is_zero() && self.marker_of(ino).is_some()
     }
 
-    /// The attributes of a directory, which the kernel may keep as long as the word of its marker holds.
+    /// Limits the time for which the kernel may keep a directory's attributes to the validity of those from its marker.
     pub(super) fn while_marker_holds(&self, attr: Attr) -> Attr {
         let Some(keeping) = self.keeps() else { return attr };
         if self.marker_of(attr.ino).is_none() {
@@ -117,7 +119,8 @@ impl FileSystem {
 
     /// Changes attributes of a directory: the store copies its marker onto itself, or the call stores a new marker.
     ///
-    /// # Errors `STALE`: another client changes the marker again and again; `NOSPC`: more than S3 keeps; those of the store.
+    /// # Errors
+    /// `STALE`: another client changes the marker again and again; `NOSPC`: more than S3 keeps; those of the store.
     pub(super) async fn change_kept_of_directory(
         &self,
         keeping: &Keeping,

@@ -68,15 +68,15 @@ pub struct Config {
     pub ownership: Ownership,
     /// Whether the mount is read-only.
     pub read_only: bool,
-    /// Files may be deleted (`--allow-delete`).
+    /// Whether files may be deleted (`--allow-delete`).
     pub allow_delete: bool,
-    /// Files may be replaced (`--allow-overwrite`).
+    /// Whether files may be replaced (`--allow-overwrite`).
     pub allow_overwrite: bool,
-    /// Files may be appended to (`--allow-append`).
+    /// Whether files may be appended to (`--allow-append`).
     pub allow_append: bool,
     /// The answer to a rename on a mount without `--allow-rename`.
     pub rename_errno: RenameErrno,
-    /// A new directory is stored at once, by a marker (`--directory-markers`).
+    /// Whether a new directory is stored at once, by a marker (`--directory-markers`).
     pub directory_markers: bool,
     /// The answer to attribute changes of stored files.
     pub attributes: Attributes,
@@ -84,7 +84,7 @@ pub struct Config {
     pub read_mode: ReadMode,
 }
 
-/// A mounted bucket: the parts it holds. Its operations stand in these files:
+/// A mounted bucket. These files have its operations:
 ///
 /// | file | operations |
 /// |---|---|
@@ -115,13 +115,13 @@ pub struct FileSystem {
     kept: Option<Keeping>,
     files: HandleTable<FileHandle>,
     dirs: HandleTable<DirHandle>,
-    /// The facts for a later engine, if the mount may outlive this one.
+    /// The journal of facts for a later engine, if the mount may outlive this one.
     journal: Option<Arc<Journal>>,
     /// Whether the engine or the kernel reads each open file.
     io_modes: IoModes,
     read_modes: ReadModes,
     resized: listed::Resized,
-    /// Rung by each release of a handle for reading.
+    /// Notified by each release of a handle for reading.
     reader_left: Notify,
     /// The mount of this file system, once it is known.
     mount: OnceLock<process::OwnMount>,
@@ -150,7 +150,7 @@ pub struct Writing {
 }
 
 impl FileSystem {
-    /// A file system of these parts. `clock` limits how long the end of the mount takes.
+    /// Creates a file system of these parts. `clock` limits the duration of the mount's end.
     pub fn new(
         inodes: InodeTable,
         prefetcher: Prefetcher,
@@ -183,7 +183,7 @@ impl FileSystem {
         Self { mover: Some(mover), ..self }
     }
 
-    /// Files and directories that are open or being stored, and a number that grows with each open.
+    /// Number of files and directories that are open or being stored, and a number that grows with each open.
     pub fn handles(&self) -> (usize, u64) {
         let (files, dirs) = (self.files.count(), self.dirs.count());
         (files.0 + dirs.0, files.1 + dirs.1)
@@ -209,12 +209,12 @@ impl FileSystem {
         open
     }
 
-    /// Allows the kernel to read files of the disk cache by itself or, with `--mode full`, to write those of the stage. Call this before the
+    /// Allows the kernel itself to read files of the disk cache or, with `--mode full`, to write those of the stage. Call this before the
     /// first open.
     pub fn allow_passthrough(&self, backings: Backings) {
         match &self.full {
             None => self.io_modes.allow_passthrough(backings),
-            // A confined engine may ask for no lease.
+            // A sandboxed engine may not take a lease.
             Some(full) if full.syncs_writes() && broker::of_this_process().is_none() => {
                 self.io_modes.allow_writes(backings);
             }

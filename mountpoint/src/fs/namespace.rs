@@ -9,25 +9,25 @@ use super::{Attr, Attributes, Entry, Error, FileSystem, HandleNo, Maker, Result}
 use crate::inode::{DirEntry, ErrorKind, Found, InodeNo, TimeWish, Unlinked};
 use crate::sync::Mutex;
 
-/// Entries of a listing whose attributes the mount requests at once, ahead of the kernel's requests. Doubling it helps a long listing on
-/// a distant store, and wastes requests if a program reads no further.
+/// Number of entries of a listing whose attributes the mount requests at once, ahead of the kernel's requests. Doubling it helps a long
+/// listing on a distant store, and wastes requests if a program reads no further.
 const AHEAD: usize = 512;
-/// The changes that a setattr asks for.
+/// The changes that a setattr requests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
     /// Permission bits from chmod, perhaps with the bits of the kind.
     pub mode: Option<u32>,
-    /// chown.
+    /// New owner, from chown.
     pub uid: Option<u32>,
-    /// chown.
+    /// New group, from chown.
     pub gid: Option<u32>,
-    /// truncate to this size.
+    /// New size in bytes, from truncate.
     pub size: Option<u64>,
     /// The descriptor of ftruncate; truncate has none.
     pub handle: Option<HandleNo>,
-    /// utimens.
+    /// New access time, from utimens.
     pub accessed: Option<TimeWish>,
-    /// utimens.
+    /// New modification time, from utimens.
     pub modified: Option<TimeWish>,
 }
 
@@ -91,7 +91,7 @@ impl FileSystem {
         }
     }
 
-    /// The kernel gives `count` references back.
+    /// Releases `count` of the kernel's references to an inode.
     pub fn forget(&self, ino: InodeNo, count: u64) {
         self.inodes.forget(ino, count);
         self.forgotten(ino);
@@ -102,12 +102,12 @@ impl FileSystem {
         }
     }
 
-    /// The entry of a name that was found, with the known attributes.
+    /// The entry of a found name, with the known attributes.
     pub(super) fn entry(&self, found: &Found) -> Entry {
         Entry { attr: self.attr(found.ino, &found.stat), valid_for: found.entry_valid_for }
     }
 
-    /// Attributes, if memory has the answer.
+    /// The attributes of an inode, if memory has them.
     pub fn try_getattr(&self, ino: InodeNo) -> Option<Result<Attr>> {
         if self.keeps().is_some() {
             return None;
@@ -115,7 +115,7 @@ impl FileSystem {
         Some(self.inodes.try_getattr(ino)?.map(|s| self.attr(ino, &s)).map_err(Error::from))
     }
 
-    /// Attributes.
+    /// The attributes of an inode.
     pub async fn getattr(&self, ino: InodeNo) -> Result<Attr> {
         let stat = self.inodes.getattr(ino).await?;
         self.learn(ino).await?;
@@ -123,9 +123,9 @@ impl FileSystem {
     }
 
     /// Changes attributes, as far as a bucket can: S3 stores none of them. Changes to unstored entries (a file being written, a new
-    /// directory) are accepted, so that `cp` and `tar` can do their work: a file shows its new times until it is stored, and other
-    /// changes have no effect. Changes to stored entries are refused, unless the entry shows the wished attributes already, or
-    /// `--ignore-attributes` asks for a pretended success.
+    /// directory) are accepted, because `cp` and `tar` make them: a file shows its new times until it is stored, and other changes have no
+    /// effect. Changes to stored entries are refused, unless the entry shows the requested attributes already, or `--ignore-attributes`
+    /// demands a pretended success.
     pub async fn setattr(&self, ino: InodeNo, wish: SetAttr) -> Result<Attr> {
         self.may_change()?;
         if self.full.is_some() {
@@ -199,7 +199,7 @@ impl FileSystem {
         Ok(self.entry(&made))
     }
 
-    /// Removes a directory of which the bucket has no more than a marker.
+    /// Removes a directory that has nothing but a marker in the bucket.
     pub async fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<()> {
         self.may_change()?;
         match self.inodes.rmdir(parent, name, self.config.allow_delete).await {
@@ -273,7 +273,7 @@ impl FileSystem {
         entries.into_iter().map(item).collect()
     }
 
-    /// Makes entries of these items of a listing, each with one more reference of the kernel. `None` for `.` and `..`.
+    /// Creates entries of these items of a listing, and counts one more reference of the kernel to each. `None` for `.` and `..`.
     pub fn remember(&self, handle: HandleNo, items: &[DirItem]) -> Vec<Option<Entry>> {
         let Some(dir) = self.dirs.find(handle) else { return vec![None; items.len()] };
         let is_name = |item: &&DirItem| item.name() != "." && item.name() != "..";

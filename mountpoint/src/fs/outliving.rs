@@ -1,7 +1,7 @@
-//! Open files and directories that outlive an engine: recorded while they are open, taken over by the engine that follows.
+//! Open files and directories that outlive an engine: recorded while they are open, taken over by the next engine.
 //!
-//! A file that is being written does not outlive its engine: each call on its handle fails until its close, so that no program believes the
-//! file stored.
+//! A file that is being written does not outlive its engine: each call on its handle fails until its close, so no program believes that the
+//! file is stored.
 
 use std::sync::OnceLock;
 
@@ -15,8 +15,8 @@ use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, Mutex};
 
 impl FileSystem {
-    /// Takes over the open files and directories of an earlier engine, and records from now on. `runtime` runs the listings. Call it before
-    /// the kernel's first request.
+    /// Takes over the open files and directories of an earlier engine, and records from now on. `runtime` runs the listings. Call this
+    /// before the kernel's first request.
     #[must_use]
     pub fn outliving(
         self,
@@ -38,7 +38,7 @@ impl FileSystem {
             }
             let reader = fs.prefetcher.open(id, file.size, None);
             let course = Course::of_before(file.direct);
-            // The journal does not say which size the kernel knows.
+            // The journal does not have the kernel's size of the file.
             let may_read_behind = !file.direct && file.passthrough.is_none();
             let mode = Mode::Read(Reading {
                 reader,

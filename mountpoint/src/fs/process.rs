@@ -26,7 +26,7 @@ pub struct DeviceNo {
 }
 
 impl DeviceNo {
-    /// Whether mountinfo shows this number.
+    /// Whether a field of mountinfo has this number.
     pub(crate) fn is(self, shown: &str) -> bool {
         Self::of(shown) == Some(self)
     }
@@ -59,12 +59,12 @@ impl OwnMount {
 /// longest time that a FUSE thread spends here.
 const DESCRIPTORS_MAX: usize = 1024;
 
-/// Most threads of one process that are examined: usually the first thread has the descriptors, and only ended threads lack them.
-/// Doubling it doubles the longest time that a FUSE thread spends here.
+/// Most threads of one process that are examined; further ones are ignored. Usually the first thread has the descriptors, and only ended
+/// threads lack them. Doubling it doubles the longest time that a FUSE thread spends here.
 const THREADS_MAX: usize = 64;
 
-/// FUSE names the calling *thread*; a file is opened by one thread and often closed by another of the same process.
-/// `process` was [`thread_group`] of the opener: the thread itself may be gone.
+/// Whether a thread belongs to a process. FUSE names the calling *thread*; a file is opened by one thread and often closed by another of
+/// the same process. `process` was [`thread_group`] of the opener: the thread itself may be gone.
 pub(super) fn is_of_process(process: u32, thread: u32) -> bool {
     process == thread || thread_group(thread) == Some(process)
 }
@@ -81,7 +81,7 @@ pub(super) fn thread_group(tid: u32) -> Option<u32> {
     status.lines().find_map(|line| line.strip_prefix("Tgid:"))?.trim().parse().ok()
 }
 
-/// Descriptors that are looked for.
+/// The descriptors to look for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Which {
     /// Descriptors that read or write.
@@ -158,14 +158,14 @@ fn holds_here(tid: u32, mount: OwnMount, ino: InodeNo, which: Which) -> Option<b
     is_sure.then_some(false)
 }
 
-/// The file behind a descriptor.
+/// The facts about a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FdInfo {
     mount: u32,
     ino: u64,
-    /// Opened with `O_PATH`.
+    /// Whether the file was opened with `O_PATH`.
     is_path: bool,
-    /// Opened for writing.
+    /// Whether the file was opened for writing.
     writes: bool,
 }
 

@@ -25,26 +25,27 @@ pub enum ReadMode {
     Direct,
 }
 
-/// The least size of a file that `auto` opens past the page cache. Smaller files are read again more often, and cost little.
+/// Smallest file that `auto` opens past the page cache, in bytes. Smaller files are read again more often, and cost little.
 const LARGE: u64 = 32 << 20;
 
-/// The least first request of a program that reads in large pieces: the kernel's read-ahead begins with 16 to 128 KiB for a program that
-/// reads 64 KiB or less.
+/// Smallest first request, in bytes, of a program that reads in large pieces: the kernel's read-ahead begins with 16 to 128 KiB for a
+/// program that reads 64 KiB or less.
 const PIECE: u32 = 256 << 10;
 
-/// The least first request of a program on a file past the page cache, where the request is the program's own. For smaller requests the
-/// page cache costs less.
+/// Smallest first request, in bytes, of such a program on a file past the page cache, where the request is the program's own. For smaller
+/// requests the page cache costs less.
 const PIECE_DIRECT: u32 = 64 << 10;
 
-/// Files in a row that were read once, before the next file bypasses the page cache; four times as many after each file that was read
+/// Number of files in a row read once, after which the next file bypasses the page cache; four times as many after each file that was read
 /// again.
 const PASSES: u32 = 4;
 const PASSES_MAX: u32 = PASSES << 16;
 
-/// Files whose second reading the mount notices. Doubling it notices files that lie further back, of which fewer pages are left.
+/// Number of files whose second reading the mount notices; beyond it the oldest is forgotten. Doubling it notices files that lie further
+/// back, of which fewer pages are left.
 const REMEMBERED: usize = 256;
 
-/// Most programs that are watched one by one. Beyond it, all begin anew.
+/// Most programs that are watched one by one. One more drops the counts of all.
 const PROGRAMS: usize = 64;
 
 /// The read mode, and the reads that the mount has seen.
@@ -63,7 +64,7 @@ struct Seen {
     read: VecDeque<InodeNo>,
 }
 
-/// The way a program reads large files.
+/// A program's way of reading large files.
 #[derive(Debug, Default)]
 struct Habit {
     /// Files in a row that the program read once.
@@ -73,12 +74,12 @@ struct Habit {
 /// The course of one handle's reads.
 #[derive(Debug, Default)]
 pub(super) struct Course {
-    /// Bytes of the first read, if it began at the start of the file; otherwise 1.
+    /// Length in bytes of the first read, if it began at the start of the file; otherwise 1.
     first: AtomicU32,
-    /// All requested bytes.
+    /// Number of requested bytes.
     bytes: AtomicU64,
     size: u64,
-    /// The handle bypasses the page cache.
+    /// Whether the handle bypasses the page cache.
     pub(super) is_direct: bool,
     /// Name of the program that opened the file; empty if it is unknown.
     program: Box<str>,
@@ -94,7 +95,7 @@ impl Course {
         Self { is_direct, ..Self::default() }
     }
 
-    /// Takes in a read.
+    /// Counts a read.
     pub(super) fn read(&self, offset: u64, len: usize) {
         if self.size < LARGE {
             return;
@@ -152,7 +153,7 @@ impl ReadModes {
         }
     }
 
-    /// A handle is released.
+    /// Learns from the reads of a released handle.
     pub(super) fn released(&self, ino: InodeNo, course: &Course) {
         if self.mode != ReadMode::Auto || course.size < LARGE || !course.was_read() {
             return;
@@ -162,7 +163,7 @@ impl ReadModes {
             seen.programs.clear();
         }
         let habit = seen.programs.entry(course.program.clone()).or_default();
-        // The file was read in part, in small pieces or in disorder: the program's next file may be, too.
+        // Otherwise the file was read in part, in small pieces or in disorder: the program's next file may be, too.
         habit.passes = if course.is_pass() { habit.passes.saturating_add(1) } else { 0 };
         if seen.read.len() == REMEMBERED {
             seen.read.pop_front();
@@ -172,7 +173,7 @@ impl ReadModes {
 }
 
 impl Seen {
-    /// Takes in that a file is read a second time: the page cache would have helped.
+    /// Notes that a file is read a second time: the page cache would have helped.
     fn again(&mut self) {
         self.programs.clear();
         self.needed = self.needed.saturating_mul(4).min(PASSES_MAX);

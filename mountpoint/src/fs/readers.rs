@@ -12,9 +12,9 @@ use super::writer::MOMENT;
 use super::{Error, FileSystem, Result};
 use crate::inode::InodeNo;
 
-/// Longest wait of an open for writing for the RELEASE of readers whose processes have no descriptor of the file any more. On an
-/// overloaded machine, RELEASE can be behind many other requests. Doubling it doubles the wait of an open that is refused because a
-/// process has the file mapped and has closed its descriptor.
+/// Longest wait of an open for writing for the RELEASE of readers whose processes have no descriptor of the file any more; then the open is
+/// refused. On an overloaded machine, RELEASE can be behind many other requests. Doubling it doubles the wait of an open that is refused
+/// because a process has the file mapped and has closed its descriptor.
 const CLOSED: Duration = Duration::from_secs(10);
 
 impl FileSystem {

@@ -15,7 +15,8 @@ use crate::moves::{self, Copied, Mover, Replaces, Source};
 use crate::object::{ETag, ObjectKey, ObjectMeta};
 use crate::upload;
 
-/// Attempts at a rename whose target another client changes between the look at it and the copy. Doubling it follows a busier writer.
+/// Most attempts at a rename whose target another client changes between the look-up and the copy; then it fails with ESTALE. Doubling it
+/// follows a busier writer.
 const ATTEMPTS_MAX: usize = 3;
 /// RENAME_NOREPLACE of renameat2(2).
 const NO_REPLACE: u32 = 1;
@@ -26,12 +27,12 @@ pub enum RenameErrno {
     /// "Function not implemented", as AWS's mount-s3.
     #[default]
     Enosys,
-    /// "Invalid cross-device link": `mv` copies and removes then, and other programs, too.
+    /// "Invalid cross-device link": `mv` and other programs then copy and remove.
     Exdev,
 }
 
 impl FileSystem {
-    /// Gives a file or directory another name. `flags`: those of renameat2(2).
+    /// Renames a file or directory. `flags`: those of renameat2(2).
     ///
     /// # Errors
     /// The errors of rename(2); the old name is still there. `STALE`: another client changes one of the names again and again. If the store
@@ -58,8 +59,8 @@ impl FileSystem {
         }
     }
 
-    /// Renames objects, and files that are being written. The copy, if the object of a file was copied. `pending`: a held file under the new name
-    /// that need not be stored.
+    /// Renames an object, a file that is being written, or a directory. Returns the copy, if a file's object was copied. `pending`: a held
+    /// file under the new name that need not be stored.
     pub(super) async fn rename_as_object(
         &self,
         (parent, name): (InodeNo, &OsStr),
@@ -75,7 +76,7 @@ impl FileSystem {
         let allow_overwrite = self.config.allow_overwrite;
         let held = pending.as_ref().map(|pending| pending.ino);
         let wish = RenameWish { no_replace: flags == NO_REPLACE, allow_overwrite, pending: held };
-        // The object there is the one that this file was to replace.
+        // The object at the new name is the one that the pending file was to replace.
         let below = pending.and_then(|pending| pending.over);
         for _ in 0..ATTEMPTS_MAX {
             match self.inodes.rename((parent, name), (new_parent, new_name), wish).await? {
@@ -114,7 +115,7 @@ impl FileSystem {
         let errno = match (flags, self.config.rename_errno) {
             (0, RenameErrno::Enosys) => Errno::NOSYS,
             (0 | NO_REPLACE, RenameErrno::Exdev) => Errno::XDEV,
-            // With flags, programs take EINVAL for "not with these", and rename without them.
+            // On EINVAL for these flags, programs repeat the rename without flags.
             _ => Errno::INVAL,
         };
         let why = format!(
@@ -124,7 +125,7 @@ impl FileSystem {
         Error::new(errno, why).already_logged()
     }
 
-    /// Moves an object. Returns the copy; `None` if the new name does not have the version that was seen there.
+    /// Moves an object. Returns the copy; `None` if the new name has another version than the one seen there.
     async fn move_object(
         &self,
         mover: &Mover,
@@ -136,7 +137,7 @@ impl FileSystem {
         let copied = match mover.copy(from, to, &replaces).await {
             Ok(copied) => copied,
             Err(error) => {
-                // The known facts about the two names may be wrong.
+                // The mount's facts about the two names may be wrong.
                 self.inodes.doubt_names(names);
                 return match error {
                     moves::Error::Taken => Ok(None),
@@ -221,8 +222,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Renames a file with a writer that lies in a renamed directory, as if the file itself were renamed. A file that accepts no more
-    /// bytes is moved now.
+    /// Renames a file with a writer in a renamed directory, as if the file itself were renamed. A file that accepts no more bytes is moved
+    /// now.
     async fn follow_directory(
         &self,
         mover: &Mover,
@@ -249,7 +250,7 @@ impl FileSystem {
             None
         });
         if followed.is_some() || self.finish(&open, writer).await.is_err() {
-            // The error, if any, is the writer's.
+            // An error belongs to the writer.
             return;
         }
         let from = writer.upload.key();
@@ -279,7 +280,7 @@ impl FileSystem {
         over: Option<ETag>,
     ) -> Result<bool> {
         let Some(open) = self.files.find(writer) else {
-            // The handle is about to be there, or gone just now.
+            // The handle will exist soon, or was just removed.
             tokio::task::yield_now().await;
             return Ok(false);
         };
@@ -298,13 +299,14 @@ impl FileSystem {
             }
         });
         if is_open.is_none() {
-            // The error, if any, is the writer's.
+            // An error belongs to the writer.
             let _ = self.finish(&open, writer).await;
         }
         Ok(done)
     }
 
-    /// Moves an object from the key with which its upload began to its newer key. A second call does nothing.
+    /// Moves an object from the key of its upload to its newer key, if the file was renamed meanwhile. A second call returns the same
+    /// outcome.
     pub(super) async fn follow(
         &self,
         writer: &Writer,

@@ -1,15 +1,16 @@
-//! Reads of a file that has fewer bytes than the kernel knows, because a store's listing lied: decides which of them get an answer. Pure.
+//! Reads of a file with fewer bytes than the kernel's size of it, because a store's listing was wrong: decides which of them get an answer.
+//! Pure.
 //!
 //! The kernel fills the rest of a short answer with zeros, and takes its end for the end of the file. Among reads in flight at once, it
 //! believes only the first short answer. So only the read in which the file ends gets a short answer, and only if it was not in flight
 //! when the wrong size was found. All other reads behind the end fail. Where the kernel read ahead in vain, it requests a page again once
 //! a program waits for it.
 
-/// The end of a file that is shorter than the kernel knows, for one handle that reads through the page cache.
+/// The end of a file that is shorter than the kernel's size of it, for one handle that reads through the page cache.
 #[derive(Debug)]
 pub(super) struct Short {
     size: u64,
-    /// Reads were under way when the size was found.
+    /// Whether reads were in flight when the size was found.
     amid_reads: bool,
 }
 
@@ -19,7 +20,7 @@ impl Short {
         Self { size, amid_reads: false }
     }
 
-    /// The end of a file whose right size was found while reads of it were under way.
+    /// The end of a file whose right size was found while reads of it were in flight.
     pub(super) fn amid_reads(size: u64) -> Self {
         Self { size, amid_reads: true }
     }

@@ -1,6 +1,6 @@
 //! write, flush, fsync, release, newcomers and the end of the mount: the life of a file during its writing.
 //!
-//! One table decides what each operation means ([`Stage`]); this file carries the decision out.
+//! One table decides the effect of each operation ([`Stage`]); this file carries the decision out.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -16,12 +16,13 @@ use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::upload::{self, Closer, Decision, Event, Stage};
 
-/// Longest wait of a newcomer for the RELEASE of a closed file: the kernel sends RELEASE after close(2) has returned, usually within a
-/// few hundred microseconds. Doubling it doubles the wait of a newcomer between two programs that write one file in turn.
+/// Longest wait of a newcomer for the RELEASE of a closed file; then its operation is refused. The kernel sends RELEASE after close(2) has
+/// returned, usually within a few hundred microseconds. Doubling it doubles the wait of a newcomer between two programs that write one file
+/// in turn.
 pub(super) const MOMENT: Duration = Duration::from_secs(1);
 
-/// Longest wait at the end for a store that copies and moves no byte: as long as the limit of one copy. Doubling it doubles the end of a mount
-/// whose store takes copies and never answers.
+/// Longest wait, at the end of a mount, for a store that copies and moves no byte: the limit of one copy. Then the file is given up.
+/// Doubling it doubles the end of a mount whose store takes copies and never answers.
 const COPIED_WITHIN: Duration = Duration::from_secs(300);
 
 /// The outcome of an upload.
@@ -30,11 +31,11 @@ type Outcome = std::result::Result<ObjectMeta, upload::Error>;
 /// The work left after the release of a file.
 #[derive(Debug)]
 pub enum Released {
-    /// The end of a written file: it is completed, or given up.
+    /// A written file, to be completed or given up.
     Written(Decision),
-    /// A handle of the stage is gone.
+    /// A handle of the stage was released.
     Staged,
-    /// A handle that only read is gone, and the file is in the stage.
+    /// A handle that only read was released, and the file is in the stage.
     Read(InodeNo),
 }
 
@@ -50,8 +51,8 @@ pub enum MountEnd {
 }
 
 impl FileSystem {
-    /// Takes the next bytes of a file, which thread `tid` writes. `done` is called when there is room for more, which is how the writer feels
-    /// a slow store.
+    /// Takes the next bytes of a file, which thread `tid` writes. `done` is called when there is room for more, so a slow store slows the
+    /// writer down.
     pub fn write<F>(self: &Arc<Self>, handle: HandleNo, offset: u64, data: &[u8], tid: u32, done: F)
     where
         F: FnOnce(Result<()>) + Send + 'static,
@@ -124,7 +125,7 @@ impl FileSystem {
         }
     }
 
-    /// Facts from `/proc` about the process of thread `tid`, which closes a descriptor.
+    /// Reads facts from `/proc` about the process of thread `tid`, which closes a descriptor.
     pub(super) fn closer(
         &self,
         open: &FileHandle,
@@ -135,7 +136,7 @@ impl FileSystem {
         // A file in the stage has readers beside its writers.
         let which = if matches!(open.mode, Mode::Staged(_)) { Which::Writing } else { Which::All };
         let is_opener = !opener_left.load(Relaxed) && is_of_process(open.opener, tid);
-        // Descriptors are read only where the answer matters.
+        // The descriptors are read only if the answer matters.
         let holds = |tid| self.mount.get().and_then(|&mount| holds(tid, mount, open.ino, which));
         let holds_another = if is_opener { holds(tid) } else { None };
         let another_writes = is_opener
@@ -159,7 +160,7 @@ impl FileSystem {
         self.finish(&open, writer).await.map(drop).map_err(Error::from)
     }
 
-    /// Takes in that the close or fsync (`operation`) of this handle was interrupted. The upload goes on; the log tells its end.
+    /// Notes that the close or fsync (`operation`) of this handle was interrupted. The upload goes on; the log reports its end.
     pub fn nobody_waits(&self, handle: HandleNo, operation: &'static str) {
         if let Some(open) = self.files.find(handle)
             && let Mode::Write(writer) = &open.mode
@@ -169,20 +170,20 @@ impl FileSystem {
         }
     }
 
-    /// Handles another open of this writer's file. Waits while the file is being stored; then the caller tries again.
+    /// Handles another open of this writer's file. Waits while the file is being stored; the caller then tries again.
     ///
     /// # Errors
     /// `PERM`: the writer goes on.
     pub(super) async fn wait_for_writer(&self, ino: InodeNo, writer: HandleNo) -> Result<()> {
         let Some(open) = self.files.find(writer) else {
-            // About to be there, or gone just now.
+            // The handle will exist soon, or was just removed.
             tokio::task::yield_now().await;
             return Ok(());
         };
         let writer = open.writer()?;
         match writer.upload.tell_in_a_moment(Event::Open, MOMENT).await {
             Decision::Outcome => {
-                // The error, if any, is the writer's. The next attempt finds what is there.
+                // An error belongs to the writer. The next attempt finds the present state.
                 let _ = self.finish(&open, writer).await;
                 Ok(())
             }
@@ -197,7 +198,7 @@ impl FileSystem {
         }
     }
 
-    /// Handles the removal of the name of this writer's file. Gives the file up if all its descriptors are closed; then the caller tries
+    /// Handles the removal of the name of this writer's file. Gives the file up if all its descriptors are closed; the caller then tries
     /// again.
     ///
     /// # Errors
@@ -224,10 +225,11 @@ impl FileSystem {
         }
     }
 
-    /// Sets the size of a file that a program writes. Returns whether the new size is larger: the file shows it from now on.
+    /// Sets the size of a file that a program writes. Returns whether the file shows this size from now on. False for a handle that does
+    /// not write, and for a size below the written bytes: then the file will not be stored, unless a later size fits.
     ///
     /// # Errors
-    /// The size is smaller than the written bytes: the file will not be stored.
+    /// The size is beyond S3's limit, or the file accepts no more bytes.
     pub(super) fn set_size(&self, handle: HandleNo, size: u64) -> Result<bool> {
         let Some(open) = self.files.find(handle) else { return Ok(false) };
         let Mode::Write(writer) = &open.mode else { return Ok(false) };
@@ -241,8 +243,8 @@ impl FileSystem {
         }
     }
 
-    /// Undoes an open whose caller was killed before the reply reached it, as if the open had never been: nothing is stored, and the object
-    /// that was there stays.
+    /// Undoes an open whose caller was killed before the reply reached it, as if the open had never been: nothing is stored, and an earlier
+    /// object stays.
     pub async fn take_back(&self, handle: HandleNo) {
         if let Some(open) = self.files.find(handle)
             && let Mode::Staged(staged) = &open.mode
@@ -263,7 +265,7 @@ impl FileSystem {
         }
     }
 
-    /// Waits for the outcome of a file that is being stored.
+    /// Waits for the outcome of a file that is being stored, and passes it to the inode table.
     pub(super) async fn finish(&self, open: &FileHandle, writer: &Writer) -> Outcome {
         let outcome = match writer.upload.outcome().await {
             Ok(meta) => self.follow_up(open.ino, writer, meta).await,
@@ -273,14 +275,15 @@ impl FileSystem {
         outcome
     }
 
-    /// The rest of the work on a file that was stored: another key, and attributes that came too late.
+    /// Finishes the work on a stored file: moves the object if a rename changed its key during the upload, and stores attributes that
+    /// programs set too late for the upload.
     async fn follow_up(&self, ino: InodeNo, writer: &Writer, meta: ObjectMeta) -> Outcome {
         let meta = self.follow(writer, meta).await?;
         let key = writer.moves.lock().as_ref().map(|(to, _)| to.clone());
         self.keep_rest(ino, key.unwrap_or_else(|| writer.upload.key()), meta).await
     }
 
-    /// Tells the inode table how the upload ended, once.
+    /// Passes the outcome of the upload to the inode table, once.
     fn settle(&self, open: &FileHandle, writer: &Writer, outcome: &Outcome) {
         let _settling = writer.settling.lock();
         if writer.upload.tell(Event::Settle) == Decision::Done {
@@ -360,15 +363,16 @@ impl FileSystem {
                 );
                 self.give_up(&open, writer).await;
             }
-            // close(2), fsync or the log has told this error already.
+            // close(2), fsync or the log has reported this error already.
             _ => drop(self.finish(&open, writer).await),
         }
         self.files.remove(handle);
     }
 
     /// Ends all writing when the mount ends. Closed files are completed, since close(2) has answered or was interrupted; files that are
-    /// still being written are given up, so that no half upload stays in the store. All files go side by side. If other programs go on
-    /// using the device, this takes at most `limit`; else it goes on as long as bytes move, and for up to 2.5 times `limit` without.
+    /// still being written are given up, so no half upload stays in the store. All files are handled side by side. If programs may still
+    /// use the device ([`MountEnd::Left`]), this takes at most `limit`; else it goes on as long as bytes move, and for up to 2.5 times
+    /// `limit` without.
     pub async fn end(self: &Arc<Self>, limit: Duration, how: MountEnd) {
         // No file waits for a turn any more.
         self.uploader.ends();
@@ -383,7 +387,7 @@ impl FileSystem {
         }
     }
 
-    /// Ends the writers of a living mount, whose programs close files while others are being stored.
+    /// Ends the writers of a mount that stays, whose programs close files while others are being stored.
     async fn end_writers_of_the_living(self: &Arc<Self>, limit: Duration) {
         loop {
             // At least one round: it also waits for the aborts of failed uploads.
@@ -394,7 +398,7 @@ impl FileSystem {
         }
     }
 
-    /// Handles of files whose outcome the inode table or a program does not know yet.
+    /// Handles of files whose outcome the inode table, or a waiting program, does not have yet.
     fn unsettled(&self) -> Vec<Arc<FileHandle>> {
         let mut open = self.files.all();
         open.retain(|open| matches!(&open.mode, Mode::Write(writer) if !is_settled(writer)));
@@ -414,8 +418,8 @@ impl FileSystem {
         let _ = self.clock.timeout(limit / 2, self.uploader.aborted()).await;
     }
 
-    /// Waits for `done`: as long as bytes move or the store copies parts, and for one to two times `limit` without. A store that copies
-    /// has [`COPIED_WITHIN`] for the next finished copy.
+    /// Waits for `done`: as long as bytes move or the store copies parts, and for one to two times `limit` without. A store that copies has
+    /// [`COPIED_WITHIN`] for the next finished copy. `None` after the limit.
     pub(super) async fn while_bytes_move<T>(
         &self,
         limit: Duration,
@@ -445,7 +449,7 @@ impl FileSystem {
             self.mount.get().and_then(|&mount| holds(open.opener, mount, open.ino, Which::All)) == Some(true)
         };
         let unmounted = how == MountEnd::Unmounted && !holds();
-        // No RELEASE comes by a device that has ended.
+        // No RELEASE comes through a device that has ended.
         let moment = if how == MountEnd::Left { MOMENT } else { Duration::ZERO };
         let decision = writer.upload.tell_in_a_moment(Event::End { unmounted }, moment).await;
         if matches!(decision, Decision::Store | Decision::Outcome) {
@@ -466,12 +470,12 @@ impl FileSystem {
     }
 }
 
-/// Whether every party that waits for a writer's outcome knows it.
+/// Whether every party that waits for a writer's outcome has it.
 fn is_settled(writer: &Writer) -> bool {
     matches!(writer.upload.stage(), Stage::Stored { settled: true } | Stage::Failed { settled: true })
 }
 
-/// Logs, once, the error of a closed file that no program receives. The caller that gave an upload up knows its error already.
+/// Logs, once, the error of a closed file that no program receives. The caller that gave an upload up has its error already.
 fn report_closed(writer: &Writer, outcome: &Outcome) {
     if let Err(error) = outcome
         && !matches!(error, upload::Error::Aborted)

@@ -9,9 +9,9 @@ use super::{Error, FileSystem, Result};
 use crate::inode::InodeNo;
 use crate::object::ObjectId;
 
-/// The names of facts of the store.
+/// Prefix of the names of facts of the store.
 const OF_STORE: &str = "user.s3.";
-/// The names of attributes that programs may set.
+/// Prefix of the names of attributes that programs may set.
 const OF_USER: &str = "user.";
 /// Flags of setxattr(2).
 const CREATE: u32 = 1;
@@ -68,7 +68,8 @@ impl FileSystem {
 
     /// The names of all extended attributes, each followed by a NUL.
     ///
-    /// # Errors The errors of the store.
+    /// # Errors
+    /// The errors of the store.
     pub async fn listxattr(&self, ino: InodeNo) -> Result<Vec<u8>> {
         let keeping = self.attributes()?;
         self.learn(ino).await?;
@@ -83,8 +84,9 @@ impl FileSystem {
 
     /// Sets an extended attribute. `flags`: those of setxattr(2).
     ///
-    /// # Errors `EXIST`, `NODATA`: according to the flags; `OPNOTSUPP`: a directory without a marker, or a name other than `user.*`;
-    /// `PERM`: a fact of the store; `NOSPC`: more than the 2 KiB of metadata that S3 keeps.
+    /// # Errors
+    /// `EXIST`, `NODATA`: according to the flags; `OPNOTSUPP`: a directory without a marker, or a name other than `user.*`; `PERM`: a fact
+    /// of the store; `NOSPC`: more than the 2 KiB of metadata that S3 keeps.
     pub async fn setxattr(&self, ino: InodeNo, name: &OsStr, value: &[u8], flags: u32) -> Result<()> {
         self.change_xattr(ino, name, Some(value), flags).await
     }
@@ -92,7 +94,7 @@ impl FileSystem {
     /// Removes an extended attribute.
     ///
     /// # Errors
-    /// The same as [`FileSystem::setxattr`].
+    /// The errors of [`FileSystem::setxattr`].
     pub async fn removexattr(&self, ino: InodeNo, name: &OsStr) -> Result<()> {
         self.change_xattr(ino, name, None, REPLACE).await
     }
