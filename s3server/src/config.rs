@@ -6,33 +6,33 @@ use std::path::PathBuf;
 
 use crate::fault::FaultPlan;
 
-/// The configuration of a server. The secret is left out of its Debug form.
+/// The configuration of a server. Its Debug form does not show the secret.
 #[derive(Clone)]
 pub struct Config {
-    /// The folder; made when missing. Each folder in it whose name may be a bucket's is a bucket.
+    /// The folder; the server creates it if it is missing. Each folder in it with a valid bucket name is a bucket.
     pub root: PathBuf,
-    /// The address to listen on; port 0 takes a free one.
+    /// The address to listen on. With port 0 the kernel chooses a free one.
     pub listen: SocketAddr,
-    /// The one access key that may sign.
+    /// The only access key that may sign.
     pub access_key: String,
     /// The secret key.
     pub secret_key: String,
-    /// Buckets to make when missing.
+    /// Buckets to create if they are missing.
     pub buckets: Vec<String>,
-    /// The faults from the start.
+    /// The initial faults.
     pub faults: FaultPlan,
     /// The domain whose subdomains are buckets (`BUCKET.DOMAIN`); path style works either way.
     pub domain: Option<String>,
-    /// Behaves as S3 does where this server is otherwise easier on clients: README, "Strict mode".
+    /// Whether the server behaves as S3 where it is otherwise easier for clients: README, "Strict mode".
     pub strict: bool,
-    /// Allows nothing but the keys below this prefix, and answers 403 to everything else: README, "Policy".
+    /// Prefix of the only keys that are allowed; everything else is answered with 403: README, "Policy".
     pub policy_prefix: Option<String>,
-    /// Whether buckets have tags: without, operations on tags are answered with 501, as by stores that have none.
+    /// Whether buckets have tags. Without, operations on tags are answered with 501, as by stores without bucket tags.
     pub bucket_tagging: bool,
 }
 
 impl Config {
-    /// A folder on a free loopback port, with access key `test`, secret `testsecret`, and no bucket made.
+    /// A folder on a free loopback port, with access key `test`, secret `testsecret`, and no buckets to create.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self {
             root: root.into(),
@@ -54,7 +54,7 @@ impl Config {
         self
     }
 
-    /// Adds a bucket to make when missing.
+    /// Adds a bucket to create if it is missing.
     pub fn bucket(mut self, name: &str) -> Self {
         self.buckets.push(name.to_owned());
         self

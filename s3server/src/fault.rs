@@ -6,14 +6,14 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::sync::watch;
 
-/// The faults of a server, changeable while it runs. Clones share their faults.
+/// The faults of a server. They can change while it runs. Clones share their faults.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan(Arc<Plan>);
 
 #[derive(Debug, Default)]
 struct Plan {
     armed: Mutex<Vec<Armed>>,
-    /// The channel that releases held answers. Sent to with the lock held, so that a release does not miss a request.
+    /// The channel that releases held answers. It is used with the lock held, so a release does not miss a request.
     released: watch::Sender<()>,
 }
 
@@ -24,17 +24,17 @@ struct Armed {
     fired: u64,
 }
 
-/// One fault: the requests that match it, those that it strikes, and its effect on them.
+/// One fault: the requests that match it, how many of them it strikes, and its effect.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Fault {
-    /// The operation by its S3 name (`GetObject`); any operation when absent.
+    /// The operation by its S3 name (`GetObject`); every operation if absent.
     #[serde(default)]
     pub operation: Option<String>,
     /// A text that the keys of matching requests contain.
     #[serde(default)]
     pub key: Option<String>,
-    /// Lets this many matching requests pass first.
+    /// Number of matching requests that pass before the fault strikes.
     #[serde(default)]
     pub skip: u64,
     /// Number of matching requests that the fault then strikes; all later ones if absent.
@@ -44,154 +44,155 @@ pub struct Fault {
     pub effect: Effect,
 }
 
-/// The effect of a fault on a request. Offsets are bytes of the body, from its first; an offset at or
-/// behind the body's end has no effect.
+/// The effect of a fault on a request. Offsets count the bytes of a body; an offset at or after the body's end has no
+/// effect.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Effect {
-    /// Answered with this HTTP status and S3 error code; nothing is done.
+    /// The server answers with this HTTP status and S3 error code, and does not execute the request.
     Error {
         /// HTTP status, 300 to 599.
         status: u16,
-        /// S3 error code, as `SlowDown`.
+        /// S3 error code, such as `SlowDown`.
         code: String,
     },
-    /// Answered with status 503 and code `SlowDown`, as S3 throttles; nothing is done.
+    /// The server answers 503 `SlowDown`, as S3 throttles, and does not execute the request.
     SlowDown {
-        /// Value of the header `Retry-After`: seconds or a date; absent without one.
+        /// Value of the header `Retry-After`: seconds or a date; no header if absent.
         #[serde(default)]
         retry_after: Option<String>,
     },
-    /// Answered with status 200 and an error as the body, as S3 may do for CompleteMultipartUpload and CopyObject;
-    /// nothing is done.
+    /// The server answers 200 with an error as the body, as S3 may do for CompleteMultipartUpload and CopyObject, and does not execute
+    /// the request.
     OkWithError {
-        /// S3 error code, as `InternalError`.
+        /// S3 error code, such as `InternalError`.
         code: String,
     },
-    /// The connection is reset (TCP RST): before anything is done, or after this many bytes of the answer's body.
+    /// The server resets the connection (TCP RST): without executing the request, or after this many bytes of the answer's body.
     Reset {
-        /// Bytes of the answer's body; at once when absent.
+        /// Offset in the answer's body; at once if absent.
         #[serde(default)]
         after_bytes: Option<u64>,
     },
-    /// The connection is reset after this many bytes of the request's body; nothing is stored.
+    /// The server resets the connection after this many bytes of the request's body, and stores nothing.
     ResetUpload {
-        /// Bytes of the request's body.
+        /// Offset in the request's body.
         after_bytes: u64,
     },
-    /// The answer's body ends early and the connection closes in order; Content-Length stays unchanged.
+    /// The server ends the answer's body early and closes the connection in order (FIN); Content-Length stays unchanged.
     Truncate {
-        /// Bytes of the answer's body.
+        /// Offset in the answer's body.
         after_bytes: u64,
     },
-    /// The answer's body stops for a while, then goes on.
+    /// The server stops in the answer's body, and goes on later.
     Stall {
-        /// Bytes of the answer's body.
+        /// Offset in the answer's body.
         after_bytes: u64,
-        /// Milliseconds.
+        /// Length of the pause, in milliseconds.
         for_ms: u64,
     },
-    /// The answer carries an ETag that is not the object's.
+    /// The server returns an ETag that is not the object's.
     WrongEtag,
-    /// One bit of the answer's body is flipped.
+    /// The server flips one bit of the answer's body.
     FlipBit {
         /// Offset of the byte in the answer's body.
         at_byte: u64,
     },
-    /// The answer comes later: the request is carried out, then waits.
+    /// The server executes the request, and answers later.
     Delay {
-        /// Milliseconds.
+        /// Delay in milliseconds.
         for_ms: u64,
     },
-    /// The answer waits for [`FaultPlan::release`] or [`FaultPlan::clear`]; the request is carried out before. Not available in a file,
-    /// where nothing could release it.
+    /// The server executes the request, and answers after [`FaultPlan::release`] or [`FaultPlan::clear`]. Not available in a file,
+    /// because nothing could release the answer.
     #[serde(skip_deserializing)]
     Hold,
-    /// The work of a CompleteMultipartUpload takes longer, and goes on when the client has left.
+    /// A CompleteMultipartUpload takes longer. It goes on even if the client disconnects.
     Slow {
-        /// Milliseconds.
+        /// Additional time in milliseconds.
         for_ms: u64,
     },
-    /// Ignore If-Match of a GetObject.
+    /// The server ignores If-Match of a GetObject.
     IgnoreIfMatch,
-    /// Range of a GetObject is not looked at: the whole object, status 200.
+    /// The server ignores Range of a GetObject, and answers 200 with the whole object.
     IgnoreRange,
-    /// The encryption that a PutObject or CreateMultipartUpload asks for is not looked at: the object is stored without.
+    /// The server ignores the encryption in a PutObject or CreateMultipartUpload, and stores none.
     IgnoreSse,
-    /// Ignore If-None-Match and If-Match of a PutObject, CopyObject, CompleteMultipartUpload or DeleteObject, and the condition on
-    /// the source of a CopyObject.
+    /// The server ignores If-None-Match and If-Match of a PutObject, CopyObject, CompleteMultipartUpload or DeleteObject, and the
+    /// condition on the source of a CopyObject.
     IgnoreConditions,
-    /// Checksums of a PutObject are not compared with its bytes, and none is kept.
+    /// The server does not check a PutObject's checksums, and stores none.
     IgnoreChecksums,
-    /// The server ignores parameters and headers that it would refuse, and takes the request for a plain one, like servers that do not
+    /// The server ignores parameters and headers that it would refuse, and executes the request without them, like servers that do not
     /// know them.
     IgnoreUnknown,
-    /// A CreateBucket of a bucket that is there is answered with 200, as AWS S3 does in us-east-1 for one's own.
+    /// The server answers 200 to a CreateBucket of an existing bucket, as AWS S3 does in us-east-1 for the owner.
     OwnBucketAgain,
-    /// The bucket is said to be in this region, with status 301; nothing is done.
+    /// The server answers 301 PermanentRedirect and names this region as the bucket's. It does not execute the request.
     Redirect {
         /// The region's name.
         region: String,
     },
-    /// The date of the answer is off.
+    /// The server sends another date.
     Date {
-        /// Seconds ahead; behind if negative.
+        /// Difference from now in seconds; negative for the past.
         ahead_s: i64,
     },
-    /// The request is carried out, then the connection is reset instead of an answer.
+    /// The server executes the request, then resets the connection instead of an answer.
     DropAnswer,
-    /// A header of a success has this value, or is not there.
+    /// The server sets or removes a header of a successful answer.
     Header {
         /// The header's name.
         name: String,
-        /// The header's value; absent to leave the header out.
+        /// The header's value; absent to remove the header.
         #[serde(default)]
         value: Option<String>,
     },
-    /// The ETag of an answer is spelled otherwise.
+    /// The server writes an answer's ETag in another form.
     Etag {
-        /// The other spelling.
+        /// The other form.
         form: EtagForm,
     },
-    /// An answer has this many headers more.
+    /// The server adds this many headers to an answer.
     MoreHeaders {
-        /// Number of repetitions.
+        /// Number of additional headers.
         count: u32,
     },
-    /// The server answers a GetObject with If-Match with 412, like stores that do not know the ETag in the form that they gave it.
+    /// The server answers 412 to a GetObject with If-Match, like stores that do not recognize an ETag in the form in which they returned
+    /// it.
     RefuseIfMatch,
-    /// An element of a listing's objects has this content.
+    /// The server changes an element of the objects in a listing.
     Entry {
-        /// A text that the keys of the objects contain, in the listing's spelling.
+        /// A text that the keys of changed objects contain, in the listing's encoding.
         #[serde(default)]
         key: Option<String>,
         /// The name of the element.
         element: String,
-        /// The element's content, as XML; absent to leave the element out.
+        /// The element's content, as XML; absent to remove the element.
         #[serde(default)]
         text: Option<String>,
     },
-    /// The root element of a listing has this name.
+    /// The server gives the root element of a listing this name.
     Root {
         /// The name.
         name: String,
     },
     /// The server refuses a PutObject or UploadPart without Content-MD5, like some stores in a bucket with Object Lock.
     DemandMd5,
-    /// An UploadPart of a greater number is refused, as by Scaleway.
+    /// The server refuses an UploadPart with a greater part number, as Scaleway does.
     PartsMax {
-        /// The greatest number of a part.
+        /// The greatest part number.
         parts: u32,
     },
-    /// A CompleteMultipartUpload is refused if its parts, except the last, differ in size, as by Cloudflare R2.
+    /// The server refuses a CompleteMultipartUpload whose parts, except the last, differ in size, as Cloudflare R2 does.
     EqualParts,
 }
 
-/// A spelling of an ETag.
+/// A form of an ETag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EtagForm {
-    /// `W/"x"`.
+    /// A weak ETag: `W/"x"`.
     Weak,
     /// The ETag without its quotes.
     Unquoted,
@@ -200,7 +201,7 @@ pub enum EtagForm {
 }
 
 impl Fault {
-    /// A fault of all requests of one operation, always.
+    /// A fault of every request of one operation.
     pub fn on(operation: &str, effect: Effect) -> Self {
         Self { operation: Some(operation.to_owned()), key: None, skip: 0, times: None, effect }
     }
@@ -237,10 +238,10 @@ impl FaultPlan {
         Self::default()
     }
 
-    /// Reads a plan: a JSON list of [`Fault`]s.
+    /// Parses a plan: a JSON list of [`Fault`]s.
     ///
     /// # Errors
-    /// Says which line and field is wrong.
+    /// The text is not such a list; the error names the line and the field.
     pub fn from_json(text: &str) -> anyhow::Result<Self> {
         let faults: Vec<Fault> = serde_json::from_str(text)?;
         let plan = Self::new();
@@ -260,19 +261,19 @@ impl FaultPlan {
         self.0.armed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a fault, counting from now.
+    /// Adds a fault. It counts requests from now on.
     pub fn add(&self, fault: Fault) {
         self.lock().push(Armed { fault, seen: 0, fired: 0 });
     }
 
-    /// Removes all faults, and releases the answers that they hold.
+    /// Removes all faults, and releases held answers.
     pub fn clear(&self) {
         let mut armed = self.lock();
         armed.clear();
         self.0.released.send_replace(());
     }
 
-    /// Releases all answers that [`Effect::Hold`] holds, and holds no later ones. Other faults stay.
+    /// Releases all answers that [`Effect::Hold`] holds; these faults strike no more. Other faults stay.
     pub fn release(&self) {
         let mut armed = self.lock();
         for armed in armed.iter_mut().filter(|armed| armed.fault.effect == Effect::Hold) {
@@ -281,7 +282,7 @@ impl FaultPlan {
         self.0.released.send_replace(());
     }
 
-    /// Number of strikes of all faults since each was added.
+    /// Number of strikes of the present faults, each since it was added.
     pub fn fired(&self) -> u64 {
         self.lock().iter().map(|armed| armed.fired).sum()
     }
@@ -307,25 +308,25 @@ impl FaultPlan {
 #[derive(Clone, Debug)]
 pub(crate) struct Struck {
     pub(crate) effects: Vec<Effect>,
-    /// Changes when the request's answer is released.
+    /// Changes when held answers are released.
     released: watch::Receiver<()>,
 }
 
 impl Struck {
-    /// Waits as long as the request's answer is delayed or held.
+    /// Waits until the answer may be sent, according to [`Effect::Delay`] and [`Effect::Hold`].
     pub(crate) async fn wait(&self) {
         let delay = delay(&self.effects);
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
         if self.effects.contains(&Effect::Hold) && self.released.clone().changed().await.is_err() {
-            // The plan is gone, and with it the only way to release the answer.
+            // The plan was dropped, and nothing else can release the answer.
             std::future::pending::<()>().await;
         }
     }
 }
 
-/// The additional duration of the work.
+/// The additional time of [`Effect::Slow`].
 pub(crate) fn slow(effects: &[Effect]) -> Duration {
     let longer = |effect: &Effect| match effect {
         Effect::Slow { for_ms } => *for_ms,
@@ -334,7 +335,7 @@ pub(crate) fn slow(effects: &[Effect]) -> Duration {
     Duration::from_millis(effects.iter().map(longer).sum())
 }
 
-/// The wait before the answer.
+/// The wait before the answer, by [`Effect::Delay`].
 fn delay(effects: &[Effect]) -> Duration {
     let wait = |effect: &Effect| match effect {
         Effect::Delay { for_ms } => *for_ms,

@@ -6,8 +6,8 @@
 //!             +----------- fault.rs, requests.rs ----+
 //! ```
 //!
-//! It keeps S3's promises about one object: reads, conditions, checksums, multipart, listings. It has one user, and no versions,
-//! policies or TLS. It answers 501 to every unknown request, and never does something similar instead.
+//! The server behaves as S3 for one object: reads, conditions, checksums, multipart uploads, listings. It has one user, and no versions
+//! or TLS. It answers 501 to every unknown request, and never does something similar instead.
 
 mod api;
 mod config;

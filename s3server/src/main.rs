@@ -12,7 +12,7 @@ use s3server::{Config, FaultPlan, Server};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-/// Buffers of a megabyte come and go with every upload; glibc's malloc gives them back to the kernel each time.
+/// Each upload allocates and frees buffers of a megabyte; glibc's malloc would return them to the kernel each time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
@@ -59,7 +59,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let filter = tracing_subscriber::EnvFilter::try_from_env("S3SERVER_LOG")
-        // s3s logs each answer that is an error as one of its own.
+        // s3s also logs each error that it answers; the default filter drops that.
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,s3s=off"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     match serve(Args::parse()) {
@@ -72,7 +72,7 @@ fn main() -> ExitCode {
 }
 
 fn serve(args: Args) -> anyhow::Result<()> {
-    // Before the server starts: a signal during the start ends it in order, too.
+    // Signals are caught before the server starts: one during the start ends it in order, too.
     let mut signals = Signals::new([SIGTERM, SIGINT]).context("can't wait for signals")?;
     let mut config = Config::new(args.root);
     config.listen = args.listen;
@@ -115,7 +115,7 @@ fn secret(file: Option<&Path>) -> anyhow::Result<Option<String>> {
     Ok(Some(secret.to_owned()))
 }
 
-/// Renames the file into place, so that a process that waits for the file finds it complete.
+/// Writes a file and renames it into place, so a process that waits for it finds it complete.
 fn write_whole(path: &Path, text: &str) -> std::io::Result<()> {
     let temporary = path.with_extension("tmp");
     fs::write(&temporary, text)?;

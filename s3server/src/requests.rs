@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Requests by operation and bytes on the wire. Clones count together.
+/// Counts of requests by operation, and of bytes on the wire. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub struct RequestLog(Arc<Inner>);
 
@@ -16,28 +16,28 @@ struct Inner {
 }
 
 impl RequestLog {
-    /// Requests of one operation (`GetObject`) since the start or the last reset, including those struck by faults. Requests with a
-    /// refused signature do not count.
+    /// Number of requests of one operation (`GetObject`) since the start or the last reset, including those struck by faults. Requests with
+    /// a refused signature do not count.
     pub fn count(&self, operation: &str) -> u64 {
         self.all().get(operation).copied().unwrap_or(0)
     }
 
-    /// Requests of every operation, by its name.
+    /// Number of requests by operation.
     pub fn all(&self) -> BTreeMap<String, u64> {
         self.0.operations.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Requests in all.
+    /// Number of all requests.
     pub fn total(&self) -> u64 {
         self.all().values().sum()
     }
 
-    /// Bytes sent on all connections, heads included.
+    /// Bytes sent on all connections, including HTTP headers.
     pub fn bytes_sent(&self) -> u64 {
         self.0.sent.load(Ordering::Relaxed)
     }
 
-    /// Bytes received on all connections, heads included.
+    /// Bytes received on all connections, including HTTP headers.
     pub fn bytes_received(&self) -> u64 {
         self.0.received.load(Ordering::Relaxed)
     }

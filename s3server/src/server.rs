@@ -18,14 +18,14 @@ use crate::requests::RequestLog;
 use crate::store::{Error, Store};
 use crate::wire;
 
-/// Threads that answer requests. More only help when the bodies of many clients are received at once.
+/// Threads that answer requests. More only help if many clients send bodies at once.
 const THREADS: usize = 2;
-/// Most threads that wait for the disk.
+/// Most threads that wait for the disk; further work queues.
 const BLOCKING_THREADS_MAX: usize = 32;
-/// The time in which a write under way may end when the server stops.
+/// Longest time for writes in progress when the server stops; then they are cut off.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A server with threads of its own. A drop ends it.
+/// A server with its own threads. Dropping it ends it.
 #[derive(Debug)]
 pub struct Server {
     runtime: Option<Runtime>,
@@ -36,11 +36,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the folder, makes the buckets and listens; requests are answered from when this returns.
+    /// Opens the folder, creates the buckets and listens. The server answers requests when this returns.
     ///
     /// # Errors
-    /// When the folder can't be read or written or is in use by another server, a bucket's name is not allowed, or the
-    /// address is taken.
+    /// The folder can't be read or written, or another server uses it; a bucket's name is not valid; or the address is taken.
     pub fn start(config: Config) -> anyhow::Result<Self> {
         apart(|| Self::start_here(config))
     }
@@ -104,12 +103,12 @@ impl Server {
         &self.faults
     }
 
-    /// Multipart uploads to this bucket that were started and neither completed nor aborted.
+    /// Number of multipart uploads of this bucket that are in progress: neither completed nor aborted.
     pub fn pending_uploads(&self, bucket: &str) -> usize {
         self.store.uploads_of(bucket).len()
     }
 
-    /// Ends all connections and returns the folder, which has every acknowledged write.
+    /// Closes all connections. When it returns, the folder has every acknowledged write.
     pub fn stop(mut self) {
         self.end();
     }

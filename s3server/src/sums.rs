@@ -1,4 +1,4 @@
-//! Checksums of S3, computed as bytes pass and combined for objects made of parts.
+//! Checksums of S3, computed while bytes pass, and combined for objects with several parts.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,7 +6,7 @@ use crc_fast::{CrcAlgorithm, Digest};
 use s3s::crypto::{Checksum as _, Md5, Sha1, Sha256};
 use serde::{Deserialize, Serialize};
 
-/// The algorithms a client may name.
+/// The algorithms that a client may choose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) enum Algorithm {
     Crc32,
@@ -19,7 +19,7 @@ pub(crate) enum Algorithm {
 impl Algorithm {
     pub(crate) const ALL: [Self; 5] = [Self::Crc32, Self::Crc32c, Self::Crc64Nvme, Self::Sha1, Self::Sha256];
 
-    /// The algorithm's name in requests of S3.
+    /// The algorithm's name in S3's requests.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Crc32 => "CRC32",
@@ -62,7 +62,7 @@ impl Algorithm {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Sum {
     pub(crate) algorithm: Algorithm,
-    /// Base64 of the big-endian value; followed by `-N` for a checksum of N parts' checksums.
+    /// The value in base64 (big-endian); a composite of N parts' checksums ends in `-N`.
     pub(crate) value: String,
 }
 
@@ -71,7 +71,7 @@ impl Sum {
         self.value.contains('-')
     }
 
-    /// Whether the value has the length of the algorithm's.
+    /// Whether the value has the length of its algorithm.
     pub(crate) fn is_well_formed(&self) -> bool {
         let length = match self.algorithm {
             Algorithm::Crc32 | Algorithm::Crc32c => 4,
@@ -89,7 +89,7 @@ enum State {
     Sha256(Box<Sha256>),
 }
 
-/// Checksums being computed over one body, in one pass.
+/// A checksum of one body in progress, and optionally its MD5, in one pass.
 pub(crate) struct Hasher {
     algorithm: Algorithm,
     state: State,
@@ -97,7 +97,7 @@ pub(crate) struct Hasher {
 }
 
 impl Hasher {
-    /// MD5 costs more than all other work of a PUT, so it is computed only on request.
+    /// A new checksum. MD5 costs more than all other work of a PUT, so it is computed only on request.
     pub(crate) fn new(algorithm: Algorithm, md5: bool) -> Self {
         let state = match (algorithm, algorithm.crc()) {
             (_, Some(crc)) => State::Crc(crc, Box::new(Digest::new(crc))),
@@ -118,7 +118,7 @@ impl Hasher {
         }
     }
 
-    /// The checksum, and the MD5 if it was requested.
+    /// The checksum, and the MD5 if it was requested in [`Hasher::new`].
     pub(crate) fn finish(self) -> (Sum, Option<[u8; 16]>) {
         let value = match self.state {
             State::Crc(algorithm, digest) => STANDARD.encode(crc_bytes(algorithm, digest.finalize())),
@@ -136,7 +136,7 @@ fn crc_bytes(algorithm: CrcAlgorithm, value: u64) -> Vec<u8> {
     }
 }
 
-/// The checksum of the whole object from its parts' checksums and sizes; `None` if the algorithm has none or a part's is missing.
+/// The checksum of the whole object from its parts' checksums and sizes; `None` if the algorithm can't combine, or a part's sum is missing.
 pub(crate) fn full_object(algorithm: Algorithm, parts: &[(&Sum, u64)]) -> Option<Sum> {
     let crc = algorithm.crc()?;
     let mut whole: Option<u64> = None;
@@ -151,7 +151,7 @@ pub(crate) fn full_object(algorithm: Algorithm, parts: &[(&Sum, u64)]) -> Option
     Some(Sum { algorithm, value: STANDARD.encode(crc_bytes(crc, whole?)) })
 }
 
-/// The checksum of the parts' checksums, with the number of parts behind a dash.
+/// The checksum of the parts' checksums, followed by a dash and the number of parts.
 pub(crate) fn composite(algorithm: Algorithm, parts: &[(&Sum, u64)]) -> Option<Sum> {
     let mut hasher = Hasher::new(algorithm, false);
     for (sum, _) in parts {

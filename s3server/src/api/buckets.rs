@@ -5,7 +5,7 @@ use s3s::{S3Error, S3ErrorCode, S3Response};
 
 use super::{Answer, Folder, error};
 
-/// The region that the server names for every bucket; signatures may name any region.
+/// The region that the server names as every bucket's. Signatures may name any region.
 const REGION: &str = "us-east-1";
 
 impl Folder {
@@ -34,7 +34,7 @@ impl Folder {
         }))
     }
 
-    /// Makes a bucket. With `again`, an existing bucket counts as made.
+    /// Creates a bucket. With `again`, an existing bucket is a success, too.
     pub(super) async fn create_bucket_(
         &self,
         input: CreateBucketInput,
@@ -70,7 +70,7 @@ impl Folder {
         input: &GetBucketLocationInput,
     ) -> Answer<GetBucketLocationOutput> {
         self.store.bucket(&input.bucket).map_err(error::to_s3)?;
-        // S3 says nothing for its first region.
+        // S3 returns an empty constraint for its first region.
         Ok(S3Response::new(GetBucketLocationOutput { location_constraint: None }))
     }
 }

@@ -7,7 +7,7 @@ use super::error::{to_s3, unknown};
 use super::object::condition;
 use super::{Answer, Folder};
 
-/// S3's limit of one DeleteObjects.
+/// Most keys of one DeleteObjects, as in S3; more are refused.
 const KEYS_MAX: usize = 1000;
 
 impl Folder {

@@ -1,4 +1,4 @@
-//! The one table from errors of the folder to errors of S3.
+//! Maps errors of the folder to errors of S3.
 
 use s3s::{S3Error, S3ErrorCode, StdError};
 
@@ -56,13 +56,13 @@ pub(super) fn invalid(message: impl Into<std::borrow::Cow<'static, str>>) -> S3E
     S3Error::with_message(S3ErrorCode::InvalidRequest, message)
 }
 
-/// The error of a request that this server does not implement.
+/// The error (501) of a request that this server does not implement.
 pub(super) fn unknown(what: impl std::fmt::Display) -> S3Error {
     let message = format!("This server does not implement {what}.");
     S3Error::with_message(S3ErrorCode::NotImplemented, message)
 }
 
-/// An error by its S3 code, which s3s may not know.
+/// An error with this S3 code, which s3s may not know.
 pub(super) fn named(
     status: http::StatusCode,
     code: &str,

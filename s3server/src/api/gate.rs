@@ -11,7 +11,7 @@ use crate::fault::{Effect, FaultPlan};
 use crate::requests::RequestLog;
 use crate::wire::Exchange;
 
-/// The gate, which s3s asks once the signature is checked and the operation known.
+/// The gate. s3s calls it when the signature is checked and the operation is known.
 pub(crate) struct Gate {
     faults: FaultPlan,
     log: RequestLog,
@@ -25,7 +25,7 @@ impl Gate {
     }
 }
 
-/// The one access key that may sign, and its secret.
+/// The only access key that may sign, and its secret.
 pub(crate) struct OneKey {
     access_key: String,
     secret_key: SecretKey,
@@ -43,7 +43,7 @@ impl S3Auth for OneKey {
         if access_key == self.access_key {
             return Ok(self.secret_key.clone());
         }
-        // The words are S3's: clients look for newer keys when they read them.
+        // The text is S3's: clients look for newer credentials when they read it.
         Err(S3Error::with_message(S3ErrorCode::InvalidAccessKeyId, "The access key is not known here."))
     }
 }
@@ -90,7 +90,7 @@ impl S3Access for Gate {
     }
 }
 
-/// The error that a fault asks for.
+/// The error of a fault.
 fn ordered(status: u16, code: &str) -> S3Error {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     named(status, code, "A fault asked for this error.")
@@ -114,7 +114,7 @@ fn slow_down(retry_after: Option<&str>) -> S3Error {
     error
 }
 
-/// Refuses an upload without Content-MD5, in the words of a store that takes no other checksum.
+/// Refuses an upload without Content-MD5, with the text of a store that accepts no other checksum.
 fn demand_md5(operation: &str, headers: &HeaderMap) -> S3Result<()> {
     let is_upload = matches!(operation, "PutObject" | "UploadPart");
     if !is_upload || headers.contains_key("content-md5") {
@@ -123,7 +123,7 @@ fn demand_md5(operation: &str, headers: &HeaderMap) -> S3Result<()> {
     Err(invalid("Content-MD5 HTTP header is required for Put Object requests with Object Lock parameters"))
 }
 
-/// Refuses the number of a part above `parts`, in Scaleway's words.
+/// Refuses a part number above `parts`, with Scaleway's text.
 fn check_number(query: &str, parts: u32) -> S3Result<()> {
     let number = query.split('&').find_map(|parameter| parameter.strip_prefix("partNumber="));
     if number.and_then(|number| number.parse::<u32>().ok()).is_none_or(|number| number <= parts) {
@@ -136,7 +136,7 @@ fn check_number(query: &str, parts: u32) -> S3Result<()> {
 /// Parameters that S3 or a client may add to any request: the operation's name, and signatures in the URL.
 const ALWAYS: &[&str] = &["x-id", "awsaccesskeyid", "signature", "expires"];
 
-/// Query parameters that each operation understands. Any other parameter means an operation that is unknown here and that s3s would take
+/// Query parameters that each operation understands. Any other parameter may mean an operation that s3s does not know and would take
 /// for a plain one (`?renameObject`, `?append`).
 fn understood(operation: &str) -> &'static [&'static str] {
     match operation {
@@ -210,7 +210,7 @@ fn check_query(operation: &str, query: &str) -> S3Result<()> {
     Ok(())
 }
 
-/// Headers that this server refuses, because it would silently ignore their requests.
+/// Headers that this server refuses, because it would otherwise silently ignore what they request.
 const REFUSED: &[&str] = &[
     "x-amz-write-offset-bytes",
     "x-amz-rename-source",

@@ -12,9 +12,9 @@ use super::{Answer, Folder};
 use crate::store::Entry;
 use crate::store::list::{From, Item, Page, Query};
 
-/// S3's limit of one page, and the size of a page when the request names none.
+/// Most entries of one page, as in S3, and the default if the request names no number.
 const PAGE_MAX: usize = 1000;
-/// Characters that S3 leaves as they are under `encoding-type=url`.
+/// Characters that S3 does not encode with `encoding-type=url`.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'*');
 
 impl Folder {
@@ -73,7 +73,7 @@ impl Folder {
         let max_keys = query.max;
         let bucket = input.bucket.clone();
         let page = self.blocking(move |store| store.bucket(&bucket)?.list(&query)).await?;
-        // S3 names the next marker only with a delimiter; without one the last key serves. Saying it always is allowed.
+        // S3 returns the next marker only with a delimiter; without one clients use the last key. It is allowed to return it always.
         let next = page.next.as_ref().map(|from| match from {
             From::Start => String::new(),
             From::After(key) | From::Behind(key) => names.write(key),
@@ -95,7 +95,7 @@ impl Folder {
     }
 }
 
-/// Whether a marker is a common prefix from an earlier page: then it stands behind all keys under it.
+/// The beginning of a page after a marker. A marker that is a common prefix of an earlier page is after all keys with that prefix.
 fn from_marker(marker: &str, prefix: &str, delimiter: &str) -> From {
     let rolled = !delimiter.is_empty()
         && marker
@@ -123,7 +123,7 @@ fn argument(message: &'static str) -> S3Error {
     S3Error::with_message(S3ErrorCode::InvalidArgument, message)
 }
 
-/// The spelling of keys in an answer.
+/// The encoding of keys in an answer.
 pub(super) struct Names {
     encoded: bool,
 }
@@ -176,7 +176,7 @@ impl Names {
     }
 }
 
-/// A continuation token: where the next page begins, and nothing that can grow old.
+/// A continuation token: the beginning of the next page, and no state that can expire.
 fn encode(from: &From) -> String {
     let (kind, key) = match from {
         From::Start => ('s', ""),

@@ -30,11 +30,11 @@ use crate::fault::{self, Effect};
 use crate::store::{self, Store};
 use crate::wire::Exchange;
 
-/// The folder, in the interface of s3s.
+/// The folder, as an implementation of s3s's interface.
 pub(crate) struct Folder {
     store: Arc<Store>,
     pool: Arc<Pool>,
-    /// Whether the server behaves as S3 also where that is harder on clients.
+    /// Whether the server behaves as S3 also where its own behaviour is easier for clients.
     strict: bool,
     policy: Policy,
 }
@@ -44,7 +44,7 @@ impl Folder {
         Self { store, pool: Arc::default(), strict, policy }
     }
 
-    /// Runs work that may wait for the disk on a thread for blocking work.
+    /// Runs work that may wait for the disk on a blocking thread.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Store) -> store::Result<T> + Send + 'static,

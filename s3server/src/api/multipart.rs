@@ -16,7 +16,7 @@ use crate::store::meta::Meta;
 use crate::store::{self, Condition, NewUpload, Store, Upload, Wanted, append};
 use crate::sums::{self, Algorithm, Sum};
 
-/// S3's limits.
+/// Most parts of an upload, and most entries of a page, as in S3.
 const PARTS_MAX: i32 = 10_000;
 const PAGE_MAX: usize = 1000;
 
@@ -169,14 +169,14 @@ impl Folder {
         let wanted = parts.into_iter().map(wanted_part).collect::<S3Result<Vec<_>>>()?;
         let (bucket, key, id) = (input.bucket.clone(), input.key.clone(), input.upload_id);
         let before = self.before(&*self.store.bucket(&bucket).map_err(to_s3)?, &key, &if_);
-        // In strict mode a completed upload is unknown, and only a HEAD of the object shows the outcome.
+        // Strict mode answers NoSuchUpload for a completed upload; then only a HEAD of the object shows the outcome.
         let remembers = !self.strict;
         let meta = self
             .blocking(move |store| {
                 let done = || completed_before(store, &bucket, &key, &id).filter(|_| remembers);
                 match store.upload(&bucket, &key, &id) {
                     Ok(upload) => {
-                        // Completes of one upload run one after the other: two at once would make two objects.
+                        // Completes of one upload run one after the other: two at once would create two objects.
                         let _turn = upload.completing();
                         if let Some(meta) = done() {
                             return Ok(meta);
@@ -211,7 +211,7 @@ impl Folder {
         }))
     }
 
-    /// Whether all parts but the last must have one size.
+    /// Checks that all parts but the last have the same size.
     pub(super) fn parts_are_equal(&self, input: &CompleteMultipartUploadInput) -> S3Result<()> {
         let upload = self.store.upload(&input.bucket, &input.key, &input.upload_id).map_err(to_s3)?;
         let sizes: Vec<_> = upload.parts().into_iter().map(|(_, part)| part.size).collect();
@@ -295,7 +295,7 @@ impl Folder {
         let id_marker = input.upload_id_marker.filter(|_| !key_marker.is_empty());
         let mut uploads = self.store.uploads_of(&input.bucket);
         uploads.retain(|u| u.key().starts_with(&prefix));
-        // Uploads of the marker's key follow the marked one in the order they are listed in.
+        // The marker's key may have more uploads: they follow the marked one in the order of the listing.
         let marked = id_marker.as_ref().and_then(|id| uploads.iter().position(|u| u.id() == id));
         let skip = marked.map_or_else(
             || uploads.iter().take_while(|u| !key_marker.is_empty() && *u.key() <= *key_marker).count(),
@@ -332,7 +332,7 @@ impl Folder {
     }
 }
 
-/// Joins the parts into the object.
+/// Joins the parts into the object, after all checks of the request.
 fn complete(
     store: &Store,
     upload: &Upload,
@@ -389,26 +389,26 @@ fn complete(
         ..new.meta.clone()
     };
     bucket.commit(&new.key, staged, meta.clone(), if_)?;
-    // The object is there: parts that can't be removed are only dead weight, and a second Complete finds the object.
+    // The object exists: parts that can't be removed only waste space, and a second Complete finds the object.
     if let Err(error) = store.forget_upload(upload) {
         tracing::warn!(?error, "could not remove the parts of a completed upload");
     }
     Ok(meta)
 }
 
-/// A composite may be claimed with or without its number of parts.
+/// Whether a claimed checksum is the computed one. A composite may be claimed with or without its number of parts.
 fn same_value(sum: &Sum, claimed: &Sum) -> bool {
     let value = |sum: &Sum| sum.value.split('-').next().map(str::to_owned);
     sum.value == claimed.value || (!claimed.is_composite() && value(sum) == value(claimed))
 }
 
-/// The answer to a Complete that is sent again after its answer was lost: as the first time.
+/// The metadata of an object that this upload has created: a Complete whose answer was lost gets the same answer when it is repeated.
 fn completed_before(store: &Store, bucket: &str, key: &str, id: &str) -> Option<Meta> {
     let entry = store.bucket(bucket).ok()?.head(key).ok()?;
     (entry.meta.upload.as_deref() == Some(id)).then(|| (*entry.meta).clone())
 }
 
-/// The MD5 of the parts' MD5s, when all parts were sent with Content-MD5.
+/// The MD5 of the parts' MD5s as an ETag; `None` unless every part was sent with Content-MD5.
 fn etag_of_parts<'a>(etags: impl Iterator<Item = &'a str>) -> Option<String> {
     let (mut joined, mut count) = (Vec::new(), 0);
     for etag in etags.filter(|e| !e.is_empty()) {
@@ -438,12 +438,12 @@ fn wanted_part(part: CompletedPart) -> S3Result<Wanted> {
     })
 }
 
-/// Whether the object's checksum covers its bytes: always for CRC64NVME, never for SHA, otherwise on request.
+/// Whether the object's checksum covers its bytes, not its parts' checksums: always for CRC64NVME, never for SHA, otherwise on request.
 fn full_object(algorithm: Option<Algorithm>, kind: Option<&str>) -> S3Result<bool> {
     let Some(algorithm) = algorithm else {
         return Ok(false);
     };
-    // S3 and some clients write the type in lower case, too.
+    // S3, and some clients, also write the type in lower case.
     match (algorithm, kind.map(str::to_ascii_uppercase).as_deref()) {
         (Algorithm::Crc64Nvme, None | Some("FULL_OBJECT")) => Ok(true),
         (_, None) => Ok(false),

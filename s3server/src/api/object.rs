@@ -12,7 +12,7 @@ use crate::store::meta::Meta;
 use crate::store::{Condition, Entry, keys};
 use crate::sums::{Algorithm, Sum};
 
-/// The condition of a write. S3 takes If-Match with an ETag and If-None-Match with `*`; we take both with either.
+/// The condition of a write. S3 accepts If-Match with an ETag and If-None-Match with `*`; we accept both forms for both.
 pub(super) fn condition(
     if_match: Option<ETagCondition>,
     if_none_match: Option<ETagCondition>,
@@ -36,7 +36,7 @@ pub(super) struct ReadConditions {
     pub(super) if_unmodified_since: Option<Timestamp>,
 }
 
-/// The verdict of the conditions on a read.
+/// The result of a read's conditions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Verdict {
     Go,
@@ -45,7 +45,7 @@ pub(super) enum Verdict {
 }
 
 impl ReadConditions {
-    /// Judges in the order of RFC 9110 section 13.2.2: a condition on the ETag outranks its twin on the time.
+    /// Evaluates in the order of RFC 9110 section 13.2.2: a condition on the ETag wins over the corresponding one on the time.
     pub(super) fn judge(&self, etag: &str, modified: SystemTime) -> Verdict {
         let names = |condition: &ETagCondition| match condition {
             ETagCondition::Any => true,
@@ -62,7 +62,7 @@ impl ReadConditions {
         if differs.or(newer) == Some(false) { Verdict::NotModified } else { Verdict::Go }
     }
 
-    /// The answer when the read must not go on.
+    /// The error if the conditions do not let the read go on.
     pub(super) fn check(&self, entry: &Entry) -> S3Result<()> {
         match self.judge(&entry.meta.etag, entry.modified()) {
             Verdict::Go => Ok(()),
@@ -80,7 +80,7 @@ impl ReadConditions {
     }
 }
 
-/// Refuses names S3 does not store.
+/// Refuses keys that S3 does not accept.
 pub(super) fn check_key(key: &str) -> S3Result<()> {
     if keys::is_valid(key) {
         Ok(())
@@ -89,7 +89,7 @@ pub(super) fn check_key(key: &str) -> S3Result<()> {
     }
 }
 
-/// Headers that are kept with an object and returned.
+/// Headers that are stored with an object and returned.
 const KEPT: [&str; 6] = [
     "content-type",
     "cache-control",
@@ -99,7 +99,7 @@ const KEPT: [&str; 6] = [
     "expires",
 ];
 
-/// The metadata that a request sets for its object. ETag and checksum follow later.
+/// The metadata that a request sets for its object. The caller adds ETag and checksum.
 pub(super) fn meta_of(
     headers: &HeaderMap,
     user: Option<s3s::dto::Metadata>,
@@ -109,7 +109,7 @@ pub(super) fn meta_of(
     for name in KEPT {
         let Some(value) = headers.get(name) else { continue };
         let value = value.to_str().map_err(|_| invalid(format!("The header {name} is not plain ASCII.")))?;
-        // The transfer's own coding is undone on receipt.
+        // The transfer's own coding (aws-chunked) is removed on receipt.
         let value = if name == "content-encoding" { without_chunks(value) } else { value.to_owned() };
         if !value.is_empty() {
             kept.insert(name.to_owned(), value);
@@ -133,7 +133,7 @@ pub(super) fn etag(value: &str) -> ETag {
     ETag::Strong(value.to_owned())
 }
 
-/// A checksum in the form of s3s: five fields, one of which is set, and the kind of the checksum.
+/// A checksum in the form of s3s: one of five fields is set, and the type of the checksum.
 pub(super) fn checksum(sum: Option<&Sum>) -> s3s::dto::Checksum {
     let mut fields = s3s::dto::Checksum::default();
     if let Some(sum) = sum {
@@ -151,7 +151,7 @@ pub(super) fn checksum(sum: Option<&Sum>) -> s3s::dto::Checksum {
     fields
 }
 
-/// The one checksum among the five fields of a request.
+/// The first checksum among the five fields of a request.
 pub(super) fn sum_of(fields: [Option<String>; 5]) -> Option<Sum> {
     let [crc32, crc32c, crc64nvme, sha1, sha256] = fields;
     let named = [

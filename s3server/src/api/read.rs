@@ -22,10 +22,10 @@ use crate::fault::Effect;
 use crate::store::Entry;
 use crate::wire::Exchange;
 
-/// Bytes read from a file at once. Two of these pieces fit into the second-level cache, so that the last one is still there when the
+/// Bytes of one read from a file. Two buffers of this size fit into the second-level cache, so the last one is still there when the
 /// kernel copies it into the socket.
 const PIECE: usize = 256 << 10;
-/// Most buffers kept for the next read; further ones are freed.
+/// Most buffers that are kept for later reads; further ones are freed.
 const POOLED_MAX: usize = 64;
 
 impl Folder {
@@ -147,7 +147,7 @@ fn user_metadata(entry: &Entry) -> Option<Metadata> {
     (!user.is_empty()).then(|| user.iter().map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
-/// The bytes of the object that are answered.
+/// The part of the object that is sent.
 struct Selected {
     range: std::ops::Range<u64>,
     content_range: Option<String>,
@@ -155,8 +155,8 @@ struct Selected {
 }
 
 impl Selected {
-    /// The checksum for the answer, if the request asks for one: S3 answers a range with it only if the range is the whole object, and
-    /// then leaves out the number of parts of a composite.
+    /// The checksum for the answer, if the request asks for one. S3 sends it with a range only if the range is the whole object, and
+    /// then without the number of parts of a composite.
     fn checksum(&self, entry: &Entry, asked: bool) -> s3s::dto::Checksum {
         let is_whole = self.range == (0..entry.size()) && self.count.is_none();
         let mut sums = checksum(entry.meta.sum.as_ref().filter(|_| asked && is_whole));
@@ -220,7 +220,7 @@ fn select(entry: &Entry, range: Option<s3s::dto::Range>, part: Option<i32>) -> S
     }
 }
 
-/// Buffers that are read into again and again.
+/// Buffers that are reused for reads.
 #[derive(Default)]
 pub(super) struct Pool(Mutex<Vec<Vec<u8>>>);
 
@@ -231,7 +231,7 @@ impl Pool {
     }
 }
 
-/// A buffer of the pool; goes back when the last of its `Bytes` is dropped.
+/// A buffer of the pool. It returns to the pool when the last of its `Bytes` is dropped.
 struct Buffer {
     bytes: Vec<u8>,
     filled: usize,
@@ -253,7 +253,7 @@ impl Drop for Buffer {
     }
 }
 
-/// A range of a file as a body. What is in the page cache is read at once, the rest on a blocking thread.
+/// A range of a file as a body. Bytes in the page cache are read at once, others on a blocking thread.
 struct FileBody {
     file: Arc<File>,
     left: Range<u64>,
@@ -270,7 +270,7 @@ impl FileBody {
         usize::try_from(self.left.end - self.left.start).map_or(PIECE, |left| left.min(PIECE))
     }
 
-    /// Reads the cached bytes of the next piece without waiting; `None` if the page cache has none.
+    /// Reads the next piece from the page cache without waiting; `None` if it is not there.
     fn read_cached(&self, buffer: &mut Buffer, piece: usize) -> Option<()> {
         let into = &mut [IoSliceMut::new(&mut buffer.bytes[..piece])];
         let flags = rustix::io::ReadWriteFlags::NOWAIT;

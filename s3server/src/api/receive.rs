@@ -1,4 +1,4 @@
-//! Receives a body into a temporary file, and computes and compares its checksums in the same pass.
+//! Receives a body into a temporary file, and computes and checks its checksums in the same pass.
 
 use std::os::unix::fs::FileExt as _;
 
@@ -16,18 +16,18 @@ use super::{Folder, error};
 use crate::store::Staged;
 use crate::sums::{Algorithm, Hasher, Sum, hex};
 
-/// Bytes collected before a thread hashes and writes them. At most two batches per upload are in memory.
+/// Bytes that are collected before a thread hashes and writes them. At most two batches per upload are in memory.
 const BATCH: usize = 1 << 20;
 
-/// S3's limit of one PutObject, one part, one copy.
+/// Most bytes of one PutObject, one part or one copy, as in S3; more are refused.
 pub(super) const PUT_MAX: u64 = 5 << 30;
 
-/// The headers of a request about its body.
+/// The headers of a request that describe its body.
 #[derive(Debug)]
 pub(super) struct Announced {
     algorithm: Option<Algorithm>,
     value: Option<String>,
-    /// The value follows the body.
+    /// Whether the checksum's value follows the body, in a trailer.
     in_trailer: bool,
     md5: Option<[u8; 16]>,
     length: Option<u64>,
@@ -35,7 +35,7 @@ pub(super) struct Announced {
 }
 
 impl Announced {
-    /// Reads the headers of a PutObject or an UploadPart, after s3s has set Content-Length to that of the bytes.
+    /// Parses the headers of a PutObject or an UploadPart, after s3s has set Content-Length to the number of bytes without chunk headers.
     pub(super) fn of(headers: &HeaderMap, trailers: Option<TrailingHeaders>) -> S3Result<Self> {
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let mut named = Algorithm::ALL.into_iter().filter(|a| headers.contains_key(a.header()));
@@ -79,17 +79,17 @@ impl Announced {
         })
     }
 
-    /// The client's chosen algorithm, if there is one.
+    /// The algorithm that the client chose, if any.
     pub(super) fn algorithm(&self) -> Option<Algorithm> {
         self.algorithm
     }
 }
 
-/// A body in a temporary file.
+/// A received body in a temporary file.
 pub(super) struct Received {
     pub(super) staged: Staged,
     pub(super) sum: Sum,
-    /// MD5 of the bytes, if the client sent a right Content-MD5, and in strict mode.
+    /// The MD5 of the bytes: if the client sent a correct Content-MD5, and always in strict mode.
     pub(super) md5: Option<String>,
 }
 
@@ -99,7 +99,7 @@ struct Sink {
     at: u64,
 }
 
-/// A sink, at hand or on a thread that hashes and writes a batch.
+/// The sink: idle, or on a thread that hashes and writes a batch.
 enum Writing {
     Idle(Sink),
     Busy(JoinHandle<std::io::Result<Sink>>),
@@ -127,7 +127,7 @@ impl Writing {
 }
 
 impl Folder {
-    /// Receives a body; `algorithm` is used when the client chose none.
+    /// Receives a body. Uses `algorithm` if the client chose none.
     pub(super) async fn receive(
         &self,
         body: Option<StreamingBlob>,
@@ -146,7 +146,7 @@ impl Folder {
                 collected += piece.len();
                 batch.push(piece);
                 if collected >= BATCH {
-                    // The next batch is collected while this one is written.
+                    // The next batch is collected while a thread writes this one.
                     sink = Writing::start(sink.finished().await?, std::mem::take(&mut batch));
                     collected = 0;
                 }
@@ -200,8 +200,8 @@ fn disk(source: std::io::Error) -> S3Error {
     error::to_s3(crate::store::Error::Io { what: "write the received bytes", source })
 }
 
-/// The error for a body that ended early or did not match its signature. s3s keeps the types of these errors private, so only their text
-/// tells them apart.
+/// The error of a body that ended early or does not match its signature. The types of s3s's errors are private, so their text is
+/// compared.
 fn broken(error: StdError) -> S3Error {
     let text = error.to_string();
     let code = if text.contains("Sha256Mismatch") {

@@ -1,4 +1,4 @@
-//! Server-side encryption as clients see it: the server checks, keeps and echoes the request's settings. It encrypts nothing.
+//! Server-side encryption towards clients: the server checks, stores and returns the request's settings. It encrypts nothing.
 
 use http::HeaderMap;
 use s3s::dto::ServerSideEncryption;
@@ -9,10 +9,10 @@ use crate::store::meta::Sse;
 const METHOD: &str = "x-amz-server-side-encryption";
 const KEY: &str = "x-amz-server-side-encryption-aws-kms-key-id";
 
-/// The key that S3 names when a request for KMS names none.
+/// The key that the server returns if a request for KMS names none.
 const DEFAULT_KEY: &str = "arn:aws:kms:us-east-1:111122223333:key/00000000-0000-0000-0000-000000000000";
 
-/// The encryption that the headers of a PutObject, CopyObject or CreateMultipartUpload ask for.
+/// The encryption that the headers of a PutObject, CopyObject or CreateMultipartUpload request.
 pub(super) fn requested(headers: &HeaderMap) -> S3Result<Option<Sse>> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
     match (text(METHOD).as_deref(), text(KEY)) {
@@ -29,7 +29,7 @@ pub(super) fn requested(headers: &HeaderMap) -> S3Result<Option<Sse>> {
     }
 }
 
-/// The two fields of an answer that name the encryption.
+/// The two fields of an answer that name an object's encryption.
 pub(super) fn echo(sse: Option<&Sse>) -> (Option<ServerSideEncryption>, Option<String>) {
     (sse.map(|sse| sse.method.clone().into()), sse.and_then(|sse| sse.key.clone()))
 }

@@ -10,9 +10,9 @@ use s3s::{S3Error, S3ErrorCode, S3Response, S3Result};
 use super::error::{invalid, named, to_s3};
 use super::{Answer, Folder};
 
-/// S3's limits, in tags of a bucket and in characters.
+/// Most tags of a bucket, as in S3. The last two constants are limits in characters.
 const TAGS_MAX: usize = 50;
-/// The most tags of an object.
+/// Most tags of an object, as in S3.
 const OBJECT_TAGS_MAX: usize = 10;
 const KEY_MAX: usize = 128;
 const VALUE_MAX: usize = 256;
@@ -56,7 +56,7 @@ impl Folder {
     }
 }
 
-/// The tags that a request gives its object: `name=value&...`, encoded as a query.
+/// The tags in the header of a request for an object: `name=value&...`, encoded as a query.
 pub(super) fn of_header(headers: &HeaderMap) -> S3Result<BTreeMap<String, String>> {
     let Some(value) = headers.get("x-amz-tagging") else { return Ok(BTreeMap::new()) };
     let value = value.to_str().map_err(|_| invalid("The header x-amz-tagging is not plain ASCII."))?;

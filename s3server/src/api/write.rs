@@ -20,9 +20,9 @@ use crate::store::{self, Bucket, Entry, append};
 use crate::sums::{Algorithm, Hasher, Sum, hex};
 use crate::wire::Exchange;
 
-/// The checksum S3 gives an object when the client chose none.
+/// The checksum that S3 gives an object if the client chooses none.
 const DEFAULT: Algorithm = Algorithm::Crc64Nvme;
-/// Bytes hashed at once when a copy needs a checksum its source does not have.
+/// Bytes that are hashed at once, for a copy whose source does not have the requested checksum.
 const HASH_PIECE: usize = 1 << 20;
 
 impl Folder {
@@ -46,7 +46,8 @@ impl Folder {
         let before = self.before(&bucket, &input.key, &if_);
         let received = self.receive(input.body, announced, DEFAULT).await?;
 
-        // Strict: always the MD5, as S3's is, so that equal bytes have equal ETags. A client that sends Content-MD5 has paid for an MD5 and may compare it with the ETag.
+        // Strict mode uses the MD5, as S3 does, so equal bytes have equal ETags. A client that sends Content-MD5 may compare it with the
+        // ETag.
         let etag_ = received.md5.unwrap_or_else(|| self.store.new_etag());
         let sum = Some(received.sum).filter(|_| keeps_sums);
         let sums = checksum(sum.as_ref());
@@ -76,7 +77,7 @@ impl Folder {
         check_key(&input.key)?;
         let effects = extensions.get::<Exchange>().map(|it| it.effects().to_vec()).unwrap_or_default();
         let ignores = effects.contains(&Effect::IgnoreConditions);
-        // s3s is older than the conditions on what a copy replaces.
+        // s3s does not know these conditions on the target of a copy.
         let named = |name: &str| {
             let value = headers.get(name).filter(|_| !ignores);
             let parsed = value.map(|value| ETagCondition::parse_http_header(value.as_bytes())).transpose();
@@ -134,7 +135,7 @@ impl Folder {
                     true => md5_of(&target, source.size()).map_err(copying)?,
                     false => store.new_etag(),
                 };
-                // The sum of one run of bytes still holds for the copy; one of parts does not.
+                // A checksum of the bytes is valid for the copy, too; a composite is not.
                 let same = source.meta.sum.as_ref().filter(|sum| {
                     !sum.is_composite() && algorithm.is_none_or(|wanted| wanted == sum.algorithm)
                 });
@@ -166,7 +167,7 @@ impl Folder {
         }))
     }
 
-    /// The encryption of a request's object. Strict mode uses AES256 by default, as S3 has since 2023.
+    /// The encryption of a request's object. Strict mode uses AES256 by default, as S3 has done since 2023.
     pub(super) fn sse(&self, headers: &HeaderMap, extensions: &Extensions) -> S3Result<Option<Sse>> {
         let asked = sse::requested(headers)?;
         let ignored = extensions.get::<Exchange>().is_some_and(|e| e.has(&Effect::IgnoreSse));
@@ -174,12 +175,12 @@ impl Folder {
         Ok(asked.filter(|_| !ignored).or_else(default))
     }
 
-    /// The object under the key when a conditional write begins.
+    /// The state of the key when a conditional write begins.
     pub(super) fn before(&self, bucket: &Bucket, key: &str, if_: &store::Condition) -> Before {
         Before((self.strict && *if_ != store::Condition::None).then(|| etag_of(bucket, key)))
     }
 
-    /// The object a copy reads, open. S3 answers 412 to any condition that does not hold, never 304.
+    /// The open source of a copy. S3 answers 412 to any condition that does not hold, never 304.
     pub(super) fn copy_source(
         &self,
         source: &CopySource,
@@ -205,11 +206,11 @@ impl Folder {
     }
 }
 
-/// The ETag that a conditional write found at its beginning, if conflicts differ from conditions that never held.
+/// The ETag under the key when a conditional write began; `None` if the server does not answer conflicts (409).
 pub(super) struct Before(Option<Option<String>>);
 
 impl Before {
-    /// The error of a write whose condition fails at its end.
+    /// Turns the error of a failed condition into a conflict if the object changed after the write began.
     pub(super) fn judge(&self, error: store::Error, bucket: &Bucket, key: &str) -> store::Error {
         let changed = self.0.as_ref().is_some_and(|before| *before != etag_of(bucket, key));
         let failed = matches!(error, store::Error::Precondition | store::Error::NoSuchKey);
@@ -221,13 +222,13 @@ fn etag_of(bucket: &Bucket, key: &str) -> Option<String> {
     bucket.head(key).ok().map(|entry| entry.meta.etag.clone())
 }
 
-/// The MD5 of a file's first bytes, in the form of an ETag.
+/// The MD5 of a file's first `size` bytes, in the form of an ETag.
 pub(super) fn md5_of(file: &File, size: u64) -> io::Result<String> {
     let (_, md5) = read_through(file, size, Hasher::new(DEFAULT, true))?.finish();
     Ok(hex(&md5.unwrap_or_default()))
 }
 
-/// The checksum of a file's first bytes.
+/// The checksum of a file's first `size` bytes.
 pub(super) fn hash(file: &File, size: u64, algorithm: Algorithm) -> io::Result<Sum> {
     Ok(read_through(file, size, Hasher::new(algorithm, false))?.finish().0)
 }

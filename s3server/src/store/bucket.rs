@@ -19,7 +19,7 @@ use super::meta::{Identity, Meta};
 use super::staged::Staged;
 use super::walk;
 
-/// Most looks of a reader if the file is being replaced.
+/// Most attempts to open a file that is being replaced; after them the read fails.
 const OPEN_ATTEMPTS: usize = 8;
 
 /// The condition on the stored object before it is replaced or deleted.
@@ -34,7 +34,7 @@ pub(crate) enum Condition {
 }
 
 impl Condition {
-    /// S3 answers 404 to an If-Match on a key that is not there, 412 to everything else that does not hold.
+    /// Checks the condition. S3 answers 404 to an If-Match on a missing key, and 412 to every other condition that does not hold.
     pub(crate) fn check(&self, etag: Option<&str>) -> Result<()> {
         match (self, etag) {
             (Self::None, _) | (Self::Absent, None) | (Self::Present, Some(_)) | (Self::NotEtag(_), None) => {
@@ -62,12 +62,12 @@ pub(super) struct State {
     pub(super) index: Sorted<Arc<Entry>>,
     pub(super) folders: Folders,
     journal: Journal,
-    /// Whether the bucket is gone: then a request that still holds it must not create its folders again.
+    /// Whether the bucket is removed: a request that still holds it must not create its folders again.
     removed: bool,
 }
 
 impl Bucket {
-    /// Opens a bucket over existing folders: reads the journal, walks the files, and drops lines without a file.
+    /// Opens a bucket with existing folders: reads the journal, walks the files, and drops journal lines without a file.
     pub(crate) fn open(plain: PathBuf, escaped: PathBuf, journal: &Path) -> Result<Self> {
         let opening = Error::io("open the bucket");
         let load = || -> io::Result<Self> {
@@ -98,7 +98,7 @@ impl Bucket {
         }
     }
 
-    /// One page of a listing. A first page looks for files that were put into the folder by hand.
+    /// One page of a listing. The first page also finds files that were put into the folder by hand.
     pub(crate) fn list(&self, query: &Query) -> Result<Page<Arc<Entry>>> {
         let mut state = self.lock();
         if query.from == list::From::Start {
@@ -108,7 +108,7 @@ impl Bucket {
         Ok(list::page(&state.index, query))
     }
 
-    /// The metadata of an object, compared with its file.
+    /// The entry of an object, checked against its file.
     pub(crate) fn head(&self, key: &str) -> Result<Arc<Entry>> {
         self.current(&mut self.lock(), key)?.ok_or(Error::NoSuchKey)
     }
@@ -125,7 +125,7 @@ impl Bucket {
                     return Ok((file, entry));
                 }
             }
-            // The file is missing, was replaced meanwhile, or was changed by hand: compare under the lock, then open again.
+            // The file is missing, was replaced, or was changed by hand: compare it under the lock, then open again.
             if self.current(&mut self.lock(), key)?.is_none() {
                 return Err(Error::NoSuchKey);
             }
@@ -134,7 +134,7 @@ impl Bucket {
         Err(Error::Io { what: "open the object", source })
     }
 
-    /// Makes a staged file the object, if the condition holds. The meta's ETag is that of the new version.
+    /// Makes a staged file the object, if the condition holds. `meta` has the new version's ETag.
     pub(crate) fn commit(
         &self,
         key: &str,
@@ -163,7 +163,7 @@ impl Bucket {
         Ok(entry)
     }
 
-    /// Moves the file to where the key's object is, else to the plain path, else to the escaped one.
+    /// Moves the file to the present object's place, else to the plain path, else to the escaped one.
     fn place(
         &self,
         state: &mut State,
@@ -197,7 +197,7 @@ impl Bucket {
         if entry.place == KeyPath::Plain {
             state.folders.remove_file(&self.plain, key).map_err(Error::io(removing))?;
         }
-        // Also when the object is at its plain path: a file put there by hand may hide an escaped one.
+        // The escaped file is removed, too: a plain file that was put there by hand may hide it.
         self.remove_escaped(key).map_err(Error::io(removing))?;
         state.index.remove(key.as_bytes());
         Ok(())
@@ -216,7 +216,7 @@ impl Bucket {
         Ok(())
     }
 
-    /// Removes the bucket's folders, if it has no object.
+    /// Removes the bucket's folders if it has no objects.
     pub(crate) fn remove(&self) -> Result<()> {
         let mut state = self.lock();
         let State { index, folders, .. } = &mut *state;
@@ -232,7 +232,7 @@ impl Bucket {
         absent_is_fine(fs::remove_dir_all(&self.escaped)).map_err(Error::io("remove the escaped names"))
     }
 
-    /// The index's entry of a key, compared with the file by one stat. A change by hand is adopted.
+    /// The entry of a key, checked against the file by one stat(2). A change by hand updates the index.
     fn current(&self, state: &mut State, key: &str) -> Result<Option<Arc<Entry>>> {
         let known = state.index.get(key.as_bytes()).cloned();
         if known.is_none() && keys::plain_path(key).is_none() {
@@ -263,7 +263,7 @@ impl Bucket {
     }
 }
 
-/// Entries whose metadata the server wrote. The metadata of other files is derived anew at each start.
+/// Entries whose metadata the server wrote. The metadata of other files is derived again at each start.
 fn journalled(index: &Sorted<Arc<Entry>>) -> impl Iterator<Item = (&str, Identity, &Meta)> {
     index
         .iter()
@@ -273,7 +273,7 @@ fn journalled(index: &Sorted<Arc<Entry>>) -> impl Iterator<Item = (&str, Identit
 
 fn open_file(path: &Path) -> io::Result<(File, Identity)> {
     use std::os::unix::fs::OpenOptionsExt;
-    // A fifo put there by hand must not hang the server, a link must not lead out of the folder.
+    // A FIFO put there by hand must not block the server, and a link must not lead out of the folder.
     let flags = (rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK).bits() as i32;
     let file = File::options().read(true).custom_flags(flags).open(path)?;
     let stat = file.metadata()?;

@@ -14,7 +14,7 @@ pub(crate) struct Entry {
     pub(crate) meta: Arc<Meta>,
 }
 
-/// The path of a key, of its two possible ones, that holds the object.
+/// The object's place: which of its key's two possible paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum KeyPath {
     Plain,
@@ -22,7 +22,7 @@ pub(crate) enum KeyPath {
 }
 
 impl Entry {
-    /// The entry of a found file: with the remembered metadata of this very file, or otherwise those of any file.
+    /// The entry of a file: with its remembered metadata if the identity is equal, otherwise with derived metadata.
     pub(super) fn of_file(
         key: &str,
         identity: Identity,

@@ -2,10 +2,10 @@
 
 use std::io;
 
-/// The result of calls of this room.
+/// The result of the store's calls.
 pub(crate) type Result<T> = std::result::Result<T, Error>;
 
-/// The errors of the store. `api/error.rs` turns them into S3's error codes.
+/// The errors of the store. `api/error.rs` maps them to S3's error codes.
 #[derive(Debug)]
 pub(crate) enum Error {
     NoSuchBucket,
@@ -15,17 +15,17 @@ pub(crate) enum Error {
     NoSuchUpload,
     /// The condition of If-Match or If-None-Match does not hold.
     Precondition,
-    /// The condition did hold when the request came, but the object was replaced or deleted meanwhile.
+    /// The condition held when the request came, but the object was replaced or deleted since.
     Conflict,
-    /// A part in a Complete is missing, or is another one.
+    /// A part in a Complete is missing, or its ETag or checksum differs.
     InvalidPart(u16),
     InvalidPartOrder,
-    /// A part that is not the last has less than 5 MiB.
+    /// A part other than the last has less than 5 MiB.
     EntityTooSmall {
         part: u16,
         size: u64,
     },
-    /// A sum the client named is not that of the bytes.
+    /// The bytes do not have the checksum that the client named.
     BadDigest(String),
     InvalidRequest(String),
     Io {
@@ -35,13 +35,13 @@ pub(crate) enum Error {
 }
 
 impl Error {
-    /// Makes an error of the disk that names the attempted operation.
+    /// Wraps an error of the disk with the attempted operation.
     pub(crate) fn io(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::Io { what, source }
     }
 }
 
-/// Takes a missing file for a removed one.
+/// Counts a missing file as removed.
 pub(super) fn absent_is_fine(done: io::Result<()>) -> io::Result<()> {
     match done {
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(()),

@@ -1,8 +1,8 @@
-//! The folders of a bucket: which exist, and whether a user changed them by hand.
+//! The folders of a bucket: which exist, and whether somebody changed them by hand.
 //!
-//! A folder's modification time shows that a name was added or removed. The server notes its own changes, so a listing reads a folder
-//! again only after a change from outside. Editing a file in place does not change its folder: the server notices it when it
-//! reads the file or looks it up by name.
+//! A folder's modification time (mtime) changes when a name is added or removed. The server records the mtime after its own changes, so a
+//! listing reads a folder again only after a change by another program. Editing a file in place does not change its folder: the server
+//! notices that when it reads the file or looks it up by name.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,44 +19,44 @@ use super::keys;
 use super::list::{self, Item, Query, Sorted};
 use super::meta::Identity;
 
-/// Shortest time between comparisons of all folders of a bucket; the folder in a listing is compared each time.
+/// Shortest time between comparisons of all folders of a bucket. A listing compares its own folder each time.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
-/// A sweep that took long is not repeated before this many times as long have passed.
+/// Pause after a sweep, as a multiple of its duration: slow sweeps are rarer.
 const SWEEP_SHARE: u32 = 20;
-/// Age of a stamp below which it proves nothing: file systems stamp changes with a clock that ticks every few milliseconds, so a folder
-/// that was changed just before its read may change again under the same stamp.
+/// Age in nanoseconds below which an mtime proves nothing: file systems take it from a clock that ticks every few milliseconds, so a folder
+/// that was changed just before it was read may change again with the same mtime.
 const STAMP_TICK_NS: i64 = 20_000_000;
-/// Most attempts to make a folder again that vanishes during a write.
+/// Most attempts to create a folder that disappears during a write; then the write fails.
 const ATTEMPTS: usize = 3;
 
-/// Folders by their path under the bucket's, each with its `/`; the bucket's own is the empty string.
+/// The known folders by path in the bucket, each with its final `/`; the bucket's own is the empty string.
 #[derive(Debug, Default)]
 pub(super) struct Folders {
-    /// The time at which the index agreed with each folder; `None` if it may not.
+    /// The mtime with which each folder was last read into the index; `None` if the folder must be read again.
     known: BTreeMap<String, Option<Agreed>>,
     swept: Option<Instant>,
     sweep_took: Duration,
 }
 
-/// The index agreed with a folder when the folder had this stamp.
+/// The index agreed with a folder that had this mtime.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Agreed {
     stamp: i64,
-    /// Whether the folder may have changed after its read under the same stamp: then it is read once more when the stamp is old enough.
+    /// Whether the folder may have changed after the read without a new mtime: then it is read once more when the mtime is old enough.
     doubtful: bool,
 }
 
 type Index = Sorted<Arc<Entry>>;
 
 impl Folders {
-    /// Walks the bucket's folder at start.
+    /// Reads the bucket's folders at the start.
     pub(super) fn load(root: &Path, remembered: &Remembered, index: &mut Index) -> io::Result<Self> {
         let mut folders = Self::default();
         folders.read(root, String::new(), remembered, index)?;
         Ok(folders)
     }
 
-    /// Compares the content of a listing of this prefix with the folder.
+    /// Compares the index with the folders that a listing of this prefix needs.
     pub(super) fn look(&mut self, root: &Path, prefix: &str, index: &mut Index) -> io::Result<()> {
         let due = self.swept.is_none_or(|at| at.elapsed() >= SWEEP_EVERY.max(self.sweep_took * SWEEP_SHARE));
         if due {
@@ -92,7 +92,7 @@ impl Folders {
         if agrees { Ok(()) } else { self.read(root, folder.to_owned(), &Remembered::new(), index) }
     }
 
-    /// Reads a folder, and new folders in it, into the index.
+    /// Reads a folder, and new folders below it, into the index.
     fn read(
         &mut self,
         root: &Path,
@@ -143,7 +143,7 @@ impl Folders {
         Ok(())
     }
 
-    /// Removes files from the index that a folder no longer holds.
+    /// Removes files that are no longer in a folder from the index.
     fn drop_vanished(
         &mut self,
         folder: &str,
@@ -177,7 +177,7 @@ impl Folders {
         gone.iter().for_each(|f| self.forget(f, index));
     }
 
-    /// Forgets a folder that is gone, with all its entries.
+    /// Removes a missing folder, with all its entries, from the index.
     fn forget(&mut self, folder: &str, index: &mut Index) {
         self.forget_folders(folder);
         let range = folder.as_bytes().to_vec().into_boxed_slice()..;
@@ -200,8 +200,8 @@ impl Folders {
         }
     }
 
-    /// Moves a file to the key's plain path, making its folders. False when that path is taken by a folder, or one of
-    /// the folders' names by a file or a link.
+    /// Moves a file to the key's plain path, and creates its folders. False if a folder has that path, or a file or link has the name of
+    /// one of the folders.
     pub(super) fn rename_into(&mut self, root: &Path, key: &str, from: &Path) -> io::Result<bool> {
         let folder = parent(key);
         for _ in 0..ATTEMPTS {
@@ -222,7 +222,7 @@ impl Folders {
         Ok(false)
     }
 
-    /// Whether a key's folders are folders, not links that a user put there and that may lead anywhere.
+    /// Whether a key's folders are real folders, not links, which may lead anywhere.
     pub(super) fn are_real(root: &Path, key: &str) -> io::Result<bool> {
         for (at, _) in key.match_indices('/') {
             if !is_real_folder(&root.join(&key[..at]))? {
@@ -232,7 +232,7 @@ impl Folders {
         Ok(true)
     }
 
-    /// Makes a folder and those above it. False if something else has a name of them.
+    /// Creates a folder and its missing parents. False if a file or link has one of their names.
     fn make(&mut self, root: &Path, folder: &str) -> io::Result<bool> {
         if self.known.contains_key(folder) {
             return Ok(true);
@@ -252,11 +252,11 @@ impl Folders {
                     if !is_real_folder(&root.join(part))? {
                         return Ok(false);
                     }
-                    // A user made this folder, and the server has not read it yet.
+                    // A user created this folder, and the index does not have it yet.
                     self.known.insert(part.to_owned(), None);
                 }
                 Err(e) if e.kind() == io::ErrorKind::NotFound => {
-                    // The folder above was taken away: the caller's next attempt makes it anew.
+                    // The parent folder was removed: it is created again, and the disk is asked from here on.
                     self.forget_folders(parent(part));
                     self.known.entry(String::new()).or_default();
                     return self.make_checked(root, folder);
@@ -267,7 +267,7 @@ impl Folders {
         Ok(true)
     }
 
-    /// Makes a folder as [`Self::make`] does, and asks the disk instead of the known folders.
+    /// Creates a folder like [`Self::make`], but checks the disk instead of the known folders.
     fn make_checked(&mut self, root: &Path, folder: &str) -> io::Result<bool> {
         for (at, _) in folder.match_indices('/') {
             let part = &folder[..=at];
@@ -285,7 +285,7 @@ impl Folders {
         Ok(true)
     }
 
-    /// Removes a file and the folders that it leaves empty.
+    /// Removes a file, and the folders that become empty.
     pub(super) fn remove_file(&mut self, root: &Path, key: &str) -> io::Result<()> {
         let mut folder = parent(key);
         self.noting(root, folder, || absent_is_fine(fs::remove_file(root.join(key))))?;
@@ -300,7 +300,7 @@ impl Folders {
         Ok(())
     }
 
-    /// Removes all folders, which hold no file.
+    /// Removes all folders; the caller makes sure that they have no files.
     pub(super) fn remove_all(&mut self, root: &Path) -> io::Result<()> {
         for folder in self.known.keys().rev() {
             absent_is_fine(fs::remove_dir(root.join(folder)))?;
@@ -309,7 +309,7 @@ impl Folders {
         Ok(())
     }
 
-    /// Carries out the server's own change in a folder: an agreeing index agrees afterwards, too.
+    /// Makes a change of the server in a folder. An index that agreed with the folder before agrees afterwards, too.
     fn noting(
         &mut self,
         root: &Path,
@@ -331,15 +331,15 @@ impl Folders {
     }
 }
 
-/// The folder a file or a folder lies in, with its `/`.
+/// The parent folder of a file or a folder, with its final `/`.
 fn parent(path: &str) -> &str {
     let name = path.strip_suffix('/').unwrap_or(path);
     name.rfind('/').map_or("", |at| &path[..=at])
 }
 
-/// A real folder's modification time; `None` when there is none.
+/// A folder's mtime in nanoseconds; `None` if there is no folder, or a link in its place.
 fn folder_stamp(root: &Path, folder: &str) -> io::Result<Option<i64>> {
-    // The path has no slash at its end, so that a link is not followed.
+    // Without a final slash lstat(2) does not follow a link.
     let stat = vanished(fs::symlink_metadata(root.join(folder.trim_end_matches('/'))))?;
     Ok(stat.filter(fs::Metadata::is_dir).map(|s| s.mtime() * 1_000_000_000 + s.mtime_nsec()))
 }
@@ -357,7 +357,7 @@ fn vanished<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Whether a stamp is old enough that a later change gets another one.
+/// Whether an mtime is old enough that every later change gets another one.
 fn is_old(stamp: i64) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as i64);
     now.saturating_sub(stamp) > STAMP_TICK_NS

@@ -1,8 +1,8 @@
 //! Metadata on disk: one line per object version, appended before the rename that makes the version visible.
 //!
-//! Each line names the file it belongs to. A crash before the rename leaves a line that matches no file and is ignored,
-//! a crash after it leaves a complete object; bytes and metadata are never mixed. The server does not sync: a power cut
-//! may lose the last writes, as with any freshly copied file.
+//! Each line names its file by identity. A crash before the rename leaves a line without a file, which is ignored; a crash after it leaves
+//! a complete object: bytes and metadata of different versions never mix. The server does not sync: a power failure may lose the last
+//! writes, as with any freshly copied file.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -14,9 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::meta::{Identity, Meta};
 
-/// Lines beyond this many per living object are dead weight and are written anew.
+/// Most lines of old versions per existing object; with more the journal is rewritten.
 const DEAD_PER_LIVE_MAX: usize = 3;
-/// A journal below this many lines is never rewritten while running.
+/// Number of lines up to which the journal is never rewritten while the server runs.
 const REWRITE_FLOOR: usize = 10_000;
 
 #[derive(Serialize, Deserialize)]
@@ -35,11 +35,11 @@ pub(crate) struct Journal {
     lines: usize,
 }
 
-/// The content of a journal: the known versions of each key, newest last.
+/// The content of a journal: the versions of each key, newest last.
 pub(crate) type Remembered = HashMap<String, Vec<(Identity, Arc<Meta>)>>;
 
 impl Journal {
-    /// Opens the journal, creates it if it is missing, and reads it. Skips lines that are cut short.
+    /// Opens the journal, or creates it if it is missing, and reads it. Skips incomplete lines.
     pub(crate) fn open(path: &Path) -> io::Result<(Self, Remembered)> {
         let text = match fs::read(path) {
             Ok(text) => text,
@@ -57,13 +57,13 @@ impl Journal {
         }
         let mut file = OpenOptions::new().create(true).append(true).open(path)?;
         if text.last().is_some_and(|&b| b != b'\n') {
-            // A crash cut the last line short: the next line must begin on its own.
+            // A crash cut the last line short: the next line must begin on a new one.
             file.write_all(b"\n")?;
         }
         Ok((Self { path: path.to_owned(), file, lines }, remembered))
     }
 
-    /// Adds a line, in one write.
+    /// Appends a line, in one write.
     pub(crate) fn append(&mut self, key: &str, file: Identity, meta: &Meta) -> io::Result<()> {
         let line = encode(key, file, meta)?;
         self.file.write_all(&line)?;
@@ -71,12 +71,12 @@ impl Journal {
         Ok(())
     }
 
-    /// Whether most lines are of versions that are gone.
+    /// Whether most lines belong to old versions, so a rewrite is due.
     pub(crate) fn is_stale(&self, live: usize) -> bool {
         self.lines > REWRITE_FLOOR && self.lines > live.saturating_mul(1 + DEAD_PER_LIVE_MAX)
     }
 
-    /// Writes the journal anew with the living versions only, through a temporary file.
+    /// Rewrites the journal with the present versions only, by way of a temporary file.
     pub(crate) fn rewrite<'a>(
         &mut self,
         live: impl Iterator<Item = (&'a str, Identity, &'a Meta)>,

@@ -1,29 +1,29 @@
 //! Maps a key to its path in the folder, and back.
 //!
-//! A key that is a safe path is its own path under the bucket's folder. Every key also has one escaped path, under the server's hidden
-//! folder. The server uses it for keys that are not safe paths, and for keys whose plain path another key's folder or file occupies
-//! (`a` beside `a/b`). Both maps are injective and reversible, and their images are disjoint because they are in different folders.
+//! A key that is a safe path is its own path in the bucket's folder. Every key also has one escaped path, in the server's hidden
+//! folder. The server uses it for keys that are not safe paths, and for keys whose plain path another key's folder or file has
+//! (`a` beside `a/b`). Both maps are injective and reversible, and can't collide because they lead into different folders.
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// Longest file name that Linux file systems store, in bytes.
 const NAME_MAX: usize = 255;
-/// Length of one piece of an escaped name: below [`NAME_MAX`] with its mark.
+/// Length of one piece of an escaped name, in bytes: with its mark it is below [`NAME_MAX`].
 const PIECE: usize = 200;
 /// The bytes that an escaped name escapes.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.');
-/// The mark at the end of the last piece, which is the file. The escape's alphabet lacks it.
+/// The mark at the end of the last piece, the file. Escaped names do not contain it.
 const FILE_MARK: char = '=';
-/// The mark at the end of every other piece, which is a folder. The escape's alphabet lacks it.
+/// The mark at the end of every other piece, a folder. Escaped names do not contain it.
 const FOLDER_MARK: char = '+';
 /// Longest key, in bytes of UTF-8.
 pub(crate) const KEY_MAX: usize = 1024;
 
 const _: () = assert!(PIECE < NAME_MAX);
 
-/// The key's path under the bucket's folder, if the key is a safe path.
+/// The key's path in the bucket's folder; `None` if the key is not a safe path.
 ///
-/// Safe: each component is neither empty nor `.` nor `..`, has at most 255 bytes and no control characters (which would let a key write
+/// A path is safe if no component is empty, `.` or `..`, has more than 255 bytes, or has control characters (with which a key could write
 /// to the terminal of a user who lists the folder).
 pub(crate) fn plain_path(key: &str) -> Option<&str> {
     let safe = key.split('/').all(|name| {
@@ -32,11 +32,11 @@ pub(crate) fn plain_path(key: &str) -> Option<&str> {
     safe.then_some(key)
 }
 
-/// The key's path under the folder of escaped names.
+/// The key's path in the folder of escaped names.
 ///
-/// Letters, digits, `-`, `_` and `.` stand for themselves, every other byte is `%XX`; the result is cut into pieces of
-/// 200 characters. All pieces but the last are folders and end in `+`, the last is the file and ends in `=`, so that a
-/// folder and a file never meet under one name.
+/// Letters, digits, `-`, `_` and `.` are not escaped, every other byte is `%XX`; the result is cut into pieces of
+/// 200 characters. All pieces but the last are folders and end in `+`; the last is the file and ends in `=`. So a
+/// folder and a file never have the same name.
 pub(crate) fn escaped_path(key: &str) -> String {
     let escaped = utf8_percent_encode(key, ESCAPED).to_string();
     let mut path = String::with_capacity(escaped.len() + escaped.len() / PIECE * 2 + 2);
@@ -53,7 +53,7 @@ pub(crate) fn escaped_path(key: &str) -> String {
     path
 }
 
-/// The key of an escaped path; `None` if [`escaped_path`] does not make it.
+/// The key of an escaped path; `None` if it is not the result of [`escaped_path`] for any key.
 pub(crate) fn key_of_escaped(path: &str) -> Option<String> {
     let mut escaped = String::with_capacity(path.len());
     let (folders, file) = path.rsplit_once('/').map_or((None, path), |(folders, file)| (Some(folders), file));
@@ -63,11 +63,11 @@ pub(crate) fn key_of_escaped(path: &str) -> Option<String> {
     escaped.push_str(file.strip_suffix(FILE_MARK)?);
 
     let key = percent_decode_str(&escaped).decode_utf8().ok()?.into_owned();
-    // A key has one spelling: the server did not make files of other names under this folder.
+    // A key has only one escaped path. The server did not create files with other names in this folder.
     (key.len() <= KEY_MAX && escaped_path(&key) == path).then_some(key)
 }
 
-/// Whether S3 stores an object under this name.
+/// Whether S3 accepts this key: it has 1 to 1024 bytes.
 pub(crate) fn is_valid(key: &str) -> bool {
     (1..=KEY_MAX).contains(&key.len())
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// Keys in S3's order, which is that of their UTF-8 bytes.
+/// An index by key in S3's order: that of the UTF-8 bytes.
 pub(crate) type Sorted<T> = BTreeMap<Box<[u8]>, T>;
 
 /// The arguments of a listing.
@@ -13,7 +13,7 @@ pub(crate) struct Query {
     /// The delimiter; empty for none.
     pub(crate) delimiter: String,
     pub(crate) from: From,
-    /// The most keys and common prefixes together.
+    /// Most keys and common prefixes together.
     pub(crate) max: usize,
 }
 
@@ -28,21 +28,21 @@ pub(crate) enum From {
     Behind(String),
 }
 
-/// One entry of a page.
+/// One entry of a page: a key or a common prefix.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Item<T> {
     Key(String, T),
     Prefix(String),
 }
 
-/// A page, and where the next one begins.
+/// A page, and the beginning of the next one; `None` on the last page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Page<T> {
     pub(crate) items: Vec<Item<T>>,
     pub(crate) next: Option<From>,
 }
 
-/// Lists a page: each entry costs a step or, for a common prefix, one descent of the tree, however many keys it hides.
+/// Lists a page. A key costs one step of the tree, a common prefix one descent, for any number of keys below it.
 pub(crate) fn page<T: Clone>(index: &Sorted<T>, query: &Query) -> Page<T> {
     let prefix = query.prefix.as_bytes();
     let mut items = Vec::new();
@@ -94,7 +94,7 @@ pub(crate) fn page<T: Clone>(index: &Sorted<T>, query: &Query) -> Page<T> {
     }
 }
 
-/// The first string of bytes behind all that begin with `prefix`. The last byte of UTF-8 is never 0xFF.
+/// The first string of bytes after all that begin with `prefix`. The last byte of UTF-8 is never 0xFF.
 fn successor(prefix: &[u8]) -> Vec<u8> {
     let mut at = prefix.to_vec();
     if let Some(last) = at.last_mut() {

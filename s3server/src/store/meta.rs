@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::sums::Sum;
 
-/// The file that some metadata belongs to: a rename keeps all three, any other way to change the file does not.
+/// The identity of a file, for its metadata. A rename keeps all three values; every change of the file changes one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Identity {
     pub(crate) inode: u64,
@@ -23,20 +23,20 @@ impl Identity {
         Self { inode: stat.ino(), size: stat.size(), mtime_ns }
     }
 
-    /// The time of the file's last write, in whole seconds, the unit of HTTP headers, so that listings agree with them.
+    /// The file's mtime in whole seconds, the resolution of HTTP headers, so listings agree with them.
     pub(crate) fn modified(&self) -> SystemTime {
         let seconds = self.mtime_ns.div_euclid(1_000_000_000);
         u64::try_from(seconds).map_or(UNIX_EPOCH, |s| UNIX_EPOCH + Duration::from_secs(s))
     }
 
-    /// The ETag of a file that was put into the folder by hand.
+    /// The ETag of a file that was put into the folder by hand, derived from its identity.
     pub(crate) fn derived_etag(&self) -> String {
         let mark = (self.mtime_ns as u64).rotate_left(17) ^ self.size;
         format!("{:016x}{mark:016x}-1", self.inode)
     }
 }
 
-/// The metadata that a PUT or a Complete gave an object.
+/// The metadata of an object from its PUT or Complete.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Meta {
@@ -52,18 +52,18 @@ pub(crate) struct Meta {
     pub(crate) tags: BTreeMap<String, String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) storage_class: Option<String>,
-    /// Sizes of the object's parts, if it was uploaded in parts.
+    /// Sizes of the object's parts, if it was a multipart upload.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) parts: Vec<u64>,
-    /// The encryption with which the object was stored.
+    /// The encryption that the object's request named.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) sse: Option<Sse>,
-    /// The upload that made the object: a repeated Complete gets the first one's answer.
+    /// The id of the multipart upload that created the object: a repeated Complete gets the first one's answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) upload: Option<String>,
 }
 
-/// Server-side encryption as a request named it.
+/// Server-side encryption in the terms of a request.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Sse {
     /// `AES256`, `aws:kms`, `aws:kms:dsse`.
@@ -73,7 +73,7 @@ pub(crate) struct Sse {
 }
 
 impl Meta {
-    /// The metadata of a file that was put there by hand.
+    /// The metadata of a file that was put into the folder by hand.
     pub(crate) fn derived(identity: &Identity) -> Self {
         Self { etag: identity.derived_etag(), ..Self::default() }
     }

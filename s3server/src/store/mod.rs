@@ -1,7 +1,7 @@
 //! The folder: buckets, objects and uploads as files.
 //!
 //! Enters: keys, staged files with their metadata, conditions. Leaves: open files with their metadata, pages of listings, or
-//! an [`Error`]. All calls block on the file system. The room never looks at HTTP or XML.
+//! an [`Error`]. All calls block on the file system. Never here: HTTP, XML.
 //!
 //! ```text
 //! ROOT/BUCKET/...                    objects whose key is a safe path, as ordinary files
@@ -39,7 +39,7 @@ pub(crate) use error::{Error, Result};
 pub(crate) use staged::Staged;
 pub(crate) use upload::{NewUpload, Upload, Wanted, append};
 
-/// The longest path of the root: escaped names are up to 3 KiB long and Linux takes paths of 4 KiB.
+/// Longest path of the root, in bytes: escaped names have up to 3 KiB, and Linux accepts paths of 4 KiB.
 const ROOT_PATH_MAX: usize = 512;
 
 /// A folder that is served.
@@ -53,20 +53,20 @@ pub(crate) struct Store {
     _lock: Lock,
 }
 
-/// The lock of the folder, held.
+/// The lock of the folder while this value lives.
 #[derive(Debug)]
 struct Lock(File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // The lock is released by a call and not by the last close: a program that this process starts has the file open, too, until it
+        // The lock is released by a call, not by closing the file: a child process of this one has the file open, too, until it
         // executes.
         let _ = rustix::fs::flock(&self.0, rustix::fs::FlockOperation::Unlock);
     }
 }
 
 impl Store {
-    /// Opens a folder, which is made if it is missing, and reads all its buckets. Fails if another server has the folder.
+    /// Opens a folder, or creates it if it is missing, and reads all its buckets. Fails if another server uses the folder.
     pub(crate) fn open(root: &Path) -> anyhow::Result<Self> {
         use anyhow::Context as _;
         fs::create_dir_all(root).with_context(|| format!("can't make the folder {}", root.display()))?;
@@ -118,7 +118,7 @@ impl Store {
     }
 
     fn adopt(&self, name: &str) -> Result<Arc<Bucket>> {
-        // Held to the end: a bucket that two threads open at once would have two journals.
+        // The lock is held to the end: a bucket that two threads open at once would have two journals.
         let mut buckets = self.buckets.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(bucket) = buckets.get(name) {
             return Ok(bucket.clone());
@@ -131,7 +131,7 @@ impl Store {
         Ok(bucket)
     }
 
-    /// A bucket by name. A folder that was made by hand becomes a bucket at its first request.
+    /// A bucket by name. A folder that was created by hand becomes a bucket at its first request.
     pub(crate) fn bucket(&self, name: &str) -> Result<Arc<Bucket>> {
         if let Some(bucket) = self.buckets.read().unwrap_or_else(PoisonError::into_inner).get(name) {
             return Ok(bucket.clone());
@@ -150,7 +150,7 @@ impl Store {
         buckets.iter().map(|(name, bucket)| (name.clone(), bucket.clone())).collect()
     }
 
-    /// Makes a bucket.
+    /// Creates a bucket.
     pub(crate) fn create_bucket(&self, name: &str) -> Result<()> {
         match fs::create_dir(self.root.join(name)) {
             Ok(()) => self.adopt(name).map(drop),
@@ -176,7 +176,7 @@ impl Store {
         self.hidden.join("tags").join(bucket)
     }
 
-    /// The tags of a bucket, in their original order; `None` if it has none.
+    /// The tags of a bucket, in their original order; `None` if it has no tags.
     pub(crate) fn tags(&self, bucket: &str) -> Result<Option<Vec<(String, String)>>> {
         self.bucket(bucket)?;
         let reading = || Error::io("read the tags");
@@ -187,7 +187,7 @@ impl Store {
         }
     }
 
-    /// Replaces the tags of a bucket.
+    /// Replaces the tags of a bucket; `None` removes them.
     pub(crate) fn set_tags(&self, bucket: &str, tags: Option<Vec<(String, String)>>) -> Result<()> {
         self.bucket(bucket)?;
         let writing = || Error::io("write the tags");
@@ -196,24 +196,24 @@ impl Store {
             return absent_is_fine(fs::remove_file(path)).map_err(writing());
         };
         let text = serde_json::to_vec(&tags).map_err(|e| writing()(io::Error::from(e)))?;
-        // The file is renamed into place, so that a reader finds the old tags or the new ones.
+        // The file is renamed into place, so a reader finds either the old tags or the new ones.
         let fresh = self.hidden.join("staged").join(self.marks.next());
         fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, path)).map_err(writing())
     }
 
-    /// A new file to receive bytes into.
+    /// A new temporary file for received bytes.
     pub(crate) fn stage(&self) -> Result<Staged> {
         let path = self.hidden.join("staged").join(self.marks.next());
         Staged::create(path).map_err(Error::io("make a temporary file"))
     }
 
-    /// A version mark that no other version has. The `-1` shows, as for an object uploaded in one part, that the mark is not an MD5 of
+    /// A new ETag, which no other version has. Like the ETag of a multipart upload, it ends in `-1`: clients do not take it for an MD5 of
     /// the bytes.
     pub(crate) fn new_etag(&self) -> String {
         format!("{}-1", self.marks.next())
     }
 
-    /// A new ETag for an object of several parts.
+    /// A new ETag for an object with several parts.
     pub(crate) fn new_etag_of_parts(&self, parts: usize) -> String {
         format!("{}-{parts}", self.marks.next())
     }
@@ -229,14 +229,14 @@ impl Store {
         Ok(upload)
     }
 
-    /// The upload under way with this bucket, key and id.
+    /// The upload in progress with this bucket, key and id.
     pub(crate) fn upload(&self, bucket: &str, key: &str, id: &str) -> Result<Arc<Upload>> {
         let uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
         let found = uploads.get(id).filter(|u| u.bucket() == bucket && u.key() == key);
         found.cloned().ok_or(Error::NoSuchUpload)
     }
 
-    /// The uploads under way in a bucket, by key and then by start.
+    /// The uploads in progress of a bucket, by key and then by start.
     pub(crate) fn uploads_of(&self, bucket: &str) -> Vec<Arc<Upload>> {
         let uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
         let mut found: Vec<_> = uploads.values().filter(|u| u.bucket() == bucket).cloned().collect();
@@ -245,7 +245,7 @@ impl Store {
         found
     }
 
-    /// Ends an upload and frees its parts.
+    /// Ends an upload and removes its parts.
     pub(crate) fn forget_upload(&self, upload: &Upload) -> Result<()> {
         let mut uploads = self.uploads.lock().unwrap_or_else(PoisonError::into_inner);
         let known = uploads.remove(upload.id());
@@ -254,7 +254,7 @@ impl Store {
     }
 }
 
-/// Names that nothing else has: random from the start of the server, then counted.
+/// Unique names: a count, followed by a random number of this server's start.
 #[derive(Debug)]
 struct Marks {
     random: [u8; 8],
@@ -271,7 +271,7 @@ impl Marks {
     }
 
     fn next(&self) -> String {
-        // An odd factor permutes the numbers, so that neighbours differ in more than the last digit.
+        // Multiplication by an odd factor permutes the numbers: successive ones differ in more than the last digit.
         let count = self.count.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         format!("{}{}", crate::sums::hex(&count.to_be_bytes()), crate::sums::hex(&self.random))
     }

@@ -1,4 +1,4 @@
-//! A file being received: invisible until it is moved, and removed if it is dropped before.
+//! A file that receives bytes. It is invisible until it is moved, and removed if it is dropped before.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,7 @@ use super::meta::Identity;
 #[derive(Debug)]
 pub(crate) struct Staged {
     file: Arc<File>,
-    /// The file's path; empty once the file was moved to its final place.
+    /// The file's path; empty after the file was moved to its final place.
     path: PathBuf,
 }
 
@@ -34,7 +34,7 @@ impl Staged {
         &self.path
     }
 
-    /// Notes that the file was moved and stays.
+    /// Notes that the file was moved, so a drop does not remove it.
     pub(super) fn moved(mut self) {
         self.path = PathBuf::new();
     }
@@ -43,7 +43,7 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         if !self.path.as_os_str().is_empty() {
-            // Files that can't be removed now are removed at the next start.
+            // A file that can't be removed now is removed at the next start.
             let _ = fs::remove_file(&self.path);
         }
     }

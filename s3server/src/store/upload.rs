@@ -18,20 +18,20 @@ use super::meta::{Identity, Meta};
 use super::staged::Staged;
 use crate::sums::{Algorithm, Sum};
 
-/// Every part but the last has at least this many bytes.
+/// Smallest part in bytes, except the last one.
 const PART_MIN: u64 = 5 << 20;
-/// Bytes copied per call where the kernel can't copy between the files itself.
+/// Bytes per call of a copy that the kernel can't make between the files itself.
 const COPY_PIECE: usize = 1 << 20;
 
-/// The arguments with which an upload was started.
+/// The arguments of CreateMultipartUpload.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct NewUpload {
     pub(crate) bucket: String,
     pub(crate) key: String,
-    /// Headers, user metadata and storage class of the object to be.
+    /// Headers, user metadata and storage class for the object.
     pub(crate) meta: Meta,
     pub(crate) algorithm: Option<Algorithm>,
-    /// Whether the whole object gets a checksum of its bytes instead of one of its parts' checksums.
+    /// Whether the object gets a checksum of its bytes instead of a composite.
     pub(crate) full_object: bool,
 }
 
@@ -41,7 +41,7 @@ struct Description {
     initiated_ms: u64,
 }
 
-/// An upload under way.
+/// An upload in progress.
 #[derive(Debug)]
 pub(crate) struct Upload {
     id: String,
@@ -56,11 +56,11 @@ pub(crate) struct Upload {
 struct Parts {
     stored: BTreeMap<u16, Part>,
     journal: Journal,
-    /// Whether the folder is being removed: later parts are refused.
+    /// Whether the upload has ended and its folder is being removed: later parts are refused.
     ended: bool,
 }
 
-/// A part that was stored.
+/// A stored part.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) size: u64,
@@ -90,7 +90,7 @@ impl Upload {
     }
 
     /// Opens the uploads that were in progress when the server ended. A folder without a complete description belongs to an
-    /// unacknowledged upload, and is removed.
+    /// upload that was not acknowledged, and is removed.
     pub(super) fn load_all(root: &Path) -> io::Result<BTreeMap<String, Arc<Self>>> {
         let mut uploads = BTreeMap::new();
         for found in fs::read_dir(root)? {
@@ -143,7 +143,7 @@ impl Upload {
         UNIX_EPOCH + std::time::Duration::from_millis(self.initiated_ms)
     }
 
-    /// The lock that the request holds which makes the object.
+    /// The lock of the request that creates the object; others wait.
     pub(crate) fn completing(&self) -> MutexGuard<'_, ()> {
         self.completing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -152,7 +152,7 @@ impl Upload {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Stores a part, or replaces an earlier one of its number.
+    /// Stores a part. It replaces an earlier part with the same number.
     pub(crate) fn store(&self, number: u16, staged: Staged, etag: String, sum: Sum) -> Result<Part> {
         let mut parts = self.lock();
         if parts.ended {
@@ -170,12 +170,12 @@ impl Upload {
         Ok(part)
     }
 
-    /// All parts stored so far, by number.
+    /// All stored parts, by number.
     pub(crate) fn parts(&self) -> Vec<(u16, Part)> {
         self.lock().stored.iter().map(|(&number, part)| (number, part.clone())).collect()
     }
 
-    /// Compares the parts in a Complete with the stored ones, and opens these.
+    /// Compares the parts in a Complete with the stored ones, and opens the stored ones.
     pub(crate) fn choose(&self, wanted: &[Wanted]) -> Result<Vec<(Part, File)>> {
         let parts = self.lock();
         if parts.ended {
@@ -206,7 +206,7 @@ impl Part {
     }
 }
 
-/// Whether these parts make an object: ascending numbers, each stored as named, none but the last too small.
+/// Checks that these parts make an object: ascending numbers, each stored with the named ETag and checksum, only the last one small.
 fn check_parts(stored: &BTreeMap<u16, Part>, wanted: &[Wanted]) -> Result<()> {
     if wanted.is_empty() {
         return Err(Error::InvalidRequest("a Complete names at least one part".into()));
@@ -228,7 +228,7 @@ fn check_parts(stored: &BTreeMap<u16, Part>, wanted: &[Wanted]) -> Result<()> {
     Ok(())
 }
 
-/// Appends `size` bytes of `from` to `to` at an offset, inside the kernel where the file system can. Holes stay holes.
+/// Copies `size` bytes of `from` into `to` at an offset, inside the kernel if the file system supports it. Holes stay holes.
 pub(crate) fn append(from: &File, from_at: u64, to: &File, to_at: u64, size: u64) -> io::Result<()> {
     let end = from_at + size;
     let mut at = from_at;
@@ -236,7 +236,7 @@ pub(crate) fn append(from: &File, from_at: u64, to: &File, to_at: u64, size: u64
         copy(from, data.start, to, to_at + (data.start - from_at), data.end - data.start)?;
         at = data.end;
     }
-    // A hole at the end copies no byte, so the length is set here.
+    // No bytes are copied for a hole at the end, so the length is set here.
     if from.metadata()?.len() < end {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
@@ -246,7 +246,7 @@ pub(crate) fn append(from: &File, from_at: u64, to: &File, to_at: u64, size: u64
     Ok(())
 }
 
-/// The next bytes of a file that are not a hole, within this range; the whole range on a file system without holes.
+/// The next range of data in a file, from `at` to `end`; the whole range on a file system that does not report holes.
 fn data_of(from: &File, at: u64, end: u64) -> Option<Range<u64>> {
     if at >= end {
         return None;

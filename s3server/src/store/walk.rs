@@ -11,7 +11,7 @@ use super::keys;
 use super::list::Sorted;
 use super::meta::Identity;
 
-/// Adds the objects with escaped names. Files that no key maps to are left alone and named in the log.
+/// Adds the objects with escaped names to the index. Files that are not the path of a key are left alone and logged.
 pub(super) fn escaped(
     root: &Path,
     remembered: &Remembered,

@@ -1,4 +1,4 @@
-//! Bodies that break off, stall or have wrong bytes, as a fault demands.
+//! Bodies that end early, stall or have wrong bytes, for faults.
 
 use std::future::Future as _;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use super::line::{Cut, Line};
 use super::{Exchange, HungUp};
 use crate::fault::Effect;
 
-/// A request's body, which a fault may cut.
+/// A request's body. A fault may cut it.
 pub(super) struct Inbound {
     inner: Incoming,
     exchange: Exchange,
@@ -76,15 +76,15 @@ fn at(effect: &Effect) -> Option<u64> {
     }
 }
 
-/// An answer's body, which faults change.
+/// An answer's body. Faults may change it.
 pub(super) struct Outbound {
     inner: s3s::Body,
-    /// The effects that are still to strike, the last one first.
+    /// The remaining effects, the next one last.
     effects: Vec<Effect>,
     line: Arc<Line>,
-    /// Bytes given to hyper.
+    /// Bytes handed to hyper.
     sent: u64,
-    /// Bytes taken from the inner body and not yet given to hyper.
+    /// Bytes from the inner body that were not handed to hyper yet.
     held: Bytes,
     stalled: Option<Pin<Box<Sleep>>>,
     length: u64,
@@ -98,7 +98,7 @@ impl Outbound {
         Self { inner, effects, line, sent: 0, held: Bytes::new(), stalled: None, length }
     }
 
-    /// Carries out the effects at this offset. `Ready(true)` when the body goes on.
+    /// Applies the effects at the present offset. `Ready(true)` if the body goes on.
     fn poll_effect(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
         if let Some(stalled) = &mut self.stalled {
             ready!(stalled.as_mut().poll(cx));
@@ -115,7 +115,7 @@ impl Outbound {
                     self.stalled = None;
                 }
                 Effect::FlipBit { .. } => {
-                    // copy: the bytes may be shared, and one of them is to differ.
+                    // copy: the bytes may be shared, and one of them must differ.
                     let mut changed = BytesMut::from(&self.held[..]);
                     if let Some(byte) = changed.first_mut() {
                         *byte ^= 1;

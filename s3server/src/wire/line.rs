@@ -1,4 +1,4 @@
-//! A TCP connection that counts its bytes and can be cut on purpose.
+//! A TCP connection that counts its bytes, and that a fault can cut.
 
 use std::io;
 use std::pin::Pin;
@@ -11,16 +11,16 @@ use tokio::net::TcpStream;
 
 use crate::requests::RequestLog;
 
-/// The way in which a fault ends a connection.
+/// The way in which a fault closes a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Cut {
-    /// The connection closes in order (FIN).
+    /// Close in order (FIN).
     Close = 1,
-    /// The connection ends with a reset (RST).
+    /// Reset (RST).
     Reset = 2,
 }
 
-/// The state that the two ends of one connection share: hyper's end and a body's.
+/// The state of one connection that hyper's side and a body share.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     cut: AtomicU8,
@@ -48,7 +48,7 @@ impl Line {
         self.cut.load(Ordering::Relaxed) == Cut::Reset as u8
     }
 
-    /// Ready once the kernel has all bytes that hyper got before.
+    /// Waits until the kernel has all bytes that hyper got before.
     pub(super) fn poll_flushed(&self, cx: &Context<'_>) -> Poll<()> {
         let mut flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Flushing::Done = *flushing {
@@ -59,7 +59,7 @@ impl Line {
         Poll::Pending
     }
 
-    /// hyper flushes the connection only when its own buffer is empty.
+    /// Wakes the body that waits for a flush. hyper flushes the connection only when its own buffer is empty.
     fn flushed(&self) {
         let mut flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Flushing::Wanted(waker) = std::mem::take(&mut *flushing) {
@@ -69,7 +69,7 @@ impl Line {
     }
 }
 
-/// The connection in the interface of hyper.
+/// The connection, as an I/O object for hyper.
 pub(super) struct Connection {
     stream: TcpStream,
     line: Arc<Line>,
@@ -85,7 +85,7 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         if self.line.is_reset() {
-            // Without lingering, closing sends RST.
+            // Without lingering, close(2) sends RST.
             let _ = self.stream.set_zero_linger();
         }
     }

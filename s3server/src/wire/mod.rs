@@ -1,7 +1,7 @@
 //! Connections, and the effects of faults on them.
 //!
-//! Enters: HTTP requests on TCP connections. Leaves: the answers of [`crate::api`], changed as the fault plan says.
-//! The room never looks at keys or objects.
+//! Enters: HTTP requests on TCP connections. Leaves: the answers of [`crate::api`], changed by the fault plan.
+//! Never here: keys, objects.
 
 mod body;
 mod line;
@@ -25,14 +25,14 @@ use self::line::{Connection, Line};
 use crate::fault::{Effect, Struck};
 use crate::requests::RequestLog;
 
-/// hyper reads requests in pieces of up to this size and holds as much of an answer.
+/// Size of hyper's buffer for a connection, in bytes: a read takes up to this much, and so much of an answer waits in memory.
 const BUFFER: usize = 1 << 20;
-/// The limit for a request's head.
+/// Longest time for a request's head; a slower connection is closed.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(60);
-/// The pause after a failed accept (no file descriptors left): time for connections to end.
+/// Pause after a failed accept, mostly for lack of descriptors: connections may end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// One request and the faults that strike it. Stands in the request's extensions.
+/// One request and the faults that strike it; an extension of the request.
 #[derive(Clone, Debug)]
 pub(crate) struct Exchange(Arc<Inner>);
 
@@ -43,28 +43,28 @@ struct Inner {
 }
 
 impl Exchange {
-    /// Sets, once, the faults that strike this request.
+    /// Sets the faults that strike this request. Later calls have no effect.
     pub(crate) fn strike(&self, struck: Struck) {
         let _ = self.0.struck.set(struck);
     }
 
-    /// The effects on this request; none before its operation is known.
+    /// The effects on this request; empty before its operation is known.
     pub(crate) fn effects(&self) -> &[Effect] {
         self.0.struck.get().map_or(&[], |struck| &struck.effects)
     }
 
-    /// Whether this effect strikes.
+    /// Whether this effect strikes the request.
     pub(crate) fn has(&self, effect: &Effect) -> bool {
         self.effects().contains(effect)
     }
 
-    /// The connection ends with a reset instead of an answer.
+    /// Resets the connection instead of an answer.
     pub(crate) fn hang_up(&self) {
         self.0.line.cut(line::Cut::Reset);
     }
 }
 
-/// The error of a connection that a fault ends without an answer.
+/// The error of a connection that a fault closes without an answer.
 #[derive(Debug)]
 struct HungUp;
 
@@ -100,7 +100,7 @@ async fn connection(stream: TcpStream, service: S3Service, log: RequestLog) {
     let line = Arc::new(Line::default());
     let io = TokioIo::new(Connection::new(stream, line.clone(), log));
     let answering = hyper::service::service_fn(move |request| {
-        // Boxed: the future holds the whole request and every operation's state.
+        // The future is boxed: it has the whole request and the state of every operation.
         Box::pin(answer(service.clone(), line.clone(), request))
     });
     let served = hyper::server::conn::http1::Builder::new()

@@ -1,4 +1,4 @@
-//! Answers in odd forms, as a fault demands: headers that other stores send, leave out or spell otherwise, and listings with odd entries.
+//! Answers in odd forms, for faults: headers that other stores add, omit or write differently, and listings with odd entries.
 //! Pure.
 
 use http::header::{CONTENT_LENGTH, ETAG};
@@ -6,12 +6,12 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::fault::{Effect, EtagForm};
 
-/// Whether an effect changes the document of an answer.
+/// Whether an effect changes the XML document of an answer.
 pub(super) fn concerns_document(effect: &Effect) -> bool {
     matches!(effect, Effect::Entry { .. } | Effect::Root { .. })
 }
 
-/// Changes the headers of a success. A value that can't stand in a header changes nothing.
+/// Changes the headers of a successful answer. A value that is not valid in a header changes nothing.
 pub(super) fn change_headers(headers: &mut HeaderMap, effects: &[Effect]) {
     for effect in effects {
         match effect {
@@ -50,7 +50,7 @@ fn spelled(etag: &str, form: EtagForm) -> String {
     }
 }
 
-/// Changes the entries and the root of an answer's document. Removes Content-Length, since the document's length may change.
+/// Changes the entries and the root of an answer's XML document. Removes Content-Length, since the document's length may change.
 pub(super) fn change_document(headers: &mut HeaderMap, document: &[u8], effects: &[Effect]) -> Vec<u8> {
     headers.remove(CONTENT_LENGTH);
     let mut text = String::from_utf8_lossy(document).into_owned();
@@ -71,7 +71,7 @@ pub(super) fn change_document(headers: &mut HeaderMap, document: &[u8], effects:
     text.into_bytes()
 }
 
-/// The document with `element` set, or left out, in each object whose key contains `key`.
+/// The document in which `element` is set, or removed, in each object whose key contains `key`.
 fn with_entries(document: &str, key: &str, element: &str, said: Option<&str>) -> String {
     const OPEN: &str = "<Contents>";
     let (open, close) = (format!("<{element}>"), format!("</{element}>"));
