@@ -1,4 +1,4 @@
-//! The command line: arguments in, peers and sizes out. This file measures nothing.
+//! The command line: parses arguments into peers, sizes and orders. This file measures nothing.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -207,10 +207,10 @@ pub(crate) struct WeatherArgs {
 }
 
 impl WeatherArgs {
-    /// The order that the flags describe.
+    /// The order from the flags.
     ///
     /// # Errors
-    /// No round at all.
+    /// `--rounds` is 0.
     pub(crate) fn order(&self) -> anyhow::Result<weather::Order> {
         ensure!(self.rounds > 0, "--rounds is at least 1");
         let is_wanted =
@@ -260,10 +260,10 @@ pub(crate) struct ProgramArgs {
 }
 
 impl ProgramArgs {
-    /// The order that the flags describe.
+    /// The order from the flags.
     ///
     /// # Errors
-    /// No round at all, or no environment.
+    /// `--rounds` is 0, or `--environment` is missing or has no environment.
     pub(crate) fn order(&self) -> anyhow::Result<programs::Order> {
         ensure!(self.rounds > 0, "--rounds is at least 1");
         let folder = self.environment.as_deref().context("--environment is missing")?;
@@ -309,10 +309,10 @@ pub(crate) struct PeerArgs {
 }
 
 impl PeerArgs {
-    /// The peers that the flags name, mount-s3 first.
+    /// The peers of the flags, mount-s3 first.
     ///
     /// # Errors
-    /// A program that is not there.
+    /// A program is missing.
     pub(crate) fn peers(&self) -> anyhow::Result<Vec<Peer>> {
         let mut peers = Vec::new();
         peers.extend(self.mount.as_deref().map(found).transpose()?.map(Peer::mount_s3));
@@ -329,7 +329,7 @@ impl PeerArgs {
     }
 }
 
-/// The absolute path of a program: a mount is started in other surroundings.
+/// The absolute path of a program: a mount starts it in another directory.
 pub(crate) fn found(program: &Path) -> anyhow::Result<PathBuf> {
     std::fs::canonicalize(program).with_context(|| format!("find {}", program.display()))
 }
@@ -360,7 +360,7 @@ impl RunArgs {
     /// The sizes of the workloads.
     ///
     /// # Errors
-    /// A size that random reads can't be spread over.
+    /// `--big-mib` is not a power of two, which random reads need.
     pub(crate) fn scale(&self) -> anyhow::Result<Scale> {
         ensure!(self.big_mib.is_power_of_two(), "--big-mib is a power of two, not {}", self.big_mib);
         Ok(Scale {
@@ -379,15 +379,16 @@ impl RunArgs {
 }
 
 impl FioArgs {
-    /// The duration of fio's jobs. Their sizes stand in their files.
+    /// The scale of fio's jobs: their duration. The job files have the sizes.
     pub(crate) fn scale(&self) -> Scale {
         Scale { name: "fio".to_owned(), fio_for: Duration::from_secs(self.runtime_s), ..Scale::smoke() }
     }
 }
 
-/// The workloads of `table` that `chosen` names; all of them without names. fio's jobs have the names of their files.
+/// The workloads of `table` with these names; all without names. The jobs of fio also have the names of their files.
 ///
-/// # Errors A name that `table` lacks.
+/// # Errors
+/// A name that is not in the table.
 pub(crate) fn chosen<'t>(table: &'t [Workload], names: &[String]) -> anyhow::Result<Vec<&'t Workload>> {
     let short = |workload: &Workload| workload.name.strip_prefix("fio_").unwrap_or(workload.name);
     let is = |workload: &Workload, name: &String| name == workload.name || name == short(workload);

@@ -1,13 +1,13 @@
-//! The differences between two runs, against the spread of each.
+//! Compares two runs. A change counts only if it is larger than the spreads.
 
 use std::fmt::Write as _;
 
 use crate::report::{Metric, Report, Row};
 use crate::stats::{Spread, short};
 
-/// The least number of rounds: with fewer on either side neither the spread nor a change says anything.
+/// Fewest rounds of a verdict: with fewer, neither the spread nor a change means anything.
 const ROUNDS_MIN: usize = 3;
-/// Smaller changes count as none, even where the spreads do not meet.
+/// Smallest relative change that counts, even if the spreads do not overlap.
 const CHANGE_MIN: f64 = 0.02;
 
 /// The verdict about two figures.
@@ -15,12 +15,12 @@ const CHANGE_MIN: f64 = 0.02;
 pub(crate) enum Verdict {
     Better,
     Worse,
-    /// The spreads meet, or the change is too small.
+    /// The spreads overlap, or the change is too small.
     Same,
     TooFewRounds,
 }
 
-/// Judges a figure before and after.
+/// Compares a figure of two runs.
 pub(crate) fn judge(before: Spread, after: Spread, rounds: usize, more_is_better: bool) -> Verdict {
     let change = after.median - before.median;
     if before.meets(&after) || change.abs() < CHANGE_MIN * before.median.abs() {
@@ -58,7 +58,7 @@ pub(crate) fn markdown(before: &Report, after: &Report) -> String {
             let _ = writeln!(out, "| {} | {} | | | | | {word} |", row.workload, row.peer);
         }
         for metric in Metric::ALL {
-            // An older run may lack a figure, and a peer that failed has no figures.
+            // An older run may not have the figure, and a peer that failed has none.
             let Some(figures) = old.spread(metric).zip(row.spread(metric)) else { continue };
             match line(metric, old, row, figures) {
                 Some(line) => out.push_str(&line),

@@ -1,7 +1,7 @@
-//! The pause that a program sees when the engine of its mount dies and the next one goes on, with many open files and known directories.
+//! Measures the pause of a program when the engine of its mount dies and the next one goes on, with many open files and known directories.
 //!
-//! Enters: the program, the numbers of files, directories and deaths. Leaves: a table. The [supervisor](crate::supervisor) and the reader are
-//! processes of their own: one that waits for an answer of the mount can't end.
+//! Enters: the program, the numbers of files, directories and deaths. Leaves: a table. The [supervisor](crate::supervisor) and the reader
+//! are separate processes: a process that waits for the mount can't end.
 
 use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
@@ -22,30 +22,30 @@ use crate::server::store::Shape;
 use crate::supervisor::{DEAD, ENGINE};
 
 const BUCKET: &str = "deaths";
-/// Bytes of each open file; a read takes all of them.
+/// Size of each open file, in bytes; a read reads all of it.
 const FILE: usize = 4096;
-/// The rest between two deaths, in which the reader goes on.
+/// The pause between two deaths, in which the reader goes on.
 const BETWEEN: Duration = Duration::from_millis(500);
-/// Longest wait for a step; after it the engine hangs.
+/// Longest wait for a step; after it the measurement fails, because the engine hangs.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// The order of a measurement.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) program: PathBuf,
-    /// Files that stay open.
+    /// Number of files that stay open.
     pub(crate) files: u64,
-    /// Directories that were looked up.
+    /// Number of directories that were looked up.
     pub(crate) directories: u64,
     pub(crate) deaths: usize,
     /// The pause before the next engine starts.
     pub(crate) restart_after: Duration,
 }
 
-/// Kills engines under a reader. Returns a table of the pauses, and of what the engines need.
+/// Kills engines below a reader. Returns a table of the reader's pauses, and of the engines' memory and descriptors.
 ///
 /// # Errors
-/// The mount does not come up, a read fails, or an engine does not go on.
+/// The mount does not start, a read fails, or the next engine does not go on.
 pub(crate) fn measure(order: &Order, say: &dyn Fn(&str)) -> anyhow::Result<String> {
     ensure!(order.deaths > 0 && order.files > 0, "--deaths and --files are at least 1");
     let work = tempfile::Builder::new().prefix("s3-deaths-").tempdir()?;
@@ -73,7 +73,7 @@ pub(crate) fn measure(order: &Order, say: &dyn Fn(&str)) -> anyhow::Result<Strin
     Ok(markdown(order, &mut pauses, &sizes))
 }
 
-/// Resident bytes and descriptors of an engine.
+/// Resident bytes of an engine, and the number of its descriptors.
 type Size = (u64, usize);
 
 fn markdown(order: &Order, pauses: &mut [Duration], sizes: &[Size]) -> String {
@@ -128,19 +128,19 @@ impl Supervised {
         Ok(Self { mount, log: work.join("daemon.log") })
     }
 
-    /// Processes that the supervisor named with this word.
+    /// The process ids after this word in the supervisor's log.
     fn named(&self, word: &str) -> anyhow::Result<Vec<Pid>> {
         let log = fs::read_to_string(&self.log)?;
         let pids = log.lines().filter_map(|line| line.strip_prefix(word)?.strip_prefix(' ')?.parse().ok());
         Ok(pids.filter_map(Pid::from_raw).collect())
     }
 
-    /// The engine that was started last.
+    /// The engine that the supervisor started last.
     fn engine(&self) -> anyhow::Result<Pid> {
         self.named(ENGINE)?.last().copied().context("the supervisor has started no engine")
     }
 
-    /// Kills the engine, and returns once it is gone.
+    /// Kills the engine, and waits until it is dead.
     fn kill(&self) -> anyhow::Result<()> {
         let engine = self.engine()?;
         kill_process(engine, Signal::KILL).context("kill the engine")?;
@@ -161,7 +161,7 @@ impl Supervised {
     }
 }
 
-/// The process that reads. Killed when dropped.
+/// The process that reads. It is killed when this value is dropped.
 struct Reader {
     child: Child,
     questions: Option<ChildStdin>,
@@ -186,14 +186,14 @@ impl Reader {
         line.trim().parse().with_context(|| format!("the reader ended: {line:?}"))
     }
 
-    /// The longest read since the last question, and at least one that began after this one.
+    /// The longest read since the last call. At least one read begins after this call.
     fn longest(&mut self) -> anyhow::Result<Duration> {
         let questions = self.questions.as_mut().context("the reader has ended")?;
         questions.write_all(b"?")?;
         Ok(Duration::from_micros(self.answer()?))
     }
 
-    /// Makes the reader look at each file and directory once more, and end.
+    /// Tells the reader to read each file and directory once more, and waits for its end.
     fn end(mut self) -> anyhow::Result<()> {
         drop(self.questions.take());
         let ended = self.child.wait()?;
@@ -208,11 +208,11 @@ impl Drop for Reader {
     }
 }
 
-/// The reader's process: opens files and looks directories up, then reads, and answers each byte of its standard input with the
-/// microseconds of its longest read. At the end of the input it reads each file and looks at each directory once more.
+/// The reader's process. It opens files and looks directories up, then reads, and answers each byte of its standard input with the
+/// longest read in microseconds. At the end of the input it reads each file and looks each directory up once more.
 ///
 /// # Errors
-/// A read or a look-up fails, or a name is missing.
+/// A read or a lookup fails, or a name is missing.
 pub(crate) fn read_on(dir: &Path, files: u64, directories: u64) -> anyhow::Result<()> {
     let most = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: most, maximum: most })

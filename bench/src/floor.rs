@@ -1,5 +1,5 @@
-//! Lower limits of any file system, each measured by a separate process beside the peers: a receive loop, the page cache, a copy in
-//! memory. This file contains no file system; the null file systems are in `null_fs`.
+//! Floors: lower limits for every file system, each measured by a separate process beside the peers: a receive loop, the page cache, a
+//! copy in memory. The null file systems are in `null_fs`.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -17,30 +17,30 @@ use crate::null_fs::Transport;
 use crate::pattern;
 use crate::server::tls;
 
-/// Receive buffer: small enough to stay in the processor's cache, big enough for huge pages.
+/// Receive buffer in bytes: small enough for the processor's cache, big enough for huge pages.
 const RECEIVE_BUFFER: usize = 8 << 20;
-/// Bytes asked of one receive, read or copy.
+/// Bytes per receive, read or copy.
 const PIECE: usize = 1 << 20;
-/// Memory that copies and cached reads go through: more than most processors' caches hold.
+/// Size of the memory for copies and cached reads, in bytes: more than most processors' caches.
 const MEMORY: usize = 256 << 20;
 
 /// A floor that is measured beside the peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Floor {
-    /// A file system over memory: mounted like a peer, see `Peer::floors`.
+    /// A null file system over memory, mounted like a peer: see `Peer::floors`.
     NullFs(Transport),
-    /// A file on the disk of the caches, without a file system in between: mounted like a peer, too.
+    /// A file on the disk of the caches, bound to a directory; mounted like a peer, too.
     PlainFile,
-    /// A receiver of one object, over TLS if the workload uses it.
+    /// A program that receives one object, over TLS if the workload uses it.
     Receive,
-    /// A reader of a file in memory, which shows the cost of the kernel's copy to a reader.
+    /// A program that reads a file in memory: the cost of the kernel's copy to a reader.
     PageCache,
-    /// Memory copied to memory by a program.
+    /// A program that copies memory to memory.
     Memcpy,
 }
 
 impl Floor {
-    /// Whether the floor is mounted like a file system, so that the workload's own reader reads it.
+    /// Whether the floor is mounted like a file system, and read by the workload's own reader.
     pub(crate) fn is_mounted(self) -> bool {
         matches!(self, Self::NullFs(_) | Self::PlainFile)
     }
@@ -58,7 +58,7 @@ impl Floor {
     }
 }
 
-/// The cost of one pass.
+/// The cost of one measured pass.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Pass {
     pub(crate) seconds: f64,
@@ -75,9 +75,10 @@ impl Pass {
     }
 }
 
-/// Gets one object and throws it away; over TLS if there is a certificate to trust.
+/// Receives one object and drops it; over TLS if `ca_file` names a certificate to trust.
 ///
-/// # Errors The server does not answer, lacks the key of the certificate, or sends nothing.
+/// # Errors
+/// The server does not answer, does not have the certificate's key, or sends nothing.
 pub(crate) fn receive(server: SocketAddr, path: &str, ca_file: Option<&Path>) -> anyhow::Result<Pass> {
     let stream = TcpStream::connect(server).with_context(|| format!("connect to {server}"))?;
     let Some(ca_file) = ca_file else { return receive_from(stream, path) };
@@ -107,7 +108,7 @@ fn receive_from(mut stream: impl Read + Write, path: &str) -> anyhow::Result<Pas
     })
 }
 
-/// Reads `bytes` of a file that is in memory, from its start to its end and again.
+/// Reads `bytes` of a file in memory, from its start to its end, again and again.
 ///
 /// # Errors
 /// No memory for the file.
@@ -129,7 +130,7 @@ pub(crate) fn page_cache(bytes: u64) -> anyhow::Result<Pass> {
     Ok(pass)
 }
 
-/// Copies `bytes` of memory, a block at a time from one half of it to the other.
+/// Copies `bytes` of memory, one piece at a time, from one half of it to the other.
 ///
 /// # Errors
 /// The copy differs.
@@ -149,7 +150,7 @@ pub(crate) fn memcpy(bytes: u64) -> anyhow::Result<Pass> {
     Ok(pass)
 }
 
-/// Memory whose pages exist before the clock runs.
+/// Memory whose pages are allocated before the measurement.
 fn touched(size: usize) -> Vec<u8> {
     let mut memory = vec![0; size];
     memory.fill(1);
@@ -171,7 +172,7 @@ mod tests {
         let (plain, over_tls) = server.addresses().unwrap();
         std::thread::spawn(move || server.run());
         crate::server::control::Control::new(plain).fill("b", "", "counter", 1, size).unwrap();
-        // The head of the answer comes with the bytes.
+        // The answer's head is counted, too.
         for (address, ca_file) in [(plain, None), (over_tls.unwrap(), Some(ca_file.as_path()))] {
             let bytes = receive(address, "/b/00000000", ca_file).unwrap().bytes;
             assert!(bytes > size && bytes < size + 1000, "{bytes}");

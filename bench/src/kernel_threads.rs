@@ -1,20 +1,20 @@
 //! CPU time of the kernel's own threads (`kworker`, `ksoftirqd` and the like). Enters: two samples of all of them. Leaves: the CPU
-//! seconds in between. The kernel does not show for which process they worked, and this file does not guess.
+//! seconds between them. The kernel does not tell for which process a thread worked, and this file does not guess.
 
 use std::collections::HashMap;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Flag of a task that is a thread of the kernel's own (`PF_KTHREAD`); threads of io_uring in a process lack it.
+/// Flag of a task that is one of the kernel's own threads (`PF_KTHREAD`); io_uring's threads of a process do not have it.
 const KERNEL_THREAD: u64 = 0x0020_0000;
 /// Time between the two samples of `idle`.
 const IDLE_LOOK: Duration = Duration::from_millis(500);
 
-/// CPU time of each of the kernel's threads at one moment, in nanoseconds.
+/// CPU time of each kernel thread at one moment, in nanoseconds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KernelThreads(HashMap<Thread, u64>);
 
-/// A thread's id and its start: the kernel may give an id to a later thread.
+/// A thread's id and start time: the kernel may give the id to a later thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Thread {
     pid: u32,
@@ -23,7 +23,7 @@ struct Thread {
 }
 
 impl KernelThreads {
-    /// Reads the CPU time of all kernel threads. `None` where `/proc` shows no kernel thread, as in most containers.
+    /// Reads the CPU time of all kernel threads. `None` if `/proc` shows none, as in most containers.
     pub(crate) fn now() -> Option<Self> {
         let precise = schedstat("self").is_some_and(|ran_ns| ran_ns > 0);
         let mut threads = HashMap::new();
@@ -32,7 +32,7 @@ impl KernelThreads {
             let Some((name, pid)) = name.to_str().and_then(|name| Some((name, name.parse().ok()?))) else {
                 continue;
             };
-            // Threads that end while we look are left out.
+            // Threads that end meanwhile are left out.
             let stat = fs::read_to_string(format!("/proc/{name}/stat"));
             let Some((started, ticks)) = stat.ok().as_deref().and_then(kernel_thread) else { continue };
             let ran_ns = if precise { schedstat(name) } else { Some(ticks * NS_PER_S / ticks_per_s()) };
@@ -51,12 +51,12 @@ impl KernelThreads {
     }
 }
 
-/// CPU seconds of all kernel threads since `before`, if there is one.
+/// CPU seconds of all kernel threads since `before`; `None` if they are not visible.
 pub(crate) fn since(before: Option<&KernelThreads>) -> Option<f64> {
     Some(KernelThreads::now()?.seconds_since(before?))
 }
 
-/// The use of kernel threads while nothing is measured, in CPU seconds a second: a floor of every later figure.
+/// CPU seconds per second of the kernel threads while nothing is measured: a floor of all later figures.
 pub(crate) fn idle() -> Option<f64> {
     let (before, begun) = (KernelThreads::now()?, Instant::now());
     std::thread::sleep(IDLE_LOOK);
@@ -69,14 +69,14 @@ fn ticks_per_s() -> u64 {
     rustix::param::clock_ticks_per_second()
 }
 
-/// Run time of a task in nanoseconds: the scheduler's own figure. A kernel without this figure reports 0, even for the running process.
+/// Run time of a task in nanoseconds, from the scheduler. A kernel without this figure reports 0, even for the running process.
 fn schedstat(pid: &str) -> Option<u64> {
     fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?.split(' ').next()?.parse().ok()
 }
 
-/// The start and the run time of a thread of the kernel, in ticks, from its `/proc/PID/stat`; `None` for other tasks.
+/// Start and run time of a kernel thread in ticks, from its `/proc/PID/stat`; `None` for other tasks.
 fn kernel_thread(stat: &str) -> Option<(u64, u64)> {
-    // The name, field 2, is in parentheses and may hold anything; what follows begins with field 3.
+    // The name, field 2, is in parentheses and may contain anything; the rest begins with field 3.
     let fields: Vec<&str> = stat[stat.rfind(')')? + 2..].split(' ').collect();
     let field = |number: usize| fields.get(number - 3)?.parse::<u64>().ok();
     (field(9)? & KERNEL_THREAD != 0).then_some((field(22)?, field(14)? + field(15)?))

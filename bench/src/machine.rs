@@ -13,11 +13,11 @@ pub(crate) struct Machine {
     pub(crate) cores: usize,
     pub(crate) memory_mib: u64,
     pub(crate) transparent_huge_pages: String,
-    /// Load of the last minute when the run began: above 0.5 or so the figures are noisy.
+    /// Load average of the last minute at the beginning of the run: above 0.5 or so the figures are noisy.
     pub(crate) load: f64,
     /// Commit of the working directory.
     pub(crate) commit: String,
-    /// The user: only root may raise a mount's read-ahead, and make control groups where none is delegated.
+    /// The user. Only root may raise a mount's read-ahead, and create control groups without delegation.
     #[serde(default)]
     pub(crate) user: String,
 }
@@ -50,7 +50,7 @@ impl Machine {
         }
     }
 
-    /// One line for the head of a table.
+    /// A line about the machine, for the head of a table.
     pub(crate) fn line(&self) -> String {
         let Self { kernel, processor, cores, memory_mib, transparent_huge_pages, load, commit, user } = self;
         let by = if user.is_empty() { String::new() } else { format!(", run by {user}") };
@@ -62,7 +62,7 @@ impl Machine {
     }
 }
 
-/// The name that a list of users has for a number.
+/// The name of a user id in the text of /etc/passwd.
 fn name_of(uid: u32, users: &str) -> String {
     let uid = uid.to_string();
     let name = users.lines().find_map(|line| {

@@ -1,4 +1,4 @@
-//! Measures the costs of mount-s3, beside other file systems: an S3 server that costs almost nothing, workloads, a table.
+//! Measures what mount-s3 costs, beside other file systems: an S3 server that costs almost nothing, workloads, a table.
 //! `bench/README.md` explains the commands and each figure.
 #![expect(clippy::print_stdout, reason = "a command line speaks on its standard output")]
 
@@ -113,7 +113,7 @@ fn serve(port: u16, cpu: Option<usize>, ca_file: Option<&Path>) -> anyhow::Resul
     server.run()
 }
 
-/// Prints the figures of a pass for the bench that started this process.
+/// Prints the figures of a pass as JSON, for the bench that started this process.
 fn pass(pass: floor::Pass) -> anyhow::Result<()> {
     println!("{}", serde_json::to_string(&pass)?);
     Ok(())
@@ -202,7 +202,7 @@ fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
     let in_ci = std::env::var_os("CI").is_some_and(|value| value == "true");
     let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
     if let Err(error) = fuse {
-        // A machine that tests for others must be able to mount; a laptop need not.
+        // A CI machine must be able to mount; a laptop need not.
         ensure!(!in_ci, "no smoke without FUSE: /dev/fuse: {error}");
         println!("SKIPPED: bench smoke: /dev/fuse: {error}");
         return Ok(());
@@ -246,7 +246,7 @@ fn smoke(program: Option<PathBuf>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The program to test; without one, the one beside this program.
+/// The program to test; by default `mount-s3` beside this program.
 fn beside(program: Option<PathBuf>) -> anyhow::Result<PathBuf> {
     let beside = || anyhow::Ok(std::env::current_exe()?.with_file_name("mount-s3"));
     cli::found(&program.map_or_else(beside, Ok)?)

@@ -6,9 +6,9 @@ use std::process::Command;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A set of processes whose CPU time is counted together: in a control group if the bench may make one, as root or in a group that was
-/// delegated to its user (in microseconds, with processes that ended); otherwise by the sum over `/proc` (in steps of 10 ms, without
-/// processes that ended).
+/// A set of processes whose CPU time is counted together. As root, or in a delegated group, the bench creates a control group, which counts
+/// in microseconds and includes ended processes. Otherwise it sums `/proc`, in steps of 10 ms and without ended
+/// processes.
 #[derive(Debug)]
 pub(crate) struct Group {
     cgroup: Option<PathBuf>,
@@ -16,7 +16,7 @@ pub(crate) struct Group {
 
 impl Group {
     pub(crate) fn new(name: &str) -> Self {
-        // A process that moves into a group below ours needs write access to our group.
+        // Moving a process into a group below ours needs write access to our group.
         let home = cgroup_home()
             .filter(|home| fs::File::options().write(true).open(home.join("cgroup.procs")).is_ok());
         let path = home.map(|home| home.join(format!("bench-{}-{name}", std::process::id())));
@@ -31,7 +31,7 @@ impl Group {
         Self { cgroup }
     }
 
-    /// The way in which CPU time is counted, for the record.
+    /// The way in which CPU time is counted, for the report.
     pub(crate) fn method(&self) -> &'static str {
         if self.cgroup.is_some() { "control group" } else { "/proc, 10 ms" }
     }
@@ -47,7 +47,7 @@ impl Group {
         command
     }
 
-    /// CPU seconds so far of the group, or of `root` and its descendants.
+    /// CPU seconds of the group so far, or of `root` and its descendants.
     pub(crate) fn cpu_s(&self, root: u32) -> f64 {
         match &self.cgroup {
             Some(path) => usage_s(path).unwrap_or(0.0),
@@ -55,12 +55,12 @@ impl Group {
         }
     }
 
-    /// The most memory that the processes ever had, in bytes: the sum of their peaks.
+    /// Peak memory of the processes in bytes: the sum of their peaks.
     pub(crate) fn peak_rss(&self, root: u32) -> u64 {
         self.processes(root).into_iter().filter_map(|pid| status_of(pid, "VmHWM:")).sum()
     }
 
-    /// The memory that the processes have now, in bytes.
+    /// Present memory of the processes in bytes.
     pub(crate) fn rss(&self, root: u32) -> u64 {
         self.processes(root).into_iter().filter_map(|pid| status_of(pid, "VmRSS:")).sum()
     }
@@ -78,19 +78,19 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         if let Some(path) = &self.cgroup {
-            // The kernel refuses while a process is left in the group. Then the group stays, and costs nothing.
+            // The kernel refuses to remove a group with processes. Then the group stays, and costs nothing.
             let _ = fs::remove_dir(path);
         }
     }
 }
 
-/// CPU seconds of this process.
+/// CPU seconds of this process so far.
 pub(crate) fn own_cpu_s() -> f64 {
     let now = clock_gettime(ClockId::ProcessCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 / 1e9
 }
 
-/// Our own control group of version 2.
+/// This process's control group (version 2).
 fn cgroup_home() -> Option<PathBuf> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let mount = mounts.lines().find(|line| line.contains(" - cgroup2 "))?.split(' ').nth(4)?.to_owned();
@@ -131,12 +131,12 @@ fn stat_field(pid: u32, number: usize) -> Option<String> {
 }
 
 fn cpu_of(pid: u32) -> Option<f64> {
-    // utime, stime, and those of children that were waited for.
+    // The fields utime and stime, and those of children that were waited for.
     let ticks = (14..=17).map(|number| stat_field(pid, number)?.parse::<u64>().ok()).sum::<Option<u64>>()?;
     Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-/// A line of a process's status, in bytes.
+/// A line of `/proc/PID/status` that has KiB, in bytes.
 fn status_of(pid: u32, line: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let kib: u64 =

@@ -1,4 +1,4 @@
-//! One mount: starts it, waits until it is ready, measures it, ends it.
+//! One mount: starts it, waits until it serves, measures it, ends it.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,27 +11,27 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::meter::Group;
 
-/// Longest wait until a mount serves.
+/// Longest wait until a mount serves; after it the start fails.
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// Longest wait for a daemon to end after the unmount; then the bench kills it.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
-/// Interval between two looks.
+/// Interval between checks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Bytes of a daemon's last output that go into a report.
+/// Bytes of the end of a daemon's output that go into a report.
 const LAST_WORDS: usize = 400;
 
-/// A mount and its daemon; unmounted and ended when dropped.
+/// A mount and its daemon. Dropping it unmounts and ends the daemon.
 #[derive(Debug)]
 pub(crate) struct Mount {
     dir: PathBuf,
     log: PathBuf,
     child: Child,
     group: Group,
-    /// `MAJOR:MINOR` of the mount.
+    /// The device number `MAJOR:MINOR` of the mount.
     device: String,
 }
 
-/// Variables that would send a daemon to another server than the bench's, or make it read its own settings.
+/// Variables that are removed from a daemon's environment: they would send it to another server, or give it its own settings.
 pub(crate) const UNSET: [&str; 13] = [
     "AWS_CA_BUNDLE",
     "CURL_CA_BUNDLE",
@@ -48,14 +48,15 @@ pub(crate) const UNSET: [&str; 13] = [
     "RUST_LOG",
 ];
 
-/// Variables that name certificates to trust: the SDKs and mount-s3, s3fs, Go and OpenSSL.
+/// Variables that name certificates to trust: of the SDKs and mount-s3, of s3fs, of Go and OpenSSL.
 const TRUSTED: [&str; 3] = ["AWS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE"];
 
 impl Mount {
-    /// Runs `shell`, a daemon in the foreground that mounts on `work`/mnt, and waits until it serves. With `ca_file` its environment
-    /// names that certificate as trusted, by each name that a measured file system reads.
+    /// Runs `shell`, a daemon in the foreground that mounts on `work`/mnt, and waits until it serves. `ca_file` is a certificate to trust;
+    /// the daemon gets it in each variable that a measured file system reads.
     ///
-    /// # Errors The daemon ended, or did not mount in time; the error has its last words.
+    /// # Errors
+    /// The daemon ended, or did not mount in time; the error has the end of its output.
     pub(crate) fn start(
         shell: &str,
         work: &Path,
@@ -105,12 +106,12 @@ impl Mount {
         &self.dir
     }
 
-    /// `MAJOR:MINOR` of the mounted file system.
+    /// The device number `MAJOR:MINOR` of the mounted file system.
     pub(crate) fn device(&self) -> &str {
         &self.device
     }
 
-    /// Whether the daemon answers. The kernel may go on to answer a `stat` of the directory for a dead one, but not this question.
+    /// Whether the daemon answers statfs(2). The kernel may answer a `stat` of the directory without the daemon, but not this call.
     pub(crate) fn is_serving(&self) -> bool {
         mounted(&self.dir).as_deref() == Some(self.device()) && rustix::fs::statvfs(&self.dir).is_ok()
     }
@@ -127,12 +128,12 @@ impl Mount {
         self.group.rss(self.child.id())
     }
 
-    /// The daemon and its helpers.
+    /// The process ids of the daemon and its helpers.
     pub(crate) fn processes(&self) -> Vec<u32> {
         self.group.processes(self.child.id())
     }
 
-    /// Read-ahead of the mount in KiB, where the kernel says so.
+    /// Read-ahead of the mount in KiB; `None` if the kernel does not tell it.
     pub(crate) fn read_ahead_kb(&self) -> Option<u64> {
         fs::read_to_string(self.read_ahead_file()).ok()?.trim().parse().ok()
     }
@@ -149,7 +150,7 @@ impl Mount {
         format!("/sys/class/bdi/{}/read_ahead_kb", self.device)
     }
 
-    /// The daemon's process id, for the watchdog. The id stays reserved until the mount is dropped.
+    /// The daemon's process id, for the watchdog. The kernel does not reuse it before the mount is dropped.
     pub(crate) fn pid(&self) -> Option<Pid> {
         Pid::from_raw(i32::try_from(self.child.id()).ok()?)
     }
@@ -167,7 +168,8 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if mounted(&self.dir).is_some() && rustix::mount::unmount(&self.dir, UnmountFlags::empty()).is_err() {
-            // The bench is not root, or a process uses the mount: `fusermount3` may unmount, and with `-z` it does so in any case.
+            // The bench is not root, or a process uses the mount. `fusermount3` may unmount for other users, and `-z` detaches a mount in
+            // use.
             let _ = std::process::Command::new("fusermount3")
                 .arg("-uz")
                 .arg(&self.dir)
@@ -189,8 +191,8 @@ impl Drop for Mount {
     }
 }
 
-/// Ends the daemon of a workload that takes too long: a read that waits for a dead daemon fails, whereas a read that waits for a stuck
-/// daemon never ends.
+/// Kills the daemon of a workload that takes too long. A read from a dead daemon fails, but a read from a stuck daemon
+/// never ends.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     disarm: std::sync::mpsc::Sender<()>,
@@ -210,14 +212,14 @@ impl Watchdog {
         Self { disarm, thread }
     }
 
-    /// Ends the watchdog. Returns whether it killed the daemon.
+    /// Stops the watchdog. Returns whether it killed the daemon.
     pub(crate) fn disarm(self) -> bool {
         let _ = self.disarm.send(());
         self.thread.join().unwrap_or(false)
     }
 }
 
-/// `MAJOR:MINOR` of the file system mounted on `dir`.
+/// The device number `MAJOR:MINOR` of the file system mounted on `dir`; `None` if there is no mount.
 fn mounted(dir: &Path) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
     let dir = dir.to_str()?;

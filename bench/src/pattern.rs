@@ -1,26 +1,26 @@
-//! The content of every object of the bench: a fixed pseudo-random pattern that can be made and checked at any offset.
+//! The content of every object of the bench: a fixed pseudo-random pattern that can be computed and checked at any offset.
 //!
-//! The pattern repeats after a prime number of pages, so that two blocks mixed up by any power of two differ, and each key
-//! begins at another page, so that two files mixed up differ too.
+//! The pattern repeats after a prime number of pages, so blocks at different multiples of a power of two differ. Each key
+//! begins at another page, so two files differ, too.
 
 const PAGE: u64 = 4096;
 const WORD: u64 = 8;
-/// Length of the pattern in bytes: a prime number of pages, about 64 MiB, more than most processors' caches hold.
+/// Length of the pattern in bytes: a prime number of pages, about 64 MiB, more than most processors' caches.
 pub(crate) const PERIOD: u64 = 16_411 * PAGE;
 
-/// The offset in the pattern, in bytes, at which an object with this key begins; a multiple of a page.
+/// The offset in the pattern at which an object with this key begins, in bytes; a multiple of a page.
 pub(crate) fn base_of(key: &str) -> u64 {
     hash(key.as_bytes()) % (PERIOD / PAGE) * PAGE
 }
 
-/// FNV-1a, stirred; not for hostile input.
+/// FNV-1a, mixed; not for hostile input.
 pub(crate) fn hash(bytes: &[u8]) -> u64 {
     stir(bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     }))
 }
 
-/// A number that looks like chance, and is the same for the same `number`.
+/// A pseudo-random number that depends only on `number`.
 pub(crate) fn stir(number: u64) -> u64 {
     fastrand::Rng::with_seed(number).u64(..)
 }
@@ -34,7 +34,7 @@ pub(crate) fn fill(base: u64, offset: u64, buf: &mut [u8]) {
     }
 }
 
-/// The pattern from `offset` on: for each word, how many of its bytes to skip, how many to take, and the word.
+/// The pattern from `offset` on: for each word, the number of its bytes to skip, the number to take, and the word.
 fn words(base: u64, offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, u64)> {
     let mut position = (base + offset) % PERIOD;
     let mut left = len;
@@ -51,7 +51,7 @@ fn words(base: u64, offset: u64, len: usize) -> impl Iterator<Item = (usize, usi
     })
 }
 
-/// A byte that differs from the object's content.
+/// The position of a byte that differs from the object's content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mismatch {
     /// Offset of the wrong byte in the object.
@@ -68,7 +68,8 @@ impl std::error::Error for Mismatch {}
 
 /// Compares `data`, read at `offset`, with the content of an object that begins at `base`.
 ///
-/// # Errors The first wrong byte.
+/// # Errors
+/// The position of the first wrong byte.
 pub(crate) fn check(base: u64, offset: u64, data: &[u8]) -> Result<(), Mismatch> {
     let mut at = 0;
     for (skip, len, word) in words(base, offset, data.len()) {

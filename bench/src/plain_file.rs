@@ -1,5 +1,5 @@
-//! A file on the disk of the caches, shown where a file system would show it: the floor of cached reads. The same reader reads it as the
-//! other peers' files, so a difference comes from the file system. The directory is bound, so no other file system is in between.
+//! A file on the disk of the caches, bound to the place of a mount: the floor of cached reads. The workload's own reader reads it, so a
+//! difference to a peer comes from the file system. The directory is bound, so no other file system is in between.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt as _;
@@ -11,17 +11,17 @@ use rustix::mount::mount_bind;
 
 use crate::pattern::{base_of, fill};
 
-/// Name of the file: that of the first big object.
+/// Name of the file, as of the first big object.
 const NAME: &str = "00000000";
-/// Bytes written at once.
+/// Bytes per write.
 const PIECE: u64 = 1 << 20;
-/// Interval between looks whether the directory is still bound.
+/// Interval between checks whether the directory is still bound.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Writes a file of `size` bytes into `cache` and binds that directory over `dir`, until it is unmounted.
+/// Writes a file of `size` bytes into `cache` and binds that directory over `dir`. Returns when it is unmounted.
 ///
 /// # Errors
-/// No room for the file, or no right to bind (only root has it).
+/// There is no room for the file, or no right to bind (only root has it).
 pub(crate) fn serve(cache: &Path, dir: &Path, size: u64) -> anyhow::Result<()> {
     let path = cache.join(NAME);
     write_file(&path, size).with_context(|| format!("write {}", path.display()))?;

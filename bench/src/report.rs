@@ -18,16 +18,17 @@ pub(crate) struct Report {
     pub(crate) scale: Scale,
     pub(crate) rounds: usize,
     pub(crate) cpu_counted_by: String,
-    /// CPU seconds a second of the kernel's own threads before anything was measured.
+    /// CPU seconds per second of the kernel's own threads, before anything was measured.
     #[serde(default)]
     pub(crate) kernel_threads_idle: Option<f64>,
     pub(crate) rows: Vec<Row>,
 }
 
 impl Report {
-    /// Keeps the rows of these workloads, in their order; all rows if no workload is named.
+    /// Keeps only the rows of these workloads, in their order; all rows without names. `floors`: whether to keep floors.
     ///
-    /// # Errors The report has no such workload.
+    /// # Errors
+    /// The report has no such workload.
     pub(crate) fn only(mut self, workloads: &[String], floors: bool) -> anyhow::Result<Self> {
         self.rows.retain(|row| floors || !row.is_floor);
         if workloads.is_empty() {
@@ -65,32 +66,32 @@ pub(crate) struct Row {
 /// A figure that tables and comparisons show.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Metric {
-    /// GiB/s, items a second, milliseconds each, or seconds, as the unit says.
+    /// GiB/s, items per second, milliseconds each, or seconds, according to the unit.
     Speed,
-    /// The daemon's CPU: seconds per GiB or for all, milliseconds per item.
+    /// The daemon's CPU time: seconds per GiB or in all, milliseconds per item.
     Cpu,
     ClientCpu,
-    /// CPU time of the kernel's own threads, for all programs.
+    /// CPU time of the kernel's own threads, which work for all programs.
     KernelThreads,
     PeakRss,
     /// Requests per unit.
     Requests,
-    /// Bytes of bodies fetched per byte that the client got.
+    /// Bytes of bodies that the daemon received per byte that the client got.
     Fetched,
-    /// The cost of requests per unit, where a GET costs 1.
+    /// Price of the requests per unit, in GETs.
     Cost,
-    /// Milliseconds until the first name of a listing.
+    /// Milliseconds until the first name of a listing arrives.
     FirstName,
-    /// Milliseconds in which 99 of 100 reads were done.
+    /// The 99th percentile of the latency of reads, in milliseconds.
     P99,
-    /// Keys of listings that were not shown, in per cent of the names shown.
+    /// Listed keys that the client did not see, in per cent of the names that it saw.
     InVain,
-    /// The daemon's CPU for each name shown, in microseconds.
+    /// The daemon's CPU time for each name that the client saw, in microseconds.
     CpuName,
-    /// The daemon's memory a while after the work, and once the kernel forgot all names.
+    /// The daemon's memory some time after the work. The next metric: after the kernel has forgotten all names.
     RestRss,
     ForgottenRss,
-    /// The number of times that the daemon's threads waited for one another, per unit.
+    /// Calls of futex by the daemon's threads, per unit. The next metrics: waits for kernel locks, context switches, migrations.
     Futex,
     KernelLocks,
     Switches,
@@ -133,7 +134,7 @@ impl Metric {
         Self::Migrations,
     ];
 
-    /// The figure of one sample; `None` where the metric does not apply.
+    /// The figure of one sample; `None` if the metric does not apply.
     pub(crate) fn of(self, sample: &Sample, unit: Unit) -> Option<f64> {
         let gib = sample.bytes as f64 / GIB;
         let items = sample.items as f64;
@@ -228,7 +229,7 @@ impl Metric {
             (Self::InVain, _) => "%",
             (Self::CpuName, _) => "us",
             (Self::Fetched, _) => "",
-            // Counts.
+            // All other metrics are counts.
             (_, Unit::GiB) => "/GiB",
             (_, Unit::PerSecond | Unit::Each) => "each",
             (_, Unit::Whole) => "",
@@ -237,14 +238,14 @@ impl Metric {
 }
 
 impl Report {
-    /// The metrics that are shown. Rare ones are left out unless a row has a figure.
+    /// The metrics of the tables. Rare ones are included if a row has a figure.
     pub(crate) fn metrics(&self) -> Vec<Metric> {
         let seen = |metric| self.rows.iter().any(|row| row.spread(metric).is_some());
         let shown = |metric: &Metric| !Metric::RARE.contains(metric) || seen(*metric);
         Metric::ALL.into_iter().filter(shown).collect()
     }
 
-    /// The way in which CPU was counted, the kernel's threads' CPU before the run, and the mounts' read-ahead, for the head.
+    /// The conditions of the run, for the head: how CPU time was counted, the CPU time of kernel threads before, the mounts' read-ahead.
     pub(crate) fn conditions(&self) -> String {
         let mut out = self.cpu_counted_by.clone();
         if let Some(idle) = self.kernel_threads_idle {
@@ -290,7 +291,7 @@ impl Row {
         }
     }
 
-    /// A figure over all rounds; none for a peer that failed.
+    /// The spread of a figure over all rounds; `None` for a peer that failed.
     pub(crate) fn spread(&self, metric: Metric) -> Option<Spread> {
         if self.failure.is_some() {
             return None;
@@ -314,7 +315,7 @@ impl Row {
         shown.collect::<Vec<_>>().join(", ")
     }
 
-    /// Whether close returned before the store had everything, in any round.
+    /// Whether the store did not have everything when close returned, in any round.
     pub(crate) fn stores_later(&self) -> bool {
         self.samples.iter().any(|sample| sample.stored_at_close == Some(false))
     }
@@ -375,7 +376,7 @@ pub(crate) fn markdown(report: &Report) -> String {
     out
 }
 
-/// A figure in the form of tables.
+/// A figure as the text of a cell.
 pub(crate) fn cell(metric: Metric, unit: Unit, spread: Spread) -> String {
     let Spread { median, min, max } = spread;
     match metric {

@@ -1,4 +1,4 @@
-//! Rounds: in each round every peer runs every workload once, one after another, so that other load on the machine affects all
+//! Rounds: each round runs every workload once on every peer, one after another, so other load on the machine affects all
 //! peers alike.
 
 use std::io::{BufRead as _, BufReader};
@@ -20,29 +20,29 @@ use crate::server::control::Control;
 use crate::warm::warm;
 use crate::workload::{Bucket, Job, Sample, Scale, Unit, Workload};
 
-/// Longest run of one workload; then the bench kills the daemon, and the peer has failed the workload.
+/// Longest run of one workload. After it the bench kills the daemon, and the peer has failed the workload.
 const RUN_LIMIT: Duration = Duration::from_secs(180);
 
-/// Memory touched before a run besides four big files in the page cache, in bytes: a daemon's own.
+/// Memory that is touched before a run besides four big files in the page cache, in bytes: for the daemon.
 const WARM_BESIDES: u64 = 512 << 20;
 
-/// The server, a separate process so that its CPU time does not count as the client's. Dropping this value ends it.
+/// The server, a separate process: its CPU time must not count as the client's. Dropping this value ends it.
 #[derive(Debug)]
 pub(crate) struct ServerProcess {
     child: Child,
     group: Group,
     pub(crate) address: SocketAddr,
-    /// The address for TLS, with the same buckets and counters.
+    /// The address for TLS. It serves the same buckets and counters.
     pub(crate) tls_address: SocketAddr,
-    /// The certificate to trust there.
+    /// The certificate to trust for TLS.
     pub(crate) ca_file: PathBuf,
 }
 
 impl ServerProcess {
-    /// Starts the server. The certificate that clients must trust is written into `work`.
+    /// Starts the server. It writes the certificate to trust into `work`.
     ///
     /// # Errors
-    /// It did not start.
+    /// The server does not start.
     pub(crate) fn start(cpu: Option<usize>, work: &Path) -> anyhow::Result<Self> {
         let group = Group::new("server");
         let program = std::env::current_exe()?;
@@ -89,9 +89,9 @@ pub(crate) struct Order<'a> {
     pub(crate) server_cpu: Option<usize>,
     /// Read-ahead of every mount, in KiB.
     pub(crate) read_ahead_kb: Option<u64>,
-    /// Receive loops and null file systems are measured too.
+    /// Whether to measure floors, too.
     pub(crate) floors: bool,
-    /// The waits of the daemons' threads are counted.
+    /// Whether to count the waits of the daemons' threads.
     pub(crate) waits: bool,
 }
 
@@ -103,10 +103,10 @@ struct Bench<'a> {
     serial: u64,
 }
 
-/// Runs the order; `say` shows progress.
+/// Runs the order; `say` gets the progress.
 ///
 /// # Errors
-/// The server does not start. A peer that fails is a row of the report, not an error.
+/// The server does not start. A peer's failure is a row of the report.
 pub(crate) fn run(order: &Order<'_>, say: &dyn Fn(&str)) -> anyhow::Result<Report> {
     let work = tempfile::Builder::new().prefix("s3-bench-").tempdir()?;
     let kernel_threads_idle = kernel_threads::idle();
@@ -175,7 +175,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    /// Mounts, runs the workload and unmounts. The sample goes into the row.
+    /// Mounts, runs the workload and unmounts. Adds the sample to the row.
     fn once(&mut self, workload: &Workload, peer: &Peer, scale: &Scale, row: &mut Row) -> anyhow::Result<()> {
         self.serial += 1;
         let work = self.work.path().join(format!("{}-{}", self.serial, workload.name));
@@ -241,18 +241,18 @@ impl Bench<'_> {
         };
         let result = (workload.run)(&job);
         let barked = watchdog.disarm();
-        // This read comes late, because a daemon may raise the read-ahead after it has mounted.
+        // This is read late, because a daemon may raise the read-ahead after it has mounted.
         row.read_ahead_kb = mount.read_ahead_kb();
-        // Unmounting needs no latency, and must not wait for what a daemon still reads ahead.
+        // Unmounting needs no latency, and must not wait for read-ahead in flight.
         self.control.pace(Duration::ZERO, 0)?;
         if barked {
             bail!("not done after {} s", RUN_LIMIT.as_secs());
         }
-        // The reason comes first: a table shows only the beginning.
+        // The reason comes first, because a table shows only the beginning.
         result.map_err(|error| anyhow!("{error:#}; its last words: {}", mount.last_words()))
     }
 
-    /// Measures one floor in a separate process, with as many bytes as the workload has.
+    /// Measures a floor in a separate process, with the workload's number of bytes.
     fn floor(&self, workload: &Workload, floor: Floor, row: &mut Row) -> anyhow::Result<()> {
         self.control.pace(Duration::ZERO, 0)?;
         self.control.reset()?;
@@ -284,7 +284,7 @@ impl Bench<'_> {
         let Pass { seconds, cpu_s, bytes } = serde_json::from_str(&text).with_context(|| {
             format!("{} failed: {}", floor.name(), String::from_utf8_lossy(&output.stderr))
         })?;
-        // The reader pays for a read from the page cache; the file system pays for all other work.
+        // The reader's CPU time is the copy from the page cache; all other work would be the file system's.
         let (daemon_cpu_s, client_cpu_s) =
             if floor == Floor::PageCache { (0.0, cpu_s) } else { (cpu_s, 0.0) };
         row.samples.push(Sample {

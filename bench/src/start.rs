@@ -1,7 +1,7 @@
-//! The times that our program takes for its help, its version, a mount in the background and its status; its memory while nobody uses it,
-//! before and after work; and its wake-ups then.
+//! Measures the time of the program for its help, its version, a mount in the background and its status; its idle memory,
+//! before and after work; and its idle wake-ups.
 //!
-//! Enters: the program, and the number of runs. Leaves: a table. Each mount is of a new bucket on loopback, as users start it.
+//! Enters: the program, and the number of runs. Leaves: a table. Each mount is of a bucket on loopback, as users start it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,17 +17,17 @@ use crate::mount::UNSET;
 const BUCKET: &str = "start";
 /// The pause between the mount and the first measurement of an idle engine.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
-/// Work before the rest: files of this many bytes, which are written, listed and read by as many threads.
+/// Work before the rest: number of files, each written and read by one thread. The next constant is the size of each in bytes.
 const FILES: usize = 8;
 const FILE: usize = 64 << 20;
-/// The pause between the work and the second measurement: by then an engine has returned memory.
+/// The pause between the work and the second measurement: an engine returns its memory before that.
 const RESTED_AFTER: Duration = Duration::from_secs(60);
-/// The time for which the engine's wakeups are counted.
+/// The time in which the engine's wake-ups are counted.
 const COUNTED: Duration = Duration::from_secs(30);
-/// Longest wait for a daemon to end after the unmount.
+/// Longest wait for a daemon to end after the unmount; after it the measurement fails.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// Sorted figures of one kind.
+/// The sorted figures of one table row.
 #[derive(Debug)]
 struct Row {
     what: &'static str,
@@ -50,7 +50,7 @@ impl Row {
     }
 }
 
-/// Measures, and prints a table of medians.
+/// Measures. Returns a table of medians.
 ///
 /// # Errors
 /// The program does not start, or does not mount.
@@ -86,7 +86,7 @@ pub(crate) fn measure(program: &Path, rounds: usize) -> anyhow::Result<String> {
     Ok(format!("| what | median | range | mark |\n|---|---|---|---|\n{}\n", lines.join("\n")))
 }
 
-/// Runs a command that must succeed. Returns its milliseconds.
+/// Runs a command that must succeed. Returns its duration in milliseconds.
 fn timed(command: &mut Command) -> anyhow::Result<f64> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let begun = Instant::now();
@@ -96,8 +96,8 @@ fn timed(command: &mut Command) -> anyhow::Result<f64> {
     Ok(took.as_secs_f64() * 1e3)
 }
 
-/// Milliseconds until the command returned, the daemon's RSS in MiB, milliseconds until `mount-s3-ctl`, beside the program, showed its
-/// status.
+/// Milliseconds until the command returned, the daemon's RSS in MiB, and milliseconds of `mount-s3-ctl status`, a program in the same
+/// directory.
 fn mount(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<[f64; 3]> {
     let (mount, took) = Background::start(program, endpoint, work)?;
     std::thread::sleep(IDLE_AFTER);
@@ -108,7 +108,7 @@ fn mount(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<[f64; 3]
     Ok([took, rss, status])
 }
 
-/// The daemon's RSS in MiB some time after work, and how often a second its threads woke up from then on.
+/// The daemon's RSS in MiB some time after work, and its wake-ups per second from then on.
 fn rest(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<(f64, f64)> {
     let (mount, _) = Background::start(program, endpoint, work)?;
     std::thread::scope(|threads| {
@@ -133,7 +133,7 @@ fn rest(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<(f64, f64
     Ok((rss, wakeups))
 }
 
-/// A mount in the background; unmounted when dropped.
+/// A mount in the background. Dropping it unmounts.
 struct Background {
     dir: PathBuf,
     /// The daemon's folder in `/proc`.
@@ -141,7 +141,7 @@ struct Background {
 }
 
 impl Background {
-    /// Starts a mount, and measures the milliseconds until the command returned.
+    /// Starts a mount. Also returns the milliseconds until the command returned.
     fn start(program: &Path, endpoint: &str, work: &Path) -> anyhow::Result<(Self, f64)> {
         let dir = work.join("mnt");
         fs::create_dir_all(&dir)?;
@@ -155,7 +155,7 @@ impl Background {
         rss_mib(&self.daemon).context("the daemon of the mount is gone")
     }
 
-    /// How often the daemon's threads went to sleep so far.
+    /// Number of times that the daemon's threads have gone to sleep so far.
     fn wakeups(&self) -> anyhow::Result<u64> {
         let threads = fs::read_dir(self.daemon.join("task"))?.filter_map(Result::ok);
         let sleeps = threads.filter_map(|thread| {
@@ -173,7 +173,7 @@ impl Background {
     fn end(self) -> anyhow::Result<()> {
         rustix::mount::unmount(&self.dir, UnmountFlags::empty()).context("unmount")?;
         let begun = Instant::now();
-        // A process that ended stays in /proc until init asks for its exit code, which can take seconds; the link `exe` is gone at once.
+        // An ended process stays in /proc until init reads its exit status, which can take seconds; the link `exe` is gone at once.
         while fs::read_link(self.daemon.join("exe")).is_ok() {
             ensure!(begun.elapsed() < END_WITHIN, "the daemon did not end after its mount was gone");
             std::thread::sleep(Duration::from_millis(5));
@@ -184,7 +184,7 @@ impl Background {
 
 impl Drop for Background {
     fn drop(&mut self) {
-        // Fails if `end` has unmounted the mount. A step that failed may have left files open.
+        // This fails if `end` has unmounted already. After a failed step, files may still be open.
         let _ = rustix::mount::unmount(&self.dir, UnmountFlags::DETACH);
     }
 }
@@ -211,7 +211,7 @@ fn command(program: &Path, endpoint: &str, work: &Path, dir: &Path) -> Command {
     command
 }
 
-/// The process with this directory on its command line, in `/proc`.
+/// The process in `/proc` that has this directory on its command line.
 fn daemon_of(dir: &Path) -> Option<PathBuf> {
     let wanted = dir.as_os_str().as_encoded_bytes();
     let mut processes = fs::read_dir("/proc").ok()?.filter_map(Result::ok).map(|entry| entry.path());

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// A figure of several rounds.
+/// Median and range of a figure over several rounds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -11,7 +11,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    /// The statistics of at least one figure.
+    /// The statistics of the finite figures; `None` without any.
     pub(crate) fn of(figures: &[f64]) -> Option<Self> {
         let mut sorted: Vec<f64> = figures.iter().copied().filter(|figure| figure.is_finite()).collect();
         sorted.sort_by(f64::total_cmp);
@@ -25,13 +25,13 @@ impl Spread {
         Some(Self { median, min, max })
     }
 
-    /// Whether the ranges of two figures meet.
+    /// Whether the ranges of two figures overlap.
     pub(crate) fn meets(&self, other: &Self) -> bool {
         self.min <= other.max && other.min <= self.max
     }
 }
 
-/// Three digits that count, no more.
+/// A figure with three significant digits, and with all digits before the point.
 pub(crate) fn short(figure: f64) -> String {
     let digits = match figure.abs() {
         size if size >= 99.95 => 0,

@@ -1,8 +1,8 @@
-//! A service manager for one mount: it keeps the descriptors that `mount-s3 --supervised` gives it, and starts the next engine with them once
-//! one is killed. systemd does this for a packaged unit.
+//! A service manager for one mount: it keeps the descriptors that `mount-s3 --supervised` gives it, and passes them to the next engine when
+//! one was killed. systemd does this for a packaged unit.
 //!
 //! Enters: a command. Leaves: a line `engine PID` for each start, and `dead PID` for each death, on standard output. The supervisor never
-//! touches the mount: a process that waits for an answer of a mount can't end.
+//! calls the mount: a process that waits for a mount can't end.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,13 +24,13 @@ pub(crate) const ENGINE: &str = "engine";
 /// The first word of the line about a death.
 pub(crate) const DEAD: &str = "dead";
 
-/// Descriptors by name.
+/// The kept descriptors by name.
 type Kept = Arc<Mutex<BTreeMap<String, OwnedFd>>>;
 
-/// Runs the engine `command`, and runs it again this long after each death by a signal. Returns once it ends by itself.
+/// Runs the engine `command`, and again after each death by a signal, with this pause. Returns when it ends by itself.
 ///
 /// # Errors
-/// The engine does not start, or ends with another status than 0.
+/// The engine does not start, or its exit status is not 0.
 pub(crate) fn run(command: &[OsString], restart_after: Duration) -> anyhow::Result<()> {
     let folder = tempfile::Builder::new().prefix("s3-supervisor-").tempdir()?;
     let path = folder.path().join("notify");
@@ -50,7 +50,7 @@ pub(crate) fn run(command: &[OsString], restart_after: Duration) -> anyhow::Resu
 
 /// Runs one engine to its end.
 fn once(command: &[OsString], notify: &Path, kept: &Kept) -> anyhow::Result<ExitStatus> {
-    // The device and the journal come as standard input and output, and move to where LISTEN_FDS has them.
+    // The shell gets device and journal as standard input and output, and moves them to the numbers of LISTEN_FDS.
     let script = r#"if [ -n "$LISTEN_FDS" ]; then exec 3<&0 4<&1 0</dev/null; export LISTEN_PID=$$; fi
         exec 1>&2 setpriv --pdeathsig KILL "$@""#;
     let mut shell = Command::new("sh");
@@ -63,7 +63,7 @@ fn once(command: &[OsString], notify: &Path, kept: &Kept) -> anyhow::Result<Exit
         }
     }
     let mut engine = shell.spawn().with_context(|| format!("start {command:?}"))?;
-    // A command holds the descriptors that it was given.
+    // The command has open copies of its descriptors, which must be closed.
     drop(shell);
     say(ENGINE, engine.id())?;
     let ended = engine.wait()?;
@@ -77,7 +77,7 @@ fn say(word: &str, pid: u32) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Receives one message of sd_notify(3), and does what it asks for. The answer to `BARRIER=1` is that its descriptor is closed.
+/// Receives one message of sd_notify(3) and carries it out. `BARRIER=1` is answered by closing its descriptor.
 fn keep_next(socket: &UnixDatagram, kept: &Kept) -> anyhow::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
     let mut control = RecvAncillaryBuffer::new(&mut space);

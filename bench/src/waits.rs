@@ -1,6 +1,6 @@
-//! The number of times that the threads of a daemon wait for one another: its calls of futex, waits for locks of the kernel, and switches
-//! of its threads over one stretch of work. Enters: processes. Leaves: counts, as Debian's `perf` has them. A tracepoint makes each
-//! system call a little dearer, so a run counts these only with `--locks`. futex also puts idle threads to sleep.
+//! Counts how often the threads of a daemon wait for one another: calls of futex, waits for kernel locks, and context switches
+//! during one stretch of work. Enters: processes. Leaves: counts, by Debian's `perf`. The tracepoint slows each
+//! system call slightly, so a run counts only with `--locks`. Idle threads call futex, too.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,32 +12,33 @@ use serde::{Deserialize, Serialize};
 
 /// The events that are counted, in the order of [`Waits`].
 const EVENTS: &str = "syscalls:sys_enter_futex,lock:contention_begin,context-switches,cpu-migrations";
-/// Longest wait until perf has attached to all threads. The daemon is idle meanwhile.
+/// Pause in which perf attaches to all threads. The daemon is idle meanwhile.
 const ATTACHES: Duration = Duration::from_millis(500);
 
-/// Counts of one stretch of work, over all threads of the daemon.
+/// Counts during one stretch of work, over all threads of the daemon.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Waits {
-    /// Calls of futex: waits for locks of the program, wake-ups, and sleeps for want of work.
+    /// Calls of futex: waits for the program's locks, wake-ups, and sleeps of idle threads.
     pub(crate) futex: u64,
-    /// Waits for locks of the kernel, spinning ones among them.
+    /// Waits for kernel locks, including spinning ones.
     pub(crate) kernel_locks: u64,
-    /// Threads that left a processor.
+    /// Context switches.
     pub(crate) switches: u64,
-    /// Threads that moved to another processor: their cache lines follow.
+    /// Moves of a thread to another processor, whose caches do not have its data.
     pub(crate) migrations: u64,
 }
 
-/// A running perf, which counts.
+/// A running perf.
 #[derive(Debug)]
 pub(crate) struct Watch {
     perf: Child,
     output: PathBuf,
 }
 
-/// Checks whether this machine can count.
+/// Checks whether this machine can count the events.
 ///
-/// # Errors There is no perf, or it may not trace.
+/// # Errors
+/// perf is missing, or may not trace.
 pub(crate) fn available() -> anyhow::Result<()> {
     let tried = Command::new("perf").args(["stat", "-e", EVENTS, "--", "true"]).output();
     let tried = tried.context("--locks counts with perf: apt-get install linux-perf")?;
@@ -50,10 +51,11 @@ pub(crate) fn available() -> anyhow::Result<()> {
 }
 
 impl Watch {
-    /// Counts from now on the waits of these processes' threads, including threads that start later. The counts go through a file in
+    /// Counts the waits of these processes' threads from now on, including threads that start later. perf writes the counts to a file in
     /// `work`.
     ///
-    /// # Errors perf does not start.
+    /// # Errors
+    /// perf does not start.
     pub(crate) fn begin(processes: &[u32], work: &Path) -> anyhow::Result<Self> {
         let output = work.join("waits.csv");
         let processes: Vec<_> = processes.iter().map(u32::to_string).collect();
@@ -65,10 +67,10 @@ impl Watch {
         Ok(Self { perf, output })
     }
 
-    /// The counts.
+    /// Ends the count, and returns it.
     ///
     /// # Errors
-    /// perf ended before, or did not count.
+    /// perf ended earlier, or did not count.
     pub(crate) fn end(mut self) -> anyhow::Result<Waits> {
         let pid = i32::try_from(self.perf.id()).ok().and_then(Pid::from_raw).context("perf has no number")?;
         kill_process(pid, Signal::INT).context("end perf")?;

@@ -1,15 +1,16 @@
 //! Memory that a virtual machine gave back to its host is expensive for the process that touches it next: up to four times the whole
-//! cost of a read was measured. The bench therefore touches and frees memory before each run, so that no peer pays for another.
+//! cost of a read was measured. The bench therefore touches and frees memory before each run: no peer pays for another.
 
 use std::fs::File;
 use std::io::{self, Write as _};
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// Touches this number of bytes, as far as memory is free, and frees them again. The next program takes its memory from there, unless it
-/// waits: after some seconds the host may have taken the bytes back.
+/// Touches up to `bytes` of free memory, and frees them again. The next program gets this memory if it starts within seconds; later the
+/// host may have taken it back.
 ///
-/// # Errors The kernel gives no memory file.
+/// # Errors
+/// The kernel can't create a memory file.
 pub(crate) fn warm(bytes: u64) -> io::Result<()> {
     let mut file = File::from(memfd_create("bench-warm", MemfdFlags::CLOEXEC)?);
     let zeros = vec![0; 1 << 20];
@@ -24,7 +25,7 @@ fn available() -> io::Result<u64> {
     Ok(parse_available(&text).unwrap_or(0))
 }
 
-/// Bytes that `/proc/meminfo` says could be had without swapping.
+/// `MemAvailable` of `/proc/meminfo` in bytes.
 fn parse_available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)

@@ -1,19 +1,19 @@
-//! A chart: one bar a peer, as long as the median, with a whisker from the least to the most. Figures come in, SVG goes out.
+//! A chart: one bar per peer, as long as the median, with a whisker from the minimum to the maximum. Enters: figures. Leaves: SVG.
 
 use std::fmt::Write as _;
 
 use super::escaped;
 use crate::stats::{Spread, short};
 
-/// Width of a chart in its own units; the page stretches it.
+/// Width of a chart in its own units; the page scales it.
 pub(super) const WIDTH: f64 = 480.0;
-/// The left end of bars. Names stand left of it.
+/// The left end of bars; names are left of it.
 const LEFT: f64 = 110.0;
-/// The right end of the longest whisker. Figures stand right of it.
+/// The right end of the longest whisker; figures are right of it.
 const RIGHT: f64 = 410.0;
 const ROW: f64 = 24.0;
 const BAR: f64 = 14.0;
-/// The mark before the figure of a bar that would go on.
+/// The mark before the figure of a bar that is cut at the end of the axis.
 pub(super) const CUT: &str = "\u{203a} ";
 /// Half the height of a whisker's ends.
 const CAP: f64 = 4.0;
@@ -22,26 +22,26 @@ const CAP: f64 = 4.0;
 #[derive(Debug)]
 pub(super) struct Bar {
     pub(super) peer: String,
-    /// Class of its colour.
+    /// CSS class of the bar's colour.
     pub(super) class: String,
     pub(super) spread: Spread,
     pub(super) is_floor: bool,
 }
 
-/// The value at the end of the axis: the most of all, but no more than twice the most of a peer. A floor may be so far away that
-/// peers could not be told from one another beside it.
+/// The value at the end of the axis: the greatest of all, but at most twice the greatest of a peer. Beside a very large floor, peers could
+/// not be distinguished.
 fn end_of_axis(bars: &[Bar]) -> f64 {
     let most = |bars: &mut dyn Iterator<Item = &Bar>| bars.map(|bar| bar.spread.max).fold(0.0, f64::max);
     let (all, peers) = (most(&mut bars.iter()), most(&mut bars.iter().filter(|bar| !bar.is_floor)));
     if peers > 0.0 { all.min(2.0 * peers) } else { all }
 }
 
-/// The position of a figure on the axis that ends with `most`. A larger figure lies at the axis's end.
+/// The position of a figure on an axis that ends with `most`. A larger figure is at the axis's end.
 fn position(figure: f64, most: f64) -> f64 {
     LEFT + (RIGHT - LEFT) * if most > 0.0 { (figure / most).min(1.0) } else { 0.0 }
 }
 
-/// The height of a chart with this many bars.
+/// The height of a chart with `bars` bars.
 pub(super) fn height(bars: usize) -> f64 {
     ROW * bars as f64 + 4.0
 }
@@ -56,7 +56,7 @@ pub(super) fn svg(title: &str, bars: &[Bar]) -> String {
     )
 }
 
-/// The bars under each other, from the corner on.
+/// Draws the bars, one below the other, from the top left corner.
 pub(super) fn drawn(bars: &[Bar]) -> String {
     let height = height(bars.len());
     let end = end_of_axis(bars);

@@ -1,5 +1,5 @@
-//! A report as one HTML page: bars by workload, all figures, the machine. The page is self-contained: it uses no network and runs no
-//! script. It is also valid XHTML, so a test can check that it is whole.
+//! A report as one HTML page: charts for each workload, all figures, the machine. The page is self-contained: it uses no network and no
+//! script. It is also valid XHTML, so a test can parse it.
 
 mod chart;
 mod plot;
@@ -15,12 +15,12 @@ pub(crate) use plot::picture;
 const STYLE: &str = include_str!("style.css");
 /// Colours and style for charts.
 const CHART_STYLE: &str = include_str!("chart.css");
-/// Colours there are; more peers than that begin again.
+/// Number of colours; further peers use them again.
 const COLOURS: usize = 8;
-/// The metrics that are drawn; the table has the rest.
+/// The metrics with charts; the table has all.
 const DRAWN: [Metric; 2] = [Metric::Speed, Metric::Cpu];
 
-/// Escapes the characters of a text that would be markup.
+/// Escapes characters that would be markup.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
@@ -56,7 +56,7 @@ pub(crate) fn page(report: &Report) -> String {
     out
 }
 
-/// The peers in the order of their first row, each with its colour.
+/// The peers in the order of their first row, each with the class of its colour.
 struct Peers(Vec<(String, String)>);
 
 impl Peers {
@@ -87,7 +87,7 @@ impl Peers {
     }
 }
 
-/// One workload: its charts, and remarks about peers.
+/// The section of one workload: its charts, and remarks about peers.
 fn section(rows: &[Row], peers: &Peers) -> String {
     let Some(Row { workload, about, unit, .. }) = rows.first() else { return String::new() };
     let mut out = format!("<section><h2>{}</h2><p>{}</p>", escaped(workload), escaped(about));
@@ -132,7 +132,7 @@ fn remark(row: &Row) -> Option<String> {
     (!said.is_empty()).then(|| format!("<li><b>{}</b> {}</li>", escaped(&row.peer), escaped(&said)))
 }
 
-/// Every figure of the run.
+/// The table of all figures.
 fn table(report: &Report) -> String {
     let (rows, metrics) = (&report.rows, report.metrics());
     let mut out = String::from(
@@ -150,7 +150,7 @@ fn table(report: &Report) -> String {
         let _ =
             write!(out, r#"<tr class="{class}"><td>{}</td><td>{}</td>"#, escaped(name), escaped(&row.peer));
         if row.failure.is_some() {
-            // The reason stands with the workload's charts, where there is room.
+            // The reason is beside the workload's charts, where there is room.
             let _ = write!(out, r#"<td colspan="{}">failed</td></tr>"#, metrics.len() + 1);
             continue;
         }

@@ -1,4 +1,4 @@
-//! A report as one SVG picture, for pages that show a file: a row for each workload, with its charts side by side. It holds its own style,
+//! A report as one SVG picture, for pages that show a file: a row for each workload, with its charts side by side. It contains its style,
 //! and follows the viewer's choice of light or dark.
 
 use std::fmt::Write as _;
@@ -10,14 +10,14 @@ use crate::report::{Report, Row};
 const MARGIN: f64 = 16.0;
 /// The gap between the charts of a row.
 const GAP: f64 = 24.0;
-/// Space above a row of charts, for the name of the workload and of each chart.
+/// Space above a row of charts, for the names of the workload and of each chart.
 const HEAD: f64 = 50.0;
 /// The margin below a row of charts.
 const FOOT: f64 = 18.0;
-/// The distance from one line of text to the next.
+/// The distance between two lines of text.
 const LINE: f64 = 16.0;
 
-/// The picture. A peer without figures in a workload has no bar there.
+/// Draws the picture. A peer without figures in a workload has no bar there.
 pub(crate) fn picture(report: &Report) -> String {
     let peers = Peers::of(report);
     let width = MARGIN * 2.0 + chart::WIDTH * DRAWN.len() as f64 + GAP * (DRAWN.len() - 1) as f64;
@@ -40,7 +40,7 @@ pub(crate) fn picture(report: &Report) -> String {
     )
 }
 
-/// Draws one workload from `y` on. Returns the height.
+/// Draws one workload from `y` on. Returns its height.
 fn draw_row(out: &mut String, rows: &[Row], peers: &Peers, y: f64) -> f64 {
     let Some(Row { workload, about, unit, .. }) = rows.first() else { return 0.0 };
     let _ = write!(

@@ -1,5 +1,5 @@
-//! The null file system on mount-s3's own loop over `/dev/fuse`, mounted as mount-s3 mounts by default: threads, read-ahead
-//! and kernel capabilities are the same. Only this file of the bench uses the engine.
+//! The null file system on mount-s3's own loop over `/dev/fuse`, mounted as mount-s3 mounts by default, with the same threads, read-ahead
+//! and kernel capabilities. No other file of the bench uses the engine.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -20,21 +20,21 @@ use rustix::io::Errno;
 use super::{Files, MEMORY, TTL};
 use crate::pattern::fill;
 
-/// A handle has the number of its inode: there is nothing else to know of an open file.
+/// The null file system. A handle's number is its inode's: an open file has no other state.
 #[derive(Clone, Debug)]
 struct NullFs(Arc<Shared>);
 
 #[derive(Debug)]
 struct Shared {
     files: Files,
-    /// The memory, in huge pages as the engine's.
+    /// The memory, in huge pages like the engine's.
     blocks: Vec<Block>,
 }
 
 pub(super) fn serve(dir: &Path, size: u64) -> anyhow::Result<()> {
     let args = Args::try_parse_from([OsStr::new("mount-s3"), OsStr::new("null-fs"), dir.as_os_str()])?;
     let Config { device, mount, .. } = Config::from_args(&args)?;
-    // The runtime is for the loop's work beside the requests: the requests of a null file system never wait.
+    // The runtime is for the loop's other work: requests of a null file system never wait.
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build()?;
     let session =
         Session::start_with(device, NullFs::new(size)?, &mount, Arc::default(), runtime.handle().clone());
@@ -43,7 +43,7 @@ pub(super) fn serve(dir: &Path, size: u64) -> anyhow::Result<()> {
 
 impl NullFs {
     fn new(size: u64) -> anyhow::Result<Self> {
-        // Readers may have a quarter of a pool in any case.
+        // Readers may always use a quarter of a pool.
         let pool =
             Pool::new(&buffer::Config { target: 4 * MEMORY.next_multiple_of(BLOCK as u64), network: 0 });
         let block = |offset: u64| {
@@ -152,7 +152,7 @@ impl Operations for NullFs {
         done(Ok(HandleNo(ino.0)));
     }
 
-    /// Lists no name: programs look names up one by one.
+    /// Lists no names: programs look names up one by one.
     fn readdir(
         &self,
         _handle: HandleNo,
@@ -183,7 +183,7 @@ mod tests {
     use super::*;
     use crate::pattern::{self, PERIOD, base_of};
 
-    /// The answer of an operation that calls back before it returns.
+    /// The result of an operation that calls back before it returns.
     fn answer<T: Send + 'static>(ask: impl FnOnce(Box<dyn FnOnce(Result<T>) + Send>)) -> Result<T> {
         let (sender, receiver) = mpsc::channel();
         ask(Box::new(move |result| sender.send(result).unwrap()));
@@ -201,7 +201,7 @@ mod tests {
             let handle = answer(|done| fs.open(entry.attr.ino, flags, 1, done)).unwrap().handle;
             let base = base_of(name);
             let (block, to_end) = (BLOCK as u64, PERIOD - base);
-            // In a block, across two, across the end of the pattern, at the end of the file and behind it.
+            // Reads within a block, across two blocks, across the end of the pattern, and at and after the end of the file.
             for (offset, len) in [
                 (0, 1),
                 (0, BLOCK),

@@ -58,7 +58,7 @@ impl NullFs {
 
 impl Filesystem for NullFs {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        // A refusal is of no account: the kernel then keeps the nearest value that it takes.
+        // A refusal does not matter: the kernel then uses the nearest value that it accepts.
         let _ = config.set_max_readahead(READ_MAX as u32);
         let _ = config.set_max_background(64);
         Ok(())

@@ -1,5 +1,5 @@
 //! The null file system: five files in memory, on each transport of mount-s3. It shows the cost of the kernel's FUSE and of the
-//! transport alone; it never speaks to a server.
+//! transport alone, without a server.
 
 mod dev;
 mod fuser;
@@ -11,15 +11,15 @@ use std::time::Duration;
 
 use crate::pattern::{PERIOD, base_of};
 
-/// Largest FUSE read in bytes.
+/// Largest FUSE read, in bytes.
 const READ_MAX: u64 = 1 << 20;
 /// TTL of names and attributes in the kernel.
 const TTL: Duration = Duration::from_secs(3600);
-/// Files that the null file system shows: those of the bucket of big objects.
+/// Number of files, with the names of the first objects in the bucket of big objects.
 const FILES: u64 = 5;
 /// The inode of the first file.
 const FIRST: u64 = 2;
-/// Bytes that either transport keeps in memory: the pattern, and its beginning once more for reads across its end.
+/// Bytes in memory on either transport: the pattern, and its beginning again for reads across its end.
 const MEMORY: u64 = PERIOD + READ_MAX;
 
 /// The carrier of requests and replies, by the words of mount-s3's `--fuse-transport`.
@@ -42,9 +42,10 @@ impl Transport {
     }
 }
 
-/// Serves a null file system on `dir` until the unmount.
+/// Serves a null file system on `dir` until it is unmounted.
 ///
-/// # Errors The system refuses the mount.
+/// # Errors
+/// The system refuses the mount.
 pub(crate) fn serve(transport: Transport, dir: &Path, size: u64) -> anyhow::Result<()> {
     match transport {
         Transport::Dev => dev::serve(dir, size),
@@ -52,7 +53,7 @@ pub(crate) fn serve(transport: Transport, dir: &Path, size: u64) -> anyhow::Resu
     }
 }
 
-/// The files, and the place of their bytes in memory.
+/// The files, and where their bytes are in memory.
 #[derive(Debug)]
 struct Files {
     size: u64,
@@ -60,23 +61,23 @@ struct Files {
 }
 
 impl Files {
-    /// Makes the files, each of `size` bytes.
+    /// Files of `size` bytes each.
     fn new(size: u64) -> Self {
         Self { size, bases: (0..FILES).map(|number| base_of(&format!("{number:08}"))).collect() }
     }
 
-    /// The inode by this name.
+    /// The inode with this name.
     fn inode(&self, name: &OsStr) -> Option<u64> {
         let number: u64 = name.to_str()?.parse().ok()?;
         (number < FILES).then_some(FIRST + number)
     }
 
-    /// Size of a file; `None` for other inodes.
+    /// The size of a file; `None` for other inodes.
     fn size(&self, inode: u64) -> Option<u64> {
         (FIRST..FIRST + FILES).contains(&inode).then_some(self.size)
     }
 
-    /// The range of memory that answers a read.
+    /// The range of memory with the answer to a read.
     fn span(&self, inode: u64, offset: u64, len: u64) -> Option<Range<usize>> {
         let base = self.bases.get(inode.checked_sub(FIRST)? as usize)?;
         let from = (base + offset) % PERIOD;

@@ -1,5 +1,5 @@
-//! The commands of known file systems. All get the same part size; TTL, cache and memory if the workload sets them. Other settings are
-//! the defaults of each file system.
+//! The commands of known file systems. All get the same part size, and TTL, cache and memory if the workload sets them. All else
+//! has the defaults of each file system.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::null_fs::Transport;
 /// Part size of every peer, in MiB.
 const PART_MIB: u32 = 8;
 
-/// The flags that have a value, each with the value.
+/// The flags whose value is set, each followed by its value.
 fn flags<const N: usize>(flags: [(&str, Option<String>); N]) -> String {
     let set = flags.into_iter().filter_map(|(flag, value)| Some(format!(" {flag}{}", value?)));
     set.collect()
@@ -42,14 +42,16 @@ pub(super) fn mount_s3(binary: &Path, plan: &Plan<'_>) -> String {
     )
 }
 
-/// The command of a mount that outlives its engine: `bench supervise` before that of mount-s3.
+/// The command of a mount that outlives its engine: `bench supervise` before the command of mount-s3.
 pub(super) fn supervised(bench: &Path, mount_s3: &str, restart_after: Duration) -> String {
     let pause = restart_after.as_millis();
     format!("'{}' supervise --restart-after-ms {pause} -- {mount_s3} --supervised", bench.display())
 }
 
+/// The command of s3fs, with a file of credentials.
+///
 /// # Errors
-/// The file of keys can't be written.
+/// The file of credentials can't be written.
 pub(super) fn s3fs(plan: &Plan<'_>) -> anyhow::Result<String> {
     let password = plan.work.join("passwd-s3fs");
     write_private(&password, "bench:bench-secret\n")?;
@@ -66,8 +68,8 @@ pub(super) fn s3fs(plan: &Plan<'_>) -> anyhow::Result<String> {
     ))
 }
 
-/// The command of rclone. The colon-form remote reads its keys from the mount's environment. With `AWS_CA_BUNDLE` its SDK refuses to
-/// start; `SSL_CERT_FILE` names the trusted certificate.
+/// The command of rclone. The remote in colon form reads its credentials from the environment. rclone's SDK does not start with
+/// `AWS_CA_BUNDLE`; `SSL_CERT_FILE` names the trusted certificate.
 pub(super) fn rclone(plan: &Plan<'_>) -> String {
     format!(
         "env -u AWS_CA_BUNDLE rclone mount :s3:{} '{}' --config /dev/null --s3-provider Other --s3-env-auth --s3-endpoint {} \
@@ -82,8 +84,8 @@ pub(super) fn rclone(plan: &Plan<'_>) -> String {
     )
 }
 
-/// The flags ask geesefs to store at close; by default it stores some time later. geesefs then stores in RELEASE, for which close does not
-/// wait.
+/// The command of geesefs. The flags make it store at close; by default it stores some time later. It then stores in RELEASE, for which
+/// close does not wait.
 pub(super) fn geesefs(binary: &Path, plan: &Plan<'_>) -> String {
     format!(
         "'{}' -f --endpoint {} --region us-east-1 --list-type 2 --single-part {PART_MIB} --part-sizes {PART_MIB} \
@@ -117,14 +119,15 @@ pub(super) fn aws(binary: &Path, plan: &Plan<'_>) -> String {
     )
 }
 
-/// The command of a null file system.
+/// The command of a null file system, which is a floor.
 ///
-/// # Errors The plan needs a real file system.
+/// # Errors
+/// The workload has a cache or a TTL, so a null file system is not its floor.
 pub(super) fn null_fs(program: &Path, transport: Transport, plan: &Plan<'_>) -> anyhow::Result<String> {
     if plan.cache.is_some() || plan.ttl_s.is_some() {
         bail!("a floor");
     }
-    // The allocator then asks for huge pages, as an engine that cares does.
+    // With this setting the allocator asks for huge pages, as an engine would.
     Ok(format!(
         "env GLIBC_TUNABLES=glibc.malloc.hugetlb=1 '{}' null-fs {} '{}' {}",
         program.display(),
@@ -134,8 +137,10 @@ pub(super) fn null_fs(program: &Path, transport: Transport, plan: &Plan<'_>) -> 
     ))
 }
 
+/// The command of the plain file on the disk of the caches.
+///
 /// # Errors
-/// The plan wants no cache: there is no file that could be read.
+/// The workload has no cache, so there is no file to read.
 pub(super) fn plain_file(program: &Path, plan: &Plan<'_>) -> anyhow::Result<String> {
     let cache = plan.cache.context("a floor of the disk cache")?;
     Ok(format!(

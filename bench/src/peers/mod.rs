@@ -1,4 +1,4 @@
-//! The measured file systems, and the command that starts each of them over the same bucket. Leaves: a command. This room starts nothing.
+//! The measured file systems, and the commands that start them over the same bucket. This room starts nothing.
 
 mod known;
 
@@ -10,10 +10,10 @@ use anyhow::{Context as _, bail};
 use crate::floor::Floor;
 use crate::null_fs::Transport;
 
-/// The value of `{memory}` in MiB for commands that always need one, if the workload names no limit.
+/// Value of `{memory}` in MiB, for commands that always need one, if the workload sets no limit.
 const MEMORY_MIB: u32 = 1024;
 
-/// The least memory that AWS's engine takes as a limit, in MiB.
+/// The smallest memory limit of AWS's engine, in MiB.
 const AWS_MEMORY_MIB: u32 = 512;
 
 /// A file system to measure.
@@ -26,41 +26,41 @@ pub(crate) struct Peer {
 #[derive(Debug, Clone)]
 enum Kind {
     MountS3(PathBuf),
-    /// The bench's supervisor, mount-s3, and the pause before a next engine.
+    /// The bench's supervisor, mount-s3, and the pause before the next engine.
     Supervised(PathBuf, PathBuf, Duration),
     S3fs,
     Rclone,
     Geesefs(PathBuf),
-    /// AWS's engine, in the program of `bench/aws`.
+    /// AWS's engine, as the program of `bench/aws`.
     Aws(PathBuf),
-    /// A null file system over memory, which shows the cost of the kernel's FUSE.
+    /// A null file system over memory: the cost of the kernel's FUSE.
     NullFs(PathBuf, Transport),
-    /// A file on the disk of the caches, which shows the cost of a cached read without a file system.
+    /// A file on the disk of the caches: the cost of a cached read without a file system.
     PlainFile(PathBuf),
     Command(String),
 }
 
-/// The purpose of a mount.
+/// The settings of a mount for one run of a workload.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan<'a> {
     pub(crate) bucket: &'a str,
     pub(crate) endpoint: &'a str,
-    /// The certificate by which to trust an endpoint over TLS. The environment names it, too.
+    /// The certificate to trust for an endpoint over TLS. It is in the environment, too.
     pub(crate) ca_file: &'a Path,
     pub(crate) dir: &'a Path,
-    /// A directory for a disk cache, if the workload wants one.
+    /// The directory of the disk cache, if the workload has one.
     pub(crate) cache: Option<&'a Path>,
-    /// Seconds that names and attributes may be kept, if the workload says so.
+    /// TTL of names and attributes in seconds, if the workload sets one.
     pub(crate) ttl_s: Option<u32>,
-    /// The daemon's limit of memory for data, in MiB, if the workload names one.
+    /// The daemon's memory limit for data in MiB, if the workload sets one.
     pub(crate) memory_mib: Option<u32>,
-    /// Whether the workload removes files.
+    /// Whether files may be removed.
     pub(crate) deletes: bool,
-    /// Whether the workload renames files and appends to them; the store then keeps conditions.
+    /// Whether files may be renamed and appended to; the store then checks conditions.
     pub(crate) renames: bool,
-    /// Whether the workload replaces stored files.
+    /// Whether stored files may be replaced.
     pub(crate) overwrites: bool,
-    /// The directory of `--stage`, for a mount that takes any write anywhere.
+    /// The directory of `--stage`, for a mount that accepts every write.
     pub(crate) stage: Option<&'a Path>,
     /// A private directory of this mount, for credentials.
     pub(crate) work: &'a Path,
@@ -78,10 +78,10 @@ impl Peer {
         Self { name: "before".to_owned(), kind: Kind::MountS3(binary) }
     }
 
-    /// A mount-s3 whose mount outlives it, below the supervisor of this program.
+    /// A mount-s3 whose mount outlives its engine, below the supervisor of this program.
     ///
     /// # Errors
-    /// This program has no path.
+    /// The path of this program is unknown.
     pub(crate) fn supervised(binary: PathBuf, restart_after: Duration) -> anyhow::Result<Self> {
         let kind = Kind::Supervised(std::env::current_exe()?, binary, restart_after);
         Ok(Self { name: "supervised".to_owned(), kind })
@@ -103,7 +103,7 @@ impl Peer {
         Self { name: "aws".to_owned(), kind: Kind::Aws(binary) }
     }
 
-    /// The floors that take the place of a file system; this program serves them. Only root may bind a directory.
+    /// The floors that are mounted like file systems; this program serves them. The plain file needs root, which may bind a directory.
     pub(crate) fn floors() -> anyhow::Result<Vec<Self>> {
         let program = std::env::current_exe()?;
         let mut kinds = Vec::from(Transport::ALL.map(|transport| Kind::NullFs(program.clone(), transport)));
@@ -117,7 +117,7 @@ impl Peer {
     /// Parses `NAME=COMMAND`.
     ///
     /// # Errors
-    /// No name, or a command that does not say where to mount.
+    /// The text has no `=`, or the command does not use bucket, directory or endpoint.
     pub(crate) fn parse(text: &str) -> anyhow::Result<Self> {
         let (name, command) = text.split_once('=').context("a peer is NAME=COMMAND")?;
         for needed in ["{bucket}", "{dir}", "{endpoint}"] {
@@ -126,14 +126,15 @@ impl Peer {
         Ok(Self { name: name.to_owned(), kind: Kind::Command(command.to_owned()) })
     }
 
-    /// The floor that this peer is; `None` for a file system.
+    /// The floor, if this peer is one; `None` for a file system.
     pub(crate) fn floor(&self) -> Option<Floor> {
         self.kind.floor()
     }
 
-    /// The shell command that mounts, in the foreground.
+    /// The shell command that mounts and stays in the foreground.
     ///
-    /// # Errors This peer can't do what the plan requires.
+    /// # Errors
+    /// The peer does not support the plan.
     pub(crate) fn command(&self, plan: &Plan<'_>) -> anyhow::Result<String> {
         match &self.kind {
             Kind::MountS3(binary) => Ok(known::mount_s3(binary, plan)),
@@ -150,7 +151,7 @@ impl Peer {
         }
     }
 
-    /// A remark for the table's reader about how this peer was started.
+    /// A remark for the table about how this peer was started.
     pub(crate) fn remark(&self, plan: &Plan<'_>) -> Option<String> {
         let memory_mib = plan.memory_mib?;
         let has_limit = match &self.kind {
@@ -175,7 +176,7 @@ impl Kind {
     }
 }
 
-/// The user's command with the plan's values for its placeholders.
+/// The user's command with the plan's values in place of the placeholders.
 fn filled(template: &str, plan: &Plan<'_>) -> anyhow::Result<String> {
     let mut command = template
         .replace("{bucket}", plan.bucket)

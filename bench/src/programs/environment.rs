@@ -1,4 +1,4 @@
-//! The environment of the programs: Python with libraries of locked versions, in a folder.
+//! The environment of the programs: a folder with Python and libraries of locked versions.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,10 +14,10 @@ pub(crate) struct Environment {
 }
 
 impl Environment {
-    /// The environment in this folder.
+    /// Opens the environment in this folder.
     ///
     /// # Errors
-    /// None was made there.
+    /// The folder has none.
     pub(crate) fn at(folder: &Path) -> anyhow::Result<Self> {
         let folder = std::path::absolute(folder)?;
         let python = folder.join("bin/python");
@@ -34,9 +34,10 @@ impl Environment {
         &self.python
     }
 
-    /// Makes the environment, unless one with the same lock exists. pip compares each file with its hash, and builds none.
+    /// Creates the environment, unless the folder has one with the same lock. pip checks each file's hash, and builds none.
     ///
-    /// # Errors There is no Python, or pip fails.
+    /// # Errors
+    /// Python is missing, or pip fails.
     pub(crate) fn prepare(folder: &Path, more: bool) -> anyhow::Result<()> {
         let lock = if more { LOCK_MORE } else { LOCK };
         let mark = folder.join("installed.txt");
@@ -50,24 +51,24 @@ impl Environment {
         let mut pip = Command::new(folder.join("bin/pip"));
         pip.args(["install", "--quiet", "--no-deps", "--require-hashes", "--only-binary", ":all:", "-r"]);
         run(pip.arg(&wanted)).context("install the libraries of bench/programs")?;
-        // The mark comes last, so that an unfinished environment is made again.
+        // The mark is written last, so an incomplete environment is created again.
         std::fs::rename(&wanted, &mark).with_context(|| format!("write {}", mark.display()))
     }
 
     /// The modules of `modules` that Python does not find.
     ///
     /// # Errors
-    /// Python does not run.
+    /// Python fails.
     pub(crate) fn lacks(&self, modules: &[&str]) -> anyhow::Result<Vec<String>> {
         const SCRIPT: &str = "import importlib.util, sys\nfor name in sys.argv[1:]:\n    if not importlib.util.find_spec(name): print(name)";
         let output = run(Command::new(&self.python).args(["-c", SCRIPT]).args(modules))?;
         Ok(output.lines().map(str::to_owned).collect())
     }
 
-    /// The versions of the libraries that are there, for the record.
+    /// The versions of the installed libraries, for the report.
     ///
     /// # Errors
-    /// pip does not run.
+    /// pip fails.
     pub(crate) fn versions(&self) -> anyhow::Result<Vec<String>> {
         let output = run(Command::new(&self.python).args(["-m", "pip", "list", "--format", "freeze"]))?;
         let kept = |line: &&str| !["pip==", "setuptools=="].iter().any(|tool| line.starts_with(tool));
@@ -75,7 +76,7 @@ impl Environment {
     }
 }
 
-/// Runs a command to its end. Returns its output.
+/// Runs a command to its end. Returns its standard output.
 fn run(command: &mut Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("start {:?}", command.get_program()))?;
     let said = String::from_utf8_lossy(&output.stderr);

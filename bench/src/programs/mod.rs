@@ -1,6 +1,6 @@
 //! Programs of the field on a local folder and on mounts. Enters: peers, an environment and the names of programs. Leaves: a row for each
 //! program on each file system, with its outcome, seconds, CPU time, and the requests and bytes that the store counted. The store is
-//! `s3server`, whose answers wait for the chosen latency. Each run gets a mount of its own, and the store's files are not in memory.
+//! `s3server`, which answers with the chosen latency. Each run gets a new mount, and the store's files are not in the page cache.
 
 mod environment;
 mod process;
@@ -28,32 +28,32 @@ use table::{SHARED, TASKS, Task};
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) environment: Environment,
-    /// Names of programs; all if there is none.
+    /// Names of programs; empty for all.
     pub(crate) names: Vec<String>,
     pub(crate) rounds: usize,
-    /// The wait before each answer of the store.
+    /// Delay of each answer of the store.
     pub(crate) latency: Duration,
-    /// Whether to use the data of CI: a tenth of the full data.
+    /// Whether to use CI's data, a tenth of the full data.
     pub(crate) small: bool,
-    /// Whether to run the direct libraries of the programs, too.
+    /// Whether to run the programs' own libraries for S3, too.
     pub(crate) direct: bool,
-    /// Whether to run a row with more requests than expected again: threads of a program may send more by chance.
+    /// Whether to repeat a row with more requests than expected: a program's threads may send more by chance.
     pub(crate) again: bool,
 }
 
-/// Most further runs of a row with more requests than expected. Doubling it hides a program that sends too many half of the time.
+/// Most repetitions of such a row. Doubled, a program that sends too many requests half of the time passes.
 const AGAIN_MAX: usize = 2;
 
-/// The terms of a mount: which of its flags are set.
+/// The flags of a mount that are set.
 #[derive(Debug)]
 struct Mode {
     name: &'static str,
     ttl_s: Option<u32>,
     /// Whether the mount has a disk cache, filled by an earlier run.
     cache: bool,
-    /// Deletes, renames, appends and overwrites are allowed.
+    /// Whether deletes, renames, appends and overwrites are allowed.
     changes: bool,
-    /// Any write anywhere is taken: mount-s3 alone.
+    /// Whether every write is accepted (`--mode full`), which only mount-s3 has.
     full: bool,
 }
 
@@ -66,10 +66,10 @@ const WRITE_MODES: &[Mode] = &[
     Mode { name: FULL, full: true, ..PLAIN },
 ];
 
-/// Programs by their names.
+/// The programs with these names; all without names.
 ///
 /// # Errors
-/// A name that no program has.
+/// A name of no program.
 fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Task>> {
     for name in names {
         let known = || TASKS.iter().map(|task| task.name).collect::<Vec<_>>().join(", ");
@@ -83,10 +83,10 @@ fn chosen(names: &[String]) -> anyhow::Result<Vec<&'static Task>> {
     Ok(TASKS.iter().filter(is_wanted).collect())
 }
 
-/// Runs the order; `say` shows progress.
+/// Runs the order; `say` gets the progress.
 ///
 /// # Errors
-/// The bench itself fails. What a program fails at is a row of the report.
+/// The bench itself fails. A program's failure is a row of the report.
 pub(crate) fn run(order: &Order, peers: &[Peer], say: &dyn Fn(&str)) -> anyhow::Result<Report> {
     let tasks = chosen(&order.names)?;
     let work = tempfile::Builder::new().prefix("s3-programs-").tempdir()?;
@@ -127,7 +127,7 @@ pub(crate) fn run(order: &Order, peers: &[Peer], say: &dyn Fn(&str)) -> anyhow::
     Ok(report)
 }
 
-/// Whether a program of this name is in the search path.
+/// Whether a program with this name is in PATH.
 fn is_there(tool: &str) -> bool {
     let found = std::process::Command::new("sh").args(["-c", &format!("command -v {tool}")]).output();
     found.is_ok_and(|output| output.status.success())
@@ -137,25 +137,25 @@ struct Bench<'a> {
     order: &'a Order,
     runner: &'a Runner<'a>,
     task: &'static Task,
-    /// Modules that the environment lacks.
+    /// Modules that are missing in the environment.
     lacking: &'a [String],
     work: &'a Path,
     serial: u64,
     needed: Option<u64>,
 }
 
-/// One file system under one program, or the program's own way to the store.
+/// One row: a program on one file system, or with its own library for S3.
 struct Subject<'a> {
     place: Place<'a>,
     row: Row,
 }
 
-/// The place where a task finds its data.
+/// The data of a task.
 #[derive(Debug, Clone, Copy)]
 enum Place<'a> {
-    /// A local folder, whose digest is the right one.
+    /// A local folder, whose digest is the expected one.
     Local,
-    /// The bucket itself: the program's library asks the store.
+    /// The bucket itself, read by the program's own library for S3.
     Direct,
     Mount(&'a Peer, &'a Mode),
 }
@@ -206,7 +206,7 @@ impl Bench<'_> {
         subjects.into_iter().map(|subject| subject.row).collect()
     }
 
-    /// Makes one run of a row that has not failed yet.
+    /// Runs a row once, unless it has failed before.
     fn round(
         &mut self,
         server: &Server,
@@ -233,7 +233,7 @@ impl Bench<'_> {
         say(&subject.row.progress());
     }
 
-    /// The bucket of a task that reads. Each run of a task that writes has a new bucket.
+    /// The bucket of the task. Each run of a task that writes has a new one.
     fn bucket(&self) -> String {
         let name = self.task.name.replace('_', "-");
         if self.task.writes() { format!("{name}-{}", self.serial) } else { name }
@@ -243,7 +243,7 @@ impl Bench<'_> {
         self.work.join("store")
     }
 
-    /// Makes the data of the task, and starts a store that has them.
+    /// Creates the data of the task, and starts a store with it.
     fn prepare(&mut self) -> anyhow::Result<Server> {
         let folder = self.store().join(self.bucket());
         std::fs::create_dir_all(&folder)?;
@@ -251,7 +251,7 @@ impl Bench<'_> {
         let said = self.runner.run(name, "prepare", &folder, &self.work.join("prepare"), PREPARE_LIMIT)?;
         self.needed = said.needed;
         let mut config = s3server::Config::new(self.store());
-        // The keys that every mount of the bench is given.
+        // Every mount of the bench gets these credentials.
         config.access_key = "bench".to_owned();
         config.secret_key = "bench-secret".to_owned();
         Server::start(config).context("start the store")
@@ -278,7 +278,7 @@ impl Bench<'_> {
         }
         let sample = self.mounted(server, peer, mode, work, &folder)?;
         if self.task.writes() {
-            // Once the mount has ended, the store's files are the written objects.
+            // After the mount has ended, the store's files are the written objects.
             let stored = self.runner.run(self.task.name, "verify", &folder, work, TASK_LIMIT);
             let is_whole = sample.errno.is_none() && sample.words.is_none();
             if is_whole
@@ -292,7 +292,7 @@ impl Bench<'_> {
         Ok(sample)
     }
 
-    /// Runs the task on a new mount.
+    /// Runs the task on a new mount of `peer`.
     fn mounted(
         &self,
         server: &Server,
@@ -327,7 +327,7 @@ impl Bench<'_> {
         let daemon_cpu_s = mount.cpu_s() - cpu_before;
         server.faults().clear();
         let last_words = mount.last_words();
-        // The counts are read after the unmount, so that they contain all requests of the task.
+        // The counts are read after the unmount: they include all requests of the task.
         drop(mount);
         let said = said.map_err(|error| anyhow!("{error:#}; the mount's last words: {last_words}"))?;
         ensure!(is_serving, "the mount died meanwhile; its last words: {last_words}");
@@ -337,7 +337,7 @@ impl Bench<'_> {
         Ok(sample)
     }
 
-    /// Runs the task by the library's own way to the store.
+    /// Runs the task with the program's own library for S3.
     fn direct(&self, server: &Server, work: &Path, folder: &Path) -> anyhow::Result<Sample> {
         drop_pages(folder)?;
         self.slow_down(server);
@@ -349,7 +349,7 @@ impl Bench<'_> {
         Ok(sample)
     }
 
-    /// Makes each answer of the store wait from now on, and counts requests anew.
+    /// Delays each answer of the store from now on, and resets its counts.
     fn slow_down(&self, server: &Server) {
         if !self.order.latency.is_zero() {
             let for_ms = u64::try_from(self.order.latency.as_millis()).unwrap_or(u64::MAX);
@@ -364,7 +364,7 @@ impl Bench<'_> {
         server.requests().reset();
     }
 
-    /// Runs the task on a folder, which must lie on this device before and after.
+    /// Runs the task on a folder, which must be on this device before and after.
     fn task_on(&self, folder: &Path, work: &Path, device: Option<&str>) -> anyhow::Result<Said> {
         let said = self.runner.run(self.task.name, "run", folder, work, TASK_LIMIT)?;
         let devices = [said.device_before.as_deref(), said.device_after.as_deref()];
@@ -375,7 +375,7 @@ impl Bench<'_> {
     }
 }
 
-/// The names of all files below a folder, in order.
+/// The paths of all files below a folder, sorted.
 fn names_below(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let mut names = Vec::new();
     let mut folders = vec![folder.to_owned()];
@@ -393,7 +393,7 @@ fn names_below(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(names)
 }
 
-/// Writes the files of a folder to the disk, and drops their pages from memory.
+/// Writes the files of a folder to disk, and drops them from the page cache.
 fn drop_pages(folder: &Path) -> anyhow::Result<()> {
     for name in names_below(folder)? {
         let file = std::fs::File::open(&name)?;

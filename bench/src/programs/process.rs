@@ -1,4 +1,4 @@
-//! One run of one program: a process with a limit of time, and the line of JSON that it prints.
+//! One run of one program: a process with a time limit, and the line of JSON that it prints.
 
 use std::fs::File;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
@@ -13,13 +13,13 @@ use serde::Deserialize;
 use super::environment::Environment;
 use crate::mount::UNSET;
 
-/// Longest run of a task; then the bench kills the task with all its processes, and it has failed.
+/// Longest run of a task. After it the bench kills the task with all its processes, and the task has failed.
 pub(crate) const TASK_LIMIT: Duration = Duration::from_secs(60);
-/// Longest run of a preparation: the data of a full scale are made one by one.
+/// Longest run of a preparation, which creates the data of the full scale one by one.
 pub(crate) const PREPARE_LIMIT: Duration = Duration::from_secs(600);
-/// Interval between two looks.
+/// Interval between checks.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
-/// Bytes of a program's last words that go into a report.
+/// Bytes of the end of a program's output that go into a report.
 const LAST_WORDS: usize = 300;
 
 /// The line of JSON that a program printed.
@@ -34,11 +34,11 @@ pub(crate) struct Said {
     pub(crate) cpu_s: f64,
     pub(crate) device_before: Option<String>,
     pub(crate) device_after: Option<String>,
-    /// The least number of bytes that the task must read.
+    /// Fewest bytes that the task must read.
     pub(crate) needed: Option<u64>,
 }
 
-/// The means to run a program.
+/// The environment and the files for running programs.
 #[derive(Debug)]
 pub(crate) struct Runner<'a> {
     pub(crate) environment: &'a Environment,
@@ -48,10 +48,10 @@ pub(crate) struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    /// Runs `action` of the program `name` on `folder`, with a home and a temporary folder in `work`.
+    /// Runs `action` of the program `name` on `folder`, with home and temporary folder in `work`.
     ///
     /// # Errors
-    /// It hung, died, printed something else, or left files in its temporary folder.
+    /// The program took too long, failed, printed anything else, or left files in its temporary folder.
     pub(crate) fn run(
         &self,
         name: &str,
@@ -96,7 +96,7 @@ impl Runner<'_> {
             }
             std::thread::sleep(LOOK_EVERY);
         };
-        // A process that the program started may still run.
+        // A process that the program started may still be running.
         if let Some(group) = group {
             let _ = kill_process_group(group, Signal::KILL);
         }

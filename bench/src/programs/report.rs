@@ -11,13 +11,13 @@ use super::table::{Kind, Outcome, TASKS, Task};
 use crate::machine::Machine;
 use crate::stats::{Spread, short};
 
-/// The name of our own rows.
+/// The name of mount-s3's rows.
 pub(super) const OURS: &str = "mount-s3";
-/// The name of rows without a mount, in which the program's library asks the store.
+/// The name of rows without a mount, with the program's own library for S3.
 pub(super) const DIRECT: &str = "direct";
-/// The mode of a mount with a local disk in front of the bucket.
+/// The mode of a mount that accepts every write, with a local stage.
 pub(super) const FULL: &str = "--mode full";
-/// Letters of an error that a table shows.
+/// Most characters of an error in a table.
 const WORDS_MAX: usize = 140;
 
 /// A whole run.
@@ -39,7 +39,7 @@ pub(crate) struct Row {
     pub(crate) file_system: String,
     pub(crate) mode: String,
     pub(crate) verdict: Verdict,
-    /// The least number of bytes that the task must read, if the program says it.
+    /// Fewest bytes that the task must read, if the program tells it.
     needed: Option<u64>,
     pub(crate) samples: Vec<Sample>,
 }
@@ -48,13 +48,13 @@ pub(crate) struct Row {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Verdict {
-    /// No run yet.
+    /// The program has not run yet.
     Open,
-    /// The program did its task, with the same digest as on a local folder.
+    /// The program succeeded, with the same digest as on a local folder.
     Passes,
     /// The program met an error of the file system.
     Fails { errno: Option<String>, words: String },
-    /// The run can't be judged: the program or the mount hung or died, or the program ran elsewhere.
+    /// The run can't be judged: the program or the mount hung or died, or the program ran on another device.
     Broken { why: String },
     /// A library or a tool is missing.
     NotInstalled { what: String },
@@ -89,7 +89,7 @@ impl Sample {
         }
     }
 
-    /// Takes the counts of the store.
+    /// Sets the counts of the store.
     pub(super) fn count(&mut self, server: &Server) {
         self.requests = server.requests().all();
         self.bytes_sent = server.requests().bytes_sent();
@@ -131,7 +131,7 @@ impl Row {
         matches!(self.verdict, Verdict::Open | Verdict::Passes)
     }
 
-    /// Adds a run; `local` is the digest on a local folder.
+    /// Adds a run. `local` is the digest on a local folder, the expected one.
     pub(super) fn add(&mut self, sample: Sample, local: Option<&str>, needed: Option<u64>) {
         self.needed = needed;
         self.verdict = match (&sample.words, &sample.digest) {
@@ -146,12 +146,12 @@ impl Row {
         Spread::of(&self.samples.iter().map(figure).collect::<Vec<_>>())
     }
 
-    /// The most requests of any run.
+    /// The largest number of requests of a run.
     pub(crate) fn requests(&self) -> u64 {
         self.samples.iter().map(Sample::requests_in_all).max().unwrap_or(0)
     }
 
-    /// Bytes that the store sent for each that the task needs.
+    /// Bytes that the store sent per byte that the task needs.
     fn fetched(&self) -> Option<f64> {
         let needed = self.needed.filter(|needed| *needed > 0)?;
         Some(self.spread(|sample| sample.bytes_sent as f64 / needed as f64)?.median)
@@ -170,7 +170,7 @@ impl Row {
         text.replace(['|', '\n'], "/").chars().take(WORDS_MAX).collect()
     }
 
-    /// The line that shows the progress.
+    /// The line about this row, to show progress.
     pub(super) fn progress(&self) -> String {
         let seconds = self.samples.last().map(|sample| format!(", {} s", short(sample.seconds)));
         let requests = format!(", {} requests", self.requests());
@@ -205,7 +205,7 @@ impl Row {
         )
     }
 
-    /// The way in which this row of mount-s3 differs from the table of programs; `None` without a difference.
+    /// The difference between a row of mount-s3 and the expectation in the table of programs; `None` if there is none.
     pub(super) fn surprise(&self, small: bool) -> Option<String> {
         let task = TASKS.iter().find(|task| task.name == self.program)?;
         let is_extra = task.is_on_demand() || self.file_system == DIRECT;
@@ -236,7 +236,7 @@ impl Row {
         Some(format!("{} requests, and at most {most} are expected: {kinds:?}", self.least_requests()))
     }
 
-    /// The most requests that this row of mount-s3 may have, if each of its runs had more.
+    /// The limit of requests of this row of mount-s3, if each of its runs exceeded it.
     pub(super) fn too_many(&self, small: bool) -> Option<u64> {
         let task = TASKS.iter().find(|task| task.name == self.program)?;
         let Kind::Reads { requests_max, with_ttl_max } = task.kind else { return None };
@@ -254,7 +254,7 @@ impl Row {
 }
 
 impl Report {
-    /// A line for each row that differs from the expected one.
+    /// A line for each row that is not as expected.
     pub(crate) fn surprises(&self) -> Vec<String> {
         let told = |row: &Row| {
             let surprise = row.surprise(self.small)?;

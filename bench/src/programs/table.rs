@@ -1,4 +1,4 @@
-//! The programs: one file each in `bench/programs/`, and the expected results.
+//! The programs, one file each in `bench/programs/`, and their expected results.
 
 /// Files that the programs share.
 pub(crate) const SHARED: &[(&str, &str)] = &[
@@ -18,11 +18,11 @@ pub(crate) const LOCK_MORE: &str = include_str!("../../programs/requirements-mor
 pub(crate) struct Task {
     pub(crate) name: &'static str,
     pub(crate) source: &'static str,
-    /// A module that the program imports, and that may be missing.
+    /// The module that the program imports; it may be missing.
     pub(crate) module: &'static str,
-    /// A tool that the program starts.
+    /// A tool that the program starts, if any.
     pub(crate) tool: Option<&'static str>,
-    /// A way to the store without a mount.
+    /// The program's own library for S3, if any.
     pub(crate) direct: Option<Direct>,
     pub(crate) kind: Kind,
 }
@@ -30,18 +30,18 @@ pub(crate) struct Task {
 /// The library by which a program reads a bucket without a mount.
 #[derive(Debug)]
 pub(crate) struct Direct {
-    /// The module that it imports, and that may be missing.
+    /// The module that the program imports for it; it may be missing.
     pub(crate) module: &'static str,
-    /// The name for a table.
+    /// The library's name in a table.
     pub(crate) library: &'static str,
 }
 
-/// The use that a task makes of a mount, and the expectation that follows.
+/// Whether a task reads or writes, and the expected result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The program reads. The most requests at the small scale, with the default flags and with a TTL of 60 s.
+    /// The program reads. Limits of requests at the small scale: with the default flags, and with a TTL of 60 s.
     Reads { requests_max: u64, with_ttl_max: u64 },
-    /// The program writes. Its outcome today, with the default flags and with all flags that allow changes.
+    /// The program writes. Outcomes: with the default flags, and with all flags that allow changes.
     Writes { default: Outcome, allowed: Outcome },
 }
 
@@ -49,18 +49,18 @@ pub(crate) enum Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Works,
-    /// The program fails with this errno; "" where the library names none.
+    /// The program fails with this errno; empty if the library does not tell it.
     Fails(&'static str),
 }
 
 impl Task {
-    /// The first sentence of its file.
+    /// The first sentence of the program's file.
     pub(crate) fn about(&self) -> &'static str {
         let text = self.source.trim_start_matches("\"\"\"");
         text.split(['\n', '"']).next().unwrap_or_default().trim_end_matches('.')
     }
 
-    /// Whether the program's library is one that CI leaves out.
+    /// Whether CI does not install the program's library.
     pub(crate) fn is_on_demand(&self) -> bool {
         let has = |lock: &str| lock.lines().any(|line| line.starts_with(&format!("{}==", self.module)));
         has(LOCK_MORE) && !has(LOCK)
@@ -104,7 +104,7 @@ const HDF5: Option<Direct> = Some(Direct { module: "pyarrow", library: "h5py ove
 const ZARR: Option<Direct> = Some(Direct { module: "obstore", library: "zarr over obstore" });
 const OBSTORE: Option<Direct> = Some(Direct { module: "obstore", library: "obstore" });
 
-/// All programs, those that read first.
+/// All programs, readers first.
 pub(crate) const TASKS: &[Task] = &[
     task!("parquet_schema", "pyarrow", None, reads(8, 7), ARROW),
     task!("parquet_columns", "pyarrow", None, reads(27, 25), ARROW),

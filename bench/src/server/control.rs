@@ -1,4 +1,4 @@
-//! The paths below `/-/`: the bench fills buckets, sets the pace and reads the counters by them. The server never counts or slows
+//! The paths below `/-/`, by which the bench fills buckets, sets the pace and reads the counters. The server neither counts nor delays
 //! these requests.
 
 use std::fmt::Write as _;
@@ -14,10 +14,10 @@ use super::counters::{Counts, Meters};
 use super::http::{Answer, Body, Head};
 use super::store::{Shape, Store};
 
-/// How long the bench waits for its own server's answer; filling a bucket with millions of names takes seconds.
+/// Longest wait for an answer of the bench's own server. Filling a bucket with millions of names takes seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The answer to a control request.
+/// Executes a control request, and answers it.
 pub(crate) fn answer(store: &Store, meters: &Meters, head: &Head) -> Answer {
     match act(store, meters, head) {
         Ok(text) => Answer::new(200).body(Body::Text(text)),
@@ -71,7 +71,7 @@ fn act(store: &Store, meters: &Meters, head: &Head) -> anyhow::Result<String> {
     })
 }
 
-/// The bench's side: commands to a server, one connection each.
+/// The bench's side: sends control requests to a server, each on a new connection.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Control {
     server: SocketAddr,
@@ -90,20 +90,20 @@ impl Control {
         self.ask("reset", &[]).map(drop)
     }
 
-    /// Sets the latency of each request, and bytes per second of each connection (0: no limit).
+    /// Sets the latency of each request, and the rate of each connection in bytes per second (0: no limit).
     pub(crate) fn pace(&self, latency: Duration, rate_bytes_per_s: u64) -> anyhow::Result<()> {
         let latency = latency.as_micros().to_string();
         self.ask("pace", &[("latency_us", &latency), ("rate_bytes_per_s", &rate_bytes_per_s.to_string())])
             .map(drop)
     }
 
-    /// Makes each later `every`th GET wait for `stall` before its answer begins; 0: none waits.
+    /// Delays the answer of one in `every` later GETs by `stall`; 0 delays none.
     pub(crate) fn stall(&self, every: u64, stall: Duration) -> anyhow::Result<()> {
         let stall = stall.as_micros().to_string();
         self.ask("stall", &[("every", &every.to_string()), ("stall_us", &stall)]).map(drop)
     }
 
-    /// Makes a bucket and `count` objects of `size` bytes below `prefix`.
+    /// Creates a bucket, and `count` objects of `size` bytes below `prefix`.
     pub(crate) fn fill(
         &self,
         bucket: &str,
@@ -122,12 +122,12 @@ impl Control {
         self.ask("empty", &[("bucket", bucket)]).map(drop)
     }
 
-    /// Number and bytes of the objects below a prefix.
+    /// Number of the objects below a prefix, and their bytes.
     pub(crate) fn count(&self, bucket: &str, prefix: &str) -> anyhow::Result<(u64, u64)> {
         Ok(serde_json::from_str(&self.ask("count", &[("bucket", bucket), ("prefix", prefix)])?)?)
     }
 
-    /// The count and bytes of objects, including those that were removed since the last reset.
+    /// Number and bytes of the objects below a prefix, including those that were removed since the last reset.
     pub(crate) fn stored(&self, bucket: &str, prefix: &str) -> anyhow::Result<(u64, u64)> {
         Ok(serde_json::from_str(&self.ask("stored", &[("bucket", bucket), ("prefix", prefix)])?)?)
     }
@@ -147,7 +147,7 @@ impl Control {
     }
 }
 
-/// Sends one request whose answer has a length. Returns status and body.
+/// Sends one request. Returns status and body of the answer, which must have a Content-Length.
 fn request(server: SocketAddr, request: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect(server)?;
     stream.set_read_timeout(Some(TIMEOUT))?;

@@ -1,16 +1,16 @@
-//! Counts of the requests to the server, and the pace of its answers.
+//! Counts of the server's requests, and the pace of its answers.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-/// The price of LIST, PUT, COPY and POST at S3, where a GET costs 1 (5.00 $ to 0.40 $ a million).
+/// Price of LIST, PUT, COPY and POST at S3, in GETs (5.00 $ against 0.40 $ per million).
 const COST_WRITE: u64 = 12;
-/// GET and HEAD; DELETE is free.
+/// Price of GET and HEAD, the unit. DELETE is free.
 const COST_READ: u64 = 1;
 
-/// Kinds of requests that are counted apart.
+/// Kinds of requests that are counted separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Get,
@@ -26,7 +26,7 @@ pub(crate) enum Kind {
 
 const KINDS: usize = Kind::Other as usize + 1;
 
-/// Counters of a run, and the pace that answers keep.
+/// Counters of a run, and the pace of answers.
 #[derive(Debug, Default)]
 pub(crate) struct Meters {
     requests: [AtomicU64; KINDS],
@@ -37,7 +37,7 @@ pub(crate) struct Meters {
     pub(crate) errors: AtomicU64,
     pub(crate) latency_us: AtomicU64,
     pub(crate) rate_bytes_per_s: AtomicU64,
-    /// Every how many GETs one waits before its answer begins; 0: none waits.
+    /// One of this many GETs is delayed before its answer begins; 0: none.
     pub(crate) stall_every: AtomicU64,
     pub(crate) stall_us: AtomicU64,
     gets: AtomicU64,
@@ -55,21 +55,21 @@ pub(crate) struct Counts {
     pub(crate) complete_upload: u64,
     pub(crate) delete: u64,
     pub(crate) other: u64,
-    /// Bytes of bodies.
+    /// Bytes of sent bodies.
     pub(crate) bytes_sent: u64,
-    /// Bytes of bodies.
+    /// Bytes of received bodies.
     pub(crate) bytes_received: u64,
-    /// Keys and folders of listings.
+    /// Keys and common prefixes in listings.
     #[serde(default)]
     pub(crate) keys_sent: u64,
-    /// Connections accepted.
+    /// Accepted connections.
     pub(crate) connections: u64,
     /// Answers with a status of 400 or more.
     pub(crate) errors: u64,
 }
 
 impl Meters {
-    /// The wait before the answer to this request, besides the latency of all.
+    /// The delay of this answer besides the general latency; `None` if it is not delayed.
     pub(crate) fn stall(&self, kind: Kind) -> Option<Duration> {
         let every = self.stall_every.load(Relaxed);
         let is_hit = kind == Kind::Get && every > 0 && self.gets.fetch_add(1, Relaxed) % every == every / 2;
@@ -114,12 +114,12 @@ impl Meters {
 }
 
 impl Counts {
-    /// All requests.
+    /// Number of all requests.
     pub(crate) fn requests(&self) -> u64 {
         self.reads() + self.writes() + self.delete + self.other
     }
 
-    /// The cost of the requests, in units of one GET.
+    /// Price of all requests, in GETs.
     pub(crate) fn cost(&self) -> u64 {
         self.reads() * COST_READ + self.writes() * COST_WRITE + self.other * COST_READ
     }
@@ -139,9 +139,9 @@ pub(crate) struct Pace {
     free_at: Instant,
 }
 
-/// Longest lead of a connection over its rate.
+/// Largest lead of a connection over its rate.
 const BURST: Duration = Duration::from_millis(2);
-/// Bytes sent or received between two looks at the clock when a rate is set; 256 KiB at 90 MB/s are 3 ms.
+/// Bytes sent or received between two checks of the clock if a rate is set; 256 KiB take 3 ms at 90 MB/s.
 pub(crate) const PACED_CHUNK: u64 = 256 << 10;
 
 impl Pace {
@@ -149,7 +149,7 @@ impl Pace {
         Self { free_at: Instant::now() }
     }
 
-    /// Accounts for `bytes` at `now`. Returns the wait before the next bytes.
+    /// Counts `bytes` at the time `now`. Returns the wait before the next bytes.
     pub(crate) fn spend(&mut self, bytes: u64, rate_bytes_per_s: u64, now: Instant) -> Duration {
         let takes = Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / rate_bytes_per_s.max(1));
         let earliest = now.checked_sub(BURST).unwrap_or(now);

@@ -1,4 +1,4 @@
-//! Just enough HTTP/1.1 for S3: a request head read from a socket, an answer written to it.
+//! The part of HTTP/1.1 that S3 needs: reads a request's head from a socket, writes an answer.
 
 use std::fmt::Write as _;
 use std::io;
@@ -7,25 +7,25 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str};
 
 use super::wire::Wire;
 
-/// The bytes to escape in a key: all except the slash and the bytes that S3 leaves alone.
+/// The bytes to escape in a key: all but the slash and those that S3 does not escape.
 pub(crate) const KEY_ESCAPES: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~').remove(b'/');
 /// Longest head of a request in bytes; a longer one ends the connection.
 const HEAD_MAX: usize = 64 << 10;
 /// Most headers in one request; more end the connection.
 const HEADERS_MAX: usize = 64;
-/// Longest body that is kept (the XML of Complete and Delete); a longer one ends the connection.
+/// Longest body that is kept, in bytes (the XML of Complete and Delete); a longer one ends the connection.
 const BODY_KEPT_MAX: u64 = 16 << 20;
 
 /// The head of a request, decoded.
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) method: String,
-    /// Percent-decoded, with its leading slash.
+    /// The path, percent-decoded, with its leading slash.
     pub(crate) path: String,
-    /// Percent-decoded; a name without `=` has an empty value.
+    /// The query, percent-decoded; a name without `=` has an empty value.
     query: Vec<(String, String)>,
-    /// Names in lower case.
+    /// The headers, with names in lower case.
     pub(crate) headers: Vec<(String, String)>,
 }
 
@@ -35,7 +35,7 @@ impl Head {
         find(&self.query, name)
     }
 
-    /// Value of a header, its name in lower case.
+    /// Value of a header; `name` must be in lower case.
     pub(crate) fn header(&self, name: &str) -> Option<&str> {
         find(&self.headers, name)
     }
@@ -45,7 +45,7 @@ impl Head {
         self.header("content-length").map_or(Some(0), |text| text.parse().ok())
     }
 
-    /// Length of the body once its chunk signatures are taken off, in bytes.
+    /// Length of the body without chunk signatures, in bytes.
     pub(crate) fn payload_length(&self) -> Option<u64> {
         match self.header("x-amz-decoded-content-length") {
             Some(text) => text.parse().ok(),
@@ -89,10 +89,10 @@ fn decode(text: &str) -> String {
 /// The body of an answer.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// No body; the length is the one that a HEAD reports.
+    /// No body; HEAD reports this length.
     Length(u64),
     Text(String),
-    /// `len` bytes of the pattern, `offset` bytes into the object that begins at `base`.
+    /// `len` bytes of the pattern, from `offset` of an object that begins at `base`.
     Pattern {
         base: u64,
         offset: u64,
@@ -106,7 +106,7 @@ pub(crate) struct Answer {
     pub(crate) status: u16,
     pub(crate) headers: Vec<(String, String)>,
     pub(crate) body: Body,
-    /// Keys and folders of a page of a listing.
+    /// Number of keys and common prefixes, if the answer is a page of a listing.
     pub(crate) keys: usize,
 }
 
@@ -137,12 +137,12 @@ impl Answer {
         self
     }
 
-    /// The body, if it is text.
+    /// The body if it is text, else empty.
     pub(crate) fn text(&self) -> &str {
         if let Body::Text(text) = &self.body { text } else { "" }
     }
 
-    /// The head as sent.
+    /// The answer's head as it is sent.
     pub(crate) fn head(&self) -> String {
         let length = match &self.body {
             Body::Length(length) => *length,
@@ -178,7 +178,7 @@ fn reason(status: u16) -> &'static str {
     }
 }
 
-/// One connection. Bytes that came too early stay in `early`.
+/// One connection, with received bytes that belong to the next request (`early`).
 #[derive(Debug)]
 pub(crate) struct Connection {
     wire: Wire,
@@ -190,14 +190,15 @@ impl Connection {
         Self { wire, early: Vec::with_capacity(8 << 10) }
     }
 
-    /// The wire that answers are sent on.
+    /// The wire on which answers are sent.
     pub(crate) fn wire(&mut self) -> &mut Wire {
         &mut self.wire
     }
 
-    /// The next request; `None` when the client is done.
+    /// Reads the next request's head; `None` if the client has closed the connection.
     ///
-    /// # Errors The connection broke, or the bytes are not HTTP.
+    /// # Errors
+    /// The connection broke, or the bytes are not HTTP.
     pub(crate) fn next(&mut self) -> io::Result<Option<Head>> {
         loop {
             if !self.early.is_empty()
@@ -217,7 +218,7 @@ impl Connection {
         }
     }
 
-    /// Tells a client that waits for leave to send its body to go on.
+    /// Tells a client that waits for `100 Continue` to send its body.
     pub(crate) fn go_on(&mut self, head: &Head) -> io::Result<()> {
         if head.header("expect").is_some_and(|value| value.eq_ignore_ascii_case("100-continue")) {
             self.wire.send(b"HTTP/1.1 100 Continue\r\n\r\n", false)?;
@@ -225,8 +226,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Receives up to `at_most` bytes of a body and throws them away: for TCP the kernel then copies nothing. Returns the number of
-    /// dropped bytes.
+    /// Receives up to `at_most` bytes of a body and drops them; over plain TCP the kernel does not copy them. Returns their number.
     pub(crate) fn drop_some(&mut self, at_most: usize, scratch: &mut [u8]) -> io::Result<usize> {
         if !self.early.is_empty() {
             let count = at_most.min(self.early.len());
@@ -241,7 +241,7 @@ impl Connection {
         Ok(count.min(at_most))
     }
 
-    /// Receives a body and keeps it.
+    /// Receives a body and returns it.
     pub(crate) fn keep(&mut self, length: u64) -> io::Result<String> {
         if length > BODY_KEPT_MAX {
             return Err(io::Error::other("body too long to keep"));

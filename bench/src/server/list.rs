@@ -1,4 +1,4 @@
-//! Listing: which keys and common prefixes one page holds, and the page as XML.
+//! Listing: the keys and common prefixes of one page, and the page as XML.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,7 +9,7 @@ use percent_encoding::utf8_percent_encode;
 use super::http::KEY_ESCAPES;
 use super::store::{LAST_MODIFIED_ISO, Object};
 
-/// The most keys that S3 gives in one page.
+/// Most keys of one page, as in S3.
 pub(crate) const MAX_KEYS: usize = 1000;
 
 /// The arguments of a listing.
@@ -18,9 +18,9 @@ pub(crate) struct ListArgs {
     pub(crate) prefix: String,
     pub(crate) delimiter: Option<String>,
     pub(crate) max_keys: usize,
-    /// The name after which the page begins, exclusive; empty: from the beginning.
+    /// The name after which the page begins; empty for the first page.
     pub(crate) after: String,
-    /// Whether `after` came from an earlier page: then a common prefix in it was already listed as a whole.
+    /// Whether `after` is from an earlier page. A common prefix in it was then listed already, with all its keys.
     pub(crate) resumed: bool,
 }
 
@@ -29,11 +29,11 @@ pub(crate) struct ListArgs {
 pub(crate) struct Page<'a> {
     pub(crate) contents: Vec<(&'a str, &'a Object)>,
     pub(crate) prefixes: Vec<String>,
-    /// The last listed name, if more follow.
+    /// The last name of the page, if more follow.
     pub(crate) next: Option<String>,
 }
 
-/// The page of `objects` that `args` asks for.
+/// The page of `objects` for these arguments.
 pub(crate) fn page<'a>(objects: &'a BTreeMap<String, Object>, args: &ListArgs) -> Page<'a> {
     let mut page = Page { contents: Vec::new(), prefixes: Vec::new(), next: None };
     let mut last = String::new();
@@ -50,7 +50,7 @@ pub(crate) fn page<'a>(objects: &'a BTreeMap<String, Object>, args: &ListArgs) -
             if let Some(common) = common_prefix(key, args) {
                 page.prefixes.push(common.to_owned());
                 common.clone_into(&mut last);
-                // Jump over the whole folder: a listing costs what it shows, not what it hides.
+                // The loop jumps over the whole folder: a listing costs as much as it shows, not as it hides.
                 from = past(common).map(Bound::Included);
                 break;
             }
@@ -61,7 +61,7 @@ pub(crate) fn page<'a>(objects: &'a BTreeMap<String, Object>, args: &ListArgs) -
     page
 }
 
-/// The first name of a page; none behind the last name there could be.
+/// The first name of a page; `None` if no name can follow.
 fn start(args: &ListArgs) -> Option<Bound<String>> {
     if args.after.is_empty() || args.after < args.prefix {
         return Some(Bound::Included(args.prefix.clone()));
@@ -78,7 +78,7 @@ fn common_prefix<'k>(key: &'k str, args: &ListArgs) -> Option<&'k str> {
     Some(&key[..args.prefix.len() + rest.find(delimiter)? + delimiter.len()])
 }
 
-/// The first string after all that begin with `prefix`.
+/// The first string after all strings that begin with `prefix`; `None` if there is none.
 fn past(prefix: &str) -> Option<String> {
     let mut next = prefix.to_owned();
     while let Some(last) = next.pop() {
@@ -100,14 +100,14 @@ fn as_str(bound: &Bound<String>) -> Bound<&str> {
     }
 }
 
-/// The version of the listing that the client speaks.
+/// The version of ListObjects that the client uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Version {
     V1,
     V2,
 }
 
-/// The page in S3's XML.
+/// The page as S3's XML.
 pub(crate) fn xml(
     bucket: &str,
     args: &ListArgs,
@@ -144,7 +144,7 @@ pub(crate) fn xml(
         Version::V2 => {
             let _ = write!(out, "<KeyCount>{count}</KeyCount>");
             if let Some(next) = &page.next {
-                // A token is opaque: escaped whatever the encoding type, so that any key fits.
+                // A token is opaque. It is escaped with every encoding type, so any key fits.
                 let token = utf8_percent_encode(next, KEY_ESCAPES);
                 let _ = write!(out, "<NextContinuationToken>{token}</NextContinuationToken>");
             }

@@ -1,6 +1,6 @@
-//! An S3 server that costs almost nothing, so that the bench measures the client. Enters: S3 requests over HTTP. Leaves: answers.
-//! The server sends bytes by sendfile from one file of pattern; the kernel drops written bytes, and the server keeps only their
-//! number. Over TLS both cost encryption. The server never checks signatures and never stores anything on disk.
+//! An S3 server that costs almost nothing, so the bench measures the client. Enters: S3 requests over HTTP. Leaves: answers.
+//! The server sends bytes by sendfile from one file with the pattern; the kernel drops written bytes, and the server keeps only their
+//! number. Over TLS both cost encryption. The server checks no signatures and stores nothing on disk.
 
 pub(crate) mod control;
 pub(crate) mod counters;
@@ -30,14 +30,14 @@ use http::{Answer, Body, Connection, Head};
 use store::Store;
 use wire::Wire;
 
-/// Most connections at once; one more is closed at once.
+/// Most connections at once; a further one is closed at once.
 const CONNECTIONS_MAX: usize = 2048;
-/// Stack of a connection's thread in bytes.
+/// Stack of a connection's thread, in bytes.
 const STACK: usize = 256 << 10;
-/// Most bytes dropped by one receive.
+/// Most bytes that one receive drops.
 const DROP_MAX: usize = 4 << 20;
 
-/// A listening server.
+/// A server that listens.
 #[derive(Debug)]
 pub(crate) struct Server {
     listener: TcpListener,
@@ -54,10 +54,11 @@ struct Shared {
 }
 
 impl Server {
-    /// Listens on loopback; port 0 takes a free port. With `ca_file` also on a port for TLS; the call writes the authority of its
-    /// certificate to that file. Both ports show the same buckets and the same counters.
+    /// Listens on loopback; with port 0 the kernel chooses one. With `ca_file` it also listens on a port for TLS, and writes the authority
+    /// of its certificate to that file. Both ports serve the same buckets and counters.
     ///
-    /// # Errors The port is taken, there is no memory for the pattern, or the file can't be written.
+    /// # Errors
+    /// The port is taken, there is no memory for the pattern, or the file can't be written.
     pub(crate) fn bind(port: u16, ca_file: Option<&Path>) -> anyhow::Result<Self> {
         let listen = |port| {
             TcpListener::bind((Ipv4Addr::LOCALHOST, port))
@@ -75,16 +76,16 @@ impl Server {
         Ok(Self { listener, tls, shared: Arc::new(shared) })
     }
 
-    /// The addresses of the server, plain and for TLS.
+    /// The addresses of the server: plain, and for TLS.
     ///
     /// # Errors
-    /// The socket has no address, which cannot be once bound.
+    /// The socket has no address, which does not happen after bind(2).
     pub(crate) fn addresses(&self) -> anyhow::Result<(SocketAddr, Option<SocketAddr>)> {
         let tls = self.tls.as_ref().map(|(listener, _)| listener.local_addr()).transpose()?;
         Ok((self.listener.local_addr()?, tls))
     }
 
-    /// Serves, one thread a connection, until the process ends.
+    /// Serves until the process ends, with one thread per connection.
     ///
     /// # Errors
     /// No more connections can be accepted.
@@ -92,7 +93,7 @@ impl Server {
         if let Some((listener, config)) = self.tls {
             let shared = Arc::clone(&self.shared);
             std::thread::spawn(move || {
-                // If the second port fails, the server must end: a client on that port would wait for ever.
+                // If the second port fails, the server must end: clients of that port would wait for ever.
                 if let Err(error) = accept(&listener, &shared, Some(&config)) {
                     eprintln!("{error:#}");
                     std::process::exit(1);
@@ -119,7 +120,7 @@ fn accept(
         let thread = std::thread::Builder::new().stack_size(STACK);
         thread
             .spawn(move || {
-                // A client may hang up at any time: that is not an error of the server.
+                // A client may close its connection at any time: that is not an error.
                 let _ = Wire::new(stream, tls).and_then(|wire| serve(&shared, Connection::new(wire)));
                 shared.connected.fetch_sub(1, Relaxed);
             })
@@ -127,7 +128,7 @@ fn accept(
     }
 }
 
-/// The pattern as a file that only lives in memory.
+/// The pattern as a file in memory.
 fn pattern_file() -> io::Result<OwnedFd> {
     let file = rustix::fs::memfd_create("bench-pattern", rustix::fs::MemfdFlags::CLOEXEC)?;
     let mut page = vec![0; 4096];
@@ -181,7 +182,7 @@ fn closes(head: &Head) -> bool {
     head.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"))
 }
 
-/// Receives a body. Keeps the body if an operation reads it, otherwise drops it at the connection's pace.
+/// Receives a body. Returns it if the operation needs it, otherwise drops it at the connection's pace.
 fn take_body(
     shared: &Shared,
     connection: &mut Connection,
@@ -194,7 +195,7 @@ fn take_body(
         return connection.keep(length);
     }
     if length > 0 && scratch.is_empty() {
-        // The kernel drops the bytes and never touches the buffer, so that it takes address space and no memory.
+        // The kernel drops the bytes without touching the buffer, which takes only address space.
         *scratch = vec![0; DROP_MAX];
     }
     let rate = shared.meters.rate_bytes_per_s.load(Relaxed);

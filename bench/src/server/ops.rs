@@ -1,11 +1,11 @@
-//! S3's operations over the names: recognises each request and makes its answer.
+//! S3's operations: recognizes each request and makes its answer.
 
 use super::counters::Kind;
 use super::http::{Answer, Body, Head};
 use super::list::{ListArgs, MAX_KEYS, Version, escape, page, xml};
 use super::store::{Headers, LAST_MODIFIED_HTTP, Object, Store};
 
-/// The bucket and the key that a path names; the key is empty for the bucket itself.
+/// The bucket and the key in a path; the key is empty for a request to the bucket.
 pub(crate) fn bucket_and_key(path: &str) -> (&str, &str) {
     let path = path.strip_prefix('/').unwrap_or(path);
     path.split_once('/').unwrap_or((path, ""))
@@ -29,7 +29,7 @@ pub(crate) fn kind(head: &Head) -> Kind {
     }
 }
 
-/// The answer to a request with the body `kept`, or with a dropped body of `payload` bytes.
+/// The answer to a request with the body `kept`, or with `payload` bytes of a dropped body.
 pub(crate) fn answer(store: &Store, kind: Kind, head: &Head, kept: &str, payload: u64) -> Answer {
     let (bucket, key) = bucket_and_key(&head.path);
     match kind {
@@ -115,7 +115,7 @@ fn matches_etag(wanted: &str, etag: &str) -> bool {
     wanted.split(',').any(|one| one.trim() == "*" || one.trim().trim_matches('"') == etag)
 }
 
-/// First and last byte of a Range header; `None` if the object has none of these bytes.
+/// First and last byte for a Range header; `None` if the object has none of the bytes.
 fn range(text: &str, size: u64) -> Option<(u64, u64)> {
     let (first, last) = text.strip_prefix("bytes=")?.split_once('-')?;
     let end = size.checked_sub(1)?;
@@ -161,7 +161,7 @@ fn headers_to_keep(head: &Head) -> Headers {
     head.headers.iter().filter(|(name, _)| keep(name)).cloned().collect()
 }
 
-/// Checksums that came with a body. Clients compare them with the answer's.
+/// Checksums in a request's headers. They are stored and returned, and clients compare them.
 fn checksums(head: &Head) -> impl Iterator<Item = (String, String)> {
     let of_body = |name: &str| name.starts_with("x-amz-checksum-") && name != "x-amz-checksum-algorithm";
     head.headers.iter().filter(move |(name, _)| of_body(name)).cloned()
@@ -273,7 +273,7 @@ fn delete(store: &Store, head: &Head, bucket: &str, key: &str, kept: &str) -> An
     Answer::xml(200, "<DeleteResult/>".to_owned())
 }
 
-/// Every text that stands between `open` and `close`.
+/// Every text between `open` and `close`.
 pub(crate) fn between<'t>(text: &'t str, open: &'t str, close: &'t str) -> impl Iterator<Item = &'t str> {
     text.split(open).skip(1).filter_map(move |rest| rest.split_once(close).map(|(inner, _)| inner))
 }

@@ -7,22 +7,22 @@ use anyhow::{Context as _, bail};
 
 use crate::pattern::{base_of, hash, stir};
 
-/// The time of every object in headers: always the same, so that two runs list the same bytes.
+/// The time of every object in headers. It never changes, so two runs list the same bytes.
 pub(crate) const LAST_MODIFIED_HTTP: &str = "Thu, 01 Jan 2026 00:00:00 GMT";
 /// The time of every object, in the form of listings.
 pub(crate) const LAST_MODIFIED_ISO: &str = "2026-01-01T00:00:00.000Z";
-/// Most objects one call may make up.
+/// Most objects that one call may create; more are refused.
 const FILL_MAX: u64 = 10_000_000;
 
-/// An object: its bytes are the pattern from `base` on.
+/// An object; its bytes are the pattern from `base` on.
 #[derive(Debug, Clone)]
 pub(crate) struct Object {
     pub(crate) size: u64,
     /// The object's offset in the pattern, in bytes.
     pub(crate) base: u64,
-    /// A number that every write changes, and with it the ETag.
+    /// A number that each write changes, for a new ETag.
     generation: u64,
-    /// Headers that came with the object and are returned with it: content type and `x-amz-meta-*`.
+    /// Headers that are stored with the object and returned: content type and `x-amz-meta-*`.
     pub(crate) headers: Headers,
 }
 
@@ -34,13 +34,13 @@ impl Object {
         Self { size, base: base_of(key), generation, headers: Vec::new() }
     }
 
-    /// The ETag without its quotes. The ending `-1`, as of a multipart object, keeps clients from taking the ETag for an MD5.
+    /// The ETag without its quotes. It ends in `-1` like that of a multipart upload, so clients do not take it for an MD5.
     pub(crate) fn etag(&self) -> String {
         format!("{:016x}{:016x}-1", stir(self.base ^ self.size), stir(self.generation))
     }
 }
 
-/// The shape of the names in a filled bucket.
+/// The form of the names in a filled bucket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// `00000042`
@@ -49,13 +49,13 @@ pub(crate) enum Shape {
     Hex,
     /// `2026/03/17/00000042`
     Dates,
-    /// `012/034/00000042`, ten files a folder, ten folders a folder
+    /// `012/034/00000042`: ten files per folder, ten folders per folder
     Tree,
-    /// `012/03/00000042`, 25 files a folder, twenty folders a folder
+    /// `012/03/00000042`: 25 files per folder, twenty folders per folder
     Folders,
-    /// All in one folder, eight folders down
+    /// All names in one folder, eight levels down
     Deep,
-    /// `00000042/file`, one file a folder
+    /// `00000042/file`: one file per folder
     Singles,
 }
 
@@ -77,7 +77,7 @@ impl std::str::FromStr for Shape {
 }
 
 impl Shape {
-    /// The shape's word in a control request.
+    /// The shape's name in a control request.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Counter => "counter",
@@ -90,7 +90,7 @@ impl Shape {
         }
     }
 
-    /// Name of the object with this number, below the prefix.
+    /// Name of the object with this number, relative to the prefix.
     pub(crate) fn name(self, number: u64) -> String {
         match self {
             Self::Counter => format!("{number:08}"),
@@ -136,7 +136,7 @@ fn poisoned<T>(result: std::sync::LockResult<T>) -> T {
 }
 
 impl Store {
-    /// Runs `look` over the objects of a bucket; `None` if there is no such bucket.
+    /// Calls `look` with the objects of a bucket; `None` if the bucket does not exist.
     pub(crate) fn with<T>(
         &self,
         bucket: &str,
@@ -145,7 +145,7 @@ impl Store {
         poisoned(self.buckets.read()).get(bucket).map(look)
     }
 
-    /// Runs `change` over the objects of a bucket; `None` if there is no such bucket.
+    /// Calls `change` with the objects of a bucket; `None` if the bucket does not exist.
     pub(crate) fn with_mut<T>(
         &self,
         bucket: &str,
@@ -154,10 +154,10 @@ impl Store {
         poisoned(self.buckets.write()).get_mut(bucket).map(change)
     }
 
-    /// Makes the bucket, if needed, and `count` objects of `size` bytes in it.
+    /// Creates the bucket if it is missing, and `count` objects of `size` bytes in it.
     ///
     /// # Errors
-    /// More objects than the limit.
+    /// `count` exceeds the limit.
     pub(crate) fn fill(
         &self,
         bucket: &str,
@@ -177,7 +177,7 @@ impl Store {
         Ok(())
     }
 
-    /// Stores an object with its headers. Returns the new ETag.
+    /// Stores an object with its headers. Returns the new ETag; `None` if the bucket does not exist.
     pub(crate) fn put(
         &self,
         bucket: &str,
@@ -197,7 +197,7 @@ impl Store {
         })
     }
 
-    /// Removes an object, if it exists, and remembers its size.
+    /// Removes an object if it exists, and records its size.
     pub(crate) fn remove(&self, bucket: &str, key: &str) {
         if let Some(object) = self.with_mut(bucket, |objects| objects.remove(key)).flatten() {
             let mut removed = poisoned(self.removed.lock());
@@ -207,12 +207,12 @@ impl Store {
         }
     }
 
-    /// Forgets removed objects.
+    /// Forgets the removed objects.
     pub(crate) fn forget_removed(&self) {
         poisoned(self.removed.lock()).clear();
     }
 
-    /// Number and bytes of the objects below a prefix.
+    /// Number of the objects below a prefix, and their bytes.
     pub(crate) fn count(&self, bucket: &str, prefix: &str) -> Option<(u64, u64)> {
         self.with(bucket, |objects| {
             let below = objects.range(prefix.to_owned()..).take_while(|(key, _)| key.starts_with(prefix));
@@ -220,7 +220,7 @@ impl Store {
         })
     }
 
-    /// The count and bytes of objects that were removed since the last reset.
+    /// Number and bytes of the objects that were removed since the last reset.
     pub(crate) fn count_removed(&self, bucket: &str, prefix: &str) -> (u64, u64) {
         let removed = poisoned(self.removed.lock());
         let below = removed.range((bucket.to_owned(), prefix.to_owned())..);
@@ -239,16 +239,17 @@ impl Store {
         id
     }
 
-    /// Remembers a part; `false`: the upload does not exist.
+    /// Records a part; `false` if the upload does not exist.
     pub(crate) fn part(&self, id: &str, number: u32, size: u64) -> bool {
         let mut uploads = poisoned(self.uploads.lock());
         let upload = uploads.open.get_mut(id);
         upload.map(|upload| upload.parts.insert(number, size)).is_some()
     }
 
-    /// Ends an upload with the parts that `numbers` names. Returns the new ETag.
+    /// Completes an upload with the parts in `numbers`. Returns the new ETag.
     ///
-    /// # Errors The upload does not exist, or a part was never uploaded.
+    /// # Errors
+    /// The upload does not exist, or a part was never uploaded.
     pub(crate) fn complete(&self, id: &str, numbers: &[u32]) -> anyhow::Result<String> {
         let mut uploads = poisoned(self.uploads.lock());
         let upload = uploads.open.get(id).context("NoSuchUpload")?;
@@ -260,12 +261,12 @@ impl Store {
         self.put(&upload.bucket, &upload.key, size, None, upload.headers).context("NoSuchBucket")
     }
 
-    /// Forgets an upload; false if there is none.
+    /// Removes an upload; false if it does not exist.
     pub(crate) fn abort(&self, id: &str) -> bool {
         poisoned(self.uploads.lock()).open.remove(id).is_some()
     }
 
-    /// Number of uploads that were begun and neither completed nor aborted.
+    /// Number of uploads in progress.
     pub(crate) fn open_uploads(&self) -> usize {
         poisoned(self.uploads.lock()).open.len()
     }

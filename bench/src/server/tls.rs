@@ -1,5 +1,5 @@
-//! TLS of the bench's server. Each start makes a new authority and a certificate for loopback. The server speaks TLS 1.3 only, so
-//! that the bench never compares two versions. The keys stay in memory; the server writes only the authority's certificate, for
+//! TLS of the bench's server. Each start makes a new authority and a certificate for loopback. The server accepts only TLS 1.3, so
+//! the bench never compares two versions. The keys stay in memory; the server writes only the authority's certificate, for
 //! clients to trust.
 
 use std::io::{self, BufReader, Read, Write};
@@ -13,12 +13,12 @@ use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 
-/// The subject of the certificate: clients use this address, not a name.
+/// The subject of the certificate: clients connect to this address, not to a name.
 pub(crate) const HOST: &str = "127.0.0.1";
-/// Most bytes of one receive: several records of 16 KiB, with as few system calls as a careful client makes.
+/// Most bytes of one receive: several records of 16 KiB per system call.
 const SOCKET_BUFFER: usize = 256 << 10;
 
-/// Makes an authority and a certificate for [`HOST`]; the authority's certificate goes into `ca_file` as PEM.
+/// Makes an authority and a certificate for [`HOST`], and writes the authority's certificate as PEM into `ca_file`.
 ///
 /// # Errors
 /// The file can't be written.
@@ -41,14 +41,14 @@ pub(crate) fn server(ca_file: &Path) -> anyhow::Result<Arc<ServerConfig>> {
     Ok(Arc::new(config))
 }
 
-/// A distinguished name that is unique for each certificate: OpenSSL takes a certificate with equal subject and issuer for self-signed.
+/// Parameters with a name that differs for each certificate: OpenSSL takes a certificate with equal subject and issuer for self-signed.
 fn named(name: &str, hosts: Vec<String>) -> anyhow::Result<CertificateParams> {
     let mut params = CertificateParams::new(hosts)?;
     params.distinguished_name.push(DnType::CommonName, name);
     Ok(params)
 }
 
-/// A client that trusts only the authority in `ca_file`.
+/// The configuration of a client that trusts only the authority in `ca_file`.
 ///
 /// # Errors
 /// The file is not a certificate.
@@ -65,7 +65,7 @@ pub(crate) fn client(ca_file: &Path) -> anyhow::Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
-/// A socket that is read in large pieces and written directly: rustls reads only 4 KiB at a time.
+/// A socket with large reads and unbuffered writes: rustls alone reads only 4 KiB at a time.
 #[derive(Debug)]
 pub(crate) struct Buffered(BufReader<TcpStream>);
 

@@ -1,4 +1,4 @@
-//! The transport of a connection: a socket, or TLS over a socket. In plain text the kernel drops and sends bodies by itself; TLS
+//! The transport of a connection: a socket, or TLS over a socket. Without TLS the kernel drops and sends bodies; TLS
 //! touches each byte, and that cost is the server's, not the client's.
 
 use std::io::{self, Read as _, Write as _};
@@ -11,17 +11,17 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
 use super::tls::Buffered;
 
-/// Bytes of a file that are encrypted at once.
+/// Bytes of a file that are encrypted at a time.
 const ENCRYPTED_CHUNK: usize = 256 << 10;
 
-/// One connection's bytes.
+/// The transport of one connection.
 #[derive(Debug)]
 pub(crate) enum Wire {
     Plain(TcpStream),
     Tls(Box<Tls>),
 }
 
-/// A session and the memory its files pass through.
+/// A TLS session, and the buffer for bytes of files.
 #[derive(Debug)]
 pub(crate) struct Tls {
     stream: StreamOwned<ServerConnection, Buffered>,
@@ -29,10 +29,10 @@ pub(crate) struct Tls {
 }
 
 impl Wire {
-    /// Plain, or over TLS; the handshake is made with the first byte that is read.
+    /// A plain or TLS connection. The handshake is made at the first read.
     ///
     /// # Errors
-    /// The socket takes no options.
+    /// An option of the socket can't be set, or the session can't be created.
     pub(crate) fn new(socket: TcpStream, tls: Option<Arc<ServerConfig>>) -> io::Result<Self> {
         socket.set_nodelay(true)?;
         let Some(config) = tls else { return Ok(Self::Plain(socket)) };
@@ -56,7 +56,7 @@ impl Wire {
         }
     }
 
-    /// Receives and drops bytes; returns their number.
+    /// Receives bytes and drops them. Returns their number.
     pub(crate) fn discard(&mut self, scratch: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(socket) => Ok(recv(socket, scratch, RecvFlags::TRUNC)?.1),
@@ -64,7 +64,7 @@ impl Wire {
         }
     }
 
-    /// Sends bytes; `more` holds them back until later bytes fill the packet.
+    /// Sends bytes; with `more` the kernel waits for later bytes to fill the packet.
     pub(crate) fn send(&mut self, mut bytes: &[u8], more: bool) -> io::Result<()> {
         let socket = match self {
             Self::Plain(socket) => socket,
@@ -81,7 +81,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Sends up to `count` bytes of a file from `at` on; how many went.
+    /// Sends up to `count` bytes of a file from `at` on. Returns their number.
     pub(crate) fn send_file(&mut self, file: &OwnedFd, mut at: u64, count: usize) -> io::Result<usize> {
         let sent = match self {
             Self::Plain(socket) => match rustix::fs::sendfile(socket, file, Some(&mut at), count) {
@@ -99,11 +99,11 @@ impl Wire {
         if sent == 0 { Err(io::ErrorKind::WriteZero.into()) } else { Ok(sent) }
     }
 
-    /// Ends the connection in TLS, too: without `close_notify`, a client must assume that bytes were cut off.
+    /// Closes the TLS session: without `close_notify`, a client must assume that bytes were cut off.
     pub(crate) fn finish(&mut self) {
         if let Self::Tls(tls) = self {
             tls.stream.conn.send_close_notify();
-            // A client that is gone already needs no goodbye.
+            // A client that has closed the connection needs no `close_notify`.
             let _ = tls.stream.flush();
         }
     }

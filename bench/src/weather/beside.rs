@@ -1,5 +1,5 @@
-//! A writer beside a reader on a far store: the share that the reader keeps of its rate without a writer. The store is the bench's own
-//! server, which costs almost nothing; its pauses and its rate make the distance.
+//! A writer beside a reader on a distant store: the share of its rate that the reader keeps. The store is the bench's own
+//! server, which costs almost nothing, with latency and a rate limit.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -19,21 +19,21 @@ use crate::stats::{Spread, short};
 
 /// The latency of each request.
 const LATENCY: Duration = Duration::from_millis(20);
-/// The rate of each connection, in bytes a second.
+/// The rate of each connection, in bytes per second.
 const RATE: u64 = 90_000_000;
-/// Memory for data, in MiB; AWS's engine takes its own minimum, 512.
+/// The mount's memory for data, in MiB; AWS's engine uses its own minimum, 512.
 const MEMORY_MIB: u32 = 128;
-/// The size of the object that is read: larger than the reader can get in the time.
+/// The size of the read object, in bytes: more than the reader can read in the time.
 const OBJECT: u64 = 64 << 30;
-/// The time before the measurement, in which reader and writer find their pace.
+/// The time before the measurement, in which reader and writer reach their rates.
 const SETTLES: Duration = Duration::from_secs(3);
 const MEASURED: Duration = Duration::from_secs(8);
-/// The limit for one mount, including the writer's close, which stores the last part.
+/// Time limit of one mount, including the writer's close, which stores the last part.
 const LIMIT: Duration = Duration::from_secs(60);
 const PIECE: usize = 1 << 20;
 const BUCKET: &str = "beside";
 
-/// Megabytes a second.
+/// Rates in megabytes per second.
 #[derive(Debug, Clone, Copy)]
 struct Rates {
     alone: f64,
@@ -41,7 +41,7 @@ struct Rates {
     writer: f64,
 }
 
-/// Runs all peers in interleaved rounds. Adds a line for each.
+/// Runs all peers in interleaved rounds. Adds a line of the table for each.
 pub(super) fn run(peers: &[Peer], rounds: usize, done: &mut impl FnMut(Line)) -> anyhow::Result<()> {
     let work = tempfile::Builder::new().prefix("s3-beside-").tempdir()?;
     let server = ServerProcess::start(None, work.path())?;
@@ -68,7 +68,7 @@ pub(super) fn run(peers: &[Peer], rounds: usize, done: &mut impl FnMut(Line)) ->
     Ok(())
 }
 
-/// The reader's share, and the rates from which it is computed: medians, with the least and the most of the share.
+/// The reader's share, and the rates behind it: medians, with the range of the share.
 fn told(rates: &[Rates]) -> String {
     let of = |figure: fn(&Rates) -> f64| Spread::of(&rates.iter().map(figure).collect::<Vec<_>>());
     let median =
@@ -91,7 +91,7 @@ fn round(peer: &Peer, server: &ServerProcess, control: &Control, work: &Path) ->
     Ok(Rates { alone, beside, writer })
 }
 
-/// Rates of the reader and of the writer on a mount of its own.
+/// The rates of the reader and of the writer on a new mount.
 fn mounted(
     peer: &Peer,
     server: &ServerProcess,
@@ -119,7 +119,7 @@ fn mounted(
     let mount = Mount::start(&peer.command(&plan)?, work.path(), "beside", None)?;
     control.pace(LATENCY, RATE)?;
     let watchdog = Watchdog::arm(mount.pid(), LIMIT);
-    // Each round needs a name of its own, because all rounds use one bucket.
+    // All rounds use one bucket, so each needs another name.
     let name = format!("written{}", work.path().file_name().unwrap_or_default().display());
     let measured = rates(mount.dir(), writes.then_some(name.as_str()));
     let was_killed = watchdog.disarm();
@@ -128,7 +128,7 @@ fn mounted(
     measured.with_context(|| format!("its last words: {}", mount.last_words()))
 }
 
-/// The rates of a reader, and of a writer of the file of this name, if any.
+/// Measures a reader, and a writer if there is a name for its file. Returns their rates.
 fn rates(dir: &Path, written_name: Option<&str>) -> anyhow::Result<(f64, f64)> {
     let (read, written, enough) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! Foul weather: the outcome for each file system while the store is away, breaks its answers off, or is far behind a slow link. Enters:
+//! Foul weather: the result of each file system while the store is unreachable, breaks its answers off, or is behind a slow link. Enters:
 //! peers and an order. Leaves: a table of errors, bytes, times and leftovers. The operations are those of the engine's own tests
 //! (`testkit::scenario`), and so is the store (`s3server`), which keeps every byte, so the bench can compare stored files.
 
@@ -17,35 +17,35 @@ pub(crate) use table::{Line, markdown};
 
 const MIB: u64 = 1 << 20;
 
-/// All weather, by the names of the command line.
+/// The names of all kinds of weather, as on the command line.
 pub(crate) const NAMES: &[&str] =
     &["refused", "503", "black-hole", "one-in-ten", "resets", "slow-writes", "slow-reads", "beside"];
 
-/// 50 Mbit/s, for small requests beside readers.
+/// Bytes per second (50 Mbit/s), for small requests beside readers.
 const LINK_OF_READERS: u64 = 6_250_000;
-/// 10 MB/s, for large and small files written.
+/// Bytes per second (10 MB/s), for large and small written files.
 const LINK_OF_WRITERS: u64 = 10_000_000;
 const LARGE: u64 = 300 * MIB;
 const SMALL: u64 = 16 * MIB;
 
-/// The time that a file system may take besides the outage itself; then the bench kills it. The slow link needs at least 195 s.
+/// Time limit of a file system besides the outage itself; after it the bench kills it. The slow link needs at least 195 s.
 const LIMIT: Duration = Duration::from_secs(400);
 
 /// The order of a run.
 #[derive(Debug)]
 pub(crate) struct Order {
-    /// The names to run, out of [`NAMES`].
+    /// The names to run, from [`NAMES`].
     pub(crate) names: Vec<&'static str>,
     /// Durations of outages.
     pub(crate) outages: Vec<Duration>,
-    /// The rounds of `beside`.
+    /// Number of rounds of `beside`.
     pub(crate) rounds: usize,
 }
 
-/// Runs the order, one file system after the other in each weather; `say` shows progress.
+/// Runs the order, in each weather one file system after the other; `say` gets the progress.
 ///
 /// # Errors
-/// The bench itself fails. What a file system fails at is a line of the table.
+/// The bench itself fails. A file system's failure is a line of the table.
 pub(crate) fn run(order: &Order, peers: &[Peer], say: &dyn Fn(&str)) -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
     let mut done = |line: Line| {
@@ -66,10 +66,10 @@ pub(crate) fn run(order: &Order, peers: &[Peer], say: &dyn Fn(&str)) -> anyhow::
     Ok(lines)
 }
 
-/// One kind of weather on one mount: the outcome, and further facts for the table.
+/// Runs one kind of weather on one mount. Returns the outcome, and a note for the table.
 type Strike = Box<dyn Fn(&Site) -> (Outcome, String) + Send + Sync>;
 
-/// The rows of one weather, each with its title.
+/// The rows of one name of weather, each with its title.
 fn strikes(name: &str, outages: &[Duration]) -> Vec<(String, Strike)> {
     let one = |title: &str, strike: Strike| vec![(title.to_owned(), strike)];
     match name {
@@ -118,7 +118,7 @@ fn seconds(timed: Timed) -> String {
     format!("{} s", short(timed.wall.as_secs_f64()))
 }
 
-/// One mount in one weather.
+/// Runs one kind of weather on one new mount.
 fn once(peer: &Peer, title: &str, strike: &Strike) -> anyhow::Result<Line> {
     let mut line = Line::new(title, peer);
     let site = match Site::new(peer) {
@@ -129,7 +129,7 @@ fn once(peer: &Peer, title: &str, strike: &Strike) -> anyhow::Result<Line> {
         }
     };
     let watchdog = site.watchdog(LIMIT);
-    // A separate thread: a scenario that never begins panics.
+    // A separate thread is used, because a scenario panics if it can't begin.
     let struck = std::thread::scope(|scope| scope.spawn(|| strike(&site)).join());
     let was_killed = watchdog.disarm();
     match struck {

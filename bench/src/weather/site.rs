@@ -13,10 +13,10 @@ use crate::pattern;
 use crate::peers::{Peer, Plan};
 
 const BUCKET: &str = "weather";
-/// Contents begin this far apart in the pattern, in bytes: prime to its period, and not a whole number of pages.
+/// Distance between the contents of two files in the pattern, in bytes: prime to its period, and not a whole number of pages.
 const APART: u64 = 1_000_003;
 
-/// A mount and its surroundings, dropped in the order of the fields.
+/// A mount with its proxy and store, dropped in the order of the fields.
 #[derive(Debug)]
 pub(super) struct Site {
     mount: Mount,
@@ -35,7 +35,7 @@ impl Site {
         let work = tempfile::Builder::new().prefix("s3-weather-").tempdir()?;
         let root = work.path().join("store");
         let mut config = s3server::Config::new(&root).bucket(BUCKET).strict();
-        // The keys that every mount of the bench is given.
+        // Every mount of the bench gets these credentials.
         config.access_key = "bench".to_owned();
         config.secret_key = "bench-secret".to_owned();
         let server = Server::start(config).context("start the store")?;
@@ -68,7 +68,7 @@ impl Site {
         Watchdog::arm(self.mount.pid(), limit)
     }
 
-    /// Unmounts in clear weather. Returns the number of uploads that are left.
+    /// Unmounts in clear weather. Returns the number of uploads that are still in progress.
     pub(super) fn end(self) -> usize {
         self.proxy.set(Weather::clear());
         drop(self.mount);

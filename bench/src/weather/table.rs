@@ -9,7 +9,7 @@ use testkit::scenario::Outcome;
 use crate::peers::Peer;
 use crate::stats::short;
 
-/// Words of an error that a table shows.
+/// Most characters of an error in the table.
 const WORDS_MAX: usize = 160;
 
 /// One file system in one weather.
@@ -23,7 +23,7 @@ pub(crate) struct Line {
     errors: Vec<String>,
     wrong: Vec<String>,
     took_s: Option<f64>,
-    /// Uploads that were neither completed nor aborted when the file system was unmounted.
+    /// Number of uploads that were neither completed nor aborted when the file system was unmounted.
     pub(super) left_behind: Option<usize>,
     pub(super) notes: Vec<String>,
 }
@@ -33,7 +33,7 @@ impl Line {
         Self { weather: weather.to_owned(), peer: peer.name.clone(), ..Self::default() }
     }
 
-    /// Adds the outcome of the operations.
+    /// Sets the outcome of the operations.
     pub(super) fn fill(&mut self, outcome: Outcome, note: String) {
         self.operations = outcome.operations;
         self.errors = outcome.errors;
@@ -42,7 +42,7 @@ impl Line {
         self.notes.extend(Some(note).filter(|note| !note.is_empty()));
     }
 
-    /// The line of a finished row.
+    /// The line as text, to show progress.
     pub(super) fn progress(&self) -> String {
         let what = [&self.errors[..], &self.wrong].concat().join("; ");
         let said = self.failure.as_ref().unwrap_or(&what);
@@ -66,7 +66,7 @@ impl Line {
     }
 }
 
-/// Number of errors of each kind, without the files' names.
+/// The number of errors of each kind, without the names of files.
 fn kinds(errors: &[String]) -> String {
     let mut counts = BTreeMap::<&str, usize>::new();
     for error in errors {

@@ -1,5 +1,5 @@
-//! fio's jobs: the published benchmark of AWS's mount-s3, run by the program `fio` on a mount. Enters: fio's report. Leaves: a sample.
-//! fio does not compare data with the bucket; `fio_check` does, after the measured time.
+//! The jobs of fio: the published benchmark of AWS's mount-s3, run by the program `fio` on a mount. Enters: fio's report. Leaves: a sample.
+//! fio does not compare the data with the bucket; `fio_check` does, after the measurement.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,16 +13,17 @@ use super::{Job, Sample, Work, fio_check};
 /// The advice for a machine without fio.
 const INSTALL: &str = "fio is not to be found; install it with: apt-get install -y fio";
 
-/// The version of fio.
+/// The version of the installed fio.
 ///
-/// # Errors There is no fio, or it does not run.
+/// # Errors
+/// fio is missing or fails.
 pub(crate) fn version() -> anyhow::Result<String> {
     let output = Command::new("fio").arg("--version").output().context(INSTALL)?;
     ensure!(output.status.success(), "fio --version fails: {}", String::from_utf8_lossy(&output.stderr));
     Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
 }
 
-/// Runs the workload's job on the mount, and checks the bytes that it read and wrote.
+/// Runs the workload's job on the mount, and then checks the bytes that it read and wrote.
 pub(super) fn run(job: &Job<'_>) -> anyhow::Result<Sample> {
     let text = job.workload.fio.context("this workload has no job for fio")?;
     let folder = tempfile::tempdir()?;
@@ -48,21 +49,21 @@ pub(super) fn run(job: &Job<'_>) -> anyhow::Result<Sample> {
         stored = fio_check::stored(job, &sections)?;
         Ok(done.work)
     })?;
-    // Not measured any more: what is read now need not come slowly.
+    // The measurement is over, so the following reads need no latency.
     job.control.pace(Duration::ZERO, 0)?;
     sample.stored_at_close = fio_check::written(job, &sections, done.written, stored)?;
     fio_check::read_back(job, &sections, done.work.bytes - done.written)?;
     Ok(sample)
 }
 
-/// The bytes that fio moved, and the written ones among them.
+/// The bytes that fio moved, and how many of them it wrote.
 #[derive(Debug, Clone, Copy, Default)]
 struct Done {
     work: Work,
     written: u64,
 }
 
-/// fio's words before it failed, from its report or from standard error.
+/// The error message of fio, from its report or from standard error.
 fn words(report: &Path, stderr: &[u8]) -> String {
     let report = std::fs::read_to_string(report).unwrap_or_default();
     let before = report.split_once('{').map_or(report.as_str(), |(before, _)| before);
@@ -74,19 +75,19 @@ struct Report {
     jobs: Vec<Group>,
 }
 
-/// The jobs of one group together, in the sums of `group_reporting`.
+/// The summed figures of one group of jobs (`group_reporting`).
 #[derive(Debug, Deserialize)]
 struct Group {
     jobname: String,
-    /// An errno.
+    /// The errno; 0 for success.
     error: i32,
     read: Direction,
     write: Direction,
-    /// The run time of all processes together, in milliseconds.
+    /// The sum of the run times of all processes, in milliseconds.
     job_runtime: u64,
-    /// Per cent of `job_runtime`.
+    /// User CPU time in per cent of `job_runtime`.
     usr_cpu: f64,
-    /// Per cent of `job_runtime`.
+    /// System CPU time in per cent of `job_runtime`.
     sys_cpu: f64,
 }
 
@@ -94,7 +95,7 @@ struct Group {
 struct Direction {
     io_bytes: u64,
     total_ios: u64,
-    /// The time from the first process's start to the last one's end, in milliseconds.
+    /// The time from the start of the first process to the end of the last one, in milliseconds.
     runtime: u64,
     lat_ns: Latency,
 }
@@ -105,14 +106,14 @@ struct Latency {
 }
 
 impl Direction {
-    /// The time by fio's clock of milliseconds, or, where single reads take less, their sum.
+    /// The run time by fio's clock, which has milliseconds. For very short runs, the sum of the latencies.
     fn seconds(&self, processes: f64) -> f64 {
         let by_latency = self.lat_ns.mean * self.total_ios as f64 / 1e9 / processes;
         (self.runtime as f64 / 1e3).max(by_latency)
     }
 }
 
-/// Parses fio's report in JSON; lines before it are warnings.
+/// Parses fio's JSON report; lines before it are warnings.
 fn parse(text: &str) -> anyhow::Result<Done> {
     let json = text.find('{').map_or(text, |at| &text[at..]);
     let Report { jobs } = serde_json::from_str(json).context("fio's report is not what we know")?;

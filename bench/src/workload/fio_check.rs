@@ -1,5 +1,5 @@
-//! Checks of fio's jobs after the measured time: compares pages of the files they read with the pattern, and asks the store for the
-//! files they wrote. fio itself compares nothing.
+//! Checks of fio's jobs after the measurement: compares pages of the files that they read with the pattern, and asks the store for the
+//! files that they wrote. fio itself compares nothing.
 
 use std::path::Path;
 
@@ -10,12 +10,12 @@ use super::read::{PAGE, READ, aligned, numbered, open};
 use super::{Job, STORED_LIMIT, wait_stored};
 use crate::pattern::{base_of, check, hash, stir};
 
-/// Pages that are compared after a job, over all its files.
+/// Number of pages that are compared after a job, over all its files.
 const PAGES: u64 = 32;
-/// Files up to this size in bytes are compared whole.
+/// Size in bytes up to which files are compared as a whole.
 const WHOLE_MAX: u64 = 8 << 20;
 
-/// One section of a job file: processes with the same work.
+/// One section of a job file: processes that do the same work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Section {
     name: String,
@@ -28,15 +28,16 @@ pub(super) struct Section {
 }
 
 impl Section {
-    /// The prefix of the job's file names, if the job does not name them.
+    /// The prefix of the names of the job's files, if the job does not set names.
     fn prefix(&self) -> String {
         format!("{}.", self.name)
     }
 }
 
-/// The sections of a job file; settings of `[global]` apply to all.
+/// Parses the sections of a job file; settings of `[global]` apply to all.
 ///
-/// # Errors A section without a read or write, or an invalid number.
+/// # Errors
+/// A section that neither reads nor writes, or an invalid number.
 pub(super) fn sections(text: &str) -> anyhow::Result<Vec<Section>> {
     let mut parts = text.split("\n[").skip(1).filter_map(|part| part.split_once("]\n"));
     let (_, global) = parts.next().filter(|(name, _)| *name == "global").context("no [global] at its top")?;
@@ -61,7 +62,7 @@ pub(super) fn sections(text: &str) -> anyhow::Result<Vec<Section>> {
     parts.map(section).collect()
 }
 
-/// Objects and bytes that the store got from a job's writers: the present ones, and those that fio removed.
+/// Number and bytes of the objects that a job's writers stored, including those that fio removed.
 pub(super) fn stored(job: &Job<'_>, sections: &[Section]) -> anyhow::Result<(u64, u64)> {
     let mut sum = (0, 0);
     for section in sections.iter().filter(|section| section.writes) {
@@ -71,10 +72,10 @@ pub(super) fn stored(job: &Job<'_>, sections: &[Section]) -> anyhow::Result<(u64
     Ok(sum)
 }
 
-/// Whether the store had everything when fio ended, of a job that writes.
+/// Whether the store had everything when fio ended; `None` for a job that does not write.
 ///
 /// # Errors
-/// It still has not some time later.
+/// The store does not have everything some time later, either.
 pub(super) fn written(
     job: &Job<'_>,
     sections: &[Section],
@@ -91,11 +92,12 @@ pub(super) fn written(
     Ok(Some(at_end == wanted))
 }
 
-/// Reads a sample of the files of a job's readers, through the same mount, and compares it with the bucket's content: small files whole,
-/// and random pages of big ones. Half of those lie in the part that a reader in order got to, `bytes` in all, where the kernel may still
-/// have the same pages that fio got; the other pages lie anywhere.
+/// Reads a sample of the files of a job's readers through the same mount, and compares it with the bucket's content: small files whole, and
+/// random pages of big ones. Half of the pages are from the part that a sequential reader reached (`bytes` in all), where the kernel may
+/// still have the pages that fio read; the others are from anywhere.
 ///
-/// # Errors A byte that was never in the file, a file that is longer or shorter than its object.
+/// # Errors
+/// A byte that is not in the object, or a file of another size than its object.
 pub(super) fn read_back(job: &Job<'_>, sections: &[Section], bytes: u64) -> anyhow::Result<()> {
     let (_, _, _, size) = job.workload.bucket.objects(job.scale);
     let seed = hash(job.workload.name.as_bytes()) ^ job.serial;

@@ -1,4 +1,4 @@
-//! fio's jobs by name: one row for each file of `bench/fio`.
+//! The jobs of fio by name, one for each file of `bench/fio`.
 
 use super::{Bucket, Unit, Workload, fio, table};
 

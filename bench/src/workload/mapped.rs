@@ -1,4 +1,4 @@
-//! Random reads of a mapped file: page faults instead of calls. A separate process makes them, because a page that can't be read
+//! Random reads of a mapped file: page faults instead of calls. A separate process makes them: a page that can't be read
 //! raises SIGBUS, which must end the reader and not the bench.
 #![expect(
     unsafe_code,
@@ -21,7 +21,7 @@ use crate::floor::Pass;
 use crate::meter::own_cpu_s;
 use crate::pattern::{base_of, check};
 
-/// Reads random pages of the first file until time is up.
+/// Reads random pages of the first file for the scale's duration.
 pub(super) fn random(job: &Job<'_>) -> anyhow::Result<Sample> {
     let program = std::env::current_exe()?;
     job.measure(|| {
@@ -51,9 +51,10 @@ pub(super) fn random(job: &Job<'_>) -> anyhow::Result<Sample> {
     })
 }
 
-/// The process that reads: pages of `path`, each once, far from one another, by 16 threads, every byte checked.
+/// The process that reads: 16 threads read pages of `path`, each page once, far from one another. Every byte is checked.
 ///
-/// # Errors The file can't be mapped, or has a wrong byte.
+/// # Errors
+/// The file can't be mapped, or has a wrong byte.
 pub(crate) fn reads(path: &Path, random_for: Duration) -> anyhow::Result<Pass> {
     let file = File::open(path).with_context(|| format!("open {}", path.display()))?;
     let size = file.metadata()?.len();
@@ -80,7 +81,7 @@ pub(crate) fn reads(path: &Path, random_for: Duration) -> anyhow::Result<Pass> {
     Ok(Pass { seconds: begun.elapsed().as_secs_f64(), cpu_s: own_cpu_s() - before, bytes: work.bytes })
 }
 
-/// A file in the address space, to be read here and there.
+/// A file mapped for random reads.
 #[derive(Debug)]
 struct Mapping {
     /// The address of the first byte; a number, because threads share it.
@@ -102,7 +103,7 @@ impl Mapping {
         Ok(Self { address, size })
     }
 
-    /// Copies the bytes at `offset`; the first touch of a page reads it from the file.
+    /// Copies the bytes at `offset`. The first access to a page reads it from the file.
     fn copy(&self, offset: u64, to: &mut [u8]) {
         let offset = offset as usize;
         assert!(offset + to.len() <= self.size, "{offset} is not in the mapping");

@@ -1,4 +1,4 @@
-//! Readers and writers at once: waits of an engine's threads for one another would show here.
+//! Readers and writers at once, which shows whether an engine's threads wait for one another.
 
 use super::read::{in_threads, piece};
 use super::write::{WRITE, pattern, stream};
@@ -6,10 +6,10 @@ use super::{Job, Sample};
 
 const READERS: u64 = 16;
 const WRITERS: u64 = 16;
-/// Big files that the readers share out, four pieces each.
+/// Number of big files; four readers share each.
 const FILES: u64 = 4;
 
-/// Sixteen threads read a quarter of a big file each, sixteen write a file of a sixteenth.
+/// Sixteen threads read a quarter of a big file each; sixteen write a sixteenth of one each.
 pub(super) fn readers_writers(job: &Job<'_>) -> anyhow::Result<Sample> {
     let (read, written) = (job.scale.big_bytes / (READERS / FILES), job.scale.big_bytes / WRITERS);
     let (prefix, pattern) = (format!("mixed-{:04}-", job.serial), pattern());

@@ -27,33 +27,33 @@ use crate::waits::{Waits, Watch};
 pub(crate) use fio_table::FIO;
 pub(crate) use table::WORKLOADS;
 
-/// Longest time that a peer may take to store after close, before it counts as failed.
+/// Longest wait for a peer to store files after close; after it the peer has failed.
 const STORED_LIMIT: Duration = Duration::from_secs(20);
 
 /// The unit of a workload's figures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Unit {
-    /// GiB/s, and cost per GiB.
+    /// GiB/s, and costs per GiB.
     GiB,
-    /// Items a second, and cost per item.
+    /// Items per second, and costs per item.
     PerSecond,
-    /// Milliseconds each, and cost per item.
+    /// Milliseconds per item, and costs per item.
     Each,
-    /// Seconds for all, and cost for all.
+    /// Seconds in all, and costs in all.
     Whole,
 }
 
 /// One workload.
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
-    /// The description in the table: one line.
+    /// A description of one line, for the table.
     pub(crate) about: &'static str,
     pub(crate) bucket: Bucket,
     /// Latency of each request, in milliseconds.
     pub(crate) latency_ms: u64,
-    /// Throughput of each connection, in MB/s; 0 for no limit.
+    /// Rate of each connection in MB/s; 0 for no limit.
     pub(crate) rate_mb: u64,
-    /// Whether the workload goes over TLS 1.3.
+    /// Whether the mount uses TLS 1.3.
     pub(crate) tls: bool,
     /// Whether the mount has a disk cache.
     pub(crate) cache: bool,
@@ -63,17 +63,17 @@ pub(crate) struct Workload {
     pub(crate) deletes: bool,
     /// Whether files may be renamed and appended to on the mount.
     pub(crate) renames: bool,
-    /// The job, where fio does the work.
+    /// The job file, if fio does the work.
     pub(crate) fio: Option<&'static str>,
     /// The TTL of names and attributes on the mount, in seconds; `None` for the default.
     pub(crate) ttl_s: Option<u32>,
     pub(crate) unit: Unit,
-    /// The lower limits of any file system in this workload.
+    /// The floors of this workload.
     pub(crate) floors: &'static [Floor],
     pub(crate) run: fn(&Job<'_>) -> anyhow::Result<Sample>,
 }
 
-/// The buckets that are filled before the first round.
+/// The buckets that the bench fills before the first round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Bucket {
     /// Five big objects.
@@ -86,7 +86,7 @@ pub(crate) enum Bucket {
     Byte,
     /// Files of 100 KiB in one directory.
     Small,
-    /// Many names in one directory, counted up.
+    /// Many names in one directory, numbered.
     Names,
     /// Random names in one directory, as many as in [`Bucket::Names`].
     NamesHex,
@@ -96,15 +96,15 @@ pub(crate) enum Bucket {
     NamesDeep,
     /// Ten times as many names as in [`Bucket::Names`]: a million at full scale.
     Million,
-    /// Ten files a folder, ten folders a folder.
+    /// Ten files per folder, ten folders per folder.
     Tree,
     /// The tree of [`Bucket::Tree`] with twenty times as many files.
     TreeBig,
     /// Files of one byte in one directory.
     Folder,
-    /// Twice as many files of one byte as in [`Bucket::Folder`], 25 a folder, twenty folders a folder.
+    /// Twice as many files of one byte as in [`Bucket::Folder`]: 25 per folder, twenty folders per folder.
     Folders,
-    /// Files of one byte, twice as many as in one directory, 25 a folder, all below one directory.
+    /// Twice as many files of one byte as in [`Bucket::Folder`]: 25 per folder, all below one directory.
     Renamed,
     /// One object of 10 GiB.
     Long,
@@ -136,7 +136,7 @@ impl Bucket {
     const HUGE_OBJECT: u64 = 64 << 30;
     const MEDIUM_OBJECT: u64 = 5 << 20;
     const SMALL_OBJECT: u64 = 100 << 10;
-    /// Bytes of the object of [`Bucket::Long`]: a MiB less than 20 parts of 512 MiB, so that appended bytes fit the last part.
+    /// Size of the object of [`Bucket::Long`] in bytes: a MiB less than 20 parts of 512 MiB, so the last part has room for appended bytes.
     const LONG_OBJECT: u64 = (10 << 30) - (1 << 20);
 
     /// The bucket's name at this scale.
@@ -144,7 +144,7 @@ impl Bucket {
         format!("bench-{}-{}", scale.name, format!("{self:?}").to_lowercase())
     }
 
-    /// Prefix, shape, number and size of its objects.
+    /// The prefix, shape, number and size of the bucket's objects.
     pub(crate) fn objects(self, scale: &Scale) -> (&'static str, Shape, u64, u64) {
         match self {
             Self::Big => ("", Shape::Counter, 5, scale.big_bytes),
@@ -168,20 +168,20 @@ impl Bucket {
     }
 }
 
-/// The size of each workload.
+/// The sizes of the workloads.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Scale {
     /// Part of the buckets' names.
     pub(crate) name: String,
-    /// Size of a big object, and of the written bytes; a power of two.
+    /// Size of a big object, and of the written data, in bytes; a power of two.
     pub(crate) big_bytes: u64,
     pub(crate) files: u64,
     pub(crate) names: u64,
     pub(crate) tree: u64,
-    /// Files of one directory that is looked through.
+    /// Number of files of the directory that `du`, `find` and `ls` visit.
     pub(crate) folder: u64,
-    /// Small files created.
+    /// Number of small files to create.
     pub(crate) created: u64,
     /// The duration of random reads.
     pub(crate) random_for: Duration,
@@ -192,7 +192,7 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// The least that shows whether a peer can do a workload at all; every byte is checked.
+    /// The smallest sizes that show whether a peer can do a workload; every byte is checked.
     pub(crate) fn smoke() -> Self {
         Self {
             name: "smoke".to_owned(),
@@ -216,30 +216,30 @@ pub(crate) struct Job<'a> {
     pub(crate) server_cpu_s: &'a (dyn Fn() -> f64 + Sync),
     pub(crate) scale: &'a Scale,
     pub(crate) workload: &'a Workload,
-    /// Bucket the workload is mounted on.
+    /// The bucket of the mount.
     pub(crate) bucket: &'a str,
     /// The folder of the disk cache, if the workload has one.
     pub(crate) cache: &'a Path,
-    /// The file for the counts of waits, if they are requested.
+    /// The directory for the counts of waits, if they are counted.
     pub(crate) waits: Option<&'a Path>,
-    /// A number that differs in every run, for names that must be new.
+    /// A number that differs in every run, for new names.
     pub(crate) serial: u64,
 }
 
-/// The work of the measured stretch.
+/// The work of a measurement.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Work {
-    /// Bytes that the client got or gave.
+    /// Bytes that the client read or wrote.
     pub(crate) bytes: u64,
-    /// Files, reads or names.
+    /// Number of files, reads or names.
     pub(crate) items: u64,
-    /// Number of names that listings showed, folders included, if listings were all the work.
+    /// Number of names that listings returned, including folders, if the work was only listings.
     pub(crate) names: u64,
-    /// Seconds until a listing showed its first name.
+    /// Seconds until a listing returned its first name.
     pub(crate) first_s: Option<f64>,
-    /// Seconds of the work by the clock of another process, if that process did it.
+    /// Seconds by the clock of another process, if that process did the work.
     pub(crate) seconds: Option<f64>,
-    /// CPU seconds of the other process that did the work; 0 if this process did it.
+    /// CPU seconds of another process, if that process did the work; otherwise 0.
     pub(crate) child_cpu_s: f64,
 }
 
@@ -252,12 +252,12 @@ pub(crate) struct Sample {
     pub(crate) daemon_cpu_s: f64,
     pub(crate) client_cpu_s: f64,
     pub(crate) server_cpu_s: f64,
-    /// CPU seconds of the kernel's own threads, for all programs; `None` where they are invisible.
+    /// CPU seconds of the kernel's own threads, which work for all programs; `None` if they are not visible.
     #[serde(default)]
     pub(crate) kernel_cpu_s: Option<f64>,
     pub(crate) peak_rss_bytes: u64,
     pub(crate) counts: Counts,
-    /// Names that listings showed, and the seconds until the first one.
+    /// Number of names that listings returned. The next field: seconds until the first one.
     #[serde(default)]
     pub(crate) names: u64,
     #[serde(default)]
@@ -265,20 +265,20 @@ pub(crate) struct Sample {
     /// The 99th percentile of the latency of reads, in seconds.
     #[serde(default)]
     pub(crate) p99_s: Option<f64>,
-    /// The daemon's memory a while after the work, and once the kernel forgot all names.
+    /// The daemon's memory some time after the work. The next field: after the kernel has forgotten all names.
     #[serde(default)]
     pub(crate) rest_rss_bytes: Option<u64>,
     #[serde(default)]
     pub(crate) forgotten_rss_bytes: Option<u64>,
-    /// Waits of the daemon's threads for one another, if they were counted.
+    /// Waits of the daemon's threads, if they were counted.
     #[serde(default)]
     pub(crate) waits: Option<Waits>,
-    /// Whether everything was in the store when a writer's last close returned.
+    /// Whether the store had everything when a writer's last close returned.
     pub(crate) stored_at_close: Option<bool>,
 }
 
 impl Job<'_> {
-    /// The path of a name below the mount.
+    /// The path of a name in the mount.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.mount.dir().join(name)
     }
@@ -288,10 +288,10 @@ impl Job<'_> {
         self.mount.dir()
     }
 
-    /// Measures one stretch of work.
+    /// Measures `work`.
     ///
     /// # Errors
-    /// The errors of the work.
+    /// The error of the work.
     pub(crate) fn measure(&self, work: impl FnOnce() -> anyhow::Result<Work>) -> anyhow::Result<Sample> {
         let watch = self.waits.map(|work| Watch::begin(&self.mount.processes(), work)).transpose()?;
         self.control.reset()?;
@@ -323,7 +323,7 @@ impl Job<'_> {
         })
     }
 
-    /// Measures a stretch of writing, and reads the store's content below `prefix` right after the last close.
+    /// Measures `work`, which writes, and counts the store's objects below `prefix` right after the last close.
     pub(crate) fn measure_writing(
         &self,
         prefix: &str,
@@ -342,9 +342,10 @@ impl Job<'_> {
     }
 }
 
-/// Waits until the store has the `wanted` objects and bytes; it had `stored` at the last close.
+/// Waits until the store has the `wanted` objects and bytes. `stored` is the count at the last close.
 ///
-/// # Errors The store lacks some when the time is up.
+/// # Errors
+/// The store does not have them in time.
 fn wait_stored(
     wanted: (u64, u64),
     mut stored: (u64, u64),

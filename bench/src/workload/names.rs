@@ -1,4 +1,4 @@
-//! Names: many in one directory or in folders of dates, a tree, and the programs that look at each file of a directory.
+//! Names: many in one directory or in folders of dates, a tree, and programs that visit each file of a directory.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,22 +9,22 @@ use anyhow::{Context as _, ensure};
 use super::{Job, Sample, Work};
 use crate::pattern::hash;
 
-/// Longest wait for a daemon to rest after a listing, and to forget its names.
+/// Wait for a daemon to become idle after a listing; also the longest wait for it to forget the names.
 const REST: Duration = Duration::from_secs(60);
-/// The least number of names whose memory can be told from other memory.
+/// Fewest names whose memory can be distinguished from other memory.
 const WORTH: u64 = 10_000;
 
-/// Lists all names below `dir`, without a look at any file.
+/// Lists all names below `dir`, without a stat of the files.
 pub(super) fn list(job: &Job<'_>) -> anyhow::Result<Sample> {
     listed(job, false)
 }
 
-/// Lists all names below `dir`, with a look at each file.
+/// Lists all names below `dir`, with a stat of each file.
 pub(super) fn list_stat(job: &Job<'_>) -> anyhow::Result<Sample> {
     listed(job, true)
 }
 
-/// Lists names, then measures their memory: at rest, and after the kernel forgot them.
+/// Lists names, then measures the daemon's memory: idle, and after the kernel has forgotten the names.
 pub(super) fn list_and_forget(job: &Job<'_>) -> anyhow::Result<Sample> {
     let mut sample = listed(job, false)?;
     if job.scale.names < WORTH {
@@ -46,7 +46,7 @@ pub(super) fn list_and_forget(job: &Job<'_>) -> anyhow::Result<Sample> {
 
 fn listed(job: &Job<'_>, looks: bool) -> anyhow::Result<Sample> {
     let (_, shape, count, _) = job.workload.bucket.objects(job.scale);
-    // Names that came twice would hide names that did not come.
+    // A name that comes twice could otherwise hide a missing one.
     let expected = (0..count).map(|number| hash(shape.name(number).as_bytes())).fold(0, u64::wrapping_add);
     job.measure(|| {
         let mut seen = Seen { begun: Some(Instant::now()), looks, ..Seen::default() };
@@ -57,22 +57,22 @@ fn listed(job: &Job<'_>, looks: bool) -> anyhow::Result<Sample> {
     })
 }
 
-/// The names that were listed so far.
+/// The listed names so far.
 #[derive(Debug, Default)]
 struct Seen {
     begun: Option<Instant>,
-    /// Whether each file is looked at.
+    /// Whether to call stat for each file.
     looks: bool,
-    /// Number of files and folders, and the time of the first one.
+    /// Number of files and folders. The next field: seconds until the first one.
     names: u64,
     first_s: Option<f64>,
     files: u64,
-    /// Sum of the names' hashes, whatever their order.
+    /// Sum of the hashes of the files' names, in any order.
     hashes: u64,
 }
 
 impl Seen {
-    /// Lists `dir`, whose path below the first one is `below`, and the folders in it.
+    /// Lists `dir` and the folders in it. `below` is its path relative to the first one.
     fn list(&mut self, dir: &Path, below: &str) -> anyhow::Result<()> {
         for entry in std::fs::read_dir(dir).with_context(|| format!("open {}", dir.display()))? {
             let entry = entry.with_context(|| format!("read {}", dir.display()))?;
@@ -122,22 +122,22 @@ fn count_files(dir: &Path, names: &mut u64) -> anyhow::Result<u64> {
     Ok(files)
 }
 
-/// Sums the bytes of all files, as `du` does.
+/// Sums the sizes of all files with `du`.
 pub(super) fn du(job: &Job<'_>) -> anyhow::Result<Sample> {
     tool(job, "du", &["-s", "--apparent-size", "--block-size=1"], &[], |text, count| {
-        // A directory has no bytes of its own here.
+        // Directories have a size of 0 here.
         text.split_whitespace().next() == Some(count.to_string().as_str())
     })
 }
 
-/// Finds the files of at most a byte, as `find` does.
+/// Finds the files of at most one byte with `find`.
 pub(super) fn find_size(job: &Job<'_>) -> anyhow::Result<Sample> {
     tool(job, "find", &[], &["-type", "f", "-size", "-2c"], |text, count| {
         text.lines().count() as u64 == count
     })
 }
 
-/// A long listing.
+/// Makes a long listing with `ls`.
 pub(super) fn ls_l(job: &Job<'_>) -> anyhow::Result<Sample> {
     // The first line is the total.
     tool(job, "ls", &["-l"], &[], |text, count| text.lines().count() as u64 == count + 1)
@@ -165,10 +165,10 @@ fn tool(
     })
 }
 
-/// CPU seconds of the programs that we started and that have ended.
+/// CPU seconds of this process's children that have ended.
 fn children_cpu_s() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
-    // Fields 16 and 17, in hundredths of a second on every Linux.
+    // The fields 16 and 17 are in ticks: hundredths of a second on every Linux.
     fields.skip(13).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }

@@ -1,4 +1,4 @@
-//! Reading: one stream, several, at random, many small files.
+//! Reading: one stream, several streams, at random, many small files.
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
@@ -13,22 +13,22 @@ use rustix::fs::{Advice, OFlags, fadvise, syncfs};
 use super::{Bucket, Job, Sample, Work};
 use crate::pattern::{base_of, check};
 
-/// Size of a sequential read in bytes.
+/// Size of a sequential read, in bytes.
 pub(super) const READ: usize = 1 << 20;
 pub(super) const PAGE: usize = 4096;
 pub(super) const RANDOM_THREADS: u64 = 16;
-/// Files whose first byte is timed.
+/// Number of files whose first byte is timed.
 const FIRST_BYTES: u64 = 20;
-/// Size of a read of a range in bytes, its readers, and how many each makes.
+/// Size of a read of a range, in bytes. The next constants: the number of its readers, and of the reads of each.
 const RANGE: usize = 8 << 20;
 const RANGE_THREADS: u64 = 4;
 const RANGES: u64 = 150;
-/// The factor of page numbers. An odd factor visits every page of a power of two once, far from one another.
+/// The factor of page numbers. An odd factor visits every page of a power of two once, each far from the one before.
 pub(super) const STRIDE: u64 = 0x9e37_79b1;
-/// The time that a cache gets to write its data to disk.
+/// Wait for a cache to write its data to disk.
 const CACHE_SETTLES: Duration = Duration::from_secs(1);
 
-/// Name of the object with this number in a bucket of counters.
+/// Name of the object with this number in a bucket of numbered objects.
 pub(super) fn numbered(number: u64) -> String {
     format!("{number:08}")
 }
@@ -37,7 +37,7 @@ pub(super) fn sequential(job: &Job<'_>) -> anyhow::Result<Sample> {
     job.measure(|| stream(job, 0, OFlags::empty()))
 }
 
-/// Reads one file after others from which a mount may have learned how its files are read.
+/// Reads one file after four others, from which a mount may have learned how its files are read.
 pub(super) fn fifth(job: &Job<'_>) -> anyhow::Result<Sample> {
     (1..=4).try_for_each(|number| stream(job, number, OFlags::empty()).map(drop))?;
     job.measure(|| stream(job, 0, OFlags::empty()))
@@ -88,7 +88,7 @@ pub(super) fn random(job: &Job<'_>) -> anyhow::Result<Sample> {
     random_in(job, Bucket::HUGE_OBJECT, RANDOM_THREADS)
 }
 
-/// Reads of 8 MiB here and there in a long file by four threads.
+/// Four threads read random ranges of 8 MiB in a long file.
 pub(super) fn ranges(job: &Job<'_>) -> anyhow::Result<Sample> {
     let name = numbered(0);
     let file = open(&job.path(&name), OFlags::empty())?;
@@ -114,7 +114,7 @@ pub(super) fn ranges(job: &Job<'_>) -> anyhow::Result<Sample> {
     Ok(sample)
 }
 
-/// Reads ranges where one GET in a hundred waits five seconds for its answer.
+/// Reads ranges while one GET in a hundred is delayed by five seconds.
 pub(super) fn ranges_stalled(job: &Job<'_>) -> anyhow::Result<Sample> {
     job.control.stall(100, Duration::from_secs(5))?;
     let sample = ranges(job);
@@ -135,14 +135,14 @@ pub(super) fn first_byte(job: &Job<'_>) -> anyhow::Result<Sample> {
     })
 }
 
-/// Reads first bytes after a listing, so that each file's kind is known.
+/// Reads first bytes after a listing, with which the mount knows each file's kind.
 pub(super) fn first_byte_listed(job: &Job<'_>) -> anyhow::Result<Sample> {
     let listed = std::fs::read_dir(job.root())?.count();
     ensure!(listed > 0, "nothing is listed");
     first_byte(job)
 }
 
-/// Small files by 16 threads, where the first 32 have shown that lookups lead to reads.
+/// Reads small files by 16 threads, after 32 files have shown that lookups lead to reads.
 pub(super) fn small_16_learned(job: &Job<'_>) -> anyhow::Result<Sample> {
     let learned = (job.scale.files / 2).min(32);
     (0..learned).try_for_each(|number| small_one(job, number, &mut Vec::new()).map(drop))?;
@@ -163,7 +163,7 @@ pub(super) fn small_listed(job: &Job<'_>) -> anyhow::Result<Sample> {
     job.measure(|| small(job, 0, 1))
 }
 
-/// Every `step`th small file from `first` on, whole.
+/// Reads every `step`th small file from `first` on, each as a whole.
 fn small(job: &Job<'_>, first: u64, step: u64) -> anyhow::Result<Work> {
     let mut work = Work::default();
     let mut data = Vec::new();
@@ -174,7 +174,7 @@ fn small(job: &Job<'_>, first: u64, step: u64) -> anyhow::Result<Work> {
     Ok(work)
 }
 
-/// Reads one small file into `data`; the number of its bytes.
+/// Reads one small file into `data`. Returns its size.
 fn small_one(job: &Job<'_>, number: u64, data: &mut Vec<u8>) -> anyhow::Result<u64> {
     data.resize(Bucket::SMALL_OBJECT as usize, 0);
     let key = format!("dir/{}", numbered(number));
@@ -184,7 +184,7 @@ fn small_one(job: &Job<'_>, number: u64, data: &mut Vec<u8>) -> anyhow::Result<u
     Ok(data.len() as u64)
 }
 
-/// Reads one big file from end to end.
+/// Reads one big file from start to end.
 fn stream(job: &Job<'_>, number: u64, flags: OFlags) -> anyhow::Result<Work> {
     let (name, size) = (numbered(number), job.scale.big_bytes);
     let file = open(&job.path(&name), flags)?;
@@ -199,13 +199,13 @@ fn stream(job: &Job<'_>, number: u64, flags: OFlags) -> anyhow::Result<Work> {
     Ok(Work { bytes: size, items: 1, ..Work::default() })
 }
 
-/// The part of `memory` that O_DIRECT accepts: it begins at a page, and is a page shorter.
+/// The part of `memory` for O_DIRECT: it begins at a page boundary, and is a page shorter.
 pub(super) fn aligned(memory: &mut [u8]) -> &mut [u8] {
     let (skip, len) = (memory.as_ptr().align_offset(PAGE), memory.len() - PAGE);
     &mut memory[skip..skip + len]
 }
 
-/// Reads one piece of a big file, by reads of 1 MiB.
+/// Reads one range of a big file, by reads of 1 MiB.
 pub(super) fn piece(job: &Job<'_>, number: u64, from: u64, size: u64) -> anyhow::Result<Work> {
     let name = numbered(number);
     let file = open(&job.path(&name), OFlags::empty())?;
@@ -218,7 +218,7 @@ pub(super) fn piece(job: &Job<'_>, number: u64, from: u64, size: u64) -> anyhow:
     Ok(Work { bytes: size, items: 1, ..Work::default() })
 }
 
-/// Checks the bytes of a read: all of them if the scale says so, otherwise the first and the last page.
+/// Checks the bytes of a read: all of them if the scale says so or there are few, otherwise the first and the last page.
 fn look(job: &Job<'_>, key: &str, offset: u64, data: &[u8]) -> anyhow::Result<()> {
     let base = base_of(key);
     let result = if job.scale.check_all || data.len() <= 2 * PAGE {
@@ -230,7 +230,7 @@ fn look(job: &Job<'_>, key: &str, offset: u64, data: &[u8]) -> anyhow::Result<()
     result.with_context(|| format!("{key} holds what was never in it"))
 }
 
-/// Pages of a file of `size` bytes, each once, far from one another, until time is up.
+/// Reads pages of a file of `size` bytes, each once, far from one another, until the scale's duration is over.
 fn random_in(job: &Job<'_>, size: u64, threads: u64) -> anyhow::Result<Sample> {
     let (name, pages) = (numbered(0), size / PAGE as u64);
     let next = AtomicU64::new(0);
@@ -256,20 +256,20 @@ fn random_in(job: &Job<'_>, size: u64, threads: u64) -> anyhow::Result<Sample> {
     })
 }
 
-/// Reads the file once, so that the disk cache has it, and makes the kernel forget the file.
+/// Reads the file once, so the disk cache has it, and drops it from the page cache.
 fn fill_cache(job: &Job<'_>) -> anyhow::Result<()> {
     stream(job, 0, OFlags::empty())?;
     std::thread::sleep(CACHE_SETTLES);
     let file = open(&job.path(&numbered(0)), OFlags::empty())?;
     fadvise(&file, 0, None, Advice::DontNeed)?;
-    // The call may reach the cache's file, and always reaches the floor's.
+    // The call may drop the cache's file, too, and always drops the floor's: they are read again.
     for path in cache_files(job)? {
         std::io::copy(&mut File::open(path)?, &mut std::io::sink())?;
     }
     Ok(())
 }
 
-/// Writes the files of the disk cache to disk, and makes the kernel forget them: the next reads come from the disk.
+/// Writes the files of the disk cache to disk, and drops them from the page cache: the next reads come from the disk.
 fn forget_cache_files(job: &Job<'_>) -> anyhow::Result<()> {
     syncfs(File::open(job.cache)?)?;
     for path in cache_files(job)? {
@@ -299,7 +299,7 @@ pub(super) fn open(path: &Path, flags: OFlags) -> anyhow::Result<File> {
     file.with_context(|| format!("open {}", path.display()))
 }
 
-/// Does the same work in `count` threads, each with its number; the sum.
+/// Runs `work` in `count` threads, each with its number. Returns the sum.
 pub(super) fn in_threads(
     count: u64,
     work: impl Fn(u64) -> anyhow::Result<Work> + Sync,

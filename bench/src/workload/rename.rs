@@ -1,4 +1,4 @@
-//! Renames, and an append to a long object, for which the store copies by itself. Each run leaves the names as it found them.
+//! Renames, and an append to a long object, for which the store copies on its side. Each run restores the names.
 
 use std::fs::{File, rename};
 use std::io::Write as _;
@@ -7,7 +7,7 @@ use anyhow::{Context as _, ensure};
 
 use super::{Job, Sample, Work};
 
-/// Bytes that are appended.
+/// Number of appended bytes.
 const APPENDED: usize = 4096;
 
 /// Renames one long file.
@@ -21,7 +21,7 @@ pub(super) fn directory(job: &Job<'_>) -> anyhow::Result<Sample> {
     renamed(job, "dir", files * size, files)
 }
 
-/// Renames `name`, which has `files` of together `bytes` below it; and renames it back after the clock has stopped.
+/// Renames `name`, with its `files` files of `bytes` in all, and renames it back after the measurement.
 fn renamed(job: &Job<'_>, name: &str, bytes: u64, files: u64) -> anyhow::Result<Sample> {
     let new = format!("renamed-{:04}", job.serial);
     let (from, to) = (job.path(name), job.path(&new));
@@ -35,7 +35,7 @@ fn renamed(job: &Job<'_>, name: &str, bytes: u64, files: u64) -> anyhow::Result<
     Ok(sample)
 }
 
-/// Some bytes behind a long object.
+/// Appends some bytes to a long object.
 pub(super) fn append(job: &Job<'_>) -> anyhow::Result<Sample> {
     const NAME: &str = "00000000";
     let before = std::fs::metadata(job.path(NAME)).context("look at the file")?.len();

@@ -7,7 +7,7 @@ use crate::null_fs::Transport;
 const NULL_FS_DEV: Floor = Floor::NullFs(Transport::Dev);
 const NULL_FS_FUSER: Floor = Floor::NullFs(Transport::Fuser);
 
-/// The plainest workload. The others differ from it in the named fields.
+/// The simplest workload. The others override some of its fields.
 pub(super) const PLAIN: Workload = Workload {
     name: "",
     about: "",

@@ -1,4 +1,4 @@
-//! Writing: one big file, many small files. The measured time ends when the last close returns.
+//! Writing: one big file, many small files. The measurement ends when the last close returns.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -9,7 +9,7 @@ use super::read::{PAGE, aligned};
 use super::{Job, Sample, Work};
 use crate::pattern::{PERIOD, base_of, fill};
 
-/// Size of a write in bytes.
+/// Size of a write, in bytes.
 pub(super) const WRITE: usize = 1 << 20;
 const SMALL: usize = 4096;
 
@@ -26,15 +26,15 @@ fn one_by(job: &Job<'_>, write: usize) -> anyhow::Result<Sample> {
     job.measure_writing(&key, || stream(job, &key, &pattern, job.scale.big_bytes, write))
 }
 
-/// All content of files, from each offset on for a write. Made before the clock runs, because making the bytes costs more than writing
-/// them.
+/// The pattern, with room for a write from each offset. It is computed before the measurement, because computing costs more than writing
+/// it.
 pub(super) fn pattern() -> Vec<u8> {
     let mut pattern = vec![0; PERIOD as usize + WRITE];
     fill(0, 0, &mut pattern);
     pattern
 }
 
-/// A new file of `size` bytes out of the pattern, by writes of `write` bytes, and its close.
+/// Writes a new file of `size` bytes of the pattern, by writes of `write` bytes, and closes it.
 pub(super) fn stream(
     job: &Job<'_>,
     key: &str,
@@ -52,7 +52,7 @@ pub(super) fn stream(
         buf[..count].copy_from_slice(&pattern[from..from + count]);
         file.write_all(&buf[..count]).with_context(|| format!("write {key} at {offset}"))?;
     }
-    // The store is asked afterwards: an error of close shows as an object that never comes.
+    // The result of close is not visible here: if it fails, the store never has the object.
     drop(file);
     Ok(Work { bytes: size, items: 1, ..Work::default() })
 }
@@ -72,7 +72,7 @@ pub(super) fn small(job: &Job<'_>) -> anyhow::Result<Sample> {
     })
 }
 
-/// Writes small files where a listing has just shown which names there are.
+/// Writes small files after a listing, with which the mount knows all names.
 pub(super) fn small_listed(job: &Job<'_>) -> anyhow::Result<Sample> {
     let listed = std::fs::read_dir(job.root())?.count();
     anyhow::ensure!(listed == 0, "{listed} names in an empty bucket");
