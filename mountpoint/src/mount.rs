@@ -52,11 +52,11 @@ use upgrade::{Upgrade, Way};
 /// Interval at which the allocator gives free memory back, while the mount works. Doubling it holds that memory longer, and costs half as
 /// many calls.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(20);
-/// The most threads that wait for disks at once, where io_uring does not wait. Not measured: each started thread stays. Doubling it doubles
-/// the threads that stay.
+/// Most threads that wait for disks at once, where io_uring does not wait; further work is queued. Not measured: each started thread stays.
+/// Doubling it doubles the threads that stay.
 const WAITING_MAX: usize = 64;
-/// Threads of a cache that are there from the start, beside its writers: of the index, of reads, of proofs, of the watch, and the first that waits
-/// for the disk.
+/// Threads of a cache that are there from the start, beside its writers: of the index, of reads, of proofs, of the watch, and the first
+/// that waits for the disk.
 const OF_CACHE: usize = 5;
 /// Threads and processes beside those of network, FUSE and cache: the thread that handles signals, one for DNS, and `fusermount3`,
 /// without which a user can't unmount.
@@ -64,8 +64,8 @@ const BESIDE: usize = 3;
 /// Longest wait for the start of the runtime's threads. Doubling it lets a busier machine start a mount, and delays the error of a mount
 /// that gets no threads.
 const THREADS_WITHIN: Duration = Duration::from_secs(10);
-/// How long the mount may stay in the table after its connection: `umount -f` ends the connection first. Doubling it doubles the duration
-/// of the end after an abort.
+/// Longest wait until the mount leaves the table after the end of its connection, because `umount -f` ends the connection first; then the
+/// end counts as an abort. Doubling it doubles the duration of the end after an abort.
 const GONE_WITHIN: Duration = Duration::from_secs(1);
 /// Longest time without a moved byte for uploads at the end, and for their abort. Doubling it waits longer for an unreachable store.
 const GOODBYE_WITHIN: Duration = Duration::from_secs(10);
@@ -78,7 +78,7 @@ pub struct Mounted {
     metrics: Arc<Metrics>,
     told: Words,
     clock: Clock,
-    /// The end of a mount that outlives its engine.
+    /// Announces the end of a mount that outlives its engine.
     ending: Option<Ending>,
     /// The sandbox, and with it its helper.
     _confinement: Option<Confinement>,
@@ -115,7 +115,8 @@ pub struct Process {
 
 /// Asks the store whether the bucket exists, opens the cache, and joins the rooms. Nothing is mounted yet.
 ///
-/// # Errors One line that says what could not be reached, found or read, and what to look at.
+/// # Errors
+/// One line that says what could not be reached, found or read, and what to look at.
 pub fn connect(config: Config, process: Process) -> anyhow::Result<Connected> {
     let rounds = Arc::new(AtomicU64::new(0));
     let (clock, metrics) = (Clock::machine(), Arc::new(Metrics::default()));
@@ -274,8 +275,8 @@ pub fn connect(config: Config, process: Process) -> anyhow::Result<Connected> {
     })
 }
 
-/// Renames and appends are copies by the store, with conditions, so that no other client's version is replaced or deleted. A log line names
-/// the conditions that this store does not keep.
+/// Checks that the store can copy. Renames and appends are copies by the store, with conditions, so no other client's version is replaced
+/// or deleted. A log line names the conditions that this store does not keep.
 ///
 /// # Errors
 /// The store is known to have no copies.
@@ -296,17 +297,18 @@ fn check_copies(client: &S3Client, flag: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether two directories are on one disk, so that space freed in one is space for the other.
+/// Whether two directories are on one disk: space freed in one is then space for the other.
 fn are_on_one_disk(one: &Path, other: &Path) -> bool {
     let device = |dir: &Path| std::fs::metadata(dir).ok().map(|about| about.dev());
     device(one).is_some_and(|device_of_one| Some(device_of_one) == device(other))
 }
 
-/// The threads of the network, and one that may wait for disks. That thread stays: a runtime without one panics, and loses the work, when
-/// the system has no thread left for us. Further threads join it while more work waits at once, and stay, too.
+/// Starts the threads of the network, and one that may wait for disks. That thread stays: a runtime without one panics, and loses the work,
+/// when the system has no thread left for us. Further threads join it while more work waits at once, and stay, too.
 ///
-/// # Errors The system has no threads for these and for `others`. tokio would panic, or wait for ever for a missing thread, so this
-/// function tries the threads first.
+/// # Errors
+/// The system has no threads for these and for `others`. tokio would panic, or wait for ever for a missing thread, so this function tries
+/// the threads first.
 fn runtime(
     rounds: Arc<AtomicU64>,
     collect: fn(),
@@ -336,7 +338,7 @@ fn runtime(
 }
 
 impl Connected {
-    /// Mounts. Returns when the directory can be used.
+    /// Mounts. Returns once the directory can be used.
     ///
     /// # Errors
     /// An error of the kernel or of fusermount3; nothing is left mounted then.
@@ -446,7 +448,7 @@ impl Mounted {
         Farewell { fs: Arc::clone(&self.fs), runtime: self.runtime.handle().clone() }
     }
 
-    /// A handle that ends the process behind a signal, where another mount namespace keeps the mount.
+    /// A handle that ends the process after a signal, if another mount namespace keeps the mount.
     pub fn leaver(&self) -> Leaver {
         Leaver::new(self)
     }
@@ -458,7 +460,8 @@ impl Mounted {
 
     /// Serves until the unmount, then completes closed files and gives up those still being written.
     ///
-    /// # Errors The FUSE device failed otherwise than by an unmount; the mount is unmounted then.
+    /// # Errors
+    /// The FUSE device failed otherwise than by an unmount; the mount is unmounted then.
     pub fn wait(self) -> anyhow::Result<()> {
         let (farewell, unmounter) = (self.farewell(), self.unmounter());
         let served = self.session.wait().context("serving /dev/fuse");
@@ -479,7 +482,7 @@ impl Mounted {
     }
 }
 
-/// Has memory collected while the mount works, and once more afterwards, for memory that the last request freed.
+/// Collects memory while the mount works, and once more afterwards, for memory that the last request freed.
 async fn give_back(metrics: Arc<Metrics>, clock: Clock, collect: impl Fn()) {
     let mut worked = false;
     let look = |was_rung| {
@@ -491,7 +494,7 @@ async fn give_back(metrics: Arc<Metrics>, clock: Clock, collect: impl Fn()) {
     metrics.work.keep_house(&clock, look).await;
 }
 
-/// Wakes the threads of the network, which collect memory when they go to sleep again. On a machine of many processors some may sleep on.
+/// Wakes the threads of the network, which collect memory when they go to sleep again. With many processors, some threads may sleep on.
 fn begin_round(rounds: &AtomicU64, workers: usize) {
     rounds.fetch_add(1, Relaxed);
     for _ in 0..workers {
@@ -520,7 +523,7 @@ fn is_soon_gone(unmounter: &Unmounter, clock: &Clock) -> bool {
     true
 }
 
-/// The handle of [`Mounted::farewell`].
+/// Ends the writing of a mount that another process unmounts; from [`Mounted::farewell`].
 #[derive(Clone, Debug)]
 pub struct Farewell {
     fs: Arc<FileSystem>,

@@ -1,4 +1,4 @@
-//! The sandbox of a mount, put together: the helper that starts before it, and the moment from which it holds.
+//! The sandbox of a mount, put together: its helper, which starts before it, and the moment of the confinement.
 //!
 //! A device from another process is served only after the confinement. This process's own mount needs privileges until it exists, so it
 //! is served without the sandbox for a moment.
@@ -16,7 +16,7 @@ use crate::fuse::{Device, Transport};
 use crate::s3::{self, SourceOfKeys};
 use crate::sandbox::{self, Folders, Lacking, Rings};
 
-/// A sandbox that holds, or is about to.
+/// The sandbox of this process, in force or about to be.
 #[derive(Debug)]
 pub(super) struct Confinement {
     is_required: bool,
@@ -27,9 +27,10 @@ pub(super) struct Confinement {
 
 impl Confinement {
     /// Starts the helper. `None`: there is no sandbox, because the user wants none, because a mount would lose its keys in it, or because
-    /// the helper can't start. This comes before the first question to a helper, which stays once it is there.
+    /// the helper can't start. Call this before the first request to a helper: a started helper stays.
     ///
-    /// # Errors The sandbox is required, and the helper can't start.
+    /// # Errors
+    /// The sandbox is required, and the helper can't start.
     pub(super) async fn begin(
         wish: Option<Sandbox>,
         device: &Device,
@@ -92,9 +93,10 @@ impl Confinement {
         Ok(())
     }
 
-    /// Confines this process, and names its own mount, which the helper unmounts from here on.
+    /// Confines this process, after it told the helper the mount to unmount from here on.
     ///
-    /// # Errors The same as [`Self::enter`], or the helper does not answer.
+    /// # Errors
+    /// The errors of [`Self::enter`], or the helper does not answer.
     pub(super) fn enter_mounted(&self, device: Option<DeviceNo>) -> anyhow::Result<()> {
         if let Some(broker) = broker::of_this_process() {
             broker.mounted(device.map(|device| (device.major, device.minor)))?;
@@ -123,13 +125,13 @@ fn prevented(wish: &Sandbox, keys: &SourceOfKeys, has_proxies: bool, root: Optio
     Some(format!("root would have no rights to {}, which another user owns", beyond.display()))
 }
 
-/// The parts in one line.
+/// The missing parts in one line.
 fn named(lacking: &[Lacking]) -> String {
     lacking.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Makes folders that the engine otherwise makes at their first use: a rule needs an existing folder. A folder that can't be made causes
-/// an error later.
+/// Creates folders that the engine otherwise makes at their first use: a rule needs an existing folder. A failure here is ignored; it
+/// causes an error at the use.
 fn make_missing(folders: &Folders) {
     use std::os::unix::fs::DirBuilderExt as _;
     for folder in &folders.written {

@@ -1,4 +1,4 @@
-//! The helper of a sandboxed engine, put together: its acts for each question (`broker/`), and its start.
+//! The helper of a sandboxed engine, put together: its action for each request (`broker/`), and its start.
 //!
 //! The helper is this program once more, by a hidden flag, started before the first request to the store. Its standard input is the
 //! socket.
@@ -23,17 +23,19 @@ use crate::broker::{self, Answer, Broker, Question};
 use crate::handover::Handover;
 use crate::{fs, fuse, sandbox};
 
-/// The hidden flag. The directory of the mount follows, if this engine may unmount it, and the folder of its cache; each may be empty.
+/// The hidden flag. Two arguments follow, each possibly empty: the directory of the mount, if the helper may unmount it, and the folder of
+/// the engine's cache.
 const FLAG: &str = "--help-sandboxed-engine";
 /// The flag of an engine whose mount outlives it.
 const SUPERVISED: &str = "--supervised";
-/// The name of the process. A `pkill mount-s3` is meant for engines.
+/// The name of the process. It differs from the engine's, because `pkill mount-s3` is meant for engines.
 const NAME: &str = "s3-helper";
 
 /// Starts the helper of this process. `dir`: the mount point that the helper may unmount. `cache`: the folder whose files it may register
 /// for the kernel to read.
 ///
-/// # Errors This program can't be started once more.
+/// # Errors
+/// This program can't be started once more.
 pub(super) fn start(dir: Option<&Path>, cache: Option<&Path>) -> anyhow::Result<Child> {
     let (ours, theirs) = broker::pair().context("a socket for the helper")?;
     let mut helper = fuse::helper("/proc/self/exe");
@@ -45,14 +47,14 @@ pub(super) fn start(dir: Option<&Path>, cache: Option<&Path>) -> anyhow::Result<
         .stdin(theirs)
         .stdout(Stdio::null())
         .stderr(Stdio::null());
-    // Signals of the terminal are for the engine.
+    // Signals of the terminal go to the engine alone.
     helper.process_group(0);
     let child = helper.spawn().context("starting the helper")?;
     Broker::begin(ours, fuse::is_privileged())?;
     Ok(child)
 }
 
-/// The command line of the engine that started this process. The engine is not confined yet, so that the line is its own.
+/// The command line of the engine that started this process. The engine is not confined yet, so the line can be trusted.
 fn line_of_parent() -> Option<Vec<OsString>> {
     let parent = rustix::process::getppid()?.as_raw_nonzero();
     let line = std::fs::read(format!("/proc/{parent}/cmdline")).ok()?;
@@ -80,7 +82,7 @@ impl Desk {
         Self { dir, cache, lent, device, program, line: None }
     }
 
-    /// The helper that this command line asks for.
+    /// Parses the command line of a helper; `None` for any other command line.
     pub fn asked(line: impl IntoIterator<Item = OsString>) -> Option<Self> {
         let mut words = line.into_iter().skip(1);
         words.next().filter(|word| word == FLAG)?;
@@ -88,7 +90,7 @@ impl Desk {
         Some(Self::new(path(), path()))
     }
 
-    /// Helps until the engine is gone.
+    /// Serves the engine until its end.
     ///
     /// # Errors
     /// Standard input is not the engine's socket.
@@ -98,7 +100,7 @@ impl Desk {
         let name = std::ffi::CString::new(NAME)?;
         let _ = rustix::thread::set_name(&name);
         sandbox::no_dumps().context("keeping memory from others")?;
-        // A daemon must not keep a directory busy.
+        // A helper must not keep a directory busy.
         std::env::set_current_dir("/")?;
         self.line = line_of_parent().filter(|line| line.iter().any(|word| word == SUPERVISED));
         let socket = io::stdin().as_fd().try_clone_to_owned().context("the engine's socket")?;
@@ -163,7 +165,7 @@ impl Desk {
                 _ => of(Err(io::Error::other("this mount ends with its engine"))),
             },
             Question::Confined => {
-                // Later programs do not count, nor does a folder that takes the cache's name later.
+                // From now on no other program counts, and no other folder that takes the cache's name.
                 let _ = self.program.set(None);
                 let _ = self.lent.set(self.cache.as_deref().and_then(|cache| Lent::of(cache).ok()));
                 Answer::Done

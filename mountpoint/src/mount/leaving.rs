@@ -1,8 +1,8 @@
 //! The end of an engine after a signal, where another mount namespace has a copy of the mount: a container or `unshare --mount` that
 //! began during the mount. The copy keeps the connection, and with it the engine.
 //!
-//! Enters: the open files, look by look. Leaves: the moment from which no program needs the engine. The end waits for files that are
-//! open, or are being stored, as long as it takes.
+//! Enters: the open files, checked at intervals. Leaves: the moment from which no program needs the engine. The end waits for files that
+//! are open, or are being stored, as long as it takes.
 
 use std::time::{Duration, Instant};
 
@@ -15,31 +15,31 @@ use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 use crate::telemetry::Told;
 
-/// Time without an open file before the engine ends. Doubling it spares a program in the other namespace that pauses between two files,
-/// and lengthens the end.
+/// Time without an open file after which the engine ends. Doubling it spares a program in the other namespace that pauses between two
+/// files, and lengthens the end.
 const UNUSED_FOR: Duration = Duration::from_secs(10);
-/// Interval between looks at open files. Doubling it halves the looks, and delays the end by as much.
+/// Interval between checks of the open files. Doubling it halves the checks, and delays the end by as much.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// A look at a mount that a signal has unmounted.
+/// The state of a mount that a signal has unmounted, at one check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Look {
     /// Whether this process's own table of mounts is known to lack the mount.
     pub(super) is_gone_here: bool,
     /// Files and directories that are open or being stored.
     pub(super) open: usize,
-    /// Number of handles given out so far: a handle that opened and closed between two looks counts as use, too.
+    /// Number of handles given out so far: a handle that opened and closed between two checks counts as use, too.
     pub(super) given: u64,
 }
 
-/// Since when nothing is open.
+/// The time since which nothing is open.
 #[derive(Debug, Default)]
 struct Unused {
     since: Option<(Instant, u64)>,
 }
 
 impl Unused {
-    /// Whether no program needs the engine any more.
+    /// Takes the state at a check. Returns whether no program needs the engine any more.
     fn look(&mut self, now: Instant, look: Look) -> bool {
         if !look.is_gone_here || look.open > 0 {
             self.since = None;
@@ -58,7 +58,7 @@ impl Unused {
 /// The reports of a mount, until its end takes them.
 pub(super) type Words = Arc<Mutex<Option<Told>>>;
 
-/// The handle of [`Mounted::leaver`].
+/// Ends the engine after a signal once no program needs it; from [`Mounted::leaver`].
 #[derive(Clone, Debug)]
 pub struct Leaver {
     fs: Arc<FileSystem>,
@@ -83,8 +83,8 @@ impl Leaver {
         }
     }
 
-    /// Begins to look, once. When no program needs the engine any more, the mount logs its end, and `exit` ends the process. A connection
-    /// that ends earlier ends the process as usual.
+    /// Begins the checks; later calls do nothing. When no program needs the engine any more, the mount logs its end, and `exit` ends the
+    /// process. A connection that ends earlier ends the process as usual.
     pub fn leave_once_unused(&self, exit: fn()) {
         if self.has_begun.swap(true, Relaxed) {
             return;
@@ -114,7 +114,7 @@ impl Leaver {
     }
 }
 
-/// Returns once nothing has been open for [`UNUSED_FOR`], according to `look`.
+/// Waits until nothing has been open for [`UNUSED_FOR`], according to `look`.
 pub(super) async fn unused(clock: &Clock, look: impl Fn() -> Look) {
     let mut unused = Unused::default();
     while !unused.look(clock.now(), look()) {

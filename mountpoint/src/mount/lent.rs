@@ -11,12 +11,12 @@ use rustix::fs::{FileType, Mode, OFlags, fcntl_getfl, fstat, open, readlink};
 
 use crate::fuse;
 
-/// The folder of a cache, held open so that a later folder of its name does not count.
+/// The folder of a cache, held open: a later folder of its name does not count.
 #[derive(Debug)]
 pub(super) struct Lent(OwnedFd);
 
 impl Lent {
-    /// The cache in this folder.
+    /// Opens the folder of a cache.
     ///
     /// # Errors
     /// It can't be opened.
@@ -28,7 +28,7 @@ impl Lent {
     /// Checks that a descriptor reads a file of the cache.
     ///
     /// # Errors
-    /// It does not.
+    /// The descriptor does not.
     pub(super) fn check(&self, file: impl AsFd) -> io::Result<()> {
         let flags = fcntl_getfl(file.as_fd())?;
         let is_regular = FileType::from_raw_mode(fstat(file.as_fd())?.st_mode) == FileType::RegularFile;
@@ -42,7 +42,8 @@ impl Lent {
 
 /// Checks that a descriptor is a FUSE device: ioctls of other devices have the same numbers and other meanings.
 ///
-/// # Errors The descriptor is of another file.
+/// # Errors
+/// The descriptor is of another file.
 pub(super) fn check_device(device: impl AsFd) -> io::Result<()> {
     match fuse::is_device(device)? {
         true => Ok(()),

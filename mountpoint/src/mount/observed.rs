@@ -17,7 +17,7 @@ use crate::sync::Arc;
 use crate::telemetry::{self, ErrorLine, Synced};
 use crate::upload::Stage;
 
-/// The answer of a mount without a stage.
+/// The answer to a sync of a mount without a stage.
 const NOTHING_WAITS: &str =
     "this mount has no stage (--mode full): nothing waits there, and a file is stored when it is closed";
 
@@ -29,9 +29,9 @@ pub(super) struct Observed {
     pub(super) cache: Option<Arc<DiskCache>>,
     pub(super) memory_target: u64,
     pub(super) threads: u64,
-    /// The upgrade in place, once requests are taken.
+    /// The upgrade in place, once the mount accepts requests for it.
     pub(super) upgrade: Arc<OnceLock<Upgrade>>,
-    /// The answer to an upgrade, where there is none.
+    /// The answer to an upgrade, if there is none.
     pub(super) no_upgrade: &'static str,
 }
 

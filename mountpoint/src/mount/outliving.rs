@@ -22,7 +22,7 @@ use crate::sync::Arc;
 const JOURNAL: &str = "journal";
 const DEVICE: &str = "fuse";
 
-/// The things that the holder kept.
+/// The descriptors and records that the holder kept.
 #[derive(Debug)]
 pub(super) struct Kept {
     manager: Option<ServiceManager>,
@@ -40,7 +40,7 @@ pub(super) struct Outlived {
     device: Option<OwnedFd>,
 }
 
-/// Tells journal and holder that the mount was taken down.
+/// Announces to journal and holder that the mount was taken down.
 #[derive(Clone, Debug)]
 pub(super) struct Ending {
     journal: Arc<Journal>,
@@ -49,16 +49,17 @@ pub(super) struct Ending {
 }
 
 impl Kept {
-    /// Opens the journal of an earlier engine. A mount that was unmounted since is made anew.
+    /// Opens the journal of an earlier engine. A mount that was unmounted meanwhile is made anew.
     ///
-    /// # Errors The journal can't be used, or another engine uses it.
+    /// # Errors
+    /// The journal can't be used, or another engine uses it.
     pub(super) fn take(supervised: Supervised) -> Result<Self, Refused> {
         let Supervised { manager, restart_status, journal, device, is_mounted } = supervised;
         let Some(shared) = journal else {
             return Ok(Self { manager, restart_status, device, before: None });
         };
         if !is_mounted {
-            // The device went, or was never kept: the mount has no other end any more.
+            // The mount is gone, or its device was never kept: no engine can continue it.
             if let Some(manager) = &manager {
                 manager.drop(JOURNAL);
             }
@@ -80,7 +81,7 @@ impl Kept {
         self.before.is_some()
     }
 
-    /// The way to the bucket: proven by this engine, or by one before.
+    /// The client of the bucket. For a mount of an earlier engine it makes no request: that engine proved it.
     pub(super) async fn client(
         &self,
         config: s3::Config,
@@ -98,7 +99,8 @@ impl Kept {
 
     /// The journal to record in, and its present content. A new journal goes to the holder.
     ///
-    /// # Errors The journal belongs to another mount; the kernel or the service manager refuses a new one.
+    /// # Errors
+    /// The journal belongs to another mount; the kernel or the service manager refuses a new one.
     pub(super) fn begin(
         self,
         bucket: &str,
@@ -172,7 +174,7 @@ impl Ending {
         self.restart_status
     }
 
-    /// The mount is gone.
+    /// Announces that the mount is gone.
     pub(super) fn say(&self) {
         let agreed = crate::outlive::Agreed { greeting: Greeting::Ended, ..self.journal.agreed() };
         if let Err(error) = self.journal.agree(agreed) {

@@ -12,18 +12,18 @@ use rustix::process::{Pid, Signal, kill_process_group};
 use crate::cli;
 use crate::clock::Clock;
 
-/// Longest run of the program. Its caller gives up then.
+/// Longest run of the program. Beyond it the program is killed, and the call fails.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Bytes of output that are read.
+/// Most bytes of output that are read; the rest is ignored.
 const OUTPUT_MAX: u64 = 32 << 10;
 
-/// Interval between looks at a program that has closed its output.
+/// Interval between checks of a program that has closed its output.
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// The output of the command.
 ///
 /// # Errors
-/// It fails, takes too long, or can't be started. The error has no word of its output.
+/// It fails, takes too long, or can't be started. The error contains nothing of its output.
 pub(super) fn output(command: &str) -> io::Result<String> {
     run(command, cli::of_programs(), WITHIN)
 }

@@ -34,14 +34,14 @@ impl Start {
         }
     }
 
-    /// The remedy for an error; `None`: the error names it already.
+    /// The remedy for an error; `None` if the error names it already.
     fn remedy(&self, error: &Error) -> Option<String> {
         if let Some(remedy) = self.about_tls(&error.to_string()) {
             return Some(remedy);
         }
         Some(match error.kind() {
             ErrorKind::NoCredentials => return self.about_credentials(),
-            // An authority that can't be read.
+            // A file of certificates that can't be read.
             ErrorKind::InvalidRequest if error.operation() == "TLS" => {
                 "check --ca-bundle, --extra-ca-bundle and AWS_CA_BUNDLE".to_owned()
             }
@@ -66,7 +66,7 @@ impl Start {
                 "check --endpoint-url ({}) and the network on the way, proxies (HTTPS_PROXY, NO_PROXY) included",
                 self.endpoint()
             ),
-            // A setting of ours, which the error names.
+            // A wrong setting, which the error names.
             ErrorKind::InvalidRequest if error.http_status().is_none() => return None,
             _ => format!("mount-s3-ctl doctor {} examines the store, with the same flags", self.bucket),
         })
@@ -81,7 +81,7 @@ impl Start {
         self.endpoint.as_ref().is_some_and(|url| url.starts_with("http://"))
     }
 
-    /// Trouble between TLS and plain HTTP, or with a certificate, in the words of the libraries.
+    /// The remedy for a mismatch of TLS and plain HTTP, or for a bad certificate, recognized by the texts of the libraries.
     fn about_tls(&self, said: &str) -> Option<String> {
         let says = |words: &[&str]| words.iter().any(|word| said.contains(word));
         let (endpoint, is_plain) = (self.endpoint(), self.is_plain());

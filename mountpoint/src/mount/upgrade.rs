@@ -19,19 +19,19 @@ use crate::outlive::Journal;
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// The answer of a mount that ends with its process.
+/// The answer to an upgrade of a mount that ends with its process.
 pub(super) const UNSUPERVISED: &str = "this mount ends with its process: only one with --supervised, whose device systemd keeps, can be handed to another program";
 
-/// The answer of an engine in a sandbox.
+/// The answer to an upgrade of an engine in a sandbox.
 pub(super) const CONFINED: &str = "this engine is in a sandbox (--sandbox), which starts no program, and its unit names no status for a restart \
      (MOUNT_S3_RESTART_STATUS, RestartForceExitStatus=): unmount, and mount with the new program";
 
-/// Longest wait for requests from before the gate closed. Doubling it lets slower stores answer them, and doubles the longest pause; the
-/// kernel sends the others to the next engine.
+/// Longest wait for the answers to requests from before the gate closed; the kernel sends unanswered ones to the next engine. Doubling it
+/// lets slower stores answer them, and doubles the longest pause.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 /// Interval between counts of requests while the gate is closed.
 const COUNT_AGAIN: Duration = Duration::from_millis(2);
-/// Interval between looks for writers.
+/// Interval between checks for writers.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// The most keys that a refusal names.
 const NAMES_MAX: usize = 5;
@@ -72,7 +72,7 @@ impl Upgrade {
         Self { way, fs, requests, journal, clock, flush_log, is_under_way: AtomicBool::new(false) }
     }
 
-    /// Replaces the program of this process. Returns the reason if that failed.
+    /// Replaces the program of this process. Returns only if that failed, with the reason.
     pub(super) async fn run(&self, within: Duration) -> anyhow::Error {
         if self.is_under_way.swap(true, SeqCst) {
             return anyhow::anyhow!("an upgrade of this mount is under way");
@@ -129,7 +129,8 @@ impl Upgrade {
         Some(format!("open for writing: {}{more}", named.join(", ")))
     }
 
-    /// Holds new requests and waits for the answers to earlier ones. False, and requests go on, if one of them turned out to write.
+    /// Holds new requests and waits for the answers to earlier ones. Returns false, and lets requests pass again, if one of them turned out
+    /// to write.
     async fn falls_silent(&self) -> bool {
         self.requests.hold();
         let until = self.clock.now() + ANSWERED_WITHIN;
