@@ -1,8 +1,8 @@
 //! The system calls of a sandboxed engine: two seccomp filters on all threads.
 //!
-//! The first filter allows calls by name, and answers ENOSYS to all others, so that a library that tries a newer call falls back to the
-//! older one. The second answers EPERM to calls that an intruder would make and no engine makes, and to some uses of allowed calls. A
-//! call with another architecture's numbers ends the process: no library tries those.
+//! The first filter allows calls by name, and answers ENOSYS to all others: a library that tries a newer call then falls back to the older
+//! one. The second answers EPERM to calls that an intruder would make and no engine makes, and to some uses of allowed calls. A call with
+//! another architecture's numbers ends the process: no library tries those.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_shutdown, libc::SYS_setsockopt, libc::SYS_getsockopt,
 ];
 
-/// Older names of the same calls.
+/// Older names of the same calls, on this processor.
 #[cfg(target_arch = "x86_64")]
 #[rustfmt::skip]
 const ALLOWED_HERE: &[i64] = &[
@@ -84,7 +84,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_fsetxattr, libc::SYS_removexattr, libc::SYS_lremovexattr, libc::SYS_fremovexattr,
 ];
 
-/// More calls of intruders.
+/// More calls of intruders, on this processor.
 #[cfg(target_arch = "x86_64")]
 const REFUSED_HERE: &[i64] = &[
     libc::SYS_fork,
@@ -108,7 +108,7 @@ const REFUSED_HERE: &[i64] = &[];
 const FAMILIES: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
 /// Kinds of Unix sockets for pairs, which keep their other end. A datagram socket could be connected to another end.
 const OF_PAIRS: [i32; 2] = [libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
-/// The part of a socket's kind that is not a flag.
+/// The bits of a socket's kind that are not flags.
 const KIND: i32 = 0xf;
 /// Modes that an engine gives to open files of its cache (`cache/io.rs`).
 const MODES: [i32; 2] = [0o400, 0o700];
@@ -143,7 +143,8 @@ const OF_OTHERS: [u64; 4] = [0x5412, 0x541c, 0x8901, 0x8902];
 
 /// Confines all threads of this process.
 ///
-/// # Errors The reason why this kernel does not confine them.
+/// # Errors
+/// The reason why this kernel does not confine them.
 pub(super) fn confine(rings: Rings) -> Result<(), String> {
     let arch: TargetArch =
         std::env::consts::ARCH.try_into().map_err(|_| "not known for this processor".to_owned())?;

@@ -17,7 +17,8 @@ const DEVICES: [&str; 1] = ["/dev/null"];
 /// The ruleset. An engine renames files from one folder of its cache to another. Landlock can allow that from Linux 5.19 on, so an older
 /// one counts as missing.
 ///
-/// # Errors The reason why this kernel has no usable landlock.
+/// # Errors
+/// The reason why this kernel has no usable landlock.
 pub(super) fn ruleset(folders: &Folders) -> Result<OwnedFd, String> {
     let all = AccessFs::from_all(ABI::V5);
     let looked_at = AccessFs::ReadFile | AccessFs::ReadDir;

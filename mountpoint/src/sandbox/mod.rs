@@ -22,7 +22,7 @@ pub struct Folders {
     pub read: Vec<PathBuf>,
 }
 
-/// Rings of io_uring, whose operations bypass the filter of system calls.
+/// The rings of io_uring that an engine may have. Their operations bypass the filter of system calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rings {
     /// The open rings stay; no more are made.
@@ -75,7 +75,8 @@ pub fn enter(folders: &Folders, rings: Rings) -> Vec<Lacking> {
 
 /// Keeps the memory of this process out of core files, and away from other processes of its user.
 ///
-/// # Errors The kernel refuses.
+/// # Errors
+/// The kernel refuses.
 pub fn no_dumps() -> std::io::Result<()> {
     setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) })?;
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;

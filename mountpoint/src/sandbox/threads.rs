@@ -15,13 +15,13 @@ use rustix::thread::{
 use crate::clock::Clock;
 use crate::sync::Arc;
 
-/// Most threads that can be confined. An engine has dozens; with more than this, the confinement fails. Doubling it doubles 16 KiB for
-/// the time of the start.
+/// Most threads that can be confined. An engine has dozens; with more than this, the confinement fails. Doubling it takes 16 KiB more
+/// during the start.
 const THREADS_MAX: usize = 4096;
-/// Longest wait for a thread. A thread that waits for a hanging disk handles no signal. Doubling it delays a mount on such a disk by as
-/// much.
+/// Longest wait until the threads have confined themselves; then the confinement fails. A thread that waits for a hanging disk handles no
+/// signal. Doubling it delays a mount on such a disk by as much.
 const WITHIN: Duration = Duration::from_secs(5);
-/// Pause between two looks at the threads.
+/// Pause between two checks of the threads.
 const LOOK_AGAIN: Duration = Duration::from_micros(200);
 /// Beginning of the names of the kernel's own threads for rings. They act with the rights of the requesting thread, and handle no signal.
 const OF_KERNEL: &str = "iou-";
@@ -59,7 +59,8 @@ impl Done {
 
 /// Confines every thread of this process.
 ///
-/// # Errors The kernel refuses, or a thread does not handle its signal: then this thread is not confined, and others are.
+/// # Errors
+/// The kernel refuses, or a thread does not handle its signal: then this thread is not confined, and others are.
 pub(super) fn confine_all(ruleset: Option<&OwnedFd>) -> io::Result<()> {
     if ruleset.is_some() && !sees_root() {
         return Err(io::Error::other(
