@@ -12,8 +12,8 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of the longest message: credentials with a long token. Doubling it doubles the memory that a question's thread takes for a
-/// moment.
+/// Longest message, in bytes: credentials with a long token. A longer one is not sent. Doubling it doubles the memory that the receiver of
+/// a message takes for a moment.
 const MESSAGE_MAX: usize = 64 << 10;
 /// Most descriptors of one message: a socket for the answer, a device, a file.
 const FILES_MAX: usize = 3;
@@ -49,9 +49,9 @@ pub enum Question {
         /// The thread.
         tid: u32,
     },
-    /// Registers a file with a FUSE device. Both descriptors come along.
+    /// Registers a file with a FUSE device. The message has the descriptors of both.
     Register,
-    /// Takes a registered file back. The device's descriptor comes along.
+    /// Unregisters a file. The message has the device's descriptor.
     Forget {
         /// The number of the file.
         id: u32,
@@ -63,7 +63,7 @@ pub enum Question {
         /// The port of the addresses.
         port: u16,
     },
-    /// Names the program that prints credentials. It does not count after another one, or after `Confined`.
+    /// Names the program that prints credentials. The message has no effect after another one, or after `Confined`.
     Program {
         /// The command line of the program.
         command: String,
@@ -74,7 +74,7 @@ pub enum Question {
         /// first arrival is after `Confined`.
         command: String,
     },
-    /// Asks whether the program that is installed now could go on with the mount, whose journal comes along.
+    /// Asks whether the program that is installed now could go on with the mount. The message has the descriptor of its journal.
     Check,
     /// Announces the confinement of the engine: from now on the helper must expect an intruder's messages.
     Confined,
@@ -90,9 +90,9 @@ impl Question {
 /// The helper's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
-    /// The helper did it.
+    /// The helper carried the request out.
     Done,
-    /// The answer to a question for yes or no. `None`: unknown.
+    /// The answer to a yes-or-no question. `None`: unknown.
     Holds(Option<bool>),
     /// The number of a registered file.
     Number(u32),
@@ -100,7 +100,7 @@ pub enum Answer {
     Addresses(Vec<SocketAddr>),
     /// The output of a program.
     Text(String),
-    /// The helper did not do it.
+    /// The helper refused the request, or failed.
     Refused {
         /// The system's error number.
         errno: Option<i32>,

@@ -20,10 +20,10 @@ pub use messages::{Answer, Question};
 pub use registrar::{Ask, FileName, Kept, Registrar, Serving};
 pub use serve::serve;
 
-/// Longest wait for an answer that depends only on the kernel: about a process, or of an ioctl. Doubling it doubles the time that a FUSE
-/// thread waits for a stopped helper.
+/// Longest wait for an answer that depends only on the kernel: about a process, or of an ioctl; then the answer is unknown, or an error.
+/// Doubling it doubles the time that a FUSE thread waits for a stopped helper.
 const AT_ONCE: Duration = Duration::from_secs(5);
-/// Longest wait for the answers on which a start depends. A start that loses them fails, so that a busy machine gets its time.
+/// Longest wait for the answers on which a start depends. A start that loses them fails, so a busy machine gets more time.
 const BEGUN_WITHIN: Duration = Duration::from_secs(60);
 /// Longest wait for the system's resolver. The caller has a limit of its own.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
@@ -31,10 +31,10 @@ const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
 const UNMOUNTED_WITHIN: Duration = Duration::from_secs(30);
 /// Longest wait for a program that prints credentials: a little more than the time that the helper grants the program.
 const PRINTED_WITHIN: Duration = Duration::from_secs(12);
-/// Longest wait for the installed program's word that it could go on with the mount: a little more than `handover` grants it.
+/// Longest wait for the installed program's check whether it could go on with the mount: a little more than `handover` grants it.
 const CHECKED_WITHIN: Duration = Duration::from_secs(12);
 
-/// The engine's end of the socket.
+/// The engine's connection to its helper.
 #[derive(Debug)]
 pub struct Broker {
     socket: OwnedFd,
@@ -54,7 +54,8 @@ pub fn of_this_process() -> Option<&'static Broker> {
 
 /// A pair of connected sockets; a new helper gets one of them.
 ///
-/// # Errors The system's, if it has no sockets left.
+/// # Errors
+/// The system has no sockets left.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     messages::pair()
 }
@@ -62,7 +63,8 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 impl Broker {
     /// Makes a started helper the helper of this process. `registers`: the helper has the privilege for passthrough.
     ///
-    /// # Errors The process has a helper already.
+    /// # Errors
+    /// The process has a helper already.
     pub fn begin(socket: OwnedFd, registers: bool) -> io::Result<&'static Self> {
         let broker = Self { socket, registers, mounted: OnceLock::new() };
         OF_THIS_PROCESS.set(broker).map_err(|_| io::Error::other("this process has a helper already"))?;
@@ -76,7 +78,8 @@ impl Broker {
 
     /// Names the mount that the helper may unmount. Only the first call counts.
     ///
-    /// # Errors The helper does not answer.
+    /// # Errors
+    /// The helper does not answer.
     pub fn mounted(&self, device: Option<(u32, u32)>) -> io::Result<()> {
         self.done(&Question::Mounted { device }, &[], BEGUN_WITHIN)?;
         let _ = self.mounted.set(());
@@ -85,26 +88,29 @@ impl Broker {
 
     /// Announces the confinement of the engine to the helper.
     ///
-    /// # Errors The helper does not answer.
+    /// # Errors
+    /// The helper does not answer.
     pub fn confined(&self) -> io::Result<()> {
         self.done(&Question::Confined, &[], BEGUN_WITHIN)
     }
 
     /// Names the program that prints credentials, before the confinement: only the first one counts.
     ///
-    /// # Errors The helper does not answer.
+    /// # Errors
+    /// The helper does not answer.
     pub fn program(&self, command: String) -> io::Result<()> {
         self.done(&Question::Program { command }, &[], BEGUN_WITHIN)
     }
 
-    /// Whether the helper knows the mount.
+    /// Whether the helper was given the mount, and unmounts it.
     pub fn knows_mount(&self) -> bool {
         self.mounted.get().is_some()
     }
 
     /// Makes the helper unmount the file system. `is_connected`: the kernel has the other end of the device.
     ///
-    /// # Errors The unmount fails, or the helper does not answer in time.
+    /// # Errors
+    /// The unmount fails, or the helper does not answer in time.
     pub fn unmount(&self, is_connected: bool) -> io::Result<()> {
         self.done(&Question::Unmount { is_connected }, &[], UNMOUNTED_WITHIN)
     }
@@ -127,7 +133,8 @@ impl Broker {
 
     /// Registers a file with a FUSE device. Returns the file's number.
     ///
-    /// # Errors The kernel refuses the ioctl, or the helper does not answer in time.
+    /// # Errors
+    /// The kernel refuses the ioctl, or the helper does not answer in time.
     pub fn register(&self, device: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<u32> {
         match self.ask(&Question::Register, &[device, file], AT_ONCE)? {
             Answer::Number(number) => Ok(number),
@@ -135,7 +142,7 @@ impl Broker {
         }
     }
 
-    /// Takes a registered file back.
+    /// Unregisters a file.
     ///
     /// # Errors
     /// The kernel refuses the ioctl, or the helper does not answer in time.
@@ -146,7 +153,7 @@ impl Broker {
     /// The addresses of a host, by the system's resolver. Blocks.
     ///
     /// # Errors
-    /// The resolver's.
+    /// The resolver's error, or the helper does not answer in time.
     pub fn resolve(&self, host: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
         match self.ask(&Question::Resolve { host: host.to_owned(), port }, &[], RESOLVED_WITHIN)? {
             Answer::Addresses(addresses) => Ok(addresses),
@@ -156,7 +163,8 @@ impl Broker {
 
     /// The output of the program that prints credentials. Blocks.
     ///
-    /// # Errors The program failed, or the command is not the one of the start.
+    /// # Errors
+    /// The program failed, or the command is not the one of the start.
     pub fn credentials(&self, command: String) -> io::Result<String> {
         match self.ask(&Question::Credentials { command }, &[], PRINTED_WITHIN)? {
             Answer::Text(text) => Ok(text),
@@ -166,7 +174,8 @@ impl Broker {
 
     /// Asks whether the program that is installed now could go on with the mount of this journal. Blocks.
     ///
-    /// # Errors The program refuses, or this mount has no such journal.
+    /// # Errors
+    /// The program refuses, or this mount has no such journal.
     pub fn check(&self, journal: BorrowedFd<'_>) -> io::Result<()> {
         self.done(&Question::Check, &[journal], CHECKED_WITHIN)
     }
@@ -178,7 +187,7 @@ impl Broker {
         }
     }
 
-    /// Asks the helper. Each question has a socket of its own for the answer, so that a slow answer delays no other.
+    /// Asks the helper. Each question has a socket of its own for the answer, so a slow answer delays no other.
     fn ask(&self, question: &Question, files: &[BorrowedFd<'_>], within: Duration) -> io::Result<Answer> {
         let (ours, theirs) = messages::pair()?;
         let all: Vec<_> = std::iter::once(theirs.as_fd()).chain(files.iter().copied()).collect();

@@ -1,7 +1,7 @@
 //! The node's CSI driver as a helper: it registers files of the cache for the kernel to read (passthrough), which an engine in a pod may not.
 //!
-//! Enters: names of files below the cache, and numbers to take back. Leaves: the kernel's numbers. The connections to the driver take the questions
-//! from here. While there is none, a file is refused at once, and numbers to take back wait for the next.
+//! Enters: names of files below the cache, and numbers to unregister. Leaves: the kernel's numbers. The connections to the driver take the
+//! questions from here. While there is none, a file is refused at once, and numbers to unregister wait for the next.
 //!
 //! Never here: a connection; a wait of a FUSE thread.
 
@@ -17,23 +17,23 @@ use crate::sync::{Arc, Mutex};
 /// A file of the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileName {
-    /// The path below the cache's directory.
+    /// The path relative to the cache's directory.
     pub name: String,
-    /// The number of its file system.
+    /// The device number of the file system.
     pub dev: u64,
-    /// The number of its inode.
+    /// The inode number of the file.
     pub ino: u64,
 }
 
 /// A question to the driver.
 pub enum Ask {
-    /// Registers a file. An answer that nobody waits for any more is to be taken back.
+    /// Registers a file. If no caller waits for the number any more, the file is unregistered.
     Open(FileName, oneshot::Sender<io::Result<u32>>),
-    /// Takes a number back. The value is dropped once that is done.
+    /// Unregisters a number. The value is dropped once that is done.
     Close(u32, Kept),
 }
 
-/// A value that lives until a number is taken back, such as the hold of a file.
+/// A value that lives until a number is unregistered, such as the hold of a file.
 pub type Kept = Box<dyn Send>;
 type Device = Box<dyn Fn() -> Option<OwnedFd> + Send + Sync>;
 
@@ -55,13 +55,13 @@ pub struct Registrar {
 
 #[derive(Default)]
 struct Queue {
-    /// Connections that take questions.
+    /// Number of connections that take questions.
     serving: usize,
     opens: VecDeque<Ask>,
     closes: VecDeque<Ask>,
-    /// Numbers that the kernel has for this engine.
+    /// Number of files that are registered for this engine.
     ids: u32,
-    /// Drivers that owe an answer to an open that gave up, or are busy.
+    /// Number of connections whose driver owes an answer to an open that gave up, or is busy.
     late: usize,
     device: Option<Device>,
     told: bool,
@@ -85,17 +85,17 @@ impl fmt::Debug for Registrar {
 }
 
 impl Registrar {
-    /// Sets the way to copies of the mount's device.
+    /// Sets the function that copies the mount's device.
     pub fn begin(&self, device: impl Fn() -> Option<OwnedFd> + Send + Sync + 'static) {
         self.queue.lock().device = Some(Box::new(device));
     }
 
-    /// Counts numbers that an earlier engine has left to this one.
+    /// Counts files that an earlier engine left registered.
     pub fn inherit(&self, ids: u32) {
         self.queue.lock().ids += ids;
     }
 
-    /// Numbers that the kernel has for this engine.
+    /// Number of files that are registered for this engine.
     pub fn ids(&self) -> u32 {
         self.queue.lock().ids
     }
@@ -105,11 +105,11 @@ impl Registrar {
         self.queue.lock().device.as_ref().and_then(|device| device())
     }
 
-    /// Asks for a file's number. A caller that gives up loses no number.
+    /// Registers a file through the driver, and returns its number. If the caller gives up, the file is unregistered.
     ///
     /// # Errors
-    /// `NotConnected`: no driver is there. `TimedOut`: the driver owes an answer to a question whose caller gave up, or is busy. Or the driver's
-    /// refusal.
+    /// `NotConnected`: no driver is connected. `TimedOut`: the driver owes an answer to a question whose caller gave up, or is busy. Or the
+    /// driver's refusal.
     pub async fn open(&self, file: FileName) -> io::Result<u32> {
         let (answer, answered) = oneshot::channel();
         {
@@ -126,18 +126,18 @@ impl Registrar {
         answered.await.unwrap_or_else(|_| Err(io::ErrorKind::ConnectionAborted.into()))
     }
 
-    /// Takes a number back, now or when a driver is there. `kept` lives until then.
+    /// Unregisters a number, now or once a driver is connected. `kept` lives until then.
     pub fn close(&self, id: u32, kept: Kept) {
         self.queue.lock().closes.push_back(Ask::Close(id, kept));
         self.ring.notify_one();
     }
 
-    /// Whether this is the first time that something is to be told.
+    /// Whether this is the first call: only the first failure is worth a line in the log.
     pub fn tells(&self) -> bool {
         !std::mem::replace(&mut self.queue.lock().told, true)
     }
 
-    /// Takes questions until the returned value is dropped.
+    /// Begins to take questions, until the returned value is dropped.
     pub fn serve(self: &Arc<Self>) -> Serving {
         self.queue.lock().serving += 1;
         Serving { registrar: Arc::clone(self), under_way: None, is_late: false, rests: false }
@@ -154,8 +154,8 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// The next question, numbers to take back first. A call that is given up loses none. It never returns while a question is under way, except
-    /// for one whose caller gives up: then opens are refused from now on, until the driver answers.
+    /// The next question, numbers to unregister first. Cancelling the call loses none. It never returns while a question is in progress,
+    /// except for one whose caller gives up: then opens are refused from now on, until the driver answers.
     pub async fn next(&mut self) -> &Ask {
         loop {
             match &mut self.under_way {
@@ -181,7 +181,7 @@ impl Serving {
         self.under_way.as_ref().unwrap_or_else(|| unreachable!("a question was just taken"))
     }
 
-    /// Whether the driver was too busy to take a number back. The question waits, and opens are refused, until [`Self::go_on`].
+    /// Whether the driver was too busy to unregister a number. The question waits, and opens are refused, until [`Self::go_on`].
     pub fn rests(&self) -> bool {
         self.rests
     }
@@ -193,7 +193,7 @@ impl Serving {
         }
     }
 
-    /// Takes in the driver's answer to the question under way. `ResourceBusy` says that nothing was done.
+    /// Takes the driver's answer to the question in progress. `ResourceBusy` means that nothing was done.
     pub fn answered(&mut self, answer: io::Result<u32>) {
         let late = std::mem::take(&mut self.is_late);
         let Some(ask) = self.under_way.take() else { return };
@@ -216,7 +216,7 @@ impl Serving {
                 self.rests = true;
             }
             Ask::Close(_, kept) => {
-                // A number that the kernel does not know is taken back already.
+                // A number that the kernel does not know is unregistered already.
                 queue.ids = queue.ids.saturating_sub(1);
                 drop(queue);
                 drop(kept);
@@ -240,7 +240,7 @@ impl Drop for Serving {
             open => open,
         };
         drop(queue);
-        // Their callers hear that the connection is gone.
+        // Dropping these tells their callers that the connection is gone.
         drop((opens, open));
         self.registrar.ring.notify_one();
     }

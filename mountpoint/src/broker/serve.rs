@@ -7,13 +7,14 @@ use super::messages::{self, Answer, Question};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Most questions at once that may wait. The helper refuses more. Doubling it lets more hosts resolve while a resolver hangs.
+/// Most questions in progress that may wait; the helper refuses further ones. Doubling it lets more hosts resolve while a resolver hangs.
 const WAITING_MAX: usize = 32;
 
 /// Answers questions until the engine ends. Questions that wait for nothing are answered in turn, each of the others on a thread of its
 /// own.
 ///
-/// # Errors The socket fails, or its other end is not an engine.
+/// # Errors
+/// The socket fails, or its other end is not an engine.
 pub fn serve(
     socket: OwnedFd,
     desk: impl Fn(Question, Vec<OwnedFd>) -> Answer + Send + Sync + 'static,
