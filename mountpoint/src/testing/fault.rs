@@ -85,7 +85,7 @@ pub struct FaultPlan {
     pub(super) hold: Option<(HoldAt, Arc<Barrier>)>,
 }
 
-/// The side of the effect on which a held call waits.
+/// The point at which a held call waits: before its effect, or after it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum HoldAt {
     Request,
@@ -134,20 +134,20 @@ impl FaultPlan {
         self.times(usize::MAX)
     }
 
-    /// The call has no effect and ends with an error of this kind. With [`FaultPlan::break_after`] or
-    /// [`FaultPlan::answer_lost`]: the kind of the error that comes then.
+    /// Fails the call without any effect, with an error of this kind. With [`FaultPlan::break_after`] or [`FaultPlan::answer_lost`] this is
+    /// the kind of their error.
     pub fn fail(mut self, kind: ErrorKind) -> Self {
         self.fail = Some(kind);
         self
     }
 
-    /// The call begins this much later, by the client's clock.
+    /// Delays the beginning of the call by this much, on the client's clock.
     pub fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// A GetObject receives its first `bytes` bytes and then ends with `Network` (or the error of [`FaultPlan::fail`]).
+    /// Ends a GetObject after its first `bytes` bytes, with `Network` (or the error of [`FaultPlan::fail`]).
     pub fn break_after(mut self, bytes: u64) -> Self {
         assert!(self.op == Op::GetObject, "only a GetObject has a body to break");
         self.break_after = Some(bytes);
@@ -161,7 +161,7 @@ impl FaultPlan {
         self
     }
 
-    /// The call takes effect, but its caller gets `Unknown` (or the error of [`FaultPlan::fail`]).
+    /// Loses the answer of a call that takes effect: its caller gets `Unknown` (or the error of [`FaultPlan::fail`]).
     pub fn answer_lost(mut self) -> Self {
         self.answer_lost = true;
         self
@@ -199,13 +199,13 @@ impl Barrier {
     }
 }
 
-/// Holds calls back until the test lets them go, so that tests set an order without sleeping. Dropping the gate opens it.
+/// Holds calls back until the test lets them go: tests set an order without sleeping. Dropping the gate opens it.
 #[derive(Debug)]
 #[must_use = "dropping the gate opens it"]
 pub struct Gate(Arc<Barrier>);
 
 impl Gate {
-    /// Returns once `n` calls in all have come to the gate.
+    /// Waits until `n` calls in all have arrived at the gate.
     pub async fn arrived(&self, n: usize) {
         let mut arrived = self.0.arrived.subscribe();
         // The sender lives in `self`, so waiting cannot fail.

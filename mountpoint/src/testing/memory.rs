@@ -21,9 +21,9 @@ use crate::sync::{Arc, Mutex};
 /// The differences of a [`MemoryClient`] from plain S3.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Fewest bytes of a part that is not the last. S3 says 5 MiB; tests of small parts say 0.
+    /// Smallest part that is not the last, in bytes: 5 MiB on S3, 0 for tests of small parts.
     pub part_size_min: u64,
-    /// Entries of a listing page at most; S3 says 1000. Small values make a short listing many pages.
+    /// Most entries of a listing page; S3 allows 1000. Small values make a short listing many pages.
     pub page_max: u16,
     /// Whether a listing begins with the first key whatever the request says, as on some gateways.
     pub ignores_start_after: bool,
@@ -78,7 +78,7 @@ struct State {
     restored: HashSet<ObjectKey>,
     /// The algorithm of whole objects' checksums that the store reports; `None` if it reports none.
     sums: Option<ChecksumAlgorithm>,
-    /// The answer to CompleteMultipartUpload has no ETag.
+    /// Whether the answer to CompleteMultipartUpload has no ETag.
     is_nameless: bool,
 }
 
@@ -158,7 +158,7 @@ impl MemoryClient {
         self.0.state.lock().log.clear();
     }
 
-    /// Stores an object as another writer: without a call or a fault. Returns the new version's mark.
+    /// Stores an object as another writer: without a call or a fault. Returns the ETag of the new version.
     pub fn insert(&self, key: impl AsRef<str>, bytes: impl Into<Bytes>) -> ETag {
         let now = self.0.clock.wall();
         self.0.state.lock().store.insert(ObjectKey::new(key), bytes.into(), "", now)
@@ -171,7 +171,8 @@ impl MemoryClient {
 
     /// Moves an object to an archive tier: it is listed and cannot be read.
     ///
-    /// # Panics The object does not exist.
+    /// # Panics
+    /// The object does not exist.
     pub fn archive(&self, key: impl AsRef<str>) {
         let mut state = self.0.state.lock();
         state.store.object_mut(&ObjectKey::new(key)).expect("an object to archive").meta.readable = false;

@@ -43,7 +43,7 @@ struct Upload {
     initiated: SystemTime,
 }
 
-/// Bytes of one copy: S3's limit.
+/// Largest range of one copy, in bytes: S3's limit.
 const COPY_MAX: u64 = 5 << 30;
 
 impl Store {
@@ -128,7 +128,7 @@ impl Store {
         Ok(Stored { etag, checksum: request.checksum.map(Checksum::to_base64), modified: None })
     }
 
-    /// Stores an object at a key, in place of an earlier one.
+    /// Stores an object at a key, or replaces the one there.
     pub(super) fn insert(&mut self, key: ObjectKey, bytes: Bytes, suffix: &str, now: SystemTime) -> ETag {
         let etag = self.next_etag(suffix);
         // Each version has a second of its own, however fast tests are.
@@ -149,7 +149,7 @@ impl Store {
         }
     }
 
-    /// Whether the object at a key may be replaced.
+    /// Checks that the object at a key may be replaced.
     fn check_there(&self, key: &ObjectKey, replaces: &Replaces, op: Op) -> Result<()> {
         let there = self.objects.get(key).map(|object| &object.meta.etag);
         let refused = |kind| Err(Error::new(kind, op.name()).key(key).status(412));
@@ -173,7 +173,7 @@ impl Store {
         Ok(self.objects[key].properties.tags.clone())
     }
 
-    /// The object of exactly this version, to be copied.
+    /// A copy of exactly this version of an object.
     fn source(&self, id: &ObjectId, op: Op) -> Result<Object> {
         let error = |kind| Error::new(kind, op.name()).key(&id.key);
         let object = self.objects.get(&id.key).ok_or_else(|| error(ErrorKind::NotFound).status(404))?;
@@ -235,7 +235,7 @@ impl Store {
     pub(super) fn create_upload(&mut self, object: &NewObject, now: SystemTime) -> Result<UploadId> {
         check_key(&object.key, Op::CreateMultipartUpload)?;
         self.versions += 1;
-        // Ids are given in the order of the uploads' start, so that a listing is in that order too.
+        // Ids grow in the order of the uploads' start, so a listing is in that order too.
         let id = UploadId { key: object.key.clone(), id: format!("upload-{:08}", self.versions) };
         let upload = Upload {
             id: id.clone(),
@@ -331,7 +331,7 @@ impl Store {
             return Err(error("max_keys is 1 to 1000"));
         }
         let max = usize::from(request.max_keys.min(self.page_max));
-        // A token is the last entry of the page before: a key, or a prefix that stands for all keys under it.
+        // A token is the last entry of the page before: a key, or a common prefix of all keys under it.
         let start_after = request.start_after.clone().filter(|_| !self.ignores_start_after);
         let (mut after, mut skip) = (start_after.unwrap_or_default(), None);
         if let Some(token) = &request.continuation_token {
@@ -380,7 +380,7 @@ impl Store {
     }
 }
 
-/// S3 tells times in whole seconds (in Last-Modified).
+/// Rounds a time down to whole seconds, the resolution of Last-Modified.
 fn whole_seconds(time: SystemTime) -> SystemTime {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     UNIX_EPOCH + Duration::from_secs(seconds)
@@ -394,7 +394,7 @@ fn check_key(key: &ObjectKey, op: Op) -> Result<()> {
     Ok(())
 }
 
-/// Copies the body, as the wire does: the bucket does not keep the sender's memory.
+/// Copies the body, as a network does: the bucket does not keep the sender's memory.
 fn join(body: &[Bytes]) -> Bytes {
     body.concat().into()
 }

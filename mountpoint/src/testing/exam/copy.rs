@@ -6,10 +6,10 @@ use super::Exam;
 use crate::object::{ObjectId, ObjectKey};
 use crate::s3::{CompleteUpload, CopyObject, CopyPart, ErrorKind, NewObject, Properties, Replaces, Stored};
 
-/// Bytes of a part that is not the last: the least that S3 takes.
+/// Smallest part that is not the last, in bytes: S3's limit.
 const PART: u64 = 5 << 20;
 
-/// A copy of the version that was stored.
+/// A request that copies the stored version.
 fn copy(key: &ObjectKey, stored: &Stored, size: u64, to: &ObjectKey, replaces: Replaces) -> CopyObject {
     CopyObject {
         source: ObjectId::by_etag(key.clone(), stored.etag.clone()),

@@ -25,7 +25,7 @@ use crate::s3::{
 };
 use crate::sync::{Arc, Mutex};
 
-/// The limits of a store. Made with [`Traits::whole`]; every exception has its reason, which is printed.
+/// The promises and keys that a store does not keep. Made with [`Traits::whole`]; every exception has its reason, which is printed.
 #[derive(Clone, Debug)]
 pub struct Traits {
     store: &'static str,
@@ -50,7 +50,7 @@ impl Traits {
         self
     }
 
-    /// Skips keys for which `refuses` has a reason why the store can't keep them.
+    /// Skips keys that the store can't keep: those for which `refuses` returns a reason.
     pub fn refusing_keys(mut self, refuses: fn(&str) -> Option<&'static str>) -> Self {
         self.refuses_key = refuses;
         self
@@ -115,7 +115,8 @@ promises! {
 
 /// Examines a client. The bucket is empty afterwards, as before. `hostile`: the keys that must come back unchanged.
 ///
-/// # Panics The client broke a promise.
+/// # Panics
+/// The client broke a promise.
 pub async fn exam(client: Arc<dyn ObjectClient>, traits: Traits, hostile: &[String]) {
     for (promise, check) in examined(&traits) {
         let exam = Exam::of(&client, promise, &traits, hostile);

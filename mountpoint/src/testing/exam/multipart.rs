@@ -9,7 +9,7 @@ use crate::s3::{
     CompleteUpload, ErrorKind, NewObject, Replaces, Result, Stored, UploadId, UploadPart, UploadedPart,
 };
 
-/// Bytes of a part that is not the last: the least that S3 takes.
+/// Smallest part that is not the last, in bytes: S3's limit.
 const PART: usize = 5 << 20;
 
 async fn start(exam: &Exam, key: &ObjectKey, checksum: Option<ChecksumAlgorithm>) -> UploadId {
