@@ -1,10 +1,11 @@
-//! CRC32, CRC32C and CRC64NVME over bytes as they pass: computed once, combined for whole objects, encoded for headers and decoded.
+//! CRC32, CRC32C and CRC64NVME: computed over bytes as they pass, combined for whole objects, encoded for headers and decoded.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use crc_fast::CrcAlgorithm;
 
-/// An algorithm that S3 knows and whose checksums combine. Uploads carry the first two; objects of other clients may have any of the three.
+/// An algorithm that S3 supports and whose checksums can be combined. Uploads carry the first two; objects of other clients may have any of
+/// the three.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum ChecksumAlgorithm {
     /// 32 bits, Castagnoli. Parts carry their own; the whole is a checksum of checksums ("composite").
@@ -28,7 +29,7 @@ impl ChecksumAlgorithm {
         }
     }
 
-    /// Header that carries the value, in lower case.
+    /// Name of the header with the value, in lower case.
     pub fn header(self) -> &'static str {
         match self {
             Self::Crc32c => "x-amz-checksum-crc32c",
@@ -115,7 +116,7 @@ pub struct Hasher {
 }
 
 impl Hasher {
-    /// A hasher over nothing yet.
+    /// A hasher that has taken no bytes.
     pub fn new(algorithm: ChecksumAlgorithm) -> Self {
         Self { algorithm, digest: crc_fast::Digest::new(algorithm.params()) }
     }

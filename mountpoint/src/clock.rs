@@ -57,7 +57,8 @@ impl Clock {
 
     /// Turns a manual clock forward, and wakes the sleepers on it.
     ///
-    /// # Panics The clock is the machine's, which tests do not control.
+    /// # Panics
+    /// The clock is the machine's, which tests do not control.
     pub fn advance(&self, by: Duration) {
         let Source::Manual(m) = &self.0 else { panic!("only a manual clock can be turned") };
         *m.elapsed.lock() += by;
@@ -73,7 +74,7 @@ impl Clock {
         }
     }
 
-    /// Returns once `duration` has passed on this clock.
+    /// Waits until `duration` has passed on this clock.
     pub fn sleep(&self, duration: Duration) -> impl Future<Output = ()> + Send + use<> {
         let clock = self.clone();
         async move {

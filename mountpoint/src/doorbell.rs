@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::clock::Clock;
 use crate::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-/// The next act of a housekeeper that has looked around.
+/// The next step of a housekeeper after a look for work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Next {
     /// Looks again after this time, whether the bell rings meanwhile or not.
@@ -22,10 +22,10 @@ pub enum Next {
     Leave,
 }
 
-/// Rung by requests; wakes the housekeepers that rest.
+/// The bell. Requests ring it, which wakes the housekeepers that rest.
 #[derive(Debug, Default)]
 pub struct Doorbell {
-    /// A housekeeper may rest from now on.
+    /// Whether a housekeeper may rest, so a ring has to wake it.
     is_armed: AtomicBool,
     rung: Notify,
 }
@@ -38,12 +38,12 @@ impl Doorbell {
         }
     }
 
-    /// Looks around, at once and then as each look says. `look` learns whether the bell rang since the last look; a ring during a look
-    /// counts for the next one. Several may keep house behind one bell.
+    /// Calls `look` at once, and then as each result says, until [`Next::Leave`]. The argument of `look` is whether the bell rang since the
+    /// last look; a ring during a look counts for the next one. Several housekeepers may share one bell.
     pub async fn keep_house(&self, clock: &Clock, mut look: impl FnMut(bool) -> Next) {
         let mut was_rung = true;
         loop {
-            // The wait begins before the look, so that work that comes during the look rings.
+            // The wait begins before the look: work that comes during the look rings.
             let mut rung = pin!(self.rung.notified());
             rung.as_mut().enable();
             self.is_armed.store(true, SeqCst);

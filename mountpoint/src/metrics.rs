@@ -24,8 +24,8 @@ macro_rules! metrics {
         #[derive(Debug)]
         pub struct Metrics {
             $($(#[doc = $doc])+ pub $name: $type,)+
-            /// Rung when a request is counted, and when memory is freed behind the requests. What samples or tidies up while the mount
-            /// works rests until then.
+            /// The bell that rings when a request is counted, and when memory is freed behind the requests. Tasks that sample or tidy up
+            /// while the mount works rest until then.
             pub work: Doorbell,
         }
 

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The table of the mount namespace of this process. `/proc/thread-self` would be the calling thread's; ours share one.
 pub const OWN: &str = "/proc/self/mountinfo";
 
-/// A mount.
+/// A line of the table: one mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Line<'a> {
     /// The number of the mount, as `mnt_id` in `/proc/PID/fdinfo`.
@@ -35,15 +35,15 @@ pub struct Line<'a> {
     pub system_options: Options<'a>,
 }
 
-/// The mounts of a table, in its order: a later one lies over an earlier one. A line of an unknown form is left out: a kind of mount that
-/// only newer kernels have must not hide others.
+/// The mounts of a table, in its order: a later one covers an earlier one. A line of an unknown form is left out, because a kind of mount
+/// that only newer kernels have must not hide others.
 pub fn lines(table: &[u8]) -> impl DoubleEndedIterator<Item = Line<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(Line::parse)
 }
 
 impl<'a> Line<'a> {
-    /// `36 35 98:0 /top /point rw,noatime shared:1 - fuse.mount-s3 source rw,user_id=0`. Before the dash come as many words as the kernel
-    /// likes, none most often.
+    /// Parses a line such as `36 35 98:0 /top /point rw,noatime shared:1 - fuse.mount-s3 source rw,user_id=0`. Before the dash there may be
+    /// any number of optional words, most often none.
     fn parse(line: &'a [u8]) -> Option<Self> {
         let mut words = line.split(|byte| *byte == b' ');
         let id = std::str::from_utf8(words.next()?).ok()?.parse().ok()?;
@@ -114,7 +114,7 @@ fn octal(digits: &[u8; 3]) -> Option<u8> {
     })
 }
 
-/// Words between commas.
+/// Options, separated by commas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options<'a>(&'a [u8]);
 

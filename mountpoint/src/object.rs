@@ -25,7 +25,8 @@ impl ObjectKey {
         &self.0
     }
 
-    /// The key by which Hadoop and EMR mark the directory of this key, which ends in `/`; `None` if S3 stores none so long, or for a bucket.
+    /// The key by which Hadoop and EMR mark the directory of this key, which ends in `/`. `None` for the root of a bucket, and if the mark
+    /// is longer than S3 allows.
     pub fn folder_mark(&self) -> Option<Self> {
         let directory = self.as_str().strip_suffix('/').filter(|directory| !directory.is_empty())?;
         let mark = [directory, FOLDER_MARK].concat();
@@ -33,7 +34,7 @@ impl ObjectKey {
     }
 }
 
-/// The ending of an empty object's name beside a directory, which marks the directory.
+/// Ending of the name of an empty object that marks the directory beside it.
 pub const FOLDER_MARK: &str = "_$folder$";
 
 impl fmt::Debug for ObjectKey {
@@ -42,7 +43,7 @@ impl fmt::Debug for ObjectKey {
     }
 }
 
-/// Printed with control characters escaped, so that a key can't forge a log line.
+/// Prints the key with control characters escaped: a key can't forge a log line.
 impl fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0.escape_debug(), f)
@@ -55,7 +56,7 @@ impl From<&str> for ObjectKey {
     }
 }
 
-/// The version mark of an object, byte for byte as the store sent it, quotes included.
+/// The ETag of an object, byte for byte as the store sent it, quotes included.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct ETag(Arc<str>);
 
@@ -105,12 +106,12 @@ impl fmt::Debug for ETag {
     }
 }
 
-/// The second in which a version was stored, by the store's clock. All answers of a store agree on it.
+/// The second in which a version was stored, by the store's clock. All answers of a store have the same one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Second(i64);
 
 impl Second {
-    /// `None` for the first second of 1970, which stands for a time that the store did not say.
+    /// The second of a time. `None` for the first second of 1970, which means that the store gave no time.
     pub fn of(time: SystemTime) -> Option<Self> {
         let seconds = match time.duration_since(SystemTime::UNIX_EPOCH) {
             Ok(after) => i64::try_from(after.as_secs()).unwrap_or(i64::MAX),
@@ -128,13 +129,13 @@ impl Second {
         (seconds != 0).then_some(Self(seconds))
     }
 
-    /// Seconds from 1970.
+    /// Seconds since 1970.
     pub fn get(self) -> i64 {
         self.0
     }
 }
 
-/// The time without the parts of its second.
+/// Rounds a time down to whole seconds.
 pub fn whole_second(time: SystemTime) -> SystemTime {
     let seconds = Second::of(time).map_or(0, Second::get);
     let distance = Duration::from_secs(seconds.unsigned_abs());
@@ -145,7 +146,7 @@ pub fn whole_second(time: SystemTime) -> SystemTime {
     moved.unwrap_or(SystemTime::UNIX_EPOCH)
 }
 
-/// One version of one object: reads are pinned to it, and cached blocks filed under it. The size, the third mark of a version, is kept
+/// One version of one object. Reads are pinned to it, and cached blocks are stored under it. The size, the third mark of a version, is kept
 /// beside it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ObjectId {
@@ -153,22 +154,22 @@ pub struct ObjectId {
     pub key: ObjectKey,
     /// The ETag of the version.
     pub etag: ETag,
-    /// The second in which it was stored; `None` if the store did not say.
+    /// The second in which the version was stored; `None` if the store gave none.
     pub modified: Option<Second>,
 }
 
 impl ObjectId {
-    /// The version that this metadata is of.
+    /// The version with this metadata.
     pub fn of(key: ObjectKey, meta: &ObjectMeta) -> Self {
         Self { key, etag: meta.etag.clone(), modified: Second::of(meta.last_modified) }
     }
 
-    /// A version that only its ETag names.
+    /// A version of which only the ETag is known.
     pub fn by_etag(key: ObjectKey, etag: ETag) -> Self {
         Self { key, etag, modified: None }
     }
 
-    /// Whether these two marks may belong to this version.
+    /// Whether an object with this ETag and second may be this version.
     pub fn may_be(&self, etag: &str, modified: Option<Second>) -> bool {
         let is_then = self.modified.zip(modified).is_none_or(|(ours, theirs)| ours == theirs);
         is_then && self.etag.may_be(etag)
@@ -178,9 +179,9 @@ impl ObjectId {
 /// The metadata of an object, from a HEAD, a listing or an upload of this mount.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ObjectMeta {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Version mark.
+    /// ETag of the version.
     pub etag: ETag,
     /// The time at which this version was stored, by the store's clock.
     pub last_modified: SystemTime,

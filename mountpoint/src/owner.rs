@@ -12,7 +12,7 @@ use rustix::fs::{FlockOperation, OFlags, flock, fstatfs};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-/// Says which machine this is, over all its boots. Containers may have none.
+/// The file with the ID of this machine, the same over all its boots. Containers may have none.
 const MACHINE: &str = "/etc/machine-id";
 /// The numbers of statfs(2) for file systems of local disks, and of memory. Their locks count for all processes that can see a file. On a
 /// network file system, a lock may count only on its own machine: NFS with `nolock`, Lustre with `localflock`, BeeGFS.
@@ -27,7 +27,7 @@ pub(crate) const LOCAL: [u32; 8] = [
     0x794c_7630, // overlayfs
 ];
 
-/// A process, told from earlier and later processes with its number.
+/// A process, distinguished from earlier and later processes with the same number.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Owner {
     pub(crate) boot_id: String,
@@ -40,7 +40,7 @@ pub(crate) struct Owner {
 #[derive(Debug)]
 pub(crate) struct Locked(File);
 
-/// The name of this machine; empty if it is unknown.
+/// The ID of this machine; empty if it is unknown.
 pub(crate) fn machine() -> String {
     fs::read_to_string(MACHINE).unwrap_or_default().trim().to_owned()
 }
@@ -50,7 +50,7 @@ pub(crate) fn create(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)
 }
 
-/// The kind of the file system of a file.
+/// The number of the file system's type (statfs(2)).
 pub(crate) fn kind(file: &File) -> Option<u32> {
     // The kernel's numbers have 32 bits, in a field whose width and sign differ between architectures.
     Some(fstatfs(file).ok()?.f_type as u32)
@@ -84,6 +84,8 @@ fn start_of(pid: i32) -> Option<u64> {
 }
 
 impl Locked {
+    /// Takes the lock of a file.
+    ///
     /// # Errors
     /// `WouldBlock`: another process holds the lock.
     pub(crate) fn new(file: File) -> io::Result<Self> {
@@ -91,8 +93,7 @@ impl Locked {
         Ok(Self(file))
     }
 
-    /// Takes the file that a dead process left; `None` if the process lives, another mount has taken the file, or the content is not
-    /// ours.
+    /// Opens and locks the file that a dead process left. `None` if another process holds its lock, or if it can't be opened or locked.
     pub(crate) fn take(path: &Path) -> Option<Self> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let file = OpenOptions::new().read(true).append(true).custom_flags(flags as i32).open(path).ok()?;

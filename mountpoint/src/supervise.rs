@@ -1,7 +1,7 @@
 //! Background tasks and threads that run as long as the mount: none ends unnoticed.
 //!
-//! A panic is logged and counted, and the task starts again: at once at first, later after growing pauses, so that a task that always fails
-//! does not fill the log. A task that returns is done. Requests do not run here: the program of a request that panics gets EIO.
+//! A panic is logged and counted, and the task starts again: at once at first, later after growing pauses, because a task that always fails
+//! must not fill the log. A task that returns is done. Requests do not run here: the program of a request that panics gets EIO.
 
 use std::any::Any;
 use std::future::Future;
@@ -15,20 +15,20 @@ use crate::sync::Arc;
 
 /// The pause before the first restart. Each further pause doubles.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The name of threads that only try whether so large a number can run.
+/// The name of threads that only try whether the system allows so large a number.
 const TRIAL: &str = "trial";
-/// How long the system may still count a thread after its join.
+/// Longest wait until the system no longer counts joined threads.
 const UNCOUNTED_WITHIN: Duration = Duration::from_secs(1);
 /// The longest pause of a thread: the end of the mount waits for it.
 const THREAD_PAUSE_MAX: Duration = Duration::from_secs(1);
-/// The longest pause of a task, about a minute. Doubling it halves the log lines of work that panics for ever, and delays the work if it
-/// succeeds again.
+/// Most doublings of a task's pause, which is then 82 s. One more halves the log lines of work that panics for ever, and delays the work if
+/// it succeeds again.
 const PAUSE_DOUBLINGS_MAX: u32 = 13;
 
 /// Keeps threads and tasks running; logs and counts each restart.
 #[derive(Clone, Debug)]
 pub struct Supervisor {
-    /// Counts fresh starts.
+    /// Counts the restarts.
     pub metrics: Arc<Metrics>,
     /// Measures the pauses of tasks.
     pub clock: Clock,
@@ -58,7 +58,8 @@ impl Supervisor {
 
     /// Runs `work` on a thread of its own until it returns.
     ///
-    /// # Errors The system has no thread for us.
+    /// # Errors
+    /// The system refuses a new thread.
     pub fn thread<T: Send + 'static>(
         &self,
         name: String,
@@ -68,7 +69,7 @@ impl Supervisor {
         let started = std::thread::Builder::new().name(name.clone()).spawn(move || {
             let mut starts = 0;
             loop {
-                // Unwound or not, what it works on is behind our locks, which hold the last whole statement's state.
+                // After a panic, too, the shared data are behind our locks: they have the state after the last whole statement.
                 match catch_unwind(AssertUnwindSafe(&mut work)) {
                     Ok(done) => return done,
                     Err(panic) => {
@@ -95,10 +96,11 @@ impl Supervisor {
     }
 }
 
-/// Whether the system has this many threads for the engine at once: starts them and lets them end. Libraries panic, or wait for ever, if
-/// they get none.
+/// Checks whether the system has this many threads for the engine at once: starts them and lets them end. Libraries panic, or wait for
+/// ever, if they get none.
 ///
-/// # Errors The system refuses this number; the error names the limits to examine.
+/// # Errors
+/// The system refuses this number; the error names the limits to examine.
 pub fn try_threads(count: usize, clock: &Clock) -> std::io::Result<()> {
     let (hold, held) = crossbeam::channel::bounded::<()>(0);
     let start = |_| {

@@ -1,4 +1,4 @@
-//! Locks and atomics under one name, so that a model checker can replace them.
+//! Locks and atomics under one name: a model checker can replace them.
 //!
 //! With feature `shuttle` the same names are shuttle's, and tests named `shuttle_*` run the code under these locks in many schedules:
 //! inodes, handles, requests, waiting reads, memory and the cache. A lock is never poisoned here: a panic in one request answers EIO and
@@ -12,7 +12,7 @@ use std::sync as imp;
 // Shuttle has no Arc of its own: its Arc is the standard one.
 pub use std::sync::{Arc, Weak};
 
-/// Atomics under the same roof.
+/// The atomics, which the model checker replaces, too.
 pub mod atomic {
     pub use super::imp::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 }
@@ -25,7 +25,7 @@ pub struct Mutex<T: ?Sized>(imp::Mutex<T>);
 pub type MutexGuard<'a, T> = imp::MutexGuard<'a, T>;
 
 impl<T> Mutex<T> {
-    /// Unlocked.
+    /// Creates an unlocked lock.
     pub fn new(value: T) -> Self {
         Self(imp::Mutex::new(value))
     }
@@ -48,7 +48,7 @@ impl<T: ?Sized> Mutex<T> {
 pub struct RwLock<T: ?Sized>(imp::RwLock<T>);
 
 impl<T> RwLock<T> {
-    /// Unlocked.
+    /// Creates an unlocked lock.
     pub fn new(value: T) -> Self {
         Self(imp::RwLock::new(value))
     }
