@@ -1,7 +1,7 @@
-//! The usage of this process's own control group, of v1, v2 or both. Enters: `/proc` and the mounted groups. Leaves: numbers; a file that is not
-//! there, or can't be read, leaves its number out.
+//! Resource usage of this process's own cgroup, of version 1, 2 or both. Enters: `/proc` and the mounted cgroups. Leaves: numbers; `None`
+//! for each file that is missing or can't be read.
 //!
-//! Never here: groups above or below; a limit that another group sets.
+//! Never here: parent or child groups; a limit that another group sets.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -9,10 +9,11 @@ use std::path::{Component, Path, PathBuf};
 use super::engine_lines::Usage;
 use crate::mountinfo::{self, Line};
 
-/// The value in v1's file of a group without a limit is the largest number of whole pages; no machine has half of that.
+/// The smallest value in a v1 limit file that means "no limit". The kernel writes the largest number of whole pages; no machine has half of
+/// that.
 const NO_LIMIT: u64 = 1 << 62;
 
-/// The usage now. `root` is where `proc` and the groups lie.
+/// The current usage. `root` is the directory that contains `proc` and the cgroups.
 pub(super) fn usage(root: &Path) -> Usage {
     let groups = own(root);
     let number = |name: &str| groups.iter().find_map(|group| group.number(name));
@@ -31,13 +32,13 @@ pub(super) fn usage(root: &Path) -> Usage {
         ),
         (None, None) => (None, None, None),
     };
-    // Version 1 goes first: if it counts time at all, version 2 beside it has none of the processes.
+    // Version 1 precedes: if it counts CPU time at all, version 2 beside it has none of the processes.
     let of_v1 = number("cpuacct.usage").map(|ns| ns / 1000);
     let cpu_us = of_v1.or_else(|| groups.iter().find_map(|group| group.entry("cpu.stat", "usage_usec")));
     Usage { memory_bytes, memory_limit_bytes, cpu_us, oom_kills, kernel_files: None }
 }
 
-/// A directory of files about one group.
+/// The directory of one group's files.
 #[derive(Debug)]
 struct Group(PathBuf);
 
@@ -46,13 +47,13 @@ impl Group {
         fs::read_to_string(self.0.join(name)).ok()?.trim().parse().ok()
     }
 
-    /// The number behind a word in a file.
+    /// The number after a word in a file.
     fn entry(&self, name: &str, word: &str) -> Option<u64> {
         let text = fs::read_to_string(self.0.join(name)).ok()?;
         text.lines().find_map(|line| line.strip_prefix(word)?.strip_prefix(' ')?.trim().parse().ok())
     }
 
-    /// The memory in use, without cached pages that the kernel would take first: what the kubelet calls the working set.
+    /// Memory in use without inactive pages of files, which the kernel frees first: the working set of the kubelet.
     fn used(&self, all: &str, inactive: &str) -> Option<u64> {
         let inactive = self.entry("memory.stat", inactive).unwrap_or_default();
         Some(self.number(all)?.saturating_sub(inactive))
@@ -73,7 +74,7 @@ fn own(root: &Path) -> Vec<Group> {
     groups.lines().filter_map(of_line).collect()
 }
 
-/// Whether the mount is the hierarchy of these controllers; v2's has none in its line.
+/// Whether this mount is the hierarchy of these controllers. The line of v2 names no controllers.
 fn has(mount: &Line<'_>, controllers: &str) -> bool {
     match &*mount.kind.text() {
         "cgroup2" => controllers.is_empty(),
@@ -82,7 +83,8 @@ fn has(mount: &Line<'_>, controllers: &str) -> bool {
     }
 }
 
-/// The directory of a group. A group that is not below what is mounted here is of another namespace: then a container sees its own at the top.
+/// The directory of a group. If the group is not below the root of the mount, it belongs to another cgroup namespace: a container then
+/// finds its own group at the top.
 fn directory(root: &Path, mount: &Line<'_>, group: &Path) -> PathBuf {
     let at = mount.point.path();
     let top = root.join(at.strip_prefix("/").unwrap_or(&at));

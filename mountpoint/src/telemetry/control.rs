@@ -1,7 +1,7 @@
-//! The control socket of a mount, and the file beside it that describes the mount: in a folder of the user, for `mount-s3-ctl`.
+//! The control socket of a mount, and the file beside it that describes the mount, in a folder of the user, for `mount-s3-ctl`.
 //!
-//! Both have mode 0600 and are named after the process. While the process hangs, the file is readable, but the socket does not answer.
-//! The next mount of the same user, and `mount-s3-ctl`, remove the files of dead processes.
+//! Both have mode 0600 and the process's PID as their name. If the process hangs, the file can still be read, but the socket does not
+//! answer. The next mount of the same user, and `mount-s3-ctl`, remove the files of dead processes.
 
 use std::cmp::Reverse;
 use std::ffi::{OsStr, OsString};
@@ -25,30 +25,30 @@ use crate::sync::Arc;
 
 /// The name of mount-s3's folder in the user's runtime directory.
 const FOLDER: &str = "mount-s3";
-/// The folder for the mounts of root and of services.
+/// The parent of the folder for mounts of root and of services.
 const OF_THE_SYSTEM: &str = "/run";
-/// The mode that lets only the mounting user in.
+/// The mode that admits only the mounting user.
 pub const PERMITTED: u32 = 0o600;
-/// The ending of the file that describes a mount.
+/// The extension of the file that describes a mount.
 const FILE: &str = "json";
-/// The ending of its socket.
+/// The extension of the socket.
 const SOCKET: &str = "sock";
-/// Most bytes of a file that are read: the longest command line that anyone writes by hand has a tenth of them.
+/// Most bytes of a file; a longer one is ignored. The longest command line that anyone writes by hand has a tenth of them.
 const FILE_MAX: u64 = 64 << 10;
-/// Files of one folder that are read. No machine has that many mounts.
+/// Most files of one folder that are read. No machine has that many mounts.
 const FILES_MAX: usize = 1_000;
 
-/// A folder for sockets, and the user whose entries count there.
+/// A folder for sockets, and the user whose files in it are trusted.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SocketFolder {
     /// The folder.
     pub folder: PathBuf,
-    /// The user who must own folder and files. `None`: any user, for a parent directory in which only root makes folders.
+    /// The user who must own the folder and its files. `None`: any user, for a parent directory in which only root creates folders.
     pub owner: Option<u32>,
 }
 
-/// Folders for sockets: that of the user's runtime directory (`XDG_RUNTIME_DIR`) if there is one, then the system's. A runtime directory of another
-/// user is passed over: `sudo` may keep the variable, and that user could put a folder there.
+/// The folders for sockets: first in the user's runtime directory (`XDG_RUNTIME_DIR`), if there is one, then the system's. The runtime
+/// directory of another user is skipped: `sudo` may keep the variable, and that user could put a folder there.
 pub fn places(runtime_dir: Option<&Path>) -> Vec<SocketFolder> {
     let me = rustix::process::geteuid().as_raw();
     let is_others = |dir: &Path| std::fs::metadata(dir).is_ok_and(|about| about.uid() != me);
@@ -58,12 +58,13 @@ pub fn places(runtime_dir: Option<&Path>) -> Vec<SocketFolder> {
 }
 
 impl SocketFolder {
-    /// Our folder in a runtime directory.
+    /// The folder of mount-s3 in a runtime directory.
     pub fn below(runtime_dir: &Path, owner: Option<u32>) -> Self {
         Self { folder: runtime_dir.join(FOLDER), owner }
     }
 
-    /// Opens the folder, so that a later change of its path does not matter. Returns the owner, too.
+    /// Opens the folder, so a later change of its path has no effect. Returns the owner, too. Fails with `EPERM` if other users own it or
+    /// can write to it.
     fn open(&self) -> io::Result<(OwnedFd, u32)> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let folder = rustix::fs::open(&self.folder, flags, Mode::empty())?;
@@ -78,14 +79,14 @@ impl SocketFolder {
 /// A mount that has files in a folder.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// The bucket and the place of the mount.
+    /// Bucket, mount point and process of the mount.
     pub origin: Origin,
     folder: Arc<OwnedFd>,
-    /// The name of the mount's files, without their endings.
+    /// The name of the mount's files, without extension.
     name: OsString,
 }
 
-/// A socket that is held open: its path leads to it even if its name is removed meanwhile.
+/// An open socket: its path stays valid even if its name is removed meanwhile.
 #[derive(Debug)]
 pub struct Socket(OwnedFd);
 
@@ -97,10 +98,10 @@ impl Socket {
 }
 
 impl Entry {
-    /// The socket that answers questions about the mount's state.
+    /// Opens the control socket of the mount.
     ///
     /// # Errors
-    /// `NotFound`; or `ConnectionRefused`, as by a socket without a listener: the file of its name is not a socket, or is another user's.
+    /// `NotFound`; `ConnectionRefused`, as for a socket without a listener, if the file is not a socket or belongs to another user.
     pub fn socket(&self) -> io::Result<Socket> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let socket = openat(&*self.folder, self.file(SOCKET), flags, Mode::empty())?;
@@ -111,7 +112,7 @@ impl Entry {
         Ok(Socket(socket))
     }
 
-    /// Whether the mount's process is gone: then nothing listens on the socket. A hanging process still listens, even if its queue is full.
+    /// Whether the mount's process is dead: then nothing listens on the socket. A hanging process still listens, even if its queue is full.
     pub fn is_gone(&self) -> bool {
         self.knock().is_err_and(|error| {
             matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound)
@@ -141,11 +142,11 @@ impl Entry {
     }
 }
 
-/// The mounts with files in a folder, as far as this user may read it; the newest first. An unmounted mount may still be storing files
-/// while the next one is mounted in its place.
+/// The mounts with files in a folder, as far as this user can read it, newest first. An unmounted mount may still be storing files while
+/// the next one is mounted in its place.
 ///
-/// Root reads the folders of users, who may put anything there: the function follows no link, waits for no pipe, and trusts a file only
-/// as far as its owner.
+/// Root also reads the folders of users, who may put anything there. So the function follows no link, never waits for a pipe, and trusts a
+/// file no more than its owner.
 pub fn read_entries(place: &SocketFolder) -> Vec<Entry> {
     let Ok((folder, owner)) = place.open() else { return Vec::new() };
     let folder = Arc::new(folder);
@@ -164,7 +165,7 @@ pub fn read_entries(place: &SocketFolder) -> Vec<Entry> {
     entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// The content of a file of this owner, and its time.
+/// The content of a file that this user owns, and its modification time.
 fn read_origin(folder: &OwnedFd, name: &OsStr, owner: u32) -> io::Result<(Origin, SystemTime)> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(openat(folder.as_fd(), name, flags, Mode::empty())?);
@@ -181,7 +182,7 @@ fn read_origin(folder: &OwnedFd, name: &OsStr, owner: u32) -> io::Result<(Origin
     }
 }
 
-/// The socket and file of this mount, removed when the mount ends.
+/// The socket and file of this mount, removed at the end of the mount.
 #[derive(Debug)]
 pub(super) struct Registered(Entry);
 
@@ -192,7 +193,7 @@ impl Drop for Registered {
 }
 
 impl Registered {
-    /// Serves the socket in the first folder that can be used.
+    /// Serves the socket in the first usable folder.
     pub(super) fn serve(
         places: &[SocketFolder],
         telemetry: &Arc<Telemetry>,
@@ -242,7 +243,7 @@ impl Registered {
     }
 }
 
-/// Makes the folder if it is missing. A folder in which other users may write would let them put a socket in place of ours.
+/// Creates the folder if it is missing, and checks it: in a folder that other users can write to, they could replace the socket.
 fn make_folder(folder: &Path) -> anyhow::Result<()> {
     let context = || format!("making the folder {}", folder.display());
     match DirBuilder::new().mode(0o755).create(folder) {

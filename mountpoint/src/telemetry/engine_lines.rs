@@ -1,7 +1,8 @@
-//! Lines between an engine and the driver of its node, over the socket of `--control-socket`. Enters: a stream. Leaves: one value a line, as JSON.
+//! The protocol between an engine and the driver of its node, over the socket of `--control-socket`. Enters: a stream. Leaves: one JSON
+//! value per line.
 //!
-//! Each side's first line is its [`Hello`]. Then come requests with a number, one at a time, and answers with the same number. Both sides ignore
-//! fields that they do not know, and answer requests that they do not know with an error, so that either may be upgraded first.
+//! The first line of each side is its [`Hello`]. Then come requests with a number, one at a time, and answers with the same number. Both
+//! sides ignore unknown fields, and answer unknown requests with an error, so either can be upgraded first.
 //!
 //! Never here: a decision about a request; a line longer than [`LINE_MAX`].
 
@@ -10,19 +11,19 @@ use std::io;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-/// The version of the protocol. A side that knows a later one knows this one, too.
+/// The version of the protocol. A side that supports a later one supports this one, too.
 pub const VERSION: u32 = 1;
-/// The longest line, in bytes. Ours have some hundreds; a sender of a longer one hears an error, and its connection ends.
+/// Longest line, in bytes. Usual lines have some hundreds. A longer one is answered with an error, and its connection ends.
 pub const LINE_MAX: usize = 8 << 10;
-/// The driver's request for the usage of the engine's control group.
+/// The driver's request for the usage of the engine's cgroup.
 pub const USAGE: &str = "usage";
-/// The engine's request that the driver registers a file of the cache for the kernel to read. A copy of the FUSE device comes along.
+/// The engine's request to register a file of the cache for passthrough. A copy of the FUSE device is sent with it.
 pub const OPEN: &str = "open";
-/// The engine's request that the driver takes the number of such a file back. A copy of the FUSE device comes along.
+/// The engine's request to unregister such a file by its id. A copy of the FUSE device is sent with it.
 pub const CLOSE: &str = "close";
 
-/// The driver's request that the engine leaves its mount to the next one, for an upgrade in place: once no file is being written it takes no request
-/// any more, and ends without an answer. An answer is the reason why it goes on.
+/// The driver's request to hand the mount over to the next engine, for an upgrade in place. Once no file is being written, the engine takes
+/// no more requests, and exits without an answer. An answer is the reason why it continues.
 pub const HAND_OVER: &str = "hand_over";
 
 /// The first line of each side.
@@ -30,10 +31,10 @@ pub const HAND_OVER: &str = "hand_over";
 pub struct Hello {
     /// The latest version of the protocol that this side knows.
     pub version: u32,
-    /// The driver registers files.
+    /// Whether this side registers files: the driver does.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub registers: bool,
-    /// Numbers of registered files that the engine has; earlier drivers may have registered them.
+    /// Number of registered files that the engine has; earlier drivers may have registered them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ids: Option<u32>,
 }
@@ -43,46 +44,46 @@ pub struct Hello {
 pub struct Request {
     /// The number that the answer repeats.
     pub number: u64,
-    /// The kind of request: [`USAGE`], [`OPEN`], [`CLOSE`], [`HAND_OVER`].
+    /// The operation: [`USAGE`], [`OPEN`], [`CLOSE`], [`HAND_OVER`].
     pub request: String,
-    /// The path of a file below the cache's directory.
+    /// Path of the file to register, below the cache's directory.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The number of its file system, as stat(2) has it.
+    /// Device number of its file system, as in stat(2).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dev: Option<u64>,
-    /// The number of its inode.
+    /// Inode number of the file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ino: Option<u64>,
-    /// The number of a registered file.
+    /// Id of a registered file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u32>,
-    /// The seconds that files being written may take.
+    /// Seconds to wait for files that are being written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub within: Option<u32>,
 }
 
-/// An answer: an error, or else what was asked for.
+/// An answer: an error, or the requested value.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
     /// The number of the request; `None` if the line had none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub number: Option<u64>,
-    /// The number of the file that was registered, or taken back.
+    /// Id of the file that was registered or unregistered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<u32>,
-    /// The usage, if it was asked for.
+    /// The usage, if the request was for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<Usage>,
-    /// Why there is no other answer.
+    /// The reason why the request failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// The request was not done, and may be sent again.
+    /// Whether the request was not executed, and can be sent again.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub busy: bool,
 }
 
-/// A line after the first.
+/// Any line after the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Heard {
     /// A request.
@@ -92,47 +93,47 @@ pub enum Heard {
 }
 
 impl Heard {
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// It is neither.
+    /// The line is neither a request nor an answer.
     pub fn read(line: &[u8]) -> Result<Self, String> {
         let Kind { request } = read(line)?;
         Ok(if request.is_some() { Self::Request(read(line)?) } else { Self::Answer(read(line)?) })
     }
 }
 
-/// The field that tells a request from an answer.
+/// The field that only requests have.
 #[derive(Deserialize)]
 struct Kind {
     #[serde(default)]
     request: Option<serde::de::IgnoredAny>,
 }
 
-/// Reads a line.
+/// Parses a line.
 ///
 /// # Errors
-/// It is not of this form.
+/// The line is not of this type.
 pub fn read<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T, String> {
     serde_json::from_slice(line).map_err(|error| format!("the line can't be read: {error}"))
 }
 
-/// The usage of an engine: of its control group, as far as the kernel tells it, and files that it has the kernel read.
+/// The usage of an engine: of its cgroup, as far as the kernel reports it, and of passthrough.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
-    /// Memory that the kernel can't take back at once: without pages of files that were not used lately.
+    /// Bytes of memory that the kernel can't reclaim at once: all but inactive pages of files.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// The group's own limit; `None` without one.
+    /// The limit of the cgroup itself in bytes; `None` without one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_limit_bytes: Option<u64>,
-    /// Time of CPU that the group's processes took.
+    /// CPU time of the cgroup's processes, in microseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_us: Option<u64>,
-    /// Processes that the kernel killed for want of memory.
+    /// Number of processes that the kernel killed because memory was exhausted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oom_kills: Option<u64>,
-    /// Files of the cache that the kernel reads by itself; `None` without a cache that the driver may register.
+    /// Number of cache files that the kernel reads itself; `None` without a cache whose files the driver can register.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kernel_files: Option<u64>,
 }
@@ -141,7 +142,7 @@ pub struct Usage {
 #[derive(Debug)]
 pub struct Lines<S> {
     stream: S,
-    /// Bytes behind the last line that was read.
+    /// Received bytes behind the last line.
     rest: Vec<u8>,
 }
 
@@ -156,10 +157,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Lines<S> {
         &mut self.stream
     }
 
-    /// The next line, without its end; `None` at the end of the stream. A call that is given up loses no byte.
+    /// The next line, without its line end; `None` at the end of the stream. A cancelled call loses no byte.
     ///
     /// # Errors
-    /// `InvalidData` if the line is too long; `UnexpectedEof` if the stream ends within a line; what the stream says.
+    /// `InvalidData` if the line is too long; `UnexpectedEof` if the stream ends within a line; errors of the stream.
     pub async fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             if let Some(at) = self.rest.iter().take(LINE_MAX + 1).position(|&byte| byte == b'\n') {
@@ -183,7 +184,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Lines<S> {
     /// Writes a value as a line.
     ///
     /// # Errors
-    /// A failure of the stream.
+    /// An error of the stream.
     pub async fn write(&mut self, value: &impl Serialize) -> io::Result<()> {
         let mut line = serde_json::to_vec(value).map_err(io::Error::other)?;
         line.push(b'\n');

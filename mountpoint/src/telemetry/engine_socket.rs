@@ -1,7 +1,7 @@
-//! The socket of `--control-socket`, for the CSI driver of the node. Enters: connections of root's processes. Leaves: answers to their requests,
-//! one at a time for each connection, and the questions of this engine to the driver.
+//! The socket of `--control-socket`, for the CSI driver of the node. Enters: connections of root's processes. Leaves: answers to their
+//! requests, one at a time per connection, and this engine's requests to the driver.
 //!
-//! Never here: a name of an object, a secret; an answer to another user; a wait that the reads of a mount would feel.
+//! Never here: a name of an object, a secret; an answer to another user; a wait that could delay a read of the mount.
 
 use std::os::unix::net::UnixListener;
 use std::path::{Path as FilePath, PathBuf};
@@ -21,44 +21,44 @@ use crate::clock::Clock;
 use crate::supervise::Supervisor;
 use crate::sync::Arc;
 
-/// Connections that are served at once; further ones wait. A node has one driver, and two during its upgrade.
+/// Most connections that are served at once; further ones wait. A node has one driver, or two during an upgrade of it.
 const CONNECTIONS_MAX: usize = 4;
-/// How long a peer may take for its first line, and for taking an answer; then its connection ends. Doubling it keeps a place for twice as long
-/// from others.
+/// Longest wait for a peer's first line, and for a peer to take an answer; beyond it the connection ends. Doubling it keeps a connection
+/// from others for twice as long.
 const PEER_WITHIN: Duration = Duration::from_secs(10);
-/// The pause before a driver that is busy is asked again. Doubling it halves the questions to a driver whose disk hangs, and leaves space on the
-/// disk taken for up to twice as long.
+/// Pause before a busy driver gets the next request. Doubling it halves the requests to a driver whose disk hangs, and keeps space on the
+/// disk occupied for up to twice as long.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
-/// The pause after an accept that failed: for want of descriptors, mostly.
+/// Pause after a failed accept(2), mostly for lack of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
-/// A listener whose connections wait.
+/// A bound socket. Connections wait in the kernel's queue until it is served.
 #[derive(Debug)]
 pub(super) struct Bound(UnixListener, PathBuf);
 
-/// Leaves the mount to the next engine, or returns the reason why not.
+/// Hands the mount over to the next engine, or returns the reason why not.
 pub(super) type HandOver = Arc<dyn Fn(Duration) -> BoxFuture<'static, String> + Send + Sync>;
 
-/// The peers and places of a socket.
+/// The settings of the socket, and the functions behind its requests.
 #[derive(Clone)]
 pub(super) struct Served {
-    /// The user that is answered.
+    /// The user whose processes get answers.
     pub(super) peer: u32,
-    /// The directory where `proc` and the control groups lie.
+    /// The directory that contains `proc` and the cgroups.
     pub(super) root: PathBuf,
-    /// The questions to the driver.
+    /// The queue of requests to the driver; `None` without one.
     pub(super) registrar: Option<Arc<Registrar>>,
-    /// The upgrade in place.
+    /// The function for the upgrade in place.
     pub(super) hand_over: HandOver,
 }
 
 impl Bound {
-    /// Takes the path. A socket that an earlier engine left is replaced.
+    /// Binds the path. Replaces a socket that an earlier engine left.
     pub(super) fn at(path: &FilePath) -> anyhow::Result<Self> {
         Ok(Self(http::bind_unix(path)?, path.to_owned()))
     }
 
-    /// Serves until the runtime ends. The path is removed with what this returns.
+    /// Serves until the runtime ends. Dropping the result removes the path.
     pub(super) fn serve(
         self,
         served: Served,
@@ -112,7 +112,7 @@ async fn accept_for_ever(
     }
 }
 
-/// Answers, and asks the driver to register files, until the peer ends the connection or breaks the protocol.
+/// Serves one connection: answers requests, and sends requests to the driver, until the peer ends the connection or violates the protocol.
 async fn converse(mut lines: Lines<Handing>, served: &Served, clock: &Clock) -> std::io::Result<()> {
     let late = || std::io::Error::from(std::io::ErrorKind::TimedOut);
     let ids = served.registrar.as_ref().map(|registrar| registrar.ids());
@@ -173,7 +173,7 @@ async fn converse(mut lines: Lines<Handing>, served: &Served, clock: &Clock) -> 
     }
 }
 
-/// The next question to the driver, as a request of this number. `None` has none.
+/// The next request to the driver, with this number. Pending forever without `serving`.
 async fn next_of(serving: &mut Option<Serving>, number: u64, clock: &Clock) -> Request {
     match serving {
         Some(serving) => {
@@ -220,7 +220,7 @@ async fn answer(Request { number, request, within, .. }: Request, served: &Serve
     }
     let root = served.root.clone();
     let kernel_files = served.registrar.as_ref().map(|registrar| u64::from(registrar.ids()));
-    // The kernel may add up the numbers of many CPUs first.
+    // Blocking: the kernel may have to add up the counters of many CPUs.
     match tokio::task::spawn_blocking(move || cgroup::usage(&root)).await {
         Ok(usage) => Answer { usage: Some(Usage { kernel_files, ..usage }), ..answer },
         Err(error) => Answer { error: Some(error.to_string()), ..answer },

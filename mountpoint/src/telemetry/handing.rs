@@ -1,4 +1,4 @@
-//! A stream that hands over a descriptor with the next bytes that are written. Descriptors that come in are dropped by the kernel.
+//! A stream that passes a file descriptor along with the next bytes that are written. The kernel drops descriptors that a peer sends.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -10,7 +10,7 @@ use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg}
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::UnixStream;
 
-/// The stream, and the descriptor that goes with the next bytes.
+/// The stream, and the descriptor for the next bytes.
 #[derive(Debug)]
 pub(super) struct Handing {
     stream: UnixStream,
@@ -22,7 +22,7 @@ impl Handing {
         Self { stream, file: None }
     }
 
-    /// Hands this descriptor over with the next bytes.
+    /// Passes this descriptor along with the next bytes.
     pub(super) fn hand(&mut self, file: OwnedFd) {
         self.file = Some(file);
     }

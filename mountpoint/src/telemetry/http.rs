@@ -1,4 +1,5 @@
-//! The small HTTP server of `--metrics-listen` and of the control socket: `/metrics`, `/healthz`, and for the latter `/status`, `/upgrade` and `/sync`.
+//! The small HTTP server of `--metrics-listen` and of the control socket: `/metrics` and `/healthz`, and on the latter also `/status`,
+//! `/upgrade` and `/sync`.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -28,16 +29,16 @@ use super::{Telemetry, prometheus};
 use crate::supervise::Supervisor;
 use crate::sync::Arc;
 
-/// Connections that are served at once; further ones wait for their turn. Doubling it lets as many more scrapers hold one open.
+/// Most connections that are served at once; further ones wait in a queue. Doubling it lets twice as many scrapers keep one open.
 const CONNECTIONS_MAX: usize = 16;
-/// Time without a request after which a client's connection is closed, so that its place is free.
+/// Time without a request after which a connection is closed, to make room for others.
 const REQUEST_WITHIN: Duration = Duration::from_secs(60);
 /// The request to hand the mount over to another program.
 pub const UPGRADE: &str = "/upgrade";
 /// The request to store pending files.
 pub const SYNC: &str = "/sync";
 const TEXT: &str = "text/plain; charset=utf-8";
-/// The pause after a failed accept, mostly for lack of descriptors.
+/// Pause after a failed accept(2), mostly for lack of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// The address of `--metrics-listen`.
@@ -49,14 +50,14 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// A listener whose connections wait.
+/// A bound listener. Connections wait in the kernel's queue until it is served.
 #[derive(Debug)]
 pub(super) enum Bound {
     Tcp(TcpListener),
     Unix(UnixListener, Path),
 }
 
-/// A socket's name, removed when the mount ends.
+/// The path of a socket, removed when this is dropped at the end of the mount.
 #[derive(Debug)]
 pub(super) struct Path(pub(super) PathBuf);
 
@@ -90,7 +91,7 @@ impl FromStr for Listen {
 }
 
 impl Listen {
-    /// Takes the address. A socket that an earlier process left is replaced; a socket with a listener is not.
+    /// Binds the address. Replaces a socket that an earlier process left; a socket with a listener is an error.
     pub(super) fn bind(&self) -> anyhow::Result<Bound> {
         match self {
             Self::Tcp(address) => {
@@ -109,7 +110,7 @@ impl Listen {
     }
 }
 
-/// A listener at this path.
+/// Binds a Unix socket at this path. An unused socket there is replaced; another file, or a socket with a listener, is an error.
 pub(super) fn bind_unix(path: &FilePath) -> anyhow::Result<UnixListener> {
     let context = || format!("listening on the socket {}", path.display());
     if let Ok(there) = std::fs::symlink_metadata(path) {
@@ -127,7 +128,7 @@ pub(super) fn bind_unix(path: &FilePath) -> anyhow::Result<UnixListener> {
 }
 
 impl Bound {
-    /// Serves until the runtime ends.
+    /// Serves until the runtime ends. The result removes the path of a Unix socket when it is dropped.
     pub(super) fn serve(
         self,
         telemetry: &Arc<Telemetry>,
@@ -157,12 +158,12 @@ impl Bound {
     }
 }
 
-/// The pages that a socket shows.
+/// The pages that a socket serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Door {
-    /// Numbers, for the users that the socket's own permissions let in.
+    /// Numbers only, for the users that the socket's permissions admit.
     Metrics,
-    /// The names of objects, too: for this user and root.
+    /// Also names of objects and commands, for the mounting user and root.
     Control,
 }
 
@@ -193,7 +194,7 @@ pub(super) fn serve_unix(
     Ok(())
 }
 
-/// The users that the control socket answers: the mounting user and root, whatever the socket's mode became.
+/// Whether the control socket answers this user: the mounting user and root, whatever the socket's mode is.
 fn may_ask(peer: u32, owner: u32) -> bool {
     peer == owner || peer == 0
 }
@@ -247,7 +248,7 @@ async fn upgrade(telemetry: &Telemetry, query: Option<&str>) -> Response<Full<By
     response(StatusCode::CONFLICT, TEXT, refusal)
 }
 
-/// The query is `within=SECONDS&below=PATH`, the path in hexadecimal digits.
+/// Stores pending files. The query is `within=SECONDS&below=PATH`, with the path in hexadecimal digits.
 async fn sync(telemetry: &Telemetry, query: Option<&str>) -> Response<Full<Bytes>> {
     let (time, path) = query.and_then(|query| query.split_once("&below=")).unwrap_or_default();
     let path = base16ct::lower::decode_vec(path).map(|path| PathBuf::from(OsString::from_vec(path)));
@@ -264,7 +265,7 @@ async fn sync(telemetry: &Telemetry, query: Option<&str>) -> Response<Full<Bytes
     }
 }
 
-/// The time in the query `within=SECONDS`.
+/// Parses the time of the query `within=SECONDS`.
 fn within(query: Option<&str>) -> Option<Duration> {
     let seconds: u32 = query?.strip_prefix("within=")?.parse().ok()?;
     Some(Duration::from_secs(seconds.into()))

@@ -1,10 +1,10 @@
-//! `--log-metrics`: the changes since the lines before, as text.
+//! The lines of `--log-metrics`: the changes since the last lines, as text.
 
 use std::fmt::Write as _;
 
 use crate::metrics::{Distribution, Kind, Label, Metric, Unit, Value};
 
-/// A line for each value that moved, and for each measurement.
+/// A line for each counter that changed, each gauge, and each histogram with new values.
 pub(super) fn lines(before: &[Metric], now: &[Metric]) -> Vec<String> {
     let mut lines = Vec::new();
     for metric in now {

@@ -1,7 +1,8 @@
-//! The reports of a mount about itself: lines in the log, a page for Prometheus, a socket for `mount-s3-ctl`, another for the CSI driver.
+//! The reports of a mount about itself: lines in the log, a page for Prometheus, exports by OTLP, a socket for `mount-s3-ctl`, and one for
+//! the CSI driver.
 //!
-//! Enters: the metrics that the other rooms count, and a [`Mount`] that measures the rest when it is asked. Leaves: text, JSON and HTTP
-//! answers. Nothing here waits for the store, and no request for a file passes here. This room knows no secret.
+//! Enters: the metrics that the other rooms count, and a [`Mount`] that measures the rest on demand. Leaves: text, JSON and HTTP answers.
+//! Nothing here waits for the store, and no request of a program for a file passes through. This room knows no secret.
 
 mod cgroup;
 mod control;
@@ -35,31 +36,31 @@ use crate::supervise::Supervisor;
 use crate::sync::Arc;
 use rates::Rates;
 
-/// Interval of the lines of `--log-metrics`, as with AWS's mount-s3.
+/// Interval of the lines of `--log-metrics`, the same as in AWS's mount-s3.
 const LOG_EVERY: Duration = Duration::from_secs(5);
-/// The user of the node's CSI driver.
+/// The user of the node's CSI driver: root.
 const ROOT: u32 = 0;
-/// How long the last export may delay the end of a mount.
+/// Longest delay of the mount's end by the last export.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// The receivers of telemetry.
+/// The receivers of telemetry, and the mount's origin.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// Lines in the log.
+    /// Whether to log metrics.
     pub log: bool,
-    /// The page for Prometheus.
+    /// The address of the page for Prometheus.
     pub listen: Option<Listen>,
-    /// Folders for the socket of `mount-s3-ctl`. The engine uses the first usable one.
+    /// Folders for the socket of `mount-s3-ctl`. The first usable one is used.
     pub control: Vec<SocketFolder>,
-    /// The path of the socket for the node's CSI driver.
+    /// Path of the socket for the node's CSI driver.
     pub driver: Option<PathBuf>,
     /// Exports by OpenTelemetry's protocol.
     pub otlp: Option<otlp::Settings>,
-    /// The bucket and the place of the mount.
+    /// Bucket, mount point and process of the mount.
     pub origin: Origin,
 }
 
-/// The facts about a mount that its metrics lack. The threads of the network ask, so no call may wait.
+/// The facts about a mount that its metrics lack. The calls come on the network's threads, so none may block.
 pub trait Mount: Send + Sync + 'static {
     /// Sets the gauges.
     fn measure(&self, metrics: &Metrics);
@@ -70,16 +71,16 @@ pub trait Mount: Send + Sync + 'static {
     /// The last errors and warnings of the log.
     fn errors(&self) -> Vec<ErrorLine>;
 
-    /// Hands the mount to the installed program, after the last writer has ended, within this time. On success another program runs in
-    /// this process; a returned outcome is the reason why the old one goes on.
+    /// Hands the mount over to the installed program once no file is being written, within this time. On success that program replaces this
+    /// process; a returned text is the reason why this one continues.
     fn hand_over(&self, within: Duration) -> BoxFuture<'static, String>;
 
-    /// Stores the pending files at this path below the mount point, or under it. Names the files that can't be stored within this time;
-    /// `Err`: the reason why none can.
+    /// Stores the pending files at this path below the mount point, or under it. Returns the files that can't be stored within this time,
+    /// or the reason why none can.
     fn sync(&self, below: PathBuf, within: Duration) -> BoxFuture<'static, Result<Synced, String>>;
 }
 
-/// The sources of all reports about one mount.
+/// The sources of all reports about a mount.
 pub(crate) struct Telemetry {
     origin: Origin,
     metrics: Arc<Metrics>,
@@ -89,7 +90,7 @@ pub(crate) struct Telemetry {
     started: SystemTime,
 }
 
-/// Sockets that are bound and not served yet. A drop removes them.
+/// Bound sockets that are not served yet. Dropping this removes them.
 #[derive(Debug)]
 pub struct Bound {
     config: Config,
@@ -98,7 +99,7 @@ pub struct Bound {
     registrar: Option<Arc<Registrar>>,
 }
 
-/// Keeps the control socket in its folder.
+/// A guard that keeps the mount's sockets. Dropping it removes them.
 pub struct Told {
     exporter: Option<(Arc<otlp::Exporter>, Arc<Telemetry>)>,
     _control: Option<control::Registered>,
@@ -107,7 +108,7 @@ pub struct Told {
 }
 
 impl Config {
-    /// Folders with the mount's own files, which it removes at its end.
+    /// The folders in which the mount removes its own sockets at its end.
     pub fn folders(&self) -> Vec<PathBuf> {
         let page = match &self.listen {
             Some(Listen::Unix(path)) => path.parent().map(std::path::Path::to_owned),
@@ -116,11 +117,11 @@ impl Config {
         self.control.iter().map(|place| place.folder.clone()).chain(page).collect()
     }
 
-    /// Binds what `--metrics-listen` and `--control-socket` name, before anything is mounted.
+    /// Binds the sockets of `--metrics-listen` and `--control-socket`, before the file system is mounted.
     ///
     /// # Errors
-    /// The address of `--metrics-listen` can't be had: it is named. That there is no socket for the driver is a line of the log: the mount serves
-    /// without.
+    /// The address of `--metrics-listen` can't be bound; the error names it. If the driver's socket can't be bound, that is only logged,
+    /// and the mount works without it.
     pub fn bind(self) -> anyhow::Result<Bound> {
         let http = self.listen.as_ref().map(http::Listen::bind).transpose();
         let driver = self.driver.as_deref().and_then(|path| {
@@ -133,15 +134,15 @@ impl Config {
 }
 
 impl Bound {
-    /// The questions to the node's driver, which registers files; `None` without its socket.
+    /// The queue of requests to the node's driver, which registers files; `None` without its socket.
     pub fn registrar(&self) -> Option<Arc<Registrar>> {
         self.registrar.clone()
     }
 
-    /// Begins to report. The caller keeps `Told` as long as the mount lasts.
+    /// Starts the reports. The caller keeps the result until the mount ends.
     ///
     /// # Errors
-    /// The sockets can't be served. A missing control socket is a line of the log, not an error.
+    /// A socket can't be served. A missing control socket is only logged.
     pub fn start(
         self,
         mount: impl Mount,
@@ -220,7 +221,7 @@ impl Told {
 }
 
 impl Telemetry {
-    /// Sets every gauge.
+    /// Updates all gauges.
     fn measure(&self) {
         self.mount.measure(&self.metrics);
         let started = self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The page for Prometheus, in the format of OpenMetrics.
+//! The metrics page in the OpenMetrics format of Prometheus.
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -9,10 +9,10 @@ use prometheus_client::registry::{self, Registry};
 use super::Origin;
 use crate::metrics::{Kind, Metric, Unit, Value};
 
-/// The type of the page.
+/// The content type of the page.
 pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The page: every metric, with labels of its mount.
+/// The page with all metrics, labelled with bucket, prefix and mount point.
 pub(super) fn page(metrics: &[Metric], origin: &Origin) -> String {
     let labels =
         [("bucket", &origin.bucket), ("prefix", &origin.prefix), ("mount_point", &origin.mount_point)];
@@ -20,7 +20,7 @@ pub(super) fn page(metrics: &[Metric], origin: &Origin) -> String {
     let mut registry = Registry::with_labels(labels);
     registry.register_collector(Box::new(Snapshot(metrics.to_vec())));
     let mut page = String::new();
-    // The encoding fails only if a `String` can't grow.
+    // Encoding fails only if a `String` can't grow.
     let _ = encode(&mut page, &registry);
     page
 }
@@ -51,7 +51,7 @@ impl Collector for Snapshot {
     }
 }
 
-/// The unit to add to the metric's name, unless the name has it already.
+/// The unit to append to the metric's name, unless the name contains it.
 fn unit(metric: &Metric) -> Option<registry::Unit> {
     match metric.unit {
         Unit::Count => None,

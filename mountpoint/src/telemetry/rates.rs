@@ -1,4 +1,4 @@
-//! The present throughput: one sample of the counters a second while they move, none while they rest, so that an idle mount sleeps.
+//! Current throughput: one sample of the counters per second while they change, and none while they rest, so an idle mount never wakes.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -9,19 +9,19 @@ use crate::doorbell::Next;
 use crate::metrics::Metrics;
 use crate::sync::Mutex;
 
-/// Interval between reads of the counters while they move. Doubling it halves the wake-ups, and delays the throughput.
+/// Interval between samples while the counters change. Doubling it halves the wake-ups, and shows a change of throughput later.
 const EVERY: Duration = Duration::from_secs(1);
-/// Samples that are kept: throughput is the mean of the seconds between the first and now.
+/// Number of kept samples: throughput is averaged from the oldest one until now.
 const KEPT: usize = 4;
 
-/// The last samples.
+/// The recent samples.
 #[derive(Debug, Default)]
 pub(super) struct Rates(Mutex<Samples>);
 
 #[derive(Debug, Default)]
 struct Samples {
     taken: VecDeque<(Instant, Sample)>,
-    /// No byte moved before the last sample, and none follows until one does.
+    /// Whether nothing changed before the last sample. Then no sample follows until something does.
     rest: bool,
 }
 
@@ -49,12 +49,12 @@ impl Sample {
 }
 
 impl Rates {
-    /// Takes samples, for ever.
+    /// Takes samples forever, while there is work.
     pub(super) async fn keep(&self, metrics: &Metrics, clock: &Clock) {
         metrics.work.keep_house(clock, |_| self.sample(metrics, clock.now())).await;
     }
 
-    /// Takes a sample. A time without moved bytes counts only by its end, and after a rest only later samples count.
+    /// Takes a sample. Samples from before a second without changes, or from before a rest, are dropped.
     fn sample(&self, metrics: &Metrics, at: Instant) -> Next {
         let sample = Sample::take(metrics);
         let mut samples = self.0.lock();
@@ -66,20 +66,20 @@ impl Rates {
         if samples.rest { Next::Rest } else { Next::Look(EVERY) }
     }
 
-    /// The throughput since the oldest sample.
+    /// The average throughput since the oldest sample.
     pub(super) fn now(&self, metrics: &Metrics, at: Instant) -> Throughput {
         let now = Sample::take(metrics);
         let (since, then) = {
             let samples = self.0.lock();
             match samples.taken.back() {
-                // The first sample after a rest comes at any moment.
+                // The next sample is due at any moment: until then, the old one would average over the rest.
                 Some((_, last)) if samples.rest && *last != now => return Throughput::default(),
                 Some(oldest) => *oldest,
                 None => return Throughput::default(),
             }
         };
         let seconds = at.saturating_duration_since(since).as_secs_f64();
-        // A shorter time would say more about chance.
+        // A shorter time would give random figures.
         if seconds < 0.1 {
             return Throughput::default();
         }

@@ -1,4 +1,4 @@
-//! The state of a mount, as `mount-s3-ctl status --json` prints it. The fields' names are an interface: scripts read them.
+//! The state of a mount, as `mount-s3-ctl status --json` prints it. The names of the fields are an interface for scripts.
 
 use std::time::SystemTime;
 
@@ -7,22 +7,22 @@ use serde::{Deserialize, Serialize};
 use super::Telemetry;
 use crate::metrics::{Histogram, Metrics};
 
-/// The bucket and the place of a mount, without secrets: any user who may read the metrics can read this.
+/// The origin of a mount: bucket, mount point and process, without secrets. Any user who can read the metrics can read it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Bucket, access point or its ARN.
     pub bucket: String,
-    /// Prefix, or empty.
+    /// The prefix; empty without one.
     pub prefix: String,
-    /// Directory, absolute; or `/dev/fd/N` of a device that was handed over.
+    /// The directory, absolute; or `/dev/fd/N` for a device that was handed over.
     pub mount_point: String,
-    /// The command line's other words, without the part of a URL before an `@`.
+    /// The other words of the command line; URLs without user and password.
     pub flags: Vec<String>,
     /// Directory of the disk cache.
     pub cache: Option<String>,
-    /// Process that serves the mount.
+    /// PID of the process that serves the mount.
     pub pid: u32,
-    /// User who made the mount.
+    /// User id of the mounting user.
     pub uid: u32,
     /// The version of `mount-s3`.
     pub version: String,
@@ -31,18 +31,18 @@ pub struct Origin {
 /// The state of one mount.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The bucket and the place of the mount.
+    /// Bucket, mount point and process.
     #[serde(flatten)]
     pub origin: Origin,
     /// Seconds since the mount began.
     pub uptime_s: u64,
     /// The throughput of the last seconds.
     pub throughput: Throughput,
-    /// Since the mount began.
+    /// Numbers of requests since the mount began.
     pub requests: Requests,
-    /// Since the mount began.
+    /// Hit rates since the mount began.
     pub hits: Hits,
-    /// Memory.
+    /// Memory in use, and its limit.
     pub memory: Memory,
     /// The disk cache, if there is one.
     pub disk_cache: Option<Cache>,
@@ -59,7 +59,7 @@ pub struct Status {
 /// Bytes and requests per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Throughput {
-    /// The time over which the rates are averaged; 0: not known yet.
+    /// Time over which the rates are averaged, in milliseconds; 0 if they are not known yet.
     pub over_ms: u64,
     /// Bytes that programs read.
     pub read_bytes_per_s: u64,
@@ -86,14 +86,14 @@ pub struct Requests {
     pub s3: u64,
     /// Requests to the store that were sent again.
     pub s3_retries: u64,
-    /// Requests to the store that failed for good.
+    /// Requests to the store whose error was final.
     pub s3_errors: u64,
 }
 
-/// The share of searches that found their target at the first place, 0 to 1; `null` without searches.
+/// Hit rates from 0 to 1; `null` without lookups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Hits {
-    /// READs that did not wait for the network.
+    /// READs that were answered without waiting for the network.
     pub reads: Option<f64>,
     /// Blocks found in the disk cache.
     pub disk_cache: Option<f64>,
@@ -104,13 +104,13 @@ pub struct Hits {
 pub struct Memory {
     /// Resident memory of the process.
     pub rss_bytes: u64,
-    /// The limit of memory for data (`--memory-target`).
+    /// Limit on memory for data (`--memory-target`).
     pub target_bytes: u64,
-    /// Held for READs that wait.
+    /// Bytes reserved for READs that wait.
     pub demand_bytes: u64,
     /// Bytes of read-ahead.
     pub ahead_bytes: u64,
-    /// Held for files being written.
+    /// Bytes reserved for files being written.
     pub write_bytes: u64,
 }
 
@@ -119,36 +119,36 @@ pub struct Memory {
 pub struct Cache {
     /// The directory of the cache.
     pub directory: String,
-    /// Bytes on disk.
+    /// Bytes in use on disk.
     pub used_bytes: u64,
     /// Blocks that came from the store because the cache lacked them.
     pub misses: u64,
-    /// Blocks written.
+    /// Blocks written to the cache.
     pub puts: u64,
     /// Blocks that wait to be written, or are being written. Older engines do not report it.
     #[serde(default)]
     pub puts_waiting: u64,
-    /// Blocks that could not be kept.
+    /// Blocks that were not written because the queue was full or the disk failed.
     pub puts_dropped: u64,
-    /// Blocks that made room.
+    /// Blocks evicted to make room.
     pub evictions: u64,
-    /// Blocks that failed their check.
+    /// Blocks whose checksum was wrong.
     pub corrupt: u64,
 }
 
 /// Numbers of open files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenFiles {
-    /// Handles for reading.
+    /// Handles open for reading.
     pub read: u64,
-    /// Handles for writing.
+    /// Handles open for writing.
     pub write: u64,
 }
 
 /// A file being written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Upload {
-    /// Key of the object that the file becomes.
+    /// Key of the object that is made from the file.
     pub key: String,
     /// Number of bytes written so far.
     pub bytes: u64,
@@ -159,48 +159,48 @@ pub struct Upload {
 /// The answer to `mount-s3-ctl sync`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Synced {
-    /// Files of which the bucket lacks a change.
+    /// The files with changes that the bucket lacks.
     pub unsynced: Vec<Unsynced>,
 }
 
-/// A file of which the bucket lacks a change.
+/// A file with a change that the bucket lacks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unsynced {
     /// Path below the mount point.
     pub path: String,
-    /// Bytes of the file.
+    /// Size of the file in bytes.
     pub bytes: u64,
-    /// The reason.
+    /// The reason why the change was not stored.
     pub why: String,
 }
 
-/// Durations of requests of a kind: half of them take at most `p50_us`, 99 of 100 at most `p99_us`.
+/// Latencies of one kind of request: half of the requests take at most `p50_us`, 99 of 100 at most `p99_us`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
-    /// `fuse` or `s3`.
+    /// The kind of server: `fuse` (this mount) or `s3` (the store).
     pub of: String,
     /// The kind of the request.
     pub request: String,
     /// Number of requests.
     pub count: u64,
-    /// Microseconds.
+    /// Median, in microseconds.
     pub p50_us: u64,
-    /// Microseconds.
+    /// The 99th percentile, in microseconds.
     pub p99_us: u64,
 }
 
 /// An error or a warning of the log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ErrorLine {
-    /// Seconds since 1970.
+    /// Time in seconds since 1970.
     pub at_s: u64,
     /// `WARN` or `ERROR`.
     pub level: String,
-    /// The line.
+    /// Text of the line.
     pub message: String,
 }
 
-/// The state at this moment; the gauges are measured.
+/// The current state. The caller has updated the gauges.
 pub(super) fn of(told: &Telemetry) -> Status {
     let metrics = &*told.metrics;
     let now = told.clock.now();

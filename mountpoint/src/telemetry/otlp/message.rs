@@ -1,5 +1,5 @@
-//! The messages of OpenTelemetry's protocol that a metrics exporter sends, by the numbers of the published `.proto` files
-//! (opentelemetry/proto/metrics/v1, collector/metrics/v1). Fields that we never set have no line here.
+//! The messages that an OTLP metrics exporter sends, with the field numbers of the published `.proto` files
+//! (opentelemetry/proto/metrics/v1, collector/metrics/v1). Unused fields are left out.
 
 use prost::{Message, Oneof};
 
@@ -92,7 +92,7 @@ pub(super) struct NumberDataPoint {
     pub(super) start_time_unix_nano: u64,
     #[prost(fixed64, tag = "3")]
     pub(super) time_unix_nano: u64,
-    /// A member of a `oneof` in the published message, which is sent also when it is 0.
+    /// A member of a `oneof` in the published message, so it is sent even if it is 0.
     #[prost(sfixed64, optional, tag = "6")]
     pub(super) as_int: Option<i64>,
     #[prost(message, repeated, tag = "7")]
@@ -132,7 +132,7 @@ pub(super) struct AnyValue {
     pub(super) string_value: Option<String>,
 }
 
-/// The temporality of values since the export before.
+/// Temporality of values that count from the last export.
 pub(super) const DELTA: i32 = 1;
-/// The temporality of values since the mount began.
+/// Temporality of values that count from the start of the mount.
 pub(super) const CUMULATIVE: i32 = 2;

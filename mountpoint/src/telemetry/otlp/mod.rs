@@ -1,7 +1,7 @@
-//! Metrics by OpenTelemetry's protocol (OTLP, http/protobuf), posted every interval and once more at the end of the mount.
+//! Metrics in OpenTelemetry's protocol (OTLP, http/protobuf), posted every interval and once more at the end of the mount.
 //!
-//! Enters: snapshots of the metrics, and a [`Post`] that carries requests. Leaves: one message per interval. A failed export is not
-//! repeated: the next one contains its changes, too.
+//! Enters: snapshots of the metrics, and a [`Post`] that sends requests. Leaves: one message per interval. A failed export is not repeated:
+//! the next one includes its changes.
 
 mod message;
 mod settings;
@@ -24,7 +24,7 @@ use message::{
     KeyValue, NumberDataPoint, Resource, ResourceMetrics, Scope, ScopeMetrics, Sum,
 };
 
-/// Posts a request and returns the status of its answer, or a sentence that says why there was none.
+/// Posts a request and returns the status of its answer, or the reason why there was none, as a sentence.
 pub type Post =
     Arc<dyn Fn(Request<Bytes>) -> Pin<Box<dyn Future<Output = Result<u16, String>> + Send>> + Send + Sync>;
 
@@ -35,7 +35,7 @@ pub(super) struct Exporter {
     last: Mutex<Last>,
 }
 
-/// The state that the receiver has.
+/// The state after the last successful export.
 struct Last {
     metrics: Vec<Metric>,
     at: SystemTime,
@@ -55,7 +55,7 @@ impl Exporter {
         }
     }
 
-    /// Exports once. The log gets a line when exports begin to fail and when they work again.
+    /// Exports once. Logs a line when exports begin to fail, and when they succeed again.
     pub(super) async fn export(&self, telemetry: &Telemetry) {
         telemetry.measure();
         let (now, at) = (telemetry.metrics.snapshot(), telemetry.clock.wall());
@@ -110,7 +110,7 @@ impl Exporter {
     }
 }
 
-/// The time that a message is about.
+/// The time that a message covers.
 struct Span {
     since: SystemTime,
     at: SystemTime,
@@ -132,7 +132,7 @@ fn pair(key: &str, value: &str) -> KeyValue {
     KeyValue { key: key.to_owned(), value: Some(AnyValue { string_value: Some(value.to_owned()) }) }
 }
 
-/// All metrics in one message. `before` is empty unless the receiver wants changes.
+/// All metrics in one message. `before` is empty if values are cumulative.
 fn message(
     now: &[Metric],
     before: &[Metric],
@@ -165,7 +165,7 @@ fn message(
     }
 }
 
-/// The points of one metric; `None` if there are none.
+/// The data points of one metric; `None` without any.
 fn data(metric: &Metric, earlier: Option<&Metric>, span: &Span, origin: &Origin) -> Option<Data> {
     let then =
         |series: &Series| earlier?.series.iter().find(|s| s.labels == series.labels).map(|s| s.value.clone());

@@ -1,43 +1,43 @@
-//! `--otlp-endpoint` and the variables that OpenTelemetry defines, as one setting. Pure: the environment is handed in.
+//! Parses `--otlp-endpoint` and OpenTelemetry's variables into one setting. Pure: the caller passes the environment.
 
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Uri};
 use percent_encoding::percent_decode_str;
 
-/// The interval of AWS's mount-s3.
+/// Default interval between exports, the same as in AWS's mount-s3.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// The time-out that OpenTelemetry names.
+/// Default timeout of an export, from OpenTelemetry's specification.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// The path behind an endpoint of all signals.
+/// The path of metrics below an endpoint for all signals.
 const PATH: &str = "/v1/metrics";
-/// The name of the service, if no setting names it.
+/// Name of the service, if no setting names one.
 const SERVICE: &str = "mount-s3";
 
 /// The receiver of exports, their interval and their form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The URL that is posted to.
+    /// The URL to which exports are posted.
     pub url: String,
-    /// The time between two exports.
+    /// Interval between exports.
     pub interval: Duration,
     /// Time limit of one export.
     pub timeout: Duration,
-    /// Changes since the last export rather than sums.
+    /// Whether values count from the last export, not from the start of the mount.
     pub delta: bool,
-    /// Headers of each request. They may be secret: their `Debug` says nothing.
+    /// Headers of each request. They may be secret, and are marked so: their `Debug` shows no value.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// Attributes of the resource: the service and the user's own.
+    /// Attributes of the resource: the service's name and the user's own.
     pub resource: Vec<(String, String)>,
 }
 
-/// A look into the environment; an empty variable counts as unset.
+/// Reads a variable of the environment; an empty one counts as unset.
 pub type Variable<'a> = &'a dyn Fn(&str) -> Option<String>;
 
 impl Settings {
-    /// The settings; `None`: nothing is exported. Flags precede variables.
+    /// Parses the settings; `None`: nothing is exported. Flags precede variables.
     ///
-    /// # Errors A sentence with the flag or variable, and its right form, but without the value of a header.
+    /// A sentence that names the flag or variable and its right form, but not the value of a header.
     pub fn read(
         endpoint: Option<&str>,
         interval_s: Option<u64>,
@@ -90,7 +90,7 @@ impl Settings {
     }
 }
 
-/// The endpoint with the path for metrics, unless it has that path already.
+/// The endpoint with the path for metrics, which is added unless it is there.
 fn with_path(endpoint: &str) -> String {
     let endpoint = endpoint.trim_end_matches('/');
     if endpoint.ends_with(PATH) { endpoint.to_owned() } else { format!("{endpoint}{PATH}") }
@@ -107,7 +107,7 @@ fn check_url(url: &str) -> Result<(), String> {
     }
 }
 
-/// `name=value` pairs, separated by commas, values percent-encoded.
+/// Parses `name=value` pairs, separated by commas, with percent-encoded values.
 fn pairs(text: &str) -> impl Iterator<Item = (String, String)> {
     text.split(',').filter_map(|pair| pair.split_once('=')).map(|(name, value)| {
         let value = percent_decode_str(value.trim()).decode_utf8_lossy();
@@ -129,7 +129,7 @@ fn headers(text: &str) -> Result<Vec<(HeaderName, HeaderValue)>, String> {
         .collect()
 }
 
-/// `OTEL_SERVICE_NAME` goes before the `service.name` of `OTEL_RESOURCE_ATTRIBUTES`.
+/// The attributes of the resource. `OTEL_SERVICE_NAME` precedes the `service.name` of `OTEL_RESOURCE_ATTRIBUTES`.
 fn resource(variable: Variable<'_>) -> Vec<(String, String)> {
     let mut resource: Vec<_> = pairs(&variable("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default()).collect();
     let is_name = |(name, _): &(String, String)| name == "service.name";
