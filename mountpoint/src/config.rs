@@ -1,4 +1,4 @@
-//! The meaning of the flags: one configuration per room, checked before the program changes anything.
+//! Turns the flags into one configuration per room, and checks it before the program changes anything.
 
 mod memory;
 mod mount_point;
@@ -27,11 +27,11 @@ use crate::{
 pub struct Config {
     /// The bucket as the user named it, for messages.
     pub name: String,
-    /// The source of the kernel's requests.
+    /// The FUSE device, or the directory on which to mount one.
     pub device: fuse::Device,
     /// The options of the FUSE mount.
     pub mount: fuse::MountOptions,
-    /// The permissions and attributes of the mount.
+    /// Permissions and attributes of files.
     pub fs: fs::Config,
     /// Settings of names and their attributes.
     pub inode: inode::Config,
@@ -39,7 +39,7 @@ pub struct Config {
     pub prefetch: prefetch::Config,
     /// Settings of renames, with `--allow-rename`.
     pub moves: Option<moves::Config>,
-    /// The disk in front of the bucket, with `--mode full`.
+    /// Settings of the stage, the local disk in front of the bucket, with `--mode full`.
     pub stage: Option<stage::Config>,
     /// Settings of objects' attributes, with `--keep-metadata` or `--xattrs`.
     pub kept: Option<Kept>,
@@ -51,63 +51,62 @@ pub struct Config {
     pub buffer: buffer::Config,
     /// Settings of the store's client.
     pub s3: s3::Config,
-    /// The variable that is missing from a pair of keys, while the other one is set.
+    /// The unset variable of the pair AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, if only the other one is set.
     pub missing_key: Option<&'static str>,
     /// Settings of metrics, log and control socket.
     pub telemetry: telemetry::Config,
-    /// Descriptors that a service manager keeps for a mount that outlives its engine.
+    /// The descriptors and the service manager of a mount that outlives its engine (`--supervised`).
     pub supervised: Option<Supervised>,
-    /// Confinement of the process after the mount.
+    /// The sandbox of the process after the mount.
     pub sandbox: Option<sandboxed::Sandbox>,
 }
 
-/// The attributes of objects that a mount keeps or shows.
+/// Settings of the attributes in objects' metadata.
 #[derive(Clone, Debug)]
 pub struct Kept {
-    /// Whether objects keep modes, owners, times, links and attributes (`--keep-metadata`).
+    /// Whether objects keep modes, owners, times, links and extended attributes (`--keep-metadata`).
     pub keeps: bool,
-    /// Whether attributes show the store's facts about an object (`--xattrs`).
+    /// Whether extended attributes show the store's facts about an object (`--xattrs`).
     pub shows: bool,
-    /// The file that keeps learned attributes for the next mount.
+    /// The file of known attributes, for the next mount.
     pub file: Option<kept::FileConfig>,
 }
 
-/// The descriptors that a service manager keeps for a mount that outlives its engine, and the way to reach that manager.
+/// The descriptors that a service manager keeps for a mount that outlives its engine, and the connection to that manager.
 #[derive(Debug)]
 pub struct Supervised {
-    /// The service manager.
+    /// The service manager; `None` without one.
     pub manager: Option<daemon::ServiceManager>,
-    /// The exit status at which the service manager starts the program again, if it has one.
+    /// The exit status at which the service manager restarts the program; `None` if it does not say.
     pub restart_status: Option<u8>,
-    /// The journal, if an earlier engine made one.
+    /// The journal, if an earlier engine created it.
     pub journal: Option<OwnedFd>,
-    /// The device of a mount that an earlier engine made.
+    /// The device of the mount, if an earlier engine mounted it.
     pub device: Option<OwnedFd>,
-    /// Whether the mount exists already: the mount of `device`, or of a mount point that is a device.
+    /// Whether the file system is mounted already: with `device`, or with a mount point that is a device.
     pub is_mounted: bool,
 }
 
-/// The number of the first descriptor that a service manager passes.
+/// Number of the first descriptor that a service manager passes.
 const LISTEN_FDS_FIRST: i32 = 3;
-/// Most descriptors that the program examines. The driver's unit has two.
+/// Most descriptors from the service manager that are examined. The driver's unit passes two.
 const LISTEN_FDS_MAX: usize = 16;
 
-/// Read-ahead that the mount requests of the kernel, where it may: one block, so that a sequential reader's requests are as large as
-/// possible.
+/// Read-ahead of the kernel that the mount requests, where it may: one block, so a sequential reader's requests are as large as possible.
 const READ_AHEAD: u64 = buffer::BLOCK as u64;
-/// Threads for requests, per core. They never wait, so more of them would only take turns.
+/// Threads for the kernel's requests, per core. They never block, so more would not work in parallel.
 const THREADS_PER_CORE: usize = 2;
 
 impl Config {
-    /// The configuration by flags and environment.
+    /// Makes the configuration from flags and environment.
     ///
-    /// # Errors A sentence that names the wrong flag and the fix.
+    /// A sentence that names the wrong flag and the fix.
     pub fn from_args(args: &Args) -> anyhow::Result<Self> {
         let (bucket, prefix) = cli::bucket_and_prefix(&args.bucket, args.bucket_options.prefix.as_deref())
             .map_err(anyhow::Error::msg)?;
         let mut supervised = args.supervised.then(|| supervised(args)).transpose()?;
         let device = match &supervised {
-            // The mount point needs no check: either no engine answers there, or another process is about to follow the present engine.
+            // The mount point needs no check: either its engine has ended, or this process will replace the present engine.
             Some(supervised) if supervised.device.is_some() || args.check_journal => {
                 fuse::Device::Mount(std::path::absolute(&args.directory).context("the mount point")?)
             }
@@ -133,16 +132,16 @@ impl Config {
         let (memory, index_max) = memory::shares(memory, cached.is_some());
         let mut s3 = flags.s3(&bucket, &prefix, memory);
         s3.state_dir = state_dir(args)?;
-        // Memory comes free when requests end, also those that an outage left without an answer: this limit lets them end first. A part
-        // on a slow line may take longer; a writer waits while one is in flight.
+        // Memory comes free when requests end, also those that an outage left without an answer: this limit lets them end first. A part on
+        // a slow line may take longer; a writer waits as long as one is in flight.
         let memory_within = s3.timeouts.operation + s3.timeouts.tail();
 
         let cache = cached.map(|dir| {
             cache::Config {
                 size_max: args.cache.max_cache_size.map(|mib| mib << 20),
                 index_max,
-                // Bytes that arrive faster than the disk takes them wait in memory and keep their share of it, so read-ahead slows down
-                // before the cache must drop blocks.
+                // Bytes that arrive faster than the disk can write them wait in memory, within this share, so read-ahead slows down before
+                // the cache must drop blocks.
                 queue_max: (memory / 4 / cache::CACHE_BLOCK) as usize,
                 ..cache::Config::new(dir, "", &bucket)
             }
@@ -215,7 +214,7 @@ impl Config {
                 allow_overwrite: args.mount.allow_overwrite || is_full,
                 allow_append: args.mount.allow_append,
                 rename_errno: args.mount.rename_errno.into(),
-                // Git does not recognise a repository without its empty `refs/`.
+                // Git does not recognise a repository whose empty directory `refs/` is missing.
                 directory_markers: args.mount.directory_markers || is_full,
                 attributes: match args.mount.ignore_attributes {
                     true => fs::Attributes::Ignored,
@@ -226,7 +225,7 @@ impl Config {
             inode: inode::Config {
                 prefix: Prefix::new(&prefix).map_err(|e| anyhow::anyhow!("--prefix: {e}"))?,
                 ttl: args.cache.ttl(),
-                // Only with the flag, because each absent name costs a request.
+                // The flag is required, because each lookup of a missing name costs one more request.
                 folder_marks: args.mount.directory_markers,
                 ..inode::Config::default()
             },
@@ -276,7 +275,7 @@ impl Config {
                     false => |_| None,
                 },
                 spill_dir: spill_dir.or(cache_dir),
-                // The other half is for the cache, which takes a quarter at most, for connections and the journal.
+                // The other half is for the cache, which uses a quarter at most, for connections and the journal.
                 spill_files_max: open_files / 2,
                 wait_max: memory_within,
                 journal: journal(args, &bucket, &prefix)?,
@@ -290,7 +289,7 @@ impl Config {
     }
 }
 
-/// The flags and variables that name a store and the way to it.
+/// The flags and variables about a store and the connections to it.
 struct StoreFlags<'a> {
     bucket: &'a BucketOptions,
     credentials: &'a CredentialOptions,
@@ -300,7 +299,7 @@ struct StoreFlags<'a> {
 }
 
 impl StoreFlags<'_> {
-    /// The store's settings for a memory target of `memory` bytes. They save no learned facts about the store.
+    /// The store's settings for a memory target of `memory` bytes, without a file for learned facts.
     fn s3(&self, bucket: &str, prefix: &str, memory: u64) -> s3::Config {
         let mut s3 = s3::Config::for_memory(memory);
         bucket.clone_into(&mut s3.bucket);
@@ -335,20 +334,20 @@ impl StoreFlags<'_> {
     }
 }
 
-/// The settings of a command that asks a store and mounts nothing.
+/// The settings of a command that uses a store without mounting it.
 #[derive(Clone, Debug)]
 pub struct StoreConfig {
-    /// The store, as for a mount.
+    /// The store's settings, as for a mount.
     pub s3: s3::Config,
-    /// The checksum of uploads; `None`: they have none.
+    /// The checksum of uploads; `None`: uploads have none.
     pub checksum: Option<ChecksumAlgorithm>,
     /// Largest read request, in bytes.
     pub part: u64,
 }
 
-/// The settings of a store, as a mount with these flags would have them. An operation takes at most `patience`.
+/// The settings of a store, as for a mount with these flags. An operation waits at most `patience`.
 ///
-/// # Errors A sentence that names the wrong flag.
+/// A sentence that names the wrong flag.
 pub fn store(options: &StoreOptions, patience: Duration) -> Result<StoreConfig, String> {
     let (bucket, prefix) = cli::bucket_and_prefix(&options.bucket, options.bucket_options.prefix.as_deref())?;
     let flags = StoreFlags {
@@ -368,7 +367,7 @@ pub fn store(options: &StoreOptions, patience: Duration) -> Result<StoreConfig, 
     })
 }
 
-/// The absolute path of `path`, which stays right when this process leaves its directory, as in the background.
+/// Makes `path` absolute, so that it stays valid when this process changes its directory, as it does in the background.
 fn absolute(named: &str, path: Option<&Path>) -> anyhow::Result<Option<PathBuf>> {
     let absolute = |path: &Path| {
         std::path::absolute(path)
@@ -377,7 +376,7 @@ fn absolute(named: &str, path: Option<&Path>) -> anyhow::Result<Option<PathBuf>>
     path.map(absolute).transpose()
 }
 
-/// The variable that is missing from a pair of keys, while the other one is set.
+/// The unset variable of a pair of keys, if only the other one is set.
 fn missing_key() -> Option<&'static str> {
     let names = ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"];
     match names.map(|name| std::env::var_os(name).is_some_and(|value| !value.is_empty())) {
@@ -387,10 +386,10 @@ fn missing_key() -> Option<&'static str> {
     }
 }
 
-/// A file that exists if SELinux is on.
+/// A file that exists only while SELinux is enabled.
 const SELINUX: &str = "/sys/fs/selinux/enforce";
 
-/// The labels for the kernel: none where SELinux is off, as with mount(8), so that one fstab serves all machines.
+/// The labels for the kernel: none if SELinux is off, as with mount(8), so one fstab works on all machines.
 fn labels(asked: &[String], selinux: &Path) -> Vec<String> {
     if asked.is_empty() || selinux.exists() {
         return asked.to_vec();
@@ -399,13 +398,14 @@ fn labels(asked: &[String], selinux: &Path) -> Vec<String> {
     Vec::new()
 }
 
-/// The directory for notes of uploads. A read-only mount writes nothing, and its keys may allow no abort.
+/// The directory for the journal of uploads and notes of renames. A read-only mount has none: it writes nothing, and its credentials may
+/// not allow aborts.
 fn state_dir(args: &Args) -> anyhow::Result<Option<PathBuf>> {
     let dir = args.client.state_dir.as_deref().or(args.state_dir_default.as_deref());
     absolute("--state-dir", dir.filter(|_| !args.mount.read_only))
 }
 
-/// The directory for the attributes of objects that the mount learns. A read-only mount learns them, too.
+/// The directory for known attributes, with `--keep-metadata`. A read-only mount uses it, too.
 fn attributes_dir(args: &Args) -> anyhow::Result<Option<PathBuf>> {
     let dir = args.client.state_dir.as_deref().or(args.state_dir_default.as_deref());
     absolute("--state-dir", dir.filter(|_| args.mount.keep_metadata))
@@ -421,12 +421,13 @@ fn journal(args: &Args, bucket: &str, prefix: &str) -> anyhow::Result<Option<upl
     }))
 }
 
-/// The MIME type for the extension of a name, if the table has one.
+/// The MIME type for the extension of a name, if it is known.
 fn type_by_extension(key: &ObjectKey) -> Option<String> {
     mime_guess::from_path(key.as_str()).first_raw().map(str::to_owned)
 }
 
-/// The descriptors from the service manager: `LISTEN_FDS` of them from 3 on, named in `LISTEN_FDNAMES`.
+/// Takes over the descriptors from the service manager: `LISTEN_FDS` of them from 3 on, with names in `LISTEN_FDNAMES`; or those of an
+/// earlier engine.
 fn supervised(args: &Args) -> anyhow::Result<Supervised> {
     if args.check_journal {
         let (manager, restart_status) = (None, None);
@@ -468,7 +469,7 @@ fn supervised(args: &Args) -> anyhow::Result<Supervised> {
     Ok(Supervised { manager, restart_status, journal, is_mounted: device.is_some(), device })
 }
 
-/// The descriptors in the words `name=N:name=N`.
+/// Parses descriptors in the form `name=N:name=N`.
 fn handed_over(words: &str) -> anyhow::Result<Vec<(i32, &str)>> {
     let passed = words.split(':').map(|word| {
         let (name, number) = word.split_once('=')?;
@@ -477,10 +478,10 @@ fn handed_over(words: &str) -> anyhow::Result<Vec<(i32, &str)>> {
     passed.collect::<Option<_>>().context("it has the form fuse=N:journal=N")
 }
 
-/// The ready file on which a guard waits for this engine.
+/// The ready file on which a guard waits for this engine; `None` without a guard.
 ///
 /// # Errors
-/// The variable names a descriptor that is not open.
+/// The variable does not name an open descriptor.
 pub fn guard_s_ready_file() -> anyhow::Result<Option<ReadyFile>> {
     let Some(number) = std::env::var(handover::READY_ENV).ok() else { return Ok(None) };
     let number = number
@@ -494,27 +495,27 @@ pub fn guard_s_ready_file() -> anyhow::Result<Option<ReadyFile>> {
 
 /// Checks whether this program could take over the mount whose journal is on standard input.
 ///
-/// # Errors The program could not, or not with these flags.
+/// The program can't take it over, or not with these flags.
 pub fn check_journal(args: &Args) -> anyhow::Result<()> {
     let config = Config::from_args(args)?;
     let journal = std::io::stdin().as_fd().try_clone_to_owned().context("standard input")?;
     let identity = Journal::examine(&journal).context("the mount's journal")?;
-    // Only the store could tell its endpoint; this check makes no request, and takes the journal's.
+    // The endpoint is known only after a request to the store; this check makes none, and takes the journal's.
     identity.check(&config.s3.bucket, &config.s3.prefix, &identity.endpoint).context("the mount's journal")
 }
 
-/// Whether the kernel still has the other end of a FUSE device.
+/// Whether the mount of a FUSE device still exists in the kernel.
 fn is_connected(device: &OwnedFd) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     poll(&mut [PollFd::new(device, PollFlags::empty())], Some(&Timespec::default()))
         .is_ok_and(|ready| ready == 0)
 }
 
-/// The device to serve: a directory to mount on, or an open device from another process.
+/// The directory on which to mount, checked; or the open device from another process.
 fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     let number = directory.to_str().and_then(|d| d.strip_prefix("/dev/fd/"));
     let Some(number) = number else {
-        // A service manager starts this command again after a crash; the crashed process's mount still exists.
+        // A service manager restarts this command after a crash, and the mount of the crashed process still exists.
         let supervised = std::env::var_os(daemon::NOTIFY_ENV).is_some();
         return Ok(fuse::Device::Mount(mount_point::fit(directory, supervised)?));
     };
@@ -548,16 +549,16 @@ fn device(directory: &Path, args: &Args) -> anyhow::Result<fuse::Device> {
     if !flags.contains(rustix::fs::OFlags::RDWR) {
         bail!("{} must be open for reading and writing", directory.display());
     }
-    // The loop waits in read(2), so the descriptor must block.
+    // The loop waits in read(2), so the descriptor must be blocking.
     rustix::fs::fcntl_setfl(fd.as_fd(), flags - rustix::fs::OFlags::NONBLOCK)?;
     rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC)?;
     Ok(fuse::Device::Adopted(fd))
 }
 
-/// Keeps a ready file that is `/dev/fd/N` from the processes that this one starts: its reader waits until the last process has closed it.
-/// Standard input, output and error are passed on.
+/// Sets CLOEXEC on a ready file that is `/dev/fd/N`: otherwise its reader would wait until the child processes have closed it, too.
+/// Standard input, output and error are left as they are.
 ///
-/// # Errors The kernel refuses.
+/// The kernel refuses.
 pub fn keep_from_children(ready_file: &Path) -> anyhow::Result<()> {
     let number = ready_file.to_str().and_then(|path| path.strip_prefix("/dev/fd/")?.parse::<i32>().ok());
     let Some(number) =
@@ -567,14 +568,14 @@ pub fn keep_from_children(ready_file: &Path) -> anyhow::Result<()> {
     };
     let fd = adopt(number);
     let set = rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::CLOEXEC);
-    // The descriptor stays open in this process: the ready file is opened by its path.
+    // The descriptor stays open in this process, which later opens the ready file by its path.
     let _ = fd.into_raw_fd();
     set.with_context(|| {
         format!("keeping the ready file {} from the background process", ready_file.display())
     })
 }
 
-/// A word for the kind of a descriptor's target.
+/// The type of a descriptor's target, for messages.
 fn kind_of(target: &Path) -> String {
     match target.to_str().and_then(|target| target.split_once(":[")) {
         Some(("pipe", _)) => "Pipe".to_owned(),

@@ -1,8 +1,8 @@
-//! Mounts in the background: a second process mounts and keeps running, while the first one waits for its result and exits. Also writes
-//! the result line, `ready` or the error, for other supervisors, and reports the result to a service manager in that manager's protocol.
+//! Mounts in the background: a second process mounts and keeps running, while the first one waits for the result and exits. Also writes the
+//! result line, `ready` or the error, for other supervisors, and reports it to a service manager.
 //!
-//! The second process is a new start of the program, not a fork: a fork would copy threads and locks of the first one half-way. Its
-//! standard output is the ready pipe.
+//! The second process is a new start of the program, not a fork: a fork would copy threads and locks of the first one in the middle of
+//! their work. The standard output of the second process is the ready pipe.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -27,19 +27,19 @@ use crate::cli;
 use crate::supervise::no_thread;
 use crate::sync::Arc;
 
-/// The variable by which a process knows that it is the second one.
+/// The variable that marks a process as the second one.
 pub const BACKGROUND_ENV: &str = "MOUNT_S3_IN_BACKGROUND";
 
-/// The variable with the socket of a service manager, such as systemd for a unit of `Type=notify`.
+/// The variable with the socket of a service manager, such as systemd for a unit with `Type=notify`.
 pub const NOTIFY_ENV: &str = "NOTIFY_SOCKET";
 
-/// Longest wait of the first process.
+/// Longest wait of the first process for the result. Beyond it the second process is ended, and the mount fails.
 const READY_WITHIN: Duration = Duration::from_secs(30);
 pub(crate) const READY: &str = "ready";
 
-/// Moves this process, which has no second thread yet, into another mount namespace: mount(8) names it with `-N`.
+/// Moves this process into another mount namespace, which mount(8) names with `-N`. Must be called before a second thread starts.
 ///
-/// # Errors The namespace can't be opened, or the kernel refuses.
+/// The namespace can't be opened, or the kernel refuses.
 pub fn enter_mount_namespace(path: &Path) -> anyhow::Result<()> {
     let context = || format!("entering the mount namespace {}", path.display());
     let namespace = File::open(path).with_context(context)?;
@@ -47,11 +47,10 @@ pub fn enter_mount_namespace(path: &Path) -> anyhow::Result<()> {
         .with_context(context)
 }
 
-/// Starts this command again in the background and waits until it has mounted. The ready file gets the result, too. `elsewhere`: the
-/// mount namespace may lack this program's file.
+/// Starts this command again in the background, waits until it has mounted, and writes the result to the ready file. `elsewhere`: the mount
+/// namespace may not have this program's file.
 ///
-/// # Errors The failure that the second process reported; or the second process reported nothing in time, and was ended; or the ready
-/// file can't be written.
+/// The second process reported an error, or no result in time (it is then ended); or the ready file can't be written.
 pub fn start(ready: Option<&Path>, elsewhere: bool) -> anyhow::Result<()> {
     let ready = ready.map(ReadyFile::open).transpose()?;
     let started = start_second(elsewhere);
@@ -64,7 +63,7 @@ pub fn start(ready: Option<&Path>, elsewhere: bool) -> anyhow::Result<()> {
     said
 }
 
-/// Starts the second process. Returns it after it has mounted.
+/// Starts the second process, and returns once it has mounted.
 fn start_second(elsewhere: bool) -> anyhow::Result<Child> {
     let mut args = std::env::args_os();
     let program = match elsewhere {
@@ -78,7 +77,7 @@ fn start_second(elsewhere: bool) -> anyhow::Result<Child> {
     let mut child = command
         .args(args)
         .env(BACKGROUND_ENV, "1")
-        // The second process leaves this directory once it has mounted.
+        // The second process changes its directory once it has mounted, so paths must be absolute.
         .envs(cli::absolute_files())
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -98,13 +97,13 @@ fn start_second(elsewhere: bool) -> anyhow::Result<Child> {
     }
 }
 
-/// Tells the second process to unmount and to end.
+/// Ends the second process with SIGTERM, which makes it unmount.
 fn end(child: &Child) {
     let pid = rustix::process::Pid::from_child(child);
     let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
 }
 
-/// The first line of the child, or `None` after [`READY_WITHIN`].
+/// Waits for the first line of the child; `None` after [`READY_WITHIN`].
 fn wait_for_word(child: &mut Child) -> anyhow::Result<Option<String>> {
     let stdout = child.stdout.take().context("the ready pipe")?;
     let (send, receive) = mpsc::channel();
@@ -130,7 +129,7 @@ fn wait_for_word(child: &mut Child) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Detaches the second process, first of all: leaves the terminal's session, so that its signals don't reach us.
+/// Starts a new session, as the first step of the second process, so signals of the terminal do not reach it.
 ///
 /// # Errors
 /// The kernel refuses.
@@ -139,10 +138,10 @@ pub fn detach() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reports to the first process, and lets go of the terminal. Called by the second one.
+/// Reports the result to the first process, and closes the terminal. Called by the second process.
 ///
 /// # Errors
-/// The first process is gone, or `/dev/null` is.
+/// The first process has ended, or `/dev/null` can't be opened.
 pub fn report(outcome: Result<(), &anyhow::Error>) -> anyhow::Result<()> {
     io::stdout()
         .write_all(word(outcome).as_bytes())
@@ -152,7 +151,7 @@ pub fn report(outcome: Result<(), &anyhow::Error>) -> anyhow::Result<()> {
     rustix::stdio::dup2_stdin(&null)?;
     rustix::stdio::dup2_stdout(&null)?;
     rustix::stdio::dup2_stderr(&null)?;
-    // A daemon must not keep a directory busy.
+    // A daemon must not keep a directory in use.
     std::env::set_current_dir("/")?;
     Ok(())
 }
@@ -165,7 +164,7 @@ fn word(outcome: Result<(), &anyhow::Error>) -> String {
     }
 }
 
-/// The place where a supervisor waits for the word: a file, a pipe, or a descriptor as `/dev/fd/N`.
+/// A file for a supervisor that waits for the result line: a file, a pipe, or a descriptor as `/dev/fd/N`.
 #[derive(Debug)]
 pub struct ReadyFile {
     path: PathBuf,
@@ -173,11 +172,11 @@ pub struct ReadyFile {
 }
 
 impl ReadyFile {
-    /// Opens the ready file, before anything else can go wrong. A regular file is made for its owner alone, or emptied, so that a reader
-    /// never takes the word of an earlier mount for this one's. The file of a descriptor is never emptied.
+    /// Opens the ready file before anything else can fail. A regular file is created with mode 0600, or emptied, so a reader never takes an
+    /// earlier mount's result for this one's. The file of a descriptor is never emptied.
     ///
     /// # Errors
-    /// The file can't be written; or it is a pipe without a reader. This fails at once: waiting for a reader could last for ever.
+    /// The file can't be written, or is a pipe without a reader: waiting for one could last forever.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let context = || format!("opening the ready file {}", path.display());
         let file = OpenOptions::new()
@@ -193,15 +192,15 @@ impl ReadyFile {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// A descriptor that was passed to this process.
+    /// The ready file of a descriptor that was passed to this process.
     pub fn of(fd: OwnedFd) -> Self {
         Self { path: "of the guard".into(), file: fd.into() }
     }
 
-    /// Writes the word, in one write, and closes the file.
+    /// Writes the result line, in one write, and closes the file.
     ///
     /// # Errors
-    /// The reader is gone, or there is no room for a line.
+    /// The reader is gone, or there is no space for the line.
     pub fn say(mut self, outcome: Result<(), &anyhow::Error>) -> anyhow::Result<()> {
         self.file
             .write_all(word(outcome).as_bytes())
@@ -209,12 +208,13 @@ impl ReadyFile {
     }
 }
 
-/// Longest wait for a service manager's word that it has a descriptor. Doubling it lets a busier machine start such a mount.
+/// Longest wait until a service manager has handled a message; beyond it the call fails. Doubling it lets a busier machine start such a
+/// mount.
 const KEPT_WITHIN: Duration = Duration::from_secs(10);
 
-/// A service manager that receives the messages of sd_notify(3).
+/// A service manager that receives messages of sd_notify(3).
 ///
-/// The socket is opened once: a sandboxed engine can't open another.
+/// The socket is created once, because a sandboxed engine can't create another.
 #[derive(Clone, Debug)]
 pub struct ServiceManager {
     address: SocketAddr,
@@ -222,8 +222,8 @@ pub struct ServiceManager {
 }
 
 impl ServiceManager {
-    /// The manager that listens at the socket of [`NOTIFY_ENV`]: a path, or `@` and an abstract name. `None` for any other address, and
-    /// without a descriptor left.
+    /// The manager at a socket address of [`NOTIFY_ENV`]: a path, or `@` and an abstract name. `None` for any other address, or if no
+    /// socket can be created.
     #[must_use]
     pub fn at(socket: &OsStr) -> Option<Self> {
         let address = match socket.as_bytes() {
@@ -234,16 +234,16 @@ impl ServiceManager {
         Some(Self { address, socket: Arc::new(UnixDatagram::unbound().ok()?) })
     }
 
-    /// Gives the manager a descriptor that the next process of the unit gets back by this name. Returns once the manager has it.
+    /// Stores a descriptor in the manager, for the next process of the unit, under this name. Returns once the manager has it.
     ///
     /// # Errors
-    /// The manager does not listen, or does not answer in time: the unit's `NotifyAccess` may leave this process out.
+    /// The manager does not listen, or does not answer in time. The unit's `NotifyAccess` may exclude this process.
     pub fn keep(&self, name: &str, descriptor: BorrowedFd<'_>) -> io::Result<()> {
         self.send(&format!("FDSTORE=1\nFDNAME={name}\n"), Some(descriptor))?;
         self.wait_until_handled()
     }
 
-    /// Names another process as the unit's main one. Returns once the manager follows it.
+    /// Makes another process the unit's main process. Returns once the manager has done so.
     ///
     /// # Errors
     /// The manager does not listen, or does not answer in time.
@@ -254,7 +254,7 @@ impl ServiceManager {
 
     /// Returns once the manager has handled all earlier messages.
     fn wait_until_handled(&self) -> io::Result<()> {
-        // The manager closes its end of the pipe once it has handled the earlier messages.
+        // The manager closes its end of the pipe after it has handled all earlier messages.
         let (ours, theirs) = io::pipe()?;
         self.send("BARRIER=1", Some(theirs.as_fd()))?;
         drop(theirs);
@@ -268,7 +268,7 @@ impl ServiceManager {
         }
     }
 
-    /// Makes the manager close the descriptor that it keeps by this name.
+    /// Removes the descriptor of this name from the manager.
     pub fn drop(&self, name: &str) {
         if let Err(error) = self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}\n"), None) {
             tracing::warn!("telling the service manager: {error}");
@@ -288,7 +288,7 @@ impl ServiceManager {
         Ok(())
     }
 
-    /// Says that the mount is ready, or why there is none. A manager that does not listen stops no mount.
+    /// Reports that the mount is ready, or its error. A manager that does not listen is only logged.
     pub fn say(&self, outcome: Result<(), &anyhow::Error>) {
         let words = match outcome {
             Ok(()) => "READY=1\nSTATUS=mounted\n".to_owned(),

@@ -1,5 +1,5 @@
-//! `mount-s3`: flags, then a mount, then an exit code. 0: mounted (background) or unmounted (foreground); 1: failure; 2: bad usage; 3: the
-//! journal of a mount that outlives its engine can't be used.
+//! `mount-s3`: parses flags, mounts, and exits with a code. 0: mounted (background) or unmounted (foreground); 1: failure; 2: bad usage; 3:
+//! the journal of a mount that outlives its engine can't be used.
 
 mod logging;
 
@@ -22,12 +22,13 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGALRM, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-/// Measured: receiving through hyper costs 30 % less CPU than with glibc's allocator (reason of `mimalloc` in Cargo.toml).
+/// Measured: receiving through hyper costs 30 % less CPU with mimalloc than with glibc's allocator (the reason for `mimalloc` in
+/// Cargo.toml).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// The most open files of this process, if it may raise its limit so far. Doubling it allows for twice as many parts on disk, and lengthens
-/// the start of a child that closes every number up to its limit.
+/// Most open files of this process, if its hard limit allows them. Doubling it allows twice as many parts on disk, and delays the start of
+/// a child that closes every descriptor up to its limit.
 const OPEN_FILES_MAX: u64 = 1 << 20;
 
 /// The exit status for an unusable journal. Units name it in `RestartPreventExitStatus=`.
@@ -87,17 +88,17 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the error. Returns its exit status.
+/// Prints the error, and returns the exit status for it.
 fn failed(error: &anyhow::Error) -> ExitCode {
     eprintln!("mount-s3: {}", daemon::one_line(error));
     match error.downcast_ref::<Refused>() {
-        // It would be refused again.
+        // A restart would have the same result.
         Some(refused) if !matches!(refused, Refused::NoResend) => ExitCode::from(JOURNAL_REFUSED),
         _ => ExitCode::FAILURE,
     }
 }
 
-/// Prints a line on standard output. A closed output is not an error.
+/// Prints a line to standard output. A closed output is not an error.
 fn say(line: &str) {
     let _ = writeln!(std::io::stdout(), "{line}");
 }
@@ -120,14 +121,14 @@ fn in_the_background(args: &Args, from_mount: &FromMount) -> anyhow::Result<()> 
 }
 
 fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
-    // In the background the first process has the ready file, and we have the ready pipe.
+    // A background process has the ready pipe instead; the first process writes the ready file.
     let ready = args.ready_file.as_deref().filter(|_| !in_background).map(ReadyFile::open).transpose()?;
     if in_background {
         daemon::detach()?;
     }
     let guard = config::guard_s_ready_file()?;
-    // The manager follows the first process of its unit, and the background has another one. This comes before the sandbox, which lets no
-    // socket be opened.
+    // The manager follows the first process of its unit, so a background process does not report. The socket is created before the sandbox,
+    // which forbids new sockets.
     let manager = std::env::var_os(daemon::NOTIFY_ENV).filter(|_| !in_background);
     let manager = manager.and_then(|socket| ServiceManager::at(&socket));
     let mounted = start(args);
@@ -148,28 +149,28 @@ fn run(args: &Args, in_background: bool) -> anyhow::Result<()> {
         let _ = mounted.unmounter().unmount();
     }
     if in_background && said.is_ok() && mounted.is_err() {
-        // The first process tells the user.
+        // The first process prints the error.
         std::process::exit(1);
     }
     let mounted = mounted?;
     said?;
     tracing::info!("successfully mounted {} at {}", args.description(), args.directory.display());
-    // With JSON the log has this line, and the log is on standard output, too.
+    // A JSON log has this line already, on the same standard output.
     if !in_background && !args.logs_json() {
-        // They share standard output.
+        // The log uses the same standard output, so earlier lines come first.
         logging::flush();
         say(&is_mounted(args));
     }
-    // Memory that the start took and freed: this thread only waits from here on.
+    // Returns the memory that the start took and freed: this thread only waits from here on.
     collect();
     let served = mounted.wait();
     tracing::info!("{} is unmounted", args.description());
     served
 }
 
-/// Mounts, and starts every thread of this process: nothing is left that could fail when "ready" is said.
+/// Mounts, and starts every thread of this process. After it, nothing can fail before "ready" is reported.
 fn start(args: &Args) -> anyhow::Result<mount::Mounted> {
-    // From the first moment on: by default each of these would end the process.
+    // First of all, because each of these signals would end the process by default.
     let asides = Signals::new([SIGUSR1, SIGUSR2, SIGALRM, SIGXFSZ]).context("taking signals")?;
     let level = logging::init(&logging::Config::from_args(args))?;
     heed_asides(asides, level)?;
@@ -190,7 +191,7 @@ fn start(args: &Args) -> anyhow::Result<mount::Mounted> {
     let process = Process { collect, flush_log: logging::flush, recent_errors: logging::recent };
     let started =
         Config::from_args(args).and_then(|config| mount::connect(config, process)).and_then(|connected| {
-            // While the store is asked a signal simply ends us; from here on there may be a mount to be left behind.
+            // A signal during requests to the store may end the process; from here on there may be a mount, which must not be left behind.
             let signals = Signals::new([SIGINT, SIGTERM, SIGHUP]).context("taking signals")?;
             let mounted = connected.mount()?;
             if let Err(error) = unmount_on_signals(signals, &mounted) {
@@ -205,9 +206,9 @@ fn start(args: &Args) -> anyhow::Result<mount::Mounted> {
     started
 }
 
-/// Raises the limit on open files: each part on disk, connection and file of the cache is one. The limit of most systems, 1024, protects
-/// programs that call select(2), which knows no higher number. The engine does not call it. The children that inherit the limit
-/// (fusermount3, a credential process, the watcher of `--auto-unmount`) inherit no descriptors with it: their own have low numbers.
+/// Raises the limit on open files: each part on disk, connection and file of the cache needs one. The usual limit, 1024, protects programs
+/// that call select(2), which supports no higher descriptors; the engine does not call it. The children that inherit the limit
+/// (fusermount3, a credential process, the watcher of `--auto-unmount`) inherit no high descriptors.
 fn raise_open_files() {
     let limit = getrlimit(Resource::Nofile);
     let most = limit.maximum.unwrap_or(u64::MAX).min(OPEN_FILES_MAX);
@@ -219,13 +220,14 @@ fn raise_open_files() {
     }
 }
 
-/// Names are allocated by one thread and freed by others. A full page belongs to no thread, and its last `free` gives it back. By default a
-/// thread that frees into a full page takes the page over, and memory that others free there waits until that thread allocates. Measured: a
-/// million names that were forgotten leave 34 MiB of RSS instead of 59 (by fuser 47 instead of 66).
+/// Sets how mimalloc reuses pages when one thread frees what another allocated, as it happens with names. With the setting a full page
+/// belongs to no thread, and the last `free` in it returns it. By default a thread that frees into a full page takes the page over, and
+/// memory that others free there waits until that thread allocates. Measured: a million forgotten names leave 34 MiB of RSS instead of 59
+/// (with fuser 47 instead of 66).
 #[expect(unsafe_code, reason = "the allocator's crate has no safe name for it: fence 4 of ci/tidy/fences.md")]
 fn free_across_threads() {
     unsafe extern "C" {
-        /// Sets an option of mimalloc, which is linked in as our allocator.
+        /// Sets an option of mimalloc, which is linked in as the allocator.
         fn mi_option_set(option: std::ffi::c_int, value: std::ffi::c_long);
     }
     /// `mi_option_page_reclaim_on_free` of mimalloc 3.3.
@@ -235,8 +237,8 @@ fn free_across_threads() {
     unsafe { mi_option_set(PAGE_RECLAIM_ON_FREE, -1) }
 }
 
-/// Limits huge pages to blocks, which request them. On a machine that gives them to all memory (`always`), stacks and the allocator's
-/// heaps take 46 MiB more with 32 readers and 32 writers. Needs Linux 6.18; an older kernel refuses, and the machine's setting stays.
+/// Limits huge pages to blocks, which request them. On a machine that gives them to all memory (`always`), stacks and the allocator's heaps
+/// would take 46 MiB more with 32 readers and 32 writers. Needs Linux 6.18; an older kernel refuses, and the machine's setting stays.
 /// Children inherit the limit.
 #[expect(unsafe_code, reason = "rustix has no name for the flag: fence 4 of ci/tidy/fences.md")]
 fn huge_pages_where_asked_for() {
@@ -251,11 +253,12 @@ fn huge_pages_where_asked_for() {
     unsafe { prctl(PR_SET_THP_DISABLE, on, PR_THP_DISABLE_EXCEPT_ADVISED, unused, unused) };
 }
 
-/// The allocator keeps freed memory until the next allocation; after a walk through a million names, that may be hours away.
+/// Returns freed memory to the system. The allocator would keep it until the next allocation, which after a walk through a million names
+/// may be hours away.
 #[expect(unsafe_code, reason = "the allocator's crate has no safe name for it: fence 4 of ci/tidy/fences.md")]
 fn collect() {
     unsafe extern "C" {
-        /// Collects free memory in mimalloc, which is linked in as our allocator.
+        /// Returns free memory of mimalloc, which is linked in as the allocator.
         fn mi_collect(force: bool);
     }
     // SAFETY: it may be called by any thread at any time, and touches nothing but memory that was freed; the signature is that of
@@ -263,14 +266,14 @@ fn collect() {
     unsafe { mi_collect(true) }
 }
 
-/// Signals that must not end a mount: SIGUSR2 sets the next log level, the others do nothing.
+/// Handles signals that must not end a mount: SIGUSR2 sets the next log level, the others do nothing.
 fn heed_asides(mut asides: Signals, mut level: logging::Level) -> anyhow::Result<()> {
     let supervisor = Supervisor { metrics: Arc::default(), clock: Clock::machine() };
     supervisor.thread("asides".to_owned(), move || {
         for signal in asides.forever() {
             match signal {
                 SIGUSR2 => level.cycle(),
-                // The write beyond the limit of file sizes has failed; the line of its caller says so.
+                // The write beyond the limit on file sizes has failed, and its caller logs that.
                 SIGXFSZ => {}
                 other => tracing::info!("signal {other} is ignored"),
             }
@@ -279,8 +282,8 @@ fn heed_asides(mut asides: Signals, mut level: logging::Level) -> anyhow::Result
     Ok(())
 }
 
-/// SIGINT, SIGTERM and SIGHUP unmount; serving ends then by itself. A device that was handed to us is left: its
-/// owner unmounts, or mounts anew; uploads are ended before we leave.
+/// Unmounts on SIGINT, SIGTERM and SIGHUP, which ends serving. A device from another process is left to it: this process only ends uploads
+/// and exits.
 fn unmount_on_signals(mut signals: Signals, mounted: &mount::Mounted) -> anyhow::Result<()> {
     let (unmounter, farewell, leaver) = (mounted.unmounter(), mounted.farewell(), mounted.leaver());
     let supervisor = Supervisor { metrics: Arc::clone(mounted.metrics()), clock: Clock::machine() };

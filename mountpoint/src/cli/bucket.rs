@@ -121,9 +121,9 @@ impl UploadChecksums {
 /// Suffixes of the names of directory buckets and of their access points.
 const DIRECTORY_BUCKET: [&str; 2] = ["--x-s3", "--xa-s3"];
 
-/// Bucket and prefix from `BUCKET`, `s3://BUCKET[/PREFIX/]` and `--prefix`.
+/// Parses bucket and prefix from `BUCKET`, `s3://BUCKET[/PREFIX/]` and `--prefix`.
 ///
-/// # Errors A sentence that names the wrong one, and its right form.
+/// A sentence that names the wrong part, and its right form.
 pub(crate) fn bucket_and_prefix(bucket: &str, prefix: Option<&str>) -> Result<(String, String), String> {
     let (bucket, prefix) = match (bucket.strip_prefix("s3://"), prefix) {
         (Some(_), Some(prefix)) if !prefix.is_empty() => {
@@ -139,7 +139,7 @@ pub(crate) fn bucket_and_prefix(bucket: &str, prefix: Option<&str>) -> Result<(S
     Ok((bucket.to_owned(), prefix.to_owned()))
 }
 
-/// Checks the first argument by itself.
+/// Checks the bucket argument alone.
 pub(super) fn parse_bucket(text: &str) -> Result<String, String> {
     let (name, prefix) = in_uri(text)?;
     check_name(name)?;
@@ -147,7 +147,7 @@ pub(super) fn parse_bucket(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
-/// Bucket and prefix of an `s3://` URI. Any other text is a bucket without a prefix.
+/// Splits an `s3://` URI into bucket and prefix. Any other text is a bucket without a prefix.
 fn in_uri(text: &str) -> Result<(&str, &str), String> {
     let Some(rest) = text.strip_prefix("s3://") else { return Ok((text, "")) };
     if rest.starts_with("arn:") {
@@ -193,8 +193,8 @@ fn is_on_outposts(bucket: &str) -> bool {
     bucket.split(':').nth(2) == Some("s3-outposts") || bucket.ends_with("--op-s3")
 }
 
-/// Checks that a key is named by an ARN. An id or an alias could mean a key of any account, and the store's answer could not be compared
-/// with it.
+/// Checks that a KMS key is named by its ARN. An id or an alias could mean a key of any account, and could not be compared with the store's
+/// answer.
 fn parse_key_arn(text: &str) -> Result<String, String> {
     let id = text.strip_prefix("arn:").and_then(|rest| rest.split_once(":key/")).map(|(_, id)| id);
     match id {
@@ -206,7 +206,7 @@ fn parse_key_arn(text: &str) -> Result<String, String> {
 }
 
 impl BucketOptions {
-    /// The checksum sent with uploads to this bucket.
+    /// The algorithm of the checksum sent with uploads to this bucket; `None` without one.
     pub(crate) fn upload_checksum(&self, bucket: &str) -> Option<ChecksumAlgorithm> {
         let default = match is_on_outposts(bucket) {
             true => UploadChecksums::Off,
@@ -215,7 +215,7 @@ impl BucketOptions {
         self.upload_checksums.unwrap_or(default).algorithm()
     }
 
-    /// Checks the flags together.
+    /// Checks combinations of flags.
     pub(super) fn check(&self) -> Result<(), String> {
         if self.bucket_type == Some(BucketType::Directory) {
             return Err("--bucket-type directory is not supported: directory buckets (S3 Express One Zone) can't be mounted here; mount a general purpose bucket".into());

@@ -66,7 +66,7 @@ pub(crate) enum When {
     Off,
 }
 
-/// A TTL from the command line.
+/// The value of a TTL flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TtlArg {
     Minimal,
@@ -74,11 +74,11 @@ pub(crate) enum TtlArg {
     Seconds(u64),
 }
 
-/// The longest valid TTL: a hundred years, which every clock can add. "indefinite" means the same.
+/// Longest valid TTL: a hundred years, which every clock can add. "indefinite" has the same effect.
 const TTL_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 impl CacheOptions {
-    /// The TTL that the flags together mean.
+    /// The TTL that results from all flags.
     pub(crate) fn ttl(&self) -> Ttl {
         let default = if self.cache.is_some() { TtlArg::Seconds(60) } else { TtlArg::Minimal };
         let found = self.metadata_ttl.unwrap_or(default);

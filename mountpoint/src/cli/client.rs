@@ -58,23 +58,23 @@ pub(crate) struct ClientOptions {
     pub(crate) state_dir: Option<PathBuf>,
 }
 
-/// Valid bytes of a read request: from one block to the largest answer.
+/// Valid sizes of a read request in bytes: from one block to 5 GiB.
 const READ_PART: std::ops::RangeInclusive<u64> = 1 << 20..=5 << 30;
-/// Valid bytes of an upload's part: S3's limits.
+/// Valid sizes of an upload's part in bytes: S3's limits.
 const WRITE_PART: std::ops::RangeInclusive<u64> = 5 << 20..=5 << 30;
 
-/// Default bytes of a part.
+/// Default size of a part, in bytes.
 const PART_SIZE: u64 = 8 << 20;
 
 impl ClientOptions {
-    /// Whether a flag sets the size of upload parts. The default of `--part-size` does not count, even if a flag repeats it.
+    /// Whether a flag sets the size of upload parts. `--part-size` with its default value does not count.
     pub(crate) fn names_write_part(&self) -> bool {
         self.write_part_size.is_some() || self.part_size != PART_SIZE
     }
 
-    /// Checks the sizes.
+    /// Checks that the sizes are valid.
     ///
-    /// # Errors A size outside the limits, with its flag.
+    /// A sentence with the size outside the limits, and its flag.
     pub(super) fn check(&self) -> Result<(), String> {
         let named =
             |size: Option<u64>, flag| size.map_or((self.part_size, "--part-size"), |size| (size, flag));

@@ -1,4 +1,5 @@
-//! Variables that clap would read too literally: an empty one counts as unset, an invalid value causes a warning.
+//! Variables of the environment that clap would not read as AWS's tools do: an empty one counts as unset, and an invalid value causes a
+//! warning.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -10,15 +11,15 @@ use super::Remark;
 use crate::net::ProxyVariables;
 use crate::telemetry::otlp::Settings;
 
-/// The variable that precedes `AWS_ENDPOINT_URL`, as in every AWS tool.
+/// The variable that precedes `AWS_ENDPOINT_URL`, as in all AWS tools.
 const ENDPOINT_URL_S3: &str = "AWS_ENDPOINT_URL_S3";
 
-/// The command with this process's environment, read as AWS's tools read it; and remarks about variables for the log.
+/// The command, set up to read this process's environment with the rules of AWS's tools; and remarks about variables for the log.
 pub fn heeded(command: Command) -> (Command, Vec<Remark>) {
     with(command, |name| std::env::var_os(name))
 }
 
-/// The variables that name proxies. As in curl, a name in small letters precedes.
+/// The variables that name proxies. A name in lower case precedes, as in curl.
 pub(super) fn proxies() -> ProxyVariables {
     let found = |names: [&str; 2]| {
         let mut values = names.into_iter().filter_map(|name| std::env::var(name).ok());
@@ -31,7 +32,7 @@ pub(super) fn proxies() -> ProxyVariables {
     }
 }
 
-/// The two files of AWS tools that hold credentials or name their source.
+/// The two files of AWS tools that contain credentials or name their source.
 pub(super) fn credential_files() -> Vec<PathBuf> {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let of_home = |name: &str| Some(set("HOME")?.join(".aws").join(name));
@@ -39,11 +40,11 @@ pub(super) fn credential_files() -> Vec<PathBuf> {
     named.into_iter().filter_map(|(variable, usual)| set(variable).or_else(|| of_home(usual))).collect()
 }
 
-/// Variables that name files, which the SDK reads by itself.
+/// Variables that name files, which the SDK itself reads.
 const FILES: [&str; 3] = ["AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE", "AWS_WEB_IDENTITY_TOKEN_FILE"];
 
-/// Variables that the helper of a sandboxed engine passes to the program of a `credential_process`. With them the program finds other
-/// programs, its user's files, its language, its profile and its region. None of them holds a secret. The SDKs would pass all variables.
+/// Variables that the helper of a sandboxed engine passes to the program of a `credential_process`. They lead the program to other
+/// programs, the user's files, language, profile and region. None of them contains a secret. (The SDKs pass all variables.)
 const OF_PROGRAMS: [&str; 27] = [
     "PATH",
     "HOME",
@@ -74,12 +75,12 @@ const OF_PROGRAMS: [&str; 27] = [
     "AWS_ENDPOINT_URL",
 ];
 
-/// Whether the environment asks for a sandbox, for a command line without the flag.
+/// Whether the environment asks for a sandbox (`MOUNT_S3_SANDBOX=1`), for a command line without the flag.
 pub(crate) fn wishes_sandbox() -> bool {
     std::env::var_os("MOUNT_S3_SANDBOX").is_some_and(|value| value == "1")
 }
 
-/// The exit status at which the service manager starts this command again. Statuses below 4 have a meaning of their own.
+/// The exit status at which the service manager restarts this command. Statuses below 4 have other meanings.
 pub(crate) fn restart_status() -> Option<u8> {
     let status = std::env::var("MOUNT_S3_RESTART_STATUS").ok()?;
     status.parse().ok().filter(|status| *status > 3)
@@ -90,7 +91,7 @@ pub(crate) fn of_programs() -> Vec<(&'static str, OsString)> {
     OF_PROGRAMS.into_iter().filter_map(|name| Some((name, std::env::var_os(name)?))).collect()
 }
 
-/// Files that the chain of credentials reads at each question.
+/// The files that the chain of credentials reads at each request for credentials.
 pub(crate) fn key_files() -> Vec<PathBuf> {
     let named = ["AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE"];
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -98,7 +99,7 @@ pub(crate) fn key_files() -> Vec<PathBuf> {
     credential_files().into_iter().chain(named.into_iter().filter_map(set)).chain(of_home).collect()
 }
 
-/// The variables with relative paths, which break when the process leaves this directory, and absolute paths in place of their values.
+/// The variables with relative paths, which would break when the process changes its directory, and their absolute paths.
 pub(crate) fn absolute_files() -> Vec<(&'static str, PathBuf)> {
     absolute_of(|name| std::env::var_os(name))
 }
@@ -106,7 +107,7 @@ pub(crate) fn absolute_files() -> Vec<(&'static str, PathBuf)> {
 fn absolute_of(variable: impl Fn(&str) -> Option<OsString>) -> Vec<(&'static str, PathBuf)> {
     let absolute = |name| {
         let path = PathBuf::from(variable(name)?);
-        // The SDK reads a tilde as the home directory.
+        // The SDK replaces a tilde with the home directory.
         let is_relative = path.is_relative() && !path.as_os_str().is_empty() && !path.starts_with("~");
         let path = std::path::absolute(path).ok().filter(|_| is_relative)?;
         Some((name, path))
@@ -114,7 +115,7 @@ fn absolute_of(variable: impl Fn(&str) -> Option<OsString>) -> Vec<(&'static str
     FILES.into_iter().filter_map(absolute).collect()
 }
 
-/// The directory where programs of this user, or of this systemd unit, keep state across restarts.
+/// The default directory for state: of this systemd unit, or of this user.
 pub(super) fn state_dir() -> Option<PathBuf> {
     let is_root = rustix::process::geteuid().is_root();
     state_dir_of(is_root, |name| std::env::var_os(name))
@@ -130,14 +131,14 @@ fn state_dir_of(is_root: bool, variable: impl Fn(&str) -> Option<OsString>) -> O
     of_unit().or_else(of_desktop).or_else(of_root).or_else(of_home)
 }
 
-/// The receiver of exported metrics.
+/// The settings for exported metrics; `None`: no export.
 ///
-/// # Errors A sentence that names the wrong flag or variable.
+/// A sentence that names the wrong flag or variable.
 pub(super) fn otlp(endpoint: Option<&str>, interval_s: Option<u64>) -> Result<Option<Settings>, String> {
     Settings::read(endpoint, interval_s, &|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
-/// The folder for sockets of this user's programs.
+/// The user's runtime directory, for sockets.
 pub(super) fn runtime_dir() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").filter(|value| !value.is_empty()).map(PathBuf::from)
 }

@@ -1,7 +1,8 @@
-//! `-o`: turns the options of a line in /etc/fstab, as mount(8), mount.fuse(8) and systemd pass them, into flags of `mount-s3`.
+//! The grammar of `-o`: turns the options of a line in /etc/fstab, as mount(8), mount.fuse(8) and systemd pass them, into flags of
+//! `mount-s3`.
 //!
-//! Options are separated by commas; a backslash stands before a comma, a double quote or a backslash that belongs to a value. A label of SELinux
-//! may stand in double quotes, with its commas as they are.
+//! Options are separated by commas. A backslash escapes a comma, a double quote or a backslash within a value. An SELinux label may be in
+//! double quotes, with plain commas.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -48,20 +49,20 @@ struct MountCommand {
 pub(super) struct Line {
     pub(super) args: Vec<OsString>,
     pub(super) no_exec: bool,
-    /// The labels of SELinux in the form of mount(2).
+    /// The SELinux labels in the form for mount(2).
     pub(super) labels: Vec<String>,
 }
 
-/// Whether a command line comes from mount(8).
+/// Whether mount(8) made this command line: the program's name begins with `mount.`, or the fourth word is `-o`.
 pub(super) fn is_asked(line: &[OsString]) -> bool {
     let program = line.first().and_then(|name| Path::new(name).file_name());
     let is_helper = program.and_then(OsStr::to_str).is_some_and(|name| name.starts_with("mount."));
     is_helper || line.get(3).is_some_and(|word| word == "-o")
 }
 
-/// Reads a command line of mount(8).
+/// Parses a command line of mount(8).
 ///
-/// # Errors Bad usage, in clap's words.
+/// Bad usage, as an error of clap.
 pub(super) fn read(line: Vec<OsString>) -> Result<(Line, FromMount), clap::Error> {
     let program = line.first().cloned().unwrap_or_else(|| "mount-s3".into());
     let command = MountCommand::try_parse_from(line)?;
@@ -78,7 +79,7 @@ pub(super) fn read(line: Vec<OsString>) -> Result<(Line, FromMount), clap::Error
     Ok((line, FromMount { fake: command.fake, namespace: command.namespace }))
 }
 
-/// Rewrites an error in the words of fstab, where an unknown option has no dashes.
+/// Rewrites clap's error for an unknown option into the terms of fstab, where options have no dashes.
 pub(super) fn explained(error: clap::Error) -> clap::Error {
     let option = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::UnknownArgument, Some(ContextValue::String(option))) => option.clone(),
@@ -91,10 +92,10 @@ pub(super) fn explained(error: clap::Error) -> clap::Error {
     clap::Error::raw(ErrorKind::UnknownArgument, text)
 }
 
-/// Whether an option concerns only mount(8) or systemd, or holds for this file system anyway.
+/// Whether an option is ignored: it concerns only mount(8) or systemd, or has no effect on this file system.
 fn is_for_others(option: &str) -> bool {
     const OTHERS: &[&str] = &[
-        // Options about the time of the mount and about its user.
+        // Options that concern the time of the mount, or the user who may mount.
         "auto",
         "noauto",
         "defaults",
@@ -117,7 +118,7 @@ fn is_for_others(option: &str) -> bool {
         "exec",
         "noexec",
         "async",
-        // The file system keeps no access times.
+        // Options about access times, which this file system does not have.
         "atime",
         "noatime",
         "relatime",
@@ -135,10 +136,10 @@ fn is_for_others(option: &str) -> bool {
         || ["x-", "X-", "comment=", "user="].iter().any(|begin| option.starts_with(begin))
 }
 
-/// The options that give files a label of SELinux.
+/// The options that give files an SELinux label.
 const LABELS: [&str; 4] = ["context", "fscontext", "defcontext", "rootcontext"];
 
-/// A label of SELinux in the form of mount(2): in quotes, since a level may have commas.
+/// An SELinux label in the form for mount(2): in quotes, since a level may contain commas.
 fn label(option: &str) -> Option<String> {
     let (name, value) = option.split_once('=')?;
     LABELS.contains(&name).then(|| format!("{name}=\"{value}\""))
@@ -190,14 +191,14 @@ fn check(options: &[String]) -> Result<(), (ErrorKind, &'static str)> {
     Ok(())
 }
 
-/// Whether the next text is the value of a label.
+/// Whether the option so far is the name of a label with `=`, so its value follows.
 fn is_label_so_far(option: &str) -> bool {
     option.strip_suffix('=').is_some_and(|name| LABELS.contains(&name))
 }
 
 /// Splits options at their commas. Quotes stay in place.
 ///
-/// # Errors A backslash before any other character or at the end, or an unmatched double quote.
+/// A backslash before any other character or at the end, or an unmatched double quote.
 fn split_commas(text: &str) -> Result<Vec<String>, String> {
     let mut options = vec![String::new()];
     let mut characters = text.char_indices();

@@ -47,7 +47,7 @@ pub struct LoggingOptions {
 }
 
 impl LoggingOptions {
-    /// Checks the flags alone: the engine may run with other variables than this process.
+    /// Checks the flags without the environment: the engine may run with other variables than this process.
     pub(crate) fn check(&self) -> Result<(), String> {
         Settings::read(self.otlp_endpoint.as_deref(), self.otlp_export_interval, &|_| None).map(drop)
     }

@@ -1,7 +1,7 @@
-//! Every flag, its help and its default. Reads the environment too, except the variables of supervisors: `config.rs` and `main.rs` read
-//! those.
+//! All flags, with their help and their defaults. Also reads the environment, except the variables of supervisors, which `config.rs` and
+//! `main.rs` read.
 //!
-//! Enters: a command line from a shell, systemd or mount(8). Leaves: [`Asked`], checked, or clap's error, which ends with exit code 2.
+//! Enters: a command line from a shell, systemd or mount(8). Leaves: a valid [`Asked`], or clap's error, which ends with exit code 2.
 
 mod bucket;
 mod caching;
@@ -38,10 +38,10 @@ pub use store::StoreOptions;
 use crate::net::ProxyVariables;
 pub use crate::s3::without_password;
 
-/// This program's version, and the release of AWS's mount-s3 that it replaces. `docs/migrating.md` lists the differences.
+/// Version of this program, and the release of AWS's mount-s3 that it replaces. `docs/migrating.md` lists the differences.
 pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), "+aws.1.24");
 
-/// Most MiB whose bytes fit into 64 bits.
+/// Largest number of MiB whose bytes fit into 64 bits.
 const MIB_MAX: u64 = u64::MAX >> 20;
 
 const EXAMPLE: &str = "\
@@ -131,34 +131,34 @@ pub struct Args {
 /// A line for the log about the command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remark {
-    /// The engine does not use a value as written.
+    /// A value that the engine does not use as written.
     Warning(String),
-    /// A flag has no effect, and needs none.
+    /// A flag that has no effect, and needs none.
     Info(&'static str),
 }
 
-/// The action for a command line.
+/// The program's task, by its command line.
 #[derive(Debug)]
 pub enum Asked {
-    /// Mounts.
+    /// Mount a bucket.
     Mount(Box<Args>),
-    /// Mounts for mount(8).
+    /// Mount a bucket for mount(8).
     Fstab(Box<Args>, FromMount),
 }
 
-/// The arguments of mount(8) besides the options.
+/// Arguments of mount(8) that are not mount options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FromMount {
-    /// Whether to do everything but the mount (`-f`).
+    /// Whether to do everything except the mount (`-f`).
     pub fake: bool,
-    /// The mount namespace for the mount (`-N`).
+    /// The mount namespace in which to mount (`-N`).
     pub namespace: Option<PathBuf>,
 }
 
-/// Reads a command line and the environment. The line follows the grammar of mount(8) if the program's name is `mount.*` (a helper of
-/// mount(8)) or if a `-o` comes after bucket and directory.
+/// Parses a command line and the environment. The grammar is that of mount(8) if the program's name is `mount.*` (a helper of mount(8)), or
+/// if `-o` follows bucket and directory.
 ///
-/// # Errors clap's, with its exit code: 0 for help and version, 2 for bad usage.
+/// The error of clap, with its exit code: 0 for help and version, 2 for bad usage.
 pub fn asked(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Error> {
     let line: Vec<OsString> = line.into_iter().collect();
     if fstab::is_asked(&line) {
@@ -172,7 +172,7 @@ pub fn asked(line: impl IntoIterator<Item = OsString>) -> Result<Asked, clap::Er
 }
 
 impl Args {
-    /// Reads the flags in the grammar of `mount-s3`, and the environment.
+    /// Parses the flags in the grammar of `mount-s3`, and the environment.
     fn read(line: Vec<OsString>) -> Result<Self, clap::Error> {
         let (command, remarks) = environment::heeded(Self::command());
         let mut args = Self::from_arg_matches(&command.try_get_matches_from(line.clone())?)?;
@@ -190,9 +190,9 @@ impl Args {
         Ok(args)
     }
 
-    /// Checks the flags together. A program that passes these flags on can call this to find errors earlier.
+    /// Checks combinations of flags. A program that passes these flags on can call this to find errors earlier.
     ///
-    /// # Errors A sentence that names the wrong flag, and its right form.
+    /// A sentence that names the wrong flag, and its right form.
     pub fn check(&self) -> Result<(), String> {
         bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref())?;
         self.client.check()?;
@@ -234,7 +234,7 @@ impl Args {
         }
     }
 
-    /// The flags for `mount-s3-ctl status`. Passwords before the `@` of URLs are removed.
+    /// The flags for `mount-s3-ctl status`, without passwords in URLs.
     fn shown_flags(&self, line: &[OsString]) -> Vec<String> {
         let words = line.iter().skip(1).filter(|word| **word != *self.bucket && **word != *self.directory);
         words.map(|word| without_password(&word.to_string_lossy())).collect()
@@ -262,12 +262,12 @@ impl Args {
         }
     }
 
-    /// Whether each line of the log is a JSON object.
+    /// Whether log lines are JSON objects.
     pub fn logs_json(&self) -> bool {
         self.logging.log_format == LogFormat::Json
     }
 
-    /// The mounted bucket and prefix, in words.
+    /// The mounted bucket and prefix, as text.
     pub fn description(&self) -> String {
         match bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref()) {
             Ok((bucket, prefix)) if !prefix.is_empty() => format!("prefix {prefix} of bucket {bucket}"),

@@ -1,4 +1,4 @@
-//! Makes files that are installed beside a program, from the definitions of its flags: completions of shells, and the manual page.
+//! Prints the files that are installed with a program, generated from its flags: shell completions and the manual page.
 
 use std::ffi::OsString;
 
@@ -8,8 +8,8 @@ use clap_complete::Shell;
 
 use super::VERSION;
 
-/// The page of `command` that a command line asks for: `--completions SHELL`, `--man`, or `--man SUBCOMMAND` if there are subcommands;
-/// `None` if it asks for no page.
+/// The page that a command line asks for: `--completions SHELL`, `--man`, or `--man SUBCOMMAND` if `command` has subcommands; `None` if it
+/// asks for no page.
 ///
 /// # Errors An unknown shell or subcommand.
 pub fn asked(line: &[OsString], command: impl Fn() -> Command) -> Option<Result<Vec<u8>, clap::Error>> {
@@ -38,7 +38,7 @@ fn completions(mut command: Command, shell: &str) -> Result<Vec<u8>, clap::Error
 }
 
 fn man(mut command: Command, of: Option<&str>) -> Result<Vec<u8>, clap::Error> {
-    // The build gives subcommands their full names.
+    // `build` gives the subcommands their full names.
     command.build();
     if let Some(name) = of {
         let named = command.get_subcommands().map(|it| it.get_name().to_owned()).collect::<Vec<_>>();

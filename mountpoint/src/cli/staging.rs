@@ -51,12 +51,12 @@ pub(crate) enum CommitTo {
 }
 
 impl StagingOptions {
-    /// Whether the mode accepts writes at any place.
+    /// Whether files can be written at any offset.
     pub(crate) fn is_full(&self) -> bool {
         self.mode == Mode::Full
     }
 
-    /// The place that close and fsync wait for.
+    /// The storage that close and fsync wait for.
     pub(crate) fn promise(&self) -> Commit {
         match self.commit {
             CommitTo::Close => Commit::Close,
@@ -65,12 +65,12 @@ impl StagingOptions {
         }
     }
 
-    /// Whether the kernel may write files of the stage by itself.
+    /// Whether the kernel may write files of the stage directly (passthrough).
     pub(crate) fn lends(&self) -> bool {
         self.commit == CommitTo::Disk && self.stage_passthrough == When::Auto
     }
 
-    /// Checks the flags together. `conflicts`: flags that exclude the mode, and whether the command line has them.
+    /// Checks combinations of flags. `conflicts`: flags that exclude `--mode full`, and whether each is given.
     pub(super) fn check(&self, conflicts: &[(bool, &str)]) -> Result<(), String> {
         match (self.mode, &self.stage) {
             (Mode::Full, None) => {

@@ -31,9 +31,9 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// Adds the environment's settings, and checks the flags together.
+    /// Adds the environment's settings, and checks combinations of flags.
     ///
-    /// # Errors A sentence that names the wrong flag, and its right form.
+    /// A sentence that names the wrong flag, and its right form.
     pub fn completed(mut self) -> Result<Self, String> {
         bucket_and_prefix(&self.bucket, self.bucket_options.prefix.as_deref())?;
         self.client.check()?;

@@ -1,8 +1,8 @@
-//! How much memory this process may have: all of the machine's memory, or less if its control group or a group above it has a limit.
+//! The memory that this process may use: all of the machine's, or less if its cgroup or a parent group has a limit.
 //!
-//! Enters: `/proc`, and the mounted control groups of v1, v2 or both. Leaves: bytes. An unreadable file sets no limit. A group's limit
-//! applies to all groups below it, so every visible ancestor counts. Groups above the root of a namespace are invisible: v1 reports their
-//! limit all the same (`hierarchical_memory_limit`), v2 does not.
+//! Enters: `/proc`, and the mounted cgroups of version 1, 2 or both. Leaves: bytes. An unreadable file sets no limit. A group's limit
+//! applies to all groups below it, so every visible ancestor counts. Groups above the root of a cgroup namespace are invisible: v1 still
+//! reports their limit (`hierarchical_memory_limit`), v2 does not.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -10,16 +10,17 @@ use std::path::{Component, Path, PathBuf};
 use crate::mountinfo::{self, Line};
 use crate::{buffer, cache};
 
-/// Memory for the engine's code, its tables and the network's last bytes, beside the target. Peak RSS stays below the sum of both.
+/// Memory for the engine's code, its tables and the network's last bytes, besides the target. Peak RSS stays below the sum of both.
 const BESIDE_TARGET: u64 = 64 << 20;
-/// The memory target divided by this is the most for the index of a disk cache. Half the number lets the index have twice as many small
-/// files, and leaves readers and writers a seventh less.
+/// Part of the memory target that the index of a disk cache may use: one in this many. Halving it lets the index have twice as many small
+/// files, and takes a seventh of the memory from readers and writers.
 const INDEX_SHARE: u64 = 8;
-/// The memory assumed for a machine whose `/proc/meminfo` does not name it.
+/// The memory that is assumed if `/proc/meminfo` does not show it.
 const UNKNOWN_MACHINE: u64 = 4 << 30;
 
-/// The default of `--memory-target`: a quarter of the memory that this process may have. The minimum lets every part of the engine make
-/// progress; the maximum is sixteen read windows of the largest size. If even the minimum exceeds the limit, the log says so.
+/// The default of `--memory-target`: a quarter of the memory that this process may use, within limits. The minimum lets every part of the
+/// engine make progress; the maximum is sixteen read windows of the largest size. If even the minimum exceeds the cgroup's limit, that is
+/// logged.
 pub(super) fn default_target() -> u64 {
     let limit = limit_below(Path::new("/"));
     let target = target_for(machine(Path::new("/")).min(limit.unwrap_or(u64::MAX)));
@@ -34,8 +35,8 @@ pub(super) fn default_target() -> u64 {
     target
 }
 
-/// The shares of blocks and of the cache's index in a memory target: together at most the target, but each at least its minimum.
-/// Together they exceed it by [`cache::Config::INDEX_MIN`] at most, which fits beside it.
+/// Divides a memory target between blocks and the cache's index. The sum is at most the target, unless the minimum of each share exceeds
+/// it: by [`cache::Config::INDEX_MIN`] at most, for which there is room besides the target.
 pub(super) fn shares(target: u64, has_cache: bool) -> (u64, u64) {
     let index = if has_cache { (target / INDEX_SHARE).max(cache::Config::INDEX_MIN) } else { 0 };
     (target.saturating_sub(index).max(target.min(buffer::Config::TARGET_MIN)), index)
@@ -45,7 +46,7 @@ fn target_for(memory: u64) -> u64 {
     (memory / 4).clamp(buffer::Config::TARGET_MIN, 4 << 30)
 }
 
-/// Bytes of the machine's memory. `root`: the directory that contains `proc`.
+/// The machine's memory in bytes. `root`: the directory that contains `proc`.
 fn machine(root: &Path) -> u64 {
     let text = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
     let total = text
@@ -54,7 +55,7 @@ fn machine(root: &Path) -> u64 {
     total.map_or(UNKNOWN_MACHINE, |kib| kib << 10)
 }
 
-/// The lowest limit of this process's control group and the groups above; `None` without a limit.
+/// The lowest limit of this process's cgroup and its parents, in bytes; `None` without a limit.
 fn limit_below(root: &Path) -> Option<u64> {
     let read = |name: &str| fs::read_to_string(root.join("proc/self").join(name)).unwrap_or_default();
     let groups = read("cgroup");
@@ -73,7 +74,7 @@ enum Version {
     V2,
 }
 
-/// The memory group in a line of `/proc/self/cgroup`: `0::/a/b` for v2, `4:memory:/a/b` (or among others, `cpu,memory`) for v1.
+/// Parses the memory group from a line of `/proc/self/cgroup`: `0::/a/b` for v2, `4:memory:/a/b` (or among others, `cpu,memory`) for v1.
 fn membership(line: &str) -> Option<(Version, &str)> {
     let mut fields = line.splitn(3, ':');
     let (number, controllers, group) = (fields.next()?, fields.next()?, fields.next()?);
@@ -83,11 +84,11 @@ fn membership(line: &str) -> Option<(Version, &str)> {
     }
 }
 
-/// A mounted hierarchy of control groups that may limit memory.
+/// A mounted cgroup hierarchy that can limit memory.
 #[derive(PartialEq, Eq, Debug)]
 struct Hierarchy {
     version: Version,
-    /// The group of the top directory, by its name in this process's namespace.
+    /// The group at the root of the mount, by its name in this process's namespace.
     top: PathBuf,
     mounted_at: PathBuf,
 }
@@ -102,10 +103,11 @@ impl Hierarchy {
         Some(Self { version, top: mount.top.path(), mounted_at: mount.point.path() })
     }
 
-    /// The lowest limit of `group` and the groups above, as far as this mount shows them.
+    /// The lowest limit of `group` and its parents, as far as this mount shows them.
     fn limit(&self, root: &Path, group: &str) -> Option<u64> {
         let top = root.join(self.mounted_at.strip_prefix("/").unwrap_or(&self.mounted_at));
-        // The group is not below the mounted one, probably because it belongs to another namespace. The top is an ancestor all the same.
+        // The group is not below the mounted one, probably because it belongs to another namespace. The root of the mount is still an
+        // ancestor.
         let below = Path::new(group).strip_prefix(&self.top).unwrap_or_else(|_| Path::new(""));
         let below: PathBuf = below.components().take_while(|c| matches!(c, Component::Normal(_))).collect();
         below.ancestors().filter_map(|group| self.limit_of(&top.join(group))).min()
@@ -120,7 +122,7 @@ impl Hierarchy {
                 .find_map(|l| l.strip_prefix("hierarchical_memory_limit ")?.trim().parse::<u64>().ok())
         };
         let limits = match self.version {
-            // Beyond `memory.high` the kernel slows a group down so much that the group almost stops.
+            // Beyond `memory.high` the kernel slows the group down so much that it almost stops.
             Version::V2 => [number("memory.max"), number("memory.high")],
             Version::V1 => [number("memory.limit_in_bytes"), hierarchical()],
         };

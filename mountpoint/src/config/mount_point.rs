@@ -1,17 +1,17 @@
-//! The directory to mount on. Enters: the path of the command line. Leaves: the absolute path, or the reason why nothing can be mounted
-//! there, with a remedy.
+//! Checks the directory on which to mount. Enters: the path from the command line. Leaves: the absolute path, or the reason why nothing can
+//! be mounted there, with a remedy.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
 
-/// The absolute path of a directory on which a mount is possible. `over_dead`: accepts also a mount whose process is gone.
+/// The absolute path of a directory that can be a mount point. `over_dead`: also accepts a mount whose process has ended.
 pub(super) fn fit(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf> {
     use rustix::fs::{AtFlags, CWD, StatxAttributes, StatxFlags, statx};
     use rustix::io::Errno;
-    // The flag bypasses the kernel's cache, which answers for a dead mount.
+    // The flag bypasses the kernel's cache, which would answer for a dead mount.
     let asked = over_dead.then(|| statx(CWD, directory, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS));
-    // CONNABORTED: the mount's process ended just now, and the kernel was still dismantling its io_uring.
+    // CONNABORTED: the mount's process has just ended, and the kernel was still dismantling its io_uring.
     if let Some(Err(Errno::NOTCONN | Errno::CONNABORTED)) = asked {
         let shown = directory.display();
         if let Some(point) = dead_mount(directory).with_context(|| format!("mount point {shown}"))? {
@@ -52,11 +52,11 @@ pub(super) fn fit(directory: &Path, over_dead: bool) -> anyhow::Result<PathBuf> 
     Ok(absolute)
 }
 
-/// The path of a mount whose process is gone, as the kernel's table has it. The function asks nothing of the mount itself: it reads the
-/// directory only from its parent, and only as a possible link.
+/// The path of a mount whose process has ended, as in the kernel's table. The function never accesses the mount itself: it resolves the
+/// directory from its parent, and reads it only as a possible symbolic link.
 pub(super) fn dead_mount(directory: &Path) -> std::io::Result<Option<PathBuf>> {
     let mut path = std::path::absolute(directory)?;
-    // The kernel follows the same number of links.
+    // The kernel follows at most the same number of links.
     for _ in 0..40 {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
         path = parent.canonicalize()?.join(name);

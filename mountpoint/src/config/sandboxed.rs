@@ -1,4 +1,4 @@
-//! The sandbox of a mount: whether the user wants one, and the folders that it leaves open.
+//! The sandbox of a mount: whether the user wants one, and the folders that stay accessible.
 
 use std::path::{Path, PathBuf};
 
@@ -8,17 +8,17 @@ use crate::sandbox::Folders;
 /// The sandbox that the user wants.
 #[derive(Clone, Debug)]
 pub struct Sandbox {
-    /// Whether the mount must fail if a part of the sandbox is missing.
+    /// Whether the mount must fail if a part of the sandbox is not available.
     pub is_required: bool,
     /// The folders that the mount needs.
     pub folders: Folders,
-    /// The files of keys.
+    /// The files from which credentials are read.
     pub keys: Vec<PathBuf>,
-    /// The folder whose files the kernel may read by itself (passthrough).
+    /// The folder whose files the kernel may read directly (passthrough).
     pub cache: Option<PathBuf>,
 }
 
-/// The sandbox of a mount that writes to its cache, to these folders and to the folders of its sockets.
+/// The sandbox that the flags ask for; `None` without one. The mount writes to its cache, to `written` and to the folders of its sockets.
 pub(super) fn wished(
     args: &Args,
     cache: Option<PathBuf>,
@@ -32,7 +32,7 @@ pub(super) fn wished(
         SandboxArg::Auto => return None,
     };
     let log = args.logging.log_directory.as_ref();
-    // A read-only mount, too, keeps notes of attributes.
+    // A read-only mount writes known attributes, too.
     let state = args.client.state_dir.as_ref().or(args.state_dir_default.as_ref());
     let state = state.filter(|_| args.mount.keep_metadata);
     let absolute = |path: &PathBuf| std::path::absolute(path).ok();
@@ -44,8 +44,8 @@ pub(super) fn wished(
     Some(Sandbox { is_required, folders: Folders { written, read }, keys, cache })
 }
 
-/// The folders in which the engine opens a file again: a new file takes its name by a rename, or by a replaced link, as with the kubelet.
-/// A file of the root directory stands for itself.
+/// The folders in which the engine opens a file again after it was replaced: by a rename, or by a new target of a symbolic link, as the
+/// kubelet does it. A file in the root directory stands for itself, since its folder would be everything.
 fn folders_of(file: &Path) -> Vec<PathBuf> {
     let Ok(file) = std::path::absolute(file) else { return Vec::new() };
     let target = std::fs::canonicalize(&file).ok();

@@ -1,4 +1,4 @@
-//! Asks one mount for its state, and gives up on one that does not answer.
+//! Requests the state of one mount, with a time limit.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -17,42 +17,43 @@ use tokio::net::UnixStream;
 
 use super::find::Found;
 
-/// Longest wait for a mount's state, while a person waits. A serving mount needs a millisecond.
+/// Longest wait for a mount's state while a person waits. A healthy mount answers in a millisecond.
 pub(super) const SOON: Duration = Duration::from_secs(1);
 
-/// Bytes of an answer that are read: any user may give one to root. A mount with ten thousand files being written needs a few MiB.
+/// Most bytes of an answer, because any user could send one to root. A longer answer counts as a hang. A mount with ten thousand files
+/// being written needs a few MiB.
 const ANSWER_MAX: usize = 64 << 20;
 
 /// The hidden subcommand that runs [`look`].
 pub(super) const LOOK: &str = "look";
-/// No process serves the mount any more.
+/// The exit code of [`look`] if no process serves the mount any more.
 const LEFT_BEHIND: u8 = 3;
 
-/// The state of one mount.
+/// The state of one mount, as far as it could be found out.
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "state", rename_all = "kebab-case")]
 pub(super) enum Seen {
     /// The mount answered.
     Serving(Box<Status>),
-    /// The mount's process is there and does not answer.
+    /// The mount's process exists and does not answer.
     Hangs(Box<Origin>),
     /// The mount's process has ended.
     Gone {
         mount_point: PathBuf,
-        /// The directory is mounted still, and every access fails.
+        /// Whether the directory is still mounted. Then every access to it fails.
         still_mounted: bool,
     },
-    /// The mount is another user's.
+    /// The mount belongs to another user.
     NotYours { mount_point: PathBuf, uid: u32 },
-    /// The mount has no socket: its engine is another one, an older release, or found no folder for a socket.
+    /// The mount has no socket: its engine is another program or an older release, or found no folder for a socket.
     Silent {
         mount_point: PathBuf,
-        /// Whether the mount's process answers the kernel.
+        /// Whether the mount's process answers the kernel's requests.
         answers: bool,
     },
 }
 
-/// Asks a mount, and gives up after `within`.
+/// Requests the state of a mount, and waits at most `within`.
 pub(super) async fn ask(found: &Found, within: Duration) -> Seen {
     let mount_point = found.mount_point();
     let me = rustix::process::geteuid().as_raw();
@@ -71,7 +72,7 @@ pub(super) async fn ask(found: &Found, within: Duration) -> Seen {
     };
     match Clock::machine().timeout(within, get_status(entry)).await {
         None => Seen::Hangs(Box::new(entry.origin.clone())),
-        // The file said where it is mounted, and was compared with the kernel's table.
+        // The origin comes from the mount's file, which was compared with the kernel's table.
         Some(Ok(status)) => Seen::Serving(Box::new(Status { origin: entry.origin.clone(), ..status })),
         Some(Err(error)) => match error.kind() {
             io::ErrorKind::PermissionDenied => not_yours(owner.unwrap_or_default()),
@@ -79,7 +80,7 @@ pub(super) async fn ask(found: &Found, within: Duration) -> Seen {
                 entry.remove();
                 Seen::Gone { mount_point, still_mounted: found.mounted.is_some() }
             }
-            // The queue of connections is full, or it hung up in the middle.
+            // The queue of connections is full, or the process hung while it answered.
             _ => Seen::Hangs(Box::new(entry.origin.clone())),
         },
     }
@@ -90,7 +91,7 @@ async fn get_status(entry: &Entry) -> io::Result<Status> {
     serde_json::from_slice(&body).map_err(io::Error::other)
 }
 
-/// Sends a request to the mount's socket; the status and body of the answer.
+/// Sends a request to the mount's socket. Returns the status and body of the answer.
 pub(super) async fn send(entry: &Entry, request: http::request::Builder) -> io::Result<(StatusCode, Bytes)> {
     let socket = entry.socket()?;
     let stream = UnixStream::connect(socket.path()).await?;
@@ -106,14 +107,14 @@ pub(super) async fn send(entry: &Entry, request: http::request::Builder) -> io::
     tokio::pin!(ask);
     tokio::select! {
         answer = &mut ask => answer,
-        // The connection may end in the same moment as the answer comes.
+        // The connection may end at the moment when the answer comes.
         _ = connection => ask.await,
     }
 }
 
 /// The exit code of [`look`]; `None` if the mount does not answer in time.
 ///
-/// The look happens in another process: not even SIGKILL ends a thread whose request the mount's process has taken and never answers.
+/// Calls [`look`] in another process: a thread that waits for an answer of a hanging mount can't be ended, not even by SIGKILL.
 async fn look_at(point: &Path, within: Duration) -> Option<i32> {
     let mut command = Command::new(std::env::current_exe().ok()?);
     command.arg(LOOK).arg(point).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -129,14 +130,13 @@ async fn look_at(point: &Path, within: Duration) -> Option<i32> {
     };
     let code = clock.timeout(within, ended).await;
     if code.is_none() {
-        // It ends now, or when the mount does.
+        // The child ends now, or when the mount does.
         let _ = child.kill();
     }
     code.flatten()
 }
 
-/// Asks the kernel about the file system at `point`. The kernel caches attributes of files, but for this question it always asks the
-/// mount's process.
+/// Calls statfs(2) on `point`. The kernel caches attributes of files, but for statfs(2) it always asks the mount's process.
 pub(super) fn look(point: &Path) -> ExitCode {
     match rustix::fs::statfs(point) {
         Err(rustix::io::Errno::NOTCONN) => ExitCode::from(LEFT_BEHIND),

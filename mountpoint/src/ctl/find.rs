@@ -1,4 +1,4 @@
-//! Finds mounts: by their files in the folders of sockets, and by the kernel's table of mounts.
+//! Finds mounts: by their files in the folders of sockets, and in the kernel's table of mounts.
 
 use std::path::{Path, PathBuf};
 
@@ -7,12 +7,12 @@ use mountpoint::telemetry::{self, Entry, SocketFolder};
 
 use super::table::{self, Mounted};
 
-/// The known facts of a mount, without a question to it.
+/// The facts about a mount that need no request to it.
 #[derive(Clone, Debug)]
 pub(super) struct Found {
-    /// The mount's own file about itself.
+    /// The entry that the mount itself wrote, if it was found.
     pub(super) entry: Option<Entry>,
-    /// The kernel's line.
+    /// The mount in the kernel's table, if it was found.
     pub(super) mounted: Option<Mounted>,
 }
 
@@ -26,22 +26,22 @@ impl Found {
     }
 }
 
-/// All folders that may contain sockets for this user. `of_users` has a runtime directory for each user.
+/// All folders that may contain sockets for this user. `of_users`: the directory that has a runtime directory for each user.
 pub(super) fn places(runtime_dir: Option<&Path>, of_users: &Path) -> Vec<SocketFolder> {
     let mut places = telemetry::places(runtime_dir);
     for user in std::fs::read_dir(of_users).into_iter().flatten().flatten() {
         let Some(owner) = user.file_name().to_str().and_then(|name| name.parse().ok()) else { continue };
-        // Root's: a mount by `sudo -E`.
+        // The folder may also belong to root, after a mount with `sudo -E`.
         places.extend([owner, 0].map(|owner| SocketFolder::below(&user.path(), Some(owner))));
     }
     places.sort();
-    // One that is there twice comes first without an owner, which is the less strict of both.
+    // One of two equal folders is left: the one without an owner comes first and stays, because it is less strict.
     places.dedup_by(|again, first| again.folder == first.folder && first.owner.is_none());
     places.dedup();
     places
 }
 
-/// Every mount of this user, or of all users for root. Removes the files of a dead process, unless its mount still exists.
+/// Every mount of this user, or of all users for root. Removes the files of dead processes that have no mount any more.
 pub(super) fn all(places: &[SocketFolder]) -> anyhow::Result<Vec<Found>> {
     let me = rustix::process::geteuid().as_raw();
     let entries: Vec<Entry> = places.iter().flat_map(telemetry::read_entries).collect();
@@ -62,7 +62,7 @@ pub(super) fn all(places: &[SocketFolder]) -> anyhow::Result<Vec<Found>> {
     Ok(found)
 }
 
-/// Whether the entry's owner made this mount. An entry about another user's mount does not count.
+/// Whether the entry describes this mount: the same user and mount point. An entry about another user's mount does not count.
 fn tells_of(entry: &Entry, mounted: &Mounted) -> bool {
     mounted.uid == entry.origin.uid && mounted.point == Path::new(&entry.origin.mount_point)
 }
@@ -70,7 +70,7 @@ fn tells_of(entry: &Entry, mounted: &Mounted) -> bool {
 /// The mount that contains this path, of any user.
 ///
 /// # Errors
-/// It is in no mount of ours.
+/// No mount of mount-s3 contains the path.
 pub(super) fn at(places: &[SocketFolder], dir: &Path) -> anyhow::Result<Found> {
     let table = table::read()?;
     let entries: Vec<Entry> = places.iter().flat_map(telemetry::read_entries).collect();
@@ -81,7 +81,7 @@ pub(super) fn at(places: &[SocketFolder], dir: &Path) -> anyhow::Result<Found> {
             None => Path::new(&entry.origin.mount_point) == path,
         };
         let mut of_it: Vec<&Entry> = entries.iter().filter(is_of_it).collect();
-        // A dead one's file may lie beside the file of the mount that took its place.
+        // The mount point may also have the file of a dead process, whose mount this one replaced.
         of_it.sort_by_key(|entry| entry.is_gone());
         let entry = of_it.first().copied().cloned();
         if mounted.is_some() || entry.is_some() {
@@ -94,9 +94,9 @@ pub(super) fn at(places: &[SocketFolder], dir: &Path) -> anyhow::Result<Found> {
     )
 }
 
-/// The path below the mount point of the mount that contains it.
+/// The path relative to the mount point of its mount.
 ///
-/// # Errors The directory lies in no mount of that name.
+/// The path is not below this mount point.
 pub(super) fn below(found: &Found, dir: &Path) -> anyhow::Result<PathBuf> {
     let point = found.mount_point();
     let below = |path: PathBuf| path.strip_prefix(&point).ok().map(Path::to_owned);
@@ -106,7 +106,8 @@ pub(super) fn below(found: &Found, dir: &Path) -> anyhow::Result<PathBuf> {
         .with_context(|| format!("{} is not below {}", dir.display(), point.display()))
 }
 
-/// The path as written, and with the links before its last name resolved. The last name itself is not read, because its mount may hang.
+/// The absolute path, as written and with the symbolic links before its last name resolved. The last name itself is not read, because its
+/// mount may hang.
 fn spellings(dir: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let absolute = std::path::absolute(dir).with_context(|| format!("{}", dir.display()))?;
     let mut path = PathBuf::new();

@@ -1,5 +1,5 @@
-//! `mount-s3-ctl kept` and `restore`: files of `--mode full` that could not be stored. They lie in the directory of the stage, mounted or
-//! not, so the commands ask no mount.
+//! `mount-s3-ctl kept` and `restore`: files of `--mode full` that could not be stored. They are in the directory of the stage, mounted or
+//! not, so no mount is involved.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -30,7 +30,7 @@ struct Listed {
     bytes: u64,
 }
 
-/// Lists the kept files of the stage at `dir`, the oldest first.
+/// Lists the kept files of the stage at `dir`, oldest first.
 pub(super) fn list(dir: &Path, json: bool) -> anyhow::Result<ExitCode> {
     let shown = printable(dir.display());
     let all = kept_in(dir)
@@ -63,7 +63,7 @@ fn about(kept: &Kept) -> String {
     )
 }
 
-/// Copies a kept file to `to`, which may be in a mount, and removes the file from the stage after the copy is complete.
+/// Copies a kept file to `to`, which may be in a mount. Removes the file from the stage once the copy is complete.
 pub(super) fn restore(file: &Path, to: &Path, takes_parts: bool) -> anyhow::Result<ExitCode> {
     let (shown, target) = (printable(file.display()), printable(to.display()));
     let dir = file.parent().and_then(Path::parent).unwrap_or_else(|| Path::new(""));
@@ -82,7 +82,7 @@ pub(super) fn restore(file: &Path, to: &Path, takes_parts: bool) -> anyhow::Resu
     let into = options.open(to).with_context(|| format!("making {target}: restore replaces no file"))?;
     if let Err(error) = copy(&from, &into) {
         drop(into);
-        // The next attempt is to find no half of it.
+        // The next attempt must not find half a file.
         let _ = fs::remove_file(to);
         return Err(error).with_context(|| format!("{target}: writing it; {shown} is as it was"));
     }
@@ -92,7 +92,7 @@ pub(super) fn restore(file: &Path, to: &Path, takes_parts: bool) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-/// The copy outlives this process, and its machine as far as the file system there promises that.
+/// Copies the bytes, and syncs them: the copy survives a crash of the machine as far as the file system there promises that.
 fn copy(from: &File, into: &File) -> io::Result<()> {
     io::copy(&mut &*from, &mut &*into)?;
     into.sync_all()

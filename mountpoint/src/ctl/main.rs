@@ -28,7 +28,7 @@ use mountpoint::cli::{self, StoreOptions, VERSION};
 use mountpoint::config::{self, StoreConfig};
 use mountpoint::daemon::one_line;
 
-/// Folders of users' runtime directories, for root. Each is named by its user's number.
+/// The parent of users' runtime directories, for root. Their names are the users' ids.
 const OF_USERS: &str = "/run/user";
 
 /// Look at running mounts of mount-s3, and at stores before they are mounted
@@ -154,7 +154,7 @@ The measurements read at most 64 MiB on each connection.
 
 Exit code 0: everything that was tried will work; 1: something will not work, or the bucket can't be reached; 2: bad usage.";
 
-/// Reads the command line, and the environment as AWS's tools read it.
+/// Reads the command line, and the environment with the rules of AWS's tools.
 fn read(line: Vec<OsString>) -> Result<Line, clap::Error> {
     let mut remarks = Vec::new();
     let (command, _) = cli::heeded(Line::command());
@@ -220,17 +220,17 @@ fn run(line: Line) -> anyhow::Result<ExitCode> {
             doctor::command::run(config, &store.bucket, &words, json)
         }
     };
-    // A thread that looks at a mount that hangs, or waits for a key, must not hold us.
+    // A thread that waits for a hanging mount, or for a key, must not keep the program alive.
     runtime.shutdown_background();
     outcome
 }
 
-/// A name fit for a terminal: control characters, which could command the terminal, are replaced.
+/// A name that is safe on a terminal: control characters, which could command the terminal, are replaced with `?`.
 fn printable(name: impl std::fmt::Display) -> String {
     name.to_string().chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// The word, quoted for a shell.
+/// A word of a command, quoted for a shell.
 fn quoted(word: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.:,@%+".contains(c);
     if !word.is_empty() && word.chars().all(is_plain) {
@@ -239,7 +239,7 @@ fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
 
-/// Prints on standard output. A closed output is not an error.
+/// Prints to standard output. A closed output is not an error.
 fn say(text: &str) {
     let mut out = std::io::stdout();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());

@@ -10,8 +10,8 @@ use time::OffsetDateTime;
 use super::ask::Seen;
 use super::{printable, quoted};
 
-/// One mount, in several lines. Files and answers may come from another user: their words neither command the terminal, nor end a command
-/// that the text proposes.
+/// One mount, in several lines. The texts may come from another user: they must not command the terminal, nor break out of a command that
+/// the output proposes.
 pub(super) fn seen(seen: &Seen) -> String {
     match seen {
         Seen::Serving(status) => serving(status),
@@ -56,7 +56,7 @@ fn title(origin: &Origin) -> String {
     printable(format_args!("{}{prefix} at {}", origin.bucket, origin.mount_point))
 }
 
-/// A word of a command.
+/// A word of a proposed command.
 fn word(text: impl std::fmt::Display) -> String {
     quoted(&printable(text))
 }

@@ -1,4 +1,4 @@
-//! `mount-s3-ctl status`: all mounts, or one.
+//! `mount-s3-ctl status`: prints the state of all mounts, or of one.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -14,7 +14,7 @@ struct Report {
     mounts: Vec<Seen>,
 }
 
-/// Prints the state of mounts. The exit code is 1 if one of them does not serve.
+/// Prints the state of mounts. The exit code is 1 if one of them does not work.
 pub(super) async fn run(places: &[SocketFolder], dir: Option<&Path>, json: bool) -> anyhow::Result<ExitCode> {
     let found = match dir {
         Some(dir) => vec![find::at(places, dir)?],

@@ -1,4 +1,4 @@
-//! `mount-s3-ctl sync`: makes a mount store the pending files below a path (`--mode full`), waits for that, and names those that can't be
+//! `mount-s3-ctl sync`: makes a mount store the pending files below a path (`--mode full`), waits for that, and lists those that can't be
 //! stored.
 
 use std::io;
@@ -14,7 +14,7 @@ use mountpoint::telemetry::{SYNC, SocketFolder, Synced};
 use super::ask::{SOON, Seen, ask, send};
 use super::{find, printable, say};
 
-/// Syncs the files at `path` and below. `within`: seconds in which the mount tries files again that can't be stored.
+/// Syncs the files at `path` and below. `within`: seconds in which the mount retries files that can't be stored.
 pub(super) async fn run(places: &[SocketFolder], path: &Path, within: u32) -> anyhow::Result<ExitCode> {
     let shown = printable(path.display());
     let found = find::at(places, path)?;
@@ -22,7 +22,7 @@ pub(super) async fn run(places: &[SocketFolder], path: &Path, within: u32) -> an
     let entry = found.entry.clone().with_context(|| {
         format!("{shown}: the mount has no socket in /run/mount-s3 or XDG_RUNTIME_DIR: it can't be asked")
     })?;
-    // It answers that at once, and the rest when all is stored, however long that takes.
+    // A healthy mount answers this at once, but the sync only when all files are stored, which may take long.
     if matches!(ask(&found, SOON).await, Seen::Hangs(_)) {
         bail!("{shown}: the mount does not answer: see 'mount-s3-ctl status {shown}'");
     }

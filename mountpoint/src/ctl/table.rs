@@ -1,14 +1,14 @@
-//! The mounts of `mount-s3` in the kernel's table of mounts. Reading the table touches no mount.
+//! The mounts of `mount-s3` in the kernel's table of mounts. Reading the table accesses no mount.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use mountpoint::mountinfo::{self, Line};
 
-/// The type of our mounts.
+/// The file system type of mount-s3.
 const KIND: &str = "fuse.mount-s3";
 
-/// A mount of ours.
+/// A mount of mount-s3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mounted {
     pub(super) point: PathBuf,
@@ -16,7 +16,7 @@ pub(super) struct Mounted {
     pub(super) uid: u32,
 }
 
-/// All mounts of mount-s3, the uppermost last.
+/// All mounts of mount-s3, the uppermost of each mount point last.
 pub(super) fn read() -> anyhow::Result<Vec<Mounted>> {
     let table = std::fs::read(mountinfo::OWN).with_context(|| format!("reading {}", mountinfo::OWN))?;
     Ok(mountinfo::lines(&table).filter_map(ours).collect())
@@ -30,7 +30,7 @@ fn ours(mount: Line<'_>) -> Option<Mounted> {
     Some(Mounted { point: mount.point.path(), uid })
 }
 
-/// The mount that this path, absolute, is in.
+/// The mount that contains this absolute path.
 pub(super) fn holding<'a>(table: &'a [Mounted], path: &Path) -> Option<&'a Mounted> {
     path.ancestors().find_map(|point| table.iter().rev().find(|mount| mount.point == point))
 }

@@ -1,4 +1,4 @@
-//! `mount-s3-ctl top`: the state of one mount, again and again, until a key ends it.
+//! `mount-s3-ctl top`: shows the state of one mount repeatedly, until a key ends it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use mountpoint::telemetry::SocketFolder;
 use super::ask::{SOON, Seen, ask};
 use super::{find, show};
 
-/// Shows the state until `q`, Escape or Ctrl-C.
+/// Shows the state until the user presses `q`, Escape or Ctrl-C.
 pub(super) async fn run(places: &[SocketFolder], dir: &Path, every: Duration) -> anyhow::Result<ExitCode> {
     let (term, keys) = (Term::stdout(), Term::stdout());
     if !term.is_term() {
@@ -37,7 +37,7 @@ pub(super) async fn run(places: &[SocketFolder], dir: &Path, every: Duration) ->
     }
 }
 
-/// The terminal in full-screen use; a drop restores it with its cursor.
+/// A guard for the full-screen terminal: its drop shows the cursor again.
 struct Screen<'a>(&'a Term);
 
 impl<'a> Screen<'a> {
@@ -54,7 +54,7 @@ impl Drop for Screen<'_> {
     }
 }
 
-/// Draws over the picture before, without a flicker.
+/// Draws over the previous picture, without flicker.
 fn draw(term: &Term, seen: &Seen) -> std::io::Result<()> {
     let (rows, columns) = term.size();
     let mut text = show::seen(seen);
@@ -71,7 +71,7 @@ fn draw(term: &Term, seen: &Seen) -> std::io::Result<()> {
     term.clear_to_end_of_screen()
 }
 
-/// Long lines go on in the next one, two words in.
+/// Wraps long lines; further lines begin at the column of the values.
 fn fitted(text: &str, columns: usize) -> Vec<String> {
     const INDENT: &str = "              ";
     let mut lines = Vec::new();
@@ -80,7 +80,7 @@ fn fitted(text: &str, columns: usize) -> Vec<String> {
             lines.push(truncate_str(line, columns, "").into_owned());
             continue;
         }
-        // The name of a line stays in its column.
+        // The label of a line stays in its column.
         let head: String =
             if line.starts_with("  ") { line.chars().take(INDENT.len()).collect() } else { String::new() };
         let rest = &line[head.len()..];

@@ -1,4 +1,4 @@
-//! `mount-s3-ctl upgrade`: has a mount handed to the program that is installed now, and says which one serves then.
+//! `mount-s3-ctl upgrade`: makes a mount hand over to the installed program, and reports which program then serves it.
 
 use std::io;
 use std::path::Path;
@@ -13,14 +13,14 @@ use mountpoint::telemetry::{SocketFolder, UPGRADE};
 use super::ask::{SOON, Seen, ask, send};
 use super::{find, printable, say};
 
-/// Longest wait until an engine serves after the old one has gone: the new engine has 10 s, then the old one returns.
+/// Longest wait for a serving engine after the handover began: the new engine has 10 s, then the old one returns.
 const SERVES_WITHIN: Duration = Duration::from_secs(30);
-/// Longest wait for a mount's answer, without the wait for writers. The check of the new program takes up to 10 s of it.
+/// Longest wait for a mount's answer, besides the wait for writers. The check of the new program takes up to 10 s of it.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
-/// Interval between questions to the mount about its process.
+/// Interval between requests for the mount's state.
 const ASK_AGAIN: Duration = Duration::from_millis(20);
 
-/// Upgrades the mount at `dir`. `within`: seconds that files being written may take.
+/// Upgrades the mount at `dir`. `within`: seconds to wait for files that are being written.
 pub(super) async fn run(places: &[SocketFolder], dir: &Path, within: u32) -> anyhow::Result<ExitCode> {
     let shown = printable(dir.display());
     let found = find::at(places, dir)?;
@@ -44,7 +44,7 @@ pub(super) async fn run(places: &[SocketFolder], dir: &Path, within: u32) -> any
         Some(Err(error)) if is_unreachable(&error) => {
             return Err(error).with_context(|| format!("{shown}: asking the mount"));
         }
-        // It executes another program: the connection ends without an answer.
+        // The mount's process runs another program: the connection ends without an answer.
         Some(Err(_)) => {}
     }
     let until = clock.now() + SERVES_WITHIN;
@@ -73,7 +73,7 @@ pub(super) async fn run(places: &[SocketFolder], dir: &Path, within: u32) -> any
     Ok(ExitCode::SUCCESS)
 }
 
-/// Whether the request did not reach the mount.
+/// Whether the request can't have reached the mount.
 fn is_unreachable(error: &io::Error) -> bool {
     use io::ErrorKind::{ConnectionRefused, NotFound, PermissionDenied};
     matches!(error.kind(), ConnectionRefused | NotFound | PermissionDenied)

@@ -1,6 +1,6 @@
-//! `mount-s3-ctl warm`: reads files to their end, bypassing the page cache, so that the mount's disk cache has them.
+//! `mount-s3-ctl warm`: reads files to their end, bypassing the page cache, so the mount's disk cache gets them.
 //!
-//! A block in the cache costs no request to the store, so a second run after an interruption continues where the first one stopped.
+//! A cached block costs no request to the store, so a second run after an interruption continues where the first one stopped.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _};
@@ -20,15 +20,15 @@ use super::ask::{Seen, ask};
 use super::find::{self, Found};
 use super::{printable, say};
 
-/// Bytes of one read: a block of the cache.
+/// Bytes of one read: 1 MiB, one block of the cache.
 const CHUNK: usize = 1 << 20;
-/// Interval between questions to the mount whether all bytes are on disk.
+/// Interval between checks whether the cache has written all bytes.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// The wait ends after this many looks without a write: blocks without a put were cached before.
+/// Number of checks without a write after which the wait ends: the missing writes were for blocks that the cache had already.
 const STILL: u32 = 20;
-/// Longest wait for a mount's answer. Warming takes minutes, and the load of that must not end it.
+/// Longest wait for a mount's answer. The load of warming must not make the command fail.
 const ANSWER_WITHIN: Duration = Duration::from_secs(30);
-/// A page of memory.
+/// The size of a memory page, in bytes.
 const PAGE: usize = 4096;
 
 /// The document that `--json` prints.
@@ -40,7 +40,7 @@ struct Report {
     mounts: Vec<Filled>,
 }
 
-/// A disk cache after it was filled.
+/// The result for one disk cache.
 #[derive(Debug, Serialize)]
 struct Filled {
     mount_point: PathBuf,
@@ -48,14 +48,14 @@ struct Filled {
     blocks_evicted: u64,
 }
 
-/// A file to read.
+/// A file to be read.
 #[derive(Debug)]
 struct Wanted {
     path: PathBuf,
     size: u64,
 }
 
-/// Reads all of `paths`, `at_once` files at a time. The exit code is 1 if a file could not be read or the cache did not keep all.
+/// Reads all of `paths`, `at_once` files at a time. The exit code is 1 if a file could not be read or a cache did not keep all blocks.
 pub(super) fn run(
     runtime: &tokio::runtime::Runtime,
     places: &[SocketFolder],
@@ -98,7 +98,7 @@ pub(super) fn run(
 }
 
 impl Report {
-    /// Whether all files were read, and the caches have them.
+    /// Whether all files were read, and the caches kept all blocks.
     fn is_whole(&self) -> bool {
         let has_all = |it: &Filled| it.blocks_not_kept + it.blocks_evicted == 0;
         self.failed.is_empty() && self.mounts.iter().all(has_all)
@@ -124,7 +124,7 @@ impl Report {
     }
 }
 
-/// The disk cache after it has written its bytes, or writes no more of them.
+/// The state of the disk cache once it has written the bytes of this run, or writes no more.
 fn settled(runtime: &tokio::runtime::Runtime, found: &Found) -> anyhow::Result<Cache> {
     let mut now = cache_of(runtime, found)?;
     let mut settling = Settling::new(&now);
@@ -135,12 +135,12 @@ fn settled(runtime: &tokio::runtime::Runtime, found: &Found) -> anyhow::Result<C
     Ok(now)
 }
 
-/// The wait for a disk cache to write its bytes, look by look. Pure. Other programs may add bytes meanwhile, without end.
+/// The wait until a disk cache has written its bytes, check by check. Pure. Other programs may add bytes meanwhile, without end.
 #[derive(Debug)]
 struct Settling {
-    /// Number of written blocks at which all blocks are written that waited at the first look.
+    /// Number of writes after which all blocks are written that waited at the first check.
     given: u64,
-    /// Blocks that had come from the store at the first look.
+    /// Blocks that had come from the store before the first check.
     missed: u64,
     written: u64,
     looks: u32,
@@ -152,9 +152,9 @@ impl Settling {
         Self { given: written + first.puts_waiting, missed: first.misses, written, looks: 0 }
     }
 
-    /// Whether to look again. A block that came twice is written once: `missed` may never be reached.
+    /// Whether to check again. A block that came twice is written once, so `missed` may never be reached.
     fn goes_on(&mut self, now: &Cache) -> bool {
-        // One write can take a slow disk seconds.
+        // One write can take seconds on a slow disk.
         let stands = written(now) == self.written && now.puts_waiting == 0;
         self.looks = if stands { self.looks + 1 } else { 0 };
         self.written = written(now);
@@ -162,12 +162,12 @@ impl Settling {
     }
 }
 
-/// Blocks that a disk cache has dealt with.
+/// Blocks that the cache has written or dropped.
 fn written(cache: &Cache) -> u64 {
     cache.puts + cache.puts_dropped
 }
 
-/// The disk cache of a mount that serves.
+/// The state of a mount's disk cache. A mount that does not answer, or has no cache, is an error.
 fn cache_of(runtime: &tokio::runtime::Runtime, found: &Found) -> anyhow::Result<Cache> {
     let point = found.mount_point();
     match runtime.block_on(ask(found, ANSWER_WITHIN)) {
@@ -178,7 +178,7 @@ fn cache_of(runtime: &tokio::runtime::Runtime, found: &Found) -> anyhow::Result<
     }
 }
 
-/// All files below `paths`, and the paths that could not be read.
+/// All files below `paths`, and the errors of paths that could not be read.
 fn files(paths: &[PathBuf]) -> (Vec<Wanted>, Vec<String>) {
     let (mut files, mut failed) = (Vec::new(), Vec::new());
     let mut left: Vec<PathBuf> = paths.iter().rev().cloned().collect();
@@ -200,7 +200,7 @@ fn files(paths: &[PathBuf]) -> (Vec<Wanted>, Vec<String>) {
     (files, failed)
 }
 
-/// Reads the wanted files; returns the errors of those that failed.
+/// Reads the files with `at_once` threads. Returns the errors.
 fn read_all(wanted: Vec<Wanted>, at_once: usize, bar: &ProgressBar) -> Vec<String> {
     let (send, failures) = mpsc::channel();
     let queue = crossbeam::queue::SegQueue::new();
@@ -209,7 +209,7 @@ fn read_all(wanted: Vec<Wanted>, at_once: usize, bar: &ProgressBar) -> Vec<Strin
         for _ in 0..at_once.min(queue.len()) {
             let (queue, send) = (&queue, send.clone());
             scope.spawn(move || {
-                // Other file systems than ours want such a place for reads past the page cache.
+                // The buffer begins at a page boundary, which O_DIRECT needs on other file systems than this one.
                 let mut memory = vec![0; CHUNK + PAGE];
                 let begin = memory.as_ptr().align_offset(PAGE);
                 let chunk = &mut memory[begin..begin + CHUNK];
@@ -226,7 +226,7 @@ fn read_all(wanted: Vec<Wanted>, at_once: usize, bar: &ProgressBar) -> Vec<Strin
     failures.into_iter().collect()
 }
 
-/// Reads a file to its end, past the page cache: bytes in the page cache would be read without the mount, and the disk cache would not
+/// Reads a file to its end with O_DIRECT: bytes from the page cache would come without a request to the mount, and the disk cache would not
 /// get them.
 fn read(path: &Path, chunk: &mut [u8], bar: &ProgressBar) -> io::Result<()> {
     let direct = rustix::fs::OFlags::DIRECT.bits().cast_signed();

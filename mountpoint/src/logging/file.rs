@@ -1,5 +1,4 @@
-//! A log file that follows its name: after a rename or removal, the engine opens a new file under that name, so that logrotate needs no
-//! signal.
+//! A log file that follows its name: after a rename or removal, the engine opens a new file under that name, so logrotate needs no signal.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, Write};
@@ -12,10 +11,10 @@ use anyhow::Context as _;
 use mountpoint::clock::Clock;
 use tracing_subscriber::fmt::MakeWriter;
 
-/// How long lines may still go to a file after its rename: a look at the name costs a system call.
+/// Interval between checks of the file's name, each with a system call. Lines may go to a renamed file for this long.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// The file of this process.
+/// The log file of this process.
 #[derive(Debug)]
 pub(super) struct LogFile {
     path: PathBuf,
@@ -31,7 +30,7 @@ struct Open {
 }
 
 impl LogFile {
-    /// `mountpoint-s3-<UTC stamp>.<process>.log` in this directory, readable by owner and group only.
+    /// Creates `mountpoint-s3-<UTC stamp>.<PID>.log` in this directory, readable only by owner and group.
     pub(super) fn create(directory: &Path) -> anyhow::Result<Self> {
         DirBuilder::new()
             .recursive(true)
@@ -42,7 +41,7 @@ impl LogFile {
         let now = time::OffsetDateTime::from(clock.wall());
         let stamp =
             now.format(&time::macros::format_description!("[year]-[month]-[day]T[hour]-[minute]-[second]Z"))?;
-        // The background process leaves the directory that it was started in.
+        // The background process changes its directory later.
         let directory = std::path::absolute(directory).context("the log directory")?;
         let path = directory.join(format!("mountpoint-s3-{stamp}.{}.log", std::process::id()));
         Self::at(path, LOOK_EVERY, clock)
@@ -55,12 +54,12 @@ impl LogFile {
     }
 
     fn write_line(&self, line: &[u8]) -> io::Result<usize> {
-        // A thread that panicked while it logged left a whole file behind.
+        // A panic of another thread while it logged leaves a valid file behind the lock.
         let mut held = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let now = self.clock.now();
         if now.saturating_duration_since(held.looked) >= self.look_every {
             held.looked = now;
-            // The old file goes on if no new one can be opened.
+            // If no new file can be opened, the old one stays in use.
             if !self.is_at_its_name(&held.file)
                 && let Ok(file) = open(&self.path)
             {
@@ -90,7 +89,7 @@ impl<'a> MakeWriter<'a> for LogFile {
     }
 }
 
-/// A line in the making.
+/// Writes one line.
 #[derive(Debug)]
 pub(super) struct Line<'a>(&'a LogFile);
 

@@ -1,6 +1,7 @@
-//! Translates filters written for AWS's mount-s3 into the names of this engine.
+//! Translates log filters for AWS's mount-s3 to the names of this engine.
 
-/// `mountpoint_s3...` and `mount_s3` are this engine, `mountpoint_s3_client` and `awscrt` its room for S3.
+/// The targets of AWS's mount-s3, with their replacements: `mountpoint_s3...` is this engine; its client and the CRT are this engine's S3
+/// room.
 const ALIASES: [(&str, &[&str]); 4] = [
     ("mountpoint_s3_client", &["mountpoint::s3"]),
     ("mountpoint_s3_crt", &["mountpoint::s3"]),
@@ -8,8 +9,8 @@ const ALIASES: [(&str, &[&str]); 4] = [
     ("mountpoint_s3", &["mountpoint", "mount_s3"]),
 ];
 
-/// The filter, with each target of AWS's replaced by ours. Paths below a target (`mountpoint_s3_fs::prefetch`) fall away: the modules
-/// are not the same.
+/// The filter with the targets of AWS's mount-s3 replaced. Module paths below a target (`mountpoint_s3_fs::prefetch`) are dropped, because
+/// the modules differ.
 pub(super) fn in_our_names(filter: &str) -> String {
     let directives = filter.split(',').flat_map(|directive| {
         let end = directive.find(['=', '[']).unwrap_or(directive.len());

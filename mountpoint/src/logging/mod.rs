@@ -1,6 +1,6 @@
-//! The log: text or JSON lines to standard output, a file or syslog; and its level, which a signal changes.
+//! The log: text or JSON lines to standard output, a file or syslog. A signal changes its level.
 //!
-//! Enters: the configuration, then events of the whole process, a panic included. Never here: a wait for the reader of the log.
+//! Enters: the configuration, then events of the whole process, including panics. Never here: a long wait for the reader of the log.
 
 mod file;
 mod filter;
@@ -26,36 +26,36 @@ use recent::Recent;
 pub(crate) use recent::recent;
 use syslog::Syslog;
 
-/// The lines on their way to standard output.
+/// The queue of lines for standard output, if the log goes there.
 static STDOUT: OnceLock<Queue> = OnceLock::new();
 
-/// Writes the queued lines to standard output. Call this before the process ends: a line that is logged later may be lost. A reader that
-/// takes nothing delays the call by a second or two.
+/// Writes the queued lines to standard output. Called before the process ends: lines that are logged later may be lost. A stuck reader
+/// delays the call by a second or two.
 pub(crate) fn flush() {
     if let Some(queue) = STDOUT.get() {
         queue.flush();
     }
 }
 
-/// The level, the format and the place of the log.
+/// The destination, the format and the level of the log.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     /// Whether lines also go to standard output (the foreground).
     pub(crate) stdout: bool,
-    /// The directory of a new log file; without one, to syslog unless `stdout` is set.
+    /// The directory of a new log file. Without it, lines go to syslog, unless `stdout` is set.
     pub(crate) directory: Option<PathBuf>,
-    /// Each line is a JSON object.
+    /// Whether each line is a JSON object.
     pub(crate) json: bool,
-    /// Whether nothing is logged at all.
+    /// Whether nothing is logged.
     pub(crate) off: bool,
-    /// Every request.
+    /// Whether to log every request.
     pub(crate) debug: bool,
-    /// A filter in place of the level that `debug` chooses, in this program's names or in those of AWS's mount-s3.
+    /// A filter that replaces the level of `debug`, with the names of this program or of AWS's mount-s3.
     pub(crate) filter: Option<String>,
 }
 
 impl Config {
-    /// The settings by the flags.
+    /// The settings from the flags.
     pub(crate) fn from_args(args: &Args) -> Self {
         Self {
             stdout: args.foreground,
@@ -68,10 +68,10 @@ impl Config {
     }
 }
 
-/// The level of the log, which changes while the process runs.
+/// The level of the log, which can change while the process runs.
 pub(crate) struct Level {
     step: Step,
-    /// The filter that the process began with.
+    /// The filter at the start of the process.
     configured: String,
     apply: Box<dyn Fn(EnvFilter) -> bool + Send>,
 }
@@ -82,7 +82,7 @@ impl std::fmt::Debug for Level {
     }
 }
 
-/// The levels in their order, as with AWS's mount-s3.
+/// The levels in the order in which the signal sets them, the same as in AWS's mount-s3.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
     Configured,
@@ -103,7 +103,7 @@ impl Step {
         }
     }
 
-    /// Libraries stay at `debug`: at `trace` some print whole requests for credentials.
+    /// The filter of this level. Libraries stay at `debug`: at `trace` some log whole requests for credentials.
     fn filter(self, configured: &str) -> &str {
         match self {
             Self::Configured => configured,
@@ -116,7 +116,7 @@ impl Step {
 }
 
 impl Level {
-    /// Switches to the next level, and logs it; after the last level the first one follows. Does nothing if nothing is logged.
+    /// Switches to the next level, or from the last to the first, and logs it. Has no effect if nothing is logged.
     pub(crate) fn cycle(&mut self) {
         self.step = self.step.next();
         let filter = self.step.filter(&self.configured);
@@ -129,10 +129,10 @@ impl Level {
     }
 }
 
-/// Sets the log up for this process; called once.
+/// Starts the log of this process. Called once.
 ///
 /// # Errors
-/// The log directory can't be written to, or the filter can't be read.
+/// The log directory can't be written to, or the filter is invalid.
 pub(crate) fn init(config: &Config) -> anyhow::Result<Level> {
     let configured = match (&config.filter, config.debug) {
         (Some(filter), _) => filter::in_our_names(filter),
@@ -162,7 +162,7 @@ pub(crate) fn init(config: &Config) -> anyhow::Result<Level> {
         .log_internal_errors(false)
         .with_thread_ids(true)
         .with_writer(writer);
-    /// The type of the lines depends on their form.
+    /// A macro, because the type of the subscriber depends on the format.
     macro_rules! begin {
         ($lines:expr) => {{
             let lines = $lines.with_filter_reloading();
@@ -173,7 +173,7 @@ pub(crate) fn init(config: &Config) -> anyhow::Result<Level> {
     }
     let apply = match (config.json, is_syslog) {
         (true, _) => begin!(lines.json().flatten_event(true)),
-        // syslog has a time and a level of its own.
+        // syslog adds the time, and `Syslog` the level.
         (false, true) => begin!(lines.without_time().with_level(false)),
         (false, false) => begin!(lines),
     };

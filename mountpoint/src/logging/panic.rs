@@ -1,14 +1,14 @@
-//! Writes panics to the log, because the standard error of a mount in the background is not read.
+//! Writes panics to the log, because nobody reads the standard error of a mount in the background.
 
 use std::backtrace::Backtrace;
 use std::panic::PanicHookInfo;
 
-/// Makes each later panic an ERROR in the log, with the thread, the place and the way there; then as before.
+/// Installs a panic hook: logs each panic as an ERROR with thread, place and backtrace, and then calls the previous hook.
 pub(super) fn to_log() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         tracing::error!("{}\n{}", line(info), Backtrace::force_capture());
-        // It may be the end of the process.
+        // The panic may end the process.
         super::flush();
         before(info);
     }));

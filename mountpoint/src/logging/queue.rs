@@ -1,9 +1,9 @@
-//! Standard output behind a queue: its reader may be slow, or stop reading, and no request waits for it.
+//! Standard output behind a queue: the reader may be slow, or stop reading, and no request waits for it.
 //!
-//! Enters: lines of any thread. Leaves: the same lines in order. A line that standard output takes at once is written at once, so that it
-//! is there when its request is answered. Lines that would wait go to one thread, which sleeps while there are none; where lines did not
-//! fit, one line says how many. `tracing-appender` has a similar queue, which panics if its thread can't be started, does not report lost
-//! lines, and limits only the number of lines.
+//! Enters: lines of any thread. Leaves: the same lines in order. A line that standard output accepts at once is written at once, so it is
+//! there when its request is answered. Other lines go through a queue to one thread, which sleeps while the queue is empty. Lines that do
+//! not fit are counted, and one line reports their number. `tracing-appender` has a similar queue, which panics if its thread can't be
+//! started, does not report lost lines, and limits only the number of lines.
 
 use std::cell::Cell;
 use std::io::{self, Write};
@@ -18,19 +18,19 @@ use mountpoint::sync::{Arc, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tracing_subscriber::fmt::MakeWriter;
 
-/// Most lines that may wait. Doubling it lets the reader pause twice as long before lines are lost.
+/// Most lines in the queue; further ones are lost. Doubling it lets the reader pause twice as long.
 const LINES_MAX: usize = 16 << 10;
-/// Most bytes of lines that may wait. Doubling it does the same for long lines, and takes up to twice the memory.
+/// Most bytes of lines in the queue. Doubling it helps the same way for long lines, and takes up to twice the memory.
 const BYTES_MAX: u64 = 4 << 20;
-/// The longest line that is written without the thread: a pipe that has room takes as much without a wait (PIPE_BUF).
+/// Longest line that is written without the thread: a pipe that is writable accepts this much without blocking (PIPE_BUF).
 const AT_ONCE_MAX: usize = 4096;
-/// Longest wait at the end of the process until the reader has taken the queued lines. Doubling it delays the end of an engine whose
-/// reader is stuck.
+/// Longest wait for the queue to be written at the end of the process; lines that are left are lost. Doubling it delays the end of an
+/// engine with a stuck reader.
 const LAST_WITHIN: Duration = Duration::from_secs(1);
 
 thread_local!(static WRITES: Cell<bool> = const { Cell::new(false) });
 
-/// The queue. Clones are the same one.
+/// The queue of an output. Clones share it.
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     send: Sender<Message>,
@@ -40,16 +40,16 @@ pub(super) struct Queue {
 #[derive(Debug)]
 enum Message {
     Line(Vec<u8>),
-    /// A request for an answer after all earlier lines are written.
+    /// A request to answer once all earlier lines are written.
     Flush(Sender<()>),
 }
 
-/// The destination of the lines.
+/// The output of the queue, as functions.
 #[derive(Clone, Copy)]
 pub(super) struct Output {
-    /// Opens standard output of this process.
+    /// Opens the output.
     pub(super) open: fn() -> Box<dyn Write>,
-    /// Whether the output accepts a line of up to 4 KiB now.
+    /// Whether the output accepts a line of up to 4 KiB without blocking.
     pub(super) is_ready: fn() -> bool,
 }
 
@@ -58,7 +58,7 @@ impl Output {
         Self { open: || Box::new(io::stdout()), is_ready: || is_writable(rustix::stdio::stdout()) };
 }
 
-/// Whether a write would return at once. A pipe is writable once a page of it is free; a file always is.
+/// Whether a write would not block. A pipe is writable once a page of it is free; a file always is.
 fn is_writable(file: impl AsFd) -> bool {
     let mut asked = [PollFd::new(&file, PollFlags::OUT)];
     poll(&mut asked, Some(&Timespec::default())).is_ok() && asked[0].revents().contains(PollFlags::OUT)
@@ -66,17 +66,17 @@ fn is_writable(file: impl AsFd) -> bool {
 
 struct Shared {
     out: Output,
-    /// Number of lines that the thread has or will have. While there are any, all later lines go to the thread, so that they stay in
-    /// order.
+    /// Number of lines in the queue, or being written by the thread. While it is not zero, all lines go through the queue, which keeps
+    /// their order.
     turn: Mutex<u64>,
     waiting_bytes: AtomicU64,
     lost: AtomicU64,
 }
 
 impl Queue {
-    /// Starts the thread that writes to `out` the lines that it does not accept at once.
+    /// Starts the thread, which writes to `out` the lines that `out` does not accept at once.
     ///
-    /// # Errors The system has no thread for us.
+    /// The system can't start a thread.
     pub(super) fn to(out: Output) -> io::Result<Self> {
         let (send, receive) = bounded(LINES_MAX);
         let shared = Arc::new(Shared::new(out));
@@ -86,7 +86,7 @@ impl Queue {
         Ok(Self { send, shared })
     }
 
-    /// Returns when everything that was logged before is written, or after a second.
+    /// Returns when all earlier lines are written, or after [`LAST_WITHIN`] twice.
     pub(super) fn flush(&self) {
         let (done, wait) = bounded(1);
         if self.send.send_timeout(Message::Flush(done), LAST_WITHIN).is_ok() {
@@ -103,7 +103,7 @@ impl Queue {
         }
     }
 
-    /// Queues a line. False if it had no room, and is lost.
+    /// Queues a line. False if the queue is full: the line is lost.
     fn enqueue(&self, line: &[u8]) -> bool {
         let (len, waiting) = (line.len() as u64, &self.shared.waiting_bytes);
         let fits =
@@ -130,7 +130,7 @@ impl Shared {
     fn write_all(&self, queue: &Receiver<Message>) {
         WRITES.set(true);
         for message in queue {
-            // A reader that is gone takes no line: that is not an error of the mount.
+            // The reader may be gone: that is not an error of the mount.
             match message {
                 Message::Line(line) => {
                     let _ = (self.out.open)().write_all(&line);
@@ -147,7 +147,7 @@ impl Shared {
         }
     }
 
-    /// Logs the number of lost lines, in the form of the log; this thread's own line bypasses the queue.
+    /// Logs the number of lost lines, if there are any. A line of this thread bypasses the queue.
     fn say_lost(&self) {
         let lost = self.lost.swap(0, Relaxed);
         if lost > 0 {
@@ -173,7 +173,7 @@ impl<'a> MakeWriter<'a> for Queue {
     }
 }
 
-/// A line in the making: tracing-subscriber writes each in one piece.
+/// Writes one line, which tracing-subscriber passes in one piece.
 #[derive(Debug)]
 pub(super) struct Line<'a>(&'a Queue);
 

@@ -1,4 +1,4 @@
-//! The last errors and warnings, for `mount-s3-ctl status`.
+//! The recent errors and warnings, for `mount-s3-ctl status`.
 
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
@@ -10,14 +10,14 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer};
 
-/// Number of kept lines. Doubling it doubles how far `status` looks back, and at most 8 KiB of memory.
+/// Number of kept lines. Doubling it doubles the history in `status`, for at most 8 KiB of memory.
 const KEPT: usize = 16;
-/// Bytes of a line that are kept.
+/// Most bytes of a kept line; the rest is cut off.
 const LINE_MAX: usize = 512;
 
 static LINES: Mutex<VecDeque<ErrorLine>> = Mutex::new(VecDeque::new());
 
-/// The last lines, the newest last.
+/// The recent lines, newest last.
 pub(crate) fn recent() -> Vec<ErrorLine> {
     LINES.lock().unwrap_or_else(|e| e.into_inner()).iter().cloned().collect()
 }

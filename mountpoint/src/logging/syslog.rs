@@ -1,7 +1,7 @@
-//! Lines for syslog: one datagram each to `/dev/log`, as journald, rsyslog, syslog-ng and busybox read them.
+//! Sends log lines to syslog: one datagram each to `/dev/log`, in the form for journald, rsyslog, syslog-ng and busybox.
 //!
-//! Facility `user`, identifier `mount-s3[PID]`, and the severity of the line; a text line contains its level, too. No time stamp: these
-//! programs record the time of arrival.
+//! Each has facility `user`, identifier `mount-s3[PID]`, and the severity of the line. A text line also contains its level. There is no
+//! timestamp: the daemons record the time of arrival.
 
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
@@ -17,16 +17,16 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// The socket of a syslog daemon.
 pub(super) const SOCKET: &str = "/dev/log";
-/// Facility `user`, in place.
+/// Facility `user`, shifted to its place in the priority.
 const USER: u8 = 1 << 3;
-/// Longest wait for the daemon to take a line, which is lost then: a mount must not wait for its log ...
+/// Longest wait for the daemon to accept a line. Beyond it the line is lost, because a mount must not wait for its log ...
 const PATIENCE: Duration = Duration::from_millis(100);
-/// ... and for this time after that, lines do not wait for the daemon.
+/// ... and lines within this time after it do not wait at all.
 const STUCK_FOR: Duration = Duration::from_secs(5);
-/// Longer lines are cut: some daemons refuse the whole datagram.
+/// Most bytes of a line; the rest is cut off, because some daemons refuse a longer datagram.
 const LINE_MAX: usize = 8 << 10;
 
-/// The socket of the daemon.
+/// The log that goes to a syslog daemon.
 #[derive(Debug)]
 pub(super) struct Syslog {
     path: PathBuf,
@@ -34,23 +34,23 @@ pub(super) struct Syslog {
     open: Mutex<Option<Open>>,
 }
 
-/// The socket of a syslog, for the life of the process: a sandboxed engine can't open another.
+/// The socket to the daemon, kept for the life of the process, because a sandboxed engine can't create another.
 #[derive(Debug)]
 struct Open {
     socket: UnixDatagram,
     is_connected: bool,
-    /// The time at which a line last waited in vain.
+    /// Time at which a wait for the daemon last failed; `None` after a line that it accepted.
     stuck: Option<Instant>,
     clock: Clock,
 }
 
 impl Syslog {
-    /// Connects to the daemon at a path. If there is none, a daemon that comes later gets the lines from then on.
+    /// Connects to the daemon at this path. If there is none yet, a daemon that starts later gets the lines from then on.
     pub(super) fn at(path: impl Into<PathBuf>, says_level: bool) -> Self {
         let path = path.into();
         let mut open = Open::new().ok();
         if let Some(open) = &mut open {
-            // A daemon that is not there now may be later.
+            // A daemon may start later.
             let _ = open.connect(&path);
         }
         Self { path, says_level, open: Mutex::new(open) }
@@ -72,7 +72,7 @@ impl Syslog {
         if open.is_connected && open.send(&datagram).is_ok() {
             return Ok(());
         }
-        // The daemon was not there, or was started anew.
+        // The daemon was not running, or has restarted.
         match open.connect(&self.path) {
             Ok(()) => open.send(&datagram),
             Err(_) => Ok(()),
@@ -94,7 +94,7 @@ impl Open {
         connected
     }
 
-    /// A line that the daemon does not take in time is lost, and that is not an error.
+    /// Sends a datagram. A line that the daemon does not accept in time is lost, without an error.
     fn send(&mut self, datagram: &[u8]) -> io::Result<()> {
         let now = self.clock.now();
         let flags = match self.stuck {
@@ -133,7 +133,7 @@ fn severity(level: Level) -> u8 {
     }
 }
 
-/// A line in the making: tracing-subscriber writes each in one piece.
+/// Sends one line, which tracing-subscriber passes in one piece.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
     log: &'a Syslog,

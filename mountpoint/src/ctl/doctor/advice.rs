@@ -1,17 +1,17 @@
-//! Turns findings into a command line: flags to add to the given ones, or to remove. Pure.
+//! Applies the advice of the findings to a command line: flags to add, to set or to leave out. Pure.
 
 /// One change of the flags.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Advice {
     /// Add this flag, which has no value.
     Add(&'static str),
-    /// Set this flag to this value, in place of another value.
+    /// Set this flag to this value, and drop any other value.
     Set(&'static str, String),
     /// Leave out this flag, which has no value.
     LeaveOut(&'static str),
 }
 
-/// The words of a command line (without bucket and directory) with the advice taken.
+/// The words of a command line (without bucket and directory) after the advice was followed.
 #[must_use]
 pub(crate) fn applied(words: &[String], advice: &[Advice]) -> Vec<String> {
     let mut words = words.to_vec();
@@ -29,7 +29,7 @@ pub(crate) fn applied(words: &[String], advice: &[Advice]) -> Vec<String> {
     words
 }
 
-/// The words without a flag and its value.
+/// The words without this flag and its value.
 fn without(words: Vec<String>, flag: &str) -> Vec<String> {
     let mut rest = Vec::with_capacity(words.len());
     let mut is_value = false;

@@ -1,4 +1,4 @@
-//! Cleans up after the probes that write: removes their objects, versions and uploads, and names those that could not be removed.
+//! Removes the objects, versions and uploads of the write probes, and reports those that can't be removed.
 
 use mountpoint::s3::{Bucket, Error, ListObjects, Result, VersionMarkers};
 
@@ -6,11 +6,11 @@ use super::Examination;
 use super::report::Kept;
 use super::write::Below;
 
-/// Pages of names that are looked at: ours fit on one.
+/// Most pages of each listing. The objects of the probes fit on one.
 const PAGES_MAX: usize = 10;
 
 impl Examination<'_> {
-    /// Removes all below the prefix. Goes on where one thing can't be removed.
+    /// Removes everything below the prefix. A failure for one object does not stop the rest.
     pub(super) async fn clean(&mut self, below: &Below) {
         (self.around.progress)("removing what was made");
         let bucket = match self.client.bucket() {
@@ -32,7 +32,7 @@ impl Examination<'_> {
         if let Err(error) = self.clean_objects(&bucket, &below.prefix).await {
             self.keep(&below.prefix, None, format!("keys below it can't be listed: {error}"));
         }
-        // A bucket without versions has nothing else of the probes, so it may refuse that listing.
+        // A bucket without versioning has no other versions of the probes' objects, so it may refuse this listing.
         if self.clean_versions(&bucket, &below.prefix).await.is_err() && self.has_versions() {
             self.keep(&below.prefix, None, "the bucket has versions, and they can't be listed".to_owned());
         }
@@ -66,7 +66,7 @@ impl Examination<'_> {
         Ok(())
     }
 
-    /// Versions, and the delete markers that the removal before has made.
+    /// Deletes all versions, and the delete markers that the earlier deletes made.
     async fn clean_versions(&mut self, bucket: &Bucket, prefix: &str) -> std::result::Result<(), Error> {
         let mut after = VersionMarkers::default();
         for _ in 0..PAGES_MAX {
@@ -90,7 +90,7 @@ impl Examination<'_> {
     }
 
     fn keep(&mut self, key: &str, version: Option<String>, why: String) {
-        // The version of a key that could not be deleted says more.
+        // The entry with the version of a key that can't be deleted replaces the one without.
         self.report.kept.retain(|it| it.key != key || it.version.is_some());
         self.report.kept.push(Kept { key: key.to_owned(), version, why });
     }

@@ -1,4 +1,4 @@
-//! `mount-s3-ctl doctor`: examines a bucket's store, and shows the findings.
+//! `mount-s3-ctl doctor`: examines a bucket's store, and prints the findings.
 
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,13 +15,13 @@ use serde::Serialize;
 use super::super::{printable, quoted, say};
 use super::{Around, Config, Report, Verdict, applied, examine};
 
-/// Width of a line in characters, if no terminal gives one.
+/// Width of the text in columns if the output is not a terminal.
 const COLUMNS: usize = 100;
-/// The column at which the text of a finding begins.
+/// Column at which the text of a finding begins.
 const INDENT: usize = 34;
-/// Interval between turns of the wheel.
+/// Interval between steps of the progress spinner.
 const TICK: Duration = Duration::from_millis(120);
-/// The exit status of a shell for a program that Ctrl-C ended.
+/// The exit status of a program that Ctrl-C ended, as in a shell.
 const INTERRUPTED: u8 = 130;
 
 /// The document that `--json` prints.
@@ -29,17 +29,17 @@ const INTERRUPTED: u8 = 130;
 struct Output<'a> {
     #[serde(flatten)]
     report: &'a Report,
-    /// The flags to mount with.
+    /// The flags for a mount.
     flags: &'a [String],
 }
 
-/// Examines a store, and prints the report. `words`: the command line behind `doctor`. The exit code is 1 if a mount would fail in some
-/// way.
+/// Examines a store, and prints the report. `words`: the command line after `doctor`. The exit code is 1 if some feature of a mount would
+/// fail.
 pub(crate) fn run(config: Config, bucket: &str, words: &[String], json: bool) -> anyhow::Result<ExitCode> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().enable_all().build().context("starting a runtime")?;
     let stop = Arc::new(AtomicBool::new(false));
-    // The objects of the probes are removed first; a second signal ends the program without waiting for that.
+    // The first Ctrl-C removes the objects of the probes and then ends the program; a second one ends it at once.
     let flag = Arc::clone(&stop);
     runtime.spawn(async move {
         while tokio::signal::ctrl_c().await.is_ok() {
@@ -72,7 +72,7 @@ pub(crate) fn run(config: Config, bucket: &str, words: &[String], json: bool) ->
     Ok(if report.is_fine() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The words that a mount accepts, too: without the bucket and `doctor`'s own flags, and without passwords in URLs.
+/// The words that `mount-s3` accepts, too: without the bucket, the flags of `doctor` itself, and passwords in URLs.
 fn given(words: &[String], bucket: &str) -> Vec<String> {
     let mut rest = Vec::with_capacity(words.len());
     let (mut is_value, mut has_bucket) = (false, false);
@@ -91,7 +91,7 @@ fn given(words: &[String], bucket: &str) -> Vec<String> {
     rest
 }
 
-/// The report for a person.
+/// The report as text for people.
 fn text(report: &Report, bucket: &str, flags: &[String], columns: usize) -> String {
     let mut lines = vec![
         printable(format!(
@@ -163,7 +163,7 @@ fn text(report: &Report, bucket: &str, flags: &[String], columns: usize) -> Stri
     lines.join("\n")
 }
 
-/// Breaks text between words into lines of a limited width; lines after the first one begin at `indent`.
+/// Wraps text between words into lines of limited width; lines after the first begin at `indent`.
 fn wrapped(head: &str, text: &str, indent: usize, columns: usize) -> Vec<String> {
     let columns = columns.max(indent + 20);
     let mut lines = Vec::new();

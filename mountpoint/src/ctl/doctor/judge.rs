@@ -1,4 +1,4 @@
-//! The decisions of an examination: turns answers into findings. Pure.
+//! Turns the answers of an examination into findings. Pure.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,23 +8,23 @@ use mountpoint::s3::PartLimits;
 use super::advice::Advice;
 use super::report::{Finding, Verdict};
 
-/// The skew of a clock up to which it counts as right.
+/// Largest skew of a clock that is not mentioned, in seconds.
 const CLOCK_FINE: i64 = 60;
-/// The skew from which on S3 refuses signatures.
+/// Skew beyond which S3 refuses signatures, in seconds.
 const CLOCK_REFUSED: i64 = 15 * 60;
-/// The time before a certificate's end from which on the report mentions it.
+/// Time before a certificate's expiry from which the report warns.
 const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3600);
 
-/// The fate of a condition.
+/// The store's treatment of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     Kept,
     Ignored,
-    /// 501.
+    /// The store answers 501.
     Unknown,
 }
 
-/// The store's clock against ours.
+/// The finding about the skew between the store's clock and this machine's.
 pub(super) fn clock(ahead_s: Option<i64>) -> Finding {
     let fine = |found: String| Finding::new("clock", Verdict::Fine, found);
     let Some(ahead) = ahead_s else {
@@ -45,7 +45,7 @@ pub(super) fn clock(ahead_s: Option<i64>) -> Finding {
     }
 }
 
-/// The protection of the connection.
+/// The finding about the TLS connection.
 pub(super) fn tls(shaken: Option<&Handshake>, own_roots: bool, now: SystemTime) -> Finding {
     let Some(shaken) = shaken else {
         return Finding::new("tls", Verdict::Note, "plain HTTP")
@@ -72,7 +72,7 @@ pub(super) fn tls(shaken: Option<&Handshake>, own_roots: bool, now: SystemTime) 
     Finding::new("tls", Verdict::Fine, found)
 }
 
-/// The way to name the bucket in URLs. `other`: whether the other way works, if it was tried.
+/// The finding about the URL style. `other`: whether the other style works; `None` if it was not tried.
 pub(super) fn addressing(in_host: bool, is_asked_by_path: bool, other: Option<bool>) -> Finding {
     let (this, that) = match in_host {
         true => ("in the host name", "in the path"),
@@ -87,7 +87,7 @@ pub(super) fn addressing(in_host: bool, is_asked_by_path: bool, other: Option<bo
     Finding::new("addressing", Verdict::Fine, format!("the bucket is named {this}{why}; {other}"))
 }
 
-/// The meaning of versions and locks for a mount. `None`: the store does not say.
+/// The finding about versioning and object lock. `None`: the store does not say.
 pub(super) fn history(versions: Option<bool>, lock: Option<bool>) -> Finding {
     let word = |it: Option<bool>| match it {
         Some(true) => "on",
@@ -110,7 +110,7 @@ pub(super) fn history(versions: Option<bool>, lock: Option<bool>) -> Finding {
     }
 }
 
-/// Reads of one version. Both conditions are tried on a GET.
+/// The finding about If-Match and If-None-Match on a GET.
 pub(super) fn read_conditions(if_match: bool, if_none_match: bool) -> Finding {
     let word = |kept| if kept { "kept" } else { "ignored" };
     let found = format!("If-Match is {}, If-None-Match is {}", word(if_match), word(if_none_match));
@@ -121,7 +121,7 @@ pub(super) fn read_conditions(if_match: bool, if_none_match: bool) -> Finding {
     }
 }
 
-/// The parts in which a file can be sent, as the kind of the store and the refusals of this run tell.
+/// The finding about the store's limits on parts, by its kind and the refusals of this run.
 pub(super) fn parts(limits: PartLimits) -> Finding {
     let most = limits.parts_max;
     let found = match limits.are_equal {
@@ -138,7 +138,8 @@ pub(super) fn parts(limits: PartLimits) -> Finding {
     Finding::new("parts", Verdict::Note, found).meaning(means)
 }
 
-/// Writes that must not replace, and the kind that makes a mount ask before. `is_generic`: the kind of the store is not known.
+/// The finding about the condition of writes that must not replace an object, and a `--store` kind that makes a mount check first.
+/// `is_generic`: the kind of the store is not known.
 pub(super) fn write_conditions(
     put: Condition,
     complete: Condition,
@@ -170,7 +171,7 @@ pub(super) fn write_conditions(
     (finding, is_generic.then(|| Advice::Set("--store", kind.to_owned())))
 }
 
-/// The conditions that the engine sends, and the declared behaviour of the store's kind.
+/// The finding about the conditions that the engine sends, by the declared behaviour of the store's kind.
 pub(super) fn declared_conditions(
     kind: &str,
     conditions: &[(&'static str, &'static str, &'static str)],
@@ -193,7 +194,7 @@ pub(super) fn declared_conditions(
     )
 }
 
-/// The conditions of renames and appends: on the target of a copy, on its source, and on a delete.
+/// The finding about the conditions of renames and appends: on the target and source of a copy, and on a delete.
 pub(super) fn copy_conditions(
     absent: Condition,
     version: Condition,
@@ -221,7 +222,7 @@ pub(super) fn copy_conditions(
     )
 }
 
-/// Whether damaged uploads are noticed. `verified`: the result for an upload with a wrong checksum; `None`: without a try.
+/// The finding about checksums of uploads. `verified`: whether the store refused a wrong checksum; `None` if unknown.
 pub(super) fn checksums(name: Option<&str>, verified: Option<bool>, echoed: bool) -> Finding {
     let Some(name) = name else {
         return Finding::new("checksums", Verdict::Note, "uploads carry none (--upload-checksums off)")
@@ -248,18 +249,18 @@ pub(super) fn checksums(name: Option<&str>, verified: Option<bool>, echoed: bool
     }
 }
 
-/// A request that stores may not know, and then may take for a plain PUT of an empty object.
+/// The result of a request that some stores do not know, and may execute as a PUT of an empty object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Trap {
-    /// The store did as the answer says.
+    /// The store executed the request.
     Works,
-    /// The request was refused, and nothing changed.
+    /// The store refused the request, and nothing changed.
     Refused(String),
-    /// Success was answered, and something else was done.
+    /// The store answered with success, but did something else.
     Sprung(String),
 }
 
-/// Judges a request of this kind. `flags`: the flags by which mounts use it, if they do.
+/// The finding about such a request. `flags`: the flags with which mounts use it, if they do.
 pub(super) fn trap(probe: &'static str, flags: Option<&str>, trap: Trap) -> Finding {
     let users = match flags {
         Some(flags) => format!("mounts use it with {flags}"),

@@ -1,4 +1,4 @@
-//! Measures the latency of small requests, and the throughput of one connection and of several.
+//! Measures the latency of small requests, and the read throughput of one connection and of several.
 
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -11,21 +11,21 @@ use mountpoint::sync::Arc;
 use super::report::{Latency, Throughput};
 use super::{Examination, said};
 
-/// The number of small requests, one after another ...
+/// Number of small requests, one after another ...
 const REQUESTS: usize = 100;
-/// ... or as many as fit into this.
+/// ... within this time at most.
 const REQUESTS_MAX: Duration = Duration::from_secs(5);
-/// The least size of an object that shows throughput.
+/// Smallest object for the measurement of throughput, in bytes.
 const OBJECT_MIN: u64 = 1 << 20;
-/// Reads end after this time ...
+/// Longest time of the reads on each number of connections ...
 const READS_MAX: Duration = Duration::from_secs(2);
-/// ... or after this many bytes on each connection. With the double, a measurement costs twice the traffic.
+/// ... and most bytes, per connection. Doubling it doubles the traffic of a measurement.
 const BYTES_MAX: u64 = 64 << 20;
-/// Memory for the reads under way, in bytes.
+/// Memory for all reads in flight, in bytes.
 const MEMORY: u64 = 1 << 30;
 
 impl Examination<'_> {
-    /// Latency, then throughput, of an object that is there.
+    /// Measures latency, and then throughput if the object is large enough.
     pub(super) async fn measure(&mut self, object: Option<&ListedObject>) {
         if self.begin("latency") {
             self.latency(object).await;
@@ -109,20 +109,20 @@ impl Examination<'_> {
     }
 }
 
-/// Bytes of one read at most: the memory for all that are under way is limited.
+/// Most bytes of one read, because the memory for all reads in flight is limited.
 const READ_MAX: u64 = 8 << 20;
 
 fn is_over(now: Instant, ends: Instant) -> bool {
     now >= ends
 }
 
-/// The ranges of an object, in order.
+/// The ranges of an object, in order, each of at most `part` bytes.
 fn parts(size: u64, part: u64) -> impl Iterator<Item = Range<u64>> {
     let part = part.max(1);
     (0..size).step_by(usize::try_from(part).unwrap_or(usize::MAX)).map(move |at| at..(at + part).min(size))
 }
 
-/// Makes one read into memory that is given back at once, and returns the number of bytes.
+/// Reads a range into memory that is freed at once. Returns the number of bytes.
 async fn read(
     client: &Arc<S3Client>,
     pool: &Pool,
@@ -143,7 +143,7 @@ async fn read(
     Ok(bytes)
 }
 
-/// The median and the 99th percentile of times; `None` without any.
+/// The median and the 99th percentile of these times; `None` without any.
 fn latency(request: &'static str, mut took: Vec<Duration>) -> Option<Latency> {
     took.sort_unstable();
     let at = |share: f64| {

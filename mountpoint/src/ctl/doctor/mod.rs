@@ -1,8 +1,8 @@
-//! Examines a bucket's store as a mount would use it. Enters: the configuration of the engine's S3 client. Leaves: a [`Report`]: what
-//! works, what does not, and which flags to mount with.
+//! Examines a bucket's store with the requests of a mount. Enters: the configuration of the engine's S3 client. Leaves: a [`Report`] of
+//! what works, what does not, and the flags to mount with.
 //!
-//! Every request goes through the engine's own client, so the findings hold for a mount. The examination only reads, unless it is asked to
-//! write: then it writes below a new random prefix, and removes its objects at the end. A report contains no secret.
+//! Every request goes through the engine's own client, so the findings are valid for a mount. The examination only reads, unless the user
+//! allows writes: then it writes below a new random prefix, and removes its objects at the end. A report contains no secret.
 
 mod advice;
 mod clean;
@@ -26,32 +26,32 @@ use mountpoint::sync::Arc;
 pub(crate) use advice::applied;
 pub(crate) use report::{Report, Verdict};
 
-/// Longest wait for a store, whatever `--operation-timeout` grants a mount: a person waits.
+/// Longest wait for a store, even with a longer `--operation-timeout`, because a person waits.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(15);
 
-/// The subject of the examination, and how far it goes.
+/// The store to examine, and the limits of the examination.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// The store, as for a mount.
+    /// The store's settings, as for a mount.
     pub(crate) s3: s3::Config,
-    /// The checksum of uploads; `None`: they have none.
+    /// The checksum of uploads; `None`: uploads have none.
     pub(crate) checksum: Option<ChecksumAlgorithm>,
     /// Largest read request, in bytes.
     pub(crate) part: u64,
-    /// Connections that read at once in the measurement of throughput. Doubling it shows whether more connections carry more.
+    /// Connections in use at once when throughput is measured. Doubling it shows whether more connections carry more.
     pub(crate) connections: usize,
-    /// Write, too.
+    /// Whether to write, too.
     pub(crate) write_probes: bool,
 }
 
-/// The surroundings of an examination.
+/// The environment of an examination.
 #[derive(Clone, Copy)]
 pub(crate) struct Around<'a> {
-    /// Time.
+    /// The clock.
     pub(crate) clock: &'a Clock,
-    /// A flag: once set, no further probe begins, and the probes' objects are removed.
+    /// A flag that stops the examination: no further probe begins, and the probes' objects are removed.
     pub(crate) stop: &'a AtomicBool,
-    /// The listener that hears which probe begins.
+    /// Called with the name of each probe that begins.
     pub(crate) progress: &'a (dyn Fn(&str) + Sync),
 }
 
@@ -61,7 +61,7 @@ impl std::fmt::Debug for Around<'_> {
     }
 }
 
-/// The examination under way.
+/// The state of an examination.
 struct Examination<'a> {
     client: Arc<S3Client>,
     config: Config,
@@ -72,7 +72,7 @@ struct Examination<'a> {
 /// Examines the store. Must be called within a tokio runtime.
 ///
 /// # Errors
-/// `InvalidRequest`: no request can be sent with this configuration. Everything else is a finding.
+/// `InvalidRequest`: no request can be sent with this configuration. Everything else becomes a finding.
 pub(crate) async fn examine(config: Config, around: Around<'_>) -> s3::Result<Report> {
     (around.progress)("the bucket");
     let metrics = Arc::new(Metrics::default());
@@ -111,7 +111,7 @@ impl Examination<'_> {
         self.oddities();
     }
 
-    /// Adds findings that follow from the kind of the store and from the answers so far, without a request.
+    /// Adds findings that need no request: by the kind of the store, and the answers so far.
     fn oddities(&mut self) {
         self.report.add(judge::parts(self.client.part_limits()));
         let store = self.client.store();
@@ -125,7 +125,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Whether to go on; reports the next probe.
+    /// Announces the next probe. False if the examination was stopped.
     fn begin(&self, what: &str) -> bool {
         (self.around.progress)(what);
         !self.is_stopped()
@@ -136,7 +136,7 @@ impl Examination<'_> {
     }
 }
 
-/// An error as a line of the report, with the next thing to check.
+/// An error as a line of the report, with advice.
 fn said(error: &Error) -> String {
     match error.kind() {
         ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Exists => error.to_string(),

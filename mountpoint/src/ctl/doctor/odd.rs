@@ -1,19 +1,19 @@
-//! Oddities that answers show by themselves, and the effect of each on a mount. Pure. Enters: entries of a listing, an object's own answer.
-//! Leaves: one note for each.
+//! Findings about odd answers, and the effect of each on a mount. Pure. Enters: entries of a listing, the answer about an object. Leaves:
+//! one note for each oddity.
 
 use mountpoint::object::{ObjectMeta, Second};
 use mountpoint::s3::{ListedObject, ProbeAnswer};
 
 use super::report::{Finding, Verdict};
 
-/// Headers of an answer from which on other clients fail.
+/// Number of headers of an answer beyond which some clients fail.
 const HEADERS_MANY: usize = 100;
 
 fn note(probe: &'static str, found: impl Into<String>, means: &str) -> Finding {
     Finding::new(probe, Verdict::Note, found).meaning(means)
 }
 
-/// Notes on the entries of a page.
+/// Notes on odd entries of a page.
 pub(super) fn entries(listed: &[ListedObject]) -> Vec<Finding> {
     let named = || listed.iter().filter(|it| !it.meta.etag.is_none() && it.meta.size > 0);
     let shares = |it: &&ListedObject| {
@@ -29,7 +29,7 @@ pub(super) fn entries(listed: &[ListedObject]) -> Vec<Finding> {
     }
 }
 
-/// Notes oddities of a page as a whole. `root`: the name of its root element; `has_left_out`: whether entries can't be shown.
+/// Notes on odd pages. `root`: the name of the root element; `has_left_out`: whether the page has entries that can't be shown.
 pub(super) fn page(root: Option<&str>, has_left_out: bool) -> Vec<Finding> {
     let mut found = Vec::new();
     if let Some(root) = root.filter(|root| *root != "ListBucketResult") {
@@ -46,7 +46,7 @@ pub(super) fn page(root: Option<&str>, has_left_out: bool) -> Vec<Finding> {
     found
 }
 
-/// Notes on the parts that an object's own answer lacks, or says otherwise than the listing.
+/// Notes on facts that the answer about an object lacks, or that differ from the listing.
 pub(super) fn answer(listed: &ObjectMeta, reply: &ProbeAnswer) -> Vec<Finding> {
     let (own, says_length) = reply.object();
     let has_date = Second::of(own.last_modified).is_some();

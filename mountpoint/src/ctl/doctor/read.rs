@@ -1,4 +1,4 @@
-//! The probes that only read: how to address the bucket, which credentials sign the requests, listings, conditions, ranges.
+//! The probes that only read: URL style, credentials, region, listings, conditions, ranges.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use super::advice::Advice;
 use super::report::{Finding, Verdict};
 use super::{Examination, judge, odd, said};
 
-/// Longest try of the other way to name the bucket, which a mount would not use.
+/// Time limit of the other URL style, which a mount would not use.
 const OTHER_WAY_MAX: Duration = Duration::from_secs(5);
 /// An ETag that no object has.
 const NO_ETAG: &str = "\"00000000000000000000000000000000\"";
 
-/// The object that is read: the largest that can be.
+/// The object for the read probes: the largest one that can be read.
 pub(super) fn to_read(listed: &[ListedObject]) -> Option<ListedObject> {
     let readable = listed.iter().filter(|it| it.meta.readable && it.meta.size > 0);
     readable.max_by_key(|it| it.meta.size).cloned()
 }
 
 impl Examination<'_> {
-    /// The identity that signs the requests.
+    /// Reports the source of the credentials.
     pub(super) async fn signature(&mut self) {
         if !self.begin("credentials") {
             return;
@@ -43,7 +43,7 @@ impl Examination<'_> {
                 };
                 self.report.fine("credentials", format!("from {}{end}", signed.source));
             }
-            // The line about the bucket has the error.
+            // The finding about the bucket contains the error.
             Err(error) => {
                 self.report.fails("credentials", said(&error), "mounting: there are no credentials")
             }
@@ -60,12 +60,12 @@ impl Examination<'_> {
                 let now = self.around.clock.wall();
                 self.report.add(judge::tls(shaken.as_ref(), own_roots, now));
             }
-            // The line about the bucket has the error.
+            // The finding about the bucket contains the error.
             Err(error) => self.report.skipped("tls", format!("no connection: {error}")),
         }
     }
 
-    /// Reports why the bucket does not answer as it should, as far as requests can show.
+    /// Reports the reason why the bucket can't be listed, as far as requests can show it.
     pub(super) async fn refused(&mut self, error: Error) {
         let region = match error.kind() {
             ErrorKind::WrongRegion(Some(right)) => Some(right.clone()),
@@ -110,7 +110,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Whether the bucket is found by the other style of URLs; `None`: that style is not possible.
+    /// Whether the bucket is found with the other URL style; `None`: that style is not possible.
     async fn other_way_works(&self) -> Option<bool> {
         self.config.s3.endpoint_url.as_ref()?;
         let in_host = self.client.has_bucket_in_host();
@@ -155,7 +155,7 @@ impl Examination<'_> {
                 .report
                 .fine("region", format!("{signed}; the store names no region, and accepts this one")),
         }
-        // A region that had to be found out costs a request, and on AWS the instance's service, at each start.
+        // Each start without the flag costs a request to find the region, and on AWS one to the instance's service.
         if self.config.s3.region.is_none() && signed != "us-east-1" {
             self.report.advise(Advice::Set("--region", signed));
         }
@@ -165,7 +165,7 @@ impl Examination<'_> {
         }
     }
 
-    /// The listings of a mount: the first page, in order, and on from a key.
+    /// Checks the listings that a mount makes: the first page, its order, a start after a key, and a delimiter.
     pub(super) async fn listings(&mut self) -> Vec<ListedObject> {
         if !self.begin("listings") {
             return Vec::new();
@@ -224,7 +224,7 @@ impl Examination<'_> {
         page.objects
     }
 
-    /// The fate of objects that are replaced or deleted, and of uploads that were never ended.
+    /// Checks versioning, object lock and unfinished uploads.
     pub(super) async fn history(&mut self) {
         if !self.begin("versions") {
             return;
@@ -249,7 +249,7 @@ impl Examination<'_> {
         }
     }
 
-    /// A switch of the bucket; `None`: the store does not say.
+    /// Whether a setting of the bucket is enabled; `None`: the store does not say.
     async fn is_enabled(&self, operation: &'static str, parameter: &'static str) -> Option<bool> {
         let query = [(parameter, "")];
         let question = ProbeRequest { query: &query, ..ProbeRequest::of(operation, Method::GET) };
@@ -262,12 +262,12 @@ impl Examination<'_> {
         }
     }
 
-    /// Reads one object, and examines its range, its conditions and its headers.
+    /// Reads one object, and checks ranges, conditions and headers.
     pub(super) async fn object(&mut self, object: &ListedObject) {
         if !self.begin("reading") {
             return;
         }
-        // Reads are pinned to the version in the object's own answer.
+        // The reads name the version in the answer about the object, not the listing's.
         let own = match self.client.head_object(&object.key).await {
             Ok(meta) if meta.size > 0 => ListedObject { key: object.key.clone(), meta, storage_class: None },
             _ => object.clone(),
@@ -342,7 +342,7 @@ impl Examination<'_> {
         self.report.add(Finding::new("encryption", Verdict::Fine, found));
     }
 
-    /// Whether a GET under this condition is answered with `status`; `None`: it got no answer.
+    /// Whether a GET with this condition is answered with `status`; `None` without an answer.
     async fn is_kept(
         &self,
         object: &ListedObject,
@@ -350,7 +350,7 @@ impl Examination<'_> {
         etag: &str,
         status: u16,
     ) -> Option<bool> {
-        // A store that ignores the condition sends one byte.
+        // A store that ignores the condition then sends only one byte.
         let headers = [(condition, etag), ("range", "bytes=0-0")];
         let question = ProbeRequest {
             key: Some(&object.key),
@@ -361,13 +361,13 @@ impl Examination<'_> {
     }
 }
 
-/// A listing of at most one key.
+/// Lists at most one key.
 async fn list_one(client: &S3Client, prefix: &str) -> mountpoint::s3::Result<ProbeAnswer> {
     let query = [("list-type", "2"), ("max-keys", "1"), ("prefix", prefix)];
     client.ask(&ProbeRequest { query: &query, ..ProbeRequest::of("ListObjectsV2", Method::GET) }).await
 }
 
-/// The byte at `offset`, through the engine's own read.
+/// Reads the byte at `offset` with the engine's own read.
 pub(super) async fn get(
     client: &Arc<S3Client>,
     object: &ListedObject,

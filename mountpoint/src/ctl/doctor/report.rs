@@ -1,99 +1,99 @@
-//! The findings of an examination. The fields' names are an interface: `docs/schemas/doctor.json` describes them.
+//! The findings of an examination. The names of the fields are an interface, which `docs/schemas/doctor.json` describes.
 
 use mountpoint::s3::{self, S3Client};
 use serde::Serialize;
 
 use super::advice::Advice;
 
-/// The whole.
+/// All results of an examination.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Report {
     /// Bucket, access point or its ARN.
     pub(crate) bucket: String,
-    /// Prefix, or empty.
+    /// The prefix; empty without one.
     pub(crate) prefix: String,
-    /// Scheme, host and port that requests go to.
+    /// Scheme, host and port of the requests.
     pub(crate) endpoint: String,
-    /// The region that requests are signed for.
+    /// Region in the signatures of the requests.
     pub(crate) region: String,
     /// Kind of the store.
     pub(crate) store: String,
-    /// One finding for each probe, in the order of the probes.
+    /// The findings, in the order of the probes.
     pub(crate) findings: Vec<Finding>,
-    /// The latency of small requests, one after another.
+    /// The latency of small requests, if it was measured.
     pub(crate) latency: Option<Latency>,
     /// The throughput of reads, by number of connections.
     pub(crate) throughput: Vec<Throughput>,
-    /// Features that will not work on this store.
+    /// Features of a mount that will not work on this store.
     pub(crate) will_not_work: Vec<String>,
-    /// Objects that the probes could not remove.
+    /// Objects of the probes that could not be removed.
     pub(crate) kept: Vec<Kept>,
-    /// Flags to add or to leave out.
+    /// Flags to add, to set or to leave out.
     #[serde(skip)]
     pub(crate) advice: Vec<Advice>,
 }
 
-/// The outcome of a probe.
+/// The result of a probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Finding {
-    /// The name of the probe.
+    /// Name of the probe.
     pub(crate) probe: &'static str,
-    /// The verdict in a word.
+    /// The verdict.
     pub(crate) verdict: Verdict,
-    /// The observation.
+    /// The observation, as text.
     pub(crate) found: String,
     /// The consequence for a mount, if it is not obvious.
     pub(crate) means: Option<String>,
 }
 
-/// A finding in a word.
+/// The verdict on an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
     /// The store behaves as expected.
     Fine,
-    /// Worth knowing: a mount copes with it, or does not need it.
+    /// An oddity that does not break a mount: the mount copes with it, or does not need the feature.
     Note,
-    /// Something will not work.
+    /// A feature of a mount will not work.
     Fails,
-    /// The probe was not tried.
+    /// The probe was not made.
     Skipped,
 }
 
-/// Durations of requests, in microseconds.
+/// Latencies of requests, in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Latency {
-    /// The requests' S3 name.
+    /// The S3 name of the requests.
     pub(crate) request: &'static str,
     /// Number of requests.
     pub(crate) count: usize,
-    /// The median of their times.
+    /// The median.
     pub(crate) p50_us: u64,
-    /// 99 of 100.
+    /// The 99th percentile.
     pub(crate) p99_us: u64,
 }
 
-/// The throughput of some connections.
+/// The throughput of reads with some number of connections.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Throughput {
-    /// Reads at once.
+    /// Number of concurrent reads.
     pub(crate) connections: usize,
-    /// Bytes that came.
+    /// Number of received bytes.
     pub(crate) bytes: u64,
-    /// Duration of the examination in milliseconds.
+    /// Duration of the measurement, in milliseconds.
     pub(crate) took_ms: u64,
-    /// The one by the other.
+    /// Bytes per second.
     pub(crate) bytes_per_s: u64,
 }
 
-/// Something that is still in the bucket.
+/// An object of the probes that is still in the bucket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Kept {
-    /// The key of the object, or the prefix above it.
+    /// The key of the object, or the prefix of several.
     pub(crate) key: String,
-    /// The version of the object, if there are several.
+    /// The version of the object, if the bucket has versions.
     pub(crate) version: Option<String>,
-    /// The reason why the object is still there.
+    /// The reason why it could not be removed.
     pub(crate) why: String,
 }
 
@@ -114,7 +114,7 @@ impl Report {
         }
     }
 
-    /// Whether a mount can do everything that the probes tried.
+    /// Whether no probe found a feature that fails.
     #[must_use]
     pub(crate) fn is_fine(&self) -> bool {
         self.findings.iter().all(|finding| finding.verdict != Verdict::Fails)
@@ -146,7 +146,7 @@ impl Report {
         }
     }
 
-    /// Completes the report after the last probe.
+    /// Completes the report after the last probe: lists the features that will not work.
     pub(super) fn close(&mut self) {
         let failed = self.findings.iter().filter(|finding| finding.verdict == Verdict::Fails);
         self.will_not_work = failed

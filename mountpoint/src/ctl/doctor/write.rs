@@ -1,5 +1,5 @@
-//! The probes that write, below a new random prefix: uploads, their checksums and conditions, and requests that a store may mistake for
-//! others. At the end the examination removes their objects, whatever happened.
+//! The probes that write, below a new random prefix: uploads, their checksums and conditions, and requests that some stores mistake for
+//! others. At the end the examination removes their objects, whatever the results are.
 
 use bytes::Bytes;
 use http::Method;
@@ -15,17 +15,17 @@ use super::advice::Advice;
 use super::judge::{self, Condition, Trap};
 use super::{Examination, said};
 
-/// Bytes of the object that throughput is measured with where the bucket has none.
+/// Bytes of the object for measuring throughput, if the bucket has none.
 const LARGE: usize = 16 << 20;
 /// The content of small objects.
 const SMALL: &[u8] = b"mount-s3-ctl doctor --write-probes made this, and removes it.\n";
-/// A name with characters that are escaped in one place or another.
+/// A name with characters that URLs, XML or headers escape.
 const ODD_NAME: &str = "a b+c%20d&e=f;g'h~\u{e9}\u{4e2d}(1).txt";
 
-/// The bytes that are escaped in a header that names a key.
+/// The bytes that are encoded in a header that names a key.
 const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 
-/// The keys of one run.
+/// The keys of one run: all begin with a random prefix.
 #[derive(Debug)]
 pub(super) struct Below {
     pub(super) prefix: String,
@@ -42,7 +42,7 @@ impl Below {
 }
 
 impl Examination<'_> {
-    /// Makes all writing probes; then the measurements, with an object of ours if the bucket has none; then removes everything.
+    /// Runs the write probes, then the measurements, with an object of its own if the bucket has none, and then removes everything.
     pub(super) async fn write(&mut self, object: Option<ListedObject>) {
         let below = Below::new(&self.config.s3.prefix);
         let mut object = object;
@@ -69,7 +69,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Stores a first object as a mount would, or in another way if the store refuses that. Returns whether to go on.
+    /// Stores a first object as a mount would. If the store refuses, tries other forms. Returns whether to go on.
     async fn upload(&mut self, below: &Below) -> bool {
         let key = below.key("small");
         let named = self.put(key.clone(), SMALL, self.config.checksum);
@@ -128,7 +128,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Checks that a name with escapes in URLs, in XML and in signatures comes back unchanged from a listing.
+    /// Checks that a name with characters that URLs, XML and signatures escape comes back unchanged from a listing.
     async fn odd_names(&mut self, below: &Below) {
         if !self.begin("names") {
             return;
@@ -154,7 +154,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Whether a wrong checksum is refused, and whether a right one comes back.
+    /// Checks whether the store refuses a wrong checksum, and returns a right one.
     async fn checksums(&mut self, below: &Below) {
         if !self.begin("checksums") {
             return;
@@ -172,7 +172,7 @@ impl Examination<'_> {
             body: Some(Bytes::from_static(SMALL)),
             ..ProbeRequest::of("PutObject", Method::PUT)
         };
-        // A refusal for another reason, such as a lock, says nothing of checksums.
+        // A refusal for another reason, such as a lock, says nothing about checksums.
         let verified = match self.client.ask(&question).await {
             Ok(reply) => reply.refusal.map_or(Some(false), |error| is_about_bytes(&error).then_some(true)),
             Err(_) => None,
@@ -182,7 +182,7 @@ impl Examination<'_> {
         self.report.add(judge::checksums(Some(algorithm.name()), verified, echoed));
     }
 
-    /// The checksum that the store reports for a key, if it reports one.
+    /// The checksum that the store reports for a key; `None` without one.
     async fn kept_checksum(&self, key: &ObjectKey) -> Result<Option<String>> {
         let headers = [("x-amz-checksum-mode", "ENABLED")];
         let question = ProbeRequest {
@@ -195,7 +195,8 @@ impl Examination<'_> {
         Ok(reply.header(algorithm.header()).map(str::to_owned))
     }
 
-    /// An upload in parts is completed and another aborted; then both ways to make an object get the condition not to replace one.
+    /// Completes one multipart upload and aborts another. Then makes an object in both ways under the condition that it must not replace
+    /// one.
     async fn multipart(&mut self, below: &Below) {
         if !self.begin("large files") {
             return;
@@ -243,7 +244,7 @@ impl Examination<'_> {
         }
     }
 
-    /// An upload with its one part sent.
+    /// Starts a multipart upload, and sends its only part.
     async fn parts(&self, key: &ObjectKey) -> Result<CompleteUpload> {
         let put = self.put(key.clone(), SMALL, self.config.checksum);
         let upload = self.client.create_multipart_upload(&put.object).await?;
@@ -259,7 +260,7 @@ impl Examination<'_> {
         self.client.abort_multipart_upload(&upload).await
     }
 
-    /// Checks the store's report about the encryption of a new object. With `--sse` the engine compares it at each upload.
+    /// Reports the encryption of a new object. With `--sse` the engine checks it at each upload.
     async fn encryption(&mut self, below: &Below) {
         if !self.begin("encryption") {
             return;
@@ -309,7 +310,7 @@ impl Examination<'_> {
         }
     }
 
-    /// Tries copies and a delete with conditions that fail: a store that keeps conditions refuses them.
+    /// Tries copies and a delete with conditions that do not hold: a store that honours conditions refuses them.
     async fn copy_conditions(&mut self, there: &ObjectKey, free: &ObjectKey, from: &str) {
         const OTHER: &str = "\"00000000000000000000000000000000\"";
         let absent = self.copy_if(there, from, ("if-none-match", "*")).await;
@@ -331,7 +332,7 @@ impl Examination<'_> {
         }
     }
 
-    /// The fate of a condition that does not hold, on a copy.
+    /// The store's treatment of a condition on a copy that does not hold.
     async fn copy_if(
         &self,
         key: &ObjectKey,
@@ -344,7 +345,7 @@ impl Examination<'_> {
         fate(self.client.ask(&ProbeRequest { key: Some(key), headers: &headers, body, ..question }).await)
     }
 
-    /// Sends a request of this kind, and examines the result: an object of `size` bytes, if the store did what it answered.
+    /// Sends such a request, and checks the result: an object of `size` bytes if the store executed it.
     async fn trap(
         &self,
         operation: &'static str,
@@ -419,7 +420,7 @@ impl Examination<'_> {
         }
     }
 
-    /// An object to read fast.
+    /// Stores an object for measuring throughput.
     async fn large(&self, below: &Below) -> Option<ListedObject> {
         if !self.begin("an object to measure with") {
             return None;
@@ -432,16 +433,16 @@ impl Examination<'_> {
     }
 }
 
-/// Whether an upload was refused because its bytes and its checksum differ.
+/// Whether the store refused an upload because the checksum does not match its bytes.
 fn is_about_bytes(refusal: &Error) -> bool {
     *refusal.kind() == ErrorKind::Corrupt || ["checksum", "digest"].iter().any(|word| refusal.mentions(word))
 }
 
-/// The fate of a condition that does not hold.
+/// The store's treatment of a condition that does not hold.
 fn fate(reply: Result<ProbeAnswer>) -> std::result::Result<Condition, String> {
     let reply = reply.map_err(|error| said(&error))?;
     match &reply.refusal {
-        // An error may come behind status 200.
+        // The answer may be an error with status 200.
         None if reply.body.windows(7).any(|word| word == b"<Error>") => {
             Err("answered 200 and an error".to_owned())
         }
@@ -452,7 +453,7 @@ fn fate(reply: Result<ProbeAnswer>) -> std::result::Result<Condition, String> {
     }
 }
 
-/// The fate of If-None-Match on a request for a name that was taken.
+/// The store's treatment of If-None-Match on a request for a key that has an object.
 fn condition<T>(outcome: std::result::Result<T, Error>) -> std::result::Result<Condition, Error> {
     match outcome {
         Ok(_) => Ok(Condition::Ignored),
