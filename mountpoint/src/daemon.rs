@@ -39,7 +39,7 @@ pub(crate) const READY: &str = "ready";
 
 /// Moves this process into another mount namespace, which mount(8) names with `-N`. Must be called before a second thread starts.
 ///
-/// The namespace can't be opened, or the kernel refuses.
+/// # Errors The namespace can't be opened, or the kernel refuses.
 pub fn enter_mount_namespace(path: &Path) -> anyhow::Result<()> {
     let context = || format!("entering the mount namespace {}", path.display());
     let namespace = File::open(path).with_context(context)?;
@@ -50,6 +50,7 @@ pub fn enter_mount_namespace(path: &Path) -> anyhow::Result<()> {
 /// Starts this command again in the background, waits until it has mounted, and writes the result to the ready file. `elsewhere`: the mount
 /// namespace may not have this program's file.
 ///
+/// # Errors
 /// The second process reported an error, or no result in time (it is then ended); or the ready file can't be written.
 pub fn start(ready: Option<&Path>, elsewhere: bool) -> anyhow::Result<()> {
     let ready = ready.map(ReadyFile::open).transpose()?;

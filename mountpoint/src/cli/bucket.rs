@@ -123,7 +123,7 @@ const DIRECTORY_BUCKET: [&str; 2] = ["--x-s3", "--xa-s3"];
 
 /// Parses bucket and prefix from `BUCKET`, `s3://BUCKET[/PREFIX/]` and `--prefix`.
 ///
-/// A sentence that names the wrong part, and its right form.
+/// # Errors A sentence that names the wrong part, and its right form.
 pub(crate) fn bucket_and_prefix(bucket: &str, prefix: Option<&str>) -> Result<(String, String), String> {
     let (bucket, prefix) = match (bucket.strip_prefix("s3://"), prefix) {
         (Some(_), Some(prefix)) if !prefix.is_empty() => {

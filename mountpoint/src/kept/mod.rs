@@ -127,7 +127,7 @@ impl Keeper {
 
     /// Changes the attributes of a version: the store copies the object onto itself. `None` if `change` changes nothing.
     ///
-    /// `Changed`: the object has another version by now; `TooMuch`; the errors of the copy.
+    /// # Errors `Changed`: the object has another version by now; `TooMuch`; the errors of the copy.
     pub async fn change(
         &self,
         id: &ObjectId,
@@ -169,7 +169,7 @@ impl Keeper {
 
     /// Changes the attributes of a directory's marker, which the store copies onto itself; `None` without a marker.
     ///
-    /// `TooMuch`; the errors of the copy.
+    /// # Errors `TooMuch`; the errors of the copy.
     pub async fn change_marker(
         &self,
         key: &ObjectKey,

@@ -80,6 +80,7 @@ impl Mover {
     /// Deletes the sources of a directory's copies, each only if it still is the copied version. Returns the sources that another client
     /// has replaced, which stay.
     ///
+    /// # Errors
     /// `Remote`: the store does not delete; nothing was deleted, and the copies are removed. `Partial`: some sources are deleted.
     pub async fn delete_directory(&self, copied: CopiedDirectory) -> Result<Vec<ObjectKey>> {
         let CopiedDirectory { copies, mark, note } = copied;

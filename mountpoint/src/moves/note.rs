@@ -218,7 +218,7 @@ impl Progress {
 impl Note {
     /// Adds lines. With `sync` they are durable on return.
     ///
-    /// An error of the disk.
+    /// # Errors An error of the disk.
     pub(super) fn add(&self, lines: &[Line], sync: bool) -> io::Result<()> {
         let mut text = String::new();
         for line in lines {

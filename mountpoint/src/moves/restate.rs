@@ -20,6 +20,7 @@ pub struct Restated {
 impl Mover {
     /// Replaces the user metadata of the `described` version with `words`. Bytes, headers, tags and storage class stay unchanged.
     ///
+    /// # Errors
     /// `Changing`: the object has another version by now, or is gone; `Different`: the store did not accept the metadata; `Remote`.
     pub async fn restate(
         &self,

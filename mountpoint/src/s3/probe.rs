@@ -223,7 +223,7 @@ impl S3Client {
 
     /// Sends PutObject with If-None-Match, whatever the store is known to do with it.
     ///
-    /// `Exists`: the store honours the condition; `Unsupported`: the store refuses it. Also the errors of every request.
+    /// # Errors `Exists`: the store honours the condition; `Unsupported`: the store refuses it. Also the errors of every request.
     pub async fn put_if_absent(&self, request: &PutObject) -> Result<Stored> {
         let object = NewObject { replaces: Replaces::Nothing, ..request.object.clone() };
         put::put_object(&self.wire, &PutObject { object, ..request.clone() }, true).await

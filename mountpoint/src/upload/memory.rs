@@ -113,7 +113,7 @@ impl Memory {
 
     /// The permit for one more part on disk.
     ///
-    /// "Too many open files", as from the kernel, if the limit is reached.
+    /// # Errors "Too many open files", as from the kernel, if the limit is reached.
     pub(super) fn spill_file(self: &Arc<Self>) -> io::Result<Counted> {
         self.count(|m| &m.spill_files, 1, self.spill_files_max).ok_or_else(|| Errno::MFILE.into())
     }
@@ -155,6 +155,7 @@ impl Memory {
 
     /// Waits in the queue for a reservation of `bytes`.
     ///
+    /// # Errors
     /// `NoMemory` if no memory came free within `wait_max` and no part was in flight during that time. (A request in flight ends by its own
     /// time limits, however slow the line is, and then frees its memory.)
     pub(super) async fn wait(&self, bytes: u64) -> Result<Reservation, Error> {

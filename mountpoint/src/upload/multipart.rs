@@ -238,6 +238,7 @@ impl Multipart {
     /// Waits for all parts, and completes the upload if the parts are the written file: `size` bytes, with `whole` as the checksum of the
     /// sent ones.
     ///
+    /// # Errors
     /// The error of the first part that failed; `Corrupt` if parts and file differ; an error of the store. Then nothing is visible (unless
     /// the store's answer was lost), and the caller aborts.
     pub(super) async fn complete(&self, size: u64, whole: Checksum) -> Result<Stored, Error> {

@@ -175,7 +175,7 @@ impl Upload {
     /// returns. Calls `done` at once, or later when there is room again, so a writer that waits for `done` is slowed to the pace of the
     /// network. Never blocks on network or memory; a spilled part writes its bytes to disk. Returns whether the write waits.
     ///
-    /// Passed to `done`: any [`Error`]. Each fails the upload, and later calls return it again; `Finished` alone changes nothing.
+    /// # Errors Passed to `done`: any [`Error`]. Each fails the upload, and later calls return it again; `Finished` alone changes nothing.
     pub fn write(self: &Arc<Self>, offset: u64, data: &[u8], done: WriteDone) -> bool {
         let mut state = self.state.lock();
         let was_closed = state.stage.is_still_closed();
@@ -300,6 +300,7 @@ impl Upload {
 
     /// Stores all written bytes as an object, after all held writes. Every caller gets the same result, now and later.
     ///
+    /// # Errors
     /// The first error of the upload. Nothing is visible then, unless the store's last answer was lost (`Remote` with kind `Unknown`), or
     /// the store reported other bytes only after a PUT (`Corrupt`).
     pub async fn finish(self: &Arc<Self>) -> Result<ObjectMeta, Error> {
@@ -352,7 +353,7 @@ impl Upload {
     /// Sets the size for a program. Bytes that are missing before a larger size become zeros. A size below the written bytes is refused:
     /// then the file will not be stored, unless a later size fits.
     ///
-    /// `Unmeant`: below the written bytes; `TooLarge`; `Finished`: the file accepts no more bytes.
+    /// # Errors `Unmeant`: below the written bytes; `TooLarge`; `Finished`: the file accepts no more bytes.
     pub fn set_size(&self, size: u64) -> Result<(), Error> {
         let mut state = self.state.lock();
         if !matches!(state.stage, Stage::Open { .. }) {
