@@ -1,4 +1,4 @@
-//! The wiring: turns a configuration into connected rooms and a session with the kernel. Only this file knows all rooms.
+//! The wiring: turns a configuration into connected rooms and a session with the kernel. Only this file uses all rooms.
 
 mod confined;
 mod desk;
@@ -49,8 +49,8 @@ use outliving::{Ending, Kept, Outlived};
 use remedy::Start;
 use upgrade::{Upgrade, Way};
 
-/// Interval at which the allocator gives free memory back, while the mount works. Doubling it holds that memory longer, and costs half as
-/// many calls.
+/// Interval at which the allocator returns free memory to the kernel, while the mount works. Doubling it holds that memory longer, and
+/// costs half as many calls.
 const GIVE_BACK_EVERY: Duration = Duration::from_secs(20);
 /// Most threads that wait for disks at once, where io_uring does not wait; further work is queued. Not measured: each started thread stays.
 /// Doubling it doubles the threads that stay.

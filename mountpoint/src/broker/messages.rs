@@ -18,7 +18,7 @@ const MESSAGE_MAX: usize = 64 << 10;
 /// Most descriptors of one message: a socket for the answer, a device, a file.
 const FILES_MAX: usize = 3;
 
-/// A question of an engine to its helper.
+/// A request of an engine to its helper.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Question {
     /// Names the file system that the helper may unmount. Only the first such message counts.
@@ -68,13 +68,13 @@ pub enum Question {
         /// The command line of the program.
         command: String,
     },
-    /// Runs the program that prints credentials, and asks for its output.
+    /// Runs the program that prints credentials, and requests its output.
     Credentials {
         /// The command line of the program. The helper accepts only the first one that it gets, here or in `Program`, and none whose
         /// first arrival is after `Confined`.
         command: String,
     },
-    /// Asks whether the program that is installed now could go on with the mount. The message has the descriptor of its journal.
+    /// Asks whether the program that is installed now could continue the mount. The message has the descriptor of its journal.
     Check,
     /// Announces the confinement of the engine: from now on the helper must expect an intruder's messages.
     Confined,
@@ -92,7 +92,7 @@ impl Question {
 pub enum Answer {
     /// The helper carried the request out.
     Done,
-    /// The answer to a yes-or-no question. `None`: unknown.
+    /// The answer yes or no. `None`: unknown.
     Holds(Option<bool>),
     /// The number of a registered file.
     Number(u32),

@@ -31,7 +31,7 @@ const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
 const UNMOUNTED_WITHIN: Duration = Duration::from_secs(30);
 /// Longest wait for a program that prints credentials: a little more than the time that the helper grants the program.
 const PRINTED_WITHIN: Duration = Duration::from_secs(12);
-/// Longest wait for the installed program's check whether it could go on with the mount: a little more than `handover` grants it.
+/// Longest wait for the installed program's check whether it could continue the mount: a little more than `handover` grants it.
 const CHECKED_WITHIN: Duration = Duration::from_secs(12);
 
 /// The engine's connection to its helper.
@@ -172,7 +172,7 @@ impl Broker {
         }
     }
 
-    /// Asks whether the program that is installed now could go on with the mount of this journal. Blocks.
+    /// Asks whether the program that is installed now could continue the mount of this journal. Blocks.
     ///
     /// # Errors
     /// The program refuses, or this mount has no such journal.
@@ -187,7 +187,7 @@ impl Broker {
         }
     }
 
-    /// Asks the helper. Each question has a socket of its own for the answer, so a slow answer delays no other.
+    /// Sends a request to the helper. Each has a socket of its own for the answer, so a slow answer delays no other.
     fn ask(&self, question: &Question, files: &[BorrowedFd<'_>], within: Duration) -> io::Result<Answer> {
         let (ours, theirs) = messages::pair()?;
         let all: Vec<_> = std::iter::once(theirs.as_fd()).chain(files.iter().copied()).collect();
@@ -227,7 +227,7 @@ fn refused(answer: Answer) -> io::Error {
     }
 }
 
-/// Turns a failed question about a process into "unknown", as for an invisible process.
+/// Turns a failed request about a process into "unknown", as for an invisible process.
 fn unknown(answer: io::Result<Answer>) -> Option<bool> {
     let error = answer.map_or_else(|error| error, refused);
     tracing::debug!("asking about a process: {error}");

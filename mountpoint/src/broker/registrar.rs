@@ -25,7 +25,7 @@ pub struct FileName {
     pub ino: u64,
 }
 
-/// A question to the driver.
+/// A request to the driver.
 pub enum Ask {
     /// Registers a file. If no caller waits for the number any more, the file is unregistered.
     Open(FileName, oneshot::Sender<io::Result<u32>>),
@@ -46,7 +46,7 @@ impl fmt::Debug for Ask {
     }
 }
 
-/// The questions of one engine to its driver.
+/// The requests of one engine to its driver.
 #[derive(Default)]
 pub struct Registrar {
     queue: Mutex<Queue>,
@@ -55,7 +55,7 @@ pub struct Registrar {
 
 #[derive(Default)]
 struct Queue {
-    /// Number of connections that take questions.
+    /// Number of connections that take requests.
     serving: usize,
     opens: VecDeque<Ask>,
     closes: VecDeque<Ask>,
@@ -137,14 +137,14 @@ impl Registrar {
         !std::mem::replace(&mut self.queue.lock().told, true)
     }
 
-    /// Begins to take questions, until the returned value is dropped.
+    /// Begins to take requests, until the returned value is dropped.
     pub fn serve(self: &Arc<Self>) -> Serving {
         self.queue.lock().serving += 1;
         Serving { registrar: Arc::clone(self), under_way: None, is_late: false, rests: false }
     }
 }
 
-/// A connection that takes questions, one at a time.
+/// A connection that takes requests, one at a time.
 #[derive(Debug)]
 pub struct Serving {
     registrar: Arc<Registrar>,
@@ -154,7 +154,7 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// The next question, numbers to unregister first. Cancelling the call loses none. It never returns while a question is in progress,
+    /// The next request, numbers to unregister first. Cancelling the call loses none. It never returns while a request is in progress,
     /// except for one whose caller gives up: then opens are refused from now on, until the driver answers.
     pub async fn next(&mut self) -> &Ask {
         loop {
@@ -181,19 +181,19 @@ impl Serving {
         self.under_way.as_ref().unwrap_or_else(|| unreachable!("a question was just taken"))
     }
 
-    /// Whether the driver was too busy to unregister a number. The question waits, and opens are refused, until [`Self::go_on`].
+    /// Whether the driver was too busy to unregister a number. The request waits, and opens are refused, until [`Self::go_on`].
     pub fn rests(&self) -> bool {
         self.rests
     }
 
-    /// Takes questions again.
+    /// Takes requests again.
     pub fn go_on(&mut self) {
         if std::mem::take(&mut self.rests) {
             self.registrar.queue.lock().late -= 1;
         }
     }
 
-    /// Takes the driver's answer to the question in progress. `ResourceBusy` means that nothing was done.
+    /// Takes the driver's answer to the request in progress. `ResourceBusy` means that nothing was done.
     pub fn answered(&mut self, answer: io::Result<u32>) {
         let late = std::mem::take(&mut self.is_late);
         let Some(ask) = self.under_way.take() else { return };

@@ -7,7 +7,7 @@ use super::messages::{self, Answer, Question};
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// Most questions in progress that may wait; the helper refuses further ones. Doubling it lets more hosts resolve while a resolver hangs.
+/// Most requests in progress that may wait; the helper refuses further ones. Doubling it lets more hosts resolve while a resolver hangs.
 const WAITING_MAX: usize = 32;
 
 /// Answers questions until the engine ends. Questions that wait for nothing are answered in turn, each of the others on a thread of its

@@ -1,4 +1,4 @@
-//! Blocks on the local disk, so that the engine need not fetch them again.
+//! Blocks on the local disk, which the engine need not fetch again.
 //!
 //! Enters: verified bytes of an object version, block by block; a request for a range. Leaves: checked bytes, or "not here".
 //! The engine does not trust the cache: any fault in it is a miss, never an error. This room never asks S3.

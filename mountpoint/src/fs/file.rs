@@ -22,13 +22,13 @@ pub struct OpenFlags {
     pub write: bool,
     /// Whether the file is opened for reading too (O_RDWR).
     pub read: bool,
-    /// O_TRUNC.
+    /// Whether O_TRUNC is set.
     pub truncate: bool,
-    /// O_APPEND.
+    /// Whether O_APPEND is set.
     pub append: bool,
-    /// O_DIRECT: the open asks the store anew, and bypasses the page cache.
+    /// Whether O_DIRECT is set: the open asks the store anew, and bypasses the page cache.
     pub direct: bool,
-    /// O_SYNC or O_DSYNC.
+    /// Whether O_SYNC or O_DSYNC is set.
     pub sync: bool,
 }
 
@@ -311,9 +311,9 @@ impl FileSystem {
         // The kernel reads such a file without the engine, so the listing's marks must be verified first.
         let is_listed = is_listed && (passthrough.is_none() || !self.inodes.is_proven(ino, &id, size));
         let mut course = self.read_modes.begin(size, pid);
-        // If the kernel knows too large a size, it may show zeros behind the end.
+        // If the kernel's size is too large, the kernel may show zeros behind the end.
         let is_unsure = known == KnownSize::Other || known == KnownSize::More && !self.resized.is_learnt();
-        // A file that the kernel reads by itself has no page cache in this mount, which a mapping that may write needs.
+        // A file that the kernel reads itself has no page cache in this mount, which a mapping that may write needs.
         course.is_direct = flags.direct
             || passthrough.is_none()
                 && !flags.write

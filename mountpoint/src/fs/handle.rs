@@ -41,7 +41,7 @@ pub(super) struct FileHandle {
 pub(super) enum Mode {
     Read(Reading),
     Write(Writer),
-    /// A handle that reads and writes by way of the stage.
+    /// A handle that reads and writes through the stage.
     Staged(StagedHandle),
 }
 

@@ -23,7 +23,7 @@ use crate::mountinfo;
 
 /// The hidden flag. The directory and the device of the mount follow it.
 const FLAG: &str = "--unmount-after-engine";
-/// The name of the process. It differs from the engine's, so that `pkill mount-s3` ends engines alone.
+/// The name of the process. It differs from the engine's: `pkill mount-s3` ends engines alone.
 const NAME: &str = "s3-unmounter";
 
 /// The engine's handle on its watcher. The watcher's standard input is a pipe from the engine, which closes when the engine ends.

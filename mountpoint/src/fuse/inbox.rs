@@ -67,7 +67,7 @@ impl Inbox {
     fn wake(&self) {
         if self.sleeps.swap(false, SeqCst) {
             self.bell.fetch_add(1, SeqCst);
-            // It can't fail: the word is there.
+            // This can't fail: the word is there.
             let _ = futex::wake(&self.bell, futex::Flags::PRIVATE, 1);
         }
     }

@@ -99,7 +99,7 @@ pub(super) enum Operation<'a> {
         handle: u64,
         offset: u64,
         data: &'a [u8],
-        /// Pages that a program changed in a mapping, perhaps through another handle of the file.
+        /// Whether these are pages that a program changed in a mapping, perhaps through another handle of the file.
         mapped: bool,
         /// The flags of the open, and O_DSYNC for a `pwritev2` with RWF_DSYNC or RWF_SYNC.
         flags: i32,

@@ -1,4 +1,4 @@
-//! The files that the helper of a sandboxed engine registers for the kernel to read by itself: those of the cache, and no others.
+//! The files that the helper of a sandboxed engine registers for the kernel's own reads: those of the cache, and no others.
 //!
 //! The helper has the privilege of passthrough, so a descriptor from an intruder in the engine must not decide what the kernel reads.
 //! Landlock covers neither `O_PATH` nor descriptors from before the sandbox.
@@ -19,7 +19,7 @@ impl Lent {
     /// Opens the folder of a cache.
     ///
     /// # Errors
-    /// It can't be opened.
+    /// The folder can't be opened.
     pub(super) fn of(cache: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(open(cache, flags, Mode::empty())?))

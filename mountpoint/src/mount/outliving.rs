@@ -1,5 +1,4 @@
-//! A mount that outlives its engine, put together. Enters: the descriptors from the holder. Leaves: an engine that goes on with the
-//! mount.
+//! A mount that outlives its engine, put together. Enters: the descriptors from the holder. Leaves: an engine that continues the mount.
 //!
 //! The first engine makes the journal and the mount, and gives both to the service manager. A later engine gets both back, and makes no
 //! request to the store or for credentials before it serves.

@@ -23,7 +23,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// The output of the command.
 ///
 /// # Errors
-/// It fails, takes too long, or can't be started. The error contains nothing of its output.
+/// The command fails, takes too long, or can't be started. The error contains nothing of its output.
 pub(super) fn output(command: &str) -> io::Result<String> {
     run(command, cli::of_programs(), WITHIN)
 }

@@ -1,4 +1,4 @@
-//! The object versions in the cache: a map in memory, split so that readers of different files rarely contend for a lock.
+//! The object versions in the cache: a map in memory, split into parts with a lock each: readers of different files rarely contend.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

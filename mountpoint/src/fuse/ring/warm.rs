@@ -1,4 +1,4 @@
-//! Decides which payloads keep their memory, and which give it back. Pure.
+//! Decides which payloads keep their memory, and which return it to the kernel. Pure.
 //!
 //! Each payload has address space for a whole block, and a queue has many payloads. Memory that large requests touched stays for the next
 //! ones, up to a limit.

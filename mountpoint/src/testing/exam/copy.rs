@@ -1,4 +1,4 @@
-//! Copies that the store makes by itself.
+//! Copies within the store.
 
 use bytes::Bytes;
 
