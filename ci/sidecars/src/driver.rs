@@ -1,6 +1,6 @@
-//! The driver's own socket. Enters: its path. Leaves: its name, whether it is ready.
+//! Calls of the driver's own socket. Enters: its path. Leaves: the driver's name, whether it is ready.
 //!
-//! Never here: a connection that is kept.
+//! Never here: a connection that stays open between calls.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,10 +12,10 @@ use tonic::transport::{Channel, Endpoint};
 
 use crate::log;
 
-/// A connection to a socket.
+/// Connects to a socket.
 ///
 /// # Errors
-/// No process listens there, or not within this time.
+/// No process listens there, or the connection takes longer than `within`.
 pub async fn connect(socket: &Path, within: Duration) -> anyhow::Result<Channel> {
     let connecting = || format!("connecting to {}", socket.display());
     let endpoint = Endpoint::from_shared(format!("unix://{}", socket.display())).with_context(connecting)?;
@@ -28,7 +28,7 @@ pub async fn connect(socket: &Path, within: Duration) -> anyhow::Result<Channel>
 /// The driver's name.
 ///
 /// # Errors
-/// It did not answer within this time, or has no name.
+/// The driver did not answer within this time, or has no name.
 pub async fn name(socket: &Path, within: Duration) -> anyhow::Result<String> {
     let mut identity = IdentityClient::new(connect(socket, within).await?);
     let asking = "asking the driver for its name";
@@ -41,10 +41,10 @@ pub async fn name(socket: &Path, within: Duration) -> anyhow::Result<String> {
     Ok(info.name)
 }
 
-/// The pause between two looks for a driver that is not there yet.
+/// The pause between two tries to reach the driver.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Waits for the driver without a limit. Returns its name.
+/// Waits for the driver without a limit; `within` limits one try. Returns the driver's name.
 pub async fn wait_for(socket: &Path, within: Duration) -> String {
     loop {
         match name(socket, within).await {
@@ -55,9 +55,10 @@ pub async fn wait_for(socket: &Path, within: Duration) -> String {
     }
 }
 
-/// Whether the driver is ready; a driver that does not say so counts as ready.
+/// Whether the driver is ready; an answer without that field counts as ready.
 ///
-/// # Errors The driver did not answer within this time, or with an error.
+/// # Errors
+/// The driver did not answer within this time, or with an error.
 pub async fn ready(socket: &Path, within: Duration) -> anyhow::Result<bool> {
     let probing = "probing the driver";
     let mut identity = IdentityClient::new(connect(socket, within).await?);

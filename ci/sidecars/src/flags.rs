@@ -6,26 +6,28 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A socket's path, with or without `unix://` before it.
+/// Parses a socket's path, with or without `unix://` before it.
 ///
-/// # Errors The path is not absolute.
+/// # Errors
+/// The path is not absolute.
 pub fn socket(text: &str) -> Result<PathBuf, String> {
     let path = text.strip_prefix("unix://").unwrap_or(text);
     if path.starts_with('/') { Ok(path.into()) } else { Err(format!("{text:?} is not a path of a socket")) }
 }
 
-/// An address. Without a host the result means every address of the machine.
+/// Parses an address; `:PORT` means every address of the machine.
 ///
-/// # Errors The text is not HOST:PORT with numbers.
+/// # Errors
+/// The text is not HOST:PORT with numbers.
 pub fn address(text: &str) -> Result<SocketAddr, String> {
     let full = if text.starts_with(':') { format!("0.0.0.0{text}") } else { text.to_owned() };
     full.parse().map_err(|_| format!("{text:?} is neither :PORT nor ADDRESS:PORT"))
 }
 
-/// A number with one unit: `ms`, `s`, `m`.
+/// Parses a number with one unit: `ms`, `s`, `m`.
 ///
 /// # Errors
-/// It is something else.
+/// The text has another form.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
@@ -39,9 +41,10 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_millis(number.saturating_mul(unit_ms)))
 }
 
-/// The address for answers about health: `--http-endpoint`, or the older `--health-port`, not both.
+/// The address of `/healthz`: from `--http-endpoint`, or from the older `--health-port`.
 ///
-/// # Errors Both are given.
+/// # Errors
+/// Both flags are given.
 pub fn health_address(endpoint: Option<SocketAddr>, port: Option<u16>) -> anyhow::Result<Option<SocketAddr>> {
     match (endpoint, port) {
         (Some(_), Some(_)) => anyhow::bail!("only one of --health-port and --http-endpoint can be set"),

@@ -1,4 +1,4 @@
-//! `/healthz` for a driver. Enters: its socket. Leaves: 200 if a Probe over a connection of its own says ready, else 500 and why.
+//! `/healthz` for a driver. Enters: its socket. Leaves: 200 if a Probe over a new connection answers ready, else 500 and the reason.
 //!
 //! Never here: a restart of anything.
 
@@ -12,7 +12,7 @@ use axum::routing::get;
 
 use crate::{driver, log};
 
-/// The routes.
+/// The routes of the HTTP server; `within` limits a Probe.
 pub fn router(socket: PathBuf, within: Duration) -> Router {
     let socket = Arc::new(socket);
     Router::new().route(

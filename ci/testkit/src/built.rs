@@ -1,13 +1,13 @@
-//! Checks that the command of another package, which a test runs, was built from the present sources.
+//! Checks that a command of another package, which a test runs, was built from the present sources.
 //!
-//! For a test, Cargo builds only the commands of its own package. Without this check the test would run whatever an earlier build left.
+//! For a test, Cargo builds only the commands of its own package. Without this check the test would run a command of an earlier build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Why this binary was not built from the present sources of the package: it is missing, or a source changed after the build. `None` if
-/// the binary is up to date. Like Cargo, this compares the times of the files.
+/// The reason why this binary was not built from the present sources of the package: it is missing, or a source is newer. `None` if
+/// it is up to date. Like Cargo, this compares the files' modification times.
 pub fn stale(binary: &Path, package: &str) -> Option<String> {
     let Some(built) = modified(binary) else { return Some("it is not there".to_owned()) };
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(package);
@@ -19,10 +19,10 @@ fn modified(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).ok()?.modified().ok()
 }
 
-/// Names of files and folders with tests only; Cargo builds no command from them.
+/// Names of files and folders that contain only tests; Cargo builds no command from them.
 const OF_TESTS: [&str; 3] = ["tests", "tests.rs", "testing"];
 
-/// The file that was changed last, in these folders and those below.
+/// The file with the latest change below these paths, and the time.
 fn newest(mut left: Vec<PathBuf>) -> Option<(SystemTime, PathBuf)> {
     let mut newest = None;
     while let Some(path) = left.pop() {

@@ -1,4 +1,4 @@
-//! A port without a listener, which no other process can take as long as a test needs it.
+//! A port without a listener, which no other process can take while a test needs it.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
@@ -13,10 +13,10 @@ pub struct DeadPort {
 }
 
 impl DeadPort {
-    /// A reserved port of 127.0.0.1.
+    /// Reserves a port of 127.0.0.1.
     ///
     /// # Panics
-    /// The kernel has none left.
+    /// The kernel has no free port.
     pub fn reserve() -> Self {
         let socket = socket(AddressFamily::INET, SocketType::STREAM, None).expect("a socket");
         bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).expect("a port");
@@ -24,7 +24,7 @@ impl DeadPort {
         Self { _socket: socket, address }
     }
 
-    /// The address without a listener.
+    /// The address, at which nothing listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

@@ -1,6 +1,6 @@
-//! Keys that S3 allows and programs stumble over.
+//! Keys that S3 allows and that break programs.
 
-/// Keys that have broken other people's code: relative paths, empty names, control bytes, escapes, twins. Each is of 1 to 1024 bytes and no
+/// Keys that have broken programs: relative paths, empty names, control bytes, escapes, similar keys. Each has 1 to 1024 bytes, and no
 /// two are equal.
 pub fn hostile_keys() -> Vec<String> {
     let plain = [
@@ -123,7 +123,7 @@ pub fn hostile_keys() -> Vec<String> {
     keys
 }
 
-/// Whether a key can be the path of a file. How long a name may be is another question.
+/// Whether a key can be the path of a file. The lengths of its names are not checked.
 pub fn is_path(key: &str) -> bool {
     key.split('/').all(|name| !matches!(name, "" | "." | "..") && !name.contains('\0'))
 }

@@ -1,19 +1,19 @@
-//! Tests that need a mount namespace of their own.
+//! Tests that need their own mount namespace.
 //!
-//! The test binary starts itself again under `unshare`, with the one test that needs it. Mounts of that process end with it, and no other
+//! The test binary starts itself again under `unshare`, with only the test that needs it. Mounts of that process end with it, and no other
 //! process sees them.
 
 use std::process::Command;
 
-/// Set in the process that runs inside the namespace.
+/// Variable that is set in the process inside the namespace.
 pub(crate) const INSIDE: &str = "TESTKIT_IS_ISOLATED";
 
-/// Runs `body` as root of a mount namespace of its own. Returns what that run printed; `None` inside the namespace, and where the
-/// test was skipped because this process is not root. `body` must be a closure written in the test function itself: the name of its
-/// type names the test.
+/// Runs `body` as root in a new mount namespace. Returns the output of that run; `None` inside the namespace, and if the
+/// test was skipped because this process is not root. `body` must be a closure written in the test function itself: its type's
+/// name contains the test's name.
 ///
 /// # Panics
-/// The run inside failed; the message holds its output.
+/// The run inside failed; the message has its output.
 #[track_caller]
 pub fn isolated<F: Fn()>(body: F) -> Option<String> {
     if std::env::var_os(INSIDE).is_some() {
@@ -24,7 +24,7 @@ pub fn isolated<F: Fn()>(body: F) -> Option<String> {
     root.then(|| again(&name_of::<F>()))
 }
 
-/// The test's name in the harness: the path of the closure without the crate and without the closure.
+/// The test's name for the test harness: the path of the closure without the crate and the closure itself.
 pub(crate) fn name_of<F>() -> String {
     let path = std::any::type_name::<F>();
     let inner = path.split_once("::").map_or(path, |(_, rest)| rest);
@@ -39,14 +39,14 @@ fn again(test: &str) -> String {
     run_again(command, test, String::new)
 }
 
-/// Runs a command that starts this test binary, for one test. If the test fails, `look` adds to the message.
+/// Runs a command that starts this test binary again for one test. If the test fails, the message also has the text of `look`.
 #[track_caller]
 pub(crate) fn run_again(mut command: Command, test: &str, look: impl FnOnce() -> String) -> String {
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]);
     let output = command.output().expect("the command that starts this test again");
     let text = [output.stdout, output.stderr].concat();
     let text = String::from_utf8_lossy(&text).into_owned();
-    // A name that fits no test would pass without running anything.
+    // A run with a wrong name would pass without running any test.
     let passed = output.status.success() && text.contains("1 passed");
     assert!(passed, "{test} in its namespace:\n{text}\n{}", look());
     text

@@ -1,6 +1,6 @@
 //! Code that the tests of several crates share.
 //!
-//! Nothing here knows the engine, the driver or a store: tests hand in addresses, commands and closures. No product code depends on
+//! Never here: the engine, the driver, a store. Tests pass addresses, commands and closures. No product code depends on
 //! this crate.
 
 pub mod built;

@@ -1,4 +1,4 @@
-//! moto, a store in Python that keeps any key and knows the storage classes of S3. moto checks neither signatures nor checksums.
+//! moto, a store in Python that accepts every key and supports S3's storage classes. It checks neither signatures nor checksums.
 //!
 //! `ci/moto` installs it; `MOUNT_S3_MOTO` is the path of its command.
 
@@ -11,10 +11,10 @@ use std::time::Duration;
 use crate::need;
 use crate::server::Server;
 
-/// The limit on the start of moto, which answers within some seconds where nothing else runs.
+/// Longest time for the start of moto, which takes some seconds on an idle machine.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// A running server; killed when dropped. If the test fails, the last lines of its log are printed.
+/// A running server. Dropping it kills it; if the test fails, the last lines of its log are printed.
 #[derive(Debug)]
 pub struct Moto {
     _server: Server,
@@ -22,9 +22,10 @@ pub struct Moto {
 }
 
 impl Moto {
-    /// The command that `MOUNT_S3_MOTO` names; `None` if there is none, so that the test is skipped.
+    /// The command in `MOUNT_S3_MOTO`; `None`, which skips the test, if the variable is not set.
     ///
-    /// # Panics The variable names no file; or it is not set, and `CI=true`.
+    /// # Panics
+    /// The file does not exist; or the variable is not set, and `CI=true`.
     pub fn binary() -> Option<PathBuf> {
         let binary = PathBuf::from(std::env::var_os("MOUNT_S3_MOTO").unwrap_or_default());
         let there = !binary.as_os_str().is_empty();
@@ -37,10 +38,11 @@ impl Moto {
 
     /// Starts moto with an empty bucket; its output goes to `folder/log`.
     ///
-    /// # Panics moto does not listen within a minute, or does not make the bucket.
+    /// # Panics
+    /// moto does not listen within a minute, or does not create the bucket.
     pub fn start(binary: &Path, folder: &Path, bucket: &str) -> Self {
         let mut command = Command::new(binary);
-        // With port 0 the kernel picks a free port, and nobody else can have it.
+        // With port 0 the kernel chooses a free port, which no other process can take.
         command.args(["-H", "127.0.0.1", "-p", "0"]).env_clear();
         command.env("PATH", std::env::var_os("PATH").unwrap_or_default());
         let mut server = Server::start("moto", &mut command, folder);
@@ -55,7 +57,7 @@ impl Moto {
         self.address
     }
 
-    /// Makes a bucket, with a request that needs no signature there.
+    /// Creates a bucket, by a request without a signature, which moto does not need.
     fn make(&self, bucket: &str) -> std::io::Result<String> {
         let mut stream = TcpStream::connect(self.address)?;
         let address = self.address;

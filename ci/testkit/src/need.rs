@@ -1,11 +1,11 @@
-//! Requirements of a test that a machine may lack.
+//! Requirements of tests that a machine may not meet.
 //!
-//! With `CI=true` what is missing fails the test. Elsewhere the test says `SKIPPED: test: why` on standard error, which `ci/test` counts,
-//! and ends.
+//! With `CI=true` a missing requirement fails the test. Otherwise the test writes `SKIPPED: test: why` to standard error, which `ci/test`
+//! counts, and returns.
 
 use std::process::{Command, Stdio};
 
-/// Needs that may be missing with `CI=true` too, because no script can provide them. `ci/test` counts the tests that they skip.
+/// Requirements that may be missing even with `CI=true`, because no script can provide them. `ci/test` counts the tests that they skip.
 pub const EXCUSED: [&str; 7] = [
     "Linux 6.18",
     "a control group of version 2 that can be delegated",
@@ -16,32 +16,33 @@ pub const EXCUSED: [&str; 7] = [
     FUSE_OVER_IO_URING,
 ];
 
-/// A feature that kernels before 6.14 lack, and that leaks before 6.18.3.
+/// A feature that kernels have since 6.14, and that leaks memory before 6.18.3.
 const FUSE_OVER_IO_URING: &str = "a kernel with FUSE over io_uring (6.18.3)";
 
-/// The words of `ci/systemd-node` where only the newer hierarchy of control groups is: no script can change that.
+/// The text of `ci/systemd-node` on a machine with cgroup v2 alone, which no script can change.
 const CGROUPS_OF_VERSION_1: &str =
     "a node with systemd: cgroup v2 alone is here, and its node needs the hierarchies of v1";
 
-/// A disk that is slow for one control group. The newer hierarchy does not give its controller to every group.
+/// A disk that is slow for one control group. With cgroup v2 not every group gets the controller for it.
 pub const A_SLOW_DISK: &str =
     "root, a loop device, mkfs.ext4, and the blkio controller of control groups of version 1";
 
-/// A file system that clones files. Containers have no loop devices.
+/// A file system that can clone files. Containers have no loop devices for it.
 pub const BTRFS: &str = "root, a loop device, and mkfs.btrfs";
 
-/// A promise that versitygw breaks: a part whose connection broke off may outlive the abort of its upload, which was answered with
-/// success.
+/// A promise that versitygw breaks: an abort of an upload succeeds, and a part whose connection was interrupted may remain
+/// after it.
 pub const WHOLE_ABORT: &str = "a store whose abort of an upload takes every part with it";
 
-/// Whether nothing may be skipped: `CI=true`.
+/// Whether `CI=true` is set, so no test may be skipped.
 pub fn in_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| value == "true")
 }
 
-/// Whether the test may go on; `there`: whether the machine has `what`.
+/// Whether the test may go on. `there`: whether the machine has `what`.
 ///
-/// # Panics The machine lacks it, `CI=true`, and it is not [`EXCUSED`].
+/// # Panics
+/// The machine does not have it, `CI=true`, and it is not in [`EXCUSED`].
 #[track_caller]
 pub fn need(what: &str, there: bool) -> bool {
     let skips = judge(what, there, in_ci());
@@ -51,7 +52,7 @@ pub fn need(what: &str, there: bool) -> bool {
     skips.is_none()
 }
 
-/// Whether a program can be run.
+/// Whether a program can be started; otherwise the test is skipped.
 ///
 /// # Panics
 /// It is missing and `CI=true`.
@@ -62,19 +63,20 @@ pub fn need_tool(name: &str) -> bool {
     need(name, command.status().is_ok())
 }
 
-/// Whether tests run that need gigabytes, tens of thousands of files, or most of a minute of waiting: `MOUNT_S3_LARGE=1`, as `ci/test`
-/// sets it, and `ci/test --quick` does not.
+/// Whether to run tests with gigabytes, tens of thousands of files, or most of a minute of waiting: `MOUNT_S3_LARGE=1`, which `ci/test`
+/// sets, and `ci/test --quick` does not.
 ///
-/// # Panics They do not run, and `CI=true`.
+/// # Panics
+/// The variable is not set, and `CI=true`.
 #[track_caller]
 pub fn need_large() -> bool {
     need("MOUNT_S3_LARGE=1", std::env::var_os("MOUNT_S3_LARGE").is_some_and(|value| value == "1"))
 }
 
-/// Whether a mount made now can go by FUSE over io_uring.
+/// Whether a new mount can use FUSE over io_uring.
 ///
 /// # Panics
-/// The kernel has it, its switch is off, and `CI=true`: `ci/test` turns it on.
+/// The kernel supports it, but its switch is off, and `CI=true`: `ci/test` turns it on.
 #[track_caller]
 pub fn need_fuse_over_io_uring() -> bool {
     const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
@@ -88,7 +90,7 @@ pub fn need_fuse_over_io_uring() -> bool {
     }
 }
 
-/// The line of a skipped test; `None` if the test goes on.
+/// The line of a skipped test; `None` if the test may go on.
 #[track_caller]
 fn judge(what: &str, there: bool, in_ci: bool) -> Option<String> {
     if there {

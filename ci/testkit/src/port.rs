@@ -1,8 +1,8 @@
-//! The port that a process of another program chose.
+//! The port on which a process of another program listens.
 
 use std::fs;
 
-/// The TCP port of IPv4 on which a process listens: of the sockets that it has open, the one in `/proc/net/tcp` in state LISTEN.
+/// The IPv4 TCP port on which a process listens: one of its open sockets is in `/proc/net/tcp` with the state LISTEN.
 pub fn listens_on(pid: u32) -> Option<u16> {
     let links = fs::read_dir(format!("/proc/{pid}/fd")).ok()?;
     let links = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::port::listens_on;
 use crate::until;
 
-/// A Prometheus on loopback, ended with the test.
+/// A Prometheus on loopback. Dropping it ends it.
 #[derive(Debug)]
 pub struct Prometheus {
     process: Child,
@@ -26,15 +26,15 @@ impl Drop for Prometheus {
 }
 
 impl Prometheus {
-    /// The Prometheus that `ci/prometheus` provides, or the installed one.
+    /// The program: the one that `ci/prometheus` provides, or the installed one.
     pub fn program() -> String {
         std::env::var("MOUNT_S3_PROMETHEUS").unwrap_or_else(|_| "prometheus".to_owned())
     }
 
-    /// Starts it with its files in `folder`. It scrapes `target` twice a second and evaluates the file `rules`.
+    /// Starts Prometheus with its files in `folder`. It scrapes `target` twice a second and evaluates the file `rules`.
     ///
     /// # Panics
-    /// It does not start.
+    /// Prometheus does not start.
     pub fn start(folder: &Path, job: &str, target: &str, rules: &Path) -> Self {
         let rules = rules.canonicalize().expect("the alert rules");
         let config = format!(
@@ -76,7 +76,7 @@ scrape_configs:
         serde_json::from_str(answer.split_once("\r\n\r\n")?.1).ok()
     }
 
-    /// The series of an instant query; none while Prometheus does not answer.
+    /// The result of an instant query; empty while Prometheus does not answer.
     ///
     /// # Panics
     /// The query is not valid.
@@ -87,13 +87,13 @@ scrape_configs:
         answer["data"]["result"].as_array().cloned().unwrap_or_default()
     }
 
-    /// Whether a query has a number to draw. A quantile without values, or of a broken histogram, is NaN.
+    /// Whether a query has a number. A quantile of no values, or of a broken histogram, is NaN.
     pub fn has_values(&self, text: &str) -> bool {
         let is_number = |series: &Value| series["value"][1].as_str().is_some_and(|number| number != "NaN");
         self.query(text).iter().any(is_number)
     }
 
-    /// The rules of all groups, each with `name`, `query`, `health` and `state`; none while Prometheus does not answer.
+    /// The rules of all groups, each with `name`, `query`, `health` and `state`; empty while Prometheus does not answer.
     pub fn rules(&self) -> Vec<Value> {
         let Some(answer) = self.get("/api/v1/rules") else { return Vec::new() };
         let groups = answer["data"]["groups"].as_array().cloned().unwrap_or_default();

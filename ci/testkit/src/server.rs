@@ -1,4 +1,4 @@
-//! A server of another project, run for a test: started with a log, waited for, and killed.
+//! A server of another project, which a test starts with a log, waits for, and kills.
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::port::listens_on;
 use crate::until_within;
 
-/// A running server; killed when dropped. If the test fails, the last lines of its log are printed.
+/// A running server. Dropping it kills it; if the test fails, the last lines of its log are printed.
 #[derive(Debug)]
 pub(crate) struct Server {
     name: String,
@@ -18,7 +18,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts `command`, which logs to `folder/log`.
+    /// Starts `command`; its output goes to `folder/log`.
     pub(crate) fn start(name: &str, command: &mut Command, folder: &Path) -> Self {
         let log = folder.join("log");
         let file = File::create(&log).expect("a log file");
@@ -27,7 +27,7 @@ impl Server {
         Self { name: name.to_owned(), child, log }
     }
 
-    /// Waits until the server listens on a port of loopback that the kernel picked.
+    /// Waits until the server listens on loopback, on a port that the kernel chose. Returns the address.
     pub(crate) fn picked_address(&mut self, limit: Duration) -> SocketAddr {
         let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         self.until(limit, |pid| {

@@ -2,27 +2,27 @@
 
 use std::process::{Command, Output};
 
-/// The text that no output may contain: invalid values have it where a secret would be.
+/// A text that no output may contain: invalid values have it where a secret could be.
 pub const SECRET: &str = "HUSH";
 
-/// A setting with an invalid value: its flag, its variable (`""`: it has none), the value, and words of the refusal.
+/// A setting with an invalid value: its flag, its variable (`""` for none), the value, and words of the refusal.
 pub type Invalid<'a> = (&'a str, &'a str, &'a str, &'a str);
 
-/// Runs `program` with no other variables than these.
+/// Runs `program` with only these variables in its environment.
 ///
 /// # Panics
-/// It does not start.
+/// The program does not start.
 pub fn run(program: &str, args: &[&str], environment: &[(&str, &str)]) -> Output {
     let mut command = Command::new(program);
     command.args(args).env_clear().envs(environment.iter().copied());
     command.output().expect("the program starts")
 }
 
-/// Checks that `program` refuses each setting as bad usage, in one line that names flag, variable and the rule, and shows no secret.
-/// `switches`: flags that take no value on the command line.
+/// Checks that `program` refuses each setting with exit status 2, in one line that names flag, variable and rule, and shows no secret.
+/// `switches` are the flags without a value on the command line.
 ///
 /// # Panics
-/// It does not.
+/// A setting is not refused so.
 pub fn each_is_refused_in_one_line(program: &str, settings: &[Invalid<'_>], switches: &[&str]) {
     for &(flag, variable, value, words) in settings {
         let by_flag = !switches.contains(&flag);
@@ -37,10 +37,10 @@ pub fn each_is_refused_in_one_line(program: &str, settings: &[Invalid<'_>], swit
     }
 }
 
-/// A help without the line breaks that clap has put between words.
+/// The text of a help without clap's line breaks.
 ///
 /// # Panics
-/// It is not text.
+/// The help is not UTF-8.
 pub fn unwrapped(help: Vec<u8>) -> String {
     let text = String::from_utf8(help).expect("a help is text");
     text.split_whitespace().collect::<Vec<_>>().join(" ")

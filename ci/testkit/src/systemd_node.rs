@@ -1,6 +1,6 @@
-//! Tests that need systemd: a node of `ci/systemd-node`, where systemd is PID 1. A test's mounts and processes end with the node.
+//! Tests that need systemd: they use a node of `ci/systemd-node`, in which systemd is PID 1. Mounts and processes of the test end with it.
 //!
-//! A test either has a [`Node`] and runs commands in it, or its binary starts itself again inside, with the one test that needs it.
+//! A test either starts a [`Node`] and runs commands in it, or its binary starts itself again in a node, with only the test that needs it.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -8,11 +8,11 @@ use std::process::{Command, Output};
 
 use crate::isolated::{INSIDE, name_of, run_again};
 
-/// Runs `body` as root of a node with systemd. Returns what that run printed; `None` inside the node, and where the test was skipped because
-/// this machine can't have one. `body` must be a closure written in the test function itself: the name of its type names the test.
+/// Runs `body` as root in a node with systemd. Returns the output of that run; `None` inside the node, and if the test was skipped because
+/// this machine can't have a node. `body` must be a closure written in the test function itself: its type's name contains the test's name.
 ///
 /// # Panics
-/// The run inside failed; the message holds its output and the end of the node's journal.
+/// The run inside failed; the message has its output and the end of the node's journal.
 #[track_caller]
 pub fn in_systemd_node<F: Fn()>(body: F) -> Option<String> {
     if std::env::var_os(INSIDE).is_some() {
@@ -20,7 +20,7 @@ pub fn in_systemd_node<F: Fn()>(body: F) -> Option<String> {
         return None;
     }
     let binary = std::env::current_exe().expect("the path of this test binary");
-    // The folder that it lies in, and one above, have the commands that it starts.
+    // The binary's folder, and the one above it, contain the commands that the test starts.
     let folder = binary.parent().and_then(Path::parent).expect("target/debug");
     let node = Node::start(folder)?;
     let mut command = Command::new(SCRIPT);
@@ -35,14 +35,15 @@ pub fn in_systemd_node<F: Fn()>(body: F) -> Option<String> {
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../systemd-node");
 
-/// A node, which ends when dropped.
+/// A node with systemd. Dropping it ends it.
 #[derive(Debug)]
 pub struct Node(PathBuf);
 
 impl Node {
-    /// A node that shares `folder` with this machine; `None`, with a line on standard error, if this machine can't have one.
+    /// Starts a node that shares `folder` with this machine; `None`, with a line on standard error, if this machine can't have a node.
     ///
-    /// # Panics The node does not start; the message has its output.
+    /// # Panics
+    /// The node does not start; the message has its output.
     #[must_use]
     #[track_caller]
     pub fn start(folder: &Path) -> Option<Self> {
@@ -56,10 +57,10 @@ impl Node {
         Some(node)
     }
 
-    /// Runs a command in the node, with the node's files, processes and network. Returns its output.
+    /// Runs a command with the node's files, processes and network. Returns its output.
     ///
     /// # Panics
-    /// The command failed; the message holds what it said.
+    /// The command failed; the message has its output.
     #[track_caller]
     pub fn run(&self, command: &[&str]) -> String {
         self.told("run", command)
@@ -67,7 +68,8 @@ impl Node {
 
     /// Shuts systemd down in order and starts it again over the same root.
     ///
-    /// # Panics systemd does not come back.
+    /// # Panics
+    /// systemd does not come back.
     #[track_caller]
     pub fn reboot(&self) {
         self.told("reboot", [""; 0]);

@@ -1,26 +1,27 @@
-//! Waits for events elsewhere: in another process, in a thread, behind a reply.
+//! Waits for events elsewhere: in another process, in a thread, after a reply.
 
 use std::process::{Child, Output};
 use std::time::{Duration, Instant};
 
-/// How long [`until`] waits: far longer than any step takes on a loaded machine. The limit makes a hang fail with the name of what did not
-/// come.
+/// Time limit of [`until`], far longer than any step takes on a busy machine. At the limit the test fails with the name of the missing
+/// event.
 pub const LIMIT: Duration = Duration::from_secs(60);
 
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// Waits until `so` returns true.
+/// Waits until `so` returns true. `what` names the event.
 ///
 /// # Panics
-/// It did not within [`LIMIT`].
+/// `so` did not return true within [`LIMIT`].
 #[track_caller]
 pub fn until(what: &str, so: impl FnMut() -> bool) {
     until_within(LIMIT, what, so);
 }
 
-/// Waits as [`until`] does, with another limit.
+/// Like [`until`], with another limit.
 ///
-/// # Panics `so` did not return true within `limit`.
+/// # Panics
+/// `so` did not return true within `limit`.
 #[track_caller]
 pub fn until_within(limit: Duration, what: &str, mut so: impl FnMut() -> bool) {
     let end = Instant::now() + limit;
@@ -30,9 +31,10 @@ pub fn until_within(limit: Duration, what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits as [`until`] does, in a task: other tasks of its runtime go on meanwhile.
+/// Like [`until`], in a task: other tasks of its runtime go on meanwhile.
 ///
-/// # Panics `so` did not return true within [`LIMIT`].
+/// # Panics
+/// `so` did not return true within [`LIMIT`].
 pub async fn until_async(what: &str, mut so: impl FnMut() -> bool) {
     let end = Instant::now() + LIMIT;
     while !so() {
@@ -41,9 +43,10 @@ pub async fn until_async(what: &str, mut so: impl FnMut() -> bool) {
     }
 }
 
-/// Waits until a child ends. Returns its status, and its output in pipes.
+/// Waits until a child ends. Returns its status, and the output in its pipes.
 ///
-/// # Panics The child still runs after `limit`. The call kills it, and the panic shows its output.
+/// # Panics
+/// The child still runs after `limit`. It is killed, and the message has its output.
 #[track_caller]
 pub fn until_it_ends(mut child: Child, limit: Duration) -> Output {
     let end = Instant::now() + limit;

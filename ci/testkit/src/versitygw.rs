@@ -1,4 +1,4 @@
-//! versitygw, an independent S3 server that is strict on signatures, checksums and conditions, over a folder.
+//! versitygw, an independent S3 server over a folder, strict about signatures, checksums and conditions.
 //!
 //! `ci/versitygw` builds it; `MOUNT_S3_VERSITYGW` is the path of its binary.
 
@@ -11,10 +11,10 @@ use std::time::Duration;
 use crate::need;
 use crate::server::Server;
 
-/// The limit on the start of versitygw, which answers within a second where nothing else runs.
+/// Longest time for the start of versitygw, which takes less than a second on an idle machine.
 const START_MAX: Duration = Duration::from_secs(60);
 
-/// A running gateway; killed when dropped. If the test fails, the last lines of its log are printed.
+/// A running gateway. Dropping it kills it; if the test fails, the last lines of its log are printed.
 #[derive(Debug)]
 pub struct Versitygw {
     _server: Server,
@@ -22,9 +22,10 @@ pub struct Versitygw {
 }
 
 impl Versitygw {
-    /// The binary that `MOUNT_S3_VERSITYGW` names; `None` if there is none, so that the test is skipped.
+    /// The binary in `MOUNT_S3_VERSITYGW`; `None`, which skips the test, if the variable is not set.
     ///
-    /// # Panics The variable names no file; or it is not set, and `CI=true`.
+    /// # Panics
+    /// The file does not exist; or the variable is not set, and `CI=true`.
     pub fn binary() -> Option<PathBuf> {
         let binary = PathBuf::from(std::env::var_os("MOUNT_S3_VERSITYGW").unwrap_or_default());
         let there = !binary.as_os_str().is_empty();
@@ -35,10 +36,11 @@ impl Versitygw {
         Some(binary)
     }
 
-    /// Starts versitygw over `folder/data`, where each folder is a bucket. With `tls`, a certificate and its key as files, versitygw
-    /// speaks HTTPS.
+    /// Starts versitygw over `folder/data`, in which each folder is a bucket. `tls` has the files of a certificate and its key; with it
+    /// versitygw serves HTTPS.
     ///
-    /// # Panics versitygw does not listen within a minute.
+    /// # Panics
+    /// versitygw does not listen within a minute.
     pub fn start(
         binary: &Path,
         folder: &Path,
@@ -49,12 +51,12 @@ impl Versitygw {
         let data = folder.join("data");
         fs::create_dir_all(data.join(bucket)).expect("make the folder of the bucket");
         let mut command = Command::new(binary);
-        // With port 0 the kernel picks a free port, and nobody else can have it.
+        // With port 0 the kernel chooses a free port, which no other process can take.
         command.args(["--port", "127.0.0.1:0"]);
         if let Some([certificate, key]) = tls {
             command.arg("--cert").arg(certificate).arg("--key").arg(key);
         }
-        // Buckets with versioning keep versions there.
+        // Buckets with versioning keep old versions in this folder.
         let versions = folder.join("versions");
         fs::create_dir_all(&versions).expect("make the folder of versions");
         command.args(["posix", "--versioning-dir"]).arg(versions).arg(data).env_clear();

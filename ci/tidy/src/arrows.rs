@@ -1,20 +1,20 @@
-//! Arrows between the rooms of the crates that ship, and names that stay in one place.
+//! Arrows between the rooms of the released crates, and names that only some files may use.
 //!
 //! Calls go down and data comes back up; a lower room never calls an upper room. The table "Arrows" must list every room that a path
 //! points to, in the row of the path's own room or file. Rooms of the engine have plain names; rooms of other crates have the crate's
-//! name before them (`csi::node`). Code below `#[cfg(test)]` and in test files may use the doubles of `testing` and the parts that the
-//! unit under test needs; the arrows do not apply to it.
+//! name before them (`csi::node`). The arrows do not apply to code below `#[cfg(test)]` and in test files: it may use the doubles of
+//! `testing`, and the other parts that the tested code needs.
 
 use crate::law::{ARROWS, Law};
 use crate::rust::{Name, Source, module_of};
 use crate::tree::is_test_file;
 use crate::{Finding, Tree};
 
-/// The crates that ship, the engine first: its rooms need no prefix in the table.
+/// The released crates, the engine first: its rooms need no prefix in the table.
 const CRATES: [&str; 3] = [ENGINE, "csi", "reconciler"];
 const ENGINE: &str = "mountpoint";
 
-/// Checks every source of the engine by both rules.
+/// Checks every source by both rules.
 pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.sources() {
@@ -31,10 +31,10 @@ pub fn check(tree: &Tree, law: &Law) -> Vec<Finding> {
     findings
 }
 
-/// The problem, if any, with `file` (`inode/path`) of the crate `home` using `name`.
+/// The finding about the file `file` (`inode/path`) of the crate `home` that uses `name`; `None` if it may.
 fn arrow(home: &str, file: &str, name: &Name, law: &Law) -> Option<String> {
     let [root, first, ..] = name.segments.as_slice() else { return None };
-    // A command sees its crate's library under the crate's own name.
+    // A command of a crate uses the crate's library under the crate's own name.
     let ours = root == "crate" || root == home;
     let theirs = !ours && CRATES.contains(&root.as_str());
     let room = file.split('/').next().unwrap_or_default();
@@ -64,22 +64,22 @@ fn arrow(home: &str, file: &str, name: &Name, law: &Law) -> Option<String> {
     }
 }
 
-/// The problem, if any, with naming this path of a library in this file.
+/// The finding about a file that uses this path of a library; `None` if it may.
 fn place(path: &str, name: &Name, law: &Law) -> Option<String> {
     let used = name.text();
     let tail = |pattern: &str| {
-        // `env::var` behind `use std::env` is `std::env::var` all the same.
+        // With `use std::env`, `env::var` is `std::env::var`.
         pattern.strip_prefix("std::").is_some_and(|p| p.contains("::") && is_path_prefix(p, &used))
     };
     let (pattern, places) = law.places.iter().find(|(p, _)| is_path_prefix(p, &used) || tail(p))?;
     let crate_of = |p: &str| p.split('/').next().map(str::to_owned);
-    // A rule speaks of the crates that its places stand in.
+    // A rule applies to the crates of its places.
     let concerned = places.iter().any(|p| crate_of(p) == crate_of(path));
     let allowed = places.iter().any(|p| path == p || (p.ends_with('/') && path.starts_with(p)));
     (concerned && !allowed).then(|| format!("`{pattern}` may be named only in {}", places.join(", ")))
 }
 
-/// Whether `path` is `prefix` or lies below it.
+/// Whether `path` is `prefix` or a path below it.
 fn is_path_prefix(prefix: &str, path: &str) -> bool {
     path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }

@@ -1,8 +1,9 @@
-//! No two files of a folder use each other, on whatever way around, so that each can be read from its lowest file up.
+//! Finds circles: files of a folder that use each other, directly or by way of others. Without circles a folder can be read from its
+//! lowest file up.
 //!
-//! A file stands for the files in the folder of its name, too. The `mod.rs` of a folder, and the root of a crate, hold the folder's words:
-//! they may use all of its files, and these may use them. A name that they only hand on (`pub use state::Inode`) counts as one of the file
-//! that it comes from.
+//! A file also stands for the files in the folder with its name. The `mod.rs` of a folder, and the root of a crate, have the folder's
+//! common words: they may use all of its files, and these may use them. A name that they only re-export (`pub use state::Inode`) counts as
+//! a name of the file that it comes from.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,19 +12,19 @@ use crate::rust::{Name, Source, module_of};
 use crate::tree::is_test_file;
 use crate::{Finding, Tree};
 
-/// The files of the same folder that each file uses.
+/// The files of its folder that each file uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
-/// A file of product code.
+/// A file with product code.
 struct File {
-    /// The folder of its crate: `mountpoint/src`.
+    /// The source folder of its crate: `mountpoint/src`.
     src: String,
     module: Vec<String>,
-    /// Names that product code uses.
+    /// Names that its product code uses.
     names: Vec<Name>,
 }
 
-/// The first circle of each folder.
+/// Finds the first circle of each folder.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let files: Vec<File> = tree.sources().filter_map(|(path, text)| File::read(path, text)).collect();
     let folders: BTreeSet<(&str, &[String])> = files
@@ -49,7 +50,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
 }
 
 impl File {
-    /// `None`: not product code, or a command, which is a crate of its own beside the library.
+    /// Reads a file; `None` for test code, and for a command, which is a separate crate beside the library.
     fn read(path: &str, text: &str) -> Option<Self> {
         let (of_crate, below) = path.split_once("/src/")?;
         if is_test_file(path) || below.starts_with("bin/") {
@@ -61,7 +62,7 @@ impl File {
     }
 }
 
-/// The uses among the files of the folder `place` of a crate.
+/// The files that each file of the folder `place` uses.
 fn uses(files: &[File], src: &str, place: &[String]) -> Uses {
     let of_crate = || files.iter().filter(move |file| file.src == src);
     let inside =
@@ -88,13 +89,13 @@ fn uses(files: &[File], src: &str, place: &[String]) -> Uses {
     uses
 }
 
-/// The file of the folder `place` that a name leads to.
+/// The file of the folder `place` to which a name belongs.
 fn below<'a>(name: &'a Name, place: &[String]) -> Option<&'a String> {
     let (root, rest) = name.segments.split_first()?;
     (root == "crate" && rest.starts_with(place)).then(|| rest.get(place.len()))?
 }
 
-/// The first circle that is reached from the last file of `path`.
+/// The first circle that can be reached from the last file of `path`.
 fn circle(uses: &Uses, path: &mut Vec<String>, done: &mut BTreeSet<String>) -> Option<Vec<String>> {
     let file = path.last()?.clone();
     for next in &uses[&file] {

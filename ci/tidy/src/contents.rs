@@ -1,19 +1,19 @@
-//! Tables of contents: the doc of a type whose methods stand in several files names each of them.
+//! Tables of contents: if the methods of a type are in several files, its doc comment names each of them.
 
 use crate::tree::is_test_file;
 use crate::{Finding, Tree};
 
-/// The head of such a table in a doc comment.
+/// The header of such a table in a doc comment.
 const HEAD: &str = "/// | file |";
 
-/// A table of contents: its line, its type, and the files and folders that it names.
+/// A table of contents: its line, its type, and the files and folders in it.
 struct Contents<'a> {
     line: usize,
     of: &'a str,
     names: Vec<&'a str>,
 }
 
-/// Finds files with methods of a type that the type's table does not name.
+/// Finds files with methods of a type that are missing in the type's table.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.sources().filter(|(path, _)| path.contains("/src/")) {
@@ -54,7 +54,7 @@ fn read(text: &str) -> Vec<Contents<'_>> {
         .collect()
 }
 
-/// Whether a file has an `impl` block of the type itself. The blocks of tests are indented.
+/// Whether a file has an `impl` block of the type. Indented blocks, as in tests, do not count.
 fn has_methods(text: &str, of: &str) -> bool {
     text.lines().any(|line| {
         line.strip_prefix("impl ")

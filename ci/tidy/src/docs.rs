@@ -1,5 +1,5 @@
-//! Compares lists in the docs with lists in the code: metrics, flags, claims of semantics.md with their tests, rows of the seeds
-//! and of other drivers' scenarios with theirs; paths of the page about the code; reasons of dependencies.
+//! Compares lists in the docs with lists in the code: metrics, flags, claims of semantics.md and their tests, rows of the seeds
+//! and of other drivers' scenarios and their tests; paths in ARCHITECTURE.md; reasons for dependencies.
 
 use crate::law::rows;
 use crate::rust::Source;
@@ -8,22 +8,22 @@ use crate::{Finding, Tree};
 const METRICS: &str = "mountpoint/src/metrics.rs";
 const METRICS_PAGE: &str = "docs/metrics.md";
 const CLAIMS_PAGE: &str = "docs/semantics.md";
-/// The page of tests that show the claims.
+/// The page with the tests of the claims.
 const CLAIM_TESTS_PAGE: &str = "ci/tidy/claims.md";
 const SEEDS_PAGE: &str = "csi/seeds.md";
 const ACCEPTANCE_PAGE: &str = "csi/acceptance.md";
 const CODE_PAGE: &str = "ARCHITECTURE.md";
-/// The limit of the page, which a newcomer reads first and whole.
+/// Longest ARCHITECTURE.md, in bytes: newcomers read it first and as a whole.
 const CODE_PAGE_MAX_BYTES: usize = 12 << 10;
-/// The folder of the rooms. The page about the code leaves it out of their paths.
+/// The folder of the rooms. ARCHITECTURE.md omits it in their paths.
 const ROOMS: &str = "mountpoint/src/";
-/// The files that name the chart's facts.
+/// The files that contain the names of the chart's facts.
 const CHART_FACTS: [&str; 2] = ["helm/tests/facts.py", "ci/chart"];
 const FLAGS: &str = "mountpoint/src/cli/";
 const FLAGS_PAGE: &str = "docs/configuration.md";
 const MANIFEST: &str = "Cargo.toml";
 
-/// Every rule of this file.
+/// Checks every rule of this file.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = metrics(tree);
     findings.extend(flags(tree));
@@ -37,7 +37,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Every metric stands in the page, and the page names no other.
+/// Compares the metrics in the code with those on the page.
 fn metrics(tree: &Tree) -> Vec<Finding> {
     let code = Source::read(tree.text(METRICS).unwrap_or_default(), &[]).mapped_strings;
     let page = tree.text(METRICS_PAGE).unwrap_or_default();
@@ -52,7 +52,7 @@ fn metrics(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// Every flag stands in the page, and the page names no other.
+/// Compares the flags in the code with those on the page.
 fn flags(tree: &Tree) -> Vec<Finding> {
     let sources = tree.sources().filter(|(path, _)| path.starts_with(FLAGS));
     let code: Vec<String> = sources.flat_map(|(_, text)| long_flags(text)).collect();
@@ -70,7 +70,7 @@ fn flags(tree: &Tree) -> Vec<Finding> {
         .collect()
 }
 
-/// The fields that clap takes as `--long-flags`.
+/// The fields that clap turns into `--long-flags`.
 fn long_flags(cli: &str) -> Vec<String> {
     let names_long = |text: &str| text.split([',', ' ', ')']).any(|word| word == "long");
     let mut found = Vec::new();
@@ -93,7 +93,7 @@ fn long_flags(cli: &str) -> Vec<String> {
     found
 }
 
-/// Every claim about semantics has one row in the page of their tests; a row begins a claim, and names tests that exist.
+/// Checks that every claim about semantics has one row on the page of tests, and that each row is about a claim and names existing tests.
 fn claims(tree: &Tree) -> Vec<Finding> {
     let claims = items(tree.text(CLAIMS_PAGE).unwrap_or_default());
     let rows: Vec<_> = shown(tree.text(CLAIM_TESTS_PAGE).unwrap_or_default()).collect();
@@ -121,7 +121,7 @@ fn claims(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The items of a page's lists, each with its first line's number; what is indented below an item belongs to it.
+/// The items of a page's lists, each with the number of its first line. Indented lines below an item belong to it.
 fn items(page: &str) -> Vec<(usize, String)> {
     let mut items: Vec<(usize, String)> = Vec::new();
     let mut inside = false;
@@ -142,7 +142,7 @@ fn items(page: &str) -> Vec<(usize, String)> {
     items
 }
 
-/// Rows of the page of claims and tests: line number, the words that begin the claim, without the dots behind them, and the tests.
+/// Rows of the page of claims and tests: line number, the first words of the claim without the final dots, and the tests.
 fn shown(page: &str) -> impl Iterator<Item = (usize, &str, Vec<&str>)> {
     let is_head = |cell: &str| cell == "claim" || cell.trim_matches('-').is_empty() && cell.contains('-');
     page.lines().enumerate().filter_map(move |(at, line)| {
@@ -152,7 +152,7 @@ fn shown(page: &str) -> impl Iterator<Item = (usize, &str, Vec<&str>)> {
     })
 }
 
-/// Checks that the last cells of a page of rows name things that exist: tests, scenarios, files, facts of the chart.
+/// Checks that the last cells of a page's rows name things that exist: tests, scenarios, files, facts of the chart.
 fn covered(tree: &Tree, page: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (i, line) in tree.text(page).unwrap_or_default().lines().enumerate() {
@@ -174,7 +174,7 @@ fn covered(tree: &Tree, page: &str) -> Vec<Finding> {
     findings
 }
 
-/// A word that is a test's name, a path or a scenario by its form, and names none.
+/// The missing thing, if a word has the form of a test's name, a path or a scenario and there is none.
 fn missing(tree: &Tree, word: &str) -> Option<String> {
     let is_of =
         |extra: &str| word.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || extra.contains(c));
@@ -189,7 +189,7 @@ fn missing(tree: &Tree, word: &str) -> Option<String> {
         .then(|| format!("scenario `{word}`"))
 }
 
-/// Whether a path from the top of the tree leads to a file or folder; `None` for a word of another form.
+/// Whether a path from the top of the tree exists; `None` for a word of another form.
 fn is_path(tree: &Tree, word: &str) -> Option<bool> {
     let tops = ["ci/", "csi/", "docs/", "helm/", "mountpoint/", "reconciler/"];
     let folder = format!("{}/", word.trim_end_matches('/'));
@@ -199,7 +199,7 @@ fn is_path(tree: &Tree, word: &str) -> Option<bool> {
         .then(|| paths.any(|it| it == word || it.starts_with(&folder)))
 }
 
-/// `None` unless `word` is the path of a file in a room; else whether the file exists.
+/// Whether a path in a room (`room/file.rs`) exists; `None` for a word of another form.
 fn is_in_room(tree: &Tree, word: &str) -> Option<bool> {
     let (room, _) = word.split_once('/')?;
     let room = format!("{ROOMS}{room}/");
@@ -207,7 +207,7 @@ fn is_in_room(tree: &Tree, word: &str) -> Option<bool> {
     is_path.then(|| tree.text(&format!("{ROOMS}{word}")).is_some())
 }
 
-/// Checks that the files and folders that the page about the code names exist, and that the page is short.
+/// Checks that the files and folders in ARCHITECTURE.md exist, and that the page is short.
 fn paths(tree: &Tree) -> Vec<Finding> {
     let page = tree.text(CODE_PAGE).unwrap_or_default();
     let long = page.len().checked_sub(CODE_PAGE_MAX_BYTES + 1).map(|over| {
@@ -228,7 +228,7 @@ fn is_test(tree: &Tree, name: &str) -> bool {
     tree.sources().any(|(_, text)| has_test(text, name))
 }
 
-/// Whether a source has a test of this name: a function below a test's attribute.
+/// Whether a source has a test with this name: a function below a test's attribute.
 fn has_test(text: &str, name: &str) -> bool {
     let function = format!("fn {name}(");
     if !text.contains(&function) {
@@ -243,7 +243,7 @@ fn has_test(text: &str, name: &str) -> bool {
     lines.iter().enumerate().any(|(at, line)| line.contains(&function) && of_function(at))
 }
 
-/// Checks that every library of the workspace has a reason: a comment on its line, or right above it. Members need none.
+/// Checks that every library of the workspace has a reason: a comment on its line, or right above it. Members of the workspace need none.
 fn reasons(tree: &Tree) -> Vec<Finding> {
     let manifest = tree.text(MANIFEST).unwrap_or_default();
     let mut findings = Vec::new();
@@ -264,7 +264,7 @@ fn reasons(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// A dependency that no source of its member names.
+/// Finds dependencies that no source of their member uses.
 fn unused(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     let manifests = tree.files().filter(|(p, _)| p.ends_with("/Cargo.toml"));
@@ -277,7 +277,7 @@ fn unused(tree: &Tree) -> Vec<Finding> {
             .map(|(_, t)| Source::read(t, &[]))
             .collect();
         let tables = ["dependencies", "dev-dependencies", "build-dependencies"];
-        // A member that depends on itself does so to switch its test doubles on.
+        // A member depends on itself to enable its test doubles.
         for name in keys(manifest, &tables).iter().filter(|n| *n != itself) {
             let ident = name.replace('-', "_");
             if !sources.iter().any(|s| s.mentions(&ident)) {
@@ -292,7 +292,7 @@ fn unused(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The keys of these tables of a manifest.
+/// The keys in these tables of a manifest.
 fn keys(manifest: &str, tables: &[&str]) -> Vec<String> {
     let mut inside = false;
     let mut keys = Vec::new();

@@ -1,12 +1,12 @@
-//! The form of a file: its length, its header, its fences, no path of a build machine.
+//! The form of a file: its length, its header, its fences, no paths of a build machine.
 
 use crate::law::{FENCES, Law};
 use crate::{Finding, Tree};
 
-/// The most lines of a file. A longer file is about two things, and should be cut between them.
+/// Most lines of a file. A longer file is about two things, and should be split.
 const LINES_MAX: usize = 600;
 
-/// Top folders of the build machines. Paths below them are useless on other machines.
+/// Top folders of the build machines. Paths below them mean nothing on other machines.
 const MACHINE_FOLDERS: [&str; 3] = ["work", "farm", "root"];
 
 /// Checks every file by every rule of this file.
@@ -42,7 +42,7 @@ fn header(path: &str, text: &str) -> Option<Finding> {
     })
 }
 
-/// Checks the fences. `unsafe_code` is denied for the whole workspace, so unsafe code must lift the lint, and this rule looks for that.
+/// Checks the fences. `unsafe_code` is denied for the whole workspace, so unsafe code must lift the lint, and this rule searches for that.
 fn fence(path: &str, text: &str, law: &Law) -> Option<Finding> {
     (expects_unsafe(text) && !law.fences.iter().any(|f| f == path)).then(|| {
         Finding::new(
@@ -54,7 +54,7 @@ fn fence(path: &str, text: &str, law: &Law) -> Option<Finding> {
 }
 
 fn expects_unsafe(text: &str) -> bool {
-    // The attribute may stand over several lines; a comment or a string is not one.
+    // The attribute may take several lines. Comments are left out; a string has no `#[` right before it.
     let flat: String = text
         .lines()
         .filter(|l| !l.trim_start().starts_with("//"))

@@ -1,6 +1,6 @@
 //! The rules that the pages beside this crate state, read from their tables.
 //!
-//! A table belongs to the heading above it. In its first two columns only the text in backticks counts; the words around it are
+//! A table belongs to the heading above it. Only the text in backticks counts in its first two columns; the other words are
 //! for readers.
 
 use std::collections::BTreeMap;
@@ -14,20 +14,20 @@ pub const PLACES: &str = "ci/tidy/places.md";
 /// Page of the table "Unsafe fences".
 pub const FENCES: &str = "ci/tidy/fences.md";
 
-/// The tables.
+/// The rules in the tables.
 #[derive(Debug, Default)]
 pub struct Law {
-    /// "Arrows": a room or file of the engine (no `.rs`), or of another crate with the crate before it (`csi::node`), and what it
-    /// may use of ours. `*` is everything of the same crate.
+    /// "Arrows": a room or file of the engine (without `.rs`), or of another crate with the crate's name before it (`csi::node`), and what
+    /// it may use of our crates. `*` is everything of the same crate.
     pub arrows: BTreeMap<String, Vec<String>>,
-    /// "Names that stay in one place": a path of a library and the files or folders that may name it.
+    /// "Names that stay in one place": a path of a library, and the files or folders that may use it.
     pub places: BTreeMap<String, Vec<String>>,
-    /// "Unsafe fences": the files that may hold `unsafe`.
+    /// "Unsafe fences": the files that may contain `unsafe`.
     pub fences: Vec<String>,
 }
 
 impl Law {
-    /// Reads the pages of this tree.
+    /// Reads the tables of this tree.
     ///
     /// # Errors
     /// A page or its table is missing or empty.
@@ -55,7 +55,7 @@ impl Law {
     }
 }
 
-/// The rows of the tables below a heading, as the backticked words of the first two columns.
+/// The rows of the tables below a heading: the words in backticks of the first two columns.
 pub fn rows(page: &str, heading: &str) -> Vec<[Vec<String>; 2]> {
     let is_heading = |line: &&str| line.starts_with('#');
     let mut lines =

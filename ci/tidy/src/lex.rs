@@ -1,9 +1,9 @@
-//! The tokens of a Rust source, as many of them as the rules need.
+//! Cuts a Rust source into the tokens that the rules need.
 //!
-//! Comments, numbers and lifetimes leave no token; strings and characters are taken whole, so that nothing in them
-//! is read as code.
+//! Comments, numbers and lifetimes have no token; strings and characters are skipped as a whole, so nothing in them
+//! is taken for code.
 
-/// A token that some rule looks at. Comments, numbers and lifetimes are none.
+/// A token that some rule needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Token {
     Ident(String),
@@ -13,7 +13,7 @@ pub(crate) enum Token {
     Punct(char),
 }
 
-/// Cuts a source into tokens; each with its line, from 1.
+/// Cuts a source into tokens, each with its line, from 1.
 pub(crate) fn lex(text: &str) -> Vec<(Token, usize)> {
     let chars: Vec<char> = text.chars().collect();
     let mut tokens = Vec::new();
@@ -73,7 +73,7 @@ pub(crate) fn lex(text: &str) -> Vec<(Token, usize)> {
     tokens
 }
 
-/// The position behind a block comment, which may hold others.
+/// The position after a block comment, which may contain others.
 fn comment_end(chars: &[char], start: usize) -> usize {
     let (mut i, mut depth) = (start, 0);
     while i + 1 < chars.len() {
@@ -89,7 +89,7 @@ fn comment_end(chars: &[char], start: usize) -> usize {
     chars.len()
 }
 
-/// The position behind the string literal that opens at `start`.
+/// The position after the string literal that begins at `start`.
 fn string_end(chars: &[char], start: usize) -> usize {
     let mut i = start + 1;
     while i < chars.len() && chars[i] != '"' {
@@ -98,7 +98,7 @@ fn string_end(chars: &[char], start: usize) -> usize {
     (i + 1).min(chars.len())
 }
 
-/// The beginning of the text and the number of closing hashes, for `r"`, `r#"`, `br#"`.
+/// The position of the text, and the number of closing hashes, of a raw string (`r"`, `r#"`, `br#"`); `None` if there is none.
 fn raw_hashes(chars: &[char], start: usize) -> Option<(usize, usize)> {
     let mut i = start + usize::from(chars[start] != 'r');
     if chars.get(i) != Some(&'r') {
@@ -109,7 +109,7 @@ fn raw_hashes(chars: &[char], start: usize) -> Option<(usize, usize)> {
     (chars.get(i + hashes) == Some(&'"')).then_some((i + hashes + 1, hashes))
 }
 
-/// The position behind a character literal, or behind the quote of a lifetime.
+/// The position after a character literal, or after a lifetime.
 fn quote_end(chars: &[char], start: usize) -> usize {
     match (chars.get(start + 1), chars.get(start + 2)) {
         (Some('\\'), _) => {
@@ -118,7 +118,7 @@ fn quote_end(chars: &[char], start: usize) -> usize {
         }
         (Some(_), Some('\'')) => start + 3,
         _ => {
-            // A lifetime: its name is not a path.
+            // This is a lifetime: its name must not become an identifier.
             let name = chars[start + 1..].iter().take_while(|c| c.is_alphanumeric() || **c == '_').count();
             start + 1 + name
         }

@@ -2,7 +2,7 @@
 //!
 //! Enters: the tree, as text. Leaves: findings, each with a file, a line and a sentence. The checks read their rules
 //! from tables beside this crate: the arrows between rooms (`arrows.md`), the names that stay in one place (`places.md`), the fences
-//! around `unsafe` (`fences.md`). The pages and the checks therefore can't drift apart. Nothing here knows what the code does.
+//! around `unsafe` (`fences.md`). So pages and checks can't differ. Nothing here knows what the code does.
 
 pub mod arrows;
 pub mod circles;
@@ -24,12 +24,12 @@ use std::fmt;
 
 pub use tree::Tree;
 
-/// A promise that is not kept.
+/// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// The file, from the top of the tree.
+    /// The file's path from the top of the tree.
     pub path: String,
-    /// Line, from 1; 0 for the file as a whole.
+    /// The line, from 1; 0 for the file as a whole.
     pub line: usize,
     /// The problem and the remedy.
     pub message: String,
@@ -54,7 +54,7 @@ impl fmt::Display for Finding {
 /// Checks the whole tree by every rule.
 ///
 /// # Errors
-/// A page lacks a table that a rule reads.
+/// A page does not have a table that a rule needs.
 pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let law = law::Law::read(tree)?;
     let mut findings = arrows::check(tree, &law);

@@ -1,14 +1,14 @@
-//! Links between pages: each leads to a file of the tree, and its anchor to a heading there; and each page of `docs/` can be reached from
+//! Links between pages: each leads to a file of the tree, and its anchor to a heading there; and each page of `docs/` is linked from
 //! `docs/README.md`, which is also the table of contents of the site (`ci/docs-site`).
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::{Finding, Tree};
 
-/// The table of contents.
+/// The page with the table of contents.
 const CONTENTS: &str = "docs/README.md";
 
-/// Every rule of this file.
+/// Checks every rule of this file.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.files().filter(|(path, _)| path.ends_with(".md")) {
@@ -28,7 +28,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Targets of links within the tree, with their lines; links in code do not count.
+/// Targets of links within the tree, with their lines. Links in code are ignored.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut in_code = false;
@@ -39,7 +39,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
         if in_code {
             continue;
         }
-        // Pieces between backticks are code.
+        // Pieces between backticks are code, and are left out.
         let prose: String = line.split('`').step_by(2).collect::<Vec<_>>().join("`");
         for piece in prose.split("](").skip(1) {
             let target = piece.split([')', ' ']).next().unwrap_or_default();
@@ -67,7 +67,7 @@ fn broken(tree: &Tree, page: &str, target: &str) -> Option<String> {
         .then(|| format!("{path} has no heading for #{anchor}"))
 }
 
-/// A path on a page, resolved from the top of the tree; `None` above it.
+/// The path of a link on a page from the top of the tree; `None` if it leads above the top.
 fn resolved(page: &str, target: &str) -> Option<String> {
     let mut path = PathBuf::from(page);
     path.pop();
@@ -83,7 +83,7 @@ fn resolved(page: &str, target: &str) -> Option<String> {
     path.to_str().map(str::to_owned)
 }
 
-/// The anchors of a page's headings, as GitHub and the site make them.
+/// The anchors of a page's headings, in the form of GitHub and the site.
 fn anchors(text: &str) -> impl Iterator<Item = String> {
     let mut in_code = false;
     text.lines().filter_map(move |line| {

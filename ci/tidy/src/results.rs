@@ -1,6 +1,6 @@
 //! The recorded results of the scenarios on Kubernetes. Enters: the scenarios in `ci/e2e.d`, and `results.tsv` and the table of
 //! `results.md` in `ci/kubernetes`.
-//! Leaves: scenarios without a row, rows without a scenario, rows that say nothing, and a page that says something else.
+//! Leaves: scenarios without a row, rows without a scenario, incomplete rows, and differences between the file and the page.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ const RESULTS: &str = "ci/kubernetes/results.tsv";
 const PAGE: &str = "ci/kubernetes/results.md";
 const REMEDY: &str = "run it by `ci/e2e --record SCENARIO`, or give it a row by `ci/e2e --table`";
 
-/// One row.
+/// One row of `results.tsv`.
 struct Row<'a> {
     line: usize,
     commit: &'a str,
@@ -20,7 +20,7 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// Whether all cells agree: a run, or none.
+    /// Whether the cells agree with each other: all of a run, or all of none.
     fn is_whole(&self) -> bool {
         let Self { commit, date, seconds, verdict, .. } = *self;
         match verdict {
@@ -41,7 +41,7 @@ impl Row<'_> {
     }
 }
 
-/// Findings about results.
+/// Checks the recorded results.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let name = |path: &'_ str| path.strip_prefix("ci/e2e.d/")?.strip_suffix(".sh").map(str::to_owned);
     let scenarios: BTreeSet<String> = tree.files().filter_map(|(path, _)| name(path)).collect();

@@ -1,18 +1,18 @@
-//! Reads a Rust source as far as the rules need it: the names it uses, where, and whether only tests use them.
+//! Reads a Rust source as far as the rules need: the names that it uses, their lines, and whether only tests use them.
 //!
-//! Enters: the text of a file and the module it is. Leaves: every path it names (`use` trees spread out, `self` and
-//! `super` resolved), every string. It expands no macros, and reads their arguments like any other code.
+//! Enters: the text of a file and its module. Leaves: every path in it (`use` trees expanded, `self` and
+//! `super` resolved), every string. Macros are not expanded; their arguments are read like other code.
 
 use crate::lex::{Token, lex};
 
-/// One path of the source, such as `crate::buffer::Pool` or `hyper::body::Bytes`.
+/// A path in the source, such as `crate::buffer::Pool` or `hyper::body::Bytes`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
-    /// The segments of the path; inside our own crate the first one is `crate`.
+    /// The segments of the path; for a path of the same crate the first one is `crate`.
     pub segments: Vec<String>,
     /// Line, from 1.
     pub line: usize,
-    /// Whether the path stands below a `#[cfg(test)]`.
+    /// Whether the path is below a `#[cfg(test)]`.
     pub in_test: bool,
     /// The name under which a `use` imports the path.
     pub imported: Option<String>,
@@ -25,17 +25,17 @@ impl Name {
     }
 }
 
-/// The facts read from one source.
+/// The facts of one source.
 #[derive(Debug, Default)]
 pub struct Source {
-    /// Every path, also those of a single segment.
+    /// Every path, including those with a single segment.
     pub names: Vec<Name>,
-    /// Every string literal behind a `=>`: how tables of names are written in macros.
+    /// Every string literal after a `=>`: macros write tables of names so.
     pub mapped_strings: Vec<String>,
 }
 
 impl Source {
-    /// Reads `text`, the source of module `module` (`["buffer", "page"]`; empty for the crate's root).
+    /// Reads `text`, the source of the module `module` (`["buffer", "page"]`; empty for the crate's root).
     pub fn read(text: &str, module: &[String]) -> Self {
         let tokens = lex(text);
         let mut reader =
@@ -43,13 +43,13 @@ impl Source {
         reader.read_all()
     }
 
-    /// Whether some path has this identifier as a segment.
+    /// Whether some path contains this identifier as a segment.
     pub fn mentions(&self, ident: &str) -> bool {
         self.names.iter().any(|n| n.segments.iter().any(|s| s == ident))
     }
 }
 
-/// The module that a file of `src/` is: `a/b.rs`, `a/b/mod.rs` and `a/b/main.rs` are `["a", "b"]`, `lib.rs` and `main.rs` the root.
+/// The module of a file in `src/`: `["a", "b"]` for `a/b.rs`, `a/b/mod.rs` and `a/b/main.rs`; empty for `lib.rs` and `main.rs`.
 pub fn module_of(path_below_src: &str) -> Vec<String> {
     let stem = path_below_src.trim_end_matches(".rs");
     let mut parts: Vec<String> = stem.split('/').map(str::to_owned).collect();
@@ -62,7 +62,7 @@ pub fn module_of(path_below_src: &str) -> Vec<String> {
 struct Reader<'a> {
     tokens: &'a [(Token, usize)],
     at: usize,
-    /// Inline modules around the present place: name, depth of braces outside, whether the module is a test.
+    /// Inline modules around the present position: name, depth of braces outside, whether it is a test.
     modules: Vec<(Option<String>, usize, bool)>,
     depth: usize,
     base: Vec<String>,
@@ -115,7 +115,7 @@ impl Reader<'_> {
                 }
                 Token::Punct('{') => {
                     if test_item {
-                        // A function or block of tests: a module of no name, so that its end is known.
+                        // A test function or block is recorded as a module without a name, so its end is known.
                         self.modules.push((None, self.depth, true));
                         test_item = false;
                     }
@@ -146,13 +146,13 @@ impl Reader<'_> {
         source
     }
 
-    /// `#[cfg(test)]`, seven tokens.
+    /// Whether `#[cfg(test)]`, seven tokens, begins here.
     fn is_cfg_test(&self) -> bool {
         let word = |ahead, text: &str| matches!(self.peek(ahead), Some(Token::Ident(w)) if w == text);
         word(2, "cfg") && word(4, "test") && self.peek(5) == Some(&Token::Punct(')'))
     }
 
-    /// Reads the path that begins here, and leaves `at` behind it.
+    /// Reads the path that begins here, and moves `at` to the token after it.
     fn path(&mut self) -> Name {
         let line = self.line();
         let mut segments = Vec::new();
@@ -167,7 +167,7 @@ impl Reader<'_> {
         self.name(segments, line)
     }
 
-    /// `a::{b, c::d as e, *}` from here on, each branch as a name of its own.
+    /// Reads a `use` tree such as `a::{b, c::d as e, *}`; each branch becomes a name.
     fn use_tree(&mut self, before: &[String], found: &mut Vec<Name>) {
         let line = self.line();
         let mut segments = before.to_vec();
@@ -212,7 +212,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Resolves `self` and `super` against the module we stand in.
+    /// Resolves `self` and `super` in a path of the present module.
     fn name(&self, mut segments: Vec<String>, line: usize) -> Name {
         let supers = segments.iter().take_while(|s| *s == "super").count();
         let from_here = segments.first().is_some_and(|s| s == "self") && segments.len() > 1;

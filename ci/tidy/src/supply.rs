@@ -1,8 +1,8 @@
-//! Dependencies: compares `deny.toml`'s lists of licences and banned libraries with the libraries that cargo resolved, and keeps what only the
-//! engine's commands need out of the driver.
+//! Dependencies: compares the lists of licences and banned libraries in `deny.toml` with the libraries that cargo resolved, and keeps
+//! libraries for the engine's commands out of the driver.
 //!
-//! `cargo deny check`, if it is installed, does the same and more (advisories). It takes longer to build than this workspace,
-//! so the tests use `cargo tree`, which every cargo has: it names each library that is really built, and its licence.
+//! `cargo deny check` does the same and more (advisories), but takes longer to build than this workspace. So the tests use `cargo tree`,
+//! which every cargo has: it lists each library that is really built, and its licence.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,16 +11,16 @@ use crate::{Finding, Tree};
 
 const POLICY: &str = "deny.toml";
 
-/// The workspaces, and whether the bans apply there: AWS's engine, a peer of the bench, is built on libraries that the engine must not
+/// The workspaces, and whether the bans apply there. AWS's engine, a peer of the bench, needs libraries that our engine must not
 /// use.
 const WORKSPACES: [(&str, bool); 3] = [(".", true), ("fuzz", true), ("bench/aws", false)];
 
-/// The engine's manifest. Its feature `commands` names the libraries that only its commands link.
+/// The engine's manifest. Its feature `commands` lists the libraries that only its commands need.
 const ENGINE: &str = "mountpoint/Cargo.toml";
 /// The crates that use the engine's library without its commands.
 const WITHOUT_COMMANDS: [&str; 2] = ["csi", "reconciler"];
 
-/// One library that is built.
+/// A library that is built.
 #[derive(Debug, PartialEq, Eq)]
 struct Library {
     name: String,
@@ -29,7 +29,8 @@ struct Library {
 
 /// Finds banned libraries, unaccepted licences, and sources other than the one registry.
 ///
-/// # Errors cargo could not list the libraries.
+/// # Errors
+/// cargo can't list the libraries.
 pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     let policy = tree.text(POLICY).ok_or_else(|| format!("{POLICY} is missing"))?;
     let mut findings = Vec::new();
@@ -46,7 +47,7 @@ pub fn check(tree: &Tree) -> Result<Vec<Finding>, String> {
     Ok(findings)
 }
 
-/// The libraries of the feature `commands` that the crate `of` links.
+/// Finds libraries of the feature `commands` that the crate `of` links.
 fn apart(manifest: &str, of: &str, linked: &[Library]) -> Vec<Finding> {
     let feature = manifest.lines().find_map(|line| line.strip_prefix("commands = ["));
     let words = feature.into_iter().flat_map(|list| list.split('"').skip(1).step_by(2));
@@ -123,7 +124,7 @@ fn judge(libraries: &[Library], policy: &str, bans: bool) -> Vec<Finding> {
     findings
 }
 
-/// Checks that all libraries come from one registry, and none from git.
+/// Checks that all libraries are from one registry, and none from git.
 fn sources(path: &str, lock: &str) -> Vec<Finding> {
     let mut seen: Vec<&str> = lock.lines().filter_map(|l| l.strip_prefix("source = ")).collect();
     seen.sort_unstable();
@@ -133,12 +134,12 @@ fn sources(path: &str, lock: &str) -> Vec<Finding> {
     odd.into_iter().map(|s| Finding::new(path, 0, format!("a source besides the registry: {s}"))).collect()
 }
 
-/// The strings, or the `crate`/`name` entries, of list `key` in table `table`.
+/// The strings, or the `crate`/`name` entries, in the list `key` of the table `table`.
 fn list(policy: &str, table: &str, key: &str) -> Vec<String> {
     entries(policy, table, key).into_iter().map(|mut words| words.swap_remove(0)).collect()
 }
 
-/// The quoted texts of each line of that list.
+/// The quoted texts in each line of that list.
 fn entries(policy: &str, table: &str, key: &str) -> Vec<Vec<String>> {
     let heading = format!("[{table}]");
     let opening = format!("{key} = [");
@@ -149,7 +150,7 @@ fn entries(policy: &str, table: &str, key: &str) -> Vec<Vec<String>> {
     words.filter(|words| !words.is_empty()).collect()
 }
 
-/// Whether an SPDX expression can be met with licences that `ok` accepts. The older spelling `A/B` means `A OR B`.
+/// Whether licences that `ok` accepts satisfy an SPDX expression. The older spelling `A/B` means `A OR B`.
 fn accepts(expression: &str, ok: &impl Fn(&str) -> bool) -> bool {
     let spaced = expression.replace('(', " ( ").replace(')', " ) ").replace('/', " OR ");
     let words: Vec<&str> = spaced.split_whitespace().collect();

@@ -1,15 +1,15 @@
-//! Tables of the pages: each has a header, and each row as many cells as the header. Otherwise a page shows a row as plain text, or drops
-//! cells, and the rules that read tables pass over such a row.
+//! Tables of the pages: each has a header, and each row has as many cells as the header. Otherwise a page shows a row as plain text or
+//! without cells, and the rules that read tables skip it.
 
 use crate::{Finding, Tree};
 
-/// Every rule of this file.
+/// Checks every rule of this file.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let pages = tree.files().filter(|(path, _)| path.ends_with(".md"));
     pages.flat_map(|(path, text)| rows(path, text)).collect()
 }
 
-/// The part of a table to which a line belongs.
+/// The part of a table that a line is.
 enum Part {
     None,
     Header { cells: usize },
@@ -58,7 +58,7 @@ fn rows(path: &str, text: &str) -> Vec<Finding> {
     findings
 }
 
-/// The number of cells of a row. A `|` with a backslash before it belongs to the text of a cell.
+/// The number of cells of a row. A `|` after a backslash is part of a cell's text.
 fn cells(row: &str) -> usize {
     let row = row.trim_end().replace("\\|", "");
     let row = row.strip_prefix('|').unwrap_or(&row);

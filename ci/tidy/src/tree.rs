@@ -1,28 +1,28 @@
-//! The files of the workspace as text, by their path from its top.
+//! The files of the workspace as text, by path from its top.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// Folders that hold nothing of ours: build products, git's and tools' own.
+/// Folders without files of ours: of builds, git and tools.
 const SKIPPED: [&str; 7] = ["target", ".git", ".cache", "corpus", "artifacts", "coverage", "__pycache__"];
 
-/// Files by path (`mountpoint/src/lib.rs`), without files that are not text.
+/// The text files by path (`mountpoint/src/lib.rs`).
 #[derive(Debug, Default)]
 pub struct Tree {
     files: BTreeMap<String, String>,
 }
 
 impl Tree {
-    /// A tree of these files: for tests.
+    /// A tree of these files, for tests.
     pub fn of(files: &[(&str, &str)]) -> Self {
         Self { files: files.iter().map(|(p, t)| ((*p).to_owned(), (*t).to_owned())).collect() }
     }
 
-    /// The workspace this crate stands in.
+    /// The files of the workspace that contains this crate.
     ///
     /// # Errors
-    /// A folder or file that can't be read.
+    /// A folder or file can't be read.
     pub fn of_this_workspace() -> Result<Self, String> {
         let top = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
         let mut tree = Self::default();
@@ -65,7 +65,7 @@ impl Tree {
     }
 }
 
-/// Whether a file holds nothing but tests, by its place.
+/// Whether a file contains only tests, according to its path.
 pub fn is_test_file(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.contains("/tests/") || path.contains("/benches/")
 }

@@ -1,21 +1,21 @@
-//! The one version: the workspace's version is also the chart's, the lock files', the changelog's and that of every name in the docs with
-//! a version.
+//! One version for everything: the workspace's version is also that of the chart, the lock files, the changelog, and every name in the docs
+//! with a version.
 
 use crate::{Finding, Tree};
 
 const MANIFEST: &str = "Cargo.toml";
 const CHART: &str = "helm/scality-mountpoint-s3-csi-driver/Chart.yaml";
 const CHANGELOG: &str = "CHANGELOG.md";
-/// Lock files with members of the workspace. Packages from elsewhere have a source.
+/// Lock files with members of the workspace. Other packages have a source there.
 const LOCKS: [&str; 2] = ["Cargo.lock", "fuzz/Cargo.lock"];
-/// Packages of workspaces beside this one, which nobody installs.
+/// Version of packages in other workspaces of the tree, which are not released.
 const UNRELEASED: &str = "0.0.0";
-/// Names that a version follows. Each also with `:`, `_` or a space in place of the hyphen.
+/// Names that a version follows. The character between may also be `:`, `_` or a space.
 const NAMES: [&str; 4] = ["mount-s3", "mount-s3-host", "mountpoint-s3-csi-driver", "target/release"];
-/// Releases that this release replaces, in `docs/migrating.md` and the examples of upgrades.
+/// Releases that this one replaces, which `docs/migrating.md` and examples of upgrades may name.
 const REPLACED: [&str; 4] = ["1.24.0", "1.2.0", "2.0.0", "2.2.0"];
 
-/// Checks every place that tells a version.
+/// Checks every place with a version.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let manifest = tree.text(MANIFEST).unwrap_or_default();
     let Some(version) = version_of(manifest) else {
@@ -66,7 +66,7 @@ fn locks(tree: &Tree, version: &str) -> Vec<Finding> {
     findings
 }
 
-/// The newest section is the version's.
+/// Checks that the newest section of the changelog is the version's.
 fn changelog(tree: &Tree, version: &str) -> Option<Finding> {
     let text = tree.text(CHANGELOG).unwrap_or_default();
     let newest = text.lines().find_map(|line| line.strip_prefix("## ")).unwrap_or_default();
@@ -74,14 +74,14 @@ fn changelog(tree: &Tree, version: &str) -> Option<Finding> {
         .then(|| Finding::new(CHANGELOG, 0, format!("the first section is not of {version}")))
 }
 
-/// Pages for users, and that of releases. The changelog's older sections and decisions may name older versions.
+/// Whether a file is a page for users, or that of releases. Decisions and older sections of the changelog may name older versions.
 fn is_page(path: &str) -> bool {
     let text = path.ends_with(".md") || path.ends_with(".svg");
     ["README.md", "ci/release.d/README.md"].contains(&path)
         || text && path.starts_with("docs/") && !path.starts_with("docs/decisions/")
 }
 
-/// The names of this line with another version.
+/// The names with another version in this line.
 fn others<'a>(line: &str, version: &'a str) -> impl Iterator<Item = String> + use<'a> {
     // Pictures have spaces that don't break.
     let line = line.replace("&#160;", " ");

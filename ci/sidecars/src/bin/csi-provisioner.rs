@@ -1,5 +1,5 @@
-//! `csi-provisioner` for the lab. Enters: upstream's flags (README of kubernetes-csi/external-provisioner, 5.3), as far as the chart sets
-//! them. Leaves: volumes for claims.
+//! `csi-provisioner` for the lab. Enters: those of upstream's flags that the chart sets (README of kubernetes-csi/external-provisioner,
+//! 5.3). Leaves: volumes for claims.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use sidecars::provisioner::Provisioner;
 use sidecars::{driver, flags, log};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Longest time that a replica leads without a renewal.
+/// Time after the last renewal at which another replica may lead.
 const LEASE: Duration = Duration::from_secs(15);
 const RENEW: Duration = Duration::from_secs(5);
 
@@ -80,7 +80,7 @@ async fn main() -> anyhow::Result<()> {
     }
 }
 
-/// Takes and keeps the Lease, in the namespace of this pod.
+/// Acquires and renews the Lease, in the namespace of this pod.
 async fn lead(client: Client, lease_name: String, leads: Arc<AtomicBool>) {
     let namespace = client.default_namespace().to_owned();
     let holder_id =

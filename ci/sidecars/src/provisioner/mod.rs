@@ -1,7 +1,7 @@
-//! The stand-in for csi-provisioner: makes volumes for claims, deletes those that are released. Enters: claims, classes, volumes of an
+//! The stand-in for csi-provisioner: creates volumes for claims, deletes released ones. Enters: claims, classes, volumes of an
 //! API server; the driver's socket. Leaves: calls, PersistentVolumes, Events with upstream's reasons.
 //!
-//! The stand-in looks at everything once a second, unlike upstream: it is for clusters of a few claims.
+//! Unlike upstream, it lists everything once a second: it is for clusters with a few claims.
 
 pub mod secrets;
 pub mod volume;
@@ -23,11 +23,11 @@ use serde_json::json;
 use self::secrets::{Claim, Reference, Use};
 use crate::{driver, log};
 
-/// The pause between two looks.
+/// Interval between two lists.
 const LOOK: Duration = Duration::from_secs(1);
-/// The first pause after a failure; it doubles.
+/// The first backoff after a failure; it doubles.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause, as upstream's --retry-interval-max.
+/// The longest backoff, as upstream's --retry-interval-max.
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -40,7 +40,7 @@ pub struct Provisioner {
     timeout: Duration,
     with_metadata: bool,
     recorder: Recorder,
-    /// Claims and volumes that failed, by UID: the time of the next try, and the pause before it.
+    /// Backoff of failed claims and volumes, by UID: the time of the next try, and the pause before it.
     pauses: HashMap<String, (Instant, Duration)>,
 }
 
@@ -59,7 +59,7 @@ impl Provisioner {
         Self { client, socket, driver, timeout, with_metadata, recorder, pauses: HashMap::new() }
     }
 
-    /// Works until the process ends. While `may_work` says no, another replica works.
+    /// Works until the process ends, while `may_work` returns true: otherwise another replica works.
     pub async fn run(&mut self, may_work: impl Fn() -> bool) {
         loop {
             if may_work()
@@ -214,7 +214,7 @@ impl Provisioner {
     }
 }
 
-/// The driver's answer in upstream's form.
+/// An error of the driver in upstream's form.
 fn said(status: tonic::Status) -> anyhow::Error {
     anyhow::anyhow!("rpc error: code = {:?} desc = {}", status.code(), status.message())
 }

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, bail, ensure};
 
-/// The beginning of parameters that belong to the side-car; the driver does not get them.
+/// Prefix of parameters for the side-car, which are not passed to the driver.
 pub const PREFIX: &str = "csi.storage.k8s.io/";
 
-/// The fields that templates may name.
+/// The values of a template's variables.
 #[derive(Clone, Debug, Default)]
 pub struct Claim {
     /// The claim's name.
@@ -19,7 +19,7 @@ pub struct Claim {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// A Secret of a class, by its use.
+/// A Secret of a class, by its purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// The Secret for CreateVolume and DeleteVolume.
@@ -28,7 +28,7 @@ pub enum Use {
     NodePublish,
 }
 
-/// A Secret.
+/// A reference to a Secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reference {
     /// The Secret's namespace.
@@ -45,10 +45,10 @@ impl Use {
         }
     }
 
-    /// The Secret for this use, if the class names one.
+    /// The Secret for this purpose; `None` if the class names none.
     ///
     /// # Errors
-    /// One of name and namespace is missing, a variable can't be filled in, or the result is not a name.
+    /// The name or the namespace is given alone, a variable can't be filled in, or the result is not a valid name.
     pub fn resolve(
         self,
         parameters: &BTreeMap<String, String>,
@@ -107,7 +107,7 @@ fn fill(template: &str, value: impl Fn(&str) -> Option<String>) -> anyhow::Resul
     Ok(filled)
 }
 
-/// A DNS label, or with dots a subdomain.
+/// Whether a text is a DNS label, or with `dots` a DNS subdomain.
 fn is_name(text: &str, dots: bool) -> bool {
     let is_plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
     let is_label = |label: &str| {

@@ -1,4 +1,4 @@
-//! A volume as upstream makes it: the call from a claim and its class, the PersistentVolume from the answer. Pure.
+//! A volume in upstream's form: the call from a claim and its class, the PersistentVolume from the answer. Pure.
 
 use std::collections::BTreeMap;
 
@@ -13,13 +13,13 @@ use serde_json::json;
 
 use super::secrets::{PREFIX, Reference};
 
-/// Says which driver made a volume.
+/// Annotation with the driver that created a volume.
 pub const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// Keeps the volume until its bucket is deleted.
+/// Finalizer that keeps the PersistentVolume until its bucket is deleted.
 pub const FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
-/// The Secret for the deletion.
+/// Annotation with the name of the Secret for the deletion.
 pub const DELETION_NAME: &str = "volume.kubernetes.io/provisioner-deletion-secret-name";
-/// The annotation with the namespace of the Secret for deletion.
+/// Annotation with the namespace of the Secret for the deletion.
 pub const DELETION_NAMESPACE: &str = "volume.kubernetes.io/provisioner-deletion-secret-namespace";
 
 /// The Secret for the deletion of a volume. Upstream's side-car writes both annotations on every volume, empty without a Secret.
@@ -38,9 +38,10 @@ pub fn name(claim: &PersistentVolumeClaim) -> anyhow::Result<String> {
     Ok(format!("pvc-{}", claim.metadata.uid.as_deref().context("the claim has no UID")?))
 }
 
-/// The call, without secrets.
+/// The call CreateVolume, without secrets.
 ///
-/// # Errors The claim requests something that no driver has.
+/// # Errors
+/// The claim requests something that no driver supports.
 pub fn request(
     claim: &PersistentVolumeClaim,
     class: &StorageClass,
@@ -77,7 +78,7 @@ pub fn request(
     })
 }
 
-/// The access mode, for a driver that can do SINGLE_NODE_MULTI_WRITER.
+/// The CSI access mode for a claim's, for a driver that supports SINGLE_NODE_MULTI_WRITER.
 fn mode(text: &str) -> anyhow::Result<Mode> {
     Ok(match text {
         "ReadWriteOnce" => Mode::SingleNodeMultiWriter,
@@ -94,7 +95,7 @@ fn requested(claim: &PersistentVolumeClaim) -> anyhow::Result<String> {
     Ok(requests.and_then(|it| it.get("storage")).context("the claim asks for no size")?.0.clone())
 }
 
-/// A quantity of whole bytes: `10Gi`, `5G`, `42`.
+/// Parses a quantity of whole bytes: `10Gi`, `5G`, `42`.
 fn bytes(quantity: &str) -> anyhow::Result<i64> {
     let end = quantity.find(|c: char| !c.is_ascii_digit()).unwrap_or(quantity.len());
     let (number, unit) = quantity.split_at(end);
@@ -116,7 +117,8 @@ fn bytes(quantity: &str) -> anyhow::Result<i64> {
 
 /// The PersistentVolume for CreateVolume's answer.
 ///
-/// # Errors A part is missing.
+/// # Errors
+/// The claim has no spec or UID, or the answer has no volume.
 pub fn object(
     driver: &str,
     claim: &PersistentVolumeClaim,

@@ -1,5 +1,5 @@
-//! The agent of a node for the lab: gives keys to service accounts that are associated with some, as EKS Pod Identity's does. Enters: the token
-//! of a request, the API server's public keys. Leaves: keys for an hour, or the refusal.
+//! The agent of a node for the lab: gives credentials to service accounts that are associated with some, like EKS Pod Identity's agent.
+//! Enters: the token of a request, the API server's public keys. Leaves: credentials for an hour, or the refusal.
 //!
 //! Never here: a token or a secret in a log.
 
@@ -10,24 +10,24 @@ use serde_json::{Value, json};
 
 use super::token::{Keys, Refusal, verified};
 
-/// The audience of tokens for agents.
+/// The audience of tokens for the agent.
 pub const AUDIENCE: &str = "pods.eks.amazonaws.com";
-/// The path for requests of keys.
+/// The path of requests for credentials.
 pub const PATH: &str = "/v1/credentials";
 
 /// The associations of a cluster.
 #[derive(Clone, Debug)]
 pub struct Agent {
-    /// The API server's name in tokens.
+    /// The issuer in the API server's tokens.
     pub issuer: String,
-    /// The API server's keys.
+    /// The public keys of the API server.
     pub keys: Keys,
     /// Access key and secret by `system:serviceaccount:NAMESPACE:NAME`.
     pub associations: BTreeMap<String, (String, String)>,
 }
 
 impl Agent {
-    /// Answers a request with this header `Authorization`: status and document.
+    /// Answers a request whose header `Authorization` has this token. Returns status and document.
     #[must_use]
     pub fn answer(&self, token: Option<&str>, now: Timestamp) -> (u16, Value) {
         match self.keys_for(token.unwrap_or_default(), now) {

@@ -1,6 +1,6 @@
-//! A token service for the lab: exchanges a token of a service account for keys of a store, as AWS's AssumeRoleWithWebIdentity does, and
-//! (`agent`) an agent that does it without a role. Enters:
-//! the form of a request, the API server's public keys. Leaves: keys for an hour, or the refusal in AWS's words.
+//! A token service for the lab: exchanges a token of a service account for credentials of a store, like AWS's AssumeRoleWithWebIdentity;
+//! and an agent that does so without a role (`agent`). Enters: the form of a request, the API server's public keys. Leaves: credentials for
+//! an hour, or the refusal in AWS's words.
 //!
 //! Never here: a token or a secret in a log.
 
@@ -16,29 +16,29 @@ pub use token::{Keys, Refusal};
 /// The roles, and the audience of tokens for them.
 #[derive(Clone, Debug)]
 pub struct Service {
-    /// The API server's name in tokens.
+    /// The issuer in the API server's tokens.
     pub issuer: String,
     /// The audience that tokens must name.
     pub audience: String,
-    /// The API server's keys.
+    /// The public keys of the API server.
     pub keys: Keys,
     /// The roles, by ARN.
     pub roles: BTreeMap<String, Role>,
 }
 
-/// A role: the accounts it trusts, and its keys in the store.
+/// A role: the account that it trusts, and its credentials in the store.
 #[derive(Clone, Debug)]
 pub struct Role {
-    /// `system:serviceaccount:NAMESPACE:NAME`
+    /// The trusted account: `system:serviceaccount:NAMESPACE:NAME`
     pub subject: String,
-    /// The key's id.
+    /// The access key id.
     pub access_key: String,
     /// The secret key.
     pub secret_key: String,
 }
 
 impl Service {
-    /// Answers a request: status and document.
+    /// Answers a request. Returns status and document.
     #[must_use]
     pub fn answer(&self, form: &str, now: Timestamp) -> (u16, String) {
         let form: BTreeMap<String, String> = form
@@ -79,7 +79,7 @@ impl Service {
     }
 }
 
-/// A value of a form: `+` is a blank.
+/// Decodes a value of a form, in which `+` is a space.
 fn decoded(value: &str) -> String {
     percent_decode_str(&value.replace('+', " ")).decode_utf8_lossy().into_owned()
 }

@@ -6,7 +6,7 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-/// Public keys by their id.
+/// Public keys with their ids.
 #[derive(Clone, Debug, Default)]
 pub struct Keys(Vec<Key>);
 
@@ -17,7 +17,7 @@ struct Key {
     exponent: Vec<u8>,
 }
 
-/// The reason for a refusal, in AWS's words.
+/// The reason of a refusal, in AWS's words.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// AWS's code.
@@ -57,7 +57,7 @@ impl Refusal {
 const INVALID: &str = "InvalidIdentityToken";
 
 impl Keys {
-    /// Keys of the document that the API server has at `/openid/v1/jwks`. Keys of other kinds than RSA are left out.
+    /// The keys in the document of the API server at `/openid/v1/jwks`. Keys of other types than RSA are ignored.
     #[must_use]
     pub fn of_jwks(document: &Value) -> Self {
         let text = |key: &Value, field: &str| key[field].as_str().map(str::to_owned);
@@ -70,7 +70,7 @@ impl Keys {
     }
 }
 
-/// The claims of a token, if one of these keys signed it.
+/// The claims of a token. Refuses a token that none of these keys signed.
 pub(super) fn verified(token: &str, keys: &Keys) -> Result<Claims, Refusal> {
     let malformed = Refusal::new(INVALID, "The token is not a JWT");
     let (signed, signature) = token.rsplit_once('.').ok_or_else(|| malformed.clone())?;

@@ -1,4 +1,4 @@
-//! One connection through the proxy: two directions, each a stage that reads and one that delivers, with a short line between them.
+//! One connection through the proxy: two directions, each with a stage that reads and one that delivers, and a short queue between them.
 
 use std::future::pending;
 use std::io;
@@ -17,27 +17,27 @@ use super::requests::{Out, Requests};
 use super::weather::{Answers, Passage, Step, Then, flipped, place};
 use super::{Shared, State};
 
-/// Pieces between the two stages of a direction: 4 MiB under way on a link with latency.
+/// Longest queue between the two stages of a direction, in pieces: 4 MiB in flight on a link with latency.
 const LINE: usize = 256;
 
-/// Pieces where there is no latency: 64 KiB.
+/// Longest queue without latency, in pieces: 64 KiB.
 const LINE_WITHOUT_LATENCY: usize = (64 << 10) / PIECE_MAX;
 
 const SLOW_DOWN: &str = "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<Error><Code>SlowDown</Code>\
                          <Message>Please reduce your request rate.</Message></Error>";
 
-/// A unit that goes from reading to delivering.
+/// A piece of bytes between reading and delivering.
 struct Piece {
     due: Instant,
     bytes: Vec<u8>,
-    /// Whether the proxy made these bytes, and not the store.
+    /// Whether the proxy made these bytes, not the store.
     is_ours: bool,
-    /// Whether the sender closed its end behind these bytes.
+    /// Whether the sender closed its side after these bytes.
     is_last: bool,
     _place: OwnedSemaphorePermit,
 }
 
-/// Reads pieces into the line of a direction; cloned for answers made here.
+/// The queue of a direction, on the reading side. A clone queues the answers that the proxy makes.
 #[derive(Clone)]
 struct Line {
     pieces: Sender<Piece>,
@@ -56,12 +56,12 @@ impl Line {
         let places = Arc::clone(&self.places).acquire_many_owned(weight as u32).await;
         let place = places.expect("the places are never closed");
         let piece = Piece { due: Instant::now() + latency / 2, bytes, is_ours, is_last, _place: place };
-        // If the receiver has ended, nobody misses the piece.
+        // If the receiver has ended, the piece is not needed.
         let _ = self.pieces.send(piece).await;
     }
 }
 
-/// Carries one connection until both sides closed it, one side broke it, or the weather resets it.
+/// Carries one connection until both sides have closed it, one side breaks it, or the weather resets it.
 pub(super) async fn carry(
     number: u64,
     mut client: TcpStream,
@@ -92,7 +92,7 @@ pub(super) async fn carry(
         () = refused => Err(reset()),
     };
     if ended.is_err() {
-        // Closing then sends RST instead of FIN. The call fails if the client is gone already.
+        // close(2) then sends RST instead of FIN. The call fails if the client has gone already.
         let _ = client.set_zero_linger();
     }
 }
@@ -110,7 +110,7 @@ struct Flow {
 }
 
 impl Flow {
-    /// Waits until bytes pass on this connection.
+    /// Waits until the weather lets bytes pass on this connection.
     async fn open(&mut self) -> State {
         loop {
             let now = self.state.borrow_and_update().clone();
@@ -123,19 +123,19 @@ impl Flow {
 
     async fn changed(&mut self) {
         if self.state.changed().await.is_err() {
-            // The proxy ends: the runtime drops this future.
+            // The proxy has ended: the runtime drops this future.
             pending::<()>().await;
         }
     }
 
-    /// Waits until the weather resets connections.
+    /// Waits until the weather refuses connections.
     async fn refused(mut self) {
         while self.state.borrow_and_update().weather.passage != Passage::Refused {
             self.changed().await;
         }
     }
 
-    /// The next bytes; none at the end.
+    /// Reads the next bytes at the link's rate; 0 at the end.
     async fn read(
         &mut self,
         from: &mut ReadHalf<'_>,
@@ -145,7 +145,7 @@ impl Flow {
         let now = self.open().await;
         let n = from.read(&mut buffer[..link::piece(now.weather.rate)]).await?;
         link.pass(n, &mut self.state).await;
-        // The weather is asked again: a black hole keeps bytes whose read began before it.
+        // The weather is checked again: a black hole also holds bytes whose read began before it.
         self.open().await;
         Ok(n)
     }
@@ -256,7 +256,7 @@ impl Flow {
 }
 
 impl Shared {
-    /// Whether no bit that goes this way flipped in this weather yet; now one does.
+    /// Whether this is the first bit that flips in this direction and weather. Later calls return false.
     fn flips_first(&self, way: Way, generation: u64) -> bool {
         let first = self.flipped_in[way as usize].fetch_max(generation, Ordering::Relaxed) < generation;
         self.counts.bits_flipped.fetch_add(u64::from(first), Ordering::Relaxed);
@@ -264,14 +264,14 @@ impl Shared {
     }
 }
 
-/// The direction of bytes of client or store; bytes made here have none.
+/// The direction of bytes of client or store. Bytes made by the proxy have none.
 #[derive(Clone, Copy)]
 enum Way {
     Up,
     Down,
 }
 
-/// Bytes that passed on this connection, in one direction, in the present weather.
+/// Number of bytes that passed on this connection in one direction, in the present weather.
 #[derive(Default)]
 struct Passed {
     generation: u64,

@@ -1,4 +1,4 @@
-//! One direction of a link of limited rate, which all connections share.
+//! One direction of a link with a limited rate, which all connections share.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use tokio::time::{Instant, sleep_until};
 
 use super::State;
 
-/// The largest piece that is read at once, and the turn of one connection on a fast link.
+/// The largest piece of one read, in bytes, and one connection's turn on a fast link.
 pub(super) const PIECE_MAX: usize = 16 << 10;
 
-/// The time that an idle link, or a late machine, may make up for.
+/// Longest idle or late time that a link may catch up.
 const CREDIT: Duration = Duration::from_millis(20);
 
-/// The resolution of the machine's timers: shorter waits are left out.
+/// The resolution of the machine's timers; shorter waits are skipped.
 const SLACK: Duration = Duration::from_millis(1);
 
-/// The time at which the link is free again. The lock is handed over in order, and each holder sends one piece: so connections that
-/// have bytes take turns.
+/// The time at which the link is free again. The lock is fair, and each holder sends one piece, so connections with
+/// waiting bytes take turns.
 #[derive(Debug)]
 pub(super) struct Link(Mutex<Turn>);
 
@@ -32,7 +32,7 @@ impl Link {
         Self(Mutex::new(Turn { free_at: Instant::now(), rate: None }))
     }
 
-    /// Returns once these bytes may pass.
+    /// Waits until these bytes may pass.
     pub(super) async fn pass(&self, bytes: usize, state: &mut watch::Receiver<State>) {
         if state.borrow().weather.rate.is_none() {
             return;
@@ -59,7 +59,7 @@ impl Link {
     }
 }
 
-/// The bytes that a connection reads in one turn: a hundredth of a second of the link, so that turns come soon on a slow one.
+/// Bytes of one connection's turn: a hundredth of a second of the link, so turns come soon on a slow link, too.
 pub(super) fn piece(rate: Option<u64>) -> usize {
     let hundredth = rate.map_or(PIECE_MAX as u64, |rate| rate / 100);
     usize::try_from(hundredth).unwrap_or(PIECE_MAX).clamp(1 << 10, PIECE_MAX)

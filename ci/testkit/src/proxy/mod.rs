@@ -1,7 +1,7 @@
-//! A TCP proxy between a mount and its store that makes foul weather.
+//! A TCP proxy between a mount and its store that simulates a bad network.
 //!
-//! Enters: the store's address and, at any time, a [`Weather`]. Leaves: bytes, late or never; counts. The proxy runs on a thread with a
-//! runtime of its own, for plain tests, and listens on loopback only. It never changes the bytes that pass, unless the weather flips a
+//! Enters: the store's address and, at any time, a [`Weather`]. Leaves: bytes, late or never; counts. The proxy runs on a thread with its
+//! own runtime, for tests without one, and listens on loopback only. It never changes the bytes that pass, unless the weather flips a
 //! bit.
 
 mod connection;
@@ -27,52 +27,52 @@ use link::Link;
 use weather::Passage;
 pub use weather::Weather;
 
-/// The buffer of each socket and direction, so that the kernel does not queue megabytes behind a slow link.
+/// Size of each socket's buffers, in bytes: the kernel must not queue megabytes behind a slow link.
 const SOCKET_BUFFER: u32 = 64 << 10;
 
-/// Connections that may wait to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: u32 = 1024;
 
-/// Longest wait for a connect to our own full listener, before the connect counts as unanswered.
+/// Longest wait for a connect to our own full listener; after it the connect counts as unanswered.
 const NO_ANSWER: Duration = Duration::from_millis(100);
 
-/// A listener on loopback whose connections lead to a store. Dropping it closes all connections.
+/// A listener on loopback that forwards connections to a store. Dropping it closes all connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
-    /// Taken when dropped, which ends the thread.
+    /// The weather; dropping it ends the thread.
     state: Option<watch::Sender<State>>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// Counts of all that passed since the start.
+/// Counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Connections that were accepted.
+    /// Accepted connections.
     pub connections: u64,
     /// Bytes of clients that were delivered to the store.
     pub bytes_up: u64,
     /// Bytes of the store that were delivered to clients.
     pub bytes_down: u64,
-    /// Requests over plain HTTP whose head was seen, refused ones included.
+    /// Requests over plain HTTP whose head was read, including refused ones.
     pub requests: u64,
     /// Requests that the proxy answered with 503.
     pub requests_refused: u64,
-    /// Bits that were flipped.
+    /// Flipped bits.
     pub bits_flipped: u64,
 }
 
-/// State that all connections share.
+/// The state that all connections share.
 #[derive(Debug)]
 struct Shared {
     to: SocketAddr,
     up: Link,
     down: Link,
     counts: AtomicCounts,
-    /// Up and down: the generation of weather that flipped a bit last.
+    /// The weather in which a bit flipped last, up and down, by generation.
     flipped_in: [AtomicU64; 2],
-    /// The generation of weather that the listener follows.
+    /// The generation of the weather that the listener has applied.
     followed: Mutex<u64>,
     follows: Condvar,
 }
@@ -87,21 +87,21 @@ struct AtomicCounts {
     bits_flipped: AtomicU64,
 }
 
-/// The weather, and its lasting effects.
+/// The weather, and the effects that outlast it.
 #[derive(Clone, Debug, Default)]
 struct State {
     weather: Arc<Weather>,
-    /// Grows with each weather.
+    /// The number of the weather; it grows with each change.
     generation: u64,
-    /// Connections with a lower number are dead for ever.
+    /// Connections with a lower number never pass bytes again.
     dead_below: u64,
 }
 
 impl Proxy {
-    /// A proxy on the way to this server, from a port of its own on 127.0.0.1, in clear weather.
+    /// Starts a proxy in front of this server, on a new port of 127.0.0.1, in clear weather.
     ///
     /// # Panics
-    /// No port, no thread.
+    /// There is no free port, or no thread.
     pub fn start(to: SocketAddr) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let reserved = socket().expect("a socket");
@@ -124,14 +124,14 @@ impl Proxy {
         let thread = std::thread::Builder::new().name("fault-proxy".to_owned());
         let of_thread = Arc::clone(&shared);
         let thread = thread.spawn(move || {
-            // Holds the port while nobody listens on it.
+            // This socket reserves the port while no socket listens on it.
             let _reserved = reserved;
             runtime.block_on(serve(address, listener, of_thread, receiver));
         });
         Self { address, shared, state: Some(state), thread: Some(thread.expect("a thread")) }
     }
 
-    /// `http://127.0.0.1:PORT`
+    /// The URL of the proxy: `http://127.0.0.1:PORT`
     pub fn endpoint(&self) -> String {
         format!("http://{}", self.address)
     }
@@ -141,11 +141,11 @@ impl Proxy {
         self.address
     }
 
-    /// Changes the weather, also for connections that are open. Once it returns, new connections meet the new weather, and no piece
-    /// (16 KiB) but the one being written passes by the old one.
+    /// Changes the weather, also for open connections. When it returns, new connections meet the new weather, and at most the piece
+    /// that is being written (16 KiB) passes by the old one.
     ///
     /// # Panics
-    /// The proxy's thread is gone.
+    /// The proxy's thread has ended.
     pub fn set(&self, weather: Weather) {
         let Some(state) = &self.state else { return };
         let mut generation = 0;
@@ -193,7 +193,7 @@ impl Drop for Proxy {
     }
 }
 
-/// A socket with small buffers, and a port that another socket of ours may listen on.
+/// A socket with small buffers, whose port another socket of this process may also bind.
 fn socket() -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseport(true)?;
@@ -217,7 +217,7 @@ async fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// Listens according to the weather, until the proxy is dropped.
+/// Listens as the weather says, until the proxy is dropped.
 async fn serve(
     address: SocketAddr,
     listener: TcpListener,
@@ -227,14 +227,14 @@ async fn serve(
     let mut connections = JoinSet::new();
     let mut open = Some(listener);
     let mut is_silent = false;
-    // Fills the listener's queue while SYNs are to go unanswered.
+    // This connection fills the listener's queue while SYNs must stay unanswered.
     let mut _filler: Option<TcpStream> = None;
     let mut filled_from = None;
     loop {
         let State { weather, generation, .. } = state.borrow_and_update().clone();
         if weather.passage == Passage::Refused {
             if let Some(listener) = open.take() {
-                // The listener is shut down by a call and not by the last close: a child that a test starts has the socket open, too, until
+                // The listener is shut down by a call, not by closing it: a child process of the test has the socket open, too, until
                 // it executes.
                 rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).expect("end a listener");
             }
@@ -276,7 +276,7 @@ async fn serve(
                         let _ = client.set_nodelay(true);
                         connections.spawn(connection::carry(number, client, Arc::clone(&shared), state.clone()));
                     }
-                    // No descriptor is left, say: some connection will end.
+                    // An error here is mostly a lack of descriptors: a connection may end meanwhile.
                     Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
                 },
                 Some(ended) = connections.join_next() => ended.expect("a connection of the fault proxy panicked"),

@@ -1,29 +1,29 @@
-//! Finds the beginning and end of HTTP requests in the bytes of a client.
+//! Finds the beginning and end of HTTP requests in a client's bytes.
 //!
 //! Enters: bytes, in pieces cut anywhere. Leaves: the bytes to pass on, and the requests that the proxy must answer. A head passes only
-//! as a whole, so that the decision about a request falls before its first byte. Bytes that are not HTTP/1.1 (TLS, say), and bytes after
+//! as a whole, so a request is judged before its first byte passes. Bytes that are not HTTP/1.1 (such as TLS), and bytes after
 //! a request with a chunked body, pass unchanged.
 
-/// The longest head that is looked at.
+/// The longest head that is parsed, in bytes; a connection with a longer one passes unchanged from there on.
 const HEAD_MAX: usize = 64 << 10;
 
 const HEADERS_MAX: usize = 128;
 
-/// The destination of bytes.
+/// Output: bytes to pass, or a request to answer.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Out {
     /// Bytes for the store.
     Pass(Vec<u8>),
-    /// A refused request is complete: answer it.
+    /// A refused request is complete: the proxy answers it.
     Refuse {
         /// Whether the request is a HEAD, whose answer has no body.
         is_head: bool,
-        /// The client waits for `100 Continue`, so that whether its body follows is open: the connection ends with the answer.
+        /// Whether the connection ends with the answer: the client waits for `100 Continue`, so its body may follow or not.
         close: bool,
     },
 }
 
-/// Follows the requests of one connection.
+/// The parser of one connection's requests.
 #[derive(Debug, Default)]
 pub(super) struct Requests(State);
 
@@ -42,7 +42,7 @@ impl Default for State {
 }
 
 impl Requests {
-    /// Takes bytes. Calls `refuses` once for each request, at the end of its head.
+    /// Parses the next bytes. Calls `refuses` once for each request, at the end of its head.
     pub(super) fn take(&mut self, mut bytes: &[u8], mut refuses: impl FnMut() -> bool) -> Vec<Out> {
         let mut out = Vec::new();
         while !bytes.is_empty() {
@@ -51,7 +51,7 @@ impl Requests {
                     let held = head.len();
                     head.extend_from_slice(bytes);
                     let read = Head::read(&head);
-                    // The held bytes were no whole head, so the head ends in the new bytes.
+                    // The earlier bytes were not a whole head, so the head ends in the new bytes.
                     bytes = if let Read::Whole(parsed) = &read { &bytes[parsed.len - held..] } else { &[] };
                     match read {
                         Read::More => State::Head(head),
@@ -98,7 +98,7 @@ enum Read {
     Whole(Head),
 }
 
-/// The fields of a head that the proxy needs.
+/// The facts of a head that the proxy needs.
 struct Head {
     len: usize,
     body: u64,

@@ -1,9 +1,9 @@
-//! The state of the network on the way to the store: data, set from the test, read by every connection.
+//! The state of the network before the store, as data: set by the test, read by every connection.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// The weather between a mount and its store. Begins clear; each method adds one thing, later ones of the same kind win.
+/// The weather between a mount and its store. It begins clear; each method adds one effect and replaces an earlier one of its kind.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weather {
     pub(super) passage: Passage,
@@ -15,19 +15,19 @@ pub struct Weather {
     pub(super) flips: Flips,
 }
 
-/// The byte of a direction that arrives with a flipped bit, on the first connection that gets so far.
+/// The offset of the byte in each direction whose lowest bit flips, on the first connection that reaches it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Flips {
     pub(super) request: Option<u64>,
     pub(super) answer: Option<u64>,
 }
 
-/// The place of byte `at` among `len` bytes, if `passed` bytes came before on the connection.
+/// The index of byte `at` in the next `len` bytes, if `passed` bytes came before on the connection.
 pub(super) fn place(len: usize, passed: u64, at: Option<u64>) -> Option<usize> {
     usize::try_from(at?.checked_sub(passed)?).ok().filter(|place| *place < len)
 }
 
-/// These bytes with the lowest bit of one of them flipped.
+/// These bytes, with the lowest bit of the byte at `place` flipped.
 pub(super) fn flipped(bytes: &[u8], place: Option<usize>) -> Cow<'_, [u8]> {
     let Some(place) = place else { return Cow::Borrowed(bytes) };
     let mut bytes = bytes.to_vec();
@@ -35,7 +35,7 @@ pub(super) fn flipped(bytes: &[u8], place: Option<usize>) -> Cow<'_, [u8]> {
     Cow::Owned(bytes)
 }
 
-/// Whether bytes and connections pass at all.
+/// Whether bytes and connections pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Passage {
     #[default]
@@ -45,7 +45,7 @@ pub(super) enum Passage {
     SilentSyns,
 }
 
-/// The choice of requests that are answered 503.
+/// The requests that are answered with 503.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Unavailable {
     pub(super) share: f64,
@@ -54,15 +54,15 @@ pub(super) struct Unavailable {
 }
 
 impl Unavailable {
-    /// Whether the request of this number, counted from the start of the proxy, is struck.
+    /// Whether the request with this number, counted from the start of the proxy, is answered with 503.
     pub(super) fn strikes(&self, request: u64) -> bool {
-        // One draw of a generator of its own: a share strikes without a pattern, and the same seed strikes the same requests.
+        // Each request has its own generator: there is no pattern, and the same seed selects the same requests.
         let seed = self.seed.wrapping_add(request.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         fastrand::Rng::with_seed(seed).f64() < self.share
     }
 }
 
-/// The fate of bytes that come from the store.
+/// The weather's effect on bytes from the store.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Answers {
     #[default]
@@ -75,7 +75,7 @@ pub(super) enum Answers {
     },
 }
 
-/// One step of passing an answer on.
+/// One step in passing an answer on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Step {
     /// The number of bytes that pass now.
@@ -87,14 +87,14 @@ pub(super) struct Step {
 pub(super) enum Then {
     GoOn,
     Reset,
-    /// A pause of this length, or until the weather changes.
+    /// Pause for this time, or until the weather changes.
     Pause(Duration),
-    /// A stall until the weather changes.
+    /// Stall until the weather changes.
     Stall,
 }
 
 impl Answers {
-    /// The next step for `waiting` bytes on a connection where `passed` bytes of answers passed in this weather.
+    /// The next step for `waiting` bytes, on a connection on which `passed` bytes of answers have passed in this weather.
     pub(super) fn step(self, passed: u64, waiting: usize) -> Step {
         let up_to = |limit: u64, then: Then| {
             let room = limit.saturating_sub(passed);
@@ -115,27 +115,27 @@ impl Answers {
 }
 
 impl Weather {
-    /// Clear weather: everything passes at once, including bytes that earlier weather held.
+    /// Clear weather: everything passes at once, including bytes that earlier weather held back.
     pub fn clear() -> Self {
         Self::default()
     }
 
-    /// Refuses connections, as if nothing listened: connects get a RST, open connections are reset. The port stays ours, so that the same
-    /// address answers again later.
+    /// Refuses connections, as if nothing listened: connects get RST, open connections are reset. The proxy keeps the port, so the same
+    /// address can answer again later.
     #[must_use]
     pub fn refused(mut self) -> Self {
         self.passage = Passage::Refused;
         self
     }
 
-    /// Connections are opened, nothing passes in either direction, nothing is closed. What waits passes in later weather.
+    /// Accepts connections, but nothing passes in either direction and nothing is closed. Held bytes pass in later weather.
     #[must_use]
     pub fn black_hole(mut self) -> Self {
         self.passage = Passage::BlackHole;
         self
     }
 
-    /// Like [`Weather::black_hole`], and new connections are not even opened: the kernel drops their SYN. In later weather a client's
+    /// Like [`Weather::black_hole`], but connections are not even accepted: the kernel drops their SYN. In later weather a client's
     /// next SYN is answered; Linux repeats it after 1, 3 and 7 seconds.
     #[must_use]
     pub fn silent_syns(mut self) -> Self {
@@ -143,16 +143,16 @@ impl Weather {
         self
     }
 
-    /// Kills the connections that are open now, whatever the weather later: nothing passes, nothing is closed, as when a firewall forgets
-    /// them. New connections work.
+    /// Makes the open connections dead for ever, in later weather, too: nothing passes, nothing is closed, like after a firewall has
+    /// forgotten them. New connections work.
     #[must_use]
     pub fn half_open(mut self) -> Self {
         self.half_open = true;
         self
     }
 
-    /// Answers each HTTP request with `503 SlowDown`, with this `Retry-After` if any, after taking and dropping its body; keeps the
-    /// connection. A request whose head passed before goes on. Needs plain HTTP/1.1 and bodies with a Content-Length: TLS and chunked
+    /// Answers each HTTP request with `503 SlowDown`, with this `Retry-After` if any, after receiving and dropping its body; keeps the
+    /// connection. A request whose head passed earlier goes on. This needs plain HTTP/1.1 and bodies with a Content-Length: TLS and chunked
     /// requests pass.
     #[must_use]
     pub fn unavailable(mut self, retry_after: Option<String>) -> Self {
@@ -160,25 +160,26 @@ impl Weather {
         self
     }
 
-    /// Like [`Weather::unavailable`] for this share of the requests, from 0 to 1. The same seed strikes the same requests, by the
-    /// order in which they come.
+    /// Like [`Weather::unavailable`], but for this share of the requests, from 0 to 1. The same seed selects the same requests, in
+    /// their order of arrival.
     #[must_use]
     pub fn unavailable_share(mut self, share: f64, seed: u64) -> Self {
         self.unavailable = Some(Unavailable { share, seed, retry_after: None });
         self
     }
 
-    /// Adds this to each round trip, half of it in each direction. A connection's handshake is not delayed: the kernel answers it.
+    /// Adds this time to each round trip, half of it in each direction. A connection's handshake is not delayed: the kernel answers it.
     #[must_use]
     pub fn latency(mut self, round_trip: Duration) -> Self {
         self.latency = round_trip;
         self
     }
 
-    /// Limits the rate to this number of bytes a second in each direction, for all connections together; connections with waiting bytes
-    /// get equal shares. At most 64 KiB of a connection's bytes wait here in each direction, the kernel's buffers aside (64 KiB each).
+    /// Limits the rate to this many bytes per second in each direction, for all connections together; connections with waiting bytes
+    /// share it equally. At most 64 KiB of a connection's bytes wait here in each direction, besides the kernel's buffers (64 KiB each).
     ///
-    /// # Panics A rate of 0: that is a black hole.
+    /// # Panics
+    /// The rate is 0: use a black hole.
     #[must_use]
     pub fn rate(mut self, bytes_per_second: u64) -> Self {
         assert!(bytes_per_second > 0, "a rate of 0 is a black hole");
@@ -186,8 +187,8 @@ impl Weather {
         self
     }
 
-    /// Resets (RST) each connection after this number of bytes of answers, heads included, counted from now. 0: with the first byte that
-    /// would pass.
+    /// Resets (RST) each connection after this number of bytes of answers, including heads, counted from now. 0 resets at the first byte of
+    /// an answer.
     #[must_use]
     pub fn reset_answers_after(mut self, bytes: u64) -> Self {
         self.answers = Answers::ResetAfter(bytes);
@@ -202,28 +203,28 @@ impl Weather {
         self
     }
 
-    /// Requests reach the store, no byte of an answer comes back. Later weather lets the answers pass.
+    /// Passes requests to the store, but no byte of their answers. Later weather lets the answers pass.
     #[must_use]
     pub fn never_answered(self) -> Self {
         self.stall_answers_after(0)
     }
 
-    /// Lets answers pass in drips on each connection: `bytes`, then a pause.
+    /// Lets `bytes` of answers pass on each connection, then pauses, again and again.
     #[must_use]
     pub fn drip(mut self, bytes: u64, every: Duration) -> Self {
         self.answers = Answers::Drip { bytes, every };
         self
     }
 
-    /// Flips the lowest bit of this byte of a connection's requests, heads included: counted from 0 and from now, on the first connection
-    /// that gets so far, and only there. In a head, a letter becomes its neighbour.
+    /// Flips the lowest bit of one byte of requests, including heads: the offset counts from 0 and from now, on the first connection
+    /// that reaches it, and only there. In a head, a letter becomes its neighbour.
     #[must_use]
     pub fn flip_request_byte(mut self, at: u64) -> Self {
         self.flips.request = Some(at);
         self
     }
 
-    /// Flips a bit as [`Weather::flip_request_byte`] does, in answers.
+    /// Like [`Weather::flip_request_byte`], but in answers.
     #[must_use]
     pub fn flip_answer_byte(mut self, at: u64) -> Self {
         self.flips.answer = Some(at);

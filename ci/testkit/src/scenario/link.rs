@@ -9,21 +9,21 @@ use super::{MIB, Outcome, Scene};
 use crate::proxy::Weather;
 use crate::until;
 
-/// Names in the directory that is listed.
+/// Number of names in the listed directory.
 const NAMES: u64 = 10;
 const READERS: u64 = 24;
 const SMALL: u64 = 100_000;
 
-/// Duration of a single operation.
+/// The duration of one operation.
 #[derive(Clone, Copy, Debug)]
 pub struct Timed {
-    /// The load of the link meanwhile, in seconds of its own: a loaded machine stretches time, not bytes.
+    /// The link's load meanwhile, in seconds of its full rate: a busy machine stretches time, not bytes.
     pub link_s: f64,
-    /// The time by the clock.
+    /// The duration by the clock.
     pub wall: Duration,
 }
 
-/// Runs one operation over a link of this many bytes a second.
+/// Measures one operation over a link of `rate` bytes per second.
 fn timed(
     place: Scene<'_>,
     rate: u64,
@@ -38,7 +38,7 @@ fn timed(
     (Timed { link_s: (moved() - before) as f64 / rate as f64, wall: started.elapsed() }, result)
 }
 
-/// Ends the readers when dropped, also if the scenario panics.
+/// Ends the readers when it is dropped, also if the scenario panics.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -51,7 +51,7 @@ fn plant_names(place: Scene<'_>) {
     (0..NAMES).for_each(|i| Known::new(format!("dir/name{i}"), i, 1).plant(place));
 }
 
-/// 24 readers on a link of `rate` bytes a second, and in the midst the first `ls` of a directory of 10 names, then the first `cat` of
+/// Runs 24 readers on a link of `rate` bytes per second, and meanwhile the first `ls` of a directory of 10 names, then the first `cat` of
 /// a file of 100 kB.
 ///
 /// # Panics
@@ -69,14 +69,14 @@ pub fn among_readers(place: Scene<'_>, rate: u64) -> (Outcome, [Timed; 2]) {
         let ends = Ends(enough);
         let readers: Vec<_> =
             large.iter().map(|file| (file, scope.spawn(move || file.read_until(place, enough)))).collect();
-        // The readers are past their first bytes: all of them read ahead.
+        // By then the readers have had their first bytes: all of them read ahead.
         until("the link is full of bulk", || place.proxy.counts().bytes_down - before > READERS * MIB);
         let (listed, result) = timed(place, rate, || list(place, "dir", NAMES as usize));
         outcome.add("ls", result);
         let (read, result) = timed(place, rate, || small.read(place));
         outcome.add("cat", result);
         drop(ends);
-        // Bytes that were read ahead need not come.
+        // Bytes in flight for read-ahead are not needed any more.
         place.proxy.set(Weather::clear());
         for (file, thread) in readers {
             outcome.add(&format!("read {}", file.name), thread.join().expect("operations do not panic"));
@@ -90,7 +90,8 @@ pub fn among_readers(place: Scene<'_>, rate: u64) -> (Outcome, [Timed; 2]) {
 /// Lets writers of six large files and of three small ones share a link of `rate` bytes a second. Returns the outcome, and the duration
 /// of an `ls` meanwhile.
 ///
-/// # Panics The writers do not fill the link within a minute.
+/// # Panics
+/// The writers do not fill the link within a minute.
 pub fn among_writers(place: Scene<'_>, large: u64, small: u64, rate: u64) -> (Outcome, Timed) {
     plant_names(place);
     let large = (0..6).map(|i| Known::new(format!("large{i}"), i, large));

@@ -1,7 +1,7 @@
-//! Operations on a mount while the weather changes: asserted by the engine's tests, measured by the bench beside other file systems.
+//! Operations on a mount while the weather changes: checked by the engine's tests, measured by the bench beside other file systems.
 //!
 //! Enters: a mount, the proxy before its store, and the folder where the store keeps each object as a plain file. Leaves: an [`Outcome`].
-//! A scenario never fails because of the file system: what went wrong is in its outcome. It panics if the work never begins.
+//! A scenario never fails because of the file system: errors are in its outcome. It panics if the work can't begin.
 
 mod link;
 mod outage;
@@ -20,21 +20,21 @@ use work::Trouble;
 
 const MIB: u64 = 1 << 20;
 
-/// The place of a scenario: a mounted directory and its store.
+/// A mounted directory and its store.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene<'a> {
-    /// The directory mounted on.
+    /// The mount point.
     pub mount: &'a Path,
-    /// The bucket as a folder: each object under its key, readable and, before the first look at it, writable.
+    /// The bucket as a folder: each object is a file under its key, which may be read, and written before the mount has seen it.
     pub folder: &'a Path,
     /// The proxy between the mount and its store.
     pub proxy: &'a Proxy,
-    /// Writes the bytes that the content of this number has at an offset.
+    /// Fills a buffer with the bytes at an offset of the content with this number.
     pub fill: fn(content: u64, offset: u64, into: &mut [u8]),
 }
 
 impl Scene<'_> {
-    /// Multipart uploads that have a part. `s3server` keeps them beside its buckets, each part as a file under its number.
+    /// Number of multipart uploads with a part. `s3server` keeps them beside its buckets, each part as a file named by its number.
     fn uploads_with_parts(&self) -> usize {
         let parts = |upload: &Path| fs::read_dir(upload).into_iter().flatten().flatten();
         let is_part = |name: OsString| name.to_str().is_some_and(|name| name.parse::<u32>().is_ok());
@@ -49,16 +49,16 @@ impl Scene<'_> {
 pub struct Outcome {
     /// The number of operations.
     pub operations: usize,
-    /// Operations that failed: the act, its object, and the error.
+    /// Operations that failed: the operation, its object, and the error.
     pub errors: Vec<String>,
     /// Operations that succeeded with wrong bytes, read or stored.
     pub wrong: Vec<String>,
-    /// The time from the moment the weather struck until the last operation ended.
+    /// The time from the change of weather until the last operation ended.
     pub took: Duration,
 }
 
 impl Outcome {
-    /// No error, and all bytes right.
+    /// Whether no operation failed and all bytes were right.
     pub fn is_clean(&self) -> bool {
         self.errors.is_empty() && self.wrong.is_empty()
     }

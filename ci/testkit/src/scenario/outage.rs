@@ -1,4 +1,4 @@
-//! A store that is away, refuses some requests, or breaks its answers off.
+//! A store that is unreachable, refuses some requests, or breaks its answers off.
 
 use std::fs;
 use std::thread;
@@ -9,15 +9,15 @@ use super::{MIB, Outcome, Scene};
 use crate::proxy::Weather;
 use crate::until;
 
-/// The size of a large file.
+/// Size of a large file, in bytes.
 const TRANSFER: u64 = 24 * MIB;
-/// The size of a small file.
+/// Size of a small file, in bytes.
 const SMALL: u64 = 4_000;
-/// The size of the file that is read while answers break off.
+/// Size of the file that is read while answers break off, in bytes.
 const BROKEN: u64 = 64 * MIB;
-/// Bytes a second before the outage: slow enough that all transfers are under way when the store goes.
+/// Rate before the outage, in bytes per second: slow enough that all transfers are in progress when the outage begins.
 const RATE_BEFORE: u64 = 20_000_000;
-/// Small files read while one request in ten is refused.
+/// Number of small files that are read while one request in ten is refused.
 const CATS: u64 = 50;
 
 /// A kind of outage.
@@ -32,7 +32,7 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// All kinds of outage: refused connections; 503 as the answer to each request; silence, in which sent bytes are lost, so that
+    /// All kinds of outage: refused connections; 503 as the answer to each request; a black hole, in which sent bytes are lost, so
     /// connections of that time stay dead afterwards.
     pub fn all() -> [Self; 3] {
         let clear = Weather::clear;
@@ -44,7 +44,7 @@ impl Outage {
     }
 }
 
-/// Two writers, four readers, a `stat` and thirty `cat`s while the store is away for `lasts`.
+/// Runs two writers, four readers, a `stat` and thirty `cat`s during an outage of `lasts`.
 ///
 /// # Panics
 /// Readers and writers do not begin within a minute.
@@ -67,7 +67,7 @@ pub fn outage(place: Scene<'_>, outage: &Outage, lasts: Duration) -> Outcome {
         for file in &written {
             work.push((format!("write {}", file.name), scope.spawn(move || file.write(place))));
         }
-        // An upload that begins as the store goes may be left there: a lost answer had its name.
+        // An upload that begins at the outage may stay in the store: the answer with its id was lost.
         until("all are under way", || {
             let now = place.proxy.counts();
             let stored = written.iter().filter(|file| place.folder.join(&file.name).exists()).count();
@@ -91,7 +91,7 @@ pub fn outage(place: Scene<'_>, outage: &Outage, lasts: Duration) -> Outcome {
     outcome
 }
 
-/// A reader, a writer, fifty `cat`s and an `ls` while one request in ten is answered 503.
+/// Runs a reader, a writer, fifty `cat`s and an `ls` while one request in ten is answered with 503.
 pub fn one_in_ten(place: Scene<'_>) -> Outcome {
     let small: Vec<_> = (0..CATS).map(|i| Known::new(format!("dir/file{i}"), i, SMALL)).collect();
     let (read, written) = (Known::new("read", 70, TRANSFER), Known::new("written", 80, TRANSFER));
@@ -112,7 +112,7 @@ pub fn one_in_ten(place: Scene<'_>) -> Outcome {
     outcome
 }
 
-/// Reads 64 MiB while each connection is reset after 1 MiB of answers. Beside the outcome: the bytes that passed for each byte of the
+/// Reads 64 MiB while each connection is reset after 1 MiB of answers. Also returns the number of bytes that passed per byte of the
 /// file.
 pub fn broken_answers(place: Scene<'_>) -> (Outcome, f64) {
     let file = Known::new("read", 5, BROKEN);

@@ -1,4 +1,4 @@
-//! Single operations on a mount. Each reports whether it failed, or succeeded with wrong bytes.
+//! Single operations on a mount. Each returns whether it failed, or succeeded with wrong bytes.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Write as _};
@@ -7,15 +7,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::Scene;
 
-/// Bytes of one read or write.
+/// Size of one read or write, in bytes.
 const PIECE: usize = 256 << 10;
 
-/// The outcome of an operation that failed.
+/// The result of an operation that did not succeed.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// The file system reported an error.
     Failed(io::Error),
-    /// Wrong bytes without an error.
+    /// The bytes are wrong, without an error.
     Wrong(String),
 }
 
@@ -25,7 +25,7 @@ impl From<io::Error> for Trouble {
     }
 }
 
-/// A file of known content.
+/// A file with known content.
 #[derive(Clone, Debug)]
 pub(super) struct Known {
     pub(super) name: String,
@@ -38,7 +38,7 @@ impl Known {
         Self { name: name.into(), content, len }
     }
 
-    /// Puts the file into the store, before any mount looks at it.
+    /// Writes the file into the store, before the mount has seen it.
     ///
     /// # Panics
     /// The folder can't be written.
@@ -68,13 +68,13 @@ impl Known {
         self.read_from(place, &place.mount.join(&self.name), enough)
     }
 
-    /// Creates and writes the file, which is stored when this returns.
+    /// Creates and writes the file, and checks that it is stored.
     pub(super) fn write(&self, place: Scene<'_>) -> Result<(), Trouble> {
         let mut file = File::create_new(place.mount.join(&self.name))?;
         self.write_to(place, &mut file)?;
         file.sync_all()?;
         drop(file);
-        // The bytes are read from the store's folder and not through the mount: they must be stored.
+        // The bytes are read from the store's folder, not through the mount: they must be stored.
         let stored = self.read_from(place, &place.folder.join(&self.name), &AtomicBool::new(false));
         stored.map_err(|trouble| match trouble {
             Trouble::Failed(error) => {
@@ -106,7 +106,7 @@ impl Known {
     }
 }
 
-/// Lists a directory that has this many names.
+/// Lists a directory, which must have this number of names.
 pub(super) fn list(place: Scene<'_>, name: &str, names: usize) -> Result<(), Trouble> {
     let mut listed = 0;
     for entry in fs::read_dir(place.mount.join(name))? {
