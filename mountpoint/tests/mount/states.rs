@@ -7,6 +7,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use s3server::{Effect, Fault};
@@ -182,21 +183,33 @@ fn an_engine_ended_before_its_mount_is_acknowledged_leaves_none() {
     }
 }
 
+/// Time for which an engine is stopped. `MOUNT_S3_STOPPED` names another number of seconds, for a longer look by hand.
+fn stopped() -> Duration {
+    Duration::from_secs(
+        std::env::var("MOUNT_S3_STOPPED").map_or(0, |seconds| seconds.parse().expect("a number")),
+    )
+}
+
 #[test]
 fn programs_wait_for_an_engine_that_is_stopped_and_go_on_with_it() {
-    for state in STATES {
-        let Some(mut mount) = mounted() else { return };
-        let store = Arc::clone(mount.store());
-        let outcome = state.reach(&mut mount, |mount| {
-            mount.signal(Signal::STOP);
-            let stat = format!("/proc/{}/stat", mount.pid());
-            until("it is stopped", || fs::read_to_string(&stat).unwrap().contains(") T "));
-            // The answer comes, and the engine can't hear it.
-            mount.store().faults().release();
-            mount.signal(Signal::CONT);
-        });
-        outcome.unwrap_or_else(|error| panic!("{}: {error}: {}", state.name, mount.log()));
-        assert_eq!(state.is_stored(&store), state.writes.is_some(), "{}", state.name);
-        assert_eq!(mount.complaints(), Vec::<String>::new(), "{}", state.name);
-    }
+    thread::scope(|scope| {
+        for state in STATES {
+            scope.spawn(move || {
+                let Some(mut mount) = mounted() else { return };
+                let store = Arc::clone(mount.store());
+                let outcome = state.reach(&mut mount, |mount| {
+                    mount.signal(Signal::STOP);
+                    let stat = format!("/proc/{}/stat", mount.pid());
+                    until("it is stopped", || fs::read_to_string(&stat).unwrap().contains(") T "));
+                    // The answer comes, and the engine can't hear it.
+                    mount.store().faults().release();
+                    thread::sleep(stopped());
+                    mount.signal(Signal::CONT);
+                });
+                outcome.unwrap_or_else(|error| panic!("{}: {error}: {}", state.name, mount.log()));
+                assert_eq!(state.is_stored(&store), state.writes.is_some(), "{}", state.name);
+                assert_eq!(mount.complaints(), Vec::<String>::new(), "{}", state.name);
+            });
+        }
+    });
 }

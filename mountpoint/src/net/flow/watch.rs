@@ -16,6 +16,11 @@ use crate::sync::Arc;
 /// longer by one interval at most. Doubling it finds silence an eighth sooner, for twice the wakes of a long transfer.
 const LOOKS: u32 = 4;
 
+/// Lateness of a timer from which on the process counts as stopped: by SIGSTOP, a frozen control group, or a paused virtual machine. The
+/// answer may wait in the kernel meanwhile, so the late time counts towards no limit. Doubling it lets shorter stops count as the store's
+/// silence.
+const STOPPED_FROM: Duration = Duration::from_secs(1);
+
 /// Time limits of one exchange. A timer compares the counts of moved bytes, including those that the kernel holds, when it fires: the watch
 /// costs nothing per byte.
 pub(crate) struct Watch {
@@ -30,7 +35,12 @@ pub(crate) struct Watch {
     sharing: Option<Sharing>,
     /// The lanes and the length of the request's body. Its end may still leave the kernel's buffers while no byte seems to move.
     draining: Option<(Arc<Lanes>, u64)>,
-    timer: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    timer: Option<Timer>,
+}
+
+struct Timer {
+    due: Instant,
+    sleep: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 /// The line that an exchange shares with others.
@@ -117,11 +127,12 @@ impl Watch {
     pub(crate) fn poll_expired(&mut self, cx: &mut Context<'_>) -> Poll<Expired> {
         loop {
             if let Some(timer) = &mut self.timer
-                && timer.as_mut().poll(cx).is_pending()
+                && timer.sleep.as_mut().poll(cx).is_pending()
             {
                 return Poll::Pending;
             }
             let now = self.clock.now();
+            self.forgive(now);
             // Most exchanges end before the first look and need no system call. A request with a body needs one already now, for the count
             // to compare with.
             let asks = self.timer.is_some() || self.draining.is_some();
@@ -143,7 +154,21 @@ impl Watch {
             }
             let wake = (self.since + patience).min(now + self.quiet_max.min(self.whole) / LOOKS);
             let wake = if is_up { wake } else { wake.min(self.deadline) };
-            self.timer = Some(Box::pin(self.clock.sleep(wake.saturating_duration_since(now))));
+            let sleep = Box::pin(self.clock.sleep(wake.saturating_duration_since(now)));
+            self.timer = Some(Timer { due: wake, sleep });
+        }
+    }
+
+    /// Moves all limits by the lateness of the timer, if this process was stopped.
+    fn forgive(&mut self, now: Instant) {
+        let Some(timer) = &self.timer else { return };
+        let late = now.saturating_duration_since(timer.due);
+        if late >= STOPPED_FROM {
+            self.since += late;
+            self.deadline += late;
+            if let Some((then, _)) = self.sharing.as_mut().and_then(|sharing| sharing.seen.as_mut()) {
+                *then += late;
+            }
         }
     }
 
@@ -208,6 +233,34 @@ mod tests {
     async fn silence_ends_the_wait_and_a_byte_now_and_then_lasts_to_the_deadline() {
         assert_eq!(ends(1000, None).await, (20, Expired::Quiet(QUIET)));
         assert_eq!(ends(15, None).await, (60, Expired::Deadline));
+    }
+
+    #[tokio::test]
+    async fn time_in_which_the_process_was_stopped_counts_towards_no_limit() {
+        for every in [1000, 15] {
+            let (clock, moved) = (Clock::manual(), Moved::default());
+            let mut watch = Watch::new(&clock, &moved, QUIET, clock.now() + WHOLE);
+            let waiting = tokio::spawn(async move { poll_fn(|cx| watch.poll_expired(cx)).await });
+            tokio::task::yield_now().await;
+            let start = clock.now();
+            let stopped = Duration::from_secs(120);
+            clock.advance(stopped);
+            for second in 1.. {
+                for _ in 0..10 {
+                    tokio::task::yield_now().await;
+                }
+                if waiting.is_finished() {
+                    break;
+                }
+                clock.advance(Duration::from_secs(1));
+                if second % every == 0 {
+                    moved.count_received(1);
+                }
+            }
+            let limit = if every == 15 { WHOLE } else { QUIET };
+            let took = clock.now() - start - stopped;
+            assert!(took <= limit && took >= limit - QUIET / LOOKS, "{took:?} of {limit:?}");
+        }
     }
 
     #[tokio::test]
