@@ -61,8 +61,8 @@ const OF_CACHE: usize = 5;
 /// Threads and processes beside those of network, FUSE and cache: the thread that handles signals, one for DNS, and `fusermount3`,
 /// without which a user can't unmount.
 const BESIDE: usize = 3;
-/// Longest wait for the start of the runtime's threads. Doubling it lets a busier machine start a mount, and delays the error of a mount
-/// that gets no threads.
+/// Longest wait for the start of the runtime's threads; then the mount fails. Doubling it lets a busier machine start a mount, and delays
+/// the error of a mount that gets no threads.
 const THREADS_WITHIN: Duration = Duration::from_secs(10);
 /// Longest wait until the mount leaves the table after the end of its connection, because `umount -f` ends the connection first; then the
 /// end counts as an abort. Doubling it doubles the duration of the end after an abort.

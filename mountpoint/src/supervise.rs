@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const TRIAL: &str = "trial";
 /// Longest wait until the system no longer counts joined threads.
 const UNCOUNTED_WITHIN: Duration = Duration::from_secs(1);
-/// The longest pause of a thread: the end of the mount waits for it.
+/// Longest pause before the restart of a thread. The end of the mount waits for it.
 const THREAD_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Most doublings of a task's pause, which is then 82 s. One more halves the log lines of work that panics for ever, and delays the work if
 /// it succeeds again.

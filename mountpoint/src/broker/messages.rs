@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 /// Longest message, in bytes: credentials with a long token. A longer one is not sent. Doubling it doubles the memory that the receiver of
 /// a message takes for a moment.
 const MESSAGE_MAX: usize = 64 << 10;
-/// Most descriptors of one message: a socket for the answer, a device, a file.
+/// Most descriptors of one message: a socket for the answer, a device, a file. A message with more is not sent.
 const FILES_MAX: usize = 3;
 
 /// A request of an engine to its helper.

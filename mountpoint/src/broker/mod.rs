@@ -25,13 +25,14 @@ pub use serve::serve;
 const AT_ONCE: Duration = Duration::from_secs(5);
 /// Longest wait for the answers on which a start depends. A start that loses them fails, so a busy machine gets more time.
 const BEGUN_WITHIN: Duration = Duration::from_secs(60);
-/// Longest wait for the system's resolver. The caller has a limit of its own.
+/// Longest wait for the system's resolver; then the call fails. The caller has a limit of its own.
 const RESOLVED_WITHIN: Duration = Duration::from_secs(60);
-/// Longest wait for an unmount.
+/// Longest wait for an unmount; then the call fails.
 const UNMOUNTED_WITHIN: Duration = Duration::from_secs(30);
-/// Longest wait for a program that prints credentials: a little more than the time that the helper grants the program.
+/// Longest wait for a program that prints credentials: a little more than the time that the helper grants the program. Then the call fails.
 const PRINTED_WITHIN: Duration = Duration::from_secs(12);
-/// Longest wait for the installed program's check whether it could continue the mount: a little more than `handover` grants it.
+/// Longest wait for the installed program's check whether it could continue the mount: a little more than `handover` grants it. Then the
+/// upgrade fails.
 const CHECKED_WITHIN: Duration = Duration::from_secs(12);
 
 /// The engine's connection to its helper.

@@ -33,7 +33,8 @@ use crate::supervise::Supervisor;
 use crate::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use crate::sync::{Arc, Mutex};
 
-/// The most data files kept open: a quarter of the process's limit on open files, if that is less (but at least 16).
+/// The most data files kept open: a quarter of the process's limit on open files, if that is less (but at least 16). Beyond it, files that
+/// were not read recently are closed.
 const FILES_MAX: u64 = 1024;
 
 /// Most writer threads; a larger configured number is lowered to it.

@@ -25,7 +25,8 @@ pub(super) const SLOT: usize = 512;
 /// Longest header with its padding to whole slots, in bytes. The loader's first read is at least as long, so it gets the whole header.
 pub(super) const HEADER_MAX: usize = FIXED + 2 * TEXT_MAX + ObjectKey::LEN_MAX + 4 + SLOT;
 
-/// Largest object that is cached, in bytes. The limit keeps block numbers within 32 bits and sidecars, which are sparse, within 32 GiB.
+/// Largest object that is cached, in bytes; larger ones are not cached. The limit keeps block numbers within 32 bits and sidecars, which
+/// are sparse, within 32 GiB.
 pub(super) const OBJECT_MAX: u64 = 64 << 40;
 
 const MAGIC: &[u8; 8] = b"MS3CACHE";

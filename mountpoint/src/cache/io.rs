@@ -162,7 +162,7 @@ impl Disk {
     }
 }
 
-/// Opens a folder by name, and makes it if it is missing; never follows a link.
+/// Opens a folder by name, and creates it if it is missing. Never follows a link.
 pub(super) fn open_folder(parent: BorrowedFd<'_>, name: &CStr) -> io::Result<OwnedFd> {
     mkdir(parent, name)?;
     Ok(openat(parent, name, OFlags::RDONLY | FOLDER, Mode::empty())?)

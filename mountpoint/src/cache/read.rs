@@ -335,8 +335,8 @@ impl Store {
     }
 }
 
-/// A range of a block and the whole sectors around it, which one call reads: the range straight into the caller's memory, the rest of its
-/// first and its last sector into pads.
+/// A range of a block with the whole sectors around it. One call reads both: the range goes straight into the caller's memory, the rest of
+/// the first and the last sector into pads.
 #[derive(Debug)]
 pub(super) struct Span {
     /// The offset at which the block begins in the file.

@@ -49,7 +49,7 @@ impl FileSystem {
     }
 }
 
-/// The answer to a call about a file of this size: success only if the file has these bytes already.
+/// The answer to a call about a file of this size. Success with `KEEP_SIZE`, and without flags if the file has these bytes already.
 fn answer(wish: Fallocate, size: u64) -> std::result::Result<(), Errno> {
     match wish.mode {
         KEEP_SIZE => Ok(()),

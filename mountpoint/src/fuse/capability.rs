@@ -97,8 +97,8 @@ pub(super) fn version(release: &str) -> [u32; 3] {
     std::array::from_fn(|_| parts.next().unwrap_or(0))
 }
 
-/// Whether the kernel learns from a short answer to a read where a file ends, whatever else changed in the mount since the request (from
-/// 5.16 on), and drops attributes that were in flight when a notification came (5.10).
+/// Whether the kernel learns a file's end from a short answer to a read, whatever else changed in the mount since the request (5.17), and
+/// drops attributes that were in flight when a notification came (5.10).
 pub(super) fn learns_sizes(release: &str) -> bool {
     version(release) >= [5, 17, 0]
 }

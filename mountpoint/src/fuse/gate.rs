@@ -65,7 +65,7 @@ impl Requests {
         self.gate.open();
     }
 
-    /// The requests without an answer, except those that the gate holds.
+    /// Counts the requests without an answer, except those that the gate holds.
     pub fn under_way(&self) -> UnderWay {
         self.pending.under_way()
     }

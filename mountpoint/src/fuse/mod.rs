@@ -43,7 +43,7 @@ pub use pending::UnderWay;
 pub use request::fuzzing;
 pub use session::{Session, Unmounter};
 
-/// Largest WRITE and READ that the engine requests from the kernel, in bytes: one block.
+/// Largest WRITE and READ that the kernel may send, in bytes: one block. The kernel splits larger ones.
 const TRANSFER_MAX: u32 = crate::buffer::BLOCK as u32;
 /// Largest WRITE by FUSE over io_uring, in bytes. One call of the kernel may bring dozens of WRITEs, each into memory of its own. Doubling
 /// this limit doubles that memory. `write_1g` costs the same with 1 MiB: `docs/decisions/measurements.md`.

@@ -17,7 +17,7 @@ pub(super) struct Pending {
     shards: [Mutex<HashMap<u64, Option<Waiter>>>; SHARDS],
 }
 
-/// The requests that have no answer yet.
+/// Counts of the requests that have no answer yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnderWay {
     /// Number of all requests without an answer.
@@ -96,7 +96,7 @@ impl Pending {
         }
     }
 
-    /// The requests that have no answer yet.
+    /// Counts the requests that have no answer yet.
     pub(super) fn under_way(&self) -> UnderWay {
         let mut under_way = UnderWay::default();
         for shard in &self.shards {

@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 pub(super) struct Look {
     /// Whether this process's own table of mounts is known to lack the mount.
     pub(super) is_gone_here: bool,
-    /// Files and directories that are open or being stored.
+    /// Number of files and directories that are open or being stored.
     pub(super) open: usize,
     /// Number of handles given out so far: a handle that opened and closed between two checks counts as use, too.
     pub(super) given: u64,
