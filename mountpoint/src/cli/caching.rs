@@ -36,7 +36,7 @@ pub(crate) struct CacheOptions {
     pub(crate) cache_xz: Option<String>,
 }
 
-/// How files are opened for reading.
+/// The ways to open files for reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReadModeArg {
     /// Depends on how earlier files were read.

@@ -106,10 +106,10 @@ pub struct Args {
     /// Proxies for requests, from the environment
     #[arg(skip)]
     pub(crate) proxies: ProxyVariables,
-    /// Files of credentials: as the environment names them
+    /// Files with credentials, as the environment names them
     #[arg(skip)]
     pub(crate) credential_files: Vec<PathBuf>,
-    /// Directory for notes on uploads under way unless --state-dir names one, from the environment
+    /// Default of --state-dir: the directory for notes of uploads in progress, from the environment
     #[arg(skip)]
     pub(crate) state_dir_default: Option<PathBuf>,
 
@@ -119,7 +119,7 @@ pub struct Args {
     /// Export of metrics, from the flags and the environment
     #[arg(skip)]
     pub(crate) otlp: Option<crate::telemetry::otlp::Settings>,
-    /// Folder for sockets of this user: the environment's
+    /// Folder for sockets of this user, from the environment
     #[arg(skip)]
     pub(crate) runtime_dir: Option<PathBuf>,
 

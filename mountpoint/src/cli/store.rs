@@ -1,5 +1,5 @@
-//! The flags that say how to reach a store, for commands that mount nothing. They are the flags of `mount-s3`, so that the findings of
-//! such a command hold for a mount.
+//! The flags of a store, for commands that mount nothing. They are the same as those of `mount-s3`, so the findings of such a command are
+//! valid for a mount.
 
 use std::path::PathBuf;
 
@@ -25,7 +25,7 @@ pub struct StoreOptions {
     /// Proxies for requests, from the environment
     #[arg(skip)]
     pub(crate) proxies: ProxyVariables,
-    /// Files of credentials: as the environment names them
+    /// Files with credentials, as the environment names them
     #[arg(skip)]
     pub(crate) credential_files: Vec<PathBuf>,
 }

@@ -1,8 +1,7 @@
-//! `mount-s3-ctl`: asks running mounts for their state, fills their caches, examines a store before there is a mount.
+//! `mount-s3-ctl`: shows the state of running mounts, fills their caches, and examines a store before it is mounted.
 //!
-//! Enters: a command line. Leaves: text or JSON on standard output, and an exit code. 0: done; 1: a problem, which the output describes; 2: bad
-//! usage. The command never waits long for a hanging mount, never
-//! looks into a directory whose mount may hang, and never serves a file.
+//! Enters: a command line. Leaves: text or JSON on standard output, and an exit code. 0: done; 1: a problem, which the output describes; 2:
+//! bad usage. The command never waits long for a hanging mount, never reads a directory whose mount may hang, and never serves a file.
 
 mod ask;
 mod doctor;

@@ -23,7 +23,7 @@ const KNOWN_MAX: usize = 200_000;
 /// Longest line of the file, in bytes. A longer one is skipped.
 const LINE_MAX: usize = 16 << 10;
 
-/// The place of a bucket's file of attributes.
+/// The directory of a bucket's file of attributes, and its store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileConfig {
     /// The state directory, which is created if it is missing.

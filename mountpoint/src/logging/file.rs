@@ -89,7 +89,7 @@ impl<'a> MakeWriter<'a> for LogFile {
     }
 }
 
-/// Writes one line.
+/// A writer of one line.
 #[derive(Debug)]
 pub(super) struct Line<'a>(&'a LogFile);
 

@@ -108,7 +108,7 @@ impl Queue {
         let (len, waiting) = (line.len() as u64, &self.shared.waiting_bytes);
         let fits =
             waiting.fetch_update(Relaxed, Relaxed, |now| (now < BYTES_MAX).then_some(now + len)).is_ok();
-        // copy: the line outlives the event that it tells of.
+        // copy: the line outlives its event.
         let sent = fits.then(|| self.send.try_send(Message::Line(line.to_vec())));
         match sent {
             Some(Ok(())) => return true,
@@ -173,7 +173,7 @@ impl<'a> MakeWriter<'a> for Queue {
     }
 }
 
-/// Writes one line, which tracing-subscriber passes in one piece.
+/// A writer of one line, which tracing-subscriber passes in one piece.
 #[derive(Debug)]
 pub(super) struct Line<'a>(&'a Queue);
 

@@ -133,7 +133,7 @@ fn severity(level: Level) -> u8 {
     }
 }
 
-/// Sends one line, which tracing-subscriber passes in one piece.
+/// A writer of one line, which tracing-subscriber passes in one piece.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
     log: &'a Syslog,

@@ -165,7 +165,7 @@ async fn what_another_client_stores_meanwhile_is_never_lost() {
         assert_eq!(renames.await.unwrap().unwrap(), Source::Deleted);
         assert_eq!((client.object("from"), client.object("to").unwrap()), (None, "newer bytes".into()));
 
-        // It is replaced after it was copied: both stay.
+        // The source is replaced after it was copied: both stay.
         let client = bucket();
         put(&client).await;
         let gate = client.hold(FaultPlan::on(Op::DeleteObject));

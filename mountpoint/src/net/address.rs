@@ -73,8 +73,8 @@ impl Addresses {
         self.list.truncate(ADDRESSES_MAX);
     }
 
-    /// The address of the next connection: the healthy address with the fewest connections, in turn; if none is healthy, the one that
-    /// failed longest ago.
+    /// Chooses the address for the next connection: a healthy one with the fewest connections, equal ones in turn; if none is healthy, the
+    /// one that failed longest ago. Counts the connection; [`Addresses::closed`] takes it back.
     pub(crate) fn choose(&mut self, now: Instant) -> Option<SocketAddr> {
         let n = self.list.len();
         self.turn = self.turn.wrapping_add(1);

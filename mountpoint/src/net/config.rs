@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Limits of connections, and the way to a host. `s3::Config` says what doubling each limit does.
+/// Limits of connections, and the settings for reaching a host. `s3::Config` says what doubling each limit does.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Config {
     /// Connections open at once to one host.

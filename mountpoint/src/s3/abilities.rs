@@ -52,7 +52,7 @@ pub(crate) struct Abilities {
     /// The facts that this process last wrote to the file. The lock is held while the file is written.
     saved: Arc<Mutex<Option<Learned>>>,
     file: Option<PathBuf>,
-    /// Optional parts that the store's answers lack.
+    /// Deviations of the store's answers from S3, seen so far.
     pub(crate) oddities: Oddities,
 }
 

@@ -172,7 +172,7 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Notes progress since the last failure: the call's patience begins anew.
+    /// Notes progress since the last failure, and restarts the call's patience.
     pub(crate) fn progressed(&mut self) {
         self.patience.progressed();
         self.answered();

@@ -93,8 +93,8 @@ impl Hedge {
         self.0.lock().late.map(|late| (late * BODY_TIMES).max(BODY_LEAST))
     }
 
-    /// Returns the length of the silence once a body without a byte from now on has stalled and its rest may be requested again; perhaps
-    /// never.
+    /// Waits until a body that brings no byte from now on has stalled, so its rest may be requested again. Returns the length of the
+    /// silence; perhaps never returns.
     pub(crate) async fn stalled(&self, clock: &Clock, patience: Option<Duration>) -> Duration {
         let Some(patience) = patience else { return std::future::pending().await };
         clock.sleep(patience).await;

@@ -219,7 +219,7 @@ pub struct GetFirst {
     pub key: ObjectKey,
     /// The version to read, `None` for any: sent as If-Match and compared with the answer's ETag.
     pub etag: Option<ETag>,
-    /// The place of the bytes to read.
+    /// The position of the bytes to read.
     pub begin: Begin,
     /// Whether the object is expected to fit the room as a whole. Then the request has no range, because most stores give no checksum for a
     /// range.
@@ -365,7 +365,7 @@ pub struct CompleteUpload {
     pub replaces: Replaces,
 }
 
-/// An object that was stored.
+/// The result of storing an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stored {
     /// The ETag of the new object.

@@ -106,7 +106,7 @@ impl Patience {
         (self.attempts, self.lost) = (1, None);
     }
 
-    /// The time since when this call has had no answer of the store.
+    /// Start of the time in which this call has had no answer; `None` before the first failure.
     pub(crate) fn lost(&self) -> Option<Instant> {
         self.lost
     }

@@ -33,7 +33,8 @@ impl Early {
         self.0.last_key_value().map_or(0, |(offset, piece)| offset + piece.data.len() as u64)
     }
 
-    /// Whether an early write of `len` bytes to a file of `size` bytes is close enough, and overlaps no other piece.
+    /// Whether an early write of `len` bytes to a file of `size` bytes can be kept: it is close enough, overlaps no other piece, and there
+    /// are fewer than [`PIECES_MAX`].
     pub(super) fn has_room(&self, size: u64, offset: u64, len: usize) -> bool {
         let end = offset.saturating_add(len as u64);
         let before = self.0.range(..end).next_back();

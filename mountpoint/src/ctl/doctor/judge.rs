@@ -8,7 +8,7 @@ use mountpoint::s3::PartLimits;
 use super::advice::Advice;
 use super::report::{Finding, Verdict};
 
-/// Largest skew of a clock that is not mentioned, in seconds.
+/// Largest skew with which a clock counts as right, in seconds.
 const CLOCK_FINE: i64 = 60;
 /// Skew beyond which S3 refuses signatures, in seconds.
 const CLOCK_REFUSED: i64 = 15 * 60;

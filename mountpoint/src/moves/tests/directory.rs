@@ -275,7 +275,7 @@ async fn a_copy_of_a_killed_process_that_arrives_late_is_known_as_such() {
 
 #[tokio::test]
 async fn another_client_between_copy_and_delete_loses_nothing() {
-    // It replaces a source after its copy: that stays.
+    // The other client replaces a source after its copy: the new version stays.
     let client = bucket();
     fill(&client);
     let gate = client.hold(FaultPlan::on(Op::DeleteObject));
@@ -290,7 +290,7 @@ async fn another_client_between_copy_and_delete_loses_nothing() {
         ("newer".into(), bytes("z").into())
     );
 
-    // It replaces a copy before the proof: nothing is deleted.
+    // The other client replaces a copy before the proof: nothing is deleted.
     let client = bucket();
     fill(&client);
     let gate = client.hold(FaultPlan::on(Op::ListObjects).nth(3));

@@ -49,7 +49,7 @@ struct Sharing {
     floor: Floor,
     /// Bytes of the connection in that direction when the exchange began.
     began: u64,
-    /// The traffic of the line at the first look: most exchanges end before.
+    /// The time and traffic of the line at the first look; `None` before it. Most exchanges end before it.
     seen: Option<(Instant, Carried)>,
 }
 
