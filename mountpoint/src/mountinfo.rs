@@ -176,7 +176,7 @@ mod tests {
     fn a_line_with_a_field_missing_is_left_out_and_the_others_stay() {
         let whole = "1 2 0:5 / /a rw shared:1 - fuse dev rw";
         let words: Vec<_> = whole.split(' ').collect();
-        // Without options, the word after them is taken for them: before the dash there may be none.
+        // Fields 5 and 6 may be missing: without the options the next word is taken for them, and the optional words may be absent.
         for missing in (0..words.len()).filter(|at| ![5, 6].contains(at)) {
             let mut few = words.clone();
             few.remove(missing);

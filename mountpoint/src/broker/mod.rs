@@ -1,8 +1,8 @@
 //! The helper of a sandboxed engine: a process from before the sandbox that does, on request, what the sandbox refuses to the engine.
 //!
-//! Enters: one of a few typed questions, over a socket that both processes have from the start. Leaves: the answer. A question contains
-//! neither paths nor memory addresses, and no program but the first one. So an intruder in the engine can only unmount the engine's own
-//! mount, and learn what an engine learns. The helper ends with the engine.
+//! Enters: one of a few typed requests ([`Question`]), over a socket that both processes have from the start. Leaves: the answer. A request
+//! contains neither paths nor memory addresses, and no program but the first one. So an intruder in the engine can only unmount the
+//! engine's own mount, and learn what an engine learns. The helper ends with the engine.
 
 mod messages;
 mod registrar;
@@ -299,7 +299,7 @@ mod tests {
         assert!(broker.unmount(true).is_err());
     }
 
-    /// FUSE threads ask these questions: a thread that waited for room would hang the mount.
+    /// FUSE threads make these requests: a thread that waited for room would hang the mount.
     #[test]
     fn a_helper_that_reads_no_question_any_more_is_an_error_without_a_wait() {
         let (ours, _theirs) = pair().unwrap();

@@ -1,7 +1,8 @@
-//! The node's CSI driver as a helper: it registers files of the cache for the kernel to read (passthrough), which an engine in a pod may not.
+//! The node's CSI driver as a helper: it registers files of the cache for the kernel to read (passthrough), which an engine in a pod may
+//! not.
 //!
 //! Enters: names of files below the cache, and numbers to unregister. Leaves: the kernel's numbers. The connections to the driver take the
-//! questions from here. While there is none, a file is refused at once, and numbers to unregister wait for the next.
+//! requests from here. While there is none, a file is refused at once, and numbers to unregister wait for the next.
 //!
 //! Never here: a connection; a wait of a FUSE thread.
 

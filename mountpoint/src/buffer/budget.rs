@@ -337,7 +337,7 @@ mod tests {
         let mut line = vec![state.enqueue(Use::Write, 5)];
         assert!(!state.try_take(Use::Ahead, 5), "nothing is free yet");
         assert!(state.pressure() < Pressure::High, "nobody has to give way to it");
-        // The store takes a part now and then; whatever comes free is asked for by both.
+        // The store takes a part now and then; both uses request whatever becomes free.
         for _ in 0..TOTAL {
             state.give_back(Use::Write, 5);
             for ticket in state.grant() {

@@ -205,7 +205,7 @@ mod tests {
             for waiting in [pool.reserve(Use::Demand, max), pool.reserve(Use::Demand, max)] {
                 threads.push(spawn(move || assert_eq!(block_on(waiting).bytes(), max)));
             }
-            // One comes back, and no other will while anybody waits: it must reach both, in whichever order.
+            // One block comes back, and no other while a request waits: it must reach both, in whichever order.
             let one = held.pop();
             threads.push(spawn(move || drop(one)));
             for thread in threads {

@@ -261,7 +261,7 @@ impl Drop for Air {
     }
 }
 
-/// A ring that the kernel does not know any more.
+/// A ring whose descriptor is another file's: each call on it fails.
 #[cfg(test)]
 pub(super) fn broken() -> Option<IoUring> {
     let ring = set_up().ok()?;

@@ -62,7 +62,7 @@ fn store(dir: &Path, size_max: Option<u64>) -> Store {
     store
 }
 
-/// Whether anything of a block is thought to be here.
+/// Whether the cache may have a sector of a block.
 trait Contains {
     fn contains(&self, id: &ObjectId, block: BlockIndex) -> bool;
 }
@@ -83,7 +83,7 @@ fn put(store: &Store, id: &ObjectId, size: u64, block: u64) -> bool {
     store.write(id, size, block * CACHE_BLOCK, &content(id, block_range(size, block)))
 }
 
-/// Reads a range, without waiting and with; and whatever the cache says is there must be the object's bytes.
+/// Reads a range, first without waiting, then with. Asserts that returned bytes are the object's.
 fn read(store: &Store, id: &ObjectId, size: u64, range: Range<u64>) -> bool {
     let mut into = vec![0; (range.end - range.start) as usize];
     if store.read_now(id, size, &range, &mut into) == Now::Here {

@@ -290,7 +290,7 @@ mod tests {
             (self.waits.queue(Some(into), Done::Read(done)), given)
         }
 
-        /// Makes one look at the open operations.
+        /// Checks the open operations once.
         fn look(&self) {
             let now = self.clock.now();
             let open: Vec<_> = self.waits.open.lock().waits.values().cloned().collect();

@@ -1,4 +1,4 @@
-//! The memory of the index: the size of allocations, and the account of them. Pure but for the account, a number.
+//! The memory of the index: estimates the size of allocations, and keeps their account. Pure but for the account, a number.
 
 use crate::sync::Arc;
 use crate::sync::atomic::{AtomicU64, Ordering::Relaxed};

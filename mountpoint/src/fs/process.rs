@@ -3,8 +3,8 @@
 //!
 //! A program closes its close-on-exec files inside execve(2), and the kernel locks the process until these FLUSH are answered. Reading
 //! `stat`, `maps` or `environ` of the thread, or following one of its links (`fd/N`, `exe`, `ns/`), waits for that lock: the FUSE thread
-//! and the program would wait for each other for ever. `status`, `fdinfo/` and `mountinfo` do not take it. This file reads nothing else in
-//! `/proc`.
+//! and the program would wait for each other for ever. `status`, `task/`, `fdinfo/` and `mountinfo` do not take it. This file reads nothing
+//! else in `/proc`.
 
 use std::fs;
 use std::io::ErrorKind;

@@ -1,5 +1,5 @@
-//! Whether reads of a file go through the kernel's page cache. Pure. Enters: the course of earlier reads. Leaves: the mode for the next
-//! open.
+//! Decides whether reads of a file go through the kernel's page cache. Pure. Enters: the course of earlier reads. Leaves: the mode for the
+//! next open.
 //!
 //! The page cache costs a third of the CPU of a large read (docs/decisions/measurements.md), and pays when a file is read again or in
 //! small pieces. The mode of an open file can't change. So `auto` looks at earlier files: if a program read large ones once, from start

@@ -132,7 +132,7 @@ mod tests {
         let busy = Look { open: 1, given: 8, ..free };
         let between = Look { given: 8, ..free };
         let mounted = Look { is_gone_here: false, ..free };
-        // Looks with their seconds, and when the engine may end.
+        // Checks with their times in seconds, and whether the engine may end.
         for (looks, ends) in [
             (vec![(0, free), (9, free), (10, free)], Some(10)),
             (vec![(0, busy), (600, busy)], None),

@@ -1,4 +1,4 @@
-//! The object versions in the cache: a map in memory, split into parts with a lock each: readers of different files rarely contend.
+//! The object versions in the cache: a map in memory. Each part of it has a lock, so readers of different files rarely contend.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};

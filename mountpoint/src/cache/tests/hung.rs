@@ -131,7 +131,7 @@ impl BlockIo for HungDisk {
 const SIZE: u64 = 2 * MIB + 777;
 
 struct Bench {
-    // Lets go first: the threads of the cache end.
+    // Dropped first: the open gate lets the threads of the cache end.
     _gate: LetGo,
     cache: DiskCache,
     gate: Arc<Gate>,
@@ -184,7 +184,7 @@ impl Bench {
         given
     }
 
-    /// Whether the disk gave the bytes, which are right.
+    /// Whether the disk returned the bytes. Asserts that they are right.
     fn is_here(&self, at: u64) -> bool {
         match given(&self.ask(at)) {
             Given::Here(mut block) => {

@@ -21,7 +21,7 @@ fn block(bytes: &[u8]) -> Block {
     block.freeze()
 }
 
-/// Puts all blocks, of which one byte is changed if `at` says which.
+/// Puts all blocks. If `at` is given, its byte is changed.
 fn put_all(cache: &DiskCache, id: &ObjectId, at: Option<u64>) {
     let mut bytes = content(id, 0..SIZE);
     if let Some(at) = at {
@@ -93,7 +93,7 @@ fn a_version_that_is_condemned_before_it_is_indexed_is_not_kept() {
     let put = store.uses.load(Relaxed);
     assert!(store.condemn(&id).is_none(), "no block of it is there yet");
     let bytes = content(&id, block_range(SIZE, 0));
-    // The writer looked whether it is wanted just before that.
+    // The writer checked just before that whether the version is wrong.
     assert!(!store.write_put(&id, SIZE, 0, &bytes, put));
     assert!(!cache.contains(&id, 0) && cache.used_bytes() == 0 && files(dir.path()).is_empty());
     assert!(store.write_put(&id, SIZE, 0, &bytes, store.uses.load(Relaxed)), "a later put is another matter");
@@ -132,7 +132,7 @@ fn a_sector_that_comes_later_to_a_proven_version_ends_the_proof() {
         cache.store.evict_blocks(&entry, &[1]);
     }
     {
-        // The rest of a proven version serves; blocks that come to it now are compared with nothing.
+        // The other blocks of a proven version are served. Blocks put now are compared with nothing.
         let cache = open(dir.path());
         assert_eq!(has(&cache, &id), [true, false, true]);
         cache.put(&id, SIZE, MIB, block(&content(&id, block_range(SIZE, 1))));

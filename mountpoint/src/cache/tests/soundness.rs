@@ -51,7 +51,7 @@ fn bytes_in_the_kernels_memory_are_read_at_once_and_still_compared() {
     assert_eq!(store.read_now(&a, size, &range, &mut into), Now::OnDisk, "its file is not open");
     assert!(store.read(&a, size, &range, &mut into));
     into.fill(0);
-    // Pages that were just written; whether the kernel keeps them is its affair, but it does not write and drop them for nothing.
+    // The pages were just written. The kernel may drop them, but does not write and drop them for nothing.
     assert_eq!(store.read_now(&a, size, &range, &mut into) == Now::Here, at_once);
     assert!(!at_once || into == content(&a, range.clone()));
     assert_eq!(store.read_now(&a, size, &(2 * MIB..2 * MIB + 1), &mut into[..1]), Now::Absent);

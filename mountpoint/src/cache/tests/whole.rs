@@ -45,7 +45,7 @@ fn a_version_is_lent_once_all_sectors_are_sound_and_stays_until_returned() {
     assert!(store.whole(&a, size).is_none());
 }
 
-/// A program's mapping of the file that the cache lent, of which the cache hears nothing once the program's descriptor is closed.
+/// A program's mapping of the lent file. Once the program's descriptor is closed, the cache has no sign of the mapping.
 fn mapping(store: &Store, id: &ObjectId, size: u64) -> std::fs::File {
     std::fs::File::from(store.whole(id, size).expect("all of it is here").file.try_clone().unwrap())
 }
@@ -91,7 +91,7 @@ fn readers_of_a_killed_engines_cache_keep_bytes_when_the_next_evicts() {
     let mapping = mapping(&first, &a, size);
     mapping.set_modified(std::time::UNIX_EPOCH).unwrap();
     drop(first);
-    // Room for two of the six blocks: `a` is older and goes as a whole, and of `b`, which was never lent, what has to.
+    // Room for two of the six blocks: `a` is older and is evicted as a whole; `b`, which was never lent, loses only one block.
     let second = store(dir.path(), Some(5 * MIB / 2));
     assert!(bytes_of(&mapping, size) == content(&a, 0..size));
     assert!(!(0..3).any(|block| second.contains(&a, block)));

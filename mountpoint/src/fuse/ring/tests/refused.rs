@@ -13,7 +13,7 @@ use crate::inode::{InodeNo, Kind, ROOT};
 use crate::prefetch::Bytes;
 use crate::testing::log_of;
 
-/// A file system with a root and nothing else.
+/// A file system with only a root.
 #[derive(Clone)]
 struct Empty;
 
