@@ -162,14 +162,14 @@ mod tests {
     /// A socket that nothing listens on.
     fn dead(path: &Path) {
         let ended = UnixListener::bind(path).unwrap();
-        // Said, not left to the last close: the child of another test has it open, too, until it executes.
+        // Shut down explicitly: the child of another test inherits the socket until it calls exec.
         rustix::net::shutdown(&ended, rustix::net::Shutdown::Both).unwrap();
     }
 
     #[test]
     fn a_users_folder_can_not_make_roots_ctl_wait_delete_or_print_controls() {
         let me = rustix::process::geteuid().as_raw();
-        // Without root's rights another user's folder can't be made: ours has to do.
+        // Nobody but root can make another user's folder; without root, this user's folder is used.
         let [user, other] = if me == 0 { [4321, 4322] } else { [me, me + 1] };
         let (run, victim) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let folder = run.path().join(user.to_string()).join("mount-s3");

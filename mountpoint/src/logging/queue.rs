@@ -223,7 +223,7 @@ mod tests {
         let mut stuck = READER.lock().unwrap();
         stuck.clear();
         (0..2 * LINES_MAX).for_each(|i| say(format!("late {i}\n")));
-        // One may be under way: whenever the thread took it, one later line had its place.
+        // The thread may have taken a line: then one later line took its place in the queue.
         let lost = queue.shared.lost.load(Relaxed);
         assert!((LINES_MAX as u64 - 1..=LINES_MAX as u64).contains(&lost), "{lost}");
         (0..100).for_each(|_| say("x".repeat(1 << 20)));

@@ -166,7 +166,7 @@ mod tests {
     fn a_line_is_a_datagram_with_its_severity_and_our_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
-        // The daemon comes later than we do ...
+        // The daemon starts after the log ...
         let log = Syslog::at(&path, true);
         let mut line = Line { log: &log, level: Level::WARN };
         line.write_all(b"lost\n").unwrap();
@@ -174,7 +174,7 @@ mod tests {
         line.write_all(b"ThreadId(01) mountpoint: a line\n").unwrap();
         let name = format!("mount-s3[{}]: ", std::process::id());
         assert_eq!(receive(&daemon), format!("<12>{name}[WARN] ThreadId(01) mountpoint: a line"));
-        // ... and is started anew.
+        // ... and is restarted.
         drop(daemon);
         std::fs::remove_file(&path).unwrap();
         let daemon = UnixDatagram::bind(&path).unwrap();

@@ -127,7 +127,7 @@ async fn a_copy_whose_answer_is_lost_is_known_by_its_bytes() {
         assert_eq!(client.calls(Op::GetObject), 0, "no byte passes");
         assert_eq!(client.pending_uploads(), []);
 
-        // Another client replaces the copy at once, by as many other bytes: they are not taken for ours, and the source stays.
+        // Another client replaces the copy at once, with as many other bytes: they do not pass for the copy, and the source stays.
         let client = bucket();
         let properties = put(&client).await;
         client.inject(lost());

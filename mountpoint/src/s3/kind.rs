@@ -199,7 +199,7 @@ impl StoreKind {
         makes.into_iter().flatten().chain(others).collect()
     }
 
-    /// The kind that the host name of an endpoint shows. `None` as the host means AWS.
+    /// The kind of the store, if the host name of its endpoint shows it. No endpoint (`None`) means AWS.
     pub(crate) fn of_endpoint(host: Option<&str>) -> Option<Self> {
         let Some(host) = host else { return Some(Self::Aws) };
         let host = host.to_ascii_lowercase();

@@ -282,7 +282,7 @@ mod tests {
             start - Duration::from_secs_f64(before.max(0.0)) + Duration::from_secs_f64((-before).max(0.0));
         let mut patience = Patience::new(LIMIT, None);
         loop {
-            // An attempt that is under way when the outage begins is lost.
+            // An attempt in flight when the outage begins is lost.
             let lost = if at(now) < 0.0 { start } else { now };
             if at(now) >= outage {
                 return Some(at(now));

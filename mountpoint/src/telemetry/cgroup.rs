@@ -101,7 +101,7 @@ mod tests {
                       32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n\
                       35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n";
 
-    /// The usage in a tree of files that stands for `/`.
+    /// The usage in a directory of files in place of `/`.
     fn used(files: &[(&str, &str)]) -> Usage {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {

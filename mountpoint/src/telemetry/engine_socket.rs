@@ -234,7 +234,7 @@ mod tests {
     use super::*;
     use crate::telemetry::engine_lines::LINE_MAX;
 
-    /// A served socket, and the folder that stands for `/`.
+    /// A served socket, and the folder in place of `/`.
     fn socket(peer: u32) -> (tempfile::TempDir, http::Path, PathBuf) {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in [

@@ -320,7 +320,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("metrics.sock");
         let ended = bind_unix(&path).unwrap();
-        // Said, not left to the last close: the child of another test has it open, too, until it executes.
+        // Shut down explicitly: the child of another test inherits the socket until it calls exec.
         rustix::net::shutdown(&ended, rustix::net::Shutdown::Both).unwrap();
         drop(ended);
         assert!(path.exists(), "left behind");

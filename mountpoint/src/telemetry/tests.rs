@@ -152,7 +152,7 @@ async fn a_socket_is_for_its_user_names_the_mount_and_goes_with_it() {
     std::fs::create_dir(folder).unwrap();
     std::fs::write(folder.join("1.json"), serde_json::to_vec(&told.origin).unwrap()).unwrap();
     let ended = std::os::unix::net::UnixListener::bind(folder.join("1.sock")).unwrap();
-    // Said, not left to the last close: the child of another test has it open, too, until it executes.
+    // Shut down explicitly: the child of another test inherits the socket until it calls exec.
     rustix::net::shutdown(&ended, rustix::net::Shutdown::Both).unwrap();
     drop(ended);
     let handle = tokio::runtime::Handle::current();

@@ -164,11 +164,11 @@ pub struct Closer {
 }
 
 impl Closer {
-    /// Whether the close of a descriptor completes a file of this many bytes, so that close(2) reports the result: the opener closes its
-    /// last descriptor, after at least one byte. Four kinds of closes do not: before the first byte (shells open, duplicate, and close the
-    /// first descriptor), of an inherited descriptor, of a duplicate (shells redirect a builtin this way), and while a child writes
-    /// (programs open the output of another program, start it, and close). If the engine can't find out, the first close completes the
-    /// file, as with AWS's mount-s3.
+    /// Whether the close of a descriptor completes a file of this many bytes, so that close(2) reports the result. The opener must close
+    /// its last descriptor, after at least one byte. Four kinds of closes do not complete the file: before the first byte (shells open,
+    /// duplicate, and close the first descriptor); of an inherited descriptor; of a duplicate (shells redirect a builtin this way); and
+    /// while a child writes (programs open the output of another program, start it, and close). If the engine can't find out, the first
+    /// close completes the file, as with AWS's mount-s3.
     pub fn completes(self, written: u64) -> bool {
         written > 0 && self.is_opener && self.holds_another != Some(true) && !self.another_writes
     }

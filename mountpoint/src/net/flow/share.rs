@@ -72,8 +72,8 @@ mod tests {
     const FLOOR: Floor = Floor { rate: 64 << 10, after: Duration::from_secs(60) };
     const PART: u64 = 8 << 20;
 
-    /// The verdicts on connections that moved this many bytes a second, with a look each second after the time that each would need
-    /// alone: the time at which each was stopped, up to the end of its part.
+    /// The time in seconds at which each connection is stopped, and the verdict; `None` if it finishes its part. The connections move this
+    /// many bytes per second, and are judged each second after their own time limit.
     fn ends(rates: &[u64]) -> Vec<Option<(u64, Verdict)>> {
         let alone = 60 + PART / FLOOR.rate;
         let mut ends = vec![None; rates.len()];

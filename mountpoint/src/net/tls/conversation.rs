@@ -216,7 +216,8 @@ impl Conversation {
         }
     }
 
-    /// Seals the next record of the store without sending it. In TLS 1.3, type 0 seals content whose last byte but zeros is its type.
+    /// Encrypts the next record of the store without sending it. In TLS 1.3, type 0 means that the last nonzero byte of `content` is its
+    /// type.
     ///
     /// # Panics The content is longer than a record.
     pub fn sealed(&mut self, kind: u8, content: &[u8]) -> Vec<u8> {

@@ -43,7 +43,7 @@ impl Seals {
         seals
     }
 
-    /// Seals the next record. In TLS 1.3, type 0 seals content whose last byte but zeros is its type.
+    /// Encrypts the next record. In TLS 1.3, type 0 means that the last nonzero byte of `content` is its type.
     ///
     /// # Panics A record has no room for the content.
     pub(super) fn seal(&mut self, kind: ContentType, content: &[u8]) -> Vec<u8> {

@@ -446,7 +446,7 @@ mod tests {
         assert_eq!(source.get().await.unwrap().generation, 2, "its hour is over");
     }
 
-    /// Stands for a home directory on a dead network.
+    /// Simulates a home directory on a dead network file system.
     #[tokio::test]
     async fn files_that_do_not_answer_hold_up_no_request_and_no_refused_one() {
         let (clock, skew) = (Clock::manual(), Arc::new(Skew::default()));

@@ -1,5 +1,5 @@
-//! Credentials that a program prints (`credential_process` of a profile), for a sandboxed engine, which can't start programs: the helper
-//! runs the program that the profile named before the engine was sandboxed. Without a helper the chain of `aws-config` runs it.
+//! Credentials that a program prints (`credential_process` of a profile), for a sandboxed engine, which can't start programs. Its helper
+//! runs the program that the profile named when the engine was sandboxed. Without a helper the chain of `aws-config` runs it.
 
 use std::borrow::Cow;
 use std::io;

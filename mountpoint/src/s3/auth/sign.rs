@@ -1,7 +1,7 @@
 //! AWS Signature Version 4 for the engine's requests.
 //!
-//! The cryptography comes from `aws-sigv4`. This file builds the canonical request itself: the library derives the signing key (four HMACs)
-//! and copies all headers for every request, and the engine's requests are already in canonical form: path encoded once, query sorted,
+//! The cryptography comes from `aws-sigv4`, but this file builds the canonical request. The library would derive the signing key (four
+//! HMACs) and copy all headers for every request. The engine's requests are already in canonical form: path encoded once, query sorted,
 //! header names in lower case. A test compares both on random requests.
 
 use std::fmt::Write as _;

@@ -106,7 +106,7 @@ async fn whose_fault(wire: &Wire, operation: &'static str, request: &CopyObject,
     let source = &request.source;
     match head(wire, &source.key).await {
         Ok((meta, _)) if meta.etag.matches(source.etag.as_str()) => match request.replaces {
-            // No object but the source had a condition: the source has come back meanwhile, or the store contradicts itself.
+            // The request has no condition on the target: either the source has come back meanwhile, or the store contradicts itself.
             Replaces::Anything => refusal,
             _ => refused(operation, &request.to, &request.replaces).status(412),
         },

@@ -1,4 +1,4 @@
-//! Tests of the messages as a receiver reads them: decoded by the published protocol's own types, not by ours.
+//! Tests of the messages, decoded as a receiver does it: with the types of the published protocol.
 
 use std::collections::VecDeque;
 use std::time::Duration;

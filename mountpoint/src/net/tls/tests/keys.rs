@@ -1,4 +1,4 @@
-//! Keys that change while bytes of ours wait for the kernel.
+//! Keys that change while encrypted bytes of the client wait for the kernel.
 
 use rustls::AlertDescription;
 
