@@ -1,5 +1,5 @@
-//! The API server's facts about this node: which Mountpoint Pod serves a workload, and the state of that pod. Enters: two watches.
-//! Leaves: answers to waiting calls, and a picture that stays when the API server is gone.
+//! The API server's facts about this node: which Mountpoint Pod serves a workload, and that pod's state. Enters: two watches.
+//! Leaves: answers to waiting calls, and views that stay when the API server is unreachable.
 //!
 //! Never here: a write to the API server, polling, an end of the process. A missing CRD is reported as an error.
 
@@ -23,7 +23,7 @@ use crate::contract::upgrade::{self, Attempt};
 use crate::error::{Error, ErrorKind, Result};
 use crate::watch::lasting;
 
-/// The two pictures of this node.
+/// The views of this node's attachments and Mountpoint Pods.
 #[derive(Clone, Debug)]
 pub struct Assignments {
     namespace: String,
@@ -32,14 +32,14 @@ pub struct Assignments {
 }
 
 impl Assignments {
-    /// Follows the attachments of this node, and the pods of the Mountpoint Pods' namespace on it, for as long as the tasks live.
+    /// Watches the attachments of this node, and its pods in the namespace of Mountpoint Pods, while the tasks live.
     pub fn follow(client: &Client, node: &str, namespace: &str, tasks: &mut JoinSet<()>) -> Self {
         let (attachments_in, attachments) = watch::channel(View::default());
         let (pods_in, pods) = watch::channel(View::default());
         let api = Api::<MountpointS3PodAttachment>::all(client.clone());
         let here = node.to_owned();
         tasks.spawn(follow(api, format!("spec.nodeName={node}"), attachments_in, move |it| {
-            // The server may not support the field selector.
+            // The server may ignore the field selector.
             (it.spec.node_name == here).then_some(it.spec)
         }));
         let api = Api::<Pod>::namespaced(client.clone(), namespace);
@@ -51,16 +51,16 @@ impl Assignments {
         Self { namespace: namespace.to_owned(), attachments, pods }
     }
 
-    /// The Mountpoint Pod of a workload, once the reconciler has assigned one.
+    /// Waits until the reconciler has assigned a Mountpoint Pod to a workload. Returns the pod's name.
     ///
     /// # Errors
     /// `Unavailable` at once if the CRD is missing, and at the deadline if the API server does not answer;
-    /// `DeadlineExceeded` if no attachment names the workload by then.
+    /// `DeadlineExceeded` if no attachment names the workload before the deadline.
     pub async fn wait_for(&self, volume: &str, workload_uid: &str, deadline: Instant) -> Result<String> {
         wait(self.attachments.clone(), deadline, |view| assigned(view, volume, workload_uid)).await
     }
 
-    /// The Mountpoint Pod that the workload is assigned to as far as is known now.
+    /// The Mountpoint Pod that is assigned to the workload, according to the present view.
     #[must_use]
     pub fn known(&self, volume: &str, workload_uid: &str) -> Option<String> {
         match assigned(&self.attachments.borrow(), volume, workload_uid) {
@@ -69,7 +69,7 @@ impl Assignments {
         }
     }
 
-    /// The workload's service account and its role, as its attachment holds them. The role may be empty.
+    /// The service account of the workload, and its role, from its attachment. The role may be empty.
     #[must_use]
     pub fn identity(&self, volume: &str, workload_uid: &str) -> Option<Identity> {
         let view = self.attachments.borrow();
@@ -78,15 +78,15 @@ impl Assignments {
         spec.share_key().identity
     }
 
-    /// The Mountpoint Pod, once it runs.
+    /// Waits until the Mountpoint Pod runs.
     ///
     /// # Errors
-    /// `Unavailable` at once if it has ended or is leaving; at the deadline `DeadlineExceeded` with what it waits for.
+    /// `Unavailable` at once if it has ended or is being deleted; at the deadline `DeadlineExceeded` with the reason why it does not run.
     pub async fn wait_running(&self, name: &str, deadline: Instant) -> Result<MountpointPod> {
         wait(self.pods.clone(), deadline, |view| running(view, name, &self.namespace)).await
     }
 
-    /// Returns once the Mountpoint Pod serves no workload, with the reason.
+    /// Waits until the Mountpoint Pod can't serve. Returns the reason.
     pub async fn fails(&self, name: &str) -> Error {
         let mut view = self.pods.clone();
         loop {
@@ -99,19 +99,19 @@ impl Assignments {
         }
     }
 
-    /// The Mountpoint Pod as far as is known now.
+    /// The Mountpoint Pod, according to the present view.
     #[must_use]
     pub fn pod(&self, name: &str) -> Option<MountpointPod> {
         self.pods.borrow().items.get(name).cloned()
     }
 
-    /// The Mountpoint Pods of this node, and their changes.
+    /// The view of this node's Mountpoint Pods, with its changes.
     #[must_use]
     pub fn pods(&self) -> watch::Receiver<View<MountpointPod>> {
         self.pods.clone()
     }
 
-    /// The reason why new mounts can't be made now, for a readiness page: the API server is unreachable, or the CRD is missing.
+    /// The reason why new mounts can't be made now, for the readiness page: the API server is unreachable, or the CRD is missing.
     #[must_use]
     pub fn fault(&self) -> Option<String> {
         let fault = self.attachments.borrow().fault();
@@ -119,7 +119,7 @@ impl Assignments {
     }
 }
 
-/// Follows the pods of one of the chart's DaemonSets on this node, for as long as the tasks live.
+/// Watches the pods of one of the chart's DaemonSets on this node, while the tasks live.
 pub(super) fn follow_app(
     client: &Client,
     node: &str,
@@ -141,25 +141,25 @@ pub(super) fn follow_app(
 /// The state of a Mountpoint Pod, as far as it is known.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountpointPod {
-    /// The pod's UID, by which its comm directory is found.
+    /// The pod's UID, which is in the path of its comm directory.
     pub uid: String,
-    /// `Pending`, `Running`, `Succeeded`, `Failed`, `Unknown`.
+    /// The phase: `Pending`, `Running`, `Succeeded`, `Failed` or `Unknown`.
     pub phase: String,
-    /// No workload is left: its source is to be unmounted.
+    /// Whether the pod is marked: no workload is left, so its source must be unmounted.
     pub needs_unmount: bool,
-    /// The pod's volume names a Secret: its mounts have no other keys.
+    /// Whether the pod's volume names a Secret: its mounts use no other credentials.
     pub keys_of_secret: bool,
-    /// The PersistentVolume that the pod was made for.
+    /// The PersistentVolume for which the pod was created.
     pub volume: Option<String>,
-    /// The claim of the volume when the pod was made; empty if there was none, and for pods of an earlier release.
+    /// The claim of the volume when the pod was created; empty without one, and for pods of an earlier release.
     pub claim: String,
     /// The claim's namespace.
     pub claim_namespace: String,
-    /// The pod is being deleted.
+    /// Whether the pod is being deleted.
     pub leaving: bool,
-    /// The reason why the pod's container does not run, after an attempt to start it: no image, a crash, an invalid configuration.
+    /// The reason why the pod's container does not run after an attempt to start it: no image, a crash, an invalid configuration.
     pub waits: Option<String>,
-    /// The reason why it waits or died, in the words of Kubernetes.
+    /// The reason why it does not run or has died, in Kubernetes' words.
     pub why: Option<String>,
     /// The reconciler's last step of an upgrade in place.
     pub upgrade: Option<Attempt>,
@@ -188,7 +188,7 @@ impl MountpointPod {
     }
 }
 
-/// The reason with which every container begins to wait.
+/// The waiting reasons of every container at its start.
 const BEGINS: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 fn waits(status: &PodStatus) -> Option<String> {
@@ -204,7 +204,7 @@ fn waits(status: &PodStatus) -> Option<String> {
     })
 }
 
-/// The first that Kubernetes gives as a reason: a container that can't start, a condition that does not hold, the pod's own words.
+/// Kubernetes' first reason: of a container that can't start, of a condition that is false, or the pod's own message.
 fn why(it: &Pod) -> Option<String> {
     let status = it.status.as_ref()?;
     let containers = status.container_statuses.iter().chain(&status.init_container_statuses).flatten();
@@ -231,12 +231,12 @@ fn sentence(reason: Option<&str>, message: Option<&str>) -> String {
     }
 }
 
-/// A watched picture of objects by name.
+/// A view of watched objects, by name.
 #[derive(Clone, Debug)]
 pub struct View<T> {
     /// The objects.
     pub items: BTreeMap<String, T>,
-    /// All objects have been seen at least once: an object that is missing here does not exist.
+    /// Whether all objects were listed once: then an object that is missing here does not exist.
     pub synced: bool,
     listing: BTreeMap<String, T>,
     broken: Option<Broken>,
@@ -244,9 +244,9 @@ pub struct View<T> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Broken {
-    /// The server does not know the kind.
+    /// The server does not have this kind.
     MissingKind(String),
-    /// Anything else, in the client's words.
+    /// Any other error, in the client's words.
     Other(String),
 }
 
@@ -258,7 +258,7 @@ impl<T> Default for View<T> {
 
 impl<T> View<T> {
     fn apply(&mut self, event: Event<(String, Option<T>)>) {
-        // The beginning of a list is not an answer yet.
+        // A list in progress does not show that the server is reachable.
         if !matches!(event, Event::Init) {
             self.broken = None;
         }
@@ -296,14 +296,14 @@ fn missing(kind: &str) -> String {
     )
 }
 
-/// The next step, given the known state.
+/// The next step of a wait, given the present view.
 #[derive(Debug)]
 pub(super) enum Step<T> {
-    /// The result is here.
+    /// The result.
     Ready(T),
-    /// The result may still come. The error is for the case that it does not.
+    /// The result may still come. At the deadline, this is the error.
     Wait(Error),
-    /// Waiting does not bring the result.
+    /// The result will not come.
     Fail(Error),
 }
 
@@ -353,7 +353,7 @@ fn running(view: &View<MountpointPod>, name: &str, namespace: &str) -> Step<Moun
         _ if pod.needs_unmount || pod.leaving => {
             gone(format!("Mountpoint Pod {name} is being removed; the controller will assign another one"))
         }
-        // The kubelet asks again; the error now tells more than a call that runs out of time.
+        // The kubelet calls again; an error now says more than a call that times out.
         _ if pod.waits.is_some() => {
             let waits = pod.waits.as_deref().unwrap_or_default();
             gone(format!("the container of Mountpoint Pod {name} does not run: {waits} ({look}; {log})"))
@@ -367,7 +367,7 @@ fn running(view: &View<MountpointPod>, name: &str, namespace: &str) -> Step<Moun
     }
 }
 
-/// Decides anew at each change, until there is a result or the deadline.
+/// Decides again at each change of the view, until there is a result or the deadline.
 pub(super) async fn wait<T, S>(
     mut view: watch::Receiver<View<T>>,
     deadline: Instant,
@@ -388,8 +388,8 @@ pub(super) async fn wait<T, S>(
     }
 }
 
-/// Keeps a view up to date with the API server, through all its errors. If the server refuses the field selector, the watch takes all
-/// objects.
+/// Keeps a view up to date with the API server, through all errors. If the server refuses the field selector, all objects are
+/// watched.
 async fn follow<K, T>(
     api: Api<K>,
     fields: String,
@@ -447,7 +447,7 @@ fn facts<K: Resource<DynamicType = ()>, T>(
     }
 }
 
-/// The HTTP status of the API server's refusal.
+/// The HTTP status with which the API server refused.
 fn status(error: &watcher::Error) -> Option<u16> {
     let (watcher::Error::InitialListFailed(error)
     | watcher::Error::WatchStartFailed(error)

@@ -1,6 +1,6 @@
-//! The bind of a target to a source. Enters: the state of the target. Leaves: a target bound to the source.
+//! The bind mount of a target to a source. Enters: the state of the target. Leaves: a target that is bound to the source.
 //!
-//! Never here: a probe of a mount; a source.
+//! Never here: a probe of a mount; the mount of a source.
 
 use std::io;
 use std::path::Path;
@@ -11,20 +11,20 @@ use super::sys::{self, Health};
 use super::targets::{check_ours, mounted, table, unmounted};
 use crate::error::{Error, Result};
 
-/// The state of a target before a new mount.
+/// The state of a target before a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Over {
-    /// No mount.
+    /// The target is not mounted.
     Empty,
-    /// The right mount: no new mount is needed.
+    /// The target has the right mount: no new one is needed.
     Nothing,
-    /// A dead mount, over which the new one is laid.
+    /// The target has a dead mount; the new one covers it.
     Dead,
-    /// A living mount of another source than the workload's. The driver removes it once the new mount can take its place.
+    /// The target has a live mount of another source than the workload's. It is removed once the new source is served.
     Another,
 }
 
-/// The state of a mounted target. `moved`: the workload is assigned to another source.
+/// The state of a mounted target. `moved`: the workload is now assigned to another source.
 pub(super) fn over(health: &Health, moved: bool) -> Over {
     match health {
         Health::Dead(_) => Over::Dead,
@@ -33,7 +33,7 @@ pub(super) fn over(health: &Health, moved: bool) -> Over {
     }
 }
 
-/// Binds the target unless it is bound to this source already.
+/// Binds the target, unless it is bound to this source already.
 pub(super) fn bind(source: &Path, target: &Path, over: Over, read_only: bool, kubelet: &Path) -> Result<()> {
     let mounts = if mounted(target)?.is_some() { table()? } else { Mounts::default() };
     if let Some(mount) = mounts.at(target) {

@@ -1,5 +1,5 @@
-//! The node's access to the directory that it shares with a Mountpoint Pod. The pod may write there and is not trusted: it could put a
-//! symbolic link, a pipe or another pod's directory in the place of a file. The node therefore follows no link, reads only regular
+//! The node's access to the comm directory of a Mountpoint Pod. The pod may write there and is not trusted: it could put a
+//! symbolic link, a pipe or another pod's directory in the place of a file. So the node follows no link, reads only regular
 //! files, and writes credentials only into its own directory.
 //!
 //! Never here: the content of a credential file.
@@ -19,10 +19,10 @@ use crate::contract::comm::Comm;
 use crate::contract::restart::Restarting;
 use crate::contract::upgrade::HandingOver;
 
-/// The most bytes of `mount.err` and `mount.state` that are read; an engine's error has a line or a few.
+/// Most bytes that are read of `mount.err` and `mount.state`. An engine's error has a line or a few.
 const ERROR_MAX_BYTES: u64 = 8 << 10;
 
-/// The directory, open.
+/// An open comm directory.
 #[derive(Debug)]
 pub struct CommFiles {
     directory: OwnedFd,
@@ -33,7 +33,8 @@ pub struct CommFiles {
 impl CommFiles {
     /// Opens the directory.
     ///
-    /// # Errors `NotFound` once the Mountpoint Pod is gone; the path is not a directory.
+    /// # Errors
+    /// `NotFound` after the Mountpoint Pod is gone; an error if the path is not a directory.
     pub fn open(comm: &Comm) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = rustix::fs::open(comm.directory(), flags, Mode::empty())?;
@@ -47,42 +48,42 @@ impl CommFiles {
         &self.path
     }
 
-    /// Connects to a socket in it; the stream does not block. A link or a file in the socket's place is refused.
+    /// Connects to a socket in the directory; the stream does not block. Refuses a link or a file in the socket's place.
     ///
     /// # Errors
-    /// `NotFound`, `ConnectionRefused` or `WouldBlock` while no process takes connections there yet; or another error of the system.
+    /// `NotFound`, `ConnectionRefused` or `WouldBlock` while no process accepts connections there yet; other errors of the system.
     pub fn connect(&self, name: &str) -> io::Result<UnixStream> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let socket = rustix::fs::openat(&self.directory, name, flags, Mode::empty())?;
         if FileType::from_raw_mode(rustix::fs::fstat(&socket)?.st_mode) != FileType::Socket {
             return Err(io::Error::new(io::ErrorKind::InvalidData, format!("{name} is not a socket")));
         }
-        // The path through the descriptor names the socket that was checked, and it is short.
+        // The path through the descriptor leads to the checked socket, and is short.
         let address = SocketAddrUnix::new(format!("/proc/self/fd/{}", socket.as_raw_fd()))?;
-        // A listener that accepts no connection must not block this thread: connect(2) would wait for room.
+        // A listener that accepts nothing must not block this thread: connect(2) would wait for room in its queue.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let stream = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::net::connect(&stream, &address)?;
         Ok(UnixStream::from(stream))
     }
 
-    /// Says that the source is being unmounted on purpose.
+    /// Announces, by the file `mount.exit`, that the source is unmounted on purpose.
     ///
     /// # Errors
     /// An error of the file system.
     pub fn announce_exit(&self) -> io::Result<()> {
         let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.directory, "mount.exit", flags, Mode::from_raw_mode(0o640)) {
-            // Any file of that name announces the unmount.
+            // A link or a pipe with this name announces the unmount, too.
             Ok(_) | Err(Errno::LOOP | Errno::NXIO) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 
-    /// Takes the announcement back: the source stays mounted.
+    /// Removes the announcement: the source stays mounted.
     ///
     /// # Errors
-    /// An error of the file system, other than that there is none.
+    /// An error of the file system; a missing file is not an error.
     pub fn withdraw_exit(&self) -> io::Result<()> {
         absent(rustix::fs::unlinkat(&self.directory, "mount.exit", AtFlags::empty()))
     }
@@ -93,37 +94,37 @@ impl CommFiles {
         rustix::fs::statat(&self.directory, "mount.exit", AtFlags::SYMLINK_NOFOLLOW).is_ok()
     }
 
-    /// The mounter's note about a failed engine: one line, without control characters.
+    /// The mounter's message about a failed engine, in one line without control characters.
     #[must_use]
     pub fn error(&self) -> Option<String> {
         let text = one_line(&self.text("mount.err")?);
         (!text.is_empty()).then_some(text)
     }
 
-    /// The mounter's word that its engine died and the next one has not begun to serve.
+    /// The mounter's state, if its engine died and the next one does not serve yet.
     #[must_use]
     pub fn restarting(&self) -> Option<Restarting> {
         Restarting::read(&self.text(Comm::STATE)?, Timestamp::now())
     }
 
-    /// Whether the state is that of the node's holder.
+    /// Whether the node's holder wrote the state.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.text(Comm::STATE).is_some_and(|text| Restarting::is_held(&text, Timestamp::now()))
     }
 
-    /// Says for the node's holder that the container ended, and that the next one is to go on with the mount. The files are those of `owner`, the
-    /// user of the mounter: the directory is sticky, so that nobody else could remove or replace them.
+    /// Records for the node's holder that the container ended, and that the next one goes on with the mount. `owner`, the user of the
+    /// mounter, owns the files: the directory is sticky, so only the owner can remove or replace them.
     ///
     /// # Errors
     /// An error of the file system.
     pub fn note_ended(&self, words: &str, state: Restarting, owner: Uid) -> io::Result<()> {
-        // The error must be written before the state, on which the driver reads the error.
+        // The error is written before the state, after which the driver reads it.
         self.write("mount.err", words, owner)?;
         self.write(Comm::STATE, &state.held(), owner)
     }
 
-    /// Asks for the mount to be left to the next container.
+    /// Asks the engine, by a file, to leave its mount to the next container.
     ///
     /// # Errors
     /// An error of the file system.
@@ -132,37 +133,37 @@ impl CommFiles {
         self.write(Comm::HANDOVER, &word.to_string(), rustix::process::geteuid())
     }
 
-    /// Whether the node asks for that.
+    /// Whether the node asks the engine to leave its mount.
     #[must_use]
     pub fn is_handing_over(&self) -> bool {
         let text = self.text(Comm::HANDOVER);
         text.is_some_and(|text| HandingOver::read(&text, Timestamp::now()).is_some())
     }
 
-    /// Asks no longer.
+    /// Withdraws the request to leave the mount.
     ///
     /// # Errors
-    /// An error of the file system, other than that nothing was asked.
+    /// An error of the file system; a missing file is not an error.
     pub fn forget_hand_over(&self) -> io::Result<()> {
         absent(rustix::fs::unlinkat(&self.directory, Comm::HANDOVER, AtFlags::empty()))
     }
 
-    /// Removes the state.
+    /// Removes the state file.
     ///
     /// # Errors
-    /// An error of the file system, other than that there is none.
+    /// An error of the file system; a missing file is not an error.
     pub fn forget_state(&self) -> io::Result<()> {
         absent(rustix::fs::unlinkat(&self.directory, Comm::STATE, AtFlags::empty()))
     }
 
-    /// Writes a file of this user, whole or not at all.
+    /// Writes a file of `owner`, whole or not at all.
     fn write(&self, name: &str, text: &str, owner: Uid) -> io::Result<()> {
         let temporary = format!(".{name}.of-node");
         absent(rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty()))?;
         let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::from_raw_mode(0o644);
         let mut file = File::from(rustix::fs::openat(&self.directory, &temporary, flags, mode)?);
-        // The process may have another mask.
+        // The umask of the process may have removed bits.
         rustix::fs::fchmod(&file, mode)?;
         rustix::fs::fchown(&file, Some(owner), None)?;
         writeln!(file, "{text}")?;
@@ -183,15 +184,15 @@ impl CommFiles {
     /// Removes the error of an earlier engine.
     ///
     /// # Errors
-    /// An error of the file system, other than that there is none.
+    /// An error of the file system; a missing file is not an error.
     pub fn forget_error(&self) -> io::Result<()> {
         absent(rustix::fs::unlinkat(&self.directory, "mount.err", AtFlags::empty()))
     }
 
-    /// The directory of credentials, made if it is missing: ours, and readable for the pod's group.
+    /// Opens the directory of credentials, or creates it if it is missing. It is the driver's, and the pod's group may read it.
     ///
     /// # Errors
-    /// `PermissionDenied` if another user made it; or another error of the file system.
+    /// `PermissionDenied` if another user owns it; other errors of the file system.
     pub fn credentials(&self) -> io::Result<CredentialFiles> {
         match rustix::fs::mkdirat(&self.directory, "credentials", Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => {}
@@ -215,7 +216,7 @@ impl CommFiles {
         Ok(CredentialFiles { directory, group: self.group, path: self.path.join("credentials") })
     }
 
-    /// Removes the credentials and their directory; no error if there are none.
+    /// Removes the credentials and their directory; it may be missing.
     ///
     /// # Errors
     /// An error of the file system.
@@ -238,7 +239,7 @@ impl CommFiles {
     }
 }
 
-/// The directory of credentials, open.
+/// An open directory of credentials.
 #[derive(Debug)]
 pub struct CredentialFiles {
     directory: OwnedFd,
@@ -247,10 +248,10 @@ pub struct CredentialFiles {
 }
 
 impl CredentialFiles {
-    /// A directory of the driver's own, which no pod writes to.
+    /// Opens a directory of the driver, to which no pod can write.
     ///
     /// # Errors
-    /// It is not there, or not a directory.
+    /// The path is missing, or is not a directory.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = rustix::fs::open(path, flags, Mode::empty())?;
@@ -264,17 +265,17 @@ impl CredentialFiles {
         &self.path
     }
 
-    /// Writes a file that the pod's group may read, whole or not at all. A file with the same text stays, so that the engine does not read
-    /// it again.
+    /// Writes a file that the pod's group may read, whole or not at all. A file with the same text is not replaced, so the engine does not
+    /// read it again.
     ///
     /// # Errors
-    /// An error of the file system; the file is then as it was.
+    /// An error of the file system; then the file is unchanged.
     pub fn write(&self, name: &str, text: &str) -> io::Result<()> {
         if self.says(name, text) {
             return Ok(());
         }
         let temporary = format!(".{name}.new");
-        // A driver that ended at this point may have left this file.
+        // An earlier driver may have ended here and left this file.
         absent(rustix::fs::unlinkat(&self.directory, &temporary, AtFlags::empty()))?;
         let written = self
             .write_new(&temporary, text)
@@ -285,7 +286,7 @@ impl CredentialFiles {
         written
     }
 
-    /// Whether there is a file of this name.
+    /// Whether the directory has a file with this name.
     #[must_use]
     pub fn has(&self, name: &str) -> bool {
         rustix::fs::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW).is_ok()
@@ -308,7 +309,7 @@ impl CredentialFiles {
     }
 }
 
-/// Text of another process for an error message: one line, no control characters.
+/// A text of another process for an error message: in one line, without control characters.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let plain = text.trim().replace(['\n', '\r', '\t'], " ");

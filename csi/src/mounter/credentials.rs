@@ -1,7 +1,7 @@
-//! Keys in the form that the engine reads: an AWS profile in two files. Enters: keys from a Secret. Leaves: files in a directory of
-//! credentials, and the environment variables that name them.
+//! Credentials in the form that the engine reads: an AWS profile in two files. Enters: credentials from a Secret. Leaves: files in a
+//! directory of credentials, and environment variables with their paths.
 //!
-//! Never here: a key in a message, an error or a log.
+//! Never here: a credential in a message, an error or a log.
 
 use std::io;
 use std::path::Path;
@@ -12,23 +12,24 @@ use super::comm_files::CredentialFiles;
 use super::{Credentials, Token};
 use crate::error::{Error, ErrorKind, Result};
 
-/// Digits of a handle's hash behind its name, if the name alone does not tell it from all others.
+/// Hexadecimal digits of a handle's hash after its name, if the name alone is not unique.
 const DIGITS: usize = 8;
 
-/// Most bytes of a handle in a file name; a longer one is there by its hash. A name has at most 255 bytes, and a UID and our words take 70.
+/// Longest handle in a file name, in bytes; of a longer one only the hash is used. A file name has at most 255 bytes, and a UID and our
+/// words take 70.
 const HANDLE_MAX_BYTES: usize = 150;
 
-/// The profile of one volume in one Mountpoint Pod, or of one volume of one workload where systemd runs the engine. Its name stays the
-/// same for as long as the pod lives, within a release.
+/// The profile of one volume in one Mountpoint Pod, or of one volume of one workload if systemd runs the engine. Its name does not
+/// change during the pod's life, within a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Profile {
     name: String,
-    /// The profile's name in releases that gave handles like `a/b` and `a:b` one name. Engines that such a release started read its files, and get new
-    /// keys there for as long as these are there.
+    /// The profile's name in releases that gave handles like `a/b` and `a:b` the same name. Engines that such a release started read files
+    /// with it, which get new credentials as long as they exist.
     earlier: Option<String>,
 }
 
-/// The files of a profile.
+/// The kinds of files of a profile.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Config,
@@ -55,7 +56,7 @@ impl Profile {
     /// The profile of the pod with this UID and this volume handle.
     ///
     /// # Errors
-    /// `InvalidArgument` for a handle with characters that can't be printed.
+    /// `InvalidArgument` for a handle with control characters.
     pub fn new(pod_uid: &str, handle: &str) -> Result<Self> {
         if handle.chars().any(char::is_control) {
             return Err(Error::invalid("volumeHandle holds a character that can't be printed: remove it"));
@@ -72,13 +73,13 @@ impl Profile {
         Ok(Self { name: named(&format!("{}-{digits}", escaped(handle))), earlier: Some(plain) })
     }
 
-    /// The names under which files of this kind are kept there.
+    /// The names of the profile with which this kind of file is kept in the directory.
     fn names<'a>(&'a self, directory: &CredentialFiles, kind: Kind) -> impl Iterator<Item = &'a String> {
         let earlier = self.earlier.as_ref().filter(|name| directory.has(&kind.of(name)));
         [&self.name].into_iter().chain(earlier)
     }
 
-    /// Whether a file is one of its own. A driver that ended while it wrote one has left it under another name.
+    /// Whether a file belongs to this profile. That includes an unfinished file, which a driver that ended early has left.
     #[must_use]
     pub fn owns(&self, file: &str) -> bool {
         let unfinished = file.strip_prefix('.').and_then(|file| file.strip_suffix(".new"));
@@ -86,10 +87,10 @@ impl Profile {
         Kind::ALL.iter().any(|kind| kind.of(&self.name) == file)
     }
 
-    /// Writes both files. What an earlier call wrote is replaced as a whole: keys that lost their token have none afterwards.
+    /// Writes both files. Each replaces the earlier one as a whole: credentials without a token leave no old token behind.
     ///
     /// # Errors
-    /// `InvalidArgument` for keys that no engine could use; `Internal` for what the file system says.
+    /// `InvalidArgument` for credentials that no engine can use; `Internal` for an error of the file system.
     pub fn write(&self, directory: &CredentialFiles, keys: &Credentials) -> Result<()> {
         let failed = |error: io::Error| failed(directory.path(), &error);
         for name in self.names(directory, Kind::Credentials) {
@@ -100,15 +101,15 @@ impl Profile {
         Ok(())
     }
 
-    /// Writes the token of a service account for the token service.
+    /// Writes the service account's token for the token service.
     ///
     /// # Errors
-    /// `InvalidArgument` for what is not a token; `Internal` for what the file system says.
+    /// `InvalidArgument` for an invalid token; `Internal` for an error of the file system.
     pub fn write_token(&self, directory: &CredentialFiles, token: &Token) -> Result<()> {
         self.write_token_of(Kind::Token, directory, token)
     }
 
-    /// Writes the token of a service account for the node's agent.
+    /// Writes the service account's token for the node's agent.
     ///
     /// # Errors
     /// The errors of [`Self::write_token`].
@@ -129,8 +130,8 @@ impl Profile {
         Ok(())
     }
 
-    /// Variables that lead the engine to the token in this directory, and to the role that it takes with it. Neither keys of the pod's surroundings nor
-    /// those of its machine are looked for.
+    /// Environment variables with the token in this directory, and with the role that the engine assumes by it. They keep the engine from
+    /// credentials of the pod's environment and of the machine.
     #[must_use]
     pub fn token_env(&self, directory: &Path, role: &str) -> [(String, String); 4] {
         let token = directory.join(Kind::Token.of(&self.name));
@@ -142,7 +143,7 @@ impl Profile {
         ]
     }
 
-    /// Variables that lead the engine to the node's agent, and to the token for it in this directory.
+    /// Environment variables with the URL of the node's agent, and with the token for it in this directory.
     #[must_use]
     pub fn agent_env(&self, directory: &Path, url: &str) -> [(String, String); 3] {
         let token = directory.join(Kind::AgentToken.of(&self.name));
@@ -153,7 +154,7 @@ impl Profile {
         ]
     }
 
-    /// Variables that lead the engine to the files in this directory, which is named as the engine sees it.
+    /// Environment variables with the files in this directory, which must be the engine's path of it.
     #[must_use]
     pub fn env(&self, directory: &Path) -> [(String, String); 3] {
         let path = |kind: Kind| directory.join(kind.of(&self.name)).to_string_lossy().into_owned();
@@ -176,14 +177,14 @@ fn credentials_text(profile: &str, keys: &Credentials) -> Result<String> {
         if value.is_empty() {
             return Err(Error::invalid(format!("{name} is empty: look at the Secret")));
         }
-        // A line end would begin another setting, and a blank may begin a comment.
+        // A line end would begin another setting, and white space may begin a comment.
         if value.chars().any(|c| c.is_control() || c.is_whitespace()) {
             return Err(Error::invalid(format!(
                 "{name} holds a blank, a line end or a character that can't be printed: was the Secret made with \
                  `echo` where `echo -n` was meant?"
             )));
         }
-        // No blank before the value: one that begins with '#' or ';' would be a comment.
+        // There is no space before the value: a value that begins with '#' or ';' would then be a comment.
         text.push_str(&format!("{name}={value}\n"));
     }
     Ok(text)
@@ -198,15 +199,15 @@ pub(super) fn failed(path: &Path, error: &io::Error) -> Error {
     Error::new(kind, format!("writing credentials beneath {}: {error}", path.display()))
 }
 
-/// The end of each profile's name. The name of each of its files begins with that name.
+/// The end of each profile's name, with which the name of each of its files begins.
 const SUFFIX: &str = "-s3-csi";
 
-/// The beginning of the names of a pod's profiles.
+/// The prefix of the names of a pod's profiles.
 fn prefix(pod_uid: &str) -> String {
     format!("{}-", escaped(pod_uid))
 }
 
-/// Whether a file belongs to a profile, of whatever pod. A driver that ended while it wrote one has left it under another name.
+/// Whether a file belongs to a profile of any pod. That includes an unfinished file, which a driver that ended early has left.
 pub(super) fn is_of_a_profile(file: &str) -> bool {
     let file = file.strip_suffix(".new").unwrap_or(file);
     Kind::ALL.iter().any(|kind| file.ends_with(&kind.of(SUFFIX)))
@@ -217,9 +218,9 @@ pub(super) fn is_of_pod(file: &str, pod_uid: &str) -> bool {
     is_of_a_profile(file) && file.trim_start_matches('.').starts_with(&prefix(pod_uid))
 }
 
-/// Replaces characters that a file name or a profile's brackets can't hold by `%`. AWS's tools ignore a profile with other characters in its
-/// name. Handles that meet in it differ in their hash: a workload may have several volumes, whose files are side by side where systemd
-/// mounts.
+/// Replaces characters that can't be in a file name or between a profile's brackets by `%`. AWS's tools ignore a profile with other
+/// characters in its name. Handles that become equal have different hashes: a workload may have several volumes, whose files are in one
+/// directory if systemd mounts.
 fn escaped(id: &str) -> String {
     id.chars().map(|c| if is_plain(c) { c } else { '%' }).collect()
 }

@@ -1,7 +1,7 @@
-//! Mounts that engines left dead: the layers at a target, and the kubelet's binds of their subdirectories. Enters: a target whose engine has
-//! ended. Leaves: the lowest layer alone, so that a new mount can go over it.
+//! Mounts whose engines are dead: the layers at a target, and the kubelet's bind mounts of subdirectories. Enters: a target whose engine
+//! has ended. Leaves: only the lowest layer, which a new mount can cover.
 //!
-//! Never here: a mount that answers, or one of another connection; a container's own mount namespace.
+//! Never here: a mount that answers, or a mount of another connection; a container's own mount namespace.
 
 use std::path::{Path, PathBuf};
 
@@ -11,9 +11,9 @@ use super::targets::table;
 use crate::contract::target::OfPod;
 use crate::error::{Error, Result};
 
-/// Takes away all layers of a dead target but the lowest, and the binds of its dead subdirectories. A container holds a copy of the
-/// lowest layer: with HostToContainer propagation it gets what is mounted on the root of that layer, but never what takes its place (both
-/// tried, ci/e2e.d/README.md).
+/// Unmounts all layers of a dead target but the lowest, and the bind mounts of its dead subdirectories. A container has a copy of the
+/// lowest layer: with HostToContainer propagation it sees what is mounted on the root of that layer, but never a mount that replaces the
+/// layer (both tried, ci/e2e.d/README.md).
 pub(super) fn make_room(target: &Path, kubelet: &Path) -> Result<()> {
     let mounts = table()?;
     let layers: Vec<_> = mounts.layers(target).collect();
@@ -24,15 +24,15 @@ pub(super) fn make_room(target: &Path, kubelet: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Takes away the binds of subdirectories that lie below the living mount of a target: its engine was started again by systemd.
+/// Unmounts the bind mounts of subdirectories of dead layers below a target's live mount: systemd has restarted its engine.
 pub(super) fn forget_lower(mounts: &Mounts, target: &Path, kubelet: &Path) -> Result<()> {
     let layers: Vec<_> = mounts.layers(target).collect();
     let dead = layers.split_last().map_or(&[][..], |(_, lower)| lower);
     detach_sub_paths(mounts, target, kubelet, dead)
 }
 
-/// The kubelet binds a container's `subPath` below `volume-subpaths`. When that container starts again it looks at the bind first, and
-/// gives up for ever if the engine behind it has ended. Without the bind it makes a new one.
+/// Unmounts dead binds of a container's `subPath`, which the kubelet makes below `volume-subpaths`. When the container restarts, the
+/// kubelet first checks the bind, and fails for ever if the engine behind it has ended. Without the bind it makes a new one.
 fn detach_sub_paths(mounts: &Mounts, target: &Path, kubelet: &Path, dead: &[&str]) -> Result<()> {
     let Some(directory) = sub_paths(target, kubelet) else { return Ok(()) };
     for mount in mounts.beneath(&directory).filter(|mount| dead.contains(&mount.device.as_str())) {
@@ -45,7 +45,7 @@ fn detach_sub_paths(mounts: &Mounts, target: &Path, kubelet: &Path, dead: &[&str
     Ok(())
 }
 
-/// The directory where the kubelet binds subdirectories of the volume at this target.
+/// The directory with the kubelet's bind mounts of subdirectories of the volume at this target.
 fn sub_paths(target: &Path, kubelet: &Path) -> Option<PathBuf> {
     let OfPod { uid, volume } = OfPod::of_mount_point(target, kubelet)?;
     Some(kubelet.join("pods").join(uid).join("volume-subpaths").join(volume))

@@ -1,10 +1,10 @@
-//! The files of a mount on the node when systemd runs its engine: keys and a cache, in the driver's own directory. Enters: keys, a
+//! The files on the node of mounts whose engine systemd runs: credentials and a cache, in the driver's directory. Enters: credentials, a
 //! target. Leaves: files that the engine reads. Removes the files of targets that are no longer mounted.
 //!
-//! The files of keys have the paths of release 1.2 as far as these tell all handles apart. Files that release 1.2 wrote are kept up to date
-//! beside ours, so that engines of that release get new keys.
+//! The credential files have the paths of release 1.2, unless those are not unique. Files of release 1.2 are kept up to date
+//! beside ours, so engines of that release get new credentials.
 //!
-//! Never here: a mount, a key in an error or a log.
+//! Never here: a mount, a credential in an error or a log.
 
 use std::collections::BTreeSet;
 use std::fs::DirBuilder;
@@ -22,7 +22,7 @@ use super::mountinfo::Mounts;
 use crate::contract::{comm, digest, target};
 use crate::error::{Error, Result};
 
-/// Digits of a target's key: enough that no two targets of a node meet.
+/// Hexadecimal digits of a target's key: enough that the keys of a node's targets differ.
 const KEY_DIGITS: usize = 32;
 
 /// A short name of a target, for a unit or a directory.
@@ -37,12 +37,13 @@ pub(super) fn key(target: &Path) -> String {
 pub(super) struct HostFiles {
     kubelet: PathBuf,
     directory: PathBuf,
-    /// Locked for reading while a mount is made, because no mount shows its files yet; locked for writing while unused files are removed.
+    /// A lock that is held for reading while a mount is being made, which is not in the mount table yet; for writing while unused files are
+    /// removed.
     making: Arc<RwLock<()>>,
 }
 
 impl HostFiles {
-    /// The files of the driver beneath this kubelet's directory, which has no symbolic link in it.
+    /// The files of the driver below this kubelet's directory, whose path has no symbolic link.
     pub(super) fn of(kubelet: &Path) -> Self {
         Self {
             kubelet: kubelet.to_owned(),
@@ -51,22 +52,22 @@ impl HostFiles {
         }
     }
 
-    /// A guard for the time in which a mount is being made: no file is swept.
+    /// A guard for the time in which a mount is being made: unused files are not removed meanwhile.
     pub(super) async fn making(&self) -> OwnedRwLockReadGuard<()> {
         Arc::clone(&self.making).read_owned().await
     }
 
-    /// A guard for a time without a mount being made; `None`: one is being made.
+    /// A guard for a time in which no mount is being made; `None` if one is.
     pub(super) fn alone(&self) -> Option<OwnedRwLockWriteGuard<()>> {
         Arc::clone(&self.making).try_write_owned().ok()
     }
 
-    /// The directory, as the driver and the host call it.
+    /// The directory; its path is the same for the driver and the host.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Writes the request's keys, if it has any, for the engine of this workload and volume.
+    /// Writes the request's credentials, if it has any, for the engine of this workload and volume.
     ///
     /// # Errors
     /// The same as [`Profile::new`] and [`Profile::write`].
@@ -79,28 +80,28 @@ impl HostFiles {
         Ok(Some(profile))
     }
 
-    /// Makes the directory for the cache of a target's engine, for its owner alone. A cache of an earlier engine is used again.
+    /// Creates the directory for the cache of a target's engine, for its owner alone. The cache of an earlier engine is used again.
     ///
     /// # Errors
-    /// `Internal`: it can't be made.
+    /// `Internal`: the directory can't be created.
     pub(super) fn cache(&self, target: &Path) -> Result<PathBuf> {
         let path = self.caches().join(key(target));
         private(&path, "cache directory")?;
         Ok(path)
     }
 
-    /// Makes the directory where engines note uploads under way, for its owner alone. All engines of the node have one: an engine that crashed
-    /// leaves its notes there, and the next mount of that bucket aborts these uploads.
+    /// Creates the directory in which engines record uploads in progress, for its owner alone. All engines of the node share it: an engine
+    /// that crashed leaves its records there, and the next mount of that bucket aborts these uploads.
     ///
     /// # Errors
-    /// `Internal`: it can't be made.
+    /// `Internal`: the directory can't be created.
     pub(super) fn state(&self) -> Result<PathBuf> {
         let path = self.directory.join("state");
         private(&path, "directory for notes of uploads")?;
         Ok(path)
     }
 
-    /// Removes the files of an unmounted target's engine. The keys of its workload stay while another of its volumes is mounted.
+    /// Removes the files of an unmounted target's engine. The workload's credentials stay while another of its volumes is mounted.
     pub(super) fn forget(&self, target: &Path, mounts: &Mounts) {
         self.remove_cache(&self.caches().join(key(target)));
         let Some(gone) = target::workload(target, &self.kubelet) else { return };
@@ -109,7 +110,8 @@ impl HostFiles {
         }
     }
 
-    /// Removes the files of a failed mount. Other volumes of its workload may be in the making, whose keys no mounted target shows yet.
+    /// Removes the files of a failed mount, but not those of the workload's other volumes, which may be in the making without a mounted
+    /// target.
     pub(super) fn forget_failed(&self, request: &MountRequest, target: &Path) {
         self.remove_cache(&self.caches().join(key(target)));
         if let Ok(profile) = Profile::new(&request.workload_uid, &request.handle) {
@@ -117,7 +119,7 @@ impl HostFiles {
         }
     }
 
-    /// Removes files that no mounted target needs: a driver may have ended between an unmount and this call. The caller is [`Self::alone`].
+    /// Removes files that no mounted target needs, which a driver that ended early has left. The caller holds [`Self::alone`].
     pub(super) fn sweep(&self, mounts: &Mounts) {
         let used: BTreeSet<_> = mounts.buckets().map(key).collect();
         for entry in std::fs::read_dir(self.caches()).into_iter().flatten().flatten() {
@@ -136,7 +138,7 @@ impl HostFiles {
         self.directory.join("cache")
     }
 
-    /// Workloads with a mounted volume.
+    /// UIDs of workloads with a mounted volume.
     fn workloads(&self, mounts: &Mounts) -> BTreeSet<String> {
         mounts.buckets().filter_map(|point| target::workload(point, &self.kubelet)).collect()
     }

@@ -1,7 +1,7 @@
-//! Unmounts unneeded sources: those with a marked Mountpoint Pod, and those of a deleted pod. Enters: the picture of the pods, the
+//! Unmounts unneeded sources: those whose Mountpoint Pod is marked or deleted. Enters: the view of the pods, the
 //! directories of sources. Leaves: no mount, directory or credentials of such a source.
 //!
-//! Never here: an unmount while a target is bound; a conclusion from an incomplete picture.
+//! Never here: an unmount while a target is bound; a conclusion from an incomplete view.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -22,7 +22,7 @@ use super::notes::Notes;
 use super::sys::{self, Busy, Health, Probes};
 use crate::contract::comm::{self, Comm};
 
-/// How long a process that only looks at a source may keep it in use.
+/// Longest wait for a process that has a source in use only because it looks at it, such as the kubelet.
 const LOOKED_AT: Duration = Duration::from_secs(3);
 /// The pause between two attempts to unmount a source.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -41,13 +41,13 @@ pub(super) struct Idle {
 }
 
 impl Idle {
-    /// Sweeps until it is dropped.
+    /// Unmounts idle sources until the future is dropped.
     pub(super) async fn run(mut self) {
         let mut sweep = tokio::time::interval(self.sweep_every);
         sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut under_way = JoinSet::new();
         let mut names = BTreeSet::new();
-        // A source that is still used is left until the next sweep; each change of a pod would ask again and again.
+        // A source that is still in use waits for the next sweep: otherwise each change of a pod would try it again.
         let mut left = BTreeSet::new();
         loop {
             tokio::select! {
@@ -55,7 +55,7 @@ impl Idle {
                 _ = sweep.tick() => {
                     left.clear();
                     self.forget_the_gone();
-                    // Mounts by systemd: one that is being made may wait for its engine, and the next sweep comes.
+                    // For mounts by systemd: while one is being made, nothing is removed; the next sweep does it.
                     if let Some(_alone) = self.files.alone() {
                         match Mounts::read() {
                             Ok(mounts) => self.files.sweep(&mounts),
@@ -90,8 +90,8 @@ impl Idle {
         }
     }
 
-    /// Forgets pods that are gone and have no source. Reads only the names of the sources, and asks no mount: a hanging engine would
-    /// never answer while this call holds the picture, and the source of a dead engine would look as if it were gone.
+    /// Forgets pods that are gone and have no source. It reads only the names of the sources and calls no mount: a hanging engine would
+    /// never answer while this call holds the view, and the source of a dead engine would seem to be missing.
     fn forget_the_gone(&self) {
         let sources = self.sources();
         let pods = self.pods.borrow();
@@ -100,10 +100,10 @@ impl Idle {
         }
     }
 
-    /// Tells a waiting mounter that no mount will come.
+    /// Tells a waiting mounter that it gets no mount.
     fn send_away(&self, name: &str, uid: &str) {
         let Ok(files) = CommFiles::open(&Comm::on_host(&self.kubelet, uid)) else {
-            // The container has not begun, or the kubelet has removed the pod: no process waits.
+            // The container has not started, or the kubelet has removed the pod: no process waits.
             return;
         };
         if !files.exit_announced()
@@ -131,7 +131,7 @@ impl Idle {
         let (locks, pods) = (Arc::clone(&self.locks), self.pods.clone());
         async move {
             let _pod = locks.lock(&name).await;
-            // A mount may have come first, for a pod that exists after all.
+            // The pod may exist after all, and a mount may have come first.
             if due(std::slice::from_ref(&name), &pods.borrow()).is_empty() {
                 return Ok(());
             }
@@ -140,7 +140,7 @@ impl Idle {
     }
 }
 
-/// The sources to unmount, with their pods' UIDs where they are known: the pod is marked; or it is gone, if all pods have been seen.
+/// The sources to unmount, with their pods' UIDs if known: the pod is marked; or it is gone, if all pods have been listed.
 fn due(sources: &[String], pods: &View<MountpointPod>) -> Vec<(String, Option<String>)> {
     let is_due = |name: &String| match pods.items.get(name) {
         Some(pod) => pod.needs_unmount.then(|| (name.clone(), Some(pod.uid.clone()))),
@@ -149,13 +149,13 @@ fn due(sources: &[String], pods: &View<MountpointPod>) -> Vec<(String, Option<St
     sources.iter().filter_map(is_due).collect()
 }
 
-/// Marked pods that never had a source: a workload went before it was mounted, or could not be.
+/// Marked pods without a source: the workload went before the mount, or could not be mounted.
 fn waiting(sources: &[String], pods: &View<MountpointPod>) -> Vec<(String, String)> {
     let waits = |(name, pod): &(&String, &MountpointPod)| pod.needs_unmount && !sources.contains(name);
     pods.items.iter().filter(waits).map(|(name, pod)| (name.clone(), pod.uid.clone())).collect()
 }
 
-/// An unmount of one source.
+/// The unmount of one source.
 pub(super) struct Unmounting {
     pub(super) source: PathBuf,
     pub(super) kubelet: PathBuf,
@@ -165,7 +165,7 @@ pub(super) struct Unmounting {
 }
 
 impl Unmounting {
-    /// Unmounts under the pod's lock.
+    /// Unmounts the source. The caller holds the pod's lock.
     async fn run(&self, name: &str, uid: Option<String>) -> Result<(), String> {
         let at = self.source.display();
         let uid = uid.or_else(|| self.notes.uid(name));
@@ -193,8 +193,8 @@ impl Unmounting {
         Ok(())
     }
 
-    /// Unmounts the source. One that is in use is asked again for a moment: the kubelet and a probe of ours look at mounts, and the next sweep
-    /// is far.
+    /// Unmounts the source. A source in use is tried again for a short time: the kubelet and our own probes look at mounts, and the next
+    /// sweep is minutes away.
     pub(super) async fn take_away(&self, files: Option<&CommFiles>) -> Result<(), String> {
         let at = self.source.display();
         let deadline = Instant::now() + self.within.min(LOOKED_AT);
@@ -229,7 +229,7 @@ impl Unmounting {
         }
     }
 
-    /// Waits until the source has no bind mount.
+    /// Waits until no target is bound to the source.
     async fn unused(&self) -> Result<(), String> {
         let deadline = Instant::now() + self.within;
         let mut users = Vec::new();

@@ -1,10 +1,12 @@
-//! Files of the caches of Mountpoint Pods that the kernel reads by itself (FUSE passthrough), registered here because only a privileged process may.
-//! Enters: the requests of an engine, each with a copy of its FUSE device. Leaves: the kernel's number of a file, or a refusal.
+//! Files of the caches of Mountpoint Pods that the kernel reads itself (FUSE passthrough). They are registered here, because only a
+//! privileged process may. Enters: the requests of an engine, each with a copy of its FUSE device. Leaves: the id of a registered file, or
+//! a refusal.
 //!
-//! The engine is not trusted. It names a file and never hands one over: the kernel opens a registered file with the rights of the process that registered
-//! it, so a descriptor that can only read would give more than it holds. The name is opened here, below a read-only copy of that pod's own cache volume.
+//! The engine is not trusted. It names a file and never sends a descriptor: the kernel opens a registered file with the rights of the
+//! process that registered it, so a read-only descriptor would give more than it has. The name is opened here, below a read-only copy of
+//! that pod's own cache volume.
 //!
-//! Never here: a stat of a mount; a copy of a device that outlives its request: it would keep the readers of a dead engine waiting.
+//! Never here: a stat of a mount; a copy of a device after its request: it would keep the readers of a dead engine waiting.
 
 use std::collections::HashMap;
 use std::io;
@@ -22,44 +24,45 @@ use tokio::time::timeout;
 use super::read_only;
 use super::received::{Busy, Files};
 
-/// Numbers of one source. Beyond it the engine reads by itself. Doubling it lets one bucket have twice as many files open at once, and gives each
-/// engine twice as much of the kernel's memory.
+/// Most registered files of one source; after them the engine reads itself. Doubled, one bucket can have twice as many open files that the
+/// kernel reads, and each engine can take twice as much of the kernel's memory.
 const OF_SOURCE_MAX: u32 = 4096;
-/// Numbers of all sources of a node. Doubling it doubles what the engines of a node can hold of the kernel's memory together.
+/// Most registered files of all sources of a node. Doubled, the engines of a node can together take twice as much of the kernel's memory.
 const OF_NODE_MAX: u32 = 32_768;
-/// Longest time of one request, for a disk that hangs. The engine waits no longer. Doubling it doubles the longest open while a disk hangs.
+/// Time limit of one request, for a disk that hangs; the engine then reads itself. Doubled, the longest open on a hanging disk takes twice
+/// as long.
 const WITHIN: Duration = Duration::from_millis(200);
 
-/// Registered files of the engines of this node, by the minor number of the source's device.
+/// Counts of registered files of this node's engines, by the minor number of the source's device.
 #[derive(Debug, Default)]
 pub(super) struct Counts(Mutex<HashMap<u32, Source>>);
 
 #[derive(Debug, Default)]
 struct Source {
-    /// Numbers of registered files.
+    /// Number of registered files.
     ids: u32,
     busy: Arc<Busy>,
 }
 
 impl Counts {
-    /// Takes in how many numbers an engine has by its own word: an earlier driver may have registered them.
+    /// Takes over the engine's own count of its registered files: an earlier driver may have registered them.
     fn told(&self, source: u32, ids: u32) {
         let mut sources = self.0.lock();
         let source = sources.entry(source).or_default();
         source.ids = ids.min(OF_SOURCE_MAX).max(source.ids);
     }
 
-    /// The one thread that may be busy with what came from an engine.
+    /// The marker of the one thread that may handle descriptors of an engine.
     pub(super) fn busy(&self, source: u32) -> Arc<Busy> {
         Arc::clone(&self.0.lock().entry(source).or_default().busy)
     }
 
-    /// Forgets an earlier source whose number another mount has by now.
+    /// Forgets an earlier source, whose device number another mount has now.
     pub(super) fn forget(&self, source: u32) {
         self.0.lock().remove(&source);
     }
 
-    /// Forgets the sources that are gone: their numbers went with the connection.
+    /// Forgets sources that are gone: their registered files were closed with the connection.
     pub(super) fn keep(&self, is_there: impl Fn(u32) -> bool) {
         self.0.lock().retain(|minor, source| is_there(*minor) || source.busy.is());
     }
@@ -94,7 +97,7 @@ impl Counts {
     }
 }
 
-/// The place of one engine's requests.
+/// The handler of one engine's requests.
 #[derive(Debug)]
 pub(super) struct Desk {
     counts: Arc<Counts>,
@@ -103,21 +106,21 @@ pub(super) struct Desk {
     /// The minor number of the source's device.
     source: u32,
     busy: Arc<Busy>,
-    /// Whether files are registered. Numbers are taken back in any case.
+    /// Whether files are registered. Registered files are closed in any case.
     opens: bool,
-    /// An earlier request was refused, and the log says so.
+    /// Whether the next refusal is logged as information: only the first one is.
     tells: AtomicBool,
 }
 
 impl Desk {
-    /// The desk for an engine that has `ids` numbers already.
+    /// The handler for an engine that has `ids` registered files already.
     pub(super) fn new(counts: Arc<Counts>, cache: PathBuf, source: u32, ids: u32, opens: bool) -> Self {
         counts.told(source, ids);
         let busy = counts.busy(source);
         Self { counts, cache, source, busy, opens, tells: AtomicBool::new(true) }
     }
 
-    /// Answers a request.
+    /// Executes a request, and returns its answer.
     pub(super) async fn answer(&self, request: Request, files: Files) -> Answer {
         let number = Some(request.number);
         match self.serve(request, files).await {
@@ -145,7 +148,7 @@ impl Desk {
         };
         let is_counted = counted == Ok(true);
         let job = Job { cache: self.cache.clone(), source: self.source, counts: Arc::clone(&self.counts) };
-        // Whatever came is looked at and closed on a thread of its own: it may be a file of a mount that does not answer.
+        // Received descriptors are checked and closed on a separate thread: one may be a file of a mount that does not answer.
         let done = self.on_a_thread(held, move |held, place| {
             counted?;
             let [device] = <[OwnedFd; 1]>::try_from(held).map_err(|_| {
@@ -163,7 +166,7 @@ impl Desk {
         if came_while_busy { done.map_err(|_| Refusal::busy()) } else { done }
     }
 
-    /// Runs work that may hang, one at a time, and waits for at most [`WITHIN`].
+    /// Runs work that may hang on a thread, one at a time, and waits for at most [`WITHIN`].
     async fn on_a_thread(
         &self,
         held: Vec<OwnedFd>,
@@ -181,18 +184,18 @@ impl Desk {
             return Ok(done.map_err(|error| error.to_string())??);
         }
         if place.give_up() {
-            // It has just registered the file, and is about to answer.
+            // The file has just been registered, and the answer comes at once.
             return Ok(working.await.map_err(|error| error.to_string())??);
         }
         Err(Refusal { why: format!("no answer of the node's disk within {WITHIN:?}"), busy: true })
     }
 }
 
-/// The reason why nothing was done.
+/// The reason why a request was not executed.
 #[derive(Debug)]
 struct Refusal {
     why: String,
-    /// The same request may succeed later.
+    /// Whether the same request may succeed later.
     busy: bool,
 }
 
@@ -209,21 +212,21 @@ impl From<String> for Refusal {
     }
 }
 
-/// The device of a request at work. A caller that gives up takes it away, unless the kernel is being asked right now.
+/// The device of a request in progress. A caller that gives up closes it, unless the kernel is being called right now.
 #[derive(Debug, Default)]
 struct Place(Mutex<Lent>);
 
 #[derive(Debug, Default)]
 struct Lent {
     device: Option<OwnedFd>,
-    /// A file is registered, or the caller has given up: the first of both counts.
+    /// Whether a file was registered, or the caller has given up, whichever came first.
     is_over: bool,
 }
 
 impl Place {
     fn keep(&self, device: OwnedFd) {
         let mut lent = self.0.lock();
-        // Without a caller, it is closed.
+        // If the caller has given up, the device is closed.
         lent.device = (!lent.is_over).then_some(device);
     }
 
@@ -231,12 +234,12 @@ impl Place {
         self.0.lock().device.take().ok_or_else(|| "nobody waits any more".to_owned())
     }
 
-    /// Says that a file is registered. `false`: the caller has given up.
+    /// Notes that a file was registered. `false` if the caller has given up.
     fn finish(&self) -> bool {
         !std::mem::replace(&mut self.0.lock().is_over, true)
     }
 
-    /// Gives up. `true`: a file is registered already.
+    /// Gives up. `true` if a file was registered before.
     fn give_up(&self) -> bool {
         let mut lent = self.0.lock();
         lent.device = None;
@@ -244,7 +247,7 @@ impl Place {
     }
 }
 
-/// The checked form of a request.
+/// A request with checked fields.
 enum Wish {
     Open { name: String, dev: u64, ino: u64 },
     Close { id: u32 },
@@ -262,7 +265,7 @@ impl Wish {
     }
 }
 
-/// One request at work.
+/// The execution of one request.
 struct Job {
     cache: PathBuf,
     source: u32,
@@ -270,10 +273,10 @@ struct Job {
 }
 
 impl Job {
-    /// Does what is asked.
+    /// Executes the request.
     fn run(&self, wish: Wish, device: OwnedFd, place: &Place) -> Result<u32, String> {
         check_device(device.as_fd(), self.source)?;
-        // The disk may take its time. The device is not held longer than the caller waits.
+        // The disk may be slow. The device is kept no longer than the caller waits.
         place.keep(device);
         match wish {
             Wish::Open { name, dev, ino } => {
@@ -306,7 +309,7 @@ impl Job {
     }
 }
 
-/// Checks that a descriptor is a FUSE device, and of this source where the kernel says so (Linux 6.18 does). No file system is asked.
+/// Checks that a descriptor is a FUSE device, and, if the kernel tells (Linux 6.18), that of this source. No file system is called.
 fn check_device(device: BorrowedFd<'_>, source: u32) -> Result<(), String> {
     let unknown = |error: io::Error| format!("the descriptor: {error}");
     if !is_device(device).map_err(unknown)? {

@@ -1,4 +1,4 @@
-//! One caller at a time for each name: a Mountpoint Pod, a target.
+//! Locks by name: one caller at a time for a Mountpoint Pod or a target.
 
 use std::collections::HashMap;
 
@@ -7,17 +7,17 @@ use tokio::sync::OwnedMutexGuard;
 
 type Lock = tokio::sync::Mutex<()>;
 
-/// Locks by name. A name takes memory only while a caller holds or waits for its lock.
+/// The locks. A name takes memory only while a caller holds or waits for its lock.
 #[derive(Debug, Default)]
 pub(crate) struct Locks(Mutex<HashMap<String, Weak<Lock>>>);
 
 impl Locks {
-    /// Waits until no other caller holds this name.
+    /// Waits until no other caller holds this name, and takes it.
     pub(crate) async fn lock(&self, name: &str) -> OwnedMutexGuard<()> {
         self.of(name).lock_owned().await
     }
 
-    /// `None` if another caller holds this name.
+    /// Takes the lock of this name; `None` if another caller holds it.
     pub(crate) fn try_lock(&self, name: &str) -> Option<OwnedMutexGuard<()>> {
         self.of(name).try_lock_owned().ok()
     }

@@ -1,7 +1,7 @@
-//! Whether something is mounted at a path, and which mount that is, without the table of mounts: a node of Kubernetes has hundreds of
-//! mounts, and every publish asks for two of them. The mount is not asked either, so it works when an engine is dead or hangs.
+//! The mount at a path, without the mount table: a Kubernetes node has hundreds of mounts, and every publish needs to know two of them. The
+//! mount itself is not called, so this works when an engine is dead or hangs.
 //!
-//! Never here: whose mount it is.
+//! Never here: the owner of a mount.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -10,19 +10,19 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-/// The kernel's number of a mount. It may be given again once the mount is gone.
+/// The kernel's id of a mount. The kernel may reuse it after the mount is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MountId(u64);
 
-/// A descriptor that opens nothing: the kernel follows the path and leaves the file system alone.
+/// Flags of an open(2) that only resolves the path: the file system is not called.
 const PLACE: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 impl MountId {
-    /// The uppermost mount at this path; `None` if the path is missing, or is in the mount of its directory. The path has no
+    /// The uppermost mount at this path; `None` if the path is missing, or not a mount point. The path has no
     /// symbolic link in it.
     ///
     /// # Errors
-    /// An error of open(2), or `/proc` is not there.
+    /// An error of open(2), or `/proc` is missing.
     pub fn at(path: &Path) -> io::Result<Option<Self>> {
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(io::Error::new(

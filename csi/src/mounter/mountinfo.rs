@@ -1,4 +1,4 @@
-//! The mount table: mounts, their bind mounts, and waiting for a change. Reading it calls no file system, so it works even when an
+//! The mount table: mounts, their bind mounts, and waiting for a change. Reading it calls no file system, so it works even if an
 //! engine is dead or hangs.
 //!
 //! Never here: a mount, an unmount, a stat of a mount.
@@ -14,7 +14,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::sys::FS_NAME;
 
-/// The mounts of one moment.
+/// The mounts at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Mounts(Vec<Mount>);
 
@@ -23,13 +23,13 @@ pub struct Mounts(Vec<Mount>);
 pub struct Mount {
     /// The mount point.
     pub point: PathBuf,
-    /// `major:minor` of the file system: bind mounts of one another have the same.
+    /// The device number `major:minor` of the file system, which its bind mounts share.
     pub device: String,
-    /// `fuse`, `tmpfs`.
+    /// The type of the file system: `fuse`, `tmpfs`.
     pub kind: String,
-    /// The source in the call of mount(2).
+    /// The source argument of mount(2).
     pub name: String,
-    /// This mount is read-only; others of the same file system may not be.
+    /// Whether this mount is read-only; others of the same file system may not be.
     pub read_only: bool,
 }
 
@@ -40,7 +40,7 @@ impl Mount {
         self.device.split_once(':')?.1.parse().ok()
     }
 
-    /// Whether the mount is a bucket that this driver or an earlier release mounted.
+    /// Whether this driver or an earlier release mounted the file system: a bucket.
     #[must_use]
     pub fn is_bucket(&self) -> bool {
         (self.kind == "fuse" || self.kind.starts_with("fuse.")) && self.name == FS_NAME
@@ -48,18 +48,18 @@ impl Mount {
 }
 
 impl Mounts {
-    /// Reads the table as it is now.
+    /// Reads the present table.
     ///
     /// # Errors
-    /// `/proc` is not there.
+    /// `/proc` is missing.
     pub fn read() -> io::Result<Self> {
         Self::read_from(Path::new(mountinfo::OWN))
     }
 
-    /// Reads the mounts of this table.
+    /// Reads the mounts in this file.
     ///
     /// # Errors
-    /// It can't be read.
+    /// The file can't be read.
     pub fn read_from(table: &Path) -> io::Result<Self> {
         Ok(Self::parse(&std::fs::read(table)?))
     }
@@ -68,14 +68,14 @@ impl Mounts {
         Self(mountinfo::lines(table).map(mount).collect())
     }
 
-    /// The uppermost mount at this path. The path has no symbolic link in it.
+    /// The uppermost mount at this path, which has no symbolic link in it.
     #[must_use]
     pub fn at(&self, point: &Path) -> Option<&Mount> {
-        // A later line is mounted over an earlier one.
+        // A later line covers an earlier one.
         self.0.iter().rev().find(|mount| mount.point == point)
     }
 
-    /// Every mount point; one with several mounts over one another comes several times.
+    /// Every mount point. A path with several mounts, one over the other, comes several times.
     pub fn points(&self) -> impl Iterator<Item = &Path> {
         self.0.iter().map(|mount| mount.point.as_path())
     }
@@ -85,25 +85,25 @@ impl Mounts {
         self.0.iter().filter(|mount| mount.is_bucket()).map(|mount| mount.point.as_path())
     }
 
-    /// The devices of the mounts over one another at this path, the lowest first.
+    /// The device numbers of the mounts at this path, the lowest mount first.
     pub fn layers<'a>(&'a self, point: &'a Path) -> impl Iterator<Item = &'a str> {
         self.0.iter().filter(move |mount| mount.point == point).map(|mount| mount.device.as_str())
     }
 
-    /// The mounts beneath a directory, the uppermost first.
+    /// The mounts below a directory, the uppermost first.
     pub fn beneath<'a>(&'a self, directory: &'a Path) -> impl Iterator<Item = &'a Mount> {
         self.0.iter().rev().filter(move |mount| mount.point.starts_with(directory))
     }
 
-    /// The other mounts of a mount's file system beneath a directory: its bind mounts, while a workload has it. Beneath the
-    /// kubelet's directory alone, because our container may see a source a second time where its own volumes are.
+    /// The other mounts of the same file system below a directory: a source's bind mounts for workloads. Only the kubelet's directory
+    /// counts: our container may also see a source at the place of its own volumes.
     pub fn references<'a>(&'a self, of: &'a Mount, beneath: &'a Path) -> impl Iterator<Item = &'a Mount> {
         self.0
             .iter()
             .filter(move |it| it.device == of.device && it.point != of.point && it.point.starts_with(beneath))
     }
 
-    /// The mount directly in `sources` that this one is a bind mount of.
+    /// The mount directly in `sources` of which this one is a bind mount.
     #[must_use]
     pub fn source_of(&self, bound: &Mount, sources: &Path) -> Option<&Mount> {
         self.0.iter().find(|it| it.device == bound.device && it.point.parent() == Some(sources))
@@ -120,7 +120,7 @@ fn mount(line: Line<'_>) -> Mount {
     }
 }
 
-/// Waits for changes of the table. A watch that is made before the table is read misses no change.
+/// Waits for changes of the table. No change is missed if the watch begins before the table is read.
 #[derive(Debug)]
 pub struct Changes(AsyncFd<File>);
 
@@ -128,18 +128,18 @@ impl Changes {
     /// Watches the table from now on.
     ///
     /// # Errors
-    /// `/proc` is not there, or there is no runtime with I/O.
+    /// `/proc` is missing, or there is no runtime with I/O.
     #[expect(
         deprecated,
         reason = "its successor is unsafe, for types whose descriptor changes; a File's does not"
     )]
     pub fn watch() -> io::Result<Self> {
-        // The kernel tells a change as priority and error at once.
+        // The kernel reports a change as priority and error at once.
         let interest = Interest::PRIORITY | Interest::ERROR;
         Ok(Self(AsyncFd::with_interest(File::open(mountinfo::OWN)?, interest)?))
     }
 
-    /// Waits until the table fulfils `so`; `false` at the deadline.
+    /// Waits until `so` returns true for the table; `false` at the deadline.
     ///
     /// # Errors
     /// An error of reading the table.

@@ -1,10 +1,10 @@
-//! A look into a directory of a pod: a copy of its mount that nobody can write through, and files below it, opened by name. Enters: a directory, names
-//! that are not trusted. Leaves: open files, or an error.
+//! Access to a pod's directory: a copy of its mount through which nothing can be written, and files below it, opened by name. Enters: a
+//! directory, names that are not trusted. Leaves: open files, or an error.
 //!
-//! The kernel opens a registered file with this process's rights, for each program that opens the bucket's file. Only a mount that is read-only keeps a
-//! handle that writes out of the pod's directory.
+//! The kernel opens a registered file with this process's rights, for each program that opens the bucket's file. Only a read-only mount
+//! keeps programs from a handle that writes into the pod's directory.
 //!
-//! Never here: a link that is followed, another file system.
+//! Never here: following a link, another file system.
 #![expect(unsafe_code, reason = "mount_setattr(2) has no safe wrapper")]
 
 use std::io;
@@ -14,7 +14,7 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags};
 use rustix::mount::{MountAttrFlags, OpenTreeFlags};
 
-/// `struct mount_attr`.
+/// The kernel's `struct mount_attr`.
 #[repr(C)]
 #[derive(Default)]
 struct MountAttr {
@@ -24,10 +24,10 @@ struct MountAttr {
     user_namespace: u64,
 }
 
-/// A mount of this directory alone, without those below it, that is in no tree: read-only, without devices, programs and set-user-ID bits.
+/// A detached mount of this directory, without the mounts below it: read-only, without devices, programs and set-user-ID bits.
 ///
 /// # Errors
-/// The directory is not there, or the kernel is older than Linux 5.12.
+/// The directory is missing, or the kernel is older than Linux 5.12.
 pub(super) fn copy(directory: &Path) -> io::Result<OwnedFd> {
     let flags = OpenTreeFlags::OPEN_TREE_CLONE
         | OpenTreeFlags::OPEN_TREE_CLOEXEC
@@ -53,12 +53,12 @@ pub(super) fn copy(directory: &Path) -> io::Result<OwnedFd> {
     if set == 0 { Ok(mount) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Opens a file below a directory, for reading.
+/// Opens a file below a directory for reading.
 ///
 /// # Errors
-/// There is none, or the way to it leaves the directory, follows a link, or enters another mount.
+/// The file is missing, or its path leaves the directory, follows a link, or enters another mount.
 pub(super) fn open_below(directory: &OwnedFd, name: &str) -> io::Result<OwnedFd> {
-    // A FIFO that a pod put there must not block this process.
+    // A FIFO in its place must not block this process.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let resolve = ResolveFlags::BENEATH
         | ResolveFlags::NO_SYMLINKS

@@ -1,9 +1,9 @@
-//! A stream of an engine that may bring descriptors with its bytes. Enters: a connected socket. Leaves: bytes, and the descriptors that came with them,
-//! as far as there are few.
+//! A stream from an engine on which descriptors may come with the bytes. Enters: a connected socket. Leaves: bytes, and a limited number of
+//! descriptors that came with them.
 //!
-//! A pod may send any file, and even closing it may wait: a file of a mount that does not answer, a socket that lingers. The kernel closes in the thread
-//! that reads what there is no room for, and in the thread that closes the stream what nobody has read. So each stream has a thread that reads
-//! it and closes it. Only the next connection to the same engine waits for that thread.
+//! A pod may send any descriptor, and even closing it may block: a file of a mount that does not answer, a socket that lingers. The kernel
+//! closes descriptors without room in the thread that reads, and unread ones in the thread that closes the stream. So a separate thread
+//! reads and closes each stream. Only the next connection to the same engine waits for that thread.
 //!
 //! Never here: a use of a descriptor.
 
@@ -23,23 +23,23 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::sync::{mpsc, oneshot};
 
-/// The most descriptors that the kernel takes with one message (`SCM_MAX_FD`).
+/// Most descriptors that the kernel accepts with one message (`SCM_MAX_FD`).
 const ROOM: usize = 253;
-/// Descriptors that one message may bring: more than any request needs, so that too many can be told from enough.
+/// Most descriptors that are kept of one message: more than any request needs, so too many can be distinguished.
 const AT_ONCE: usize = 4;
-/// Descriptors without a request that are held; a peer that sends more breaks the protocol.
+/// Most descriptors that are kept without a request; a peer that sends more breaks the protocol.
 const HELD_MAX: usize = 8;
-/// Bytes that are read at once. Ours are some hundreds.
+/// Bytes per read. Our messages have some hundreds.
 const CHUNK: usize = 1024;
 
-/// The one thread that may be busy with what came from an engine.
+/// Marks whether the one thread that may handle descriptors of an engine is busy.
 #[derive(Debug, Default)]
 pub(super) struct Busy(Mutex<Inside>);
 
 #[derive(Debug, Default)]
 struct Inside {
     is_busy: bool,
-    /// Descriptors that the thread closes before it ends.
+    /// Descriptors that the busy thread closes before it ends.
     left: Vec<OwnedFd>,
 }
 
@@ -49,8 +49,8 @@ impl Busy {
         self.0.lock().is_busy
     }
 
-    /// Gives the descriptors back to a caller that is the one thread from now on, until it calls [`Self::end`]. `None`: another thread is, and closes
-    /// them.
+    /// Makes the caller the busy thread, until it calls [`Self::end`], and returns the descriptors. `None` if another thread is busy: that
+    /// one closes them.
     pub(super) fn begin(&self, held: Vec<OwnedFd>) -> Option<Vec<OwnedFd>> {
         let mut inside = self.0.lock();
         if inside.is_busy {
@@ -61,7 +61,7 @@ impl Busy {
         Some(held)
     }
 
-    /// Closes what came meanwhile. Then the next thread may begin.
+    /// Closes descriptors that came meanwhile; then another thread may begin.
     pub(super) fn end(&self) {
         loop {
             let left = {
@@ -76,41 +76,41 @@ impl Busy {
     }
 }
 
-/// The stream.
+/// The stream, for reading and writing.
 #[derive(Debug)]
 pub(super) struct Receiving {
-    /// The end to write to. It goes before the thread's own: the close of the last one may wait.
+    /// The writing end. It is dropped before the thread's own copy: closing the last copy may block.
     stream: UnixStream,
     files: Files,
-    /// Bytes that came and were not taken yet.
+    /// Received bytes that the caller has not taken yet.
     bytes: Vec<u8>,
     came: Option<mpsc::Receiver<Came>>,
-    /// Takes to the thread all that it is to close besides the stream. It does so when this is gone, which is last.
+    /// Sends further things to close to the thread. The thread closes them when this sender is dropped, which happens last.
     rest: SyncSender<Rest>,
 }
 
 type Rest = (Files, Option<mpsc::Receiver<Came>>);
 
-/// Bytes and descriptors of one message.
+/// The bytes and descriptors of one message.
 #[derive(Debug)]
 struct Came {
     bytes: Vec<u8>,
     files: Files,
 }
 
-/// The descriptors that came.
+/// Received descriptors.
 #[derive(Debug, Default)]
 pub(super) struct Files {
-    /// The descriptors.
+    /// The kept descriptors.
     pub(super) held: Vec<OwnedFd>,
-    /// There were more.
+    /// Whether there were more.
     pub(super) is_cut: bool,
-    /// Some came while a thread was busy, and are closed already.
+    /// Whether some came while a thread was busy, and are closed already.
     pub(super) came_while_busy: bool,
 }
 
 impl Receiving {
-    /// Reads a stream. Descriptors are taken if a `busy` is given, while no thread is busy. Says besides when the stream is closed.
+    /// Starts to read a stream. With `busy`, descriptors are kept while no thread is busy. The receiver tells when the stream is closed.
     pub(super) fn new(
         stream: Blocking,
         busy: Option<Arc<Busy>>,
@@ -124,7 +124,7 @@ impl Receiving {
             drop(tell);
             drop(left.iter().collect::<Vec<Rest>>());
             drop(stream);
-            // Nobody may wait for it.
+            // The receiver may be gone.
             let _ = end.send(());
         })?;
         ours.set_nonblocking(true)?;
@@ -132,12 +132,12 @@ impl Receiving {
         Ok((Self { stream, files: Files::default(), bytes: Vec::new(), came: Some(came), rest }, ended))
     }
 
-    /// The process at the other end, if it is visible from here.
+    /// The id of the process at the other end, if it is visible from here.
     pub(super) fn peer(&self) -> io::Result<Option<i32>> {
         Ok(self.stream.peer_cred()?.pid())
     }
 
-    /// Takes out what came since the last request.
+    /// Takes the descriptors that came since the last request.
     pub(super) fn take(&mut self) -> Files {
         std::mem::take(&mut self.files)
     }
@@ -168,7 +168,7 @@ impl AsyncRead for Receiving {
 
 impl Drop for Receiving {
     fn drop(&mut self) {
-        // Wakes the thread.
+        // Shutdown wakes the thread.
         let _ = rustix::net::shutdown(&self.stream, Shutdown::Both);
         if let Some(came) = &mut self.came {
             came.close();
@@ -178,7 +178,7 @@ impl Drop for Receiving {
     }
 }
 
-/// Reads until the stream ends, or nobody takes what comes.
+/// Reads until the stream ends, or the receiver is dropped.
 fn read(stream: &Blocking, busy: Option<&Busy>, tell: &mpsc::Sender<Came>) {
     loop {
         match receive(stream, busy) {
@@ -188,7 +188,7 @@ fn read(stream: &Blocking, busy: Option<&Busy>, tell: &mpsc::Sender<Came>) {
                 }
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // The end. The sender of half a line hears that it was half.
+            // The stream ends here; a sender of half a line gets an error.
             Ok(_) | Err(_) => return,
         }
     }

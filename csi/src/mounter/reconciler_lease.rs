@@ -1,7 +1,7 @@
-//! Whether a reconciler works. Enters: its Lease, requested while a mount waits for an assignment. Leaves: an error, once no reconciler
-//! has renewed the Lease for the Lease's whole duration.
+//! Checks whether a reconciler works. Enters: its Lease, read while a mount waits for an assignment. Leaves: an error, if no reconciler
+//! has renewed the Lease for its whole duration.
 //!
-//! Never here: the times in the Lease, which the clock of another machine wrote; a request while no mount waits.
+//! Never here: the times in the Lease, which are of another machine's clock; a request while no mount waits.
 
 use std::time::Duration;
 
@@ -13,12 +13,12 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::contract::lease;
 use crate::error::{Error, ErrorKind};
 
-/// The shortest pause between two looks of a waiting mount.
+/// Shortest pause between two reads of the Lease for a waiting mount.
 const EVERY: Duration = Duration::from_secs(1);
-/// A call that takes longer has failed.
+/// Time limit of a call; a call that takes longer has failed.
 const CALL_LIMIT: Duration = Duration::from_secs(5);
 
-/// The reconciler's Lease, as it was last seen by this node.
+/// The reconciler's Lease, as this node last saw it.
 #[derive(Clone)]
 pub struct ReconcilerLease {
     leases: Api<Lease>,
@@ -32,14 +32,14 @@ impl std::fmt::Debug for ReconcilerLease {
     }
 }
 
-/// A state of the Lease, and since when this node has seen no other one, by this node's own clock.
+/// A state of the Lease, and the time at which this node first saw it, by its own clock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     state: State,
     since: Instant,
 }
 
-/// The fields that each renewal changes.
+/// The fields of the Lease that a renewal changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct State {
     holder: Option<String>,
@@ -48,7 +48,7 @@ struct State {
 }
 
 impl State {
-    /// `None`: there is no Lease, since no reconciler ever worked.
+    /// The state in a Lease; the default without one: no reconciler ever worked.
     fn of(lease: Option<Lease>) -> Self {
         let Some(spec) = lease.and_then(|it| it.spec) else { return Self::default() };
         let seconds = spec.lease_duration_seconds.and_then(|it| u64::try_from(it).ok());
@@ -61,7 +61,7 @@ impl State {
 }
 
 impl Seen {
-    /// The memory of a Lease that is in this state now.
+    /// The memory after the Lease was read in this state.
     fn after(earlier: Option<Self>, state: State, now: Instant) -> Self {
         match earlier {
             Some(seen) if seen.state == state => seen,
@@ -69,9 +69,9 @@ impl Seen {
         }
     }
 
-    /// How long the Lease may still stay unchanged; `None`: no reconciler works.
+    /// Time for which the Lease may still stay unchanged; `None`: no reconciler works.
     fn left(&self, now: Instant) -> Option<Duration> {
-        // A leader that steps down writes a second, for those that wait for the Lease. They look every few seconds, and may have to start.
+        // A leader that steps down writes a duration of a second. Its successors look every few seconds, and may have to start.
         let is_held = self.state.holder.as_deref().is_some_and(|it| !it.is_empty());
         let duration = self.state.duration.filter(|_| is_held).unwrap_or(lease::DURATION);
         duration.checked_sub(now.duration_since(self.since)).filter(|left| !left.is_zero())
@@ -79,7 +79,7 @@ impl Seen {
 }
 
 impl ReconcilerLease {
-    /// The Lease in this namespace.
+    /// The reconciler's Lease in this namespace.
     pub fn new(client: Client, namespace: &str) -> Self {
         Self {
             leases: Api::namespaced(client, namespace),
@@ -88,7 +88,7 @@ impl ReconcilerLease {
         }
     }
 
-    /// Returns once no reconciler works. While the API server does not show the Lease, the call waits.
+    /// Waits until no reconciler works. Goes on waiting while the API server does not return the Lease.
     pub async fn gone(&self) -> Error {
         loop {
             let wait = match timeout(CALL_LIMIT, self.leases.get_opt(lease::NAME)).await {

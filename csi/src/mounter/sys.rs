@@ -1,7 +1,7 @@
-//! Calls to the kernel: the FUSE device, mount, bind mount, unmount, and a check whether a mount still answers. Enters: checked paths.
+//! Calls to the kernel: the FUSE device, mount, bind mount, unmount, and a check whether a mount answers. Enters: checked paths.
 //! Leaves: the kernel's answers.
 //!
-//! Never here: a decision about when to mount; a stat of a mount on the caller's thread, which a hung engine would block for ever.
+//! Never here: a decision when to mount; a stat of a mount on the caller's thread, which a hanging engine would block for ever.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -23,20 +23,20 @@ use rustix::mount::{
 };
 use tokio::sync::watch;
 
-/// The name of the driver's mounts in the table of mounts.
+/// The source of the driver's mounts in the mount table.
 pub const FS_NAME: &str = "mountpoint-s3";
 
-/// The time without an answer to stat after which a mount counts as hung. Doubling it lets callers wait twice as long; with half of it, a
+/// Time without an answer to stat after which a mount counts as hung. Doubled, callers wait twice as long; halved, a
 /// busy engine counts as hung.
 pub const PROBE_LIMIT: Duration = Duration::from_secs(5);
 
-/// The most mounts over one another that one call removes. The driver makes two, and systemd at most seven before the driver takes dead
-/// ones away.
+/// Most mounts at one path that one call removes; with more it fails. The driver makes two, and systemd at most seven before the driver
+/// unmounts dead ones.
 const STACKED_MAX: usize = 16;
 
 const MOUNT_FLAGS: MountFlags = MountFlags::NODEV.union(MountFlags::NOSUID).union(MountFlags::NOATIME);
 
-/// Opens a FUSE device. No program that this process starts inherits it.
+/// Opens a FUSE device. Child processes do not inherit it.
 ///
 /// # Errors
 /// An error of open(2).
@@ -44,7 +44,7 @@ pub fn open_device() -> io::Result<OwnedFd> {
     Ok(rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?)
 }
 
-/// Mounts the device's file system. It answers once a process serves the device.
+/// Mounts the device's file system. It answers when a process serves the device.
 ///
 /// # Errors
 /// An error of mount(2).
@@ -60,10 +60,10 @@ pub fn mount_fuse(device: BorrowedFd<'_>, directory: &Path, read_only: bool) -> 
     Ok(rustix::mount::mount(FS_NAME, directory, "fuse", flags, data.as_c_str())?)
 }
 
-/// Mounts the device's file system detached, for [`attach`]. It goes when the descriptor is closed.
+/// Mounts the device's file system detached, for [`attach`]. It is unmounted when the descriptor is closed.
 ///
 /// # Errors
-/// `Unsupported` and others where the kernel, or what filters our calls, is older than this way of mounting (Linux 5.2).
+/// `Unsupported` and others if the kernel, or a filter of system calls, is older than detached mounts (Linux 5.2).
 pub fn mount_fuse_detached(device: BorrowedFd<'_>, read_only: bool) -> io::Result<OwnedFd> {
     let context = rustix::mount::fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
     let numbers = [
@@ -97,28 +97,28 @@ pub fn attach(mount: BorrowedFd<'_>, directory: &Path) -> io::Result<()> {
     Ok(rustix::mount::move_mount(mount, "", CWD, directory, flags)?)
 }
 
-/// Binds a source to a target. Read-only concerns this target alone. The bind takes several calls; they are made elsewhere, in our own
-/// tree, and the target becomes a copy of what came of it. So a read-only one is never writable, wherever we are ended. And the target is
-/// no peer of the source or of its other targets: what is mounted over one, writable perhaps, does not appear over another.
+/// Binds a source to a target. `read_only` applies to this target alone. The bind takes several calls, which are made at a private
+/// place; the target becomes a copy of the result. So a read-only target is never writable, even if this process is killed in between. And
+/// the target is not a peer of the source or of its other targets: a mount over one of them does not appear over another.
 ///
 /// # Errors
-/// An error of mount(2); nothing is bound then.
+/// An error of mount(2); then nothing is bound.
 pub fn bind(source: &Path, target: &Path, read_only: bool) -> io::Result<()> {
     let copy = OwnCopy::of(source, read_only)?;
     Ok(rustix::mount::mount_bind(&copy.0, target)?)
 }
 
-/// Makes one bind mount read-only, and no other of its file system.
+/// Makes one bind mount read-only, but not the others of its file system.
 ///
 /// # Errors
 /// An error of mount(2).
 pub fn make_read_only(target: &Path) -> io::Result<()> {
-    // A remount sets all flags anew, so those of the source are repeated.
+    // A remount sets all flags, so those of the source are repeated.
     let flags = MountFlags::BIND | MountFlags::RDONLY | MOUNT_FLAGS;
     Ok(rustix::mount::mount_remount(target, flags, c"")?)
 }
 
-/// A bind of a source outside the kubelet's directory, without peers. It goes when it is dropped; with a container, when that ends.
+/// A private bind mount of a source outside the kubelet's directory. It is unmounted when dropped, or with the end of the container.
 struct OwnCopy(PathBuf);
 
 impl OwnCopy {
@@ -146,7 +146,7 @@ impl OwnCopy {
 
 impl Drop for OwnCopy {
     fn drop(&mut self) {
-        // This fails if the bind failed: nothing is mounted then.
+        // This fails if the bind failed: then nothing is mounted.
         let _ = rustix::mount::unmount(&self.0, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW);
         if let Err(error) = std::fs::remove_dir(&self.0) {
             tracing::warn!("removing {}: {error}", self.0.display());
@@ -154,19 +154,19 @@ impl Drop for OwnCopy {
     }
 }
 
-/// How to treat a mount that is in use.
+/// The treatment of a mount in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
-    /// Leave it mounted, and return an error.
+    /// Keep it mounted, and return an error.
     Refuse,
-    /// Take it out of the tree; its file system ends when the last user leaves.
+    /// Detach it: its file system ends when the last user closes it.
     Detach,
 }
 
-/// Takes away whatever is mounted at this path, and says whether anything was.
+/// Unmounts all mounts at this path. Returns whether there were any.
 ///
 /// # Errors
-/// `ResourceBusy` for [`Busy::Refuse`]; what else umount2(2) says.
+/// `ResourceBusy` for [`Busy::Refuse`]; other errors of umount2(2).
 pub fn unmount(point: &Path, busy: Busy) -> io::Result<bool> {
     for taken in 0..STACKED_MAX {
         let plain = rustix::mount::unmount(point, UnmountFlags::NOFOLLOW);
@@ -186,7 +186,7 @@ pub fn unmount(point: &Path, busy: Busy) -> io::Result<bool> {
     Err(io::Error::other(format!("more than {STACKED_MAX} mounts over one another")))
 }
 
-/// Takes the uppermost mount at this path out of the tree; its file system ends when the last user leaves.
+/// Detaches the uppermost mount at this path: its file system ends when the last user closes it.
 ///
 /// # Errors
 /// An error of umount2(2).
@@ -194,11 +194,11 @@ pub fn detach(point: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(point, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW)?)
 }
 
-/// The path as the table of mounts has it: its directory without symbolic links. The last part is not looked at, since a mount
+/// The path in the form of the mount table: its directory has no symbolic links. The last part is not looked up, because a mount
 /// there may not answer.
 ///
 /// # Errors
-/// The directory is not there, or the path has no last part.
+/// The directory is missing, or the path has no last part.
 pub fn resolved(path: &Path) -> io::Result<PathBuf> {
     let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
         return Err(io::Error::new(
@@ -209,30 +209,30 @@ pub fn resolved(path: &Path) -> io::Result<PathBuf> {
     Ok(directory.canonicalize()?.join(name))
 }
 
-/// The answer of a mount.
+/// The state of a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// A process serves it, if only with an error.
+    /// A process serves it, perhaps only with errors.
     Alive,
-    /// The engine is gone. The text is the kernel's error.
+    /// The engine is gone; with the kernel's error.
     Dead(String),
-    /// No answer in time.
+    /// There is no answer in time.
     Hung,
 }
 
-/// Asks mounts whether they answer. Each mount occupies at most one thread, so hanging mounts occupy no more threads than there are
+/// Checks whether mounts answer. Each mount occupies at most one thread, so hanging mounts never occupy more threads than there are
 /// mounts.
 #[derive(Clone, Debug, Default)]
 pub struct Probes(Arc<Mutex<HashMap<PathBuf, watch::Receiver<Option<Health>>>>>);
 
 impl Probes {
-    /// Asks the engine, past all caches. Callers that come in the meantime wait for the same answer.
+    /// Asks the engine, past all caches. Callers during the check share its result.
     pub async fn check(&self, point: &Path, limit: Duration) -> Health {
         let mut answer = self.ask(point);
         let answered = tokio::time::timeout(limit, answer.wait_for(Option::is_some)).await;
         match answered {
             Ok(Ok(health)) => health.clone().unwrap_or(Health::Hung),
-            // No thread could be started: the state is not known.
+            // No thread could be started, so the state is unknown.
             Ok(Err(_)) | Err(_) => Health::Hung,
         }
     }
@@ -256,7 +256,7 @@ impl Probes {
     }
 }
 
-/// Asks a mount, and waits for ever if its engine hangs.
+/// Calls statx(2) on a mount; waits for ever if its engine hangs.
 fn answered(point: &Path) -> Health {
     match statx(CWD, point, AtFlags::STATX_FORCE_SYNC, StatxFlags::BASIC_STATS) {
         Err(
@@ -268,7 +268,7 @@ fn answered(point: &Path) -> Health {
             | Errno::NOENT
             | Errno::SHUTDOWN),
         ) => Health::Dead(io::Error::from(error).to_string()),
-        // An engine that answers with an error is alive. An unmount would take the mount from others.
+        // An engine that answers with an error is alive: an unmount would take the mount from others.
         Ok(_) | Err(_) => Health::Alive,
     }
 }

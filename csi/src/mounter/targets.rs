@@ -1,7 +1,7 @@
-//! Targets: the directories at which the kubelet wants volumes. Enters: a path of a call. Leaves: the path as the table of mounts has it,
-//! locked for this call; or nothing at that path any more.
+//! Targets: the paths at which the kubelet wants volumes. Enters: a path of a call. Leaves: the path in the form of the mount table,
+//! locked for this call; or an unmounted and removed target.
 //!
-//! Never here: a mount; a change outside the kubelet's directory, whatever links say.
+//! Never here: a mount; a change outside the kubelet's directory, wherever links lead.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use super::mountinfo::{Mount, Mounts};
 use super::sys::{self, Busy};
 use crate::error::{Error, ErrorKind, Result};
 
-/// The kubelet's directory, without symbolic links.
+/// The path of the kubelet's directory without symbolic links.
 pub(super) fn kubelet(path: &Path) -> Result<PathBuf> {
     path.canonicalize()
         .map_err(|error| Error::invalid(format!("the kubelet's directory {}: {error}", path.display())))
@@ -29,12 +29,12 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    /// The targets beneath this kubelet's directory, which has no symbolic link in it.
+    /// The targets below this kubelet's directory, whose path has no symbolic link.
     pub(super) fn new(kubelet: &Path, locks: Arc<Locks>) -> Self {
         Self { kubelet: kubelet.to_owned(), locks }
     }
 
-    /// The target to mount at. The directories above it are made: the kubelet makes them, others may not.
+    /// The target to mount at. Creates the directories above it: the kubelet creates them, other callers may not.
     ///
     /// # Errors
     /// `InvalidArgument` if a link leads out of the kubelet's directory, `Aborted` while another call works on the target.
@@ -42,7 +42,7 @@ impl Targets {
         let failed = |error: io::Error| {
             Error::internal(format!("making the target path {}: {error}", target.display()))
         };
-        // Before anything is made: a link on the way may lead elsewhere.
+        // This is checked before anything is created: a link in the path may lead outside.
         let there = target.ancestors().skip(1).find(|directory| directory.exists());
         if let Some(directory) = there {
             self.check_beneath(&directory.canonicalize().map_err(failed)?)?;
@@ -53,7 +53,7 @@ impl Targets {
         self.lock(sys::resolved(target).map_err(failed)?)
     }
 
-    /// The target to take away; `None` if the directory above it is gone.
+    /// The target to unmount; `None` if the directory above it is gone.
     ///
     /// # Errors
     /// The same as [`Self::make`].
@@ -67,7 +67,7 @@ impl Targets {
         self.lock(resolved).map(Some)
     }
 
-    /// Refuses a path that is outside the kubelet's directory once its symbolic links are resolved.
+    /// Refuses a path that is outside the kubelet's directory after its symbolic links are resolved.
     ///
     /// # Errors
     /// `InvalidArgument` for such a path.
@@ -92,7 +92,7 @@ impl Targets {
     }
 }
 
-/// One target, for one call.
+/// One target, locked for one call.
 #[derive(Debug)]
 pub(super) struct Target {
     path: PathBuf,
@@ -100,12 +100,12 @@ pub(super) struct Target {
 }
 
 impl Target {
-    /// The path as the table of mounts has it.
+    /// The path in the form of the mount table.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Unmounts the target if it is mounted, and removes its directory if there is one.
+    /// Unmounts the target if it is mounted, and removes its directory if it exists.
     pub(super) fn take_away(&self) -> Result<()> {
         let path = &self.path;
         unmounted(path)?;
@@ -119,7 +119,7 @@ impl Target {
     }
 }
 
-/// Refuses a mount that is not a bucket's: it is not ours to unmount.
+/// Refuses a mount that is not a bucket: it is not ours to unmount.
 pub(super) fn check_ours(mount: &Mount) -> Result<()> {
     if mount.is_bucket() {
         return Ok(());
@@ -129,19 +129,19 @@ pub(super) fn check_ours(mount: &Mount) -> Result<()> {
     Err(Error::new(ErrorKind::FailedPrecondition, text))
 }
 
-/// Unmounts the target. `true` if anything was mounted there.
+/// Unmounts the target. `true` if it was mounted.
 pub(super) fn unmounted(target: &Path) -> Result<bool> {
     sys::unmount(target, Busy::Detach)
         .map_err(|error| Error::internal(format!("unmounting {}: {error}", target.display())))
 }
 
-/// The mount at this path, if there is one.
+/// The mount at this path, if any.
 pub(super) fn mounted(path: &Path) -> Result<Option<MountId>> {
     MountId::at(path)
         .map_err(|error| Error::internal(format!("looking for a mount at {}: {error}", path.display())))
 }
 
-/// The table of mounts.
+/// The present mount table.
 pub(super) fn table() -> Result<Mounts> {
     Mounts::read().map_err(|error| Error::internal(format!("reading the table of mounts: {error}")))
 }

@@ -15,7 +15,7 @@ use crate::events::WorkloadRef;
 
 pub(crate) use testkit::{isolated, need};
 
-/// Fresh directories.
+/// Creates new directories.
 pub(crate) fn dirs<const N: usize>() -> ([PathBuf; N], tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().canonicalize().unwrap();
@@ -36,7 +36,7 @@ pub(crate) fn processes(root: &Path, pods: &[&str]) -> Processes {
     Processes::at(root)
 }
 
-/// A request for a volume of the bucket `bucket`, at the target of this workload beneath `/kubelet`.
+/// A request for a volume of the bucket `bucket`, at the target of this workload below `/kubelet`.
 pub(crate) fn request(volume: &str, workload: &str) -> MountRequest {
     let target = format!("/kubelet/pods/{workload}/volumes/kubernetes.io~csi/{volume}/mount");
     MountRequest {
@@ -63,7 +63,7 @@ pub(crate) fn request(volume: &str, workload: &str) -> MountRequest {
     }
 }
 
-/// A device; `None`, said aloud, where there is no FUSE.
+/// A FUSE device; `None`, with a line of `need`, on a machine without FUSE.
 pub(crate) fn fuse() -> Option<OwnedFd> {
     let device = super::sys::open_device().ok();
     need("/dev/fuse", device.is_some()).then_some(device).flatten()
@@ -74,15 +74,15 @@ pub(crate) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
-/// How long a close waits for a peer that takes nothing.
+/// Time for which a close waits for a peer that reads nothing.
 pub(crate) const LINGERS: Duration = Duration::from_secs(90);
 
-/// Closes descriptors, of which another process or thread may have the last copy, without a wait.
+/// Closes descriptors on a separate thread: the close of a last copy may block.
 pub(crate) fn let_go(files: Vec<OwnedFd>) {
     std::thread::spawn(move || drop(files));
 }
 
-/// A socket whose close waits until its peer is gone: it has bytes that nobody takes. The first is the peer.
+/// A socket whose close blocks until its peer is gone: it has bytes that nobody reads. The first value is the peer.
 pub(crate) fn lingering() -> (TcpStream, OwnedFd) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut ours = TcpStream::connect(listener.local_addr().unwrap()).unwrap();

@@ -1,12 +1,12 @@
-//! Advice to the author of a volume after the store refused it. Enters: the engine's message, the source of its keys. Leaves: the field
-//! to check, as the end of a sentence.
+//! Advice to the author of a volume after the store refused it. Enters: the engine's message, the source of its credentials. Leaves: the
+//! field to check, as the end of a sentence.
 //!
-//! The engine knows buckets and keys, but not the fields of a volume that name them.
+//! The engine knows buckets and credentials, but not the fields of a volume that name them.
 
 use super::credentials::AuthenticationSource;
 use crate::contract::volume;
 
-/// S3's codes for keys that it does not know, that don't fit each other, or that may not use the bucket.
+/// S3's codes for credentials that it does not know, that are invalid, or that may not use the bucket.
 const OF_KEYS: [&str; 7] = [
     "AccessDenied",
     "ExpiredToken",
@@ -17,7 +17,7 @@ const OF_KEYS: [&str; 7] = [
     "SignatureDoesNotMatch",
 ];
 
-/// The field to look at; `None` if the words name no cause that a volume has.
+/// The field to check; `None` if the message does not name a cause in the volume.
 #[must_use]
 pub fn field_for(words: &str, volume: &str, source: AuthenticationSource) -> Option<String> {
     if words.contains("InvalidBucketName") {

@@ -1,11 +1,11 @@
-//! The targets that are in use: a call works on them, or they are published. Enters: a target and its volume. Leaves: a claim on it, or
-//! the reason to refuse one. A target has one call at a time, a volume of a single writer has one live target, and a volume handle means
+//! The targets in use: a call works on them, or they are published. Enters: a target and its volume. Leaves: a claim on the target, or
+//! the reason to refuse it. A target has one call at a time, a volume with a single writer has one live target, and a volume handle means
 //! one PersistentVolume.
 //!
 //! The kernel's mount table shows the live targets; memory adds the handles, and the volumes of targets with unusual paths. A restarted
-//! driver reads the handles in the kubelet's own notes, so it knows the same.
+//! driver reads the handles from the kubelet's own files, so it knows the same.
 //!
-//! Never here: a stat of a mount, which may hang.
+//! Never here: a stat of a mount, which may block.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -19,20 +19,20 @@ use crate::contract::target::OfPod;
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounter::mountinfo::Mounts;
 
-/// The mount table of this process, and the kubelet whose targets differ from other mounts.
+/// The mount table of this process, and the kubelet's directory, which distinguishes targets from other mounts.
 #[derive(Debug)]
 pub struct Table {
-    /// `/proc/self/mountinfo`.
+    /// The file of the table: `/proc/self/mountinfo`.
     pub path: PathBuf,
     /// The kubelet's directory.
     pub kubelet: PathBuf,
 }
 
 impl Table {
-    /// Reads the table as it is now.
+    /// Reads the present table.
     ///
     /// # Errors
-    /// `Internal`: it can't be read.
+    /// `Internal`: the table can't be read.
     pub fn read(&self) -> Result<Mounts> {
         Mounts::read_from(&self.path).map_err(|error| {
             Error::internal(format!("reading the mount table {}: {error}", self.path.display()))
@@ -45,7 +45,7 @@ impl Table {
 pub struct Volume {
     /// The volume's name.
     pub name: String,
-    /// The volumeHandle, by which the kubelet knows the volume.
+    /// The volume handle, by which the kubelet identifies the volume.
     pub handle: String,
 }
 
@@ -58,13 +58,13 @@ pub struct Claims {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Targets that a call works on, each with its volume; `None` for a call that unpublishes an unknown target.
+    /// Targets with a call in progress, each with its volume; `None` for a call that unpublishes an unknown target.
     busy: HashMap<PathBuf, Option<Volume>>,
-    /// Published volumes by target, as far as we know.
+    /// Published volumes by target, as far as they are known.
     published: HashMap<PathBuf, Volume>,
 }
 
-/// One target, claimed until dropped.
+/// A claim on one target, which ends when it is dropped.
 #[derive(Debug)]
 pub struct Claim {
     claims: Claims,
@@ -72,10 +72,10 @@ pub struct Claim {
 }
 
 impl Claims {
-    /// The claims of the volumes that are mounted.
+    /// Claims in which the mounted volumes are published.
     #[must_use]
     pub fn new(table: Arc<Table>) -> Self {
-        // A table that can't be read fails each call that needs it.
+        // If the table can't be read, each call that needs it fails.
         let mounts = table.read().unwrap_or_default();
         let published =
             mounts.buckets().filter_map(|point| Some((point.to_owned(), noted(point, &table.kubelet)?)));
@@ -83,16 +83,16 @@ impl Claims {
         Self { table, state: Arc::new(Mutex::new(state)) }
     }
 
-    /// Claims a target to publish a volume at.
+    /// Claims a target in order to publish a volume there.
     ///
     /// # Errors
-    /// `Aborted` while another call is about this target; `FailedPrecondition` if the volume allows one target and has another, or if
-    /// another PersistentVolume with this one's handle is in use.
+    /// `Aborted` while another call works on this target; `FailedPrecondition` if the volume may have only one target and has another, or
+    /// if another PersistentVolume with the same handle is in use.
     pub fn publish(&self, target: &Path, volume: &Volume, single_writer: bool) -> Result<Claim> {
         let mut state = self.lock();
         self.free(&state, target)?;
         self.check_handle(&state, target, volume)?;
-        // A mounted target is refreshed, whatever the volume's access mode has become.
+        // A call for a mounted target only refreshes it, even if the access mode was edited since.
         let is_new = single_writer && self.table.read()?.at(target).is_none();
         if is_new && let Some(other) = self.other(&state, target, &volume.name)? {
             return Err(Error::new(
@@ -110,10 +110,10 @@ impl Claims {
         Ok(Claim { claims: self.clone(), target: target.to_owned() })
     }
 
-    /// Claims a target to take it away.
+    /// Claims a target in order to unpublish it.
     ///
     /// # Errors
-    /// `Aborted` while another call is about this target.
+    /// `Aborted` while another call works on this target.
     pub fn unpublish(&self, target: &Path) -> Result<Claim> {
         let mut state = self.lock();
         self.free(&state, target)?;
@@ -133,10 +133,10 @@ impl Claims {
         Ok(())
     }
 
-    /// Finds another target of this volume that is live or about to be.
+    /// Another target of this volume that is mounted or being published.
     fn other(&self, state: &State, target: &Path, volume: &str) -> Result<Option<PathBuf>> {
         let mounts = self.table.read()?;
-        // Buckets alone: the kubelet's path of a volume in a pod's manifest holds the name that the pod gives it.
+        // Only buckets count: the path of an inline volume has the name that the pod gives it, which another driver's volume may have, too.
         let live = mounts.buckets().filter(|point| match state.published.get(*point) {
             Some(known) => known.name == volume,
             None => OfPod::of_mount_point(point, &self.table.kubelet).is_some_and(|it| it.volume == volume),
@@ -146,8 +146,8 @@ impl Claims {
         Ok(live.chain(coming).find(|point| *point != target).map(Path::to_owned))
     }
 
-    /// Refuses a second PersistentVolume with a handle in use: the kubelet would take both for one volume. A mounted target is refreshed
-    /// all the same.
+    /// Refuses a second PersistentVolume with a handle in use: the kubelet would take both for one volume. A mounted target is still
+    /// refreshed.
     fn check_handle(&self, state: &State, target: &Path, volume: &Volume) -> Result<()> {
         let is_twin = |it: &Volume| it.handle == volume.handle && it.name != volume.name;
         let coming =
@@ -190,7 +190,7 @@ impl Claim {
         }
     }
 
-    /// Records that the target was removed.
+    /// Records that the target was unpublished.
     pub fn gone(self) {
         self.claims.lock().published.remove(&self.target);
     }
@@ -202,7 +202,7 @@ impl Drop for Claim {
     }
 }
 
-/// The fields that claims need of the kubelet's note beside a target.
+/// The fields of the kubelet's file beside a target (`vol_data.json`) that claims need.
 #[derive(Deserialize)]
 struct Note {
     #[serde(rename = "driverName")]
@@ -213,11 +213,11 @@ struct Note {
     lifecycle: String,
 }
 
-/// The lifecycle of a volume in a pod's manifest: it has no PersistentVolume.
+/// The lifecycle of an inline volume, which has no PersistentVolume.
 const INLINE: &str = "Ephemeral";
 
-/// The volume at a target of the kubelet's making. Without a note its handle is not known, and nothing is refused because of it; handles
-/// of another driver, whose mounts may look like ours, are not of our volumes.
+/// The volume at a target of the kubelet, from its file. `None` without the file, and for another driver's volume, whose mount may look
+/// like ours: nothing is refused because of it.
 fn noted(target: &Path, kubelet: &Path) -> Option<Volume> {
     let of_path = OfPod::of_mount_point(target, kubelet)?.volume;
     let note = std::fs::read(target.with_file_name("vol_data.json")).ok()?;

@@ -1,5 +1,5 @@
-//! Chooses the keys of a mount. Enters: the volume's attributes and the secrets of the call. Leaves: complete, well-formed keys, or an
-//! error that names the field, never a value.
+//! Chooses the credentials of a mount. Enters: the volume's attributes and the secrets of the call. Leaves: complete, valid credentials, or
+//! an error that names the field, never a value.
 //!
 //! Never here: a file, a log line.
 
@@ -10,24 +10,24 @@ use crate::contract::{DRIVER, volume};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounter::{Credentials, Token};
 
-/// Keys of a Secret, as users write them.
+/// Field of a Secret: the access key id.
 pub const ACCESS_KEY_ID: &str = "access_key_id";
-/// The secret that belongs to the key's id.
+/// Field of a Secret: the secret access key.
 pub const SECRET_ACCESS_KEY: &str = "secret_access_key";
-/// The token of temporary keys; may be absent.
+/// Field of a Secret: the session token of temporary credentials; optional.
 pub const SESSION_TOKEN: &str = "session_token";
 
-/// Longest key and secret: RING and AWS give 20 and 40 characters, and other stores let their users choose.
+/// Longest id and secret, in characters; a longer one is refused. RING and AWS give 20 and 40, and other stores let their users choose.
 const KEY_MAX: usize = 1024;
-/// Characters that end the access key in the header of a signature.
+/// Characters that end the access key id in the header of a signature.
 const NOT_IN_ACCESS_KEY: [char; 3] = [',', '/', '='];
-/// Longest token: AWS's are about a thousand characters, and a file holds any number.
+/// Longest token, in characters; a longer one is refused. AWS's have about a thousand.
 const TOKEN_MAX: usize = 16 << 10;
 
 /// The value of `authenticationSource`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthenticationSource {
-    /// The driver's own keys, or the engine's chain if the driver has none.
+    /// The driver's own credentials, or the engine's credential chain if the driver has none.
     Driver,
     /// The Secret that the volume names.
     Secret,
@@ -39,7 +39,7 @@ impl AuthenticationSource {
     /// Parses a volume's attribute.
     ///
     /// # Errors
-    /// `InvalidArgument` for another word.
+    /// `InvalidArgument` for any other value.
     pub fn parse(attribute: Option<&str>) -> Result<Self> {
         match attribute.unwrap_or_default() {
             "" | "driver" => Ok(Self::Driver),
@@ -63,18 +63,18 @@ impl fmt::Display for AuthenticationSource {
     }
 }
 
-/// The keys to use, and their owner. A volume with a Secret uses it, whatever its `authenticationSource` says: the author of
-/// nodePublishSecretRef meant those keys, and the driver's may allow more. A volume that says `secret` and has none uses the
-/// driver's keys, as volumes do whose StorageClass names only the Secret of the provisioner. A Secret that is empty can't be told from none here;
-/// the mounter can, where a Mountpoint Pod says that its volume has one.
+/// The credentials to use, and their source. A volume with a Secret uses it with any `authenticationSource`: the author of
+/// nodePublishSecretRef meant those credentials, and the driver's may allow more. A volume with `secret` and no Secret uses the
+/// driver's, like volumes whose StorageClass names only the Secret of the provisioner. An empty Secret looks like none here;
+/// the mounter distinguishes them, if a Mountpoint Pod says that its volume has a Secret.
 ///
 /// # Errors
-/// `InvalidArgument` if a Secret came and is not whole; those of the driver's keys where they are used.
+/// `InvalidArgument` if the Secret is incomplete or invalid; the errors of the driver's credentials if those are used.
 pub fn resolve(
     secrets: &HashMap<String, String>,
     driver: impl FnOnce() -> Result<Option<Credentials>>,
 ) -> Result<(AuthenticationSource, Option<Credentials>)> {
-    // The kubelet may put what it adds itself among the secrets.
+    // The kubelet may put its own values among the secrets.
     if secrets.keys().all(|key| key.starts_with(volume::OF_KUBELET)) {
         return Ok((AuthenticationSource::Driver, driver()?));
     }
@@ -89,10 +89,10 @@ pub fn resolve(
     Ok((AuthenticationSource::Secret, Some(keys)))
 }
 
-/// The token that the kubelet brings for this audience: among the secrets of newer kubelets, else in the volume's context.
+/// The kubelet's token for this audience: from the secrets of newer kubelets, else from the volume's context.
 ///
 /// # Errors
-/// `FailedPrecondition` if there is none; `InvalidArgument` if it is not in the kubelet's form.
+/// `FailedPrecondition` if there is none; `InvalidArgument` if it does not have the kubelet's form.
 pub fn token(
     secrets: &HashMap<String, String>,
     context: &HashMap<String, String>,
@@ -110,25 +110,25 @@ pub fn token(
         )
     };
     let tokens: HashMap<String, Issued> = serde_json::from_str(named.ok_or_else(none)?)
-        // The error does not show the text, which holds the tokens.
+        // The error does not show the text, which contains the tokens.
         .map_err(|_| Error::invalid(format!("{} is not in the kubelet's form", volume::CONTEXT_TOKENS)))?;
     tokens.get(audience).map(|it| Token(it.token.clone())).ok_or_else(none)
 }
 
-/// A token as the kubelet writes it; its expiry stands in the token itself.
+/// A token in the kubelet's form. Its expiry is not needed: the token itself contains it.
 #[derive(serde::Deserialize)]
 struct Issued {
     token: String,
 }
 
-/// A field of keys.
+/// A field of credentials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Field {
-    /// The key's id.
+    /// The access key id.
     AccessKeyId,
-    /// The secret.
+    /// The secret access key.
     SecretAccessKey,
-    /// The token.
+    /// The session token.
     SessionToken,
 }
 
@@ -142,10 +142,11 @@ impl Field {
     }
 }
 
-/// Trims and checks a value, by one rule for the environment, the driver's Secret, the volume's and the provisioner's. A token of white
-/// space counts as absent.
+/// Trims and checks credentials, by the same rules for the environment, the driver's Secret, the volume's and the provisioner's. A blank
+/// token counts as absent.
 ///
-/// # Errors The field and its fault, as the end of a sentence.
+/// # Errors
+/// The field and the problem with it, as the end of a sentence.
 pub fn checked(
     key: Option<&str>,
     secret: Option<&str>,

@@ -1,7 +1,7 @@
-//! The driver's own keys. Enters: the volume of its Secret, or the environment of its start. Leaves: complete keys as they are now, or a
-//! sentence about what is wrong with them.
+//! The driver's own credentials. Enters: the mounted Secret, or the environment at the start. Leaves: the present, complete credentials, or
+//! a sentence about the problem.
 //!
-//! Never here: a key in an error or a log. The kubelet changes the files of the Secret while the driver runs, so nothing is kept.
+//! Never here: a credential in an error or a log. The kubelet changes the Secret's files while the driver runs, so nothing is cached.
 
 use std::fs::File;
 use std::io::{self, Read as _};
@@ -11,26 +11,27 @@ use super::credentials::{ACCESS_KEY_ID, Field, SECRET_ACCESS_KEY, SESSION_TOKEN,
 use crate::error::{Error, Result};
 use crate::mounter::Credentials;
 
-/// The kubelet changes all files of a volume at once, by this link.
+/// The link that the kubelet replaces to change all files of a volume at once.
 const DATA: &str = "..data";
-/// How often a read is repeated if the files change meanwhile: changes are a minute apart.
+/// Most reads while the files change meanwhile; then the last read counts. Changes are a minute apart.
 const ATTEMPTS: usize = 4;
-/// The most bytes that are read of a file. Keys and tokens are shorter; a longer value is refused.
+/// Most bytes that are read of a file. Credentials are shorter; a longer value is refused.
 const VALUE_MAX: u64 = 32 << 10;
 
-/// The source of the driver's keys.
+/// The source of the driver's credentials.
 #[derive(Clone, Debug)]
 pub enum DriverKeys {
-    /// The keys of the driver's start; `None`: the signing code looks for keys itself.
+    /// Credentials of the driver's start; `None`: the signing code finds credentials itself.
     Fixed(Option<Credentials>),
-    /// The files `access_key_id`, `secret_access_key` and `session_token` of this directory. No file: none.
+    /// A directory with the files `access_key_id`, `secret_access_key` and `session_token`; without files there are no credentials.
     Directory(PathBuf),
 }
 
 impl DriverKeys {
-    /// Reads the present keys.
+    /// Reads the present credentials.
     ///
-    /// # Errors `InvalidArgument`: the Secret is incomplete. `Unavailable`: the error of the file system.
+    /// # Errors
+    /// `InvalidArgument`: the Secret is incomplete. `Unavailable`: an error of the file system.
     pub fn read(&self) -> Result<Option<Credentials>> {
         let directory = match self {
             Self::Fixed(keys) => return Ok(keys.clone()),
@@ -61,7 +62,7 @@ impl DriverKeys {
     }
 }
 
-/// Reads all values of one state of the Secret.
+/// Reads all values of one version of the Secret.
 fn values(directory: &Path) -> io::Result<[Option<String>; 3]> {
     let current = || directory.join(DATA).canonicalize().unwrap_or_else(|_| directory.to_owned());
     let mut at = current();

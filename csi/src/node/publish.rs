@@ -1,4 +1,4 @@
-//! The kubelet's publish request. Enters: NodePublishVolume as it arrived. Leaves: a request with every field checked, or an error that
+//! The kubelet's publish request. Enters: NodePublishVolume as it arrived. Leaves: a request with checked fields, or an error that
 //! names the field and the right form.
 //!
 //! Never here: a default of the driver, access to the disk.
@@ -17,7 +17,7 @@ use crate::events::WorkloadRef;
 use crate::proto::csi::NodePublishVolumeRequest;
 use crate::proto::csi::volume_capability::{AccessType, access_mode::Mode};
 
-/// An attribute with at most this many wrong letters is meant as the bucket's name: `bucket`, `bucketNam`, `bucket_name`.
+/// Most wrong letters of an unknown attribute that is taken for a misspelt bucketName: `bucket`, `bucketNam`, `bucket_name`.
 const MISSPELT_MAX: usize = 4;
 
 /// A volume to publish.
@@ -28,49 +28,49 @@ pub struct PublishRequest {
     pub volume: String,
     /// The UID of the workload's pod.
     pub workload_uid: String,
-    /// The workload's pod, for Events; `None` if the call does not say which.
+    /// The workload's pod, for Events; `None` if the call does not name it.
     pub workload: Option<WorkloadRef>,
-    /// The target.
+    /// The target path.
     pub target: Target,
     /// The bucket.
     pub bucket: String,
-    /// The prefix to which the volume is restricted, with a slash at its end.
+    /// The prefix to which the volume is restricted; it ends in a slash.
     pub prefix: Option<String>,
     /// The bucket's region, if it differs from the driver's.
     pub region: Option<String>,
-    /// The store, if it differs from the driver's. The value is not checked yet.
+    /// The store, if it differs from the driver's. It is not checked yet.
     pub endpoint_url: Option<String>,
     /// The region of the token service, if it differs from the bucket's.
     pub sts_region: Option<String>,
-    /// Variables for the engine: names that are allowed.
+    /// Environment variables for the engine; their names are allowed ones.
     pub engine_env: Vec<(String, String)>,
-    /// The attributes about its cache.
+    /// The attributes for the cache.
     pub cache: BTreeMap<String, String>,
-    /// The volume's mount options, in the author's words.
+    /// The volume's mount options as written.
     pub mount_options: Vec<String>,
-    /// Whether the volume stands in the pod's manifest, and has no PersistentVolume.
+    /// Whether the volume is inline, and so has no PersistentVolume.
     pub inline: bool,
     /// The workload's fsGroup.
     pub fs_group: Option<u32>,
-    /// Whether this target alone is read-only.
+    /// Whether this target is read-only.
     pub read_only: bool,
-    /// Whether the volume is read-only.
+    /// Whether the volume is read-only for all targets.
     pub volume_read_only: bool,
     /// Whether the volume may have only one target at a time.
     pub single_writer: bool,
-    /// The source of the keys.
+    /// The source of the credentials.
     pub authentication_source: AuthenticationSource,
     /// Names of the attributes that the driver knows.
     pub known_attributes: Vec<String>,
     /// Names of attributes that the driver does not know, sorted.
     pub unknown_attributes: Vec<String>,
-    /// The Secret that the volume names.
+    /// The content of the Secret that the volume names.
     pub secrets: HashMap<String, String>,
-    /// Tokens of the workload's service account, where the kubelet puts them beside the attributes.
+    /// Tokens of the workload's service account, if the kubelet sends them beside the attributes.
     pub tokens: HashMap<String, String>,
 }
 
-/// Shows no secrets.
+/// Omits the secrets and tokens.
 impl fmt::Debug for PublishRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PublishRequest")
@@ -85,7 +85,7 @@ impl fmt::Debug for PublishRequest {
 }
 
 impl PublishRequest {
-    /// Reads a call.
+    /// Parses and checks a call.
     ///
     /// # Errors
     /// `InvalidArgument` that names the field.
@@ -211,8 +211,8 @@ impl PublishRequest {
 }
 
 impl PublishRequest {
-    /// A digest of the data's place: bucket, prefix and store, which a PersistentVolume does not let users edit. Mount options can be
-    /// edited, but a source keeps its options.
+    /// A digest of the place of the data: bucket, prefix and store, which users can't edit in a PersistentVolume. Mount options are not
+    /// included: users can edit them, but a source keeps its own.
     #[must_use]
     pub fn place(&self) -> String {
         let (prefix, store) = (self.prefix.as_deref(), self.endpoint_url.as_deref());
@@ -220,7 +220,7 @@ impl PublishRequest {
     }
 }
 
-/// The attributes of a volume about its data and keys.
+/// The attributes of a volume for its data and credentials.
 pub(super) struct Attributes {
     pub(super) bucket: String,
     pub(super) prefix: Option<String>,
@@ -232,9 +232,10 @@ pub(super) struct Attributes {
 }
 
 impl Attributes {
-    /// Reads the attributes of a volume, and skips those that the kubelet added.
+    /// Parses the attributes of a volume. Skips attributes that the kubelet added.
     ///
-    /// # Errors `InvalidArgument` that names the attribute and the volume.
+    /// # Errors
+    /// `InvalidArgument` that names the attribute and the volume.
     pub(super) fn read(context: &HashMap<String, String>, volume: &str, inline: bool) -> Result<Self> {
         let named = |key| context.get(key).filter(|it| !it.is_empty()).cloned();
         let bucket = bucket(context, volume, inline)?;
@@ -262,7 +263,7 @@ impl Attributes {
     }
 }
 
-/// Checks a volume in a pod's manifest, which any user who may write pods can write. Such a volume gets only the keys of a Secret that it
+/// Checks an inline volume, which any author of pods can write. It gets only the credentials of a Secret that it
 /// names, and may only name a bucket and a prefix.
 fn check_inline(context: &HashMap<String, String>, secrets: &HashMap<String, String>) -> Result<()> {
     if secrets.keys().all(|key| key.starts_with(volume::OF_KUBELET)) {
@@ -282,7 +283,7 @@ fn check_inline(context: &HashMap<String, String>, secrets: &HashMap<String, Str
     }
 }
 
-/// Checks a region, which becomes a part of a host's name: the token service's, and the store's where no endpoint is set.
+/// Checks a region, which becomes a part of a host name: the token service's, and the store's if no endpoint is set.
 fn region_name(key: &str, attribute: Option<String>, volume: &str) -> Result<Option<String>> {
     match attribute {
         Some(region) if !volume::is_region(&region) => Err(Error::invalid(format!(
@@ -292,7 +293,7 @@ fn region_name(key: &str, attribute: Option<String>, volume: &str) -> Result<Opt
     }
 }
 
-/// The engine's variables that name a proxy. Other variables are refused: they could lead the engine to other keys.
+/// Parses the engine's proxy variables. Other variables are refused: they could lead the engine to other credentials.
 fn engine_env(context: &HashMap<String, String>, volume: &str) -> Result<Vec<(String, String)>> {
     let named =
         context.iter().filter_map(|(key, value)| Some((key.strip_prefix(volume::ENGINE_ENV)?, value)));
@@ -306,7 +307,7 @@ fn engine_env(context: &HashMap<String, String>, volume: &str) -> Result<Vec<(St
                 volume::ENGINE_VARIABLES.join(", ")
             )));
         }
-        // The error does not show the value, which may hold a password.
+        // The error does not show the value, which may contain a password.
         if value.chars().any(char::is_control) {
             return Err(Error::invalid(format!(
                 "{}{name} holds a character that can't be printed: look at spec.csi.volumeAttributes of PersistentVolume {volume}",
@@ -319,7 +320,7 @@ fn engine_env(context: &HashMap<String, String>, volume: &str) -> Result<Vec<(St
     Ok(env)
 }
 
-/// The prefix, which ends in a slash: a volume must not see the keys of its neighbour `prefix-2`.
+/// Checks the prefix, which must end in a slash: the volume must not see the keys of a neighbour such as `prefix-2`.
 fn prefix(attribute: Option<String>, volume: &str) -> Result<Option<String>> {
     match attribute {
         Some(prefix) if !prefix.ends_with('/') || prefix.chars().any(char::is_control) => {
@@ -332,7 +333,7 @@ fn prefix(attribute: Option<String>, volume: &str) -> Result<Option<String>> {
     }
 }
 
-/// The bucket, by its name or by the ARN of an access point. The value becomes an argument of the engine, so it must not look like a
+/// The bucket: a name, or the ARN of an access point. The value becomes an argument of the engine, so it must not look like a
 /// flag, a URL or a path.
 fn bucket(context: &HashMap<String, String>, volume: &str, inline: bool) -> Result<String> {
     let name = context.get(volume::BUCKET_NAME).map(|it| it.trim()).unwrap_or_default();
@@ -362,13 +363,13 @@ fn bucket(context: &HashMap<String, String>, volume: &str, inline: bool) -> Resu
     Ok(name.to_owned())
 }
 
-/// Whether the bucket is named by an ARN: then the ARN determines its place, and an endpoint does not.
+/// Whether an ARN names the bucket: then the ARN determines the place, and no endpoint is used.
 #[must_use]
 pub fn is_arn(bucket: &str) -> bool {
     bucket.starts_with("arn:")
 }
 
-/// An unknown attribute whose name resembles that of the bucket.
+/// The unknown attribute whose name is most similar to the bucket's, if it is similar enough.
 fn misspelt(context: &HashMap<String, String>) -> Option<&str> {
     let unknown = context.keys().map(String::as_str).filter(|key| !volume::is_known(key));
     let like = unknown.map(|key| (strsim::osa_distance(&key.to_lowercase(), "bucketname"), key)).min();

@@ -1,9 +1,9 @@
-//! The usage of a volume, and whether its mount answers. Enters: a mount point. Leaves: figures, or the problem of the mount.
+//! The usage of a volume, and whether its mount answers. Enters: a mount point. Leaves: usage, or the problem of the mount.
 //!
-//! A mount with a dead or hanging engine may block its caller. A separate thread therefore makes the call, for at most [`LIMIT`], and no
-//! second thread starts while one still waits.
+//! A mount with a dead or hanging engine may block its caller. So a separate thread makes the call, for at most [`LIMIT`], and no
+//! second thread starts while one waits for the same mount.
 //!
-//! Never here: a check whether the path is a volume at all.
+//! Never here: a check that the path is a volume.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -17,10 +17,11 @@ use tokio::sync::oneshot;
 
 use crate::contract::target::OfPod;
 
-/// The limit of one question. The kubelet asks every minute, one volume after the other, so that a dead mount must not hold up the others.
+/// Longest wait for the answer of statfs(2); after it the mount counts as not answering. The kubelet asks every minute, one volume after
+/// another, so a dead mount must not delay the others.
 pub const LIMIT: Duration = Duration::from_secs(2);
 
-/// Most other mounts of a volume that are tried in place of a dead one. Usually the first answers, and each hanging one keeps a thread.
+/// Most other mounts of a volume that are asked in place of a dead one. Usually the first answers; each hanging one occupies a thread.
 const OTHERS_MAX: usize = 4;
 
 /// The answer of statfs(2), in bytes and inodes.
@@ -32,7 +33,7 @@ pub struct Usage {
     pub total_bytes: u64,
     /// Bytes in use.
     pub used_bytes: u64,
-    /// Inodes that may still be made.
+    /// Inodes that may still be created.
     pub free_inodes: u64,
     /// Number of inodes of the volume.
     pub total_inodes: u64,
@@ -40,12 +41,12 @@ pub struct Usage {
 
 type Statfs = dyn Fn(&Path) -> io::Result<Usage> + Send + Sync;
 
-/// Asks the mounts.
+/// Asks mounts for their usage.
 #[derive(Clone)]
 pub struct Stats {
     statfs: Arc<Statfs>,
     limit: Duration,
-    /// Mounts that were asked and have not answered yet.
+    /// Mounts with a request in progress.
     asked: Arc<Mutex<HashSet<PathBuf>>>,
 }
 
@@ -62,13 +63,13 @@ impl Default for Stats {
 }
 
 impl Stats {
-    /// Asks with `statfs`, and waits at most `limit`.
+    /// Asks by `statfs`, and waits at most `limit` for an answer.
     #[must_use]
     pub fn new(statfs: impl Fn(&Path) -> io::Result<Usage> + Send + Sync + 'static, limit: Duration) -> Self {
         Self { statfs: Arc::new(statfs), limit, asked: Arc::default() }
     }
 
-    /// The usage by the first of these mounts that answers; the limit is one for all.
+    /// The usage from the first of these mounts that answers, within one limit for all; `None` if none does.
     pub async fn of_first(&self, paths: Vec<PathBuf>) -> Option<Usage> {
         let first = async {
             for path in paths {
@@ -81,7 +82,7 @@ impl Stats {
         tokio::time::timeout(self.limit, first).await.ok().flatten()
     }
 
-    /// Asks the mount at this path.
+    /// The usage of the mount at this path.
     ///
     /// # Errors
     /// The problem of the mount, as a sentence for an administrator.
@@ -94,11 +95,11 @@ impl Stats {
         };
         let (answer, answered) = oneshot::channel();
         let (statfs, at) = (self.statfs.clone(), path.to_owned());
-        // The thread is not one of the runtime's pool: a pool's thread that hangs would also hold up the end of the process.
+        // The thread is not one of the runtime's pool: a hanging thread of a pool would also delay the end of the process.
         let thread = std::thread::Builder::new().name("statfs".into()).spawn(move || {
             let result = statfs(&at);
             drop(asked);
-            // The caller no longer waits: its limit has passed.
+            // The caller does not wait any more if its limit has passed.
             drop(answer.send(result));
         });
         if let Err(error) = thread {
@@ -117,8 +118,8 @@ impl Stats {
     }
 }
 
-/// The other targets of the volume at this path, at most `OTHERS_MAX`. The kubelet keeps one set of figures for a claim, from any of its
-/// pods: because of a dead mount without figures, a claim in use by other pods could look full or empty.
+/// Other targets of the volume at this path, at most `OTHERS_MAX`. The kubelet has one set of figures for a claim, from any of its
+/// pods: a dead mount without figures could make a claim in use by other pods look full or empty.
 #[must_use]
 pub fn others<'a>(buckets: impl Iterator<Item = &'a Path>, path: &Path, kubelet: &Path) -> Vec<PathBuf> {
     let Some(of) = OfPod::of_mount_point(path, kubelet) else { return Vec::new() };
@@ -137,7 +138,7 @@ fn wrong(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// A mount's entry in the set, for as long as the thread runs.
+/// A mount's entry in the set of requests, until the thread ends.
 struct Asked {
     set: Arc<Mutex<HashSet<PathBuf>>>,
     path: PathBuf,

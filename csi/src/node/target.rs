@@ -1,28 +1,29 @@
-//! The kubelet's target for a volume. Enters: the path of a call and the kubelet's directory. Leaves: the checked path, and the workload
-//! and volume that it names.
+//! The kubelet's target path for a volume. Enters: the path of a call and the kubelet's directory. Leaves: the checked path, and the
+//! workload and volume in it.
 //!
-//! Never here: access to the disk. The check uses only the text of the path.
+//! Never here: access to the disk. Only the text of the path is checked.
 
 use std::path::{Component, Path, PathBuf};
 
 use crate::contract::target::OfPod;
 use crate::error::{Error, Result};
 
-/// A target beneath the kubelet's directory.
+/// A target path below the kubelet's directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Absolute, without `.`, `..` or doubled slashes.
+    /// The absolute path, without `.`, `..` or double slashes.
     pub path: PathBuf,
-    /// The parts of the path, if the kubelet made the path: `pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`.
+    /// The names in the path, if it has the kubelet's form: `pods/<uid>/volumes/kubernetes.io~csi/<volume>/mount`.
     pub of_pod: Option<OfPod>,
-    /// The path from the kubelet's directory on.
+    /// The path relative to the kubelet's directory.
     below: String,
 }
 
 impl Target {
-    /// Judges `path`, which the call has in its field `field`.
+    /// Checks `path`, which is the call's field `field`.
     ///
-    /// # Errors `InvalidArgument` if the path is empty, not absolute, contains `..`, or is not beneath `kubelet`.
+    /// # Errors
+    /// `InvalidArgument` if the path is empty, not absolute, contains `..`, or is not below `kubelet`.
     pub fn parse(field: &str, path: &str, kubelet: &Path) -> Result<Self> {
         if path.is_empty() {
             return Err(Error::invalid(format!("{field} is missing: the kubelet must send it")));
@@ -44,27 +45,27 @@ impl Target {
                 )));
             }
         };
-        // The path came as UTF-8, so nothing is lost here.
+        // The path is UTF-8, so nothing is lost.
         let below_text = below.to_string_lossy().into_owned();
         Ok(Self { path: normal, of_pod: OfPod::read(&below), below: below_text })
     }
 
-    /// The workload's UID, from the call or else from the path. A caller that gives neither, such as csi-sanity, is identified
-    /// by the target itself.
+    /// The workload's UID: from the call, else from the path. A caller without both, such as csi-sanity, is identified by the
+    /// relative path.
     #[must_use]
     pub fn workload_uid(&self, said: Option<&str>) -> String {
         let of_path = self.of_pod.as_ref().map(|pod| pod.uid.as_str());
         said.filter(|uid| !uid.is_empty()).or(of_path).unwrap_or(&self.below).to_owned()
     }
 
-    /// The PersistentVolume's name, or the volume's handle where the path names none.
+    /// The PersistentVolume's name from the path, else the volume's handle.
     #[must_use]
     pub fn volume(&self, handle: &str) -> String {
         self.of_pod.as_ref().map_or(handle, |pod| &pod.volume).to_owned()
     }
 }
 
-/// The path without `.` and doubled slashes; `None` if it is relative or has a `..`, whose meaning depends on links.
+/// The path without `.` and double slashes; `None` if it is relative, or has a `..`, whose meaning depends on links.
 fn normalised(path: &Path) -> Option<PathBuf> {
     if !path.is_absolute() {
         return None;

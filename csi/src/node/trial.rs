@@ -1,7 +1,7 @@
-//! A test whether nodes accept a volume at all, before the reconciler makes anything for it. Enters: attributes and mount options of a
-//! PersistentVolume. Leaves: the sentence by which the driver of each node would refuse the volume.
+//! A check whether nodes accept a volume, before the reconciler creates anything for it. Enters: attributes and mount options of a
+//! PersistentVolume. Leaves: the sentence with which the driver of each node would refuse the volume.
 //!
-//! Never here: facts of one node or of the chart, such as keys and the allowed stores.
+//! Never here: facts of one node or of the chart, such as credentials and allowed stores.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -10,12 +10,13 @@ use super::options::{Inputs, MountOptions};
 use super::publish::Attributes;
 use crate::contract::cache::Cache;
 
-/// A bucket's name for a volume whose attributes are unknown.
+/// A bucket name for the options of a volume whose attributes are unknown.
 const ANY_BUCKET: &str = "bucket";
 
-/// Checks a volume as NodePublishVolume does. `attributes`: `None` for an inline volume, of which only the options are checked.
+/// Checks a volume like NodePublishVolume does. `attributes` is `None` for an inline volume, of which only the options are checked.
 ///
-/// # Errors The sentence, which names the attribute or option and the volume.
+/// # Errors
+/// The sentence, which names the attribute or option and the volume.
 pub fn check(
     volume: &str,
     attributes: Option<&BTreeMap<String, String>>,

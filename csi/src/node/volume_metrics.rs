@@ -1,7 +1,7 @@
-//! Metrics for Prometheus about the engines of a node's volumes. Enters: what each engine tells of itself at this moment. Leaves: text behind the
-//! page of the node's calls. A number that an engine does not tell has no line.
+//! Metrics for Prometheus about the engines of a node's volumes. Enters: the present usage of each engine. Leaves: text after the
+//! page of the node's calls. A number that an engine does not report has no line.
 //!
-//! Never here: a question to an engine; a number that is kept for the next page.
+//! Never here: a request to an engine; a number that is kept for the next page.
 
 use prometheus_client::encoding::EncodeMetric;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
@@ -12,13 +12,13 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::mounter::{Usage, VolumeUsage};
 
-/// The line that ends a page.
+/// The last line of a page.
 const END: &str = "# EOF\n";
 
-/// Labels of a series: those of the reconciler's `attached_workloads`, and the Mountpoint Pod, since a volume may have several on a node.
+/// Labels of a series: those of the reconciler's `attached_workloads`, and the Mountpoint Pod, because a volume may have several on a node.
 type Labels = Vec<(&'static str, String)>;
 
-/// The page of a node's calls, and these volumes.
+/// The page of a node's calls, with the metrics of these volumes.
 #[must_use]
 pub fn page(calls: &str, node: &str, volumes: &[VolumeUsage]) -> String {
     let mut registry = Registry::with_prefix("mount_s3_csi_volume");
@@ -57,13 +57,13 @@ pub fn page(calls: &str, node: &str, volumes: &[VolumeUsage]) -> String {
     let help = "Files of the Mountpoint Pod's cache that the kernel reads by itself";
     add(&mut registry, files, |to, all| to.register("kernel_read_files", help, all));
     let mut page = calls.strip_suffix(END).unwrap_or(calls).to_owned();
-    // They only fail where a `String` can't grow.
+    // Writing to a `String` does not fail.
     let _ = encode_registry(&mut page, &registry);
     let _ = encode_eof(&mut page);
     page
 }
 
-/// One metric of all volumes that tell it; `None` if no one does.
+/// One metric of all volumes that report it; `None` if none does.
 fn family<M: Default>(
     node: &str,
     volumes: &[VolumeUsage],

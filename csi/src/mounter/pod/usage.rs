@@ -1,4 +1,4 @@
-//! The engines of Mountpoint Pods, as they tell what they use. Enters: the sources of this node. Leaves: a connection to each engine, and its usage.
+//! The usage of the engines of Mountpoint Pods. Enters: the sources of this node. Leaves: a connection to each engine, and its usage.
 //!
 //! Never here: a mount; a wait of one engine for another.
 
@@ -16,7 +16,7 @@ use crate::mounter::engines::Peer;
 use crate::mounter::targets::table;
 use crate::mounter::{USAGE_WITHIN, VolumeUsage};
 
-/// How old an answer may be for the next scrape. Doubling it halves the questions to engines while many scrape, and shows numbers twice as old.
+/// Largest age of an answer for the next scrape. Doubled, many scrapers cause half the requests to engines, and numbers are twice as old.
 const SHARED_FOR: Duration = Duration::from_secs(1);
 
 /// A Mountpoint Pod with a source.
@@ -41,14 +41,14 @@ impl Node {
         names.into_iter().filter_map(serving).collect()
     }
 
-    /// Dials the engines of all sources, after a start of the driver.
+    /// Connects to the engines of all sources, after a start of the driver.
     pub(super) fn dial_all(&self) {
         for it in self.serving() {
             self.dial(&it.uid);
         }
     }
 
-    /// Dials an engine; nobody waits for that.
+    /// Starts to connect to an engine; does not wait.
     pub(super) fn dial(&self, uid: &str) {
         let serving = self.serving();
         self.keep(&serving);
@@ -61,7 +61,7 @@ impl Node {
         });
     }
 
-    /// Forgets what is counted for an earlier mount that had the device number of this source.
+    /// Forgets the registered files of an earlier mount that had the device number of this source.
     pub(super) fn forget_counts(&self, source: &Path) {
         let minor = table().ok().and_then(|mounts| mounts.at(source)?.minor());
         if let Some(minor) = minor {
@@ -77,7 +77,7 @@ impl Node {
         self.engines.keep(is_needed, is_source);
     }
 
-    /// Usage of all volumes. Scrapes that come together, and within [`SHARED_FOR`], share one answer.
+    /// The usage of all volumes. Scrapes at the same time, or within [`SHARED_FOR`], share one answer.
     pub(super) async fn usage(&self) -> Vec<VolumeUsage> {
         let mut last = self.last_usage.lock().await;
         match &*last {
@@ -90,7 +90,7 @@ impl Node {
         }
     }
 
-    /// Asks all engines at once. Those of pods that the API server has not shown yet are left out: their volume is not known.
+    /// Asks all engines at once. Pods that the API server has not shown yet are left out: their volume is unknown.
     async fn ask_all(&self) -> Vec<VolumeUsage> {
         let deadline = Instant::now() + USAGE_WITHIN;
         let serving = self.serving();

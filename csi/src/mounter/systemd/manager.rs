@@ -1,9 +1,9 @@
 //! The node's service manager over D-Bus. Enters: names and properties of units. Leaves: units that run or have ended, and their
 //! messages.
 //!
-//! The code uses the system bus: on systemd's own socket, answers carry a sender that the library does not accept as a name. One
+//! The code uses the system bus: on systemd's own socket, answers have a sender that the library does not accept as a name. One
 //! connection serves all calls; if the bus closes it, the next call makes a new one. Signals only wake waiters, which then ask systemd,
-//! so that no change is missed.
+//! so no change is missed.
 //!
 //! Never here: the purpose of a unit.
 
@@ -31,31 +31,31 @@ const UNIT: &str = "org.freedesktop.systemd1.Unit";
 const SERVICE: &str = "org.freedesktop.systemd1.Service";
 const PROPERTIES: &str = "org.freedesktop.DBus.Properties";
 
-/// The most signals that may wait to be read; with more, the connection waits.
+/// Most signals that wait to be read; with more, the connection waits.
 const SIGNALS: usize = 4096;
-/// The limit of one call. systemd answers within milliseconds, so a call that takes longer hangs.
+/// Time limit of one call. systemd answers within milliseconds, so a slower call hangs.
 const ANSWER_WITHIN: Duration = Duration::from_secs(20);
-/// How often a waiter asks without a signal. Doubled, a waiter waits twice as long after a signal was lost with the connection.
+/// Interval in which a waiter asks without a signal. Doubled, a waiter waits twice as long if a signal was lost with the connection.
 const ASK_EVERY: Duration = Duration::from_secs(2);
-/// The time in which a systemd that starts anew is back on the bus.
+/// Time in which a restarted systemd is back on the bus.
 const BACK_SOON: Duration = Duration::from_secs(1);
-/// The pause between two attempts to use the name of a unit that systemd is about to forget.
+/// The pause before the name of a unit that systemd is about to forget is tried again.
 const FORGOTTEN_SOON: Duration = Duration::from_millis(20);
 
 /// The state of a unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum State {
-    /// The engine serves.
+    /// The unit is active: the engine serves.
     Active,
     /// The unit starts, ends, or waits to start, for the first time or again.
     Changing,
-    /// The unit ended; with its last words.
+    /// The unit ended; with its last status text.
     Ended(String),
     /// systemd does not know the unit.
     Unknown,
 }
 
-/// systemd at its socket.
+/// The connection to systemd.
 #[derive(Debug)]
 pub(super) struct Manager {
     socket: PathBuf,
@@ -75,11 +75,11 @@ impl Drop for Link {
     }
 }
 
-/// Waiters by the name of their unit; a unit has one at a time.
+/// Waiters by the name of their unit; at most one per unit.
 #[derive(Debug, Default)]
 struct Wakers(Mutex<HashMap<String, Arc<Notify>>>);
 
-/// Waits for signals about one unit.
+/// A waiter for signals about one unit.
 struct Waiter<'a> {
     wakers: &'a Wakers,
     unit: &'a str,
@@ -107,7 +107,7 @@ impl Wakers {
 }
 
 impl Waiter<'_> {
-    /// Waits for a signal, or until it is time to ask anyway; `false` once the deadline is over.
+    /// Waits for a signal, or for [`ASK_EVERY`]; `false` after the deadline.
     async fn wait(&self, deadline: Instant) -> bool {
         let ask = deadline.min(Instant::now() + ASK_EVERY);
         let _ = timeout_at(ask, self.woken.notified()).await;
@@ -122,7 +122,7 @@ impl Drop for Waiter<'_> {
 }
 
 impl Manager {
-    /// The manager at this socket; connects with the first call.
+    /// The manager behind this socket; the first call connects.
     pub(super) fn at(socket: &Path) -> Self {
         Self { socket: socket.to_owned(), link: tokio::sync::Mutex::default(), wakers: Arc::default() }
     }
@@ -132,11 +132,11 @@ impl Manager {
         self.socket.exists()
     }
 
-    /// Starts a unit under an unused name, and waits until it is active.
+    /// Starts a unit, whose name must be unused, and waits until it is active.
     ///
     /// # Errors
-    /// `FailedPrecondition` with the unit's words if it ended, `DeadlineExceeded` if it still starts, `Unavailable` without systemd. The
-    /// unit is stopped then.
+    /// `FailedPrecondition` with the unit's status text if it ended, `DeadlineExceeded` if it still starts, `Unavailable` without systemd.
+    /// Then the unit is stopped.
     pub(super) async fn start(&self, unit: &str, properties: &Properties, deadline: Instant) -> Result<()> {
         let waiter = self.wakers.waiter(unit);
         let started = self.start_and_wait(unit, properties, &waiter, deadline).await;
@@ -159,7 +159,7 @@ impl Manager {
             let body = (unit, "fail", properties, others);
             match self.call(MANAGER_PATH, MANAGER, "StartTransientUnit", &body).await {
                 Ok(_) => break,
-                // The unit is of an earlier call, and systemd has not forgotten it yet; or it is of this call, whose answer was lost.
+                // The unit is from an earlier call, and systemd has not forgotten it yet; or from this call, whose answer was lost.
                 Err(error) if is(&error, "UnitExists") && Instant::now() < deadline => {
                     match self.state(unit).await? {
                         State::Active | State::Changing => break,
@@ -186,7 +186,7 @@ impl Manager {
         }
     }
 
-    /// Stops a unit, if it runs, and makes systemd forget it. Waits for the end until the deadline.
+    /// Stops a unit if it runs, and makes systemd forget it. Waits for its end until the deadline.
     pub(super) async fn stop(&self, unit: &str, deadline: Instant) {
         match self.call(MANAGER_PATH, MANAGER, "StopUnit", &(unit, "replace")).await {
             Ok(_) => {
@@ -200,7 +200,7 @@ impl Manager {
         self.reset(unit).await;
     }
 
-    /// Waits until no process of a unit is left; `false` if there is one at the deadline, or systemd does not say.
+    /// Waits until a unit has no process; `false` if it has one at the deadline, or systemd does not answer.
     pub(super) async fn ended(&self, unit: &str, deadline: Instant) -> bool {
         let waiter = self.wakers.waiter(unit);
         loop {
@@ -218,10 +218,10 @@ impl Manager {
         }
     }
 
-    /// The state of a unit now.
+    /// The present state of a unit.
     ///
     /// # Errors
-    /// `Unavailable` if systemd does not say.
+    /// `Unavailable` if systemd does not answer.
     pub(super) async fn state(&self, unit: &str) -> Result<State> {
         match self.ask(unit).await {
             Ok(state) => Ok(state),
@@ -234,7 +234,7 @@ impl Manager {
         let answer = self.call(MANAGER_PATH, MANAGER, "GetUnit", &(unit,)).await?;
         let body = answer.body();
         let path: ObjectPath<'_> = body.deserialize()?;
-        // The order matters: a unit without a job that is inactive afterwards has ended, whereas a unit whose start is queued is inactive,
+        // The order matters: a unit that has no job and is inactive afterwards has ended, but a unit whose start is queued is inactive,
         // too.
         let has_job = self.has_job(&path).await?;
         Ok(match self.property(&path, UNIT, "ActiveState").await?.as_str() {
@@ -269,7 +269,7 @@ impl Manager {
         String::try_from(value)
     }
 
-    /// Forgets that a unit failed, if it did: until then systemd keeps it.
+    /// Clears the failed state of a unit, with which systemd would keep it.
     async fn reset(&self, unit: &str) {
         if let Err(error) = self.call(MANAGER_PATH, MANAGER, "ResetFailedUnit", &(unit,)).await
             && !is(&error, "NoSuchUnit")
@@ -278,7 +278,7 @@ impl Manager {
         }
     }
 
-    /// Calls systemd. A call that meets a closed connection is made once more over a new one.
+    /// Calls systemd. If the connection was closed, the call is repeated once over a new one.
     async fn call<B>(&self, path: &str, interface: &str, method: &str, body: &B) -> zbus::Result<Message>
     where
         B: serde::Serialize + zbus::wire::DynamicType + Sync,
@@ -323,7 +323,7 @@ impl Manager {
             .connection
             .call_method(Some(DESTINATION), MANAGER_PATH, Some(MANAGER), "Subscribe", &())
             .await;
-        // Without signals, waiters ask from time to time.
+        // Without signals, waiters ask at intervals.
         if let Err(error) = subscribed {
             tracing::warn!("subscribing to systemd's signals: {error}");
         }
@@ -339,7 +339,7 @@ impl Manager {
     }
 }
 
-/// Passes signals on until the connection ends.
+/// Wakes waiters for signals until the connection ends.
 async fn listen(mut messages: MessageStream, wakers: Arc<Wakers>) {
     while let Some(Ok(message)) = messages.next().await {
         if message.message_type() != Type::Signal {
@@ -361,7 +361,7 @@ async fn listen(mut messages: MessageStream, wakers: Arc<Wakers>) {
     wakers.wake_all();
 }
 
-/// Whether the bus has no receiver for a call.
+/// Whether systemd is not on the bus at present.
 fn is_away(error: &zbus::Error) -> bool {
     use zbus::fdo::Error as Bus;
     let zbus::Error::FDO(error) = error else { return false };
@@ -371,7 +371,7 @@ fn is_away(error: &zbus::Error) -> bool {
     )
 }
 
-/// Whether an error is the error of systemd with this name.
+/// Whether an error is systemd's error with this name.
 fn is(error: &zbus::Error, name: &str) -> bool {
     match error {
         zbus::Error::MethodError(error, _, _) => error.as_str().ends_with(&format!(".{name}")),

@@ -1,7 +1,7 @@
 //! A unit of systemd that runs one engine. Enters: a request, and the paths of this node. Leaves: the unit's name and properties.
 //!
-//! Never here: a call to systemd; a secret, since every user of the node may read the properties of a unit; a property that gives the
-//! unit mounts of its own (such as `ProtectSystem`), since the host would not see the bucket then.
+//! Never here: a call to systemd; a secret, because every user of the node may read a unit's properties; a property that gives the
+//! unit its own mounts (such as `ProtectSystem`): the host would not see the bucket then.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,23 +12,23 @@ use super::super::MountRequest;
 use super::super::host_files;
 use crate::contract::restart::can_outlive;
 
-/// Most restarts of a crashed engine by systemd. After these the next publish of the target starts the engine, and removes all dead mounts
+/// Most restarts of a crashed engine by systemd. After them the next publish of the target starts the engine, and removes all dead mounts
 /// but the lowest.
 const RESTARTS_MAX: u32 = 5;
 /// The time in which restarts are counted, if the next engine goes on with the mount. Doubled, a mount whose engines die slowly is given
-/// up; halved, an engine that can't live is started more often. If the mount ends with the engine, each restart leaves a dead mount below
-/// the new one, so all restarts count.
+/// up; halved, an engine that can't live is started more often. If the mount ends with the engine, all restarts count, because each leaves
+/// a dead mount below the new one.
 const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
-/// The time from a crash to the new start. Doubled, readers of the mount wait twice as long; halved, a store that makes engines crash gets
+/// Time from a crash to the restart. Doubled, readers of the mount wait twice as long; halved, a store that makes engines crash gets
 /// twice the requests.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
-/// The time from a crash to the new start, if readers wait for the next engine.
+/// Time from a crash to the restart if the next engine goes on with the mount, so readers wait.
 const GO_ON_AFTER: Duration = Duration::from_millis(100);
-/// Descriptors that systemd keeps of a mount whose engine is dead: its device and its journal.
+/// Number of descriptors that systemd keeps of a mount whose engine is dead: its device and its journal.
 const KEPT_DESCRIPTORS: u32 = 2;
-/// The time from systemd's request to end to its SIGKILL: the engine completes uploads of closed files for ten seconds.
+/// Time from systemd's SIGTERM to its SIGKILL. The engine completes uploads of closed files for ten seconds.
 const STOP_WITHIN: Duration = Duration::from_secs(20);
-/// The limit on open files: the engine's connections and the files of its cache.
+/// Most open files: the engine's connections and the files of its cache.
 const OPEN_FILES_MAX: u64 = 65_536;
 
 /// The name of the unit for a target.
@@ -39,19 +39,19 @@ pub(super) fn name(target: &Path) -> String {
 /// The unit of one engine.
 #[derive(Clone, Debug)]
 pub(super) struct Unit {
-    /// The engine's file, as the host calls it.
+    /// The path of the engine on the host.
     pub(super) engine: PathBuf,
     /// The target of the mount.
     pub(super) target: PathBuf,
-    /// The engine's variables, without secrets.
+    /// The engine's environment, without secrets.
     pub(super) env: Vec<(String, String)>,
-    /// The directory of the cache, if the volume asks for one.
+    /// The directory of the cache, if the volume requests one.
     pub(super) cache: Option<PathBuf>,
-    /// The directory for notes of uploads under way.
+    /// The directory for records of uploads in progress.
     pub(super) state: PathBuf,
-    /// Certificates to trust besides the host's.
+    /// A file with certificates to trust besides the host's.
     pub(super) extra_ca_bundle: Option<PathBuf>,
-    /// The time limit of the start: until the engine has mounted.
+    /// Time limit of the start, until the engine has mounted.
     pub(super) start_within: Duration,
 }
 
@@ -64,7 +64,7 @@ impl Unit {
         let engine = self.engine.to_string_lossy().into_owned();
         let mut line = vec![engine.clone()];
         line.extend(self.arguments(request));
-        // systemd replaces `$NAME` in the words of a command, and takes `$$` for one `$`.
+        // systemd expands `$NAME` in the words of a command, and takes `$$` for one `$`.
         let line: Vec<_> = line.iter().map(|word| word.replace('$', "$$")).collect();
         let environment: Vec<_> = self.env.iter().map(|(name, value)| format!("{name}={value}")).collect();
         let text = |text: &str| Variant::from(text.to_owned());
@@ -77,10 +77,10 @@ impl Unit {
         let description = format!("bucket {} of volume {}", request.bucket, request.volume);
         vec![
             ("Description", text(&description)),
-            // The engine says when the bucket is mounted, or why not. systemd shows these words as the unit's status.
+            // The engine reports when the bucket is mounted, or why it is not. systemd shows this text as the unit's status.
             ("Type", text("notify")),
             ("NotifyAccess", text("main")),
-            // The value `false` says that a failure of this command is a failure of the unit.
+            // The value `false` means that a failure of this command is a failure of the unit.
             ("ExecStart", Variant::from(vec![(engine, line, false)])),
             ("Environment", Variant::from(environment)),
             ("StandardOutput", text("journal")),
@@ -89,8 +89,8 @@ impl Unit {
             ("LimitNOFILE", Variant::from(OPEN_FILES_MAX)),
             ("TimeoutStartUSec", micros(self.start_within)),
             ("TimeoutStopUSec", micros(STOP_WITHIN)),
-            // systemd restarts an engine that ended by a signal or a panic, but not one that named an error: the next publish of the target
-            // tries again.
+            // systemd restarts an engine that ended by a signal or a panic, but not one that reported an error: then the next publish of
+            // the target tries again.
             ("Restart", text("on-abnormal")),
             ("RestartUSec", after),
             ("StartLimitIntervalUSec", within),
@@ -99,7 +99,7 @@ impl Unit {
         ]
     }
 
-    /// The engine's command line without its name: flags, bucket, target.
+    /// The engine's arguments: flags, bucket, target.
     fn arguments(&self, request: &MountRequest) -> Vec<String> {
         let is_cache = |arg: &str| arg == "--cache" || arg.starts_with("--cache=");
         let mut args: Vec<_> = request.args.iter().filter(|arg| !is_cache(arg)).cloned().collect();
@@ -109,7 +109,7 @@ impl Unit {
         if let Some(bundle) = &self.extra_ca_bundle {
             args.push(format!("--extra-ca-bundle={}", bundle.display()));
         }
-        // The mount serves this target alone, so that the access of the target is that of the mount.
+        // Only this target uses the mount, so the target's access is the mount's.
         if (request.read_only || request.source_read_only) && !args.iter().any(|arg| arg == "--read-only") {
             args.push("--read-only".to_owned());
         }
@@ -123,7 +123,7 @@ impl Unit {
     }
 }
 
-/// Whether the volume asks for a cache.
+/// Whether the volume requests a cache.
 pub(super) fn wants_cache(request: &MountRequest) -> bool {
     request.args.iter().any(|arg| arg == "--cache" || arg.starts_with("--cache="))
 }

@@ -1,4 +1,4 @@
-//! An API server of three kinds in memory: lists and watches attachments and pods as the real one does, has Leases, forgets what happened, and
+//! An API server of three kinds in memory: lists and watches attachments and pods like the real one, has Leases, forgets events, and
 //! fails on command.
 
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use tokio::sync::watch;
 
 use crate::contract::VERSION;
 
-/// The server, in this process and without a socket. Its clones are the same server.
+/// The server, in this process and without a socket. Clones share its state.
 #[derive(Clone, Debug)]
 pub(crate) struct Server {
     attachments: Kind,
@@ -100,7 +100,7 @@ struct State {
     revision: u64,
     objects: BTreeMap<String, Value>,
     log: Vec<(u64, &'static str, Value)>,
-    /// The version up to which events are forgotten: a watch that begins earlier can't be served.
+    /// The version up to which events are forgotten: a watch from an earlier version is refused.
     compacted: u64,
     hidden: bool,
     refuses_selectors: bool,
@@ -115,8 +115,8 @@ impl Kind {
         self.0.send_modify(|state| state.put(name, object));
     }
 
-    /// Changes an object and forgets all events, as a server does while no watch is open: a watch that begins again can't be served this
-    /// change, and has to list.
+    /// Changes an object and forgets all events, as a server does while no watch is open: a watch that begins again is refused,
+    /// and must list.
     pub(crate) fn put_and_compact(&self, name: &str, object: Value) {
         self.0.send_modify(|state| {
             state.put(name, object);
@@ -135,12 +135,12 @@ impl Kind {
         });
     }
 
-    /// Answers as if the kind's definition were not installed, or the server were gone.
+    /// Answers as if the kind's CRD were not installed, or the server were gone.
     pub(crate) fn hide(&self, hidden: bool) {
         self.0.send_modify(|state| state.hidden = hidden);
     }
 
-    /// Refuses field selectors, as a server that can't select by these fields.
+    /// Refuses field selectors, like a server that does not support these fields.
     pub(crate) fn refuse_selectors(&self) {
         self.0.send_modify(|state| state.refuses_selectors = true);
     }
@@ -167,8 +167,8 @@ impl Kind {
         Some(refused(code, reason))
     }
 
-    /// Waits for changes after version `since`, and answers with all of them, one a line. The connection then ends, and the client asks for
-    /// the next ones. The answer has none if they are forgotten.
+    /// Waits for changes after the version `since`, and answers with all of them, one per line. Then the connection ends, and the client
+    /// asks for the next ones. The answer is empty if they are forgotten.
     async fn news(&self, since: u64, node: Option<&str>) -> String {
         let fresh = |state: &State| -> String {
             let news = state.log.iter().filter(|(revision, ..)| *revision > since);
@@ -221,7 +221,7 @@ pub(crate) fn attachment(name: &str, node: &str, volume: &str, pairs: &[(&str, &
     })
 }
 
-/// The reconciler's Lease, which it has for a second with each renewal.
+/// The reconciler's Lease, with a duration of one second.
 pub(crate) fn lease(renewed: &str) -> Value {
     json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",

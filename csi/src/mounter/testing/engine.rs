@@ -29,12 +29,12 @@ struct Inside {
 }
 
 impl MountpointPod {
-    /// Listens in this kubelet's directory, for the whole life of the process.
+    /// Listens below this kubelet's directory, for the life of the process.
     pub(crate) fn start(kubelet: &Path, uid: &str) -> Self {
         Self::at(Comm::on_host(kubelet, uid))
     }
 
-    /// Listens in this directory, for the whole life of the process.
+    /// Listens in this directory, for the life of the process.
     pub(crate) fn at(comm: Comm) -> Self {
         std::fs::create_dir_all(comm.directory()).unwrap();
         let pod = Self { comm, inside: Arc::default() };
@@ -42,7 +42,7 @@ impl MountpointPod {
         pod
     }
 
-    /// Makes a socket in place of the one before, as a mounter does whose engine has died.
+    /// Creates a new socket, like a mounter whose engine has died.
     pub(crate) fn listen(&self) {
         let _ = std::fs::remove_file(self.comm.socket());
         let listener = message::listen(&self.comm.socket()).unwrap();
@@ -65,22 +65,22 @@ impl MountpointPod {
         });
     }
 
-    /// Each hand-over until now.
+    /// The messages of all hand-overs so far.
     pub(crate) fn messages(&self) -> Vec<MountMessage> {
         self.inside.lock().messages.clone()
     }
 
-    /// Further hand-overs fail so, or (`None`) succeed.
+    /// Lets further hand-overs fail with this error, or (`None`) succeed.
     pub(crate) fn refuse(&self, error: Option<&str>) {
         self.inside.lock().refusal = error.map(str::to_owned);
     }
 
-    /// Ends the engine as SIGKILL does: its device is closed.
+    /// Ends the engine like SIGKILL: its device is closed.
     pub(crate) fn kill_engine(&self) {
         drop(self.inside.lock().engine.take().expect("an engine").end());
     }
 
-    /// Ends the engine as SIGKILL does, keeps its device, and says that the next one is about to go on.
+    /// Ends the engine like SIGKILL, keeps its device, and writes the state that the next one is about to go on.
     pub(crate) fn kill_engine_and_keep_device(&self) -> OwnedFd {
         let device = self.inside.lock().engine.take().expect("an engine").end().expect("its device");
         let new = self.comm.directory().join("new");
@@ -91,14 +91,14 @@ impl MountpointPod {
         device
     }
 
-    /// Says that the engine heard of a bucket that is gone.
+    /// Writes the file about a missing bucket.
     pub(crate) fn bucket_is_gone(&self) {
         let new = self.comm.directory().join("new");
         std::fs::write(&new, "the bucket is gone\n").unwrap();
         std::fs::rename(new, self.comm.gone()).unwrap();
     }
 
-    /// Starts the next engine on the device that was kept.
+    /// Starts the next engine on the kept device.
     pub(crate) fn go_on(&self, device: OwnedFd) {
         self.inside.lock().engine = Some(Engine::start(device));
         std::fs::remove_file(self.comm.state()).unwrap();
@@ -138,14 +138,14 @@ impl Engine {
         Self { stop, thread }
     }
 
-    /// Stops the engine; the device, unless that was unmounted.
+    /// Stops the engine. Returns the device, unless it was unmounted.
     fn end(self) -> Option<OwnedFd> {
         self.stop.store(true, Ordering::Release);
         self.thread.join().unwrap()
     }
 }
 
-/// The replies of the FUSE protocol for the start and for the root's attributes; anything else is not implemented.
+/// The FUSE replies for the start and for the root's attributes; other requests are not implemented.
 fn reply(request: &[u8]) -> Option<Vec<u8>> {
     let (unique, word) = (&request[8..16], |value: u32| value.to_ne_bytes());
     let body = match u32::from_ne_bytes(request[4..8].try_into().unwrap()) {
