@@ -1,5 +1,5 @@
-//! Notices for workloads whose engine died or whose bucket is gone. Enters: a target that was dead and is mounted again, whose engine is
-//! started again on its mount, or whose engine learned from the store that the bucket is gone. Leaves: a [`Notice`] for its workload.
+//! Notices for workloads whose engine died or whose bucket is gone. Enters: a dead target that is mounted again, a target whose engine is
+//! restarted on its mount, or one whose store reported a missing bucket. Leaves: a [`Notice`] for its workload.
 //!
 //! Never here: the writing of an Event; a wait for its writer.
 
@@ -9,10 +9,10 @@ use tokio::sync::mpsc;
 use crate::contract::reason::Reason;
 use crate::events::{Notice, WorkloadRef};
 
-/// The channel to the writer of Events. Without it notices go to the log alone.
+/// The channel to the writer of Events; `None`: notices are only logged.
 pub type Notices = Option<mpsc::Sender<Notice>>;
 
-/// Tells a workload that its engine died, and that its volume is mounted again by `server`. `words` are the engine's last.
+/// Tells a workload that its engine died, and that `server` has mounted its volume again. `words` are the engine's last message.
 pub(super) fn tell(
     notices: &Notices,
     workload: Option<&WorkloadRef>,
@@ -35,7 +35,7 @@ pub(super) fn tell_of_restart(
     send(notices, workload, Reason::VolumeEngineRestarted, volume, note);
 }
 
-/// Tells a workload that the bucket of its volume is gone, as the engine in `pod` heard from the store.
+/// Tells a workload that the store reported a missing bucket to the engine in `pod`.
 pub(super) fn tell_of_bucket(
     notices: &Notices,
     workload: Option<&WorkloadRef>,
@@ -68,7 +68,7 @@ fn send(notices: &Notices, workload: Option<&WorkloadRef>, reason: Reason, volum
     }
 }
 
-/// The note has no time, so that the Event of the next death counts up this one.
+/// The text of a notice about a restart. It has no time, so the Event of the next death counts as a repetition.
 fn restart_note(volume: &str, server: &str, words: Option<&str>) -> String {
     let words = words.map(|words| format!(" The engine's last words: {words}")).unwrap_or_default();
     format!(
@@ -77,7 +77,7 @@ fn restart_note(volume: &str, server: &str, words: Option<&str>) -> String {
     )
 }
 
-/// The text of a notice, with the time, so that two deaths are two Events.
+/// The text of a notice about a death, with the time, so two deaths are two Events.
 fn note(volume: &str, server: &str, words: Option<&str>, now: Timestamp) -> String {
     let words = words.map(|words| format!(" The engine's last words: {words}")).unwrap_or_default();
     format!(

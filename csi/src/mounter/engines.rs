@@ -1,10 +1,11 @@
-//! Connections to the engines of this node's Mountpoint Pods, by the socket that each has beside its mounter's. Enters: the UID of a pod and its comm
-//! directory. Leaves: what the engine says of itself, or why it says nothing, and answers to its requests. An engine of an earlier release has
-//! no socket.
+//! Connections to the engines of this node's Mountpoint Pods, over the socket that each has beside its mounter's. Enters: the UID of a pod
+//! and its comm directory. Leaves: the engine's usage, or the reason why there is none, and answers to its requests. An engine of an
+//! earlier release has no socket.
 //!
-//! The pod is not trusted: its process is checked as that of a hand-over, a line has a limit, and what it names is looked up anew (`kernel_reads.rs`).
+//! The pod is not trusted: its process is checked like at a hand-over, a line has a limit, and each name is resolved here
+//! (`kernel_reads.rs`).
 //!
-//! Never here: a key; a mount that waits for an engine's answer.
+//! Never here: a credential; a mount that waits for an engine's answer.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,11 +27,11 @@ use crate::contract::cache;
 use crate::contract::comm::Comm;
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long an engine may take for its first line when it is dialled ahead. It has begun to serve; one that is late is dialled again when it is
-/// asked. Doubling it holds a task for twice as long.
+/// Time limit of a connection that is made in advance. The engine serves already; a late one is connected at the next request.
+/// Doubled, a task is occupied twice as long.
 const DIAL_WITHIN: Duration = Duration::from_secs(5);
 
-/// How long an engine may take to take in an answer; then its connection ends. Doubling it keeps a connection for twice as long.
+/// Time limit for an engine to read an answer or a request; after it the connection ends. Doubled, a connection is kept twice as long.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
 /// The connections, by the UID of the pod.
@@ -40,41 +41,41 @@ pub(super) struct Engines {
     counts: Arc<Counts>,
 }
 
-/// The place of one engine's connection.
+/// The slot of one engine's connection.
 type Slot = Arc<tokio::sync::Mutex<Connection>>;
 
 #[derive(Debug, Default)]
 struct Connection {
-    /// `None`: not made yet, or broken.
+    /// The connection; `None` before it is made, and after it broke.
     line: Option<Line>,
-    /// The end of the last thread that reads one. The next connection waits for it: a pod can't make it more than one.
+    /// The end of the last reading thread. The next connection waits for it, so a pod can't cause more than one thread.
     ended: Option<oneshot::Receiver<()>>,
 }
 
-/// One engine, and what it may have.
+/// One engine, and the rights that it has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer<'a> {
     /// The UID of the Mountpoint Pod.
     pub(super) uid: &'a str,
     /// The comm directory of that pod.
     pub(super) comm: &'a Comm,
-    /// The table in which its process is looked up.
+    /// The table for the check of its process.
     pub(super) processes: &'a Processes,
-    /// The minor number of the source's device. `None`: the driver registers no files for this engine, and takes no numbers back.
+    /// The minor number of the source's device. `None`: the driver neither registers nor closes files for this engine.
     pub(super) source: Option<u32>,
-    /// Whether files are registered. Numbers are taken back in any case.
+    /// Whether files are registered. Registered files are closed in any case.
     pub(super) opens: bool,
 }
 
-/// A connection whose first lines were exchanged. A task of its own reads it.
+/// A connection after the exchange of first lines. A separate task reads it.
 #[derive(Debug)]
 struct Line(mpsc::Sender<Asks>);
 
-/// The receiver of an engine's usage.
+/// The sender to which an engine's usage is sent.
 type Asks = oneshot::Sender<io::Result<Usage>>;
 
 impl Engines {
-    /// Dials an engine that serves. Without one that answers there is no connection; [`Self::usage`] tries again.
+    /// Connects to an engine that serves. If that fails, there is no connection, and [`Self::usage`] tries again.
     pub(super) async fn dial(&self, peer: &Peer<'_>) {
         let slot = self.slot(peer.uid);
         let mut slot = slot.lock().await;
@@ -93,10 +94,10 @@ impl Engines {
         }
     }
 
-    /// The usage of an engine's control group. A connection that broke, since another engine serves by now, is made anew.
+    /// The usage of an engine's control group. A broken connection is made again: another engine may serve by now.
     ///
     /// # Errors
-    /// The engine has no socket, another process has its place, or it gives no such answer.
+    /// The engine has no socket, another process has its place, or its answer is invalid.
     pub(super) async fn usage(&self, peer: &Peer<'_>) -> Result<Usage> {
         let slot = self.slot(peer.uid);
         let mut slot = slot.lock().await;
@@ -118,7 +119,7 @@ impl Engines {
         self.counts.keep(is_source);
     }
 
-    /// Forgets the files of an earlier source whose number a new mount has.
+    /// Forgets the registered files of an earlier source, whose device number a new mount has.
     pub(super) fn forget_source(&self, minor: u32) {
         self.counts.forget(minor);
     }
@@ -140,7 +141,7 @@ impl Engines {
 }
 
 impl Connection {
-    /// Dials an engine. A call that is given up leaves no line.
+    /// Connects to an engine. If the future is dropped, no connection is left.
     async fn dial(&mut self, peer: &Peer<'_>, counts: &Arc<Counts>) -> Result<Line> {
         self.line = None;
         if let Some(ended) = &mut self.ended {
@@ -196,12 +197,12 @@ impl Line {
     }
 }
 
-/// The cache volume of a pod lies beside the directory that it shares with the node.
+/// The cache volume of a pod, which is beside its comm directory.
 fn cache_of(comm: &Comm) -> PathBuf {
     comm.directory().with_file_name(cache::VOLUME)
 }
 
-/// Reads the connection until the engine ends it, breaks the protocol, or nobody needs it.
+/// Serves the connection until the engine ends it, breaks the protocol, or the driver needs it no more.
 async fn converse(
     mut lines: Lines<Receiving>,
     mut asked: mpsc::Receiver<Asks>,
@@ -213,7 +214,7 @@ async fn converse(
         tokio::select! {
             ask = asked.recv() => {
                 let Some(ask) = ask else { return Ok(()) };
-                // The answer under way serves the next caller, too, if the one before gave up.
+                // The answer in flight goes to the next caller if the one before has given up.
                 if waits.replace(ask).is_some() {
                     continue;
                 }
@@ -263,7 +264,7 @@ fn usage(answer: Answer, number: u64) -> io::Result<Usage> {
     if answer.number != Some(number) {
         return Err(invalid(format!("the answer to request {number} has number {:?}", answer.number)));
     }
-    // The engine's own words may have control characters, and are of no use to an administrator.
+    // The engine's error is not shown: it may have control characters, and does not help an administrator.
     answer.usage.ok_or_else(|| invalid("the engine refuses the request"))
 }
 

@@ -1,7 +1,7 @@
-//! Makes a mount. Enters: a [`MountRequest`] that `node/` has checked. Leaves: a bind mount at the target, or an error with
-//! nothing left mounted.
+//! Makes mounts. Enters: a [`MountRequest`] that `node/` has checked. Leaves: a bind mount at the target, or an error, after which
+//! nothing is left mounted.
 //!
-//! Never here: a gRPC type, a rule about the options that a user may give.
+//! Never here: a gRPC type, a rule about a user's mount options.
 
 pub mod assignment;
 mod bind;
@@ -43,12 +43,12 @@ use crate::contract::restart::Restarting;
 use crate::error::Result;
 use crate::events::WorkloadRef;
 
-/// The time limit of one mount. The kubelet waits for two minutes, so a longer limit would lose the error; with half of it, mounts whose
-/// image is still being pulled would fail and be asked for again.
+/// Time limit of one mount. The kubelet waits for two minutes, so with a longer limit the error would be lost; with half of it, mounts
+/// whose image is still being pulled would fail and be repeated.
 pub const MOUNT_WITHIN: Duration = Duration::from_secs(110);
 
-/// Engines have this long to tell their usage, all at once. A scrape of Prometheus waits for 10 s by default; doubled, one engine that hangs
-/// delays each scrape by a second more.
+/// Time limit for the engines to report their usage, all at once; slower ones are left out. Prometheus waits for 10 s by default. Doubled,
+/// one hanging engine delays each scrape by a second more.
 pub const USAGE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Everything about one mount of one workload.
@@ -62,39 +62,39 @@ pub struct MountRequest {
     pub workload_uid: String,
     /// The workload's pod, for Events; `None` if the kubelet does not name it.
     pub workload: Option<WorkloadRef>,
-    /// The target that the kubelet names: an absolute path beneath its directory.
+    /// The kubelet's target path: absolute, and below its directory.
     pub target: PathBuf,
-    /// This target alone is read-only.
+    /// Whether only this target is read-only.
     pub read_only: bool,
-    /// The volume is read-only for all workloads: the source is mounted read-only.
+    /// Whether the volume is read-only for all workloads: then the source is mounted read-only.
     pub source_read_only: bool,
     /// The bucket.
     pub bucket: String,
-    /// A digest of the place of the volume's data, which a PersistentVolume never changes: volumes with different digests never share a
+    /// A digest of the place of the volume's data, which never changes for a PersistentVolume. Volumes with different digests never share a
     /// source.
     pub place: String,
     /// The engine's flags, sorted: `--key` or `--key=value`.
     pub args: Vec<String>,
     /// The engine's environment, without credentials.
     pub env: Vec<(String, String)>,
-    /// The reason why no source can be made with the volume's present options. Existing mounts are refreshed in spite of it.
+    /// The reason why the volume's present options allow no new source. Existing mounts are still refreshed.
     pub unusable: Option<String>,
-    /// The engine's keys; written to files, never sent in a message. `None`: the engine's own chain.
+    /// The engine's credentials, which go into files, never into a message. `None`: the engine's own credential chain.
     pub credentials: Option<Credentials>,
-    /// Whether the credentials are those of the volume's own Secret.
+    /// Whether the credentials are from the volume's own Secret.
     pub of_secret: bool,
-    /// The token of the workload's service account in place of keys, for the role that the attachment names.
+    /// A token of the workload's service account, in place of credentials, for the role in the attachment.
     pub token: Option<Token>,
-    /// The agent that gives keys for that account, if its attachment names no role.
+    /// The agent that gives that service account credentials, if its attachment names no role.
     pub agent: Option<Agent>,
 }
 
 /// An agent of the node that gives keys for a token of a service account, such as that of EKS Pod Identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agent {
-    /// The URL of the keys.
+    /// The URL of the credentials.
     pub url: String,
-    /// A token for the agent's audience.
+    /// A token with the agent's audience.
     pub token: Token,
 }
 
@@ -108,14 +108,14 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Keys of an S3 account.
+/// Credentials of an S3 account.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credentials {
-    /// The access key's id.
+    /// The access key id.
     pub access_key_id: String,
-    /// The access key's secret.
+    /// The secret access key.
     pub secret_access_key: String,
-    /// The token of temporary keys.
+    /// The session token of temporary credentials.
     pub session_token: Option<String>,
 }
 
@@ -130,7 +130,7 @@ impl fmt::Debug for Credentials {
 pub struct VolumeUsage {
     /// The PersistentVolume's name.
     pub volume: String,
-    /// The claim that it is bound to; empty if it is not known.
+    /// The claim to which the volume is bound; empty if unknown.
     pub claim: String,
     /// The claim's namespace.
     pub claim_namespace: String,
@@ -140,28 +140,28 @@ pub struct VolumeUsage {
     pub usage: Usage,
 }
 
-/// How a target came to be mounted.
+/// The way in which a target was mounted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Made {
-    /// The mount is as the driver is configured, or was there already.
+    /// The mount was made as configured, or was there already.
     #[default]
     AsUsual,
-    /// Mounted by systemd, in place of a Mountpoint Pod, for this reason.
+    /// systemd made the mount in place of a Mountpoint Pod, for this reason.
     BySystemdInstead(String),
 }
 
 /// Makes mounts: in Mountpoint Pods, in the engines pod of the node, or (architecture v1) by systemd.
 pub trait Mounter: Send + Sync {
-    /// Mounts a target, or refreshes the credentials if it is mounted. After an error nothing is left of this call.
+    /// Mounts a target; if it is mounted already, refreshes its credentials. After an error nothing of this call is left.
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>>;
 
-    /// The reason why new mounts can't be made now, for a readiness page; `None` if they can. The reason does not end the process:
+    /// The reason why new mounts can't be made now, for the readiness page; `None` if they can. The process goes on:
     /// existing mounts are still refreshed and unmounted.
     fn fault(&self) -> Option<String> {
         None
     }
 
-    /// Attributes of a volume that have no effect on the mounts it makes, though the driver knows them.
+    /// Attributes of a volume that the driver knows and that have no effect on this mounter's mounts.
     fn ignores(&self) -> &'static [&'static str] {
         &[]
     }
@@ -181,11 +181,11 @@ pub trait Mounter: Send + Sync {
         None
     }
 
-    /// The usage of the engines that tell it now, in at most [`USAGE_WITHIN`] for all.
+    /// The usage of the engines that report it within [`USAGE_WITHIN`].
     fn usage(&self) -> BoxFuture<'_, Vec<VolumeUsage>> {
         Box::pin(std::future::ready(Vec::new()))
     }
 
-    /// Removes a target: unmounts it, and removes its directory. No error if it is gone already.
+    /// Unmounts a target, and removes its directory. No error if it is gone already.
     fn unmount<'a>(&'a self, target: &'a Path) -> BoxFuture<'a, Result<()>>;
 }

@@ -2,10 +2,10 @@
 //! whether its keys are those of a Secret. A restarted driver finds the comm directory of a source by the UID, without the API server, and knows
 //! by the rest which workloads the source may serve, and with which keys. Enters: names and UIDs from the API server, digests. Leaves: the same.
 //!
-//! The files are in the driver's own directory on the node, which no pod can write to. A workload could plant a note in a pod's volume,
-//! and the next refresh would bring it the keys of another pod.
+//! The files are in the driver's own directory on the node, to which no pod can write. In a pod's volume, a workload could plant a note,
+//! and get the credentials of another pod with the next refresh.
 //!
-//! Never here: a key, a path that a pod can reach.
+//! Never here: a credential, a path that a pod can reach.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use crate::contract::comm;
 
-/// The third line of a note, if the keys are those of a Secret.
+/// The third line of a note whose source has credentials of a Secret.
 const OF_SECRET: &str = "secret";
 
 /// The notes of this node.
@@ -23,16 +23,16 @@ const OF_SECRET: &str = "secret";
 pub struct Notes(PathBuf);
 
 impl Notes {
-    /// The notes of the driver beneath this kubelet's directory.
+    /// The notes of the driver below this kubelet's directory.
     #[must_use]
     pub fn of(kubelet: &Path) -> Self {
         Self(comm::plugin_directory(kubelet).join("pods"))
     }
 
-    /// Remembers a Mountpoint Pod, whole or not at all. The facts about its source stay.
+    /// Notes a Mountpoint Pod, whole or not at all. The lines about its source stay.
     ///
     /// # Errors
-    /// An error of the file system; a name that is not a file name.
+    /// An error of the file system; a name that is not valid for a file.
     pub fn remember(&self, mountpoint_pod: &str, uid: &str) -> io::Result<()> {
         if self.uid(mountpoint_pod).as_deref() == Some(uid) {
             return Ok(());
@@ -64,19 +64,19 @@ impl Notes {
         std::fs::rename(&temporary, path)
     }
 
-    /// The UID of a Mountpoint Pod that is remembered.
+    /// The noted UID of a Mountpoint Pod.
     #[must_use]
     pub fn uid(&self, mountpoint_pod: &str) -> Option<String> {
         self.line(mountpoint_pod, 0)
     }
 
-    /// The place of the data that its source serves; `None` if no source is remembered, or a release without such notes mounted it.
+    /// The place of its source's data; `None` if no source is noted, or a release without such notes mounted it.
     #[must_use]
     pub fn place(&self, mountpoint_pod: &str) -> Option<String> {
         self.line(mountpoint_pod, 1)
     }
 
-    /// Whether its source was mounted with the keys of a Secret, as far as is remembered.
+    /// Whether its source was mounted with the credentials of a Secret, according to the note.
     #[must_use]
     pub fn is_of_secret(&self, mountpoint_pod: &str) -> bool {
         self.line(mountpoint_pod, 2).as_deref() == Some(OF_SECRET)
@@ -87,7 +87,7 @@ impl Notes {
         line_of(&note, number)
     }
 
-    /// The pods that are remembered, with their UIDs, by name.
+    /// The UIDs of all noted pods, by name.
     ///
     /// # Errors
     /// An error of the file system.
@@ -103,7 +103,7 @@ impl Notes {
             };
             match std::fs::read_to_string(self.0.join(&name)) {
                 Ok(note) => all.extend(line_of(&note, 0).map(|uid| (name, uid))),
-                // Forgotten meanwhile, or no text.
+                // The note was removed meanwhile, or is not text.
                 Err(error)
                     if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::InvalidData) => {}
                 Err(error) => return Err(error),
@@ -112,7 +112,7 @@ impl Notes {
         Ok(all)
     }
 
-    /// Forgets a Mountpoint Pod; no error if it was not remembered.
+    /// Removes the note of a Mountpoint Pod; it may be missing.
     ///
     /// # Errors
     /// An error of the file system.
@@ -123,7 +123,8 @@ impl Notes {
         }
     }
 
-    /// Forgets all notes but the needed ones: a driver may have ended between a note and its mount. Notes that are being written stay.
+    /// Removes all notes but the needed ones, which a driver that ended before its mount may have left. Unfinished notes of needed pods
+    /// stay.
     pub fn keep(&self, needed: impl Fn(&str) -> bool) {
         let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
         for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -147,7 +148,7 @@ fn line_of(note: &str, number: usize) -> Option<String> {
     note.lines().nth(number).filter(|line| is_name(line)).map(str::to_owned)
 }
 
-/// The file of a note before it is whole. A pod's name has no leading dot.
+/// The temporary file of an unfinished note. A pod's name has no leading dot.
 fn unfinished(mountpoint_pod: &str) -> String {
     format!(".{mountpoint_pod}.new")
 }
@@ -156,7 +157,7 @@ fn of_unfinished(file: &str) -> Option<&str> {
     file.strip_prefix('.')?.strip_suffix(".new")
 }
 
-/// Characters that Kubernetes allows in names and UIDs, so no path that leads elsewhere.
+/// Whether a text has only characters of Kubernetes' names and UIDs, and so can't be a path to another directory.
 fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphanumeric())
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-.".contains(&byte))

@@ -1,5 +1,5 @@
 //! Identifies the process that listens in a comm directory. Enters: a connection, the UID of the Mountpoint Pod. Leaves: proof that the
-//! process at the other end runs in that pod's cgroup, or an error. Data sent afterwards (a FUSE device, the names of key files) reaches
+//! process at the other end runs in that pod's cgroup, or an error. Later data (a FUSE device, the names of credential files) reaches
 //! only that pod: a workload that put its own socket or directory there runs in another cgroup.
 //!
 //! Never here: sending or reading data.
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use crate::error::{Error, ErrorKind, Result};
 
-/// The processes of this node.
+/// The process table of this node.
 #[derive(Clone, Debug)]
 pub struct Processes(PathBuf);
 
@@ -21,21 +21,21 @@ impl Default for Processes {
 }
 
 impl Processes {
-    /// Processes as a directory like `/proc` shows them.
+    /// The processes in a directory like `/proc`.
     #[must_use]
     pub fn at(directory: impl Into<PathBuf>) -> Self {
         Self(directory.into())
     }
 
-    /// Checks that the listening process belongs to the pod. The stream blocks afterwards. Needs a runtime with I/O.
+    /// Checks that the listening process belongs to the pod. Afterwards the stream is blocking. Needs a runtime with I/O.
     ///
     /// # Errors
-    /// `FailedPrecondition`: the process belongs to another pod or to none, or its pod can't be found.
+    /// `FailedPrecondition`: the process belongs to another pod or to none, or it can't be found.
     pub fn check(&self, stream: &UnixStream, pod_uid: &str, socket: &str) -> Result<()> {
         self.check_process(pid(stream), pod_uid, socket)
     }
 
-    /// Checks a process as [`Self::check`] does.
+    /// Checks a process like [`Self::check`].
     ///
     /// # Errors
     /// The same.

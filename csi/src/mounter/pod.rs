@@ -1,9 +1,9 @@
-//! Mounts in Mountpoint Pods. Enters: a checked request. Leaves: a target bound to a source that an engine serves.
+//! Mounts through Mountpoint Pods. Enters: a checked request. Leaves: a target bound to a source that an engine serves.
 //!
-//! The order of a mount: the assignment, the pod, its lock, credentials, the source, the target. Each step undoes itself if a later
-//! one fails. An existing mount needs no API server.
+//! Order of a mount: the assignment, the pod, its lock, credentials, the source, the target. A step whose successor fails is undone.
+//! An existing mount needs no API server.
 //!
-//! Nothing here writes to the API server, and no failed mount stays.
+//! Never here: a write to the API server. A mount that failed does not stay.
 
 mod usage;
 
@@ -47,15 +47,15 @@ use crate::events::WorkloadRef;
 pub struct Config {
     /// This node's name.
     pub node: String,
-    /// The kubelet's directory.
+    /// The kubelet's root directory.
     pub kubelet: PathBuf,
     /// The namespace of the Mountpoint Pods.
     pub namespace: String,
-    /// The namespace of the release, where the reconciler has its Lease.
+    /// The namespace of the release, which has the reconciler's Lease.
     pub release_namespace: String,
     /// The time limit of one mount: [`MOUNT_WITHIN`].
     pub mount_within: Duration,
-    /// How long an unmount of a source waits for its last target; then the next sweep tries again.
+    /// Longest wait of a source's unmount for the end of its last target. The next sweep tries again.
     pub unused_within: Duration,
     /// How often sources are searched for mounts whose pod is gone. Doubling it keeps such a mount twice as long.
     pub sweep_every: Duration,
@@ -63,12 +63,12 @@ pub struct Config {
     pub processes: Processes,
     /// The writer of Events.
     pub notices: Notices,
-    /// Whether files of caches are registered for the kernel to read by itself.
+    /// Whether cache files are registered with the kernel, which then reads them without the engine.
     pub kernel_reads: bool,
 }
 
 impl Config {
-    /// A configuration with the usual places and limits.
+    /// A configuration with the defaults.
     #[must_use]
     pub fn new(node: impl Into<String>) -> Self {
         Self {
@@ -86,8 +86,8 @@ impl Config {
     }
 }
 
-/// Mounts through Mountpoint Pods. It owns two watches and the task that unmounts idle sources; they end when it is dropped, and
-/// mounts stay.
+/// The mounter of Mountpoint Pods. Owns two watches and the task that unmounts unused sources, which end when it is dropped. Mounts
+/// stay.
 #[derive(Debug)]
 pub struct PodMounter {
     node: Arc<Node>,
@@ -95,18 +95,18 @@ pub struct PodMounter {
 }
 
 impl PodMounter {
-    /// Begins to follow the API server. It returns at once: a server or a CRD that is not there yet shows in [`Mounter::fault`].
+    /// Starts the watches and returns at once. [`Mounter::fault`] tells of an API server or a CRD that is not there yet.
     ///
     /// # Errors
-    /// The kubelet's directory is not there.
+    /// The kubelet's root directory is not there.
     pub fn new(client: kube::Client, config: Config) -> Result<Self> {
         Self::with_fallback(client, config, None)
     }
 
-    /// Begins to follow the API server, as [`Self::new`]. While no reconciler works, `fallback` makes the mounts of new workloads.
+    /// Starts as [`Self::new`] does. While no reconciler works, `fallback` makes the mounts of new workloads.
     ///
     /// # Errors
-    /// The same as [`Self::new`].
+    /// An error as from [`Self::new`].
     pub fn with_fallback(
         client: kube::Client,
         config: Config,
@@ -161,7 +161,7 @@ impl Mounter for PodMounter {
 
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
         let node = Arc::clone(&self.node);
-        // This is a task of its own, so that a kubelet that hangs up does not leave half a mount.
+        // A task of its own: a kubelet that hangs up would otherwise leave half a mount.
         let task = tokio::spawn(async move { Box::pin(node.mount(&request)).await });
         Box::pin(async { task.await.map_err(Error::internal)? })
     }
@@ -212,7 +212,7 @@ impl Node {
             return Ok(Made::AsUsual);
         }
         let assigned = tokio::select! {
-            // An assignment counts, whether or not a reconciler works now.
+            // An assignment counts, even if no reconciler works now.
             biased;
             name = self.assignments.wait_for(&request.volume, &request.workload_uid, deadline) => Ok(name?),
             error = self.reconciler.gone() => Err(error),
@@ -251,13 +251,13 @@ impl Node {
         self.revivals.remember(&name, &uid, &self.comm(&pod), request, target);
         if over == Over::Dead {
             self.tell_of_death(request.workload.as_ref(), &request.volume, &name, words.as_deref());
-            // The other targets of that source are dead, too.
+            // The source's other targets are dead, too.
             self.revivals.wake(&name);
         }
         Ok(Made::AsUsual)
     }
 
-    /// Mounts a source again after its engine ended, and binds its targets to the new mount. `false`: the source needed no mount.
+    /// Mounts a source again after its engine ended, and binds its targets to the new mount. Returns `false` if no new mount was made.
     async fn revive(&self, name: &str) -> Result<bool> {
         let deadline = Instant::now() + self.config.mount_within;
         let _pod = self.locks.lock(name).await;
@@ -284,7 +284,7 @@ impl Node {
         }
         let comm = self.comm(&pod);
         if source::restarting(&comm).is_some() {
-            // If the restart fails, the mounter makes its socket, which causes another look.
+            // If the restart fails, the mounter creates its socket, which wakes this source again.
             return Ok(false);
         }
         let mounted = !source::is_served(&source, &comm, &self.probes).await?;
@@ -294,11 +294,11 @@ impl Node {
             self.dial(&served.uid); // an earlier engine's connection went with it
         }
         for (path, bound) in &served.targets {
-            // Living targets are not locked: a call of the kubelet for one of them would have to be repeated.
+            // Living targets are not locked: the kubelet would have to repeat its call for one of them.
             if !matches!(self.probes.check(path, sys::PROBE_LIMIT).await, Health::Dead(_)) {
                 continue;
             }
-            // Another call for this target has the lock: that call will see that the target is dead, or remove it.
+            // Another call holds the lock of this target. That call finds the dead mount itself, or removes the target.
             let Ok(Some(target)) = self.targets.find(path) else { continue };
             let Health::Dead(why) = self.probes.check(target.path(), sys::PROBE_LIMIT).await else {
                 continue;
@@ -310,8 +310,8 @@ impl Node {
         Ok(mounted)
     }
 
-    /// Refreshes the credentials of a target that is mounted already, and decides whether it stays. The target is not touched here:
-    /// reads of it go on until a new source is served.
+    /// Refreshes the credentials of a mounted target, and decides whether its mount stays. Leaves the target itself alone: reads of it go
+    /// on until a new source is served.
     async fn refresh(&self, request: &MountRequest, target: &Path) -> Result<Over> {
         if mounted(target)?.is_none() {
             return Ok(Over::Empty);
@@ -331,7 +331,7 @@ impl Node {
             return Ok(over);
         }
         if request.read_only && !mount.read_only {
-            // A driver of an older release, or on an older kernel, ended between two steps.
+            // A driver of an older release, or on an older kernel, ended between bind and read-only.
             sys::make_read_only(target).map_err(|error| {
                 Error::internal(format!("making {} read-only: {error}", target.display()))
             })?;
@@ -352,7 +352,7 @@ impl Node {
             // An older release has left no note.
             self.remember(&pod)?;
         } else if source.is_none() {
-            // Mounted at the target itself: systemd made it, for a driver of architecture v1. Its engine goes on until the workload ends.
+            // The target itself is a mount by systemd, for a driver of architecture v1. Its engine goes on until the workload ends.
             self.files.write_keys(request)?;
         }
         if let Some(name) = source
@@ -362,20 +362,20 @@ impl Node {
             self.revivals.remember(name, &uid, &self.comm(&pod), request, target);
         }
         match health {
-            // The next engine goes on with this mount.
+            // The restarted engine goes on with this mount.
             Health::Hung if self.restarting(source).is_some() => Ok(over),
             Health::Hung => Err(source::hangs(target, None)),
             Health::Alive | Health::Dead(_) => Ok(over),
         }
     }
 
-    /// Whether the Mountpoint Pod of a source starts its engine again.
+    /// The restart of the engine of a source, if one is in progress.
     fn restarting(&self, source: Option<&str>) -> Option<Restarting> {
         let uid = self.uid_of(source?)?;
         source::restarting(&Comm::on_host(&self.config.kubelet, &uid))
     }
 
-    /// The note of the mounter about the engine that died.
+    /// The mounter's note about its dead engine.
     fn last_words(&self, pod: &Assigned<'_>) -> Option<String> {
         CommFiles::open(&self.comm(pod)).ok()?.error()
     }
@@ -394,7 +394,7 @@ impl Node {
         );
     }
 
-    /// The UID of a Mountpoint Pod, by the API server or by this node's note.
+    /// The UID of a Mountpoint Pod, from the API server or from this node's note.
     fn uid_of(&self, name: &str) -> Option<String> {
         self.assignments.pod(name).map(|pod| pod.uid).or_else(|| self.notes.uid(name))
     }
@@ -412,7 +412,7 @@ impl Node {
         if is_the_same || source::is_served(source, &self.comm(pod), &self.probes).await? {
             self.check_place(request, pod)?;
             self.write_credentials(request, pod)?;
-            // The source is as its volume was when it was made.
+            // The volume may have become read-only after its source was made.
             let read_only = request.read_only || request.source_read_only;
             return bind(source, target, over, read_only, &self.config.kubelet);
         }
@@ -429,7 +429,7 @@ impl Node {
         bound
     }
 
-    /// Mounts a source, while its Mountpoint Pod does not fail by the API server's word.
+    /// Mounts a source, unless the API server says meanwhile that its Mountpoint Pod fails.
     async fn mount_source(
         &self,
         request: &MountRequest,
@@ -438,7 +438,7 @@ impl Node {
         deadline: Instant,
     ) -> Result<SourceMount> {
         tokio::select! {
-            // The mounter's own words come first.
+            // The mounter's own words come before the API server's.
             biased;
             made = self.make_source(request, source, pod, deadline) => made,
             error = self.assignments.fails(pod.name) => Err(error),
@@ -470,7 +470,7 @@ impl Node {
         self.remember_source(request, pod)?;
         let message = MountMessage {
             bucket_name: request.bucket.clone(),
-            // The kernel gets the flag here; an engine that is given a device refuses it.
+            // The kernel gets this flag with the mount; an engine that is given a device refuses it.
             args: request.args.iter().filter(|arg| *arg != "--read-only").cloned().collect(),
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
             adopt: None,
@@ -556,7 +556,7 @@ impl Node {
         ))
     }
 
-    /// Notes the pod's UID, so that a driver started anew, without the API server, finds the pod's directory by its source.
+    /// Notes the pod's UID, so that a restarted driver without the API server finds the pod's directory by its source.
     fn remember(&self, pod: &Assigned<'_>) -> Result<()> {
         self.notes.remember(pod.name, pod.uid).map_err(|error| unnoted(pod, &error))
     }
@@ -588,11 +588,10 @@ fn unnoted(pod: &Assigned<'_>, error: &io::Error) -> Error {
     Error::internal(format!("noting Mountpoint Pod {} on this node: {error}", pod.name))
 }
 
-/// The source of a mount, before its lock is held.
+/// The source of a mount, as seen before its lock was taken.
 struct Source<'a> {
     path: &'a Path,
-    /// The mount that is there and answered. The callers of many mounts ask at once, so that they share the answer and don't ask
-    /// one after the other.
+    /// The mount that answered, if there is one. Callers of many mounts ask before they take the lock, so that they share one answer.
     served: Option<MountId>,
 }
 

@@ -1,12 +1,12 @@
-//! The sources to mount again when their engines end. Enters: the mount that each Mountpoint Pod serves, by the last publish. Leaves: the
-//! names of pods whose mounter waits for a device though a source is mounted, or starts its engine again, each at its time.
+//! The sources to mount again after their engines ended. Enters: the mount that each Mountpoint Pod serves, from the last publish. Leaves:
+//! the names of pods whose mounter waits for a device although its source is mounted, or restarts its engine, with backoff.
 //!
-//! A mounter makes its socket to say that it waits: after its engine has ended, or when its container starts again. The mounter's state
-//! says that it starts an engine again. The kernel reports the new file. After its own restart, a driver knows a pod from the kubelet's
+//! A mounter that waits creates its socket: after its engine ended, or when its container restarts. The mounter's state file
+//! says that it restarts an engine. inotify reports the new files. A restarted driver knows a pod again from the kubelet's
 //! next call on.
 //!
-//! Never here: a mount; a conclusion that an engine is dead. A pod that makes sockets for nothing causes a look at its mount, at the pace
-//! of [`Pace`].
+//! Never here: a mount; the conclusion that an engine is dead. A pod that creates sockets for nothing causes checks of its mount, with the
+//! backoff of [`Pace`].
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -29,36 +29,36 @@ use crate::contract::comm::Comm;
 use crate::error::Result;
 use crate::events::WorkloadRef;
 
-/// An engine that served for this long was well: its death begins a new series. With the double, a slow series of deaths is slowed down,
+/// Time after which a serving engine counts as well: its death begins a new series. Doubled, a slow series of deaths gets pauses,
 /// too.
 const WELL_AFTER: Duration = Duration::from_secs(10);
-/// The pause before the second mount of a row; it doubles with each.
+/// The pause before the second mount of a series; it doubles with each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// The longest pause between mounts that succeed. Doubled, readers wait twice as long for an engine that dies at once each time; halved, it
-/// costs twice the processor time.
+/// Longest pause between mounts that succeed. Doubled, readers wait twice as long for an engine that dies at once each time; halved, it
+/// takes twice the CPU time.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
-/// The longest pause after mounts that fail: the bucket is gone, keys are refused. The kubelet's calls come besides.
+/// Longest pause after mounts that fail, because the bucket is gone or credentials are refused. The kubelet's calls also mount.
 const PAUSE_OF_FAILURES_MAX: Duration = Duration::from_secs(60);
-/// The buffer for events of inotify; further events wait in the kernel.
+/// Buffer for events of inotify, in bytes; further events wait in the kernel.
 const EVENTS_BYTES: usize = 4096;
 
-/// A source that is mounted, and its targets.
+/// A mounted source, and its targets.
 #[derive(Clone, Debug)]
 pub(super) struct Served {
     /// The UID of the Mountpoint Pod.
     pub(super) uid: String,
-    /// The last request for it, with the newest keys.
+    /// The last request for it, with the newest credentials.
     pub(super) request: MountRequest,
     /// The targets that are bound to it.
     pub(super) targets: BTreeMap<PathBuf, Bound>,
 }
 
-/// One target.
+/// One target of a source.
 #[derive(Clone, Debug)]
 pub(super) struct Bound {
     /// Whether the target's bind is read-only.
     pub(super) read_only: bool,
-    /// The workload that has it.
+    /// The workload of the target.
     pub(super) workload: Option<WorkloadRef>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Bound {
 #[derive(Debug)]
 pub(super) struct Revivals {
     inside: Mutex<Inside>,
-    /// The inotify descriptor; `None` if the kernel gives no more of them: then only the kubelet's calls mount again.
+    /// The inotify descriptor; `None` if the kernel has none left: then only the kubelet's calls mount again.
     events: Option<AsyncFd<OwnedFd>>,
     woken: Notify,
 }
@@ -76,13 +76,13 @@ struct Inside {
     served: BTreeMap<String, Served>,
     watches: HashMap<i32, String>,
     due: BTreeSet<String>,
-    /// Pods that reported a restart since the last question.
+    /// Pods whose mounter reported a restart since the last call of `take_restarted`.
     restarted: BTreeSet<String>,
     gone: BTreeSet<String>,
 }
 
 impl Revivals {
-    /// Knows no pod yet. Needs a runtime.
+    /// Creates the set without pods. Needs a runtime.
     pub(super) fn new() -> Self {
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
             .map_err(io::Error::from)
@@ -96,7 +96,7 @@ impl Revivals {
         Self { inside: Mutex::default(), events: events.ok(), woken: Notify::new() }
     }
 
-    /// Remembers what the pod serves, and at which target. A target is bound to one source.
+    /// Records the pod's mount, and a target of it. A target is bound to only one source.
     pub(super) fn remember(&self, name: &str, uid: &str, comm: &Comm, request: &MountRequest, target: &Path) {
         let mut inside = self.inside.lock();
         let is_moved = |(other, it): &(&String, &Served)| *other != name && it.targets.contains_key(target);
@@ -119,7 +119,7 @@ impl Revivals {
         if request.unusable.is_none() {
             served.request = request.clone();
         } else {
-            // The earlier options stay; the keys are new.
+            // The earlier options stay; the credentials are new.
             served.request.credentials.clone_from(&request.credentials);
             served.request.token.clone_from(&request.token);
             served.request.agent.clone_from(&request.agent);
@@ -128,7 +128,7 @@ impl Revivals {
         served.targets.insert(target.to_owned(), bound);
     }
 
-    /// Forgets a target that is taken away; with its last target the pod.
+    /// Forgets an unmounted target, and the pod with its last target.
     pub(super) fn forget(&self, target: &Path) {
         let mut inside = self.inside.lock();
         let of: Vec<String> = inside
@@ -152,18 +152,18 @@ impl Revivals {
         self.inside.lock().restarted.remove(name)
     }
 
-    /// Whether this pod's mounter said since the last call that the bucket is gone.
+    /// Whether this pod's mounter has reported a missing bucket since the last call.
     pub(super) fn take_gone(&self, name: &str) -> bool {
         self.inside.lock().gone.remove(name)
     }
 
-    /// Makes a pod due for a look, as if its mounter had made a socket.
+    /// Makes a pod due for a check, as if its mounter had created a socket.
     pub(super) fn wake(&self, name: &str) {
         self.inside.lock().due.insert(name.to_owned());
         self.woken.notify_one();
     }
 
-    /// Makes all sources due for a look.
+    /// Makes all sources due for a check.
     pub(super) fn wake_all(&self) {
         let mut inside = self.inside.lock();
         let all: Vec<_> = inside.served.keys().cloned().collect();
@@ -171,7 +171,7 @@ impl Revivals {
         self.woken.notify_one();
     }
 
-    /// Looks from now on at another pod's directory for a source: that pod serves it, at the same targets.
+    /// Watches another pod's directory for a source from now on: that pod serves it, at the same targets.
     pub(super) fn follow(&self, name: &str, uid: &str, comm: &Comm) {
         let mut inside = self.inside.lock();
         let Some(mut served) = inside.served.get(name).filter(|it| it.uid != uid).cloned() else { return };
@@ -220,7 +220,7 @@ impl Revivals {
         }
     }
 
-    /// The next pod that is due and has no call under way.
+    /// The next pod that is due and has no call in progress.
     async fn next(&self, busy: &BTreeSet<String>) -> String {
         loop {
             {
@@ -238,7 +238,7 @@ impl Revivals {
         }
     }
 
-    /// Waits for the kernel's events about new files, and notes their pods.
+    /// Waits for events of inotify about new files, and makes their pods due.
     async fn listen(&self) {
         let Some(events) = &self.events else { return std::future::pending().await };
         let mut ready = match events.readable().await {
@@ -263,7 +263,7 @@ impl Revivals {
                 Ok(event) => {
                     let Some(whose) = inside.watches.get(&event.wd()).cloned() else { continue };
                     match event.file_name().map(std::ffi::CStr::to_bytes) {
-                        // A holder that gives a mount up takes its state away.
+                        // A holder that gives a mount up removes the state file.
                         Some(name) if event.events().contains(ReadFlags::DELETE) => {
                             let of_state = name == Comm::STATE.as_bytes();
                             inside.due.extend(of_state.then_some(whose));
@@ -324,7 +324,7 @@ impl Revivals {
         let watch = inside.watches.iter().find(|(_, of)| *of == name).map(|(&watch, _)| watch);
         if let (Some(events), Some(watch)) = (&self.events, watch) {
             inside.watches.remove(&watch);
-            // The directory may be gone, and the watch with it.
+            // The directory may be gone, with its watch.
             let _ = inotify::remove_watch(events.get_ref(), watch);
         }
     }
@@ -338,7 +338,7 @@ fn readable(events: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(events, Interest::READABLE)
 }
 
-/// When the mounts of one source began, one soon after the other.
+/// The last mount of one source, and the number of mounts of its series.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     last: Option<Instant>,
@@ -347,13 +347,13 @@ struct Pace {
 }
 
 impl Pace {
-    /// After one more mount, which `failed` or not.
+    /// The pace after one more mount.
     fn after(self, now: Instant, failed: bool) -> Self {
         let was_well = !failed && self.last.is_none_or(|last| now.duration_since(last) >= WELL_AFTER);
         Self { last: Some(now), in_a_row: if was_well { 1 } else { self.in_a_row + 1 }, failed }
     }
 
-    /// How long the next mount waits from now on.
+    /// Wait from now until the next mount.
     fn wait(self, now: Instant) -> Duration {
         let Some(last) = self.last else { return Duration::ZERO };
         let since = now.duration_since(last);

@@ -1,8 +1,8 @@
-//! A source: the bucket's own mount on the host, made here and served in a Mountpoint Pod. Enters: a directory, options, a comm
+//! A source: the bucket's first mount on the host, made here and served in a Mountpoint Pod. Enters: a directory, options, a comm
 //! directory. Leaves: a mount that an engine serves, or nothing.
 //!
-//! Never here: the workloads that need the mount; a bind mount. After the hand-over this process keeps no copy of the device: a copy
-//! would keep the readers of a dead engine waiting.
+//! Never here: the workloads of the mount; a bind mount. After the hand-over this process keeps no copy of the device: it would keep the
+//! readers of a dead engine waiting.
 
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
@@ -22,21 +22,21 @@ use crate::contract::message::{self, Answer, MountMessage};
 use crate::contract::restart::Restarting;
 use crate::error::{Error, ErrorKind, Result};
 
-/// The pause between two attempts to reach a mounter that does not listen yet. Its container runs already, so the first few succeed.
+/// Pause between two connections to a mounter that does not listen yet. Its container runs already, so one of the first succeeds.
 const DIAL_EVERY: Duration = Duration::from_millis(10);
-/// The longest time until a mounter writes `mount.err` after its engine ended; later its text is not in our error.
+/// Longest wait for a mounter to write `mount.err` after its engine ended; later its text is not in our error.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// The receiver of a device.
+/// The pod that gets a device.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer<'a> {
     /// The UID of the Mountpoint Pod.
     pub uid: &'a str,
-    /// The table in which its processes are looked up.
+    /// The table for the check of its process.
     pub processes: &'a Processes,
 }
 
-/// A mount that is taken away when it is dropped, unless it is kept.
+/// A mount that is unmounted when this value is dropped, unless it is kept.
 #[derive(Debug)]
 pub struct SourceMount {
     path: PathBuf,
@@ -45,12 +45,14 @@ pub struct SourceMount {
 }
 
 impl SourceMount {
-    /// Mounts a bucket at this directory, which is made if it is missing. The call first connects to the mounter, then mounts the device
-    /// out of sight and hands it over; the mount appears when the engine serves it. On a kernel without detached mounts, the call mounts
-    /// the device in its place after it has connected.
+    /// Mounts a bucket at this directory, which is created if it is missing. The call first connects to the mounter, then mounts the device
+    /// detached and hands it over; the mount appears at the directory when the engine serves it. On a kernel without detached mounts it is
+    /// mounted at the directory before the hand-over.
     ///
-    /// # Errors `FailedPrecondition` with the engine's words, or if another process listens in the mounter's place; `DeadlineExceeded`,
-    /// `Unavailable` if no mounter takes or serves it; `Internal`: no FUSE on this node, or no right to mount. Nothing is left then.
+    /// # Errors
+    /// `FailedPrecondition` with the engine's error, or if another process listens in the mounter's place; `DeadlineExceeded` or
+    /// `Unavailable` if no mounter takes or serves the device; `Internal`: no FUSE on this node, or no right to mount. Nothing is left
+    /// then.
     pub async fn make(
         path: &Path,
         read_only: bool,
@@ -82,7 +84,7 @@ impl SourceMount {
         }
     }
 
-    /// Leaves the mount where it is.
+    /// Keeps the mount.
     pub fn keep(mut self) {
         self.keep = true;
     }
@@ -91,9 +93,9 @@ impl SourceMount {
 /// A mount that no engine serves yet.
 #[derive(Debug)]
 enum Unserved {
-    /// A mount that is not attached to any directory.
+    /// A mount that is not attached to a directory.
     Detached(OwnedFd),
-    /// A mount in its place already, on a kernel that has no other way.
+    /// A mount at its directory already, on a kernel without detached mounts.
     Placed(SourceMount),
 }
 
@@ -134,7 +136,7 @@ impl Unserved {
     }
 }
 
-/// Makes the directory if it is missing, and something at it; takes it away again if that fails.
+/// Creates the directory if it is missing, and calls `make`. Removes the directory again if that fails.
 fn at_directory(path: &Path, what: &str, make: impl FnOnce() -> io::Result<()>) -> Result<SourceMount> {
     if let Some(parent) = path.parent() {
         std::fs::create_dir_all(parent).map_err(|error| failed("making the directory", path, &error))?;
@@ -157,15 +159,15 @@ fn failed(what: &str, path: &Path, error: &io::Error) -> Error {
     Error::internal(format!("{what} for {}: {error}; look at the node's kernel log", path.display()))
 }
 
-/// Waits for a mounter that sends no answer: a mounter of release 2.2, or one that died. A stat waits in the kernel until the engine serves
-/// the device, or until the last process that held it is gone.
+/// Waits for a mounter that sends no answer: one of release 2.2, or a dead one. A stat waits in the kernel until the engine serves
+/// the device, or the last process with the device has ended.
 async fn served_without_an_answer(
     root: &Path,
     path: &Path,
     files: &CommFiles,
     deadline: Instant,
 ) -> Result<()> {
-    // The probe needs a path of its own: the root's path may later belong to another mount.
+    // This needs a separate set of probes: another mount may get the same path later.
     match Probes::default().check(root, left(deadline)).await {
         Health::Alive => Ok(()),
         Health::Dead(why) => Err(match last_words(files).await {
@@ -197,7 +199,7 @@ impl Drop for SourceMount {
     }
 }
 
-/// The mount at a source, if it answers.
+/// The mount at a source; `None` if there is none or its engine is dead.
 ///
 /// # Errors
 /// `Unavailable` if it hangs.
@@ -210,10 +212,10 @@ pub async fn served(path: &Path, comm: &Comm, probes: &Probes) -> Result<Option<
     }
 }
 
-/// Whether something is mounted at a source and answers. A dead mount is taken away.
+/// Whether a source is mounted and answers. Unmounts a dead mount.
 ///
 /// # Errors
-/// `Unavailable` if it hangs: others may wait for it, so it is left.
+/// `Unavailable` if it hangs: others may wait for the mount, so it stays.
 pub async fn is_served(path: &Path, comm: &Comm, probes: &Probes) -> Result<bool> {
     if mounted(path)?.is_none() {
         return Ok(false);
@@ -231,12 +233,12 @@ pub async fn is_served(path: &Path, comm: &Comm, probes: &Probes) -> Result<bool
     }
 }
 
-/// The word of the mounter in this directory that its engine died and the next one has not begun to serve.
+/// The state of the mounter in this directory, if its engine died and the next one does not serve yet.
 pub(super) fn restarting(comm: &Comm) -> Option<Restarting> {
     CommFiles::open(comm).ok()?.restarting()
 }
 
-/// The error for a mount that does not answer: its engine waits, or is started again.
+/// The error for a mount that does not answer: its engine waits, or is being restarted.
 pub(super) fn hangs(path: &Path, restarting: Option<Restarting>) -> Error {
     let limit = sys::PROBE_LIMIT.as_secs();
     let why = match restarting {
@@ -248,7 +250,7 @@ pub(super) fn hangs(path: &Path, restarting: Option<Restarting>) -> Error {
     Error::new(ErrorKind::Unavailable, format!("{} did not answer for {limit} s: {why}", path.display()))
 }
 
-/// Hands the device to the mounter, on a thread of its own. The device is closed here as soon as the mounter has it.
+/// Hands the device to the mounter, on a blocking thread. The device is closed here as soon as the mounter has it.
 fn exchange(
     stream: &UnixStream,
     message: &MountMessage,
@@ -277,7 +279,7 @@ pub(super) async fn dial(files: &CommFiles, socket: &str, deadline: Instant) -> 
             Err(error) => error,
         };
         let at = files.path().join(socket);
-        // The socket is missing, was left by a container that was restarted, or its queue is full.
+        // The socket is missing, a restarted container left it, or its queue is full.
         if !matches!(
             error.kind(),
             io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused | io::ErrorKind::WouldBlock
@@ -307,7 +309,7 @@ async fn last_words(files: &CommFiles) -> Option<String> {
     }
 }
 
-/// The error for an engine that ended before it served; these are its words.
+/// The error for an engine that ended before it served, with its message.
 pub(super) fn refused(words: &str) -> Error {
     Error::new(ErrorKind::FailedPrecondition, format!("the engine could not mount: {words}"))
 }

@@ -1,7 +1,7 @@
-//! Has engines leave their mounts, for upgrades in place. Enters: the picture of the pods, with the reconciler's attempts. Leaves: `mount.handover`,
-//! and a question to the engine.
+//! Asks engines to leave their mounts, for upgrades in place. Enters: the watch of the pods, with the reconciler's attempts. Leaves: the
+//! file `mount.handover`, and a request to the engine.
 //!
-//! Never here: a patch of a pod. The reconciler learns from the exit status of the container that an engine has left.
+//! Never here: a patch of a pod. The exit status of the container tells the reconciler that an engine has left.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,14 +22,14 @@ use crate::contract::comm::Comm;
 use crate::contract::upgrade::{Stage, WRITERS_WITHIN};
 use crate::error::{Error, ErrorKind, Result};
 
-/// How long an engine may take beside its writers. Doubling it holds a connection to an engine that hangs for twice as long.
+/// Time limit of an engine's answer, beyond the time for its writers. Doubled, an engine that hangs keeps a connection for twice as long.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(10);
 
-/// The age up to which a question is passed on: half a minute after it the reconciler takes the engine for one that goes on, and an engine that left
-/// later would stop its readers for nothing. Ten seconds, and five for clocks that differ.
+/// Largest age of a request that is passed on: ten seconds, and five for clocks that differ. Half a minute after its request the reconciler
+/// concludes that the engine goes on; an engine that left later would stop its readers for nothing.
 const ASKED_WITHIN: SignedDuration = SignedDuration::from_secs(15);
 
-/// Asks engines as the reconciler wants it, until the pods' picture ends.
+/// Passes the reconciler's requests on to engines, until the watch of the pods ends.
 pub(super) async fn run(
     kubelet: PathBuf,
     processes: Processes,
@@ -73,7 +73,7 @@ enum Step {
     Forget { uid: String },
 }
 
-/// The steps for this picture. `asked` has the attempts that were seen, by the pod's UID.
+/// The next steps for these pods. `asked` has the attempts seen so far, by the pod's UID.
 fn steps(pods: &View<MountpointPod>, asked: &mut BTreeMap<String, Timestamp>, now: Timestamp) -> Vec<Step> {
     let mut steps = Vec::new();
     for (name, pod) in &pods.items {
@@ -103,11 +103,12 @@ fn steps(pods: &View<MountpointPod>, asked: &mut BTreeMap<String, Timestamp>, no
     steps
 }
 
-/// Asks the engine of a pod to leave its mount to the next container. `within`: files being written may take so long. The mounter must find the word when the engine ends, so it comes first. It
-/// stays if the engine could not be asked: one that was asked before may have left.
+/// Asks the engine of a pod to leave its mount to the next container. Files being written may take the time `within`. Writes the file
+/// `mount.handover` first, because the mounter must find it when the engine ends. The file stays if the engine could not be asked: an
+/// engine that was asked before may have left.
 ///
 /// # Errors
-/// The engine goes on, or can't be asked.
+/// `Unavailable` if the engine goes on or can't be asked; `FailedPrecondition` if another pod's process has its socket.
 pub async fn ask(comm: &Comm, uid: &str, processes: &Processes, within: Duration) -> Result<()> {
     let failed = |error: io::Error| Error::new(ErrorKind::Unavailable, format!("asking its engine: {error}"));
     let files = CommFiles::open(comm).map_err(failed)?;
@@ -122,13 +123,13 @@ pub async fn ask(comm: &Comm, uid: &str, processes: &Processes, within: Duration
         None => Ok(()),
         Some(_) => {
             files.forget_hand_over().map_err(failed)?;
-            // The words of the engine may name objects.
+            // The engine's own words may name objects.
             Err(Error::new(ErrorKind::Unavailable, "its engine goes on, and its log says why"))
         }
     }
 }
 
-/// Asks, and returns the answer of an engine that goes on.
+/// Sends the request. Returns the answer of an engine that goes on, and `None` after the end of one that leaves.
 async fn leaves(lines: &mut Lines<Receiving>, within: Duration) -> io::Result<Option<Answer>> {
     let invalid = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
     lines.write(&Hello { version: VERSION, registers: false, ids: None }).await?;
@@ -139,7 +140,7 @@ async fn leaves(lines: &mut Lines<Receiving>, within: Duration) -> io::Result<Op
     lines.write(&request).await?;
     match lines.read().await {
         Ok(Some(line)) => read(&line).map(Some).map_err(invalid),
-        // It has ended.
+        // The engine has ended.
         Ok(None) | Err(_) => Ok(None),
     }
 }

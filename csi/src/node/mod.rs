@@ -1,7 +1,7 @@
 //! The kubelet's calls. Enters: a call of the service Node. Leaves: a request to a mounter, and the answer to the call.
 //!
-//! This room parses a call (`publish`, `target`), applies the policy of options and keys (`options`, `credentials`), and admits one call
-//! at a time for a target (`claims`). A mount that has begun runs to its end even if the caller stops waiting, because no one would
+//! This room parses a call (`publish`, `target`), applies the rules for options and credentials (`options`, `credentials`), and admits one
+//! call at a time for a target (`claims`). A mount that has begun runs to its end even if the caller stops waiting, because no one would
 //! clean up half a mount.
 //!
 //! Never here: a mount, a wait for anything but a mounter, a secret in a log or an error.
@@ -57,7 +57,7 @@ const AGENT_AUDIENCE: &str = "pods.eks.amazonaws.com";
 pub struct Config {
     /// The node's name.
     pub node_id: String,
-    /// The kubelet's directory; nothing is mounted outside of it.
+    /// The kubelet's directory; nothing is mounted outside it.
     pub kubelet: PathBuf,
     /// URL of the store.
     pub endpoint_url: String,
@@ -65,11 +65,11 @@ pub struct Config {
     pub allowed_endpoints: Vec<String>,
     /// Region of volumes that name none.
     pub region: Option<String>,
-    /// Keys of volumes that bring none. Without any the engine looks for some itself.
+    /// Credentials of volumes without their own. Without these the engine finds credentials itself.
     pub credentials: DriverKeys,
-    /// The token service that exchanges a workload's own identity for keys.
+    /// The token service that exchanges a token of the workload's service account for credentials.
     pub sts: Sts,
-    /// The URL at which an agent of the node gives keys to accounts without a role; `None`: there is none.
+    /// The URL of the node's agent, which gives credentials to service accounts without a role; `None` if there is none.
     pub agent_url: Option<String>,
     /// The API server's version, for the user agent.
     pub kubernetes: Option<String>,
@@ -77,7 +77,7 @@ pub struct Config {
     pub mount_table: PathBuf,
 }
 
-/// The token service that takes tokens of service accounts.
+/// The token service for tokens of service accounts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sts {
     /// URL of the service; `None`: AWS's in the region.
@@ -96,7 +96,7 @@ impl Sts {
     }
 }
 
-/// The keys of a mount, or the tokens that are exchanged for some.
+/// The credentials of a mount, or the tokens that are exchanged for some.
 struct Keys {
     whose: AuthenticationSource,
     credentials: Option<Credentials>,
@@ -104,11 +104,11 @@ struct Keys {
     agent: Option<Agent>,
 }
 
-/// The parts of the engine's environment.
+/// The inputs of the engine's environment.
 struct EngineEnv {
     of_volume: Vec<(String, String)>,
     endpoint_url: Option<String>,
-    /// Whether the bucket is named by an ARN, which says where the bucket is.
+    /// Whether an ARN names the bucket, and thereby its place.
     is_arn: bool,
     region: Option<String>,
     sts_region: Option<String>,
@@ -130,7 +130,7 @@ pub struct NodeService {
 }
 
 impl NodeService {
-    /// A service that asks `mounter` for mounts.
+    /// A service that makes its mounts by `mounter`.
     #[must_use]
     pub fn new(config: Config, mounter: Arc<dyn Mounter>) -> Self {
         let table = Arc::new(Table { path: config.mount_table.clone(), kubelet: config.kubelet.clone() });
@@ -140,25 +140,25 @@ impl NodeService {
         Self { config: Arc::new(config), mounter, table, claims, stats, notices: None, calls, registers }
     }
 
-    /// A receiver that is notified each time the kubelet registers the driver. Only then the kubelet asks for the node's name.
+    /// A receiver that is notified when the kubelet registers the driver: only then it asks for the node's name.
     #[must_use]
     pub fn registers(&self) -> watch::Receiver<()> {
         self.registers.subscribe()
     }
 
-    /// The page of metrics: the calls that it counted, and what the engines of its volumes tell of themselves now.
+    /// The page of metrics: counts of the calls, and the present usage of the engines.
     pub async fn page(&self) -> String {
         let volumes = self.mounter.usage().await;
         volume_metrics::page(&self.calls.page(None), &self.config.node_id, &volumes)
     }
 
-    /// Replaces the way in which mounts are asked for their usage.
+    /// Replaces the source of the mounts' usage.
     #[must_use]
     pub fn with_stats(self, stats: Stats) -> Self {
         Self { stats, ..self }
     }
 
-    /// Sends notices for workloads to the writer of Events. Without a writer, notices stand in the log alone.
+    /// Sends notices for workloads to this writer of Events. Without one, notices are only logged.
     #[must_use]
     pub fn with_notices(self, notices: mpsc::Sender<Notice>) -> Self {
         Self { notices: Some(notices), ..self }
@@ -169,7 +169,7 @@ impl NodeService {
         let request = PublishRequest::parse(call, &self.config.kubelet)?;
         debug!(?request, "NodePublishVolume");
         let Keys { whose, credentials, token, agent } = self.keys(&request)?;
-        // The source that the volume names, unless the volume brings keys.
+        // The source that the volume names, unless the volume has a Secret.
         let source = match whose {
             AuthenticationSource::Secret | AuthenticationSource::Pod => whose,
             AuthenticationSource::Driver => request.authentication_source,
@@ -268,7 +268,7 @@ impl NodeService {
         })
     }
 
-    /// The keys of a mount and their source, or the tokens that are exchanged for keys.
+    /// The credentials of a mount and their source, or the tokens that are exchanged for credentials.
     fn keys(&self, request: &PublishRequest) -> Result<Keys> {
         let of_pod = request.authentication_source == AuthenticationSource::Pod;
         let of_driver = || if of_pod { Ok(None) } else { self.config.credentials.read() };
@@ -319,7 +319,7 @@ impl NodeService {
         let path = Target::parse("volume_path", &call.volume_path, &self.config.kubelet)
             .map_err(|_| unknown())?
             .path;
-        // The answer comes from the mount table, which never hangs, and not from the mount.
+        // Whether the path is mounted comes from the mount table, which never blocks.
         let mounts = self.table.read()?;
         if mounts.at(&path).is_none() {
             return Err(unknown());
@@ -345,8 +345,8 @@ impl NodeService {
         Ok(NodeGetVolumeStatsResponse { usage: wire(usage).into(), volume_condition: Some(condition) })
     }
 
-    /// Reports options that the engine does not get as they were written. Calls for a mounted target report nothing: the kubelet repeats
-    /// them, and the options were reported at the first call.
+    /// Reports options that the engine does not get as they were written. A call for a mounted target reports nothing: the kubelet repeats
+    /// such calls, and the first one reported the options.
     fn tell_of_options(&self, request: &PublishRequest, options: &MountOptions) {
         let MountOptions { stripped, overruled, .. } = options;
         let volume = &request.volume;
@@ -359,7 +359,7 @@ impl NodeService {
         self.tell(request, Reason::MountOptionLeftOut, options.left_out(volume));
     }
 
-    /// The cache's volume. Where the node's systemd mounts there is no pod that could have one.
+    /// The cache of the volume; `None` if the mounter has no Mountpoint Pods for it.
     fn cache(&self, request: &PublishRequest) -> std::result::Result<Option<Cache>, String> {
         if self.mounter.ignores().contains(&volume::CACHE) {
             return Ok(None);
@@ -381,8 +381,8 @@ impl NodeService {
         self.tell(request, Reason::CacheLimited, Some(note));
     }
 
-    /// Reports attributes that the driver does not know, since a misspelt one would otherwise go unnoticed, and those without effect on
-    /// its mounter.
+    /// Reports unknown attributes, because a misspelt one would otherwise go unnoticed, and attributes without an effect on
+    /// this mounter.
     fn tell_of_attributes(&self, request: &PublishRequest) {
         let ignored = self.mounter.ignores();
         let without: Vec<_> =
@@ -414,7 +414,7 @@ impl NodeService {
         }
     }
 
-    /// The engine's environment, without keys: the volume's store and region, else the driver's.
+    /// The engine's environment without credentials: with the volume's store and region, else the driver's.
     fn engine_env(&self, given: EngineEnv) -> Vec<(String, String)> {
         let mut env = given.of_volume;
         if !given.is_arn {
@@ -432,7 +432,7 @@ impl NodeService {
         env
     }
 
-    /// Refuses attributes with which the mounter would serve another volume than the author means.
+    /// Refuses attributes that this mounter can't follow: it would serve another volume than the author means.
     fn check_attributes(&self, request: &PublishRequest) -> Result<()> {
         let refused = self.mounter.refuses();
         match request.known_attributes.iter().find(|it| refused.contains(&it.as_str())) {
@@ -445,7 +445,7 @@ impl NodeService {
         }
     }
 
-    /// Refuses a volume's own store unless the administrator allows it, because the volume's keys would go there.
+    /// Refuses a store of a volume that the administrator does not allow, because the volume's credentials would be sent there.
     fn check_endpoint(&self, endpoint_url: Option<&str>, volume: &str) -> Result<()> {
         let Some(asked) = endpoint_url else { return Ok(()) };
         let mut allowed = self.config.allowed_endpoints.iter().chain([&self.config.endpoint_url]);
@@ -486,7 +486,7 @@ fn send(notices: Option<&mpsc::Sender<Notice>>, workload: Option<WorkloadRef>, r
     }
 }
 
-/// Logs the end of a call, and makes the answer for the wire.
+/// Logs the result of a call, and turns it into the gRPC answer.
 fn answer<T>(call: &str, result: Result<T>) -> std::result::Result<Response<T>, Status> {
     match result {
         Ok(answer) => {
@@ -552,7 +552,7 @@ impl Node for NodeService {
         let max = self.mounter.volumes_max().map(|max| i64::try_from(max).unwrap_or(i64::MAX));
         let info = NodeGetInfoResponse {
             node_id: self.config.node_id.clone(),
-            // Zero: the scheduler puts as many here as it likes.
+            // 0 means no limit: the scheduler may place any number here.
             max_volumes_per_node: max.unwrap_or_default(),
             ..Default::default()
         };

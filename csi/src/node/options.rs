@@ -1,9 +1,9 @@
-//! Mount options. Enters: the options of the volume, and those that the call adds. Leaves: the exact arguments of the engine.
+//! Mount options. Enters: the volume's options, and those that the call adds. Leaves: the exact arguments of the engine.
 //!
-//! This is the only place that adds, moves, drops or refuses a flag, and [`TABLE`] says what happens to each flag. The engine's own
-//! parser checks the result, so a typo fails the call instead of a Mountpoint Pod later.
+//! Only this file adds, moves, drops or refuses a flag, and [`TABLE`] has the rule for each flag. The engine's own
+//! parser checks the result, so a typo fails the call, not a Mountpoint Pod later.
 //!
-//! Never here: a path of the node, a key.
+//! Never here: a path of the node, a credential.
 
 use std::collections::BTreeSet;
 
@@ -17,19 +17,19 @@ use crate::error::{Error, Result};
 use super::credentials::AuthenticationSource;
 use super::publish::is_arn;
 
-/// The treatment of an option.
+/// The rule for an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
     /// The engine gets the option unchanged.
     Pass,
-    /// The option is left out, and an Event gives the reason: the option changes neither reads nor stored bytes, or release 2.2 left it
-    /// out. Volumes with the option go on working.
+    /// The option is left out, and an Event gives this reason: it changes neither reads nor stored bytes, or release 2.2 left it
+    /// out. Volumes with the option still mount.
     Strip(&'static str),
-    /// The driver sets the option itself; the volume's value is left out.
+    /// The driver sets the option itself; the volume's value is ignored.
     Own,
     /// The engine gets the option with this value in place of the volume's.
     Fixed(&'static str),
-    /// The engine gets the option by this variable of its environment.
+    /// The engine gets the option's value in this environment variable.
     Env(&'static str),
     /// The call fails with this reason and remedy.
     Refuse(&'static str),
@@ -46,7 +46,8 @@ const NO_FILES: &str = "the engine runs in a pod of its own, and 'kubectl logs' 
 
 const NO_STAGE: &str = "'mode full' needs a disk that outlives the engine's pod, which the driver does not give it yet; leave it out";
 
-/// Every option of the engine; and options of AWS's engine and of release 2.2's driver that volumes may hold and our engine lacks. Sorted.
+/// Every option of the engine; also options of AWS's engine and of release 2.2's driver that volumes may have and our engine does not.
+/// Sorted.
 pub const TABLE: &[(&str, Rule)] = &[
     ("allow-append", Pass),
     ("allow-delete", Pass),
@@ -143,26 +144,26 @@ pub const TABLE: &[(&str, Rule)] = &[
     ("xattrs", Pass),
 ];
 
-/// The sources of the options.
+/// The inputs for the options.
 #[derive(Clone, Copy, Debug)]
 pub struct Inputs<'a> {
     /// The PersistentVolume, for messages.
     pub volume: &'a str,
-    /// The bucket, for the trial.
+    /// The bucket, for the check by the engine's parser.
     pub bucket: &'a str,
     /// The prefix of the volume's attributes.
     pub prefix: Option<&'a str>,
     /// The volume's mount options.
     pub options: &'a [String],
-    /// Whether the volume stands in a pod's manifest, so that any user who writes pods wrote its options.
+    /// Whether the volume is inline: then any author of pods may have written its options.
     pub inline: bool,
-    /// The cache of the Mountpoint Pod, if the pod has a volume for one.
+    /// The cache, if the Mountpoint Pod has a volume for it.
     pub cache: Option<&'a Cache>,
     /// The workload's fsGroup.
     pub fs_group: Option<u32>,
     /// Whether the access mode forbids writes.
     pub read_only: bool,
-    /// The source of the keys, for the user agent.
+    /// The source of the credentials, for the user agent.
     pub source: AuthenticationSource,
     /// The API server's version, if it is known.
     pub kubernetes: Option<&'a str>,
@@ -173,20 +174,21 @@ pub struct Inputs<'a> {
 pub struct MountOptions {
     /// Flags, sorted: `--key` or `--key=value`.
     pub args: Vec<String>,
-    /// Variables.
+    /// Environment variables.
     pub env: Vec<(String, String)>,
-    /// Read-only, by the access mode or by the volume's option.
+    /// Whether the mount is read-only, by the access mode or by an option.
     pub read_only: bool,
-    /// The options that were left out, with the reason, for the log and an Event.
+    /// Options that were left out, with the reason, for the log and an Event.
     pub stripped: Vec<(String, &'static str)>,
-    /// The options that the driver sets itself, with their values, for the log.
+    /// Options that the driver sets itself, with the reason, for the log.
     pub overruled: Vec<(String, &'static str)>,
 }
 
 impl MountOptions {
-    /// Applies the policy.
+    /// Applies the rules.
     ///
-    /// # Errors `InvalidArgument` that names the option, and the volume with that option in its mountOptions.
+    /// # Errors
+    /// `InvalidArgument` that names the option, and the volume that has it.
     pub fn new(inputs: &Inputs<'_>) -> Result<Self> {
         let refuse = |what: String| {
             Error::invalid(match inputs.inline {
@@ -258,7 +260,7 @@ impl MountOptions {
     }
 }
 
-/// Name and value of one item: cut at the first `=` or white space, dashes optional, a short name made long. `None` for an empty item.
+/// Splits an item into name and value at the first `=` or white space; dashes are optional, short names become long. `None` if it is empty.
 fn split(item: &str) -> Option<(String, Option<&str>)> {
     let item = item.trim();
     let (name, value) = match item.split_once(|c: char| c == '=' || c.is_whitespace()) {
@@ -298,20 +300,20 @@ fn unknown(name: &str) -> String {
     }
 }
 
-/// The least likeness (1 is the same) of a name that is offered: two wrong letters in five are no longer a typo.
+/// Smallest similarity of a suggested name (1 means equal): two wrong letters in five are not a typo.
 const LIKE: f64 = 0.6;
 
-/// The flags as a set, in the form in which the engine gets them.
+/// The set of flags for the engine.
 #[derive(Default)]
 struct Flags(BTreeSet<(String, Option<String>)>);
 
 impl Flags {
-    /// Adds a flag and keeps others of that name: only the author knows which of them is right.
+    /// Adds a flag beside others of that name: only the author knows which one is right.
     fn add(&mut self, name: &str, value: Option<&str>) {
         self.0.insert((name.to_owned(), value.map(str::to_owned)));
     }
 
-    /// Sets a flag in place of others of that name.
+    /// Sets a flag, in place of others of that name.
     fn set(&mut self, name: &str, value: &str) {
         self.remove(name);
         self.add(name, Some(value));
@@ -331,7 +333,7 @@ impl Flags {
         }
     }
 
-    /// The options that the driver adds.
+    /// Adds the driver's options.
     fn complete(&mut self, inputs: &Inputs<'_>) {
         if inputs.read_only {
             self.add("read-only", None);
@@ -343,14 +345,14 @@ impl Flags {
             self.set("cache", cache::DIRECTORY);
             self.set("max-cache-size", &cache.max_mib.to_string());
         }
-        // A volume that names a group has already set the access.
+        // The options of a volume with `gid` have set the access already.
         if let Some(group) = inputs.fs_group
             && !self.has("gid")
         {
             self.set("gid", &group.to_string());
             self.default_to("dir-mode", "770");
             self.default_to("file-mode", "660");
-            // The group's members enter by the kernel's check of permissions, which --allow-root would forestall.
+            // The kernel's permission check lets the group's members in; --allow-root would keep them out.
             self.remove("allow-root");
             self.add("allow-other", None);
         }
@@ -377,7 +379,7 @@ impl Flags {
     }
 }
 
-/// Checks the arguments by the engine's own parser. The parser does not read the environment, which is this process's and not the engine's.
+/// Checks the arguments by the engine's own parser. It does not read the environment, which is this process's, not the engine's.
 fn try_out(bucket: &str, args: &[String]) -> std::result::Result<(), String> {
     let command = Args::command().mut_args(|arg| arg.env(clap::builder::Resettable::Reset));
     let line = ["mount-s3", bucket, "/dev/fd/3"].into_iter().chain(args.iter().map(String::as_str));

@@ -1,5 +1,5 @@
-//! The engines pod of this node. Enters: the API server's picture of the pods of the DaemonSet. Leaves: the pod that takes mounts now, and mounters
-//! that begin there. The node's note of the last pod serves while the API server is away.
+//! The engines pod of this node. Enters: the watch of the DaemonSet's pods. Leaves: the pod that takes mounts now, and mounters that start
+//! there. While the API server is away, the node's note of the last pod serves.
 //!
 //! Never here: a source, a mount.
 
@@ -17,16 +17,16 @@ use crate::mounter::comm_files::{CommFiles, one_line};
 use crate::mounter::peer::Processes;
 use crate::mounter::source;
 
-/// A pod.
+/// An engines pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EnginesPod {
-    /// The name; that of the DaemonSet while the API server is away.
+    /// The pod's name, or the DaemonSet's name while the API server is away.
     pub(super) name: String,
     /// The UID.
     pub(super) uid: String,
 }
 
-/// The engines pods of this node: one, and while it is replaced, its successor.
+/// The engines pods of this node: one, and during a replacement also its successor.
 #[derive(Clone, Debug)]
 pub(super) struct EnginesPods {
     pods: watch::Receiver<View<MountpointPod>>,
@@ -45,17 +45,17 @@ impl EnginesPods {
         Self { pods, kubelet: kubelet.to_owned(), namespace: namespace.to_owned(), processes }
     }
 
-    /// The pod that takes mounts now.
+    /// Waits for the pod that takes mounts, and notes it.
     ///
     /// # Errors
-    /// At the deadline `Unavailable` with what is known of the pod.
+    /// `Unavailable` at the deadline, with the reason why the pod takes no mounts.
     pub(super) async fn wait(&self, deadline: Instant) -> Result<EnginesPod> {
         let pod = wait(self.pods.clone(), deadline, |view| self.decide(view)).await?;
         self.remember(&pod.uid);
         Ok(pod)
     }
 
-    /// The UID of the pod that takes mounts, as far as is known now.
+    /// The UID of the pod that takes mounts, if one is known now.
     pub(super) fn known(&self) -> Option<String> {
         match self.decide(&self.pods.borrow()) {
             Step::Ready(pod) => Some(pod.uid),
@@ -63,7 +63,7 @@ impl EnginesPods {
         }
     }
 
-    /// Returns with each change of the pod that takes mounts.
+    /// Waits until another pod takes mounts than `last`, and puts its UID there. Returns `false` when the watch has ended.
     pub(super) async fn replaced(&mut self, last: &mut Option<String>) -> bool {
         loop {
             self.pods.mark_unchanged();
@@ -78,7 +78,7 @@ impl EnginesPods {
         }
     }
 
-    /// The reason why no mounts can be made now.
+    /// The reason why no mount can be made now.
     pub(super) fn fault(&self) -> Option<String> {
         match self.decide(&self.pods.borrow()) {
             Step::Ready(_) => None,
@@ -128,7 +128,7 @@ impl EnginesPods {
         }
     }
 
-    /// The noted pod, if the kubelet has not removed it.
+    /// The UID of the noted pod, unless the kubelet has removed its directory.
     fn remembered(&self) -> Option<String> {
         let uid = std::fs::read_to_string(self.note()).ok()?;
         let is_uid = !uid.is_empty() && uid.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
@@ -136,7 +136,8 @@ impl EnginesPods {
     }
 }
 
-/// The pod that takes mounts: one that runs and is not leaving. `noted`: the last one, which counts while the API server is away.
+/// Decides on the pod that takes mounts: one that runs and is not being deleted. `noted` is the last one, which counts while the API server
+/// is away and no pod is known.
 fn decide(view: &View<MountpointPod>, namespace: &str, noted: Option<String>) -> Step<EnginesPod> {
     let serves = |pod: &MountpointPod| pod.phase == "Running" && !pod.leaving && pod.waits.is_none();
     if let Some((name, pod)) = view.items.iter().find(|(_, pod)| serves(pod)) {

@@ -1,8 +1,8 @@
-//! Mounts in the engines pod of the node, whose engines serve all volumes. Enters: a checked request. Leaves: a target bound to a source that an
-//! engine of that pod serves.
+//! Mounts through the engines pod of the node, whose engines serve all volumes. Enters: a checked request. Leaves: a target bound to a
+//! source that an engine of that pod serves.
 //!
-//! The order of a mount: the share key, its lock, the source's name, the pod, a mounter for the source, credentials, the source, the target. Each
-//! step undoes itself if a later one fails. An existing mount needs no API server, nor does a new one once the pod is noted.
+//! Order of a mount: the share key, its lock, the source's name, the pod, a mounter for the source, credentials, the source, the target. A
+//! step whose successor fails is undone. An existing mount needs no API server, nor does a new one once the pod is noted.
 //!
 //! Never here: a reconciler, an attachment, a write to the API server.
 
@@ -52,16 +52,16 @@ const LEFT_OUT: [&str; 4] = ["--cache", "--max-cache-size", "--cache-passthrough
 pub struct Config {
     /// This node's name.
     pub node: String,
-    /// The kubelet's directory.
+    /// The kubelet's root directory.
     pub kubelet: PathBuf,
-    /// The namespace of the release, where the engines pods are.
+    /// The namespace of the release, which has the engines pods.
     pub namespace: String,
-    /// The most sources of the node.
+    /// Largest number of sources on the node. One more is refused with `ResourceExhausted`.
     pub volumes_max: usize,
     /// The time limit of one mount: [`MOUNT_WITHIN`].
     pub mount_within: Duration,
-    /// How long a source stays without a target. A workload that is replaced finds its mount; doubled, an unused source takes a place for twice
-    /// as long.
+    /// Time that a source stays mounted without a target, for the successor of a replaced workload. Doubled, an unused source takes a place
+    /// for twice as long.
     pub unused_for: Duration,
     /// The table in which mounters' processes are looked up: the node's `/proc`.
     pub processes: Processes,
@@ -70,7 +70,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// A configuration with the usual places and limits.
+    /// A configuration with the defaults.
     #[must_use]
     pub fn new(node: impl Into<String>, volumes_max: usize) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl Config {
     }
 }
 
-/// Mounts through the node's engines pod. It owns a watch and the tasks that mount again and unmount; they end when it is dropped, and mounts
+/// The mounter of the node's engines pod. Owns a watch and the tasks that revive and unmount sources, which end when it is dropped. Mounts
 /// stay.
 #[derive(Debug)]
 pub struct SharedMounter {
@@ -95,10 +95,10 @@ pub struct SharedMounter {
 }
 
 impl SharedMounter {
-    /// Begins to follow the API server. It returns at once: a pod that is not there yet shows in [`Mounter::fault`].
+    /// Starts the watch and returns at once. [`Mounter::fault`] tells of a pod that is not there yet.
     ///
     /// # Errors
-    /// The kubelet's directory is not there.
+    /// The kubelet's root directory is not there.
     pub fn new(client: &Client, config: Config) -> Result<Self> {
         let config = Config { kubelet: targets::kubelet(&config.kubelet)?, ..config };
         let mut tasks = JoinSet::new();
@@ -119,7 +119,7 @@ impl SharedMounter {
         let (mut pods, revivals) = (node.pods.clone(), Arc::clone(&node.revivals));
         tasks.spawn(async move {
             let mut last = None;
-            // With the pod before, all its engines have ended.
+            // All engines of the earlier pod ended with it.
             while pods.replaced(&mut last).await {
                 revivals.wake_all();
             }
@@ -152,7 +152,7 @@ impl Mounter for SharedMounter {
 
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
         let node = Arc::clone(&self.node);
-        // This is a task of its own, so that a kubelet that hangs up does not leave half a mount.
+        // A task of its own: a kubelet that hangs up would otherwise leave half a mount.
         let task = tokio::spawn(async move { Box::pin(node.mount(&request)).await });
         Box::pin(async { task.await.map_err(Error::internal)?.map(|()| Made::AsUsual) })
     }
@@ -185,11 +185,12 @@ struct Node {
     locks: Arc<Locks>,
     targets: Targets,
     revivals: Arc<Revivals>,
-    /// A target was taken away.
+    /// Notified when a target was unmounted.
     released: Notify,
 }
 
-/// A mounted target, and the source that it is bound to, as far as the table of mounts knows.
+/// The mount found at a target, and the name of the source that it is bound to, if it must be mounted again and the table of mounts tells
+/// it.
 struct Found {
     over: Over,
     source: Option<String>,
@@ -211,7 +212,7 @@ impl Node {
         if over == Over::Nothing {
             return Ok(());
         }
-        // A workload stays at its source, though the volume's options were edited.
+        // A workload keeps its source, even if the volume's options were edited.
         let noted = source.and_then(|name| self.shares.get(&name));
         let noted = noted.filter(|share| share.place == request.place).map(|share| share.key);
         let key = noted.unwrap_or_else(|| key_of(request));
@@ -233,7 +234,7 @@ impl Node {
         self.revivals.remember(&name, &uid, &self.comm(&uid, &name), request, target);
         if over == Over::Dead {
             self.tell_of_death(request.workload.as_ref(), &request.volume, words.as_deref());
-            // The other targets of that source are dead, too.
+            // The source's other targets are dead, too.
             self.revivals.wake(&name);
         }
         Ok(())
@@ -263,7 +264,7 @@ impl Node {
             }
         }
         if source::restarting(&comm).is_some() {
-            // If the restart fails, the mounter makes its socket, which causes another look.
+            // If the restart fails, the mounter creates its socket, which wakes this source again.
             return Ok(false);
         }
         let source = comm::source(&self.config.kubelet, name);
@@ -274,11 +275,11 @@ impl Node {
             self.revivals.follow(name, &pod.uid, &self.comm(&pod.uid, name));
         }
         for (path, bound) in &served.targets {
-            // Living targets are not locked: a call of the kubelet for one of them would have to be repeated.
+            // Living targets are not locked: the kubelet would have to repeat its call for one of them.
             if !matches!(self.probes.check(path, sys::PROBE_LIMIT).await, Health::Dead(_)) {
                 continue;
             }
-            // Another call for this target has the lock: that call will see that the target is dead, or remove it.
+            // Another call holds the lock of this target. That call finds the dead mount itself, or removes the target.
             let Ok(Some(target)) = self.targets.find(path) else { continue };
             let Health::Dead(why) = self.probes.check(target.path(), sys::PROBE_LIMIT).await else {
                 continue;
@@ -290,8 +291,8 @@ impl Node {
         Ok(mounted)
     }
 
-    /// Refreshes the credentials of a target that is mounted already, and decides whether it stays. The target is not touched here:
-    /// reads of it go on until a new source is served.
+    /// Refreshes the credentials of a mounted target, and decides whether its mount stays. Leaves the target itself alone: reads of it go
+    /// on until a new source is served.
     async fn refresh(&self, request: &MountRequest, target: &Path) -> Result<Found> {
         if mounted(target)?.is_none() {
             return Ok(Found { over: Over::Empty, source: None });
@@ -308,7 +309,7 @@ impl Node {
             return Ok(Found { over, source: source.map(str::to_owned) });
         }
         if request.read_only && !mount.read_only {
-            // A driver of an older release, or on an older kernel, ended between two steps.
+            // A driver of an older release, or on an older kernel, ended between bind and read-only.
             sys::make_read_only(target).map_err(|error| {
                 Error::internal(format!("making {} read-only: {error}", target.display()))
             })?;
@@ -320,18 +321,18 @@ impl Node {
                 self.write_credentials(request, &share.pod, &comm)?;
                 self.revivals.remember(name, &share.pod, &comm, request, target);
             }
-            // A driver with Mountpoint Pods made this mount, and goes on in its pod.
+            // A driver with Mountpoint Pods made this mount. Its engine goes on in its Mountpoint Pod.
             (Some(name), None) => {
                 if let Some(uid) = Notes::of(&self.config.kubelet).uid(name) {
                     let comm = Comm::on_host(&self.config.kubelet, &uid);
                     self.write_credentials(request, &uid, &comm)?;
                 }
             }
-            // Mounted at the target itself, by systemd.
+            // The target itself is a mount by systemd.
             (None, _) => drop(self.files.write_keys(request)?),
         }
         match health {
-            // The next engine goes on with this mount.
+            // The restarted engine goes on with this mount.
             Health::Hung if source.is_some_and(|name| self.restarting(name).is_some()) => {}
             Health::Hung => return Err(source::hangs(target, None)),
             Health::Alive | Health::Dead(_) => {}
@@ -339,11 +340,11 @@ impl Node {
         Ok(Found { over, source: None })
     }
 
-    /// The name of the source for a request, and whether it is new. A new one is noted.
+    /// Chooses the source for a request. Returns its name, and whether it is new. Notes a new one.
     fn source_for(&self, request: &MountRequest, key: &str) -> Result<(String, bool)> {
         let is_taken = |name: &str| {
             let pod = self.pods.known();
-            // The mount is not asked: its engine may hang.
+            // The table of mounts is enough: an engine behind the mount may hang.
             mounted(&comm::source(&self.config.kubelet, name)).is_ok_and(|mount| mount.is_some())
                 || pod.is_some_and(|uid| self.comm(&uid, name).directory().symlink_metadata().is_ok())
         };
@@ -368,7 +369,7 @@ impl Node {
         }
     }
 
-    /// Binds the target to the source, which is made if nothing serves it. Returns the UID of the pod that serves it.
+    /// Binds the target to the source, and mounts the source first if no engine serves it. Returns the UID of the pod that serves it.
     async fn mount_through(
         &self,
         request: &MountRequest,
@@ -381,7 +382,7 @@ impl Node {
         let comm = self.comm(&share.pod, name);
         if source::is_served(&source, &comm, &self.probes).await? {
             self.write_credentials(request, &share.pod, &comm)?;
-            // The source is as its volume was when it was made.
+            // The volume may have become read-only after its source was made.
             let read_only = request.read_only || request.source_read_only;
             bind(&source, target, over, read_only, &self.config.kubelet)?;
             return Ok(share.pod);
@@ -422,7 +423,7 @@ impl Node {
         }
         let message = MountMessage {
             bucket_name: request.bucket.clone(),
-            // The kernel gets the flag here; an engine that is given a device refuses it.
+            // The kernel gets this flag with the mount; an engine that is given a device refuses it.
             args: args.into_iter().filter(|arg| arg != "--read-only").collect(),
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
             adopt: None,
@@ -432,7 +433,7 @@ impl Node {
         SourceMount::make(&source, request.source_read_only, &comm, &peer, message, deadline).await
     }
 
-    /// Ends the mounter of a source that could not be mounted, and takes its keys and its note away.
+    /// Ends the mounter of a source that could not be mounted, and removes its keys and its note.
     fn give_up(&self, name: &str) {
         let share = self.shares.get(name).unwrap_or_default();
         if let Ok(files) = CommFiles::open(&self.comm(&share.pod, name)) {
@@ -446,7 +447,7 @@ impl Node {
         }
     }
 
-    /// A volume that names a Secret never gets the driver's keys in its place.
+    /// Refuses to use the driver's keys for a volume that names a Secret.
     fn check_keys(&self, request: &MountRequest, share: &Share) -> Result<()> {
         if request.of_secret || !share.of_secret {
             return Ok(());
@@ -458,7 +459,7 @@ impl Node {
         )))
     }
 
-    /// Writes the request's keys; `None` if the request has no keys.
+    /// Writes the request's keys; returns `None` if the request has none.
     fn write_credentials(&self, request: &MountRequest, uid: &str, comm: &Comm) -> Result<Option<Profile>> {
         let Some(keys) = &request.credentials else { return Ok(None) };
         let opened = CommFiles::open(comm).and_then(|files| files.credentials());
@@ -478,13 +479,13 @@ impl Node {
         deaths::tell(&self.config.notices, workload, volume, SERVER, words);
     }
 
-    /// The note of the mounter about the engine that died.
+    /// The mounter's note about its dead engine.
     fn last_words(&self, name: &str) -> Option<String> {
         let share = self.shares.get(name)?;
         CommFiles::open(&self.comm(&share.pod, name)).ok()?.error()
     }
 
-    /// Whether the mounter of a source starts its engine again.
+    /// The restart of the engine of a source, if one is in progress.
     fn restarting(&self, name: &str) -> Option<Restarting> {
         let share = self.shares.get(name)?;
         source::restarting(&self.comm(&share.pod, name))
@@ -496,7 +497,7 @@ impl Node {
     }
 }
 
-/// The server of mounts, in Events.
+/// Name of the engines pod in Events.
 const SERVER: &str = "the engines pod";
 
 /// The flag of an argument, without its value.

@@ -1,5 +1,5 @@
-//! The sources of an engines pod: the share key of each, frozen when it was made, and the pod that serves it. Enters: checked requests. Leaves: the
-//! name of the source that a request gets, and notes that outlive the driver.
+//! The sources of an engines pod: each one's share key, fixed when it was made, and the pod that serves it. Enters: checked requests.
+//! Leaves: the name of the source for a request, and notes that outlive the driver.
 //!
 //! The notes are in the driver's own directory on the node, which no pod can write to.
 //!
@@ -19,21 +19,21 @@ use crate::contract::{comm, digest};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounter::MountRequest;
 
-/// A source.
+/// The note of a source.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Share {
-    /// The share key of the requests that it serves.
+    /// The share key of the requests that this source serves.
     pub(super) key: String,
-    /// The UID of the engines pod that served it last; empty before the first.
+    /// The UID of the engines pod that served it last; empty before the first mount.
     pub(super) pod: String,
-    /// A digest of the data's place.
+    /// A digest of the place of the data: bucket, prefix and store.
     pub(super) place: String,
-    /// Whether it was mounted with the keys of a Secret.
+    /// Whether the source was mounted with the keys of a Secret.
     pub(super) of_secret: bool,
 }
 
-/// The share key of a request: requests with one key may have one source. It holds all that the engine gets, but for keys of the store.
+/// The share key of a request: requests with one key share a source. Covers all that the engine gets, except the store's keys.
 pub(super) fn key_of(request: &MountRequest) -> String {
     let env: Vec<_> = request.env.iter().flat_map(|(name, value)| [name.as_str(), value]).collect();
     let args: Vec<_> = request.args.iter().map(String::as_str).collect();
@@ -50,18 +50,18 @@ pub(super) fn key_of(request: &MountRequest) -> String {
     ])
 }
 
-/// The source for a request.
+/// The choice of a source for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Chosen {
-    /// A source that is there.
+    /// A source that exists.
     Known(String),
-    /// A source to make.
+    /// A new source.
     New(String),
-    /// There is no room for another one.
+    /// No room for another source.
     Full,
 }
 
-/// Chooses the source for a key. `is_taken`: the name is in use, though no note says so.
+/// Chooses the source for a key. `is_taken` tells of a name that is in use without a note.
 fn chosen(
     shares: &BTreeMap<String, Share>,
     key: &str,
@@ -80,28 +80,28 @@ fn chosen(
     free.next().map_or(Chosen::Full, Chosen::New)
 }
 
-/// The notes of this node.
+/// The notes of this node's sources.
 #[derive(Debug)]
 pub(super) struct Shares {
     directory: PathBuf,
     max: usize,
-    /// Held while a source is chosen.
+    /// Locked while a source is chosen.
     choosing: Mutex<()>,
 }
 
 impl Shares {
-    /// The notes of the driver beneath this kubelet's directory, of at most `max` sources.
+    /// The notes beneath this kubelet's root directory, for at most `max` sources.
     pub(super) fn of(kubelet: &Path, max: usize) -> Self {
         let directory = comm::plugin_directory(kubelet).join("shared");
         Self { directory, max, choosing: Mutex::default() }
     }
 
-    /// The most sources.
+    /// The largest number of sources.
     pub(super) fn max(&self) -> usize {
         self.max
     }
 
-    /// Chooses the source for a request, and notes it if it is new.
+    /// Chooses the source for a request, and notes a new one.
     pub(super) fn choose(
         &self,
         key: &str,
@@ -123,7 +123,7 @@ impl Shares {
         Ok(chosen)
     }
 
-    /// All sources by their names.
+    /// All sources by name.
     pub(super) fn all(&self) -> io::Result<BTreeMap<String, Share>> {
         let entries = match std::fs::read_dir(&self.directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
@@ -140,7 +140,7 @@ impl Shares {
         Some(serde_json::from_slice(&text).unwrap_or_default())
     }
 
-    /// Notes a source, whole or not at all.
+    /// Writes the note of a source, whole or not at all.
     pub(super) fn put(&self, name: &str, share: &Share) -> Result<()> {
         let write = || -> io::Result<()> {
             DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
@@ -151,7 +151,7 @@ impl Shares {
         write().map_err(|error| failed(&self.directory, &error))
     }
 
-    /// Forgets a source; no error if it was not known.
+    /// Removes the note of a source. Succeeds without one, too.
     pub(super) fn forget(&self, name: &str) -> io::Result<()> {
         match std::fs::remove_file(self.directory.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),

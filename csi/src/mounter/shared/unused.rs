@@ -1,7 +1,8 @@
-//! Unmounts sources that no target needs. Enters: the table of mounts, the notes. Leaves: no mount, keys or note of a source that had no target for a
-//! while.
+//! Unmounts sources without targets. Enters: the table of mounts, the notes. Leaves: a source that had no target for a while is unmounted,
+//! and its keys and its note are removed.
 //!
-//! Sources of Mountpoint Pods are unmounted, too: the chart may have made them before its mounter was changed, and no reconciler is there.
+//! Sources of Mountpoint Pods are unmounted, too: the driver may have made them before `node.mounter` was changed, and no reconciler is
+//! left.
 //!
 //! Never here: an unmount while a target is bound.
 
@@ -19,12 +20,12 @@ use crate::mounter::idle::Unmounting;
 use crate::mounter::mountinfo::Mounts;
 use crate::mounter::notes::Notes;
 
-/// How often all sources are looked at without a cause, for one whose unmount failed or whose driver ended.
+/// Interval of the search for sources whose unmount failed or whose driver ended.
 const LOOK_EVERY: Duration = Duration::from_secs(120);
-/// How long a process that only looks at a source may keep it in use.
+/// Time for which a process that only looks at a source may keep it in use.
 const LOOKED_AT: Duration = Duration::from_secs(3);
 
-/// The sources that have had no target for a while, and the time of the next such one. `since` has the times of the others.
+/// The sources that have had no target for `unused_for`, and the time when the next one is due. `since` keeps the start of each one's time.
 fn due(
     since: &mut BTreeMap<String, Instant>,
     unused: &BTreeSet<String>,
@@ -41,7 +42,7 @@ fn due(
     (due, next)
 }
 
-/// Unmounts unused sources until it is dropped.
+/// Unmounts unused sources until this task is dropped.
 pub(super) async fn run(node: Arc<Node>) {
     let mut since = BTreeMap::new();
     loop {
@@ -60,7 +61,7 @@ pub(super) async fn run(node: Arc<Node>) {
 }
 
 impl Node {
-    /// The sources without a target, and those that are noted and not mounted.
+    /// The sources without a target, mounted or only noted.
     fn unused(&self) -> BTreeSet<String> {
         let kubelet = &self.config.kubelet;
         let Ok(mounts) = Mounts::read() else { return BTreeSet::new() };
@@ -89,7 +90,7 @@ impl Node {
                 Notes::of(&self.config.kubelet).uid(name).map(|uid| Comm::on_host(&self.config.kubelet, &uid))
             }
         };
-        // The kubelet may have removed the pod.
+        // The directory is missing if the kubelet has removed the pod.
         let files = comm.and_then(|comm| CommFiles::open(&comm).ok());
         let unmounting = Unmounting {
             source: comm::source(&self.config.kubelet, name),
@@ -102,7 +103,7 @@ impl Node {
             files.announce_exit().map_err(|error| format!("writing mount.exit: {error}"))?;
         }
         if let Err(why) = unmounting.take_away(files.as_ref()).await {
-            // The engine serves on.
+            // The engine goes on.
             let _ = files.map(|files| files.withdraw_exit());
             return Err(why);
         }

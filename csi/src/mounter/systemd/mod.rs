@@ -1,8 +1,8 @@
 //! Mounts by systemd, as architecture v1 makes them: one engine for each target, in a transient unit of the node's service manager. Enters:
 //! a checked request. Leaves: a target that an engine serves, or nothing.
 //!
-//! The engine is a program on the host and mounts at the target itself. It outlives the driver. When it crashes, systemd starts it again, and
-//! it mounts over the dead mount; containers that follow the host's mounts see that.
+//! The engine is a program on the host, mounts at the target itself, and outlives the driver. After a crash systemd restarts it, and it
+//! mounts over the dead mount. Containers that follow the host's mounts see the new one.
 //!
 //! Never here: the API server.
 
@@ -37,24 +37,24 @@ const CA_BUNDLE: &str = "ca-bundle.crt";
 /// The configuration of a [`SystemdMounter`].
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The kubelet's directory, the same in this process and on the host.
+    /// The kubelet's root directory, at one path in this process and on the host.
     pub kubelet: PathBuf,
-    /// The engine's file, as the host calls it.
+    /// The engine's program file, as a path on the host.
     pub engine: PathBuf,
     /// The socket of the system bus.
     pub socket: PathBuf,
-    /// Certificates that engines are to trust besides the host's, as this process sees the file.
+    /// Certificates that engines trust besides the host's, as a path in this process.
     pub extra_ca_bundle: Option<PathBuf>,
     /// The time limit of one mount: [`MOUNT_WITHIN`].
     pub mount_within: Duration,
-    /// The time that an engine has to complete its uploads after its target was unmounted. Then its keys and its cache are removed.
+    /// Time that an engine has for its uploads after the unmount of its target. Afterwards its keys and its cache are removed.
     pub end_within: Duration,
     /// The writer of Events.
     pub notices: Notices,
 }
 
 impl Config {
-    /// A configuration with the usual places and limits.
+    /// A configuration with the defaults.
     #[must_use]
     pub fn new(kubelet: impl Into<PathBuf>) -> Self {
         Self {
@@ -69,15 +69,15 @@ impl Config {
     }
 }
 
-/// Mounts through the node's systemd. Mounts stay when this mounter is dropped.
+/// The mounter of the node's systemd. Mounts stay when it is dropped.
 #[derive(Debug)]
 pub struct SystemdMounter(Arc<Node>);
 
 impl SystemdMounter {
-    /// Removes the files that an earlier driver left when it ended too early. Connects to systemd with the first call.
+    /// Removes files that an earlier driver left when it crashed. The first call of this mounter connects to systemd.
     ///
     /// # Errors
-    /// The kubelet's directory is not there, or the driver's beneath it can't be made.
+    /// The kubelet's root directory is not there, or the driver's directory beneath it can't be made.
     pub fn new(config: Config) -> Result<Self> {
         let config = Config { kubelet: targets::kubelet(&config.kubelet)?, ..config };
         let files = HostFiles::of(&config.kubelet);
@@ -115,7 +115,7 @@ impl Mounter for SystemdMounter {
 
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
         let node = Arc::clone(&self.0);
-        // This is a task of its own, so that a kubelet that hangs up does not leave half a mount.
+        // A task of its own: a kubelet that hangs up would otherwise leave half a mount.
         let task = tokio::spawn(async move { Box::pin(node.mount(&request)).await });
         Box::pin(async { task.await.map_err(Error::internal)?.map(|()| Made::AsUsual) })
     }
@@ -163,7 +163,7 @@ impl Node {
         Ok(())
     }
 
-    /// Whether the target is mounted and stays mounted; then the mount's engine gets fresh keys. A dead mount stays, and the new mount
+    /// Whether the target is mounted and stays mounted. Such a mount's engine gets fresh keys. A dead mount stays, and the new mount
     /// covers it.
     async fn is_served(&self, request: &MountRequest, target: &Target) -> Result<bool> {
         let (mounts, path) = (table()?, target.path());
@@ -197,7 +197,7 @@ impl Node {
         deadline: Instant,
     ) -> Result<()> {
         let path = target.path();
-        // An earlier engine may have left its unit: one that failed, or that systemd is about to start again.
+        // An earlier engine may have left its unit: failed, or about to be restarted by systemd.
         self.manager.stop(unit, deadline).await;
         dead::make_room(path, &self.config.kubelet)?;
         let _making = self.files.making().await;
@@ -217,7 +217,7 @@ impl Node {
         served
     }
 
-    /// Makes the unit, and the files that the unit's engine needs.
+    /// Makes the unit and the files that its engine needs.
     fn unit(&self, request: &MountRequest, target: &Path) -> Result<Unit> {
         let profile = self.files.write_keys(request)?;
         let leads = profile.as_ref().map(|profile: &Profile| profile.env(self.files.directory()));
@@ -236,7 +236,7 @@ impl Node {
         })
     }
 
-    /// The path of the chart's certificates on the host. The driver's own file is in its container.
+    /// Copies the chart's certificates to the host, because the driver's own file is in its container. Returns the path of the copy.
     fn certificates(&self) -> Result<Option<PathBuf>> {
         let Some(given) = &self.config.extra_ca_bundle else { return Ok(None) };
         let failed = |error: std::io::Error| {
@@ -248,7 +248,7 @@ impl Node {
         Ok(Some(self.files.directory().join(CA_BUNDLE)))
     }
 
-    /// Cleans up after a failure: nothing of this call is left. Files of the workload's other volumes go with their unmounts.
+    /// Removes all that this call made, after its failure. Files of the workload's other volumes go with their unmounts.
     fn clean_up(&self, request: &MountRequest, target: &Path, made_directory: bool) {
         let cleaned = table().map(|mounts| {
             if mounts.at(target).is_none() {
@@ -269,8 +269,8 @@ impl Node {
         let mounted = table()?.at(path).is_some();
         target.take_away()?;
         let unit = unit::name(path);
-        // An engine ends with its mount, after the uploads of closed files. An engine that never mounted, or waits to start again, must be
-        // stopped.
+        // An engine ends with its mount, after the uploads of closed files. An engine that never mounted, or that waits for its restart,
+        // must be stopped.
         if mounted && !self.manager.ended(&unit, Instant::now() + self.config.end_within).await {
             tracing::warn!(
                 "{unit} keeps running: a process has files of {} open, or uploads are in progress",
@@ -293,7 +293,7 @@ fn make_directory(target: &Path) -> Result<bool> {
     }
 }
 
-/// The error for an engine whose mount does not show: it mounts in the host's namespace.
+/// The error for an engine that mounts in the host's namespace, where this container does not see it.
 fn unseen(target: &Path) -> Error {
     Error::internal(format!(
         "the engine mounted {} on the host, and this container does not see it: is the kubelet's directory mounted with propagation \
