@@ -24,6 +24,10 @@ pub const WRITERS_WITHIN: Duration = Duration::from_secs(10);
 /// API server costs fewer upgrades, and programs wait longer while it is unreachable.
 pub const IMAGE_WITHIN: Duration = Duration::from_secs(20);
 
+/// Time for the new image's engine to serve; after it the container ends, and the old image goes on with the mount. Doubled, an engine that
+/// hangs stops programs for twice as long; halved, a busy machine takes good images back.
+pub const SERVES_WITHIN: Duration = Duration::from_secs(10);
+
 /// Largest age of a valid `mount.handover`: the engine leaves within 12 s of it, and the holder keeps the mount for 60 s. Halved, an image
 /// that comes late and then fails costs the mount.
 const BELIEVED_FOR: SignedDuration = SignedDuration::from_secs(75);
@@ -52,6 +56,8 @@ pub enum Stage {
     Asked,
     /// The engine left its mount, and the image was changed.
     Patched,
+    /// A container of the new image runs. Its engine serves within [`SERVES_WITHIN`], or the container ends.
+    Runs,
     /// The engine kept its mount: a file is being written, or the engine could not be asked.
     HeldBack,
     /// The new image did not run, and the old one was restored.

@@ -93,7 +93,7 @@ fn steps(pods: &View<MountpointPod>, asked: &mut BTreeMap<String, Timestamp>, no
                     );
                 }
             }
-            Some((Stage::Patched, _)) => {}
+            Some((Stage::Patched | Stage::Runs, _)) => {}
             Some((Stage::HeldBack | Stage::TakenBack, _)) | None => {
                 steps.extend(asked.remove(&uid).map(|_| Step::Forget { uid }));
             }
@@ -174,6 +174,7 @@ mod tests {
         assert_eq!(after(Some((Stage::HeldBack, 31)), 31), forget());
         assert_eq!(after(Some((Stage::Asked, 331)), 346), ask());
         assert_eq!(after(Some((Stage::Patched, 350)), 350), [], "the mounter may look again");
+        assert_eq!(after(Some((Stage::Runs, 352)), 352), [], "the engine may refuse yet");
         assert_eq!(after(None, 360), forget());
         assert_eq!(after(None, 361), []);
         assert_eq!(after(Some((Stage::Asked, 400)), 416), [], "its engine would leave too late");

@@ -279,7 +279,8 @@ fn adopt(
     let is_upgrade = upgrade::is_asked(&config.comm);
     let mut serves = false;
     let ended = Engine::start(config, cache, message, kept.device(), Some(&kept)).and_then(|mut engine| {
-        let word = engine.word(Some(&mut kept), Some(died + RESTART_WITHIN)).unwrap_or_default();
+        let until = if is_upgrade { upgrade::serves_until(now, died) } else { died + RESTART_WITHIN };
+        let word = engine.word(Some(&mut kept), Some(until)).unwrap_or_default();
         serves = is_ready(word.as_deref());
         if serves {
             forget_state(&config.comm);

@@ -15,8 +15,13 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{LOOK_IN_PAUSE, exit_announced, write_whole};
 use crate::contract::comm::Comm;
-use crate::contract::upgrade::HandingOver;
+use crate::contract::restart::RESTART_WITHIN;
+use crate::contract::upgrade::{HandingOver, SERVES_WITHIN};
 use crate::error::{Error, Result};
+
+/// Time that the old image needs to go on with a mount that the new image refused. Doubled, the new image has less time on a node whose kubelet
+/// is slow to start it.
+const BEFORE_NEEDS: Duration = Duration::from_secs(15);
 
 /// Whether the node asks to leave the mount to the next container.
 pub(super) fn is_asked(comm: &Comm) -> bool {
@@ -28,6 +33,12 @@ pub(super) fn is_asked(comm: &Comm) -> bool {
 pub(super) fn leave(comm: &Comm) -> bool {
     let noted = write_whole(comm, &comm.left(), "the mount is left to the next container");
     noted.inspect_err(|error| tracing::error!("writing {}: {error}", comm.left().display())).is_ok()
+}
+
+/// Time by which the engine of the new image must serve. The reconciler restores the old image once the container ends, and the holder keeps the
+/// mount for [`RESTART_WITHIN`] from the death of the old engine.
+pub(super) fn serves_until(starts: Instant, died: Instant) -> Instant {
+    (starts + SERVES_WITHIN).min(died + RESTART_WITHIN.saturating_sub(BEFORE_NEEDS))
 }
 
 /// Waits for the kubelet to end this container, if it is the first one after an engine that left its mount.
@@ -48,4 +59,17 @@ pub(super) fn wait_for_image(comm: &Comm, within: Duration) -> Result<()> {
         thread::sleep(LOOK_IN_PAUSE);
     }
     Err(Error::internal("no other image came: the next container goes on with the mount"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_next_engine_has_ten_seconds_and_leaves_time_for_the_one_before() {
+        let died = Instant::now();
+        let until =
+            |second| serves_until(died + Duration::from_secs(second), died).duration_since(died).as_secs();
+        assert_eq!([0, 5, 35, 40].map(until), [10, 15, 45, 45]);
+    }
 }

@@ -13,7 +13,7 @@ pub mod observe;
 use std::collections::{BTreeMap, BTreeSet};
 
 use csi::contract::reason::Reason;
-use csi::contract::upgrade::{Attempt, HANDED_OVER, Stage};
+use csi::contract::upgrade::{Attempt, HANDED_OVER, SERVES_WITHIN, Stage};
 use csi::events::{Notice, WorkloadRef};
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -26,9 +26,9 @@ const LEFT_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 /// from the end of the engine, and 20 s may pass before the patch and before the run that finds the time over: 10 s are left for the old
 /// image to go on with the mount.
 const RUNS_WITHIN: SignedDuration = SignedDuration::from_secs(30);
-/// Time after the patch at which a running container counts as upgraded. Doubled, the node's next pod waits twice as long; halved, more
-/// containers that end early count as upgraded.
-const SETTLES: SignedDuration = SignedDuration::from_secs(10);
+/// Time for which one container of the new image must run before it counts as upgraded: its engine serves by then, or the container ends. The rest is
+/// for the holder to bring the mount and for the kubelet to tell an end. Doubled, the node's next pod waits twice as long.
+const SETTLES: SignedDuration = SignedDuration::from_secs(SERVES_WITHIN.as_secs().cast_signed() + 10);
 /// The pause after a writer delayed an upgrade.
 const AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(300);
 /// Run time of a restarted container after which the kubelet starts the next one without backoff: ten minutes, and one for clocks that
@@ -106,7 +106,7 @@ pub fn plan(facts: &Facts) -> Vec<Step> {
 }
 
 fn is_under_way(attempt: &Attempt) -> bool {
-    matches!(attempt.stage, Stage::Asked | Stage::Patched)
+    matches!(attempt.stage, Stage::Asked | Stage::Patched | Stage::Runs)
 }
 
 /// The first step of an upgrade, if the pod needs one and it may succeed.
@@ -159,16 +159,11 @@ fn go_on(pod: &Pod, attempt: &Attempt, now: Timestamp) -> Option<Step> {
         return Some(pod.step(None, None));
     }
     let is_next = pod.restarts > attempt.restarts;
-    if pod.runs() && is_next && age >= SETTLES {
-        let note = format!(
-            "Mountpoint Pod {} has image {to} now, and had {from}: its mount went on meanwhile",
-            pod.at.name
-        );
-        let step = pod.step(None, None);
-        return Some(Step { notices: pod.tells_all(Reason::MountpointPodUpgraded, &note), ..step });
-    }
-    // The upgrade is not taken back while the container runs: it may serve writers.
-    if !pod.runs() && (is_next || age >= RUNS_WITHIN) {
+    if !pod.runs() {
+        // It began and ended, or does not start.
+        if !is_next && attempt.stage == Stage::Patched && age < RUNS_WITHIN {
+            return None;
+        }
         let note = format!(
             "Mountpoint Pod {} did not run with image {to}, and gets {from} again; that image is not tried again. The log of its container \
              (--previous) says why",
@@ -176,6 +171,18 @@ fn go_on(pod: &Pod, attempt: &Attempt, now: Timestamp) -> Option<Step> {
         );
         let step = pod.step(Some(from), after(Stage::TakenBack));
         return Some(Step { notices: pod.tells_all(Reason::MountpointPodUpgradeTakenBack, &note), ..step });
+    }
+    // The upgrade is not taken back while the container runs: it may serve writers. The time of each container counts anew.
+    if is_next {
+        return Some(pod.step(None, after(Stage::Runs)));
+    }
+    if attempt.stage == Stage::Runs && age >= SETTLES {
+        let note = format!(
+            "Mountpoint Pod {} has image {to} now, and had {from}: its mount went on meanwhile",
+            pod.at.name
+        );
+        let step = pod.step(None, None);
+        return Some(Step { notices: pod.tells_all(Reason::MountpointPodUpgraded, &note), ..step });
     }
     None
 }

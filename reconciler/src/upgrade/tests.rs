@@ -64,7 +64,7 @@ fn one_pod_of_a_node_is_asked_at_a_time() {
     let mut facts = facts(vec![pod("mp-1"), pod("mp-2"), elsewhere]);
     facts.drivers.insert("other".into(), ["i:2".to_owned()].into());
     assert_eq!(steps(&facts), "mp-1 Asked; mp-3 Asked");
-    for stage in [Stage::Asked, Stage::Patched] {
+    for stage in [Stage::Asked, Stage::Patched, Stage::Runs] {
         facts.pods[1].attempt = attempt(stage, 0);
         facts.pods[1].image = if stage == Stage::Asked { "i:1" } else { "i:2" }.into();
         assert_eq!(steps(&facts), "mp-3 Asked", "mp-2 is under way: {stage:?}");
@@ -126,8 +126,25 @@ fn a_pod_that_runs_with_its_new_image_is_done_and_its_workloads_are_told() {
     let patched = Pod { attempt: attempt(Stage::Patched, 0), image: "i:2".into(), ..pod("mp-1") };
     assert_eq!(step(patched.clone(), 100), "", "the container before still runs");
     let next = Pod { restarts: 4, ..patched };
-    assert_eq!(step(next.clone(), 9), "");
-    assert_eq!(step(next, 10), "mp-1 over, MountpointPodUpgraded w, MountpointPodUpgraded mp-1");
+    assert_eq!(step(next.clone(), 9), "mp-1 Runs", "its engine may refuse yet");
+    let runs = Pod { attempt: attempt(Stage::Runs, 9), restarts: 3, ..next };
+    assert_eq!(step(runs.clone(), 28), "");
+    assert_eq!(step(runs, 29), "mp-1 over, MountpointPodUpgraded w, MountpointPodUpgraded mp-1");
+}
+
+/// Goal: an image whose engine refuses the mount never counts as upgraded, however slowly its container starts and its engine refuses.
+#[test]
+fn an_engine_that_refuses_late_is_taken_back_and_not_told_as_upgraded() {
+    let patched = Pod { attempt: attempt(Stage::Patched, 0), image: "i:2".into(), ..pod("mp-1") };
+    let told = "MountpointPodUpgradeTakenBack w, MountpointPodUpgradeTakenBack mp-1";
+    let starts_late = Pod { restarts: 4, ..patched.clone() };
+    assert_eq!(step(starts_late, 25), "mp-1 Runs", "it is not asked how long ago the patch was");
+    let runs = Pod { attempt: attempt(Stage::Runs, 25), ..patched };
+    assert_eq!(step(runs.clone(), 37), "");
+    let refused = Pod { runs_since: None, ..runs.clone() };
+    assert_eq!(step(refused, 37), format!("mp-1 i:1 TakenBack, {told}"));
+    let began_again = Pod { restarts: 4, ..runs };
+    assert_eq!(step(began_again, 60), "mp-1 Runs", "its end was not seen");
 }
 
 #[test]
@@ -150,6 +167,9 @@ fn an_image_that_does_not_run_is_taken_back_and_not_tried_again() {
 fn an_upgrade_that_has_begun_is_ended_also_with_the_switch_off() {
     let patched =
         Pod { attempt: attempt(Stage::Patched, 0), image: "i:2".into(), restarts: 4, ..pod("mp-1") };
-    let off = Facts { now: at(10), image: None, ..facts(vec![patched]) };
+    let mut off = Facts { now: at(20), image: None, ..facts(vec![patched]) };
+    assert_eq!(steps(&off), "mp-1 Runs");
+    off.pods[0].attempt = attempt(Stage::Runs, 0);
+    off.pods[0].restarts = 3;
     assert!(steps(&off).starts_with("mp-1 over"), "{}", steps(&off));
 }
