@@ -213,12 +213,24 @@ fn paths(tree: &Tree) -> Vec<Finding> {
     let long = page.len().checked_sub(CODE_PAGE_MAX_BYTES + 1).map(|over| {
         Finding::new(CODE_PAGE, 0, format!("{} bytes more than {CODE_PAGE_MAX_BYTES}", over + 1))
     });
-    let words = page
-        .lines()
-        .enumerate()
-        .flat_map(|(at, line)| line.split('`').skip(1).step_by(2).map(move |w| (at, w)));
-    let gone =
-        words.filter(|(_, word)| is_path(tree, word).or_else(|| is_in_room(tree, word)) == Some(false));
+    let gone = page.lines().enumerate().flat_map(|(at, line)| {
+        // A name without a folder is a file beside the one before it in its line, or one outside of the rooms.
+        let mut folder = "";
+        let words = line.split('`').skip(1).step_by(2).filter(move |word| {
+            let is_there = is_path(tree, word).or_else(|| is_in_room(tree, word));
+            match (is_there, word.rsplit_once('/')) {
+                (Some(true), Some((of, _))) => folder = of,
+                (None, None) if word.ends_with(".rs") && !folder.is_empty() => {
+                    let path = format!("{folder}/{word}");
+                    let is_beside = is_path(tree, &path).or_else(|| is_in_room(tree, &path));
+                    return is_beside == Some(false) && tree.text(&format!("{ROOMS}{word}")).is_none();
+                }
+                _ => {}
+            }
+            is_there == Some(false)
+        });
+        words.map(move |word| (at, word))
+    });
     gone.map(|(at, word)| Finding::new(CODE_PAGE, at + 1, format!("there is no file `{word}`")))
         .chain(long)
         .collect()
@@ -399,9 +411,12 @@ mod tests {
         let page = "`csi/src/` and `csi/src/a.rs`\n| a change | `mountpoint/src/b.rs` or `b.rs` |\n";
         let found = messages(&[("csi/src/a.rs", ""), (CODE_PAGE, page)]);
         assert_eq!(found, ["ARCHITECTURE.md:2: there is no file `mountpoint/src/b.rs`"]);
-        let page = "`s3/a.rs`, `s3/b.rs`; `b.rs`, `application/x.rs`\n";
+        let page = "`s3/a.rs`, `s3/b.rs`; `application/x.rs`\n";
         let found = messages(&[("mountpoint/src/s3/a.rs", ""), (CODE_PAGE, page)]);
         assert_eq!(found, ["ARCHITECTURE.md:1: there is no file `s3/b.rs`"]);
+        let page = "| x | `s3/a.rs`, `c.rs`, `a.rs` |\n`c.rs`";
+        let files = [("mountpoint/src/s3/a.rs", ""), (CODE_PAGE, page)];
+        assert_eq!(messages(&files), ["ARCHITECTURE.md:1: there is no file `c.rs`"]);
     }
 
     #[test]
