@@ -3,16 +3,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use mountpoint::cache::fuzzing::{seal, sectors};
+use mountpoint::cache::fuzzing::{sectors, sidecar};
 
-/// Magic, version 2, blocks of 1 MiB.
-const BEGINNING: &[u8] = b"MS3CACHE\x02\0\0\0\0\0\x10\0";
-
-fuzz_target!(|input: (u64, [u8; 3], Vec<u8>)| {
-    let (size, lengths, rest) = input;
+fuzz_target!(|input: (u64, i64, [u8; 3], u8, Vec<u8>)| {
+    let (size, modified, lengths, flags, rest) = input;
     sectors(&rest);
-    let lengths = lengths.map(|len| u16::from(len).to_le_bytes()).concat();
-    let mut sidecar = [BEGINNING, &size.to_le_bytes(), &lengths, &[0; 2], &rest].concat();
-    seal(&mut sidecar);
-    sectors(&sidecar);
+    sectors(&sidecar(size, modified, lengths, flags, &rest));
 });

@@ -29,14 +29,16 @@ pub(super) const HEADER_MAX: usize = FIXED + 2 * TEXT_MAX + ObjectKey::LEN_MAX +
 /// are sparse, within 32 GiB.
 pub(super) const OBJECT_MAX: u64 = 64 << 40;
 
-const MAGIC: &[u8; 8] = b"MS3CACHE";
-const VERSION: u32 = 3;
+pub(super) const MAGIC: &[u8; 8] = b"MS3CACHE";
+pub(super) const VERSION: u32 = 3;
 /// The offset of each of a slot's fields.
 const PRESENT: usize = 4 * SECTORS;
 const LEN: usize = PRESENT + 8;
 const MARKED: usize = LEN + 4;
 const CHECK: usize = SLOT - 4;
-const FIXED: usize = 40;
+/// The offset of the lengths of the header's texts, and the bytes before the texts.
+pub(super) const LENGTHS: usize = 32;
+pub(super) const FIXED: usize = 40;
 const TEXT_MAX: usize = 1024;
 const MARK: u32 = 0x4b4c_4202;
 const _: () = assert!(OBJECT_MAX / CACHE_BLOCK <= u32::MAX as u64);
@@ -151,10 +153,11 @@ pub(super) fn decode_header(bytes: &[u8]) -> Option<Header<'_>> {
     }
     let u64_at = |at| u64::from(u32_at(fixed, at)) | u64::from(u32_at(fixed, at + 4)) << 32;
     let (object_size, modified) = (u64_at(16), u64_at(24).cast_signed());
-    let lens = [32, 34, 36].map(|at| usize::from(u16::from_le_bytes([fixed[at], fixed[at + 1]])));
+    let lens = [LENGTHS, LENGTHS + 2, LENGTHS + 4]
+        .map(|at| usize::from(u16::from_le_bytes([fixed[at], fixed[at + 1]])));
     let end = FIXED + lens.iter().sum::<usize>();
     let stored = bytes.get(end..end + 4)?;
-    let flags = u16::from_le_bytes([fixed[38], fixed[39]]);
+    let flags = u16::from_le_bytes([fixed[LENGTHS + 6], fixed[LENGTHS + 7]]);
     if u32_at(stored, 0) != crc32c(&bytes[..end]) || object_size > OBJECT_MAX || flags > 1 {
         return None;
     }
