@@ -223,17 +223,20 @@ fn engines_of_one_pod_die_alone_and_a_source_too_many_is_refused() {
         assert_eq!(read(&at_two).unwrap(), "from the bucket");
         assert_eq!(home.engine(two), Some(engines[1]), "it never died");
 
-        // The device goes with a mounter and its engine.
-        let engine = home.engine(one).unwrap();
-        kill(home.mounter(one));
-        kill(engine);
+        // Nobody would notice the later death of an engine without a mounter: it ends, and the next mounter waits for the node.
+        let (mounter, engine) = (home.mounter(one), home.engine(one).unwrap());
+        kill(mounter);
         until("the mount of the first has ended", || {
             read(&at_one).is_err_and(|error| error.raw_os_error() == Some(107))
         });
+        until("the next mounter waits for the device", || {
+            message::connect(&home.comm.of_source(one).socket()).is_ok()
+        });
+        assert!(!Path::new(&format!("/proc/{engine}")).exists() && home.mounter(one) != mounter);
         assert_eq!(read(&at_two).unwrap(), "from the bucket");
         sys::unmount(&at_one, sys::Busy::Detach).unwrap();
-        until("its place is free", || home.begin(one) == Answer::Ready);
         assert_eq!(read(&home.mount(one)).unwrap(), "from the bucket");
+        assert_eq!(home.engine(two), Some(engines[1]), "the other never died");
 
         // An unmount on purpose leaves nothing of the source in the pod.
         let files = CommFiles::open(&home.comm.of_source(two)).unwrap();

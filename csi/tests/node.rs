@@ -335,7 +335,7 @@ async fn a_cache_without_a_size_gets_one_and_its_workload_is_told() {
     assert_eq!(error.code(), Code::InvalidArgument);
     assert!(error.message().contains("PersistentVolume pv-1") && error.message().contains("2000"), "{error}");
     // The node's systemd puts a cache where it has room, as before.
-    driver.mounter.ignore(&volume::OF_MOUNTPOINT_PODS);
+    driver.mounter.ignore(volume::OF_MOUNTPOINT_PODS);
     driver.publish(with(&["cache /x"], &[])).await.unwrap();
     assert_eq!(sizes(), ["--cache=/local-cache"]);
     assert_eq!(driver.notice(), None);
@@ -373,13 +373,48 @@ async fn a_workload_hears_of_pod_attributes_without_effect_under_systemd() {
     call.volume_context.insert(volume::LIMITS_MEMORY.into(), "1Gi".into());
     driver.publish(call.clone()).await.unwrap();
     assert_eq!(driver.notice(), None, "Mountpoint Pods have certificates and limits");
-    driver.mounter.ignore(&volume::OF_MOUNTPOINT_PODS);
+    driver.mounter.ignore(volume::OF_MOUNTPOINT_PODS);
     driver.publish(call).await.unwrap();
     let notice = driver.notice().unwrap();
     assert_eq!(notice.reason, Reason::VolumeAttributeUnknown);
     let named = "caBundleConfigMap, mountpointContainerResourcesLimitsMemory.";
     assert!(notice.note.contains(named) && notice.note.contains("node.mounter: systemd"), "{}", notice.note);
     assert!(notice.note.contains("tls.caCertConfigMap"), "{}", notice.note);
+}
+
+#[tokio::test]
+async fn a_workload_hears_of_cache_and_memory_that_engines_of_one_pod_lack() {
+    let driver = Driver::start().await;
+    let with = |options: &[&str], attributes: &[(&str, &str)]| {
+        let mut call = driver.call();
+        of_web(&mut call);
+        mount_of(&mut call).mount_flags = options.iter().map(|&it| it.to_owned()).collect();
+        call.volume_context.extend(attributes.iter().map(|(key, value)| ((*key).into(), (*value).into())));
+        call
+    };
+    driver.mounter.ignore(volume::OF_ONE_POD_EACH);
+    driver.mounter.leave_out(&["memory-target", "cache"], "one pod");
+    driver.publish(with(&["cache /x", "memory-target 100", "allow-delete"], &[])).await.unwrap();
+    let notice = driver.notice().unwrap();
+    assert_eq!(notice.reason, Reason::MountOptionLeftOut);
+    assert!(notice.note.contains("'cache' (one pod), 'memory-target' (one pod)"), "{}", notice.note);
+    let args = driver.mounter.mounts().pop().unwrap().args;
+    assert!(args.contains(&"--allow-delete".to_owned()), "{args:?}");
+    assert!(!args.iter().any(|arg| arg.contains("cache") || arg.contains("memory")), "{args:?}");
+
+    // A pod with a disk for caches has none for claims.
+    driver.mounter.ignore(volume::OF_ONE_DISK_EACH);
+    driver.mounter.leave_out(&["memory-target"], "one pod");
+    let on_a_claim =
+        [(volume::CACHE, "ephemeral"), (volume::CACHE_CLASS, "fast"), (volume::CACHE_REQUEST, "1Gi")];
+    driver.publish(with(&[], &on_a_claim)).await.unwrap();
+    let notice = driver.notice().unwrap();
+    let named = "cache, cacheEphemeralStorageClassName, cacheEphemeralStorageResourceRequest.";
+    assert!(notice.note.contains(named), "{}", notice.note);
+    driver.publish(with(&[], &[(volume::CACHE, "emptyDir"), (volume::CACHE_SIZE_LIMIT, "1Gi")])).await.unwrap();
+    assert_eq!(driver.notice(), None);
+    let args = driver.mounter.mounts().pop().unwrap().args;
+    assert!(args.contains(&"--max-cache-size=972".to_owned()), "{args:?}");
 }
 
 /// Goal: a mount that differs from the chart's settings is explained in the log.

@@ -150,7 +150,8 @@ fn mounter(args: Args, among: Option<Among>) -> Result<ExitCode> {
 
 /// Runs the first process of an engines pod, which starts mounters with the arguments of this process.
 fn first_of_many(args: Args) -> Result<()> {
-    hide().map_err(|error| Error::internal(format!("keeping this process from its neighbours: {error}")))?;
+    let prepare = || hide().and_then(|()| inherit());
+    prepare().map_err(|error| Error::internal(format!("keeping this process from its neighbours: {error}")))?;
     let given = std::env::args_os().skip(1).filter(|arg| arg != "--many");
     let config = many::Config {
         comm: Comm::at(args.comm_dir),
@@ -173,7 +174,7 @@ fn first_of_many(args: Args) -> Result<()> {
 fn one_of_many(args: &Args) -> Result<Among> {
     let prepare = || -> io::Result<()> {
         hide()?;
-        rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?;
+        inherit()?;
         if args.share.is_some() {
             let limits = rustix::process::getrlimit(Resource::Data);
             rustix::process::setrlimit(Resource::Data, Rlimit { current: Some(AT_START), ..limits })?;
@@ -187,6 +188,11 @@ fn one_of_many(args: &Args) -> Result<Among> {
 /// Hides the memory and the descriptors of this process from other processes of its user.
 fn hide() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
+}
+
+/// Makes the processes of a dead child children of this process.
+fn inherit() -> io::Result<()> {
+    Ok(rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?)
 }
 
 fn taking_signals(error: io::Error) -> Error {

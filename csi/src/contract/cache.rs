@@ -10,7 +10,9 @@ use super::volume;
 pub const VOLUME: &str = "local-cache";
 /// The mount point of that volume in the pod.
 pub const DIRECTORY: &str = "/local-cache";
-/// The default size of a cache. A volume without a limit could fill the node's disk, and the kubelet would evict pods.
+/// The value of [`volume::CACHE`] for a claim of its own.
+pub const EPHEMERAL: &str = "ephemeral";
+/// The default size of a cache: a volume that grows without a limit would fill the node's disk, and the kubelet would end pods.
 pub const SIZE: Quantity = Quantity::of(10 << 30);
 /// The share of the volume that the engine uses, in per cent. The kubelet evicts a pod whose emptyDir exceeds its limit, and measures the
 /// emptyDir only from time to time.
@@ -95,7 +97,7 @@ impl Cache {
                 };
                 Self::within(place, size, volume::CACHE_SIZE_LIMIT, wanted).map(Some)
             }
-            Some("ephemeral") => {
+            Some(EPHEMERAL) => {
                 only_with("emptyDir", of_empty_dir)?;
                 let size = quantity(volume::CACHE_REQUEST, named(volume::CACHE_REQUEST))?;
                 let (Some(class), Some(_)) = (named(volume::CACHE_CLASS), size) else {

@@ -48,34 +48,26 @@ pub const CACHE_CLASS: &str = "cacheEphemeralStorageClassName";
 /// The size of an ephemeral volume for the cache.
 pub const CACHE_REQUEST: &str = "cacheEphemeralStorageResourceRequest";
 
-/// Attributes that affect only Mountpoint Pods. Engines that the node's systemd runs have no such pod.
-pub const OF_MOUNTPOINT_PODS: [&str; 11] = [
+/// Attributes that affect Mountpoint Pods alone. Engines that the node's systemd runs have no such pod.
+pub const OF_MOUNTPOINT_PODS: &[&str] = &[
     CA_CONFIG_MAP,
     POD_SERVICE_ACCOUNT,
     REQUESTS_CPU,
     REQUESTS_MEMORY,
     LIMITS_CPU,
     LIMITS_MEMORY,
-    CACHE,
-    CACHE_SIZE_LIMIT,
     CACHE_MEDIUM,
     CACHE_CLASS,
     CACHE_REQUEST,
+    CACHE,
+    CACHE_SIZE_LIMIT,
 ];
 
-/// Attributes without an effect on engines in the engines pod, which serves all volumes of a node.
-pub const OF_ONE_POD_EACH: [&str; 10] = [
-    POD_SERVICE_ACCOUNT,
-    REQUESTS_CPU,
-    REQUESTS_MEMORY,
-    LIMITS_CPU,
-    LIMITS_MEMORY,
-    CACHE,
-    CACHE_SIZE_LIMIT,
-    CACHE_MEDIUM,
-    CACHE_CLASS,
-    CACHE_REQUEST,
-];
+/// Attributes that have no effect on engines of one pod for all volumes. Certificates are refused there.
+pub const OF_ONE_POD_EACH: &[&str] = OF_MOUNTPOINT_PODS.split_at(1).1;
+
+/// Attributes that have no effect there, though that pod has a disk for caches: a volume has a part of it, of its own size.
+pub const OF_ONE_DISK_EACH: &[&str] = OF_ONE_POD_EACH.split_at(OF_ONE_POD_EACH.len() - 2).0;
 
 /// The name of the workload's pod, from the kubelet (`podInfoOnMount`).
 pub const CONTEXT_POD_NAME: &str = "csi.storage.k8s.io/pod.name";
@@ -186,5 +178,14 @@ mod tests {
         assert_eq!(inline_options(None), Vec::<String>::new());
         let greedy = "cache=/x, --max-cache-size 5,memory-target=1,allow-delete";
         assert_eq!(allowed_inline(inline_options(Some(greedy))), ["allow-delete"]);
+    }
+
+    #[test]
+    fn certificates_are_refused_and_caches_of_a_shared_disk_have_a_size() {
+        assert!(OF_ONE_POD_EACH.contains(&CACHE) && !OF_ONE_POD_EACH.contains(&CA_CONFIG_MAP));
+        assert!(OF_ONE_DISK_EACH.contains(&CACHE_CLASS) && OF_ONE_DISK_EACH.contains(&LIMITS_MEMORY));
+        for works in [CACHE, CACHE_SIZE_LIMIT] {
+            assert!(!OF_ONE_DISK_EACH.contains(&works), "{works}");
+        }
     }
 }

@@ -166,6 +166,11 @@ pub trait Mounter: Send + Sync {
         &[]
     }
 
+    /// Mount options that it leaves out, with the reason.
+    fn leaves_out(&self) -> (&'static [&'static str], &'static str) {
+        (&[], "")
+    }
+
     /// Attributes of a volume with which it makes no mounts.
     fn refuses(&self) -> &'static [&'static str] {
         &[]

@@ -1,11 +1,12 @@
 //! The first process of an engines pod (`--many`). Enters: the name of a source, from the node. Leaves: a mounter for it, a separate
 //! process with its own directory, which ends alone. The directory is removed when the source is unmounted.
 //!
-//! A restarted container begins the mounters of all directories that it finds: each then waits for its mount.
+//! A container that starts anew begins the mounters of all directories that it finds: each then waits for its mount. So does one that begins after
+//! another died. The dead one's engine comes to this process, which kills it: nobody would notice its death later.
 //!
 //! Never here: a device, a credential, an engine.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::DirBuilder;
 use std::io;
@@ -13,10 +14,10 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mountpoint::sync::Mutex;
-use rustix::process::{Pid, WaitOptions};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process};
 
 use super::{Among, answer, exit_announced};
 use crate::contract::comm::Comm;
@@ -26,6 +27,10 @@ use crate::error::{Error, Result};
 
 /// Longest time for a node's request; after it the request fails. Doubled, a node that hangs delays the next one twice as long.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);
+/// A mounter that lived for this long was well: its death begins a new series. With the double, a slow series ends, too.
+const WELL_AFTER: Duration = Duration::from_secs(10);
+/// How many mounters of one source may die in a row; after that the node asks for the next one. Doubled, a mounter that can't run is tried twice as often.
+const DEATHS_MAX: u32 = 5;
 
 /// The configuration of the process.
 #[derive(Clone, Debug)]
@@ -48,19 +53,37 @@ pub struct Config {
 #[derive(Debug)]
 pub struct Many {
     config: Config,
-    running: Mutex<BTreeMap<String, Pid>>,
+    mounters: Mutex<Mounters>,
+}
+
+#[derive(Debug, Default)]
+struct Mounters {
+    running: BTreeMap<String, Running>,
+    /// Sources that get a mounter once the engines of dead mounters are gone.
+    waiting: BTreeSet<String>,
+    /// Mounters that died soon, in a row, by their source.
+    deaths: BTreeMap<String, u32>,
+    /// A mounter died, and its engine may live.
+    has_orphans: bool,
+}
+
+/// A mounter.
+#[derive(Debug)]
+struct Running {
+    pid: Pid,
+    since: Instant,
 }
 
 impl Many {
     /// A process without mounters.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { config, running: Mutex::default() }
+        Self { config, mounters: Mutex::default() }
     }
 
     /// Whether any mounter runs.
     pub fn serves(&self) -> bool {
-        !self.running.lock().is_empty()
+        !self.mounters.lock().running.is_empty()
     }
 
     /// Begins a mounter for each source of an earlier container, then for each source that the node names.
@@ -86,20 +109,34 @@ impl Many {
         }
     }
 
-    /// Reaps all ended children: mounters, and processes that this one inherited, such as the helper of a dead engine.
+    /// Takes note of mounters that have ended, and the exit status of all processes that this one inherited, such as the helper of a dead engine. A
+    /// mounter that died gets a successor.
     pub fn reap(&self) {
-        let mut running = self.running.lock();
+        let mut mounters = self.mounters.lock();
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
-            let Some(source) = running.iter().find(|(_, of)| **of == pid).map(|(source, _)| source.clone())
-            else {
-                continue;
-            };
-            running.remove(&source);
+            let its = mounters.running.iter().find(|(_, of)| of.pid == pid);
+            let Some((source, since)) = its.map(|(source, of)| (source.clone(), of.since)) else { continue };
+            mounters.running.remove(&source);
+            mounters.has_orphans = true;
             if exit_announced(&self.config.comm.of_source(&source)) {
                 tracing::info!(source, "the source is unmounted");
+                mounters.deaths.remove(&source);
                 self.clean_up(&source);
-            } else {
-                tracing::warn!(source, ?status, "a mounter has ended; the node begins another one");
+                continue;
+            }
+            tracing::warn!(source, ?status, "a mounter has ended");
+            if mounters.may_follow(&source, since.elapsed()) {
+                mounters.waiting.insert(source);
+            }
+        }
+        if mounters.has_orphans {
+            mounters.has_orphans = kill_all(mounters.orphans());
+        }
+        if !mounters.has_orphans {
+            for source in std::mem::take(&mut mounters.waiting) {
+                if let Err(error) = self.start(&mut mounters, &source) {
+                    tracing::error!(source, "after the death of a mounter: {error}");
+                }
             }
         }
     }
@@ -123,21 +160,33 @@ impl Many {
 
     /// Begins a mounter, unless the source has one already.
     fn begin(&self, source: &str) -> std::result::Result<(), String> {
-        let failed = |what: &str, error: io::Error| format!("{what} of {source}: {error}");
-        let mut running = self.running.lock();
+        let mut mounters = self.mounters.lock();
         let ends = exit_announced(&self.config.comm.of_source(source));
-        match running.contains_key(source) {
+        match mounters.running.contains_key(source) {
             true if ends => return Err(format!("the engine of {source} still ends")),
             true => return Ok(()),
-            false if ends => self.clean_up(source),
+            false if ends => {
+                mounters.waiting.remove(source);
+                self.clean_up(source);
+            }
             false => {}
         }
         let max = self.config.sources_max;
-        if running.len() >= max {
+        if !mounters.waiting.contains(source) && mounters.running.len() + mounters.waiting.len() >= max {
             return Err(format!(
                 "the engines pod serves {max} sources, and no more have room: shared.maxVolumes of the chart"
             ));
         }
+        if mounters.has_orphans {
+            // The node waits until the mounter listens.
+            mounters.waiting.insert(source.to_owned());
+            return Ok(());
+        }
+        self.start(&mut mounters, source)
+    }
+
+    fn start(&self, mounters: &mut Mounters, source: &str) -> std::result::Result<(), String> {
+        let failed = |what: &str, error: io::Error| format!("{what} of {source}: {error}");
         let of_state = self.config.state_directory.is_dir().then(|| self.config.state_directory.join(source));
         let comm = self.config.comm.of_source(source);
         for directory in [Some(comm.directory().to_owned()), of_state].into_iter().flatten() {
@@ -151,8 +200,9 @@ impl Many {
         let mut command = Command::new(&self.config.program);
         command.args(&self.config.args).arg("--source").arg(source).stdin(Stdio::null());
         let child = command.spawn().map_err(|error| failed("starting the mounter", error))?;
-        // `reap` collects its exit status.
-        running.insert(source.to_owned(), Pid::from_child(&child));
+        // `reap` takes its exit status.
+        let running = Running { pid: Pid::from_child(&child), since: Instant::now() };
+        mounters.running.insert(source.to_owned(), running);
         tracing::info!(source, pid = child.id(), "a mounter begins");
         Ok(())
     }
@@ -181,6 +231,42 @@ impl Many {
             }
         }
     }
+}
+
+impl Mounters {
+    /// Whether a mounter follows one of this source that died after `lived`.
+    fn may_follow(&mut self, source: &str, lived: Duration) -> bool {
+        let deaths = self.deaths.entry(source.to_owned()).or_default();
+        *deaths = if lived < WELL_AFTER { *deaths + 1 } else { 1 };
+        *deaths < DEATHS_MAX
+    }
+
+    /// The children of this process that are no mounters: engines of dead mounters, and their helpers.
+    fn orphans(&self) -> Vec<Pid> {
+        let own = std::process::id();
+        let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let of_own = pids.filter(|pid: &i32| {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            parent(&stat) == Some(own)
+        });
+        let is_mounter = |pid: &Pid| self.running.values().any(|of| of.pid == *pid);
+        of_own.filter_map(Pid::from_raw).filter(|pid| !is_mounter(pid)).collect()
+    }
+}
+
+/// The parent by `/proc/PID/stat`: behind the program's name, which may have any characters, and the state.
+fn parent(stat: &str) -> Option<u32> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+}
+
+/// Kills processes; whether there are any. Each has an exit status to take, and a signal tells of it.
+fn kill_all(processes: Vec<Pid>) -> bool {
+    for pid in &processes {
+        tracing::warn!(pid = pid.as_raw_nonzero(), "its mounter is gone: it ends");
+        let _ = kill_process(*pid, Signal::KILL);
+    }
+    !processes.is_empty()
 }
 
 #[cfg(test)]
@@ -219,7 +305,7 @@ mod tests {
         for name in ["sh-1", "sh-2", "sh-1"] {
             assert_eq!(asked(&many, &format!(r#"{{"source":"{name}"}}"#)), Some(Answer::Ready), "{name}");
         }
-        assert_eq!(many.running.lock().len(), 2);
+        assert_eq!(many.mounters.lock().running.len(), 2);
         let Some(Answer::Failed { error }) = asked(&many, r#"{"source":"sh-3"}"#) else { panic!() };
         assert!(error.contains("shared.maxVolumes"), "{error}");
         assert!(!folder.path().join("sh-3").exists());
@@ -246,7 +332,7 @@ mod tests {
         let comm = Comm::at(folder.path()).of_source("sh-1");
         std::fs::write(comm.exit(), "").unwrap();
         assert!(many.begin("sh-1").unwrap_err().contains("still ends"));
-        many.running.lock().clear();
+        many.mounters.lock().running.clear();
         std::fs::write(comm.error(), "of the mount before").unwrap();
         assert_eq!(many.begin("sh-1"), Ok(()));
         assert!(!comm.exit().exists() && !comm.error().exists(), "nothing is left of the earlier one");
@@ -261,7 +347,23 @@ mod tests {
         std::fs::write(Comm::at(folder.path()).of_source("sh-2").exit(), "").unwrap();
         let many = many(&folder, own(), 2);
         many.begin_again();
-        assert_eq!(many.running.lock().keys().collect::<Vec<_>>(), ["sh-1"]);
+        assert_eq!(many.mounters.lock().running.keys().collect::<Vec<_>>(), ["sh-1"]);
         assert!(!folder.path().join("sh-2").exists() && folder.path().join("not-ours").exists());
+    }
+
+    #[test]
+    fn mounters_that_die_at_once_are_followed_four_times_in_a_row() {
+        let mut mounters = Mounters::default();
+        let mut follows = |lived| mounters.may_follow("sh-1", lived);
+        let soon = [Duration::ZERO; 5].map(&mut follows);
+        assert_eq!(soon, [true, true, true, true, false]);
+        assert!(follows(WELL_AFTER) && follows(Duration::ZERO), "one that was well begins a new series");
+    }
+
+    #[test]
+    fn a_parent_is_read_behind_any_name() {
+        assert_eq!(parent("7 (mount-s3) S 12 7 7 0"), Some(12));
+        assert_eq!(parent("7 (a) R 1 (b) Z 34 7"), Some(34));
+        assert_eq!(parent("7 (half"), None);
     }
 }

@@ -33,7 +33,7 @@ use self::publish::PublishRequest;
 use self::stats::{Stats, Usage};
 use self::target::Target;
 use crate::call_metrics::CallMetrics;
-use crate::contract::cache::Cache;
+use crate::contract::cache::{self, Cache};
 use crate::contract::reason::Reason;
 use crate::contract::volume;
 use crate::error::{Error, ErrorKind, Result};
@@ -199,10 +199,12 @@ impl NodeService {
         });
         // Options may be edited while a volume is mounted. The options of the mount were checked when it was made, and new keys must reach
         // that mount.
-        let (options, unusable) = match options {
+        let (mut options, unusable) = match options {
             Err(error) if is_mounted => (MountOptions::default(), Some(error.to_string())),
             options => (options?, None),
         };
+        let (names, why) = self.mounter.leaves_out();
+        options.leave_out(names, why);
         if let Some(why) = &unusable {
             warn!(
                 volume = request.volume,
@@ -361,10 +363,18 @@ impl NodeService {
 
     /// The cache of the volume; `None` if the mounter has no Mountpoint Pods for it.
     fn cache(&self, request: &PublishRequest) -> std::result::Result<Option<Cache>, String> {
-        if self.mounter.ignores().contains(&volume::CACHE) {
+        if self.is_ignored(request, volume::CACHE) {
             return Ok(None);
         }
         Cache::read(|key| request.cache.get(key).map(String::as_str), &request.mount_options)
+    }
+
+    /// Whether an attribute has no effect on the mounter. A cache on a claim has none where claims have none.
+    fn is_ignored(&self, request: &PublishRequest, attribute: &str) -> bool {
+        let ignored = self.mounter.ignores();
+        let on_a_claim = || request.cache.get(volume::CACHE).is_some_and(|kind| kind == cache::EPHEMERAL);
+        ignored.contains(&attribute)
+            || attribute == volume::CACHE && ignored.contains(&volume::CACHE_CLASS) && on_a_claim()
     }
 
     /// Reports a cache that has the size of the default: earlier releases set no limit.
@@ -384,9 +394,8 @@ impl NodeService {
     /// Reports unknown attributes, because a misspelt one would otherwise go unnoticed, and attributes without an effect on
     /// this mounter.
     fn tell_of_attributes(&self, request: &PublishRequest) {
-        let ignored = self.mounter.ignores();
-        let without: Vec<_> =
-            request.known_attributes.iter().map(String::as_str).filter(|it| ignored.contains(it)).collect();
+        let known = request.known_attributes.iter().map(String::as_str);
+        let without: Vec<_> = known.filter(|it| self.is_ignored(request, it)).collect();
         if !without.is_empty() {
             let (volume, without) = (&request.volume, without.join(", "));
             warn!(volume, without, "volume attributes without effect");

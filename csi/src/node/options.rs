@@ -249,6 +249,19 @@ impl MountOptions {
 }
 
 impl MountOptions {
+    /// Leaves out more options, which the mounter can't follow.
+    pub fn leave_out(&mut self, names: &[&str], why: &'static str) {
+        let stripped = &mut self.stripped;
+        self.args.retain(|arg| {
+            let name = arg.trim_start_matches('-').split('=').next().unwrap_or_default();
+            let stays = !names.contains(&name);
+            if !stays {
+                stripped.push((name.to_owned(), why));
+            }
+            stays
+        });
+    }
+
     /// The options of this volume that were left out, as a sentence for its users; `None` if none was.
     #[must_use]
     pub fn left_out(&self, volume: &str) -> Option<String> {

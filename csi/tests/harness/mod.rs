@@ -38,6 +38,7 @@ pub(crate) struct Recorder {
     next_error: Mutex<Option<Error>>,
     gate: Mutex<Option<Arc<Semaphore>>>,
     ignored: Mutex<&'static [&'static str]>,
+    left_out: Mutex<(&'static [&'static str], &'static str)>,
     made: Mutex<Made>,
     restarting: Mutex<Option<Restarting>>,
     usage: Mutex<Vec<VolumeUsage>>,
@@ -55,6 +56,10 @@ impl Recorder {
 impl Mounter for Recorder {
     fn ignores(&self) -> &'static [&'static str] {
         *self.ignored.lock().unwrap()
+    }
+
+    fn leaves_out(&self) -> (&'static [&'static str], &'static str) {
+        *self.left_out.lock().unwrap()
     }
 
     fn restarting(&self, _target: &Path) -> Option<Restarting> {
@@ -121,6 +126,10 @@ impl Recorder {
     /// Makes the mounter ignore these attributes.
     pub(crate) fn ignore(&self, attributes: &'static [&'static str]) {
         *self.ignored.lock().unwrap() = attributes;
+    }
+
+    pub(crate) fn leave_out(&self, options: &'static [&'static str], why: &'static str) {
+        *self.left_out.lock().unwrap() = (options, why);
     }
 
     /// Sets the result that the mounter reports for its mounts.

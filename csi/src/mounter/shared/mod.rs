@@ -44,8 +44,11 @@ use crate::contract::volume;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::WorkloadRef;
 
-/// Options of the engine that would take more than its share of the pod, or that need a volume that the pod has not.
-const LEFT_OUT: [&str; 4] = ["--cache", "--max-cache-size", "--cache-passthrough", "--memory-target"];
+/// Mount options that would take more than an engine's share of the pod, or that need a volume that the pod has not.
+const LEFT_OUT: [&str; 4] = ["memory-target", "cache", "max-cache-size", "cache-passthrough"];
+/// Their reason, for an Event.
+const WHY_LEFT_OUT: &str =
+    "the engines of a node share the memory and disk of one pod, as shared.resources and shared.cache of the chart give it";
 
 /// The configuration of a [`SharedMounter`].
 #[derive(Clone, Debug)]
@@ -139,7 +142,11 @@ impl Mounter for SharedMounter {
     }
 
     fn ignores(&self) -> &'static [&'static str] {
-        &volume::OF_ONE_POD_EACH
+        volume::OF_ONE_POD_EACH
+    }
+
+    fn leaves_out(&self) -> (&'static [&'static str], &'static str) {
+        (&LEFT_OUT, WHY_LEFT_OUT)
     }
 
     fn refuses(&self) -> &'static [&'static str] {
@@ -415,16 +422,10 @@ impl Node {
             env.retain(|(name, _)| !leads.iter().any(|(other, _)| other == name));
             env.extend(leads);
         }
-        let (left_out, args): (Vec<_>, Vec<_>) =
-            request.args.iter().cloned().partition(|arg| LEFT_OUT.contains(&flag(arg)));
-        if !left_out.is_empty() {
-            let (volume, left_out) = (&request.volume, left_out.join(" "));
-            tracing::warn!(volume, left_out, "options without effect: the engines pod shares its memory");
-        }
         let message = MountMessage {
             bucket_name: request.bucket.clone(),
             // The kernel gets this flag with the mount; an engine that is given a device refuses it.
-            args: args.into_iter().filter(|arg| arg != "--read-only").collect(),
+            args: request.args.iter().filter(|arg| *arg != "--read-only").cloned().collect(),
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
             adopt: None,
         };
@@ -499,11 +500,6 @@ impl Node {
 
 /// Name of the engines pod in Events.
 const SERVER: &str = "the engines pod";
-
-/// The flag of an argument, without its value.
-fn flag(arg: &str) -> &str {
-    arg.split_once('=').map_or(arg, |(flag, _)| flag)
-}
 
 #[cfg(test)]
 mod tests;

@@ -110,7 +110,7 @@ impl Mounter for SystemdMounter {
     }
 
     fn ignores(&self) -> &'static [&'static str] {
-        &volume::OF_MOUNTPOINT_PODS
+        volume::OF_MOUNTPOINT_PODS
     }
 
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
