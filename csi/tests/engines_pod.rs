@@ -1,67 +1,26 @@
 //! An engines pod without Kubernetes: the real first process with its mounters, real engines and a real S3 server, as root of a separate mount
 //! namespace. The test is the node.
 
+mod at_home;
+
 use std::fs;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 use csi::contract::comm::{self, Comm};
 use csi::contract::engines_pod::{self, Begin};
 use csi::contract::message::{self, Answer, MountMessage};
-use csi::mounter::Credentials;
 use csi::mounter::comm_files::CommFiles;
-use csi::mounter::credentials::Profile;
 use csi::mounter::peer::Processes;
 use csi::mounter::source::{Peer, SourceMount};
 use csi::mounter::sys;
-use csi::mountpoint_pod::kernel_resends;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
-use testkit::{need, until};
+use testkit::until;
 
-const LIMIT: Duration = Duration::from_secs(60);
-const SECRET: &str = "canary-of-the-secret-key";
-const UID: &str = "pod-uid";
+use self::at_home::{LIMIT, Node, Process, UID, isolated};
+
 /// The share of one engine, in MiB.
 const SHARE: u64 = 256;
-
-/// A command of the workspace, beside the mounter's own.
-fn sibling(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_BIN_EXE_scality-s3-csi-mounter")).with_file_name(name)
-}
-
-/// Runs the body in a process with mounts of its own, which end with the process.
-fn isolated(body: impl Fn()) {
-    let built = |name: &str, package: &str| {
-        let stale = testkit::built::stale(&sibling(name), package);
-        need(&format!("target/debug/{name} (cargo build -p {package}): {stale:?}"), stale.is_none())
-    };
-    if need("root", rustix::process::geteuid().is_root())
-        && need("/dev/fuse", sys::open_device().is_ok())
-        && need("Linux 6.9, which sends requests again", kernel_resends())
-        && built("mount-s3", "mountpoint")
-        && built("s3server", "s3server")
-    {
-        let said = testkit::isolated(body).unwrap_or_default();
-        assert!(!said.contains(SECRET), "the secret is in a log:\n{said}");
-    }
-}
-
-/// A child that does not outlive its test.
-struct Process(Child);
-
-impl Process {
-    fn start(command: &mut Command) -> Self {
-        Self(command.stdin(Stdio::null()).spawn().unwrap())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// The children of a process.
 fn children(pid: u32) -> Vec<u32> {
@@ -70,46 +29,32 @@ fn children(pid: u32) -> Vec<u32> {
     lists.flat_map(|list| list.split_whitespace().map(|it| it.parse().unwrap()).collect::<Vec<_>>()).collect()
 }
 
-/// A store with a bucket, an engines pod, and the node's directories.
+/// A node with an engines pod.
 struct Home {
-    root: PathBuf,
-    kubelet: PathBuf,
-    comm: Comm,
-    endpoint: String,
+    node: Node,
     pod: Process,
     _store: Process,
-    _folder: tempfile::TempDir,
+}
+
+impl Deref for Home {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
 }
 
 impl Home {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
-        let (store, kubelet, port) = (root.join("store"), root.join("kubelet"), root.join("port"));
-        let comm = Comm::on_host(&kubelet, UID);
-        fs::create_dir_all(store.join("bucket")).unwrap();
-        fs::write(store.join("bucket/hello"), "from the bucket").unwrap();
-        fs::create_dir_all(comm.directory()).unwrap();
-        fs::write(root.join("secret"), SECRET).unwrap();
-        let mut server = Command::new(sibling("s3server"));
-        server.arg(&store).args(["--listen", "127.0.0.1:0", "--access-key", "test"]);
-        server.arg("--secret-key-file").arg(root.join("secret")).arg("--port-file").arg(&port);
-        let server = Process::start(&mut server);
-        let number = || fs::read_to_string(&port).ok().and_then(|text| text.trim().parse::<u16>().ok());
-        until("the store listens", || number().is_some());
-        let endpoint = format!("http://127.0.0.1:{}", number().unwrap());
-        let pod = Self::pod(&comm);
-        Self { root, kubelet, comm, endpoint, pod, _store: server, _folder: folder }
+        let (node, store) = Node::new();
+        let pod = Self::pod(&node.comm);
+        Self { node, pod, _store: store }
     }
 
     fn pod(comm: &Comm) -> Process {
-        let mut first = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-mounter"));
-        first.args(["--many", "--sources-max", "2", "--mount-sock-recv-timeout", "60s"]);
-        first.args(["--memory-target", "128", "--share", &SHARE.to_string()]);
-        first.arg("--state-dir").arg(comm.directory().join("no such directory"));
-        first.arg("--comm-dir").arg(comm.directory());
-        first.arg("--mountpoint-bin-dir").arg(sibling("mount-s3").parent().unwrap());
-        Process::start(first.env_clear())
+        let (share, state) = (SHARE.to_string(), comm.directory().join("no such directory"));
+        let of_many = ["--many", "--sources-max", "2", "--memory-target", "128", "--share", &share];
+        Process::mounter(comm, &[&of_many[..], &["--state-dir", state.to_str().unwrap()]].concat())
     }
 
     /// Asks for a mounter.
@@ -124,16 +69,7 @@ impl Home {
     /// Mounts the bucket at a source; the directory where it is.
     fn mount(&self, source: &str) -> PathBuf {
         let comm = self.comm.of_source(source);
-        let keys = Credentials {
-            access_key_id: "test".into(),
-            secret_access_key: SECRET.into(),
-            session_token: None,
-        };
-        let profile = Profile::new(UID, "handle").unwrap();
-        profile.write(&CommFiles::open(&comm).unwrap().credentials().unwrap(), &keys).unwrap();
-        let env = profile.env(&comm.credentials()).into_iter();
-        let mut env: Vec<String> = env.map(|(name, value)| format!("{name}={value}")).collect();
-        env.extend(["AWS_REGION=us-east-1".to_owned(), format!("AWS_ENDPOINT_URL={}", self.endpoint)]);
+        let env = self.env(&comm);
         let args = vec!["--force-path-style".to_owned()];
         let message = MountMessage { bucket_name: "bucket".into(), args, env, adopt: None };
         let at = comm::source(&self.kubelet, source);
@@ -150,13 +86,7 @@ impl Home {
 
     /// A `/proc` in which all mounters run in the pod's cgroup.
     fn processes(&self) -> Processes {
-        let proc = self.root.join("proc");
-        for mounter in children(self.pod.0.id()) {
-            let directory = proc.join(mounter.to_string());
-            fs::create_dir_all(&directory).unwrap();
-            fs::write(directory.join("cgroup"), format!("0::/kubepods/pod{UID}/x\n")).unwrap();
-        }
-        Processes::at(proc)
+        Processes::at(self.proc(&children(self.pod.pid())))
     }
 
     fn mounter(&self, source: &str) -> u32 {
@@ -164,7 +94,7 @@ impl Home {
             let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             line.split(|byte| *byte == 0).any(|word| word == source.as_bytes())
         };
-        children(self.pod.0.id()).into_iter().find(is_its).expect("a mounter")
+        children(self.pod.pid()).into_iter().find(is_its).expect("a mounter")
     }
 
     fn engine(&self, source: &str) -> Option<u32> {
@@ -184,7 +114,7 @@ impl Home {
 /// The end of a pod: the kernel ends all processes with the first.
 impl Drop for Home {
     fn drop(&mut self) {
-        let mounters = children(self.pod.0.id());
+        let mounters = children(self.pod.pid());
         let engines = mounters.iter().flat_map(|mounter| children(*mounter));
         for pid in engines.chain(mounters.clone()) {
             let _ = kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL);
@@ -284,10 +214,10 @@ fn a_container_that_starts_anew_has_mounters_for_the_sources_in_use() {
         assert_eq!(home.begin(source), Answer::Ready);
         let at = home.mount(source);
         let (mounter, engine) = (home.mounter(source), home.engine(source).unwrap());
-        kill(home.pod.0.id());
+        home.pod.signal(Signal::KILL);
         kill(mounter);
         kill(engine);
-        home.pod.0.wait().unwrap();
+        home.pod.code();
         until("the mount has ended", || read(&at).is_err_and(|error| error.raw_os_error() == Some(107)));
         sys::unmount(&at, sys::Busy::Detach).unwrap();
         home.pod = Home::pod(&home.comm);

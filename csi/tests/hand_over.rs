@@ -1,164 +1,70 @@
 //! A mount without Kubernetes: the node's side of this library, the real mounter, the real engine and a real S3 server, as root of a
 //! separate mount namespace.
 
+mod at_home;
+
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use csi::contract::comm::{self, Comm};
 use csi::contract::message::MountMessage;
 use csi::contract::upgrade::HANDED_OVER;
 use csi::holder::{self, Holds};
-use csi::mounter::Credentials;
 use csi::mounter::comm_files::CommFiles;
-use csi::mounter::credentials::Profile;
 use csi::mounter::mountinfo::Mounts;
 use csi::mounter::notes::Notes;
 use csi::mounter::peer::Processes;
 use csi::mounter::source::{Peer, SourceMount};
 use csi::mounter::sys::{self, Busy};
 use csi::mounter::upgrades;
-use csi::mountpoint_pod::kernel_resends;
 use rustix::process::{Pid, Signal, kill_process};
-use testkit::{need, until};
+use testkit::until;
 
-/// The limit of one step.
-const LIMIT: Duration = Duration::from_secs(60);
-const SECRET: &str = "canary-of-the-secret-key";
+use self::at_home::{LIMIT, Node, Process, SECRET, UID, isolated, serve};
+
 /// The deaths in a row that end a mount.
 const DEATHS_MAX: usize = 5;
 
-/// A command of the workspace, beside the mounter's own.
-fn sibling(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_BIN_EXE_scality-s3-csi-mounter")).with_file_name(name)
-}
-
-fn everything_is_here() -> bool {
-    let built = |name: &str, package: &str| {
-        let stale = testkit::built::stale(&sibling(name), package);
-        need(&format!("target/debug/{name} (cargo build -p {package}): {stale:?}"), stale.is_none())
-    };
-    need("root", rustix::process::geteuid().is_root())
-        && need("/dev/fuse", sys::open_device().is_ok())
-        && need("Linux 6.9, which sends requests again", kernel_resends())
-        && built("mount-s3", "mountpoint")
-        && built("s3server", "s3server")
-}
-
-/// Runs the body in a process with mounts of its own, which end with the process.
-fn isolated(body: impl Fn()) {
-    if everything_is_here() {
-        let said = testkit::isolated(body).unwrap_or_default();
-        assert!(!said.contains(SECRET), "the secret is in a log:\n{said}");
-    }
-}
-
-/// A child that does not outlive its test.
-struct Process(Child);
-
-impl Process {
-    fn start(command: &mut Command) -> Self {
-        Self(command.stdin(Stdio::null()).spawn().unwrap())
-    }
-
-    fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.0), signal).unwrap();
-    }
-
-    /// The exit code, if the process has ended.
-    fn code(&mut self) -> Option<i32> {
-        let mut status = None;
-        until("the process ends", || {
-            status = self.0.try_wait().unwrap();
-            status.is_some()
-        });
-        status.and_then(|status| status.code())
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// The UID of the Mountpoint Pod.
-const UID: &str = "pod-uid";
-
-/// A store with a bucket, a Mountpoint Pod, and the node's directories.
+/// A node with a Mountpoint Pod.
 struct Home {
-    root: PathBuf,
-    kubelet: PathBuf,
-    comm: Comm,
-    endpoint: String,
+    node: Node,
     pod: Process,
     store: Process,
-    _folder: tempfile::TempDir,
+}
+
+impl Deref for Home {
+    type Target = Node;
+
+    fn deref(&self) -> &Node {
+        &self.node
+    }
 }
 
 impl Home {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path().canonicalize().unwrap();
-        let (store, kubelet) = (root.join("store"), root.join("kubelet"));
-        let comm = Comm::on_host(&kubelet, UID);
-        fs::create_dir_all(store.join("bucket")).unwrap();
-        fs::write(store.join("bucket/hello"), "from the bucket").unwrap();
-        fs::create_dir_all(comm.directory()).unwrap();
-        let (secret, port) = (root.join("secret"), root.join("port"));
-        fs::write(&secret, SECRET).unwrap();
-        let server = Self::serve(&root, "127.0.0.1:0");
-        let number = || fs::read_to_string(&port).ok().and_then(|text| text.trim().parse::<u16>().ok());
-        until("the store listens", || number().is_some());
-        let endpoint = format!("http://127.0.0.1:{}", number().unwrap());
-        let pod = Self::pod(&comm);
-        Self { root, kubelet, comm, endpoint, pod, store: server, _folder: folder }
-    }
-
-    fn serve(root: &Path, listen: &str) -> Process {
-        let mut server = Command::new(sibling("s3server"));
-        server.arg(root.join("store")).args(["--listen", listen, "--access-key", "test"]);
-        server.arg("--secret-key-file").arg(root.join("secret")).arg("--port-file").arg(root.join("port"));
-        Process::start(&mut server)
+        let (node, store) = Node::new();
+        let pod = Self::pod(&node.comm);
+        Self { node, pod, store }
     }
 
     /// Starts the store anew at its address, so that it looks for buckets.
     fn restart_store(&mut self) {
         self.store.signal(Signal::KILL);
         self.store.code();
-        self.store = Self::serve(&self.root, self.endpoint.strip_prefix("http://").unwrap());
+        self.store = serve(&self.root, self.address());
     }
 
     fn pod(comm: &Comm) -> Process {
-        let mut mounter = Command::new(env!("CARGO_BIN_EXE_scality-s3-csi-mounter"));
-        mounter
-            .arg("--comm-dir")
-            .arg(comm.directory())
-            .args(["--mount-sock-recv-timeout", "60s", "--mountpoint-bin-dir"])
-            .arg(sibling("mount-s3").parent().unwrap());
-        Process::start(mounter.env_clear())
+        Process::mounter(comm, &[])
     }
 
     fn message(&self, bucket: &str) -> MountMessage {
-        let keys = Credentials {
-            access_key_id: "test".into(),
-            secret_access_key: SECRET.into(),
-            session_token: None,
-        };
-        let profile = Profile::new(UID, "handle").unwrap();
-        profile.write(&CommFiles::open(&self.comm).unwrap().credentials().unwrap(), &keys).unwrap();
-        let env = profile.env(&self.comm.credentials()).into_iter();
-        let mut env: Vec<String> = env.map(|(name, value)| format!("{name}={value}")).collect();
-        env.extend(["AWS_REGION=us-east-1".to_owned(), format!("AWS_ENDPOINT_URL={}", self.endpoint)]);
         let args = ["--allow-delete", "--force-path-style"].map(str::to_owned).to_vec();
-        MountMessage { bucket_name: bucket.into(), args, env, adopt: None }
+        MountMessage { bucket_name: bucket.into(), args, env: self.env(&self.comm), adopt: None }
     }
 
     fn hand_over(&self, bucket: &str) -> csi::error::Result<(SourceMount, PathBuf)> {
@@ -175,10 +81,7 @@ impl Home {
 
     /// A `/proc` in which the mounter runs in the pod's cgroup.
     fn processes(&self) -> Processes {
-        let directory = self.root.join("proc").join(self.pod.pid().to_string());
-        fs::create_dir_all(&directory).unwrap();
-        fs::write(directory.join("cgroup"), "0::/kubepods/podpod-uid/x\n").unwrap();
-        Processes::at(self.root.join("proc"))
+        Processes::at(self.proc(&[self.pod.pid()]))
     }
 
     /// The engine, which is the mounter's only child, unless it is this one.
@@ -409,10 +312,7 @@ esac; done"#;
 impl Home {
     /// Asks the engine to leave its mount, as the node's driver does.
     fn ask_hand_over(&self, runtime: &tokio::runtime::Runtime) -> csi::error::Result<()> {
-        let processes = self.processes();
-        let directory = self.root.join("proc").join(self.engine().to_string());
-        fs::create_dir_all(&directory).unwrap();
-        fs::write(directory.join("cgroup"), "0::/kubepods/podpod-uid/x\n").unwrap();
+        let processes = Processes::at(self.proc(&[self.pod.pid(), self.engine()]));
         runtime.block_on(upgrades::ask(&self.comm, UID, &processes, Duration::from_secs(1)))
     }
 

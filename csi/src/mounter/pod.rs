@@ -145,11 +145,7 @@ impl PodMounter {
         tasks.spawn(idle.run());
         let (kubelet, processes) = (node.config.kubelet.clone(), node.config.processes.clone());
         tasks.spawn(upgrades::run(kubelet, processes, node.assignments.pods()));
-        let (reviver, revivals) = (Arc::clone(&node), Arc::clone(&node.revivals));
-        tasks.spawn(revivals.run(move |name| {
-            let node = Arc::clone(&reviver);
-            async move { Box::pin(node.revive(&name)).await }
-        }));
+        node.revivals.spawn(&mut tasks, &node, |node, name| Box::pin(node.revive(name)));
         Ok(Self { node, _tasks: tasks })
     }
 }

@@ -15,6 +15,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use mountpoint::sync::{Arc, Mutex};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::io::Errno;
@@ -179,6 +180,20 @@ impl Revivals {
         uid.clone_into(&mut served.uid);
         inside.served.insert(name.to_owned(), served);
         self.watch(&mut inside, name, comm);
+    }
+
+    /// Runs among these tasks, by a node's own way to mount again.
+    pub(super) fn spawn<N: Send + Sync + 'static>(
+        self: &Arc<Self>,
+        tasks: &mut JoinSet<()>,
+        node: &Arc<N>,
+        revive: for<'a> fn(&'a Arc<N>, &'a str) -> BoxFuture<'a, Result<bool>>,
+    ) {
+        let node = Arc::clone(node);
+        tasks.spawn(Arc::clone(self).run(move |name| {
+            let node = Arc::clone(&node);
+            async move { revive(&node, &name).await }
+        }));
     }
 
     /// Calls `revive` with the name of each pod that is due, one call at a time for each. It says whether it mounted anything.
