@@ -16,6 +16,7 @@ use crate::contract::log::{self, LogFormat};
 use crate::contract::pod;
 use crate::controller::store;
 use crate::error::{Error, Result};
+use crate::mounter::shared::Disk;
 use crate::node::driver_keys::DriverKeys;
 use crate::node::{self, Sts, credentials};
 use crate::server::Endpoint;
@@ -109,6 +110,15 @@ pub struct OfNode {
     /// The most volumes of the node, with shared
     #[arg(long, env = "SHARED_MAX_VOLUMES", value_name = "NUMBER", default_value_t = 8)]
     pub shared_max_volumes: usize,
+    /// The size of all caches of an engines pod together, in MiB, with shared; 0: it has no disk for caches
+    #[arg(long, env = "SHARED_CACHE_SIZE", value_name = "MiB", default_value_t = 0)]
+    pub shared_cache_size: u64,
+    /// The directory of the node's disk for these caches, as the driver sees it; without it, a volume of that pod
+    #[arg(long, env = "SHARED_CACHE_DIRECTORY", value_name = "DIR")]
+    pub shared_cache_directory: Option<PathBuf>,
+    /// A digest of the chart's template for engines pods
+    #[arg(long, env = "SHARED_REVISION", value_name = "DIGEST", value_parser = trimmed)]
+    pub shared_revision: Option<String>,
     /// Namespace of Mountpoint Pods
     #[arg(long, env = "MOUNTPOINT_NAMESPACE", value_name = "NAMESPACE", default_value = pod::NAMESPACE, value_parser = trimmed)]
     pub mountpoint_namespace: String,
@@ -281,6 +291,10 @@ pub enum Mounting {
     Shared {
         /// Most volumes of the node; one more is refused.
         volumes_max: usize,
+        /// The disk for caches.
+        disk: Option<Disk>,
+        /// The digest of the chart's template for engines pods.
+        revision: Option<String>,
     },
     /// The node's systemd: architecture v1.
     Systemd(Systemd),
@@ -350,7 +364,14 @@ impl Config {
         };
         let mounting = match (of_node.mounter, of_node.degraded) {
             (MounterKind::Systemd, _) => Mounting::Systemd(systemd()),
-            (MounterKind::Shared, _) => Mounting::Shared { volumes_max: of_node.shared_max_volumes },
+            (MounterKind::Shared, _) => Mounting::Shared {
+                volumes_max: of_node.shared_max_volumes,
+                disk: (of_node.shared_cache_size > 0).then(|| Disk {
+                    mib: of_node.shared_cache_size,
+                    directory: of_node.shared_cache_directory.clone(),
+                }),
+                revision: of_node.shared_revision.clone(),
+            },
             (MounterKind::Pod, Degraded::Systemd) => Mounting::Pod { degraded: Some(systemd()) },
             (MounterKind::Pod, Degraded::Unavailable) => Mounting::Pod { degraded: None },
         };
@@ -517,8 +538,15 @@ mod tests {
         let by = Systemd { engine: Some("/opt/x/mount-s3".into()), extra_ca_bundle: None };
         assert_eq!(mounting(&degraded), Mounting::Pod { degraded: Some(by) });
         let shared = ["--mounter=shared", "--shared-max-volumes=3", "--degraded=systemd"];
-        assert_eq!(mounting(&shared), Mounting::Shared { volumes_max: 3 });
-        assert_eq!(mounting(&shared[..1]), Mounting::Shared { volumes_max: 8 });
+        let of = |volumes_max, disk| Mounting::Shared { volumes_max, disk, revision: None };
+        assert_eq!((mounting(&shared), mounting(&shared[..1])), (of(3, None), of(8, None)));
+        let disk = ["--mounter=shared", "--shared-cache-size=90", "--shared-cache-directory=/cache"];
+        let directory = Some("/cache".into());
+        assert_eq!(mounting(&disk), of(8, Some(Disk { mib: 90, directory })));
+        assert_eq!(mounting(&disk[..2]), of(8, Some(Disk { mib: 90, directory: None })));
+        let revision = ["--mounter=shared", "--shared-revision=abc"];
+        let Mounting::Shared { revision, .. } = mounting(&revision) else { panic!() };
+        assert_eq!(revision.as_deref(), Some("abc"));
         let systemd = "--mounter=systemd";
         let given = [systemd, "--mount-s3-path=/opt/x/mount-s3", "--extra-ca-bundle=/etc/ca.crt"];
         let (engine, bundle) = (Some("/opt/x/mount-s3".into()), Some("/etc/ca.crt".into()));

@@ -411,7 +411,10 @@ async fn a_workload_hears_of_cache_and_memory_that_engines_of_one_pod_lack() {
     let notice = driver.notice().unwrap();
     let named = "cache, cacheEphemeralStorageClassName, cacheEphemeralStorageResourceRequest.";
     assert!(notice.note.contains(named), "{}", notice.note);
-    driver.publish(with(&[], &[(volume::CACHE, "emptyDir"), (volume::CACHE_SIZE_LIMIT, "1Gi")])).await.unwrap();
+    driver
+        .publish(with(&[], &[(volume::CACHE, "emptyDir"), (volume::CACHE_SIZE_LIMIT, "1Gi")]))
+        .await
+        .unwrap();
     assert_eq!(driver.notice(), None);
     let args = driver.mounter.mounts().pop().unwrap().args;
     assert!(args.contains(&"--max-cache-size=972".to_owned()), "{args:?}");

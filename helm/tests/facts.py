@@ -629,6 +629,32 @@ def engines(what, path, version):
     check(f"{what}: a node reads the pods of its own namespace, and nothing else", "" if of_node == wanted else str(of_node))
 
 
+def engines_cache(what, path, plain, medium):
+    """The engines pods have a disk for caches, an emptyDir or a directory of the node, and the driver knows it. `plain`: the same without."""
+    rendered, without = Rendered(path), Rendered(plain)
+    form(what, rendered)
+    spec = pod_of(rendered.one("DaemonSet", "s3-csi-engines"))["spec"]
+    engines = rendered.containers("DaemonSet", "s3-csi-engines")["engines"]
+    disk = {it["name"]: it for it in spec["volumes"]}["local-cache"]
+    mounts = {it["name"]: it["mountPath"] for it in engines["volumeMounts"]}
+    check(f"{what}: the disk is where mounters look for it", "" if medium in disk and mounts["local-cache"] == "/local-cache" else f"{disk} {mounts}")
+    driver = rendered.containers("DaemonSet", "s3-csi-node")["s3-plugin"]
+    env = {it["name"]: it.get("value") for it in driver["env"]}
+    # 10 GiB; the kubelet ends a pod whose emptyDir grows beyond its limit.
+    check(f"{what}: the driver knows what caches may have", "" if env["SHARED_CACHE_SIZE"] == "9728" else str(env))
+    of_node = {it["name"]: it for it in pod_of(rendered.one("DaemonSet", "s3-csi-node"))["spec"]["volumes"]}.get("shared-cache", {})
+    there = {it["name"]: it["mountPath"] for it in driver["volumeMounts"]}.get("shared-cache")
+    good = (of_node.get("hostPath"), there, env.get("SHARED_CACHE_DIRECTORY")) == ((disk["hostPath"], "/shared-cache", "/shared-cache") if medium == "hostPath" else (None, None, None))
+    check(f"{what}: the driver has the node's directory, if it is one", "" if good else f"{of_node} {there} {env}")
+
+    def revisions(of):
+        driver = {it["name"]: it.get("value") for it in of.containers("DaemonSet", "s3-csi-node")["s3-plugin"]["env"]}
+        return driver["SHARED_REVISION"], pod_of(of.one("DaemonSet", "s3-csi-engines"))["metadata"]["annotations"]["s3.csi.scality.com/revision"]
+
+    now, before = revisions(rendered), revisions(without)
+    check(f"{what}: a pod of other values has another revision, and the driver knows which", "" if len({*now}) == len({*before}) == 1 and now != before else f"{now} {before}")
+
+
 def systemd_monitors(what, path, apps):
     """Architecture v1 serves metrics, too. `apps`: those that are scraped, with commas."""
     rendered = Rendered(path)
@@ -747,7 +773,7 @@ def examples(paths):
 
 def main():
     command, *arguments = sys.argv[1:]
-    {"default": default, "every-value": every_value, "switches": switches, "names-that-look-like-numbers-stay-text": names_that_look_like_numbers_stay_text, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "no-secrets": no_secrets, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "engines": engines, "systemd-monitors": systemd_monitors, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
+    {"default": default, "every-value": every_value, "switches": switches, "names-that-look-like-numbers-stay-text": names_that_look_like_numbers_stay_text, "certificates": certificates, "kustomize": kustomize, "split": split, "service-monitors": service_monitors, "registry": registry, "no-secrets": no_secrets, "network": network, "uninstall-forced": uninstall_forced, "systemd": systemd, "engines": engines, "engines-cache": engines_cache, "systemd-monitors": systemd_monitors, "degraded": degraded, "documented": documented, "permissions": permissions, "compared": compared, "examples": lambda *paths: examples(paths)}[command](*arguments)
     sys.exit(failed)
 
 

@@ -190,12 +190,15 @@ fn mounter(
                 degraded.as_ref().map(|systemd| by_systemd(kubelet, systemd, notices)).transpose()?;
             Arc::new(PodMounter::with_fallback(client, mounts, fallback)?)
         }
-        Mounting::Shared { volumes_max } => {
+        Mounting::Shared { volumes_max, disk, revision } => {
             let usual = shared::Config::new(config.node.node_id.clone(), *volumes_max);
             let mounts = shared::Config {
                 kubelet,
                 notices: Some(notices.clone()),
                 namespace: config.release_namespace.clone().unwrap_or(usual.namespace),
+                disk: disk.clone(),
+                revision: revision.clone(),
+                kernel_reads: config.kernel_reads,
                 ..usual
             };
             Arc::new(SharedMounter::new(&client, mounts)?)

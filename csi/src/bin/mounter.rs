@@ -64,6 +64,9 @@ struct Args {
     /// The directory that outlives a container of the pod
     #[arg(long, default_value = pod::STATE_DIRECTORY, value_name = "DIR")]
     state_dir: PathBuf,
+    /// The disk for caches of an engines pod
+    #[arg(long, default_value = cache::DIRECTORY, value_name = "DIR")]
+    cache_dir: PathBuf,
     /// The source that this mounter of an engines pod serves; --many sets it
     #[arg(long, value_name = "NAME")]
     source: Option<String>,
@@ -117,7 +120,7 @@ fn mounter(args: Args, among: Option<Among>) -> Result<ExitCode> {
         receive_within: args.mount_sock_recv_timeout.into(),
         ca_directory: PathBuf::from(pod::CA_DIRECTORY),
         state_directory: of_source(args.state_dir),
-        local_cache: of_source(PathBuf::from(cache::DIRECTORY)),
+        local_cache: args.cache_dir,
         memory_target: args.memory_target,
         log_format: args.log_format,
         metrics: args.pod_ip.zip(args.metrics_port).map(SocketAddr::from),
@@ -151,11 +154,13 @@ fn mounter(args: Args, among: Option<Among>) -> Result<ExitCode> {
 /// Runs the first process of an engines pod, which starts mounters with the arguments of this process.
 fn first_of_many(args: Args) -> Result<()> {
     let prepare = || hide().and_then(|()| inherit());
-    prepare().map_err(|error| Error::internal(format!("keeping this process from its neighbours: {error}")))?;
+    prepare()
+        .map_err(|error| Error::internal(format!("keeping this process from its neighbours: {error}")))?;
     let given = std::env::args_os().skip(1).filter(|arg| arg != "--many");
     let config = many::Config {
         comm: Comm::at(args.comm_dir),
         state_directory: args.state_dir,
+        cache_directory: args.cache_dir,
         program: std::env::current_exe().map_err(Error::internal)?,
         args: given.collect::<Vec<OsString>>(),
         sources_max: args.sources_max,

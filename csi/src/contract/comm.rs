@@ -84,7 +84,13 @@ impl Comm {
         self.0.join(Self::ENGINES_SOCKET)
     }
 
-    /// The file with the error of an engine that failed, mode 0600.
+    /// The first process of an engines pod with a disk for caches makes this file. One without, or of an earlier release, does not.
+    #[must_use]
+    pub fn engines_cache(&self) -> PathBuf {
+        self.0.join("engines.cache")
+    }
+
+    /// The engine's error when it failed, mode 0600.
     #[must_use]
     pub fn error(&self) -> PathBuf {
         self.0.join("mount.err")

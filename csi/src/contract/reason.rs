@@ -11,7 +11,9 @@ pub enum Reason {
     AttachedAgain,
     /// A second attachment names a workload.
     AttachedTwice,
-    /// A volume sets no size for its cache, which gets the default.
+    /// The node's disk for caches has no room for that of a volume, which is mounted without.
+    CacheLeftOut,
+    /// A volume names no size for its cache, which gets the default.
     CacheLimited,
     /// The API server refuses headroom pods, which reserve room for Mountpoint Pods.
     HeadroomRefused,

@@ -18,8 +18,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
 use crate::contract::attachment::{AttachmentSpec, Identity, MountpointS3PodAttachment};
-use crate::contract::pod;
 use crate::contract::upgrade::{self, Attempt};
+use crate::contract::{engines_pod, pod};
 use crate::error::{Error, ErrorKind, Result};
 use crate::watch::lasting;
 
@@ -163,6 +163,8 @@ pub struct MountpointPod {
     pub why: Option<String>,
     /// The reconciler's last step of an upgrade in place.
     pub upgrade: Option<Attempt>,
+    /// Of an engines pod, the chart's template that it was made of.
+    pub revision: Option<String>,
 }
 
 impl MountpointPod {
@@ -184,6 +186,7 @@ impl MountpointPod {
                 .annotations()
                 .get(upgrade::ANNOTATION)
                 .and_then(|text| serde_json::from_str(text).ok()),
+            revision: it.annotations().get(engines_pod::REVISION).cloned(),
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use mountpoint::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ const DIAL_WITHIN: Duration = Duration::from_secs(5);
 /// Time limit for an engine to read an answer or a request; after it the connection ends. Doubled, a connection is kept twice as long.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The connections, by the UID of the pod.
+/// The connections, by their names.
 #[derive(Debug, Default)]
 pub(super) struct Engines {
     slots: Mutex<HashMap<String, Slot>>,
@@ -55,9 +55,13 @@ struct Connection {
 /// One engine, and the rights that it has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer<'a> {
-    /// The UID of the Mountpoint Pod.
+    /// The name of the connection: of one pod's only engine, the pod's UID.
+    pub(super) slot: &'a str,
+    /// The UID of the engine's pod.
     pub(super) uid: &'a str,
-    /// The comm directory of that pod.
+    /// The cache of the engine, as this process sees it; `None`: the cache volume of its pod.
+    pub(super) cache: Option<&'a Path>,
+    /// The engine's comm directory.
     pub(super) comm: &'a Comm,
     /// The table for the check of its process.
     pub(super) processes: &'a Processes,
@@ -77,7 +81,7 @@ type Asks = oneshot::Sender<io::Result<Usage>>;
 impl Engines {
     /// Connects to an engine that serves. If that fails, there is no connection, and [`Self::usage`] tries again.
     pub(super) async fn dial(&self, peer: &Peer<'_>) {
-        let slot = self.slot(peer.uid);
+        let slot = self.slot(peer.slot);
         let mut slot = slot.lock().await;
         if slot.line.as_ref().is_some_and(Line::is_open) {
             return;
@@ -99,7 +103,7 @@ impl Engines {
     /// # Errors
     /// The engine has no socket, another process has its place, or its answer is invalid.
     pub(super) async fn usage(&self, peer: &Peer<'_>) -> Result<Usage> {
-        let slot = self.slot(peer.uid);
+        let slot = self.slot(peer.slot);
         let mut slot = slot.lock().await;
         if let Some(line) = &slot.line
             && let Ok(usage) = line.usage().await
@@ -113,9 +117,9 @@ impl Engines {
         Ok(usage)
     }
 
-    /// Ends the connections to engines of all other pods, and forgets the files of other sources.
+    /// Ends all other connections, and forgets the files of other sources.
     pub(super) fn keep(&self, needed: impl Fn(&str) -> bool, is_source: impl Fn(u32) -> bool) {
-        self.slots.lock().retain(|uid, _| needed(uid));
+        self.slots.lock().retain(|name, _| needed(name));
         self.counts.keep(is_source);
     }
 
@@ -135,8 +139,8 @@ impl Engines {
         self.slot(uid).lock().await.line = None;
     }
 
-    fn slot(&self, uid: &str) -> Slot {
-        Arc::clone(self.slots.lock().entry(uid.to_owned()).or_default())
+    fn slot(&self, name: &str) -> Slot {
+        Arc::clone(self.slots.lock().entry(name.to_owned()).or_default())
     }
 }
 
@@ -148,7 +152,8 @@ impl Connection {
             let _ = ended.await;
         }
         self.ended = None;
-        let Peer { uid, comm, processes, source, opens } = *peer;
+        let Peer { uid, comm, processes, source, opens, .. } = *peer;
+        let cache = peer.cache.map_or_else(|| cache_of(comm), Path::to_owned);
         let at = || comm.engine_socket().display().to_string();
         let files = CommFiles::open(comm);
         let stream = files.and_then(|files| files.connect(Comm::ENGINE_SOCKET)).map_err(|error| {
@@ -166,9 +171,8 @@ impl Connection {
                 return Err(invalid(format!("the engine's version of the protocol is {version}")));
             }
             // An engine of an earlier release tells none, and asks for none.
-            let desk = source
-                .zip(ids)
-                .map(|(source, ids)| Desk::new(Arc::clone(counts), cache_of(comm), source, ids, opens));
+            let desk =
+                source.zip(ids).map(|(source, ids)| Desk::new(Arc::clone(counts), cache, source, ids, opens));
             let (asks, asked) = mpsc::channel(1);
             let uid = uid.to_owned();
             tokio::spawn(async move {

@@ -181,6 +181,11 @@ pub trait Mounter: Send + Sync {
         None
     }
 
+    /// Whether the node's engines pod is of an earlier chart than the driver; `None` where there is none.
+    fn is_outdated(&self) -> Option<bool> {
+        None
+    }
+
     /// The state of a target whose engine died, if another one is about to go on with it.
     fn restarting(&self, _target: &Path) -> Option<Restarting> {
         None

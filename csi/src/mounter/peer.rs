@@ -66,6 +66,14 @@ impl Processes {
     }
 }
 
+/// The user of the process that called listen(2). The stream blocks afterwards. Needs a runtime with I/O.
+pub(super) fn user(stream: &UnixStream) -> io::Result<u32> {
+    stream.set_nonblocking(true)?;
+    let user = tokio::net::UnixStream::from_std(stream.try_clone()?)?.peer_cred()?.uid();
+    stream.set_nonblocking(false)?;
+    Ok(user)
+}
+
 /// The pid of the process that called listen(2); 0 if it is not visible from here.
 fn pid(stream: &UnixStream) -> io::Result<Option<i32>> {
     stream.set_nonblocking(true)?;

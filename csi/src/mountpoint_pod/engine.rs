@@ -63,7 +63,11 @@ impl Engine {
     ) -> Result<Self> {
         let program = config.engine_directory.join("mount-s3");
         let failed = |error: io::Error| Error::internal(format!("starting {}: {error}", program.display()));
-        let args = with_cache(&message.args, || cache.directory(&config.local_cache)).map_err(failed)?;
+        let args = match config.among {
+            // The node knows the directories of an engines pod: it made them.
+            Some(_) => message.args.iter().map(OsString::from).collect(),
+            None => with_cache(&message.args, || cache.directory(&config.local_cache)).map_err(failed)?,
+        };
         let (word, word_in) = io::pipe().map_err(failed)?;
         tracing::info!(bucket = message.bucket_name, args = ?args, "starting the engine");
         let mut command = Command::new(&program);

@@ -39,6 +39,8 @@ pub struct Config {
     pub comm: Comm,
     /// The directory that outlives the container, if the pod has one. Each source has a subdirectory.
     pub state_directory: PathBuf,
+    /// The disk for caches, if it is there. The node makes a directory in it for each, and names it.
+    pub cache_directory: PathBuf,
     /// The program of a mounter.
     pub program: PathBuf,
     /// The mounter's arguments, besides the source's name.
@@ -98,6 +100,7 @@ impl Many {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
             _ => {}
         }
+        self.tell_of_cache().map_err(failed)?;
         self.begin_again();
         let listener = message::listen(&socket).map_err(failed)?;
         loop {
@@ -106,6 +109,18 @@ impl Many {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(failed(error)),
             }
+        }
+    }
+
+    /// Says whether this pod has a disk for caches, as [`Comm::engines_cache`].
+    fn tell_of_cache(&self) -> io::Result<()> {
+        let file = self.config.comm.engines_cache();
+        if self.config.cache_directory.is_dir() {
+            return std::fs::write(file, "");
+        }
+        match std::fs::remove_file(file) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => Ok(()),
         }
     }
 
@@ -278,6 +293,7 @@ mod tests {
         Many::new(Config {
             comm: Comm::at(folder.path()),
             state_directory: folder.path().join("no such directory"),
+            cache_directory: folder.path().join("cache"),
             program: "/bin/true".into(),
             args: Vec::new(),
             sources_max: max,
@@ -358,6 +374,21 @@ mod tests {
         let soon = [Duration::ZERO; 5].map(&mut follows);
         assert_eq!(soon, [true, true, true, true, false]);
         assert!(follows(WELL_AFTER) && follows(Duration::ZERO), "one that was well begins a new series");
+    }
+
+    #[test]
+    fn the_node_hears_whether_the_pod_has_a_disk_for_caches() {
+        let folder = tempfile::tempdir().unwrap();
+        let (many, file) = (many(&folder, own(), 2), Comm::at(folder.path()).engines_cache());
+        many.tell_of_cache().unwrap();
+        assert!(!file.exists());
+        std::fs::create_dir(folder.path().join("cache")).unwrap();
+        many.tell_of_cache().unwrap();
+        assert!(file.exists());
+        // The chart took it away, and the container starts anew.
+        std::fs::remove_dir(folder.path().join("cache")).unwrap();
+        many.tell_of_cache().unwrap();
+        assert!(!file.exists());
     }
 
     #[test]

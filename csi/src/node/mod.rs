@@ -149,7 +149,8 @@ impl NodeService {
     /// The page of metrics: counts of the calls, and the present usage of the engines.
     pub async fn page(&self) -> String {
         let volumes = self.mounter.usage().await;
-        volume_metrics::page(&self.calls.page(None), &self.config.node_id, &volumes)
+        let is_outdated = self.mounter.is_outdated();
+        volume_metrics::page(&self.calls.page(None), &self.config.node_id, &volumes, is_outdated)
     }
 
     /// Replaces the source of the mounts' usage.

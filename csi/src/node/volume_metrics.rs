@@ -20,7 +20,7 @@ type Labels = Vec<(&'static str, String)>;
 
 /// The page of a node's calls, with the metrics of these volumes.
 #[must_use]
-pub fn page(calls: &str, node: &str, volumes: &[VolumeUsage]) -> String {
+pub fn page(calls: &str, node: &str, volumes: &[VolumeUsage], is_outdated: Option<bool>) -> String {
     let mut registry = Registry::with_prefix("mount_s3_csi_volume");
     let gauge = |value: fn(&Usage) -> Option<u64>| {
         family(node, volumes, value, |gauge: &Gauge, number| {
@@ -56,9 +56,20 @@ pub fn page(calls: &str, node: &str, volumes: &[VolumeUsage]) -> String {
     add(&mut registry, kills, |to, all| to.register("oom_kills", help, all));
     let help = "Files of the Mountpoint Pod's cache that the kernel reads by itself";
     add(&mut registry, files, |to, all| to.register("kernel_read_files", help, all));
+    let mut of_node = Registry::with_prefix("mount_s3_csi_node");
+    if let Some(is_outdated) = is_outdated {
+        let gauge = Family::<Labels, Gauge>::default();
+        gauge.get_or_create(&vec![("node", node.to_owned())]).set(is_outdated.into());
+        of_node.register(
+            "engines_pod_outdated",
+            "Whether the node's engines pod is of an earlier chart",
+            gauge,
+        );
+    }
     let mut page = calls.strip_suffix(END).unwrap_or(calls).to_owned();
     // Writing to a `String` does not fail.
     let _ = encode_registry(&mut page, &registry);
+    let _ = encode_registry(&mut page, &of_node);
     let _ = encode_eof(&mut page);
     page
 }
@@ -125,7 +136,7 @@ mod tests {
         };
         let some = Usage { memory_bytes: Some(5), ..Usage::default() };
         let calls = CallMetrics::of("mount_s3_csi_node").page(None);
-        let page = page(&calls, "n", &[volume("mp-1", all), volume("mp-2", some)]);
+        let page = page(&calls, "n", &[volume("mp-1", all), volume("mp-2", some)], Some(true));
         let of = |pod: &str| {
             format!(
                 r#"{{node="n",persistentvolume="pv",persistentvolumeclaim="data",claim_namespace="team",mountpoint_pod="{pod}"}}"#
@@ -139,6 +150,7 @@ mod tests {
             format!("mount_s3_csi_volume_cpu_seconds_total{one} 1.5"),
             format!("mount_s3_csi_volume_oom_kills_total{one} 2"),
             format!("mount_s3_csi_volume_kernel_read_files{one} 3"),
+            r#"mount_s3_csi_node_engines_pod_outdated{node="n"} 1"#.to_owned(),
         ] {
             assert!(page.lines().any(|it| it == line), "no {line} in:\n{page}");
         }
@@ -150,7 +162,7 @@ mod tests {
     #[test]
     fn a_node_without_engines_that_tell_has_the_page_of_its_calls() {
         let calls = CallMetrics::of("mount_s3_csi_node").page(None);
-        assert_eq!(page(&calls, "n", &[]), calls);
-        assert_eq!(page(&calls, "n", &[volume("mp-1", Usage::default())]), calls);
+        assert_eq!(page(&calls, "n", &[], None), calls);
+        assert_eq!(page(&calls, "n", &[volume("mp-1", Usage::default())], None), calls);
     }
 }

@@ -173,6 +173,14 @@ imagePullSecrets:
 {{- div (int $mib) (int (include "mount-s3.maxVolumes" .)) -}}
 {{- end }}
 
+{{/* What caches of an engines pod may have together, in MiB: the kubelet ends a pod whose emptyDir is larger than its limit. */}}
+{{- define "mount-s3.sharedCache" -}}
+{{- $size := .Values.shared.cache.size -}}
+{{- $mib := trimSuffix "Mi" $size -}}
+{{- if hasSuffix "Gi" $size }}{{ $mib = mul 1024 (int (trimSuffix "Gi" $size)) }}{{ end -}}
+{{- div (mul (int $mib) 95) 100 -}}
+{{- end }}
+
 {{- define "mount-s3.maxVolumes" -}}
 {{- dig "maxVolumes" 8 (default dict .Values.shared) -}}
 {{- end }}

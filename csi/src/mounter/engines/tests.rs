@@ -56,7 +56,8 @@ impl Home {
     }
 
     fn peer<'a>(&'a self, uid: &'a str) -> Peer<'a> {
-        Peer { uid, comm: &self.comm, processes: &self.processes, source: None, opens: true }
+        let processes = &self.processes;
+        Peer { slot: uid, uid, cache: None, comm: &self.comm, processes, source: None, opens: true }
     }
 }
 

@@ -109,8 +109,14 @@ impl Home {
 
     /// An engine that has `ids` numbers already, dialled by a driver that registers more, or none.
     async fn dialled_by(&self, opens: bool, ids: u32) -> Engine {
+        self.dialled_with(None, opens, ids).await
+    }
+
+    /// An engine with this cache, or with the volume of its pod.
+    async fn dialled_with(&self, cache: Option<&Path>, opens: bool, ids: u32) -> Engine {
         let source = Some(self.minor);
-        let peer = Peer { uid: UID, comm: &self.comm, processes: &self.processes, source, opens };
+        let (comm, processes) = (&self.comm, &self.processes);
+        let peer = Peer { slot: UID, uid: UID, cache, comm, processes, source, opens };
         let engine = async {
             let (stream, _) = self.listener.accept().await.unwrap();
             let mut engine = Engine(BufReader::new(stream));
@@ -240,6 +246,22 @@ fn a_file_of_the_pods_cache_gets_a_number_and_no_device_is_kept() {
             ];
             assert_ne!(ids[0], ids[1]);
             assert_eq!(home.engines.counts().of(home.minor), 2);
+        });
+    });
+}
+
+#[test]
+fn an_engine_among_others_names_files_of_its_own_directory_alone() {
+    isolated(|| {
+        at_home(async |home| {
+            let files = [home.put("one/file"), home.put("two/file")];
+            let mut engine = home.dialled_with(Some(&home.cache.join("one")), true, 0).await;
+            home.ask(&mut engine, &Home::open("file", files[0])).await.unwrap();
+            for name in ["../two/file", "two/file", "one/file"] {
+                home.ask(&mut engine, &Home::open(name, files[1])).await.unwrap_err();
+            }
+            let why = home.ask(&mut engine, &Home::open("file", files[1])).await.unwrap_err();
+            assert!(why.contains("another one"), "{why}");
         });
     });
 }

@@ -57,7 +57,8 @@ impl Node {
         let (comm, source) = (Comm::on_host(&self.config.kubelet, uid), it.minor);
         let opens = self.config.kernel_reads;
         tokio::spawn(async move {
-            engines.dial(&Peer { uid: &it.uid, comm: &comm, processes: &processes, source, opens }).await;
+            let (slot, comm, processes) = (&it.uid, &comm, &processes);
+            engines.dial(&Peer { slot, uid: slot, cache: None, comm, processes, source, opens }).await;
         });
     }
 
@@ -104,12 +105,9 @@ impl Node {
             let (engines, processes) = (Arc::clone(&self.engines), self.config.processes.clone());
             let comm = Comm::on_host(&self.config.kubelet, &uid);
             asked.spawn(async move {
-                let usage = timeout_at(
-                    deadline,
-                    engines.usage(&Peer { uid: &uid, comm: &comm, processes: &processes, source, opens }),
-                )
-                .await
-                .ok()?;
+                let (slot, comm, processes) = (&uid, &comm, &processes);
+                let peer = Peer { slot, uid: slot, cache: None, comm, processes, source, opens };
+                let usage = timeout_at(deadline, engines.usage(&peer)).await.ok()?;
                 let usage = usage.inspect_err(|error| tracing::debug!("Mountpoint Pod {name}: {error}"));
                 Some(VolumeUsage {
                     volume,

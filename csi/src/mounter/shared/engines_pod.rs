@@ -14,7 +14,7 @@ use crate::contract::message::{self, Answer};
 use crate::error::{Error, ErrorKind, Result};
 use crate::mounter::assignment::{MountpointPod, Step, View, wait};
 use crate::mounter::comm_files::{CommFiles, one_line};
-use crate::mounter::peer::Processes;
+use crate::mounter::peer::{self, Processes};
 use crate::mounter::source;
 
 /// An engines pod.
@@ -86,11 +86,19 @@ impl EnginesPods {
         }
     }
 
-    /// Begins a mounter for a source. One that waits or serves already stays.
+    /// Whether the pod that takes mounts differs from this one of the chart; `None`: neither is known.
+    pub(super) fn is_outdated(&self, revision: &str) -> Option<bool> {
+        let uid = self.known()?;
+        let view = self.pods.borrow();
+        let pod = view.items.values().find(|pod| pod.uid == uid)?;
+        Some(pod.revision.as_deref() != Some(revision))
+    }
+
+    /// Begins a mounter for a source, and returns the user of the pod's processes. A mounter that waits or serves already stays.
     ///
     /// # Errors
     /// `Unavailable` with the pod's words; `FailedPrecondition` if another process has its place.
-    pub(super) async fn begin(&self, pod: &EnginesPod, source: &str, deadline: Instant) -> Result<()> {
+    pub(super) async fn begin(&self, pod: &EnginesPod, source: &str, deadline: Instant) -> Result<u32> {
         let failed = |error: std::io::Error| {
             let text = format!("asking the engines pod {} for a mounter: {error}", pod.name);
             Error::new(ErrorKind::Unavailable, text)
@@ -98,6 +106,7 @@ impl EnginesPods {
         let files = CommFiles::open(&Comm::on_host(&self.kubelet, &pod.uid)).map_err(failed)?;
         let stream = source::dial(&files, Comm::ENGINES_SOCKET, deadline).await?;
         self.processes.check(&stream, &pod.uid, Comm::ENGINES_SOCKET)?;
+        let user = peer::user(&stream).map_err(failed)?;
         let begin = Begin { source: source.to_owned() };
         let within = deadline.saturating_duration_since(Instant::now());
         let ask = move || {
@@ -105,7 +114,7 @@ impl EnginesPods {
             message::read_answer(&stream, within)
         };
         match tokio::task::spawn_blocking(ask).await.map_err(Error::internal)?.map_err(failed)? {
-            Some(Answer::Ready) => Ok(()),
+            Some(Answer::Ready) => Ok(user),
             Some(Answer::Failed { error }) => Err(failed(std::io::Error::other(one_line(&error)))),
             None => Err(failed(std::io::ErrorKind::UnexpectedEof.into())),
         }

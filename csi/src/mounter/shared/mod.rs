@@ -6,6 +6,8 @@
 //!
 //! Never here: a reconciler, an attachment, a write to the API server.
 
+mod cached;
+mod caches;
 mod engines_pod;
 mod shares;
 mod unused;
@@ -20,6 +22,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 
+use self::caches::Caches;
+pub use self::caches::Disk;
 use self::engines_pod::{EnginesPod, EnginesPods};
 use self::shares::{Chosen, Share, Shares, key_of};
 use super::assignment;
@@ -27,6 +31,7 @@ use super::bind::{Over, bind, over};
 use super::comm_files::CommFiles;
 use super::credentials::Profile;
 use super::deaths::{self, Notices};
+use super::engines::Engines;
 use super::host_files::HostFiles;
 use super::locks::Locks;
 use super::notes::Notes;
@@ -46,9 +51,10 @@ use crate::events::WorkloadRef;
 
 /// Mount options that would take more than an engine's share of the pod, or that need a volume that the pod has not.
 const LEFT_OUT: [&str; 4] = ["memory-target", "cache", "max-cache-size", "cache-passthrough"];
-/// Their reason, for an Event.
-const WHY_LEFT_OUT: &str =
-    "the engines of a node share the memory and disk of one pod, as shared.resources and shared.cache of the chart give it";
+/// Mount options that are left out though the pod has a disk for caches.
+const LEFT_OUT_OF_MEMORY: [&str; 1] = ["memory-target"];
+/// The reason for an Event.
+const WHY_LEFT_OUT: &str = "the engines of a node share the memory and disk of one pod, as shared.resources and shared.cache of the chart give it";
 
 /// The configuration of a [`SharedMounter`].
 #[derive(Clone, Debug)]
@@ -70,6 +76,12 @@ pub struct Config {
     pub processes: Processes,
     /// The writer of Events.
     pub notices: Notices,
+    /// The disk for caches, if the chart gives one.
+    pub disk: Option<Disk>,
+    /// The digest of the chart's template for engines pods, if the chart tells it.
+    pub revision: Option<String>,
+    /// Whether files of caches are registered for the kernel to read by itself.
+    pub kernel_reads: bool,
 }
 
 impl Config {
@@ -85,6 +97,9 @@ impl Config {
             unused_for: Duration::from_secs(60),
             processes: Processes::default(),
             notices: None,
+            disk: None,
+            revision: None,
+            kernel_reads: true,
         }
     }
 }
@@ -112,12 +127,16 @@ impl SharedMounter {
             targets: Targets::new(&config.kubelet, Arc::clone(&locks)),
             shares: Shares::of(&config.kubelet, config.volumes_max),
             files: HostFiles::of(&config.kubelet),
+            caches: Caches::of(&config.kubelet, config.disk.clone()),
+            engines: Arc::new(Engines::default()),
             probes: Probes::default(),
             locks,
             revivals: Arc::new(Revivals::new()),
             released: Notify::new(),
             config,
         });
+        let serving = Arc::clone(&node);
+        tasks.spawn(async move { serving.dial_all() });
         tasks.spawn(unused::run(Arc::clone(&node)));
         let (mut pods, revivals) = (node.pods.clone(), Arc::clone(&node.revivals));
         tasks.spawn(async move {
@@ -127,11 +146,7 @@ impl SharedMounter {
                 revivals.wake_all();
             }
         });
-        let (reviver, revivals) = (Arc::clone(&node), Arc::clone(&node.revivals));
-        tasks.spawn(revivals.run(move |name| {
-            let node = Arc::clone(&reviver);
-            async move { Box::pin(node.revive(&name)).await }
-        }));
+        node.revivals.spawn(&mut tasks, &node, |node, name| Box::pin(node.revive(name)));
         Ok(Self { node, _tasks: tasks })
     }
 }
@@ -142,11 +157,12 @@ impl Mounter for SharedMounter {
     }
 
     fn ignores(&self) -> &'static [&'static str] {
-        volume::OF_ONE_POD_EACH
+        if self.node.caches.has_disk() { volume::OF_ONE_DISK_EACH } else { volume::OF_ONE_POD_EACH }
     }
 
     fn leaves_out(&self) -> (&'static [&'static str], &'static str) {
-        (&LEFT_OUT, WHY_LEFT_OUT)
+        let names: &[&str] = if self.node.caches.has_disk() { &LEFT_OUT_OF_MEMORY } else { &LEFT_OUT };
+        (names, WHY_LEFT_OUT)
     }
 
     fn refuses(&self) -> &'static [&'static str] {
@@ -155,6 +171,10 @@ impl Mounter for SharedMounter {
 
     fn volumes_max(&self) -> Option<usize> {
         Some(self.node.shares.max())
+    }
+
+    fn is_outdated(&self) -> Option<bool> {
+        self.node.pods.is_outdated(self.node.config.revision.as_deref()?)
     }
 
     fn mount(&self, request: MountRequest) -> BoxFuture<'_, Result<Made>> {
@@ -188,6 +208,8 @@ struct Node {
     pods: EnginesPods,
     shares: Shares,
     files: HostFiles, // of mounts that systemd made
+    caches: Caches,
+    engines: Arc<Engines>,
     probes: Probes,
     locks: Arc<Locks>,
     targets: Targets,
@@ -204,7 +226,7 @@ struct Found {
 }
 
 impl Node {
-    async fn mount(&self, request: &MountRequest) -> Result<()> {
+    async fn mount(self: &Arc<Self>, request: &MountRequest) -> Result<()> {
         let deadline = Instant::now() + self.config.mount_within;
         let locked = self.targets.make(&request.target)?;
         let target = locked.path();
@@ -248,7 +270,7 @@ impl Node {
     }
 
     /// Mounts a source again after its engine ended, and binds its targets to the new mount. `false`: the source needed no mount.
-    async fn revive(&self, name: &str) -> Result<bool> {
+    async fn revive(self: &Arc<Self>, name: &str) -> Result<bool> {
         let deadline = Instant::now() + self.config.mount_within;
         let Some(key) = self.shares.get(name).map(|share| share.key) else { return Ok(false) };
         let _share = self.locks.lock(&key).await;
@@ -280,6 +302,8 @@ impl Node {
             let pod = self.pods.wait(deadline).await?;
             self.make_source(&served.request, name, &pod, deadline).await?.keep();
             self.revivals.follow(name, &pod.uid, &self.comm(&pod.uid, name));
+        } else {
+            self.dial(name); // an earlier engine's connection went with it
         }
         for (path, bound) in &served.targets {
             // Living targets are not locked: the kubelet would have to repeat its call for one of them.
@@ -378,7 +402,7 @@ impl Node {
 
     /// Binds the target to the source, and mounts the source first if no engine serves it. Returns the UID of the pod that serves it.
     async fn mount_through(
-        &self,
+        self: &Arc<Self>,
         request: &MountRequest,
         (target, over): (&Path, Over),
         name: &str,
@@ -402,7 +426,7 @@ impl Node {
     }
 
     async fn make_source(
-        &self,
+        self: &Arc<Self>,
         request: &MountRequest,
         name: &str,
         pod: &EnginesPod,
@@ -413,9 +437,12 @@ impl Node {
         }
         let share = self.shares.get(name).unwrap_or_default();
         self.check_keys(request, &share)?;
-        self.shares.put(name, &Share { pod: pod.uid.clone(), ..share })?;
-        self.pods.begin(pod, name, deadline).await?;
+        let share = Share { pod: pod.uid.clone(), ..share };
+        self.shares.put(name, &share)?;
+        let user = self.pods.begin(pod, name, deadline).await?;
         let comm = self.comm(&pod.uid, name);
+        let (args, cache) = self.args(request, name, pod, user).await?;
+        self.shares.put(name, &Share { cache, ..share })?;
         let mut env = request.env.clone();
         if let Some(profile) = self.write_credentials(request, &pod.uid, &comm)? {
             let leads = profile.env(&Comm::in_pod().of_source(name).credentials());
@@ -425,13 +452,17 @@ impl Node {
         let message = MountMessage {
             bucket_name: request.bucket.clone(),
             // The kernel gets this flag with the mount; an engine that is given a device refuses it.
-            args: request.args.iter().filter(|arg| *arg != "--read-only").cloned().collect(),
+            args: args.into_iter().filter(|arg| arg != "--read-only").collect(),
             env: env.into_iter().map(|(name, value)| format!("{name}={value}")).collect(),
             adopt: None,
         };
         let peer = Peer { uid: &pod.uid, processes: &self.config.processes };
         let source = comm::source(&self.config.kubelet, name);
-        SourceMount::make(&source, request.source_read_only, &comm, &peer, message, deadline).await
+        let made =
+            SourceMount::make(&source, request.source_read_only, &comm, &peer, message, deadline).await?;
+        self.forget_counts(&source);
+        self.dial(name);
+        Ok(made)
     }
 
     /// Ends the mounter of a source that could not be mounted, and removes its keys and its note.
@@ -443,6 +474,7 @@ impl Node {
                 tracing::warn!("after a failure, ending the mounter of {name}: {error}");
             }
         }
+        share.cache.iter().for_each(|cache| self.caches.leave(cache));
         if let Err(error) = self.shares.forget(name) {
             tracing::warn!("after a failure, forgetting {name}: {error}");
         }

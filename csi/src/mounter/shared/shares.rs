@@ -31,6 +31,8 @@ pub(super) struct Share {
     pub(super) place: String,
     /// Whether the source was mounted with the keys of a Secret.
     pub(super) of_secret: bool,
+    /// The cache of its engine.
+    pub(super) cache: Option<String>,
 }
 
 /// The share key of a request: requests with one key share a source. Covers all that the engine gets, except the store's keys.
@@ -117,6 +119,7 @@ impl Shares {
                 pod: String::new(),
                 place: request.place.clone(),
                 of_secret: request.of_secret,
+                cache: None,
             };
             self.put(name, &share)?;
         }

@@ -34,6 +34,7 @@ impl Pod {
         let comm = Comm::on_host(kubelet, uid);
         std::fs::create_dir_all(comm.directory()).unwrap();
         let pod = Self { sources: Arc::default(), refusal: Arc::default() };
+        std::fs::write(comm.engines_cache(), "").unwrap();
         let listener = message::listen(&comm.engines_socket()).unwrap();
         let (sources, refusal) = (Arc::clone(&pod.sources), Arc::clone(&pod.refusal));
         thread::spawn(move || {
@@ -51,6 +52,7 @@ impl Pod {
         });
         let mut shown = mountpoint_pod(&format!("s3-csi-engines-{uid}"), uid, NODE, "Running");
         shown["metadata"]["labels"] = serde_json::json!({"app": APP});
+        shown["metadata"]["annotations"] = serde_json::json!({wire::REVISION: uid});
         server.pods().put(&format!("s3-csi-engines-{uid}"), shown);
         pod
     }
@@ -84,6 +86,7 @@ impl Home {
         fuse()?;
         let ([kubelet], folder) = dirs();
         let server = Server::start();
+        std::fs::create_dir(kubelet.join("disk")).unwrap();
         let pod = Pod::start(&kubelet, &server, "pod-uid");
         let (told, notices) = mpsc::channel(16);
         let mounter = SharedMounter::new(&server.client(), config(&kubelet, unused_for, Some(told))).unwrap();
@@ -97,6 +100,28 @@ impl Home {
     fn request(&self, volume: &str, workload: &str) -> MountRequest {
         let target = self.target(volume, workload);
         MountRequest { target, ..crate::mounter::testing::request(volume, workload) }
+    }
+
+    /// A request for a volume with a cache of this size, in MiB.
+    fn cached(&self, volume: &str, mib: u64) -> MountRequest {
+        let args = ["--cache=/local-cache".to_owned(), format!("--max-cache-size={mib}")];
+        MountRequest { args: args.into(), ..self.request(volume, "w1") }
+    }
+
+    /// The arguments of the engine that serves a volume.
+    fn args(&self, volume: &str) -> Vec<String> {
+        self.pod.source(&self.source_of(volume, "w1")).messages().pop().unwrap().args
+    }
+
+    /// Unmounts a volume, and its source at once.
+    async fn end(&self, volume: &str) {
+        let source = self.source_of(volume, "w1");
+        self.mounter.unmount(&self.target(volume, "w1")).await.unwrap();
+        self.mounter.node.unmount_source(&source).await.unwrap();
+        // As the first process of the pod does.
+        let comm = Comm::on_host(&self.kubelet, "pod-uid").of_source(&source);
+        std::fs::remove_dir_all(comm.directory()).unwrap();
+        self.pod.sources.lock().remove(&source);
     }
 
     async fn mount(&self, volume: &str, workload: &str) -> Result<Made> {
@@ -147,7 +172,17 @@ impl Home {
 
 fn config(kubelet: &Path, unused_for: Duration, notices: Notices) -> Config {
     let processes = processes(&kubelet.join("proc"), &["pod-uid", "pod-uid-2"]);
-    Config { kubelet: kubelet.to_owned(), processes, unused_for, notices, ..Config::new(NODE, 2) }
+    let disk = Some(Disk { mib: 100, directory: Some(kubelet.join("disk")) });
+    let revision = Some("pod-uid".to_owned());
+    Config {
+        kubelet: kubelet.to_owned(),
+        processes,
+        unused_for,
+        notices,
+        disk,
+        revision,
+        ..Config::new(NODE, 2)
+    }
 }
 
 /// Runs a test on a node of its own, in an isolated process.
@@ -362,6 +397,50 @@ fn a_refused_mount_leaves_no_source_and_its_next_attempt_succeeds() {
             let unusable = MountRequest { unusable: Some("bad".into()), ..home.request("pv-3", "w1") };
             assert_eq!(home.mounter.mount(unusable).await.unwrap_err().kind, ErrorKind::InvalidArgument);
             home.mount("pv-2", "w1").await.unwrap();
+        })
+    });
+}
+
+/// Goal: a cache is warm when its volume comes again, and volumes without room are mounted and explained.
+#[test]
+fn a_cache_outlives_its_source_until_another_volume_needs_the_room() {
+    isolated(|| {
+        on_node(LONG, |mut home| async move {
+            let [one, two] = ["pv-1", "pv-2"].map(|volume| home.cached(volume, 60));
+            let disk = home.kubelet.join("disk");
+            let [of_one, of_two] = [&one, &two].map(|request| disk.join(caches::name_of(request)));
+            home.mounter.mount(one).await.unwrap();
+            let name = of_one.file_name().unwrap().to_str().unwrap();
+            let wanted = [format!("--cache=/local-cache/{name}"), "--max-cache-size=60".to_owned()];
+            assert_eq!(home.args("pv-1"), wanted);
+            std::fs::write(of_one.join("block"), "bytes").unwrap();
+
+            home.mounter.mount(two.clone()).await.unwrap();
+            assert_eq!(home.args("pv-2"), [""; 0], "it reads from the store");
+            let notice = home.told(Reason::CacheLeftOut).await;
+            assert!(notice.note.contains("pv-2") && notice.note.contains("60 of 100 MiB"), "{}", notice.note);
+
+            home.end("pv-1").await;
+            assert!(of_one.join("block").exists(), "it waits for its volume");
+            home.end("pv-2").await;
+            home.mounter.mount(two).await.unwrap();
+            assert_eq!(home.args("pv-2").len(), 2);
+            assert!(!of_one.exists() && of_two.exists());
+        })
+    });
+}
+
+#[test]
+fn a_pod_of_another_chart_is_outdated_and_none_is_not() {
+    isolated(|| {
+        on_node(LONG, |home| async move {
+            home.mount("pv-1", "w1").await.unwrap();
+            assert_eq!(home.mounter.is_outdated(), Some(false));
+            let dead = home.device("pv-1", "w1");
+            home.pod.kill(&home.server, "pod-uid");
+            let _next = Pod::start(&home.kubelet, &home.server, "pod-uid-2");
+            home.bound_anew(("pv-1", "w1"), &dead).await;
+            assert_eq!(home.mounter.is_outdated(), Some(true));
         })
     });
 }

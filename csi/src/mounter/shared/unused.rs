@@ -117,6 +117,9 @@ impl Node {
         if let Some(files) = &files {
             files.remove_credentials().map_err(|error| format!("removing credentials: {error}"))?;
         }
+        if let Some(cache) = share.as_ref().and_then(|share| share.cache.as_ref()) {
+            self.caches.leave(cache);
+        }
         let forgotten = match share {
             Some(_) => self.shares.forget(name),
             None => unmounting.notes.forget(name),

@@ -1,0 +1,109 @@
+//! Engines with a cache. Enters: a request that asks for one. Leaves: the arguments of an engine that has it, or of one without, and a connection to
+//! each engine whose files the kernel is to read by itself.
+//!
+//! Never here: an engine's usage: the engines of a pod have one control group.
+
+use std::path::Path;
+
+use mountpoint::sync::Arc;
+
+use super::Node;
+use super::caches::{Wanted, name_of};
+use super::engines_pod::EnginesPod;
+use crate::contract::cache;
+use crate::contract::comm::{self, Comm};
+use crate::error::{Error, Result};
+use crate::mounter::MountRequest;
+use crate::mounter::deaths;
+use crate::mounter::engines::Peer;
+use crate::mounter::targets::table;
+
+/// The flags about a cache.
+const OF_CACHE: [&str; 3] = ["--cache", "--max-cache-size", "--cache-passthrough"];
+
+/// The flag of an argument, without its value.
+fn flag(arg: &str) -> &str {
+    arg.split_once('=').map_or(arg, |(flag, _)| flag)
+}
+
+impl Node {
+    /// The engine's arguments, and the name of its cache. A volume whose cache has no room is mounted without, and its workload is told.
+    pub(super) async fn args(
+        self: &Arc<Self>,
+        request: &MountRequest,
+        name: &str,
+        pod: &EnginesPod,
+        user: u32,
+    ) -> Result<(Vec<String>, Option<String>)> {
+        if !request.args.iter().any(|arg| flag(arg) == "--cache") {
+            return Ok((request.args.clone(), None));
+        }
+        let size = request.args.iter().find_map(|arg| arg.strip_prefix("--max-cache-size="));
+        let mib = size.and_then(|size| size.parse().ok()).unwrap_or(cache::SIZE.bytes() >> 20);
+        let (node, cache) = (Arc::clone(self), name_of(request));
+        let (source, of_pod) = (name.to_owned(), Comm::on_host(&self.config.kubelet, &pod.uid));
+        let (of_task, uid) = (cache.clone(), pod.uid.clone());
+        let taking = tokio::task::spawn_blocking(move || {
+            let wanted = Wanted { source: &source, comm: &of_pod, user, mib };
+            node.caches.take(&of_task, &wanted, |other| node.has_source(&uid, other))
+        });
+        let is_of_cache = |arg: &String| OF_CACHE.contains(&flag(arg));
+        let mut args = request.args.clone();
+        match taking.await.map_err(Error::internal)? {
+            Ok(()) => {
+                args.retain(|arg| flag(arg) == "--cache-passthrough" || !is_of_cache(arg));
+                args.extend([
+                    format!("--cache={}/{cache}", cache::DIRECTORY),
+                    format!("--max-cache-size={mib}"),
+                ]);
+                Ok((args, Some(cache)))
+            }
+            Err(why) => {
+                let (notices, volume) = (&self.config.notices, &request.volume);
+                deaths::tell_of_cache(notices, request.workload.as_ref(), volume, &why);
+                args.retain(|arg| !is_of_cache(arg));
+                Ok((args, None))
+            }
+        }
+    }
+
+    /// Whether a source is there, or its engine may still end in the pod.
+    fn has_source(&self, pod: &str, name: &str) -> bool {
+        self.shares.get(name).is_some() || self.comm(pod, name).directory().symlink_metadata().is_ok()
+    }
+
+    /// Dials all engines, after a start of the driver.
+    pub(super) fn dial_all(&self) {
+        self.shares.all().unwrap_or_default().keys().for_each(|name| self.dial(name));
+    }
+
+    /// Dials the engine of a source if it has a cache; nobody waits for that.
+    pub(super) fn dial(&self, name: &str) {
+        let (Ok(mounts), Ok(shares)) = (table(), self.shares.all()) else { return };
+        let minor = |name: &str| mounts.at(&comm::source(&self.config.kubelet, name))?.minor();
+        let there: Vec<_> = shares.keys().filter_map(|name| minor(name)).collect();
+        self.engines.keep(|name| shares.contains_key(name), |minor| there.contains(&minor));
+        let Some(share) = shares.get(name) else { return };
+        let of_pod = Comm::on_host(&self.config.kubelet, &share.pod);
+        let Some(cache) = share.cache.as_ref().and_then(|cache| self.caches.directory(&of_pod, cache)) else {
+            return;
+        };
+        let (slot, uid, source) = (name.to_owned(), share.pod.clone(), minor(name));
+        let (engines, processes) = (Arc::clone(&self.engines), self.config.processes.clone());
+        let (comm, opens) = (of_pod.of_source(name), self.config.kernel_reads);
+        tokio::spawn(async move {
+            let (cache, processes) = (Some(&*cache), &processes);
+            engines
+                .dial(&Peer { slot: &slot, uid: &uid, cache, comm: &comm, processes, source, opens })
+                .await;
+        });
+    }
+
+    /// Forgets what is counted for an earlier mount that had the device number of this source.
+    pub(super) fn forget_counts(&self, source: &Path) {
+        let minor = table().ok().and_then(|mounts| mounts.at(source)?.minor());
+        if let Some(minor) = minor {
+            self.engines.forget_source(minor);
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! The caches of an engines pod: a directory for each volume and place of data, on a disk that the chart gives to that pod, kept over mounts, and over
+//! pods if the disk is the node's. Enters: a source and the size of its cache. Leaves: a directory that its engine owns, or the reason why it has none.
+//!
+//! Sizes are reserved: together the caches never have more than the disk. To make room, the caches that no source has go, the oldest first.
+//!
+//! The pod is not trusted with the disk: what is known of a cache is noted in the driver's own directory, and no link is followed on the disk.
+//!
+//! Never here: a byte of a cache; a mount that fails because there is no room.
+
+use std::collections::BTreeMap;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use mountpoint::sync::Mutex;
+use rustix::fs::{Gid, Mode, OFlags, Uid};
+use serde::{Deserialize, Serialize};
+
+use crate::contract::comm::Comm;
+use crate::contract::{cache, comm, digest};
+use crate::mounter::MountRequest;
+
+/// The disk for caches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disk {
+    /// The size of all caches together, in MiB.
+    pub mib: u64,
+    /// The directory of the node's disk, as this process sees it; `None`: a volume of the engines pod, which goes with the pod.
+    pub directory: Option<PathBuf>,
+}
+
+/// A cache.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Kept {
+    /// The size, in MiB.
+    mib: u64,
+    /// The source that has it, or had it last.
+    source: String,
+    /// The time at which a source last got it or left it, in seconds since 1970.
+    used: u64,
+}
+
+/// A request for a cache.
+pub(super) struct Wanted<'a> {
+    /// The source.
+    pub(super) source: &'a str,
+    /// The directory that the node and the engines pod share.
+    pub(super) comm: &'a Comm,
+    /// The user of the pod's processes.
+    pub(super) user: u32,
+    /// The size, in MiB.
+    pub(super) mib: u64,
+}
+
+/// The name of the directory for a volume at its place. Two volumes never have one, though they have one bucket: their keys may not have the same rights.
+pub(super) fn name_of(request: &MountRequest) -> String {
+    digest(&[&request.volume, &request.place])
+}
+
+fn is_name(name: &str) -> bool {
+    name.len() == digest(&[]).len()
+        && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
+}
+
+/// The caches that must go so that another one has room, the oldest first; or the reason why it has none.
+fn to_remove(
+    kept: &BTreeMap<String, Kept>,
+    is_in_use: impl Fn(&Kept) -> bool,
+    (name, source, mib): (&str, &str, u64),
+    max: u64,
+) -> Result<Vec<String>, String> {
+    if kept.get(name).is_some_and(|it| it.source != source && is_in_use(it)) {
+        return Err("another source of this volume, with earlier options, has its cache".to_owned());
+    }
+    let others = || kept.iter().filter(|(other, _)| *other != name);
+    let mut reserved: u64 = others().map(|(_, it)| it.mib).sum();
+    let mut unused: Vec<_> = others().filter(|(_, it)| !is_in_use(it)).collect();
+    unused.sort_by_key(|(_, it)| it.used);
+    let mut removed = Vec::new();
+    for (other, it) in unused {
+        if reserved.saturating_add(mib) <= max {
+            break;
+        }
+        reserved -= it.mib;
+        removed.push(other.clone());
+    }
+    if reserved.saturating_add(mib) <= max {
+        return Ok(removed);
+    }
+    Err(format!(
+        "it is to have {mib} MiB, and volumes in use have {reserved} of {max} MiB (shared.cache.size of the chart)"
+    ))
+}
+
+/// The caches of this node.
+#[derive(Debug)]
+pub(super) struct Caches {
+    disk: Option<Disk>,
+    notes: PathBuf,
+    /// Held while room is made.
+    choosing: Mutex<()>,
+}
+
+impl Caches {
+    /// The caches on this disk; their notes are beneath the kubelet's directory.
+    pub(super) fn of(kubelet: &Path, disk: Option<Disk>) -> Self {
+        let notes = comm::plugin_directory(kubelet).join("shared-caches");
+        Self { disk, notes, choosing: Mutex::default() }
+    }
+
+    /// Whether the chart gives a disk.
+    pub(super) fn has_disk(&self) -> bool {
+        self.disk.is_some()
+    }
+
+    /// Reserves a cache, and makes its directory for the user of the pod. A source that had it finds its blocks there. `is_source`: whether a source is there,
+    /// or still ends in the pod.
+    ///
+    /// # Errors
+    /// A sentence: the caches have no room, or the disk fails.
+    pub(super) fn take(
+        &self,
+        name: &str,
+        wanted: &Wanted<'_>,
+        is_source: impl Fn(&str) -> bool,
+    ) -> Result<(), String> {
+        let Some(root) = self.root(wanted.comm) else {
+            return Err("the engines pod has no disk for caches (shared.cache of the chart)".to_owned());
+        };
+        if !wanted.comm.engines_cache().exists() {
+            return Err("the engines pod was made before shared.cache of the chart was set: delete the pod when its volumes may wait for a moment".to_owned());
+        }
+        let failed = |what: &str, error: io::Error| format!("{what} in {}: {error}", root.display());
+        let max = self.disk.as_ref().map_or(0, |disk| disk.mib);
+        let _choosing = self.choosing.lock();
+        self.forget_missing(&root).map_err(|error| failed("looking at its caches", error))?;
+        let kept = self.all();
+        let is_in_use = |it: &Kept| it.source != wanted.source && is_source(&it.source);
+        for other in to_remove(&kept, is_in_use, (name, wanted.source, wanted.mib), max)? {
+            tracing::info!("the cache {other} goes, to make room for that of {}", wanted.source);
+            remove(&root.join(&other)).map_err(|error| failed("removing an earlier cache", error))?;
+            self.forget(&other).map_err(|error| failed("forgetting an earlier cache", error))?;
+        }
+        let note = Kept { mib: wanted.mib, source: wanted.source.to_owned(), used: now() };
+        self.put(name, &note).map_err(|error| failed("noting it", error))?;
+        own(&root.join(name), wanted.user).map_err(|error| failed("making its directory", error))
+    }
+
+    /// Notes that a source has left its cache, which stays until another one needs the room.
+    pub(super) fn leave(&self, name: &str) {
+        // The source is there still, so that nobody else touches this note. Room for another may take long to make.
+        let Some(kept) = self.get(name) else { return };
+        if let Err(error) = self.put(name, &Kept { used: now(), ..kept }) {
+            tracing::warn!("noting that a cache is unused: {error}");
+        }
+    }
+
+    /// The directory of a cache, as this process sees it.
+    pub(super) fn directory(&self, comm: &Comm, name: &str) -> Option<PathBuf> {
+        self.root(comm).map(|root| root.join(name))
+    }
+
+    /// The disk, as this process sees it.
+    fn root(&self, comm: &Comm) -> Option<PathBuf> {
+        let of_pod = || comm.directory().with_file_name(cache::VOLUME);
+        self.disk.as_ref().map(|disk| disk.directory.clone().unwrap_or_else(of_pod))
+    }
+
+    /// Forgets caches that went with their pod, and removes directories that nobody knows.
+    fn forget_missing(&self, root: &Path) -> io::Result<()> {
+        let kept = self.all();
+        for name in kept.keys().filter(|name| root.join(name).symlink_metadata().is_err()) {
+            self.forget(name)?;
+        }
+        for entry in std::fs::read_dir(root)?.flatten() {
+            let is_unknown = |name: &str| is_name(name) && !kept.contains_key(name);
+            if entry.file_name().to_str().is_some_and(is_unknown) {
+                remove(&entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
+    fn all(&self) -> BTreeMap<String, Kept> {
+        let entries = std::fs::read_dir(&self.notes).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.filter_map(|name| self.get(&name).map(|kept| (name, kept))).collect()
+    }
+
+    fn get(&self, name: &str) -> Option<Kept> {
+        let text = std::fs::read(self.notes.join(Some(name).filter(|name| is_name(name))?)).ok()?;
+        serde_json::from_slice(&text).ok()
+    }
+
+    fn put(&self, name: &str, kept: &Kept) -> io::Result<()> {
+        DirBuilder::new().recursive(true).mode(0o700).create(&self.notes)?;
+        let temporary = self.notes.join(format!(".{name}.new"));
+        std::fs::write(&temporary, serde_json::to_vec(kept).map_err(io::Error::other)?)?;
+        std::fs::rename(&temporary, self.notes.join(name))
+    }
+
+    fn forget(&self, name: &str) -> io::Result<()> {
+        absent(std::fs::remove_file(self.notes.join(name)))
+    }
+}
+
+/// Removes a directory with all that is in it, or whatever a pod put in its place. No link is followed.
+fn remove(path: &Path) -> io::Result<()> {
+    match path.symlink_metadata() {
+        Ok(metadata) if metadata.is_dir() => absent(std::fs::remove_dir_all(path)),
+        Ok(_) => absent(std::fs::remove_file(path)),
+        Err(error) => absent(Err(error)),
+    }
+}
+
+/// Makes a directory for one user alone. One that is there stays as it is.
+fn own(path: &Path, user: u32) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let directory = rustix::fs::open(path, flags, Mode::empty())?;
+    rustix::fs::fchown(&directory, Some(Uid::from_raw(user)), None::<Gid>)?;
+    Ok(rustix::fs::fchmod(&directory, Mode::RWXU)?)
+}
+
+fn absent(removed: io::Result<()>) -> io::Result<()> {
+    match removed {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+    use super::*;
+    use crate::mounter::testing::request;
+
+    fn kept(mib: u64, source: &str, used: u64) -> Kept {
+        Kept { mib, source: source.into(), used }
+    }
+
+    #[test]
+    fn the_oldest_unused_caches_make_room_and_those_in_use_stay() {
+        let all = BTreeMap::from([
+            ("a".to_owned(), kept(30, "sh-1", 5)),
+            ("b".to_owned(), kept(30, "sh-2", 3)),
+            ("c".to_owned(), kept(30, "sh-3", 4)),
+        ]);
+        let chosen = |name, mib| to_remove(&all, |it| it.source == "sh-3", (name, "sh-9", mib), 100);
+        assert_eq!(chosen("d", 10), Ok(vec![]), "it fits");
+        assert_eq!(chosen("d", 11), Ok(vec!["b".to_owned()]));
+        assert_eq!(chosen("d", 70), Ok(vec!["b".to_owned(), "a".to_owned()]));
+        let why = chosen("d", 71).unwrap_err();
+        assert!(why.contains("71 MiB") && why.contains("30 of 100 MiB"), "{why}");
+        assert_eq!(chosen("a", 40), Ok(vec![]), "its own size is free for it");
+        assert!(chosen("c", 1).unwrap_err().contains("another source"));
+    }
+
+    #[test]
+    fn volumes_of_one_bucket_have_caches_of_their_own() {
+        let first = request("pv-1", "w1");
+        assert_eq!(name_of(&first), name_of(&request("pv-1", "w2")));
+        let elsewhere = MountRequest { place: "elsewhere".into(), ..first.clone() };
+        for other in [request("pv-2", "w1"), elsewhere] {
+            assert_ne!(name_of(&first), name_of(&other));
+        }
+        assert!(is_name(&name_of(&first)) && !is_name("lost+found") && !is_name(".."));
+    }
+
+    struct Home {
+        caches: Caches,
+        comm: Comm,
+        root: PathBuf,
+        folder: tempfile::TempDir,
+    }
+
+    impl Home {
+        fn new() -> Self {
+            let folder = tempfile::tempdir().unwrap();
+            let (root, comm) = (folder.path().join("disk"), Comm::at(folder.path().join("comm")));
+            std::fs::create_dir(&root).unwrap();
+            std::fs::create_dir(comm.directory()).unwrap();
+            std::fs::write(comm.engines_cache(), "").unwrap();
+            let disk = Disk { mib: 100, directory: Some(root.clone()) };
+            Self { caches: Caches::of(folder.path(), Some(disk)), comm, root, folder }
+        }
+
+        fn take(&self, volume: &str, source: &str, mib: u64, sources: &[&str]) -> Result<PathBuf, String> {
+            let name = name_of(&request(volume, "w1"));
+            let user = rustix::process::geteuid().as_raw();
+            let wanted = Wanted { source, comm: &self.comm, user, mib };
+            self.caches.take(&name, &wanted, |it| sources.contains(&it))?;
+            Ok(self.caches.directory(&self.comm, &name).unwrap())
+        }
+    }
+
+    #[test]
+    fn a_cache_is_kept_until_its_room_is_needed_and_foreign_files_stay() {
+        let home = Home::new();
+        std::fs::create_dir(home.root.join("lost+found")).unwrap();
+        let first = home.take("pv-1", "sh-1", 60, &[]).unwrap();
+        assert_eq!(first.metadata().unwrap().permissions().mode() & 0o7777, 0o700);
+        std::fs::write(first.join("block"), "bytes").unwrap();
+        let why = home.take("pv-2", "sh-2", 60, &["sh-1"]).unwrap_err();
+        assert!(why.contains("60 of 100 MiB"), "{why}");
+        // Its source goes and comes again.
+        home.caches.leave(&name_of(&request("pv-1", "w1")));
+        assert_eq!(home.take("pv-1", "sh-3", 60, &[]).unwrap(), first);
+        assert_eq!(std::fs::read_to_string(first.join("block")).unwrap(), "bytes");
+        // A driver that starts anew knows it.
+        let disk = home.caches.disk.clone();
+        let home = Home { caches: Caches::of(home.folder.path(), disk), ..home };
+        assert!(home.take("pv-2", "sh-2", 60, &["sh-3"]).is_err());
+        let second = home.take("pv-2", "sh-2", 60, &[]).unwrap();
+        assert!(!first.exists() && second.is_dir() && home.root.join("lost+found").exists());
+    }
+
+    #[test]
+    fn a_link_in_place_of_a_cache_leads_nowhere() {
+        let home = Home::new();
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::fs::write(elsewhere.path().join("file"), "").unwrap();
+        let owner = elsewhere.path().metadata().unwrap().uid();
+        let cache = home.take("pv-1", "sh-1", 60, &[]).unwrap();
+        std::fs::remove_dir(&cache).unwrap();
+        symlink(elsewhere.path(), &cache).unwrap();
+        home.take("pv-1", "sh-1", 60, &[]).unwrap_err();
+        home.take("pv-2", "sh-2", 60, &[]).unwrap();
+        assert!(cache.symlink_metadata().is_err(), "the link went to make room");
+        assert_eq!(elsewhere.path().metadata().unwrap().uid(), owner);
+        assert!(elsewhere.path().join("file").exists());
+    }
+
+    #[test]
+    fn a_disk_that_went_with_its_pod_has_no_caches_and_an_old_pod_none() {
+        let home = Home::new();
+        let cache = home.take("pv-1", "sh-1", 60, &[]).unwrap();
+        std::fs::remove_dir(&cache).unwrap();
+        home.take("pv-2", "sh-2", 90, &["sh-1"]).unwrap();
+        std::fs::remove_file(home.comm.engines_cache()).unwrap();
+        assert!(home.take("pv-2", "sh-2", 90, &[]).unwrap_err().contains("delete the pod"));
+        let without = Caches::of(home.folder.path(), None);
+        assert!(!without.has_disk() && without.directory(&home.comm, "x").is_none());
+    }
+}
