@@ -12,7 +12,7 @@ pub const VOLUME: &str = "local-cache";
 pub const DIRECTORY: &str = "/local-cache";
 /// The value of [`volume::CACHE`] for a claim of its own.
 pub const EPHEMERAL: &str = "ephemeral";
-/// The default size of a cache: a volume that grows without a limit would fill the node's disk, and the kubelet would end pods.
+/// The default size of a cache. A volume without a limit could fill the node's disk, and the kubelet would evict pods.
 pub const SIZE: Quantity = Quantity::of(10 << 30);
 /// The share of the volume that the engine uses, in per cent. The kubelet evicts a pod whose emptyDir exceeds its limit, and measures the
 /// emptyDir only from time to time.

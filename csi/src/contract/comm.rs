@@ -90,7 +90,7 @@ impl Comm {
         self.0.join("engines.cache")
     }
 
-    /// The engine's error when it failed, mode 0600.
+    /// The file with the error of an engine that failed, mode 0600.
     #[must_use]
     pub fn error(&self) -> PathBuf {
         self.0.join("mount.err")

@@ -18,7 +18,7 @@ use super::rights::{invalid, timed};
 pub const APP: &str = "s3-csi-engines";
 /// Annotation of an engines pod: a digest of the chart's template that it was made of. The node's driver has that of the present one.
 pub const REVISION: &str = "s3.csi.scality.com/revision";
-/// The beginning of a source's name: that of a Mountpoint Pod begins otherwise.
+/// Prefix of the names of sources. Names of Mountpoint Pods have another one.
 pub const PREFIX: &str = "sh-";
 /// The longest name of a source, in bytes: the name is also a directory.
 const NAME_MAX: usize = 63;

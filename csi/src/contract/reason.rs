@@ -13,7 +13,7 @@ pub enum Reason {
     AttachedTwice,
     /// The node's disk for caches has no room for that of a volume, which is mounted without.
     CacheLeftOut,
-    /// A volume names no size for its cache, which gets the default.
+    /// A volume sets no size for its cache, which gets the default.
     CacheLimited,
     /// The API server refuses headroom pods, which reserve room for Mountpoint Pods.
     HeadroomRefused,

@@ -48,7 +48,7 @@ pub const CACHE_CLASS: &str = "cacheEphemeralStorageClassName";
 /// The size of an ephemeral volume for the cache.
 pub const CACHE_REQUEST: &str = "cacheEphemeralStorageResourceRequest";
 
-/// Attributes that affect Mountpoint Pods alone. Engines that the node's systemd runs have no such pod.
+/// Attributes that affect only Mountpoint Pods. Engines that the node's systemd runs have no such pod.
 pub const OF_MOUNTPOINT_PODS: &[&str] = &[
     CA_CONFIG_MAP,
     POD_SERVICE_ACCOUNT,
@@ -63,7 +63,7 @@ pub const OF_MOUNTPOINT_PODS: &[&str] = &[
     CACHE_SIZE_LIMIT,
 ];
 
-/// Attributes that have no effect on engines of one pod for all volumes. Certificates are refused there.
+/// Attributes without an effect on engines in the engines pod, which serves all volumes of a node and refuses certificates.
 pub const OF_ONE_POD_EACH: &[&str] = OF_MOUNTPOINT_PODS.split_at(1).1;
 
 /// Attributes that have no effect there, though that pod has a disk for caches: a volume has a part of it, of its own size.

@@ -1,8 +1,8 @@
 //! The first process of an engines pod (`--many`). Enters: the name of a source, from the node. Leaves: a mounter for it, a separate
 //! process with its own directory, which ends alone. The directory is removed when the source is unmounted.
 //!
-//! A container that starts anew begins the mounters of all directories that it finds: each then waits for its mount. So does one that begins after
-//! another died. The dead one's engine comes to this process, which kills it: nobody would notice its death later.
+//! A restarted container begins the mounters of all directories that it finds: each then waits for its mount. After the death of a mounter this process
+//! inherits its engine and kills it, because nobody would notice a later death. Then the next mounter begins, and waits for its mount, too.
 //!
 //! Never here: a device, a credential, an engine.
 
@@ -27,9 +27,9 @@ use crate::error::{Error, Result};
 
 /// Longest time for a node's request; after it the request fails. Doubled, a node that hangs delays the next one twice as long.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);
-/// A mounter that lived for this long was well: its death begins a new series. With the double, a slow series ends, too.
+/// Shortest life of a mounter that was well: its death begins a new series. Doubled, a slower series ends, too.
 const WELL_AFTER: Duration = Duration::from_secs(10);
-/// How many mounters of one source may die in a row; after that the node asks for the next one. Doubled, a mounter that can't run is tried twice as often.
+/// Most deaths of one source's mounters in a row; after them the node asks for the next one. Doubled, a mounter that can't run is tried twice as often.
 const DEATHS_MAX: u32 = 5;
 
 /// The configuration of the process.
@@ -124,8 +124,8 @@ impl Many {
         }
     }
 
-    /// Takes note of mounters that have ended, and the exit status of all processes that this one inherited, such as the helper of a dead engine. A
-    /// mounter that died gets a successor.
+    /// Reaps all ended children: mounters, and processes that this one inherited, such as the helper of a dead engine. A mounter that died gets a
+    /// successor.
     pub fn reap(&self) {
         let mut mounters = self.mounters.lock();
         while let Ok(Some((pid, status))) = rustix::process::wait(WaitOptions::NOHANG) {
@@ -215,7 +215,7 @@ impl Many {
         let mut command = Command::new(&self.config.program);
         command.args(&self.config.args).arg("--source").arg(source).stdin(Stdio::null());
         let child = command.spawn().map_err(|error| failed("starting the mounter", error))?;
-        // `reap` takes its exit status.
+        // `reap` collects its exit status.
         let running = Running { pid: Pid::from_child(&child), since: Instant::now() };
         mounters.running.insert(source.to_owned(), running);
         tracing::info!(source, pid = child.id(), "a mounter begins");
