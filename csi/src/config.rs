@@ -366,10 +366,7 @@ impl Config {
             (MounterKind::Systemd, _) => Mounting::Systemd(systemd()),
             (MounterKind::Shared, _) => Mounting::Shared {
                 volumes_max: of_node.shared_max_volumes,
-                disk: (of_node.shared_cache_size > 0).then(|| Disk {
-                    mib: of_node.shared_cache_size,
-                    directory: of_node.shared_cache_directory.clone(),
-                }),
+                disk: Disk::of(of_node.shared_cache_size, of_node.shared_cache_directory.clone()),
                 revision: of_node.shared_revision.clone(),
             },
             (MounterKind::Pod, Degraded::Systemd) => Mounting::Pod { degraded: Some(systemd()) },
@@ -544,9 +541,8 @@ mod tests {
         let directory = Some("/cache".into());
         assert_eq!(mounting(&disk), of(8, Some(Disk { mib: 90, directory })));
         assert_eq!(mounting(&disk[..2]), of(8, Some(Disk { mib: 90, directory: None })));
-        let revision = ["--mounter=shared", "--shared-revision=abc"];
-        let Mounting::Shared { revision, .. } = mounting(&revision) else { panic!() };
-        assert_eq!(revision.as_deref(), Some("abc"));
+        let told = mounting(&["--mounter=shared", "--shared-revision=abc"]);
+        assert!(matches!(told, Mounting::Shared { revision: Some(it), .. } if it == "abc"));
         let systemd = "--mounter=systemd";
         let given = [systemd, "--mount-s3-path=/opt/x/mount-s3", "--extra-ca-bundle=/etc/ca.crt"];
         let (engine, bundle) = (Some("/opt/x/mount-s3".into()), Some("/etc/ca.crt".into()));

@@ -163,7 +163,7 @@ pub struct MountpointPod {
     pub why: Option<String>,
     /// The reconciler's last step of an upgrade in place.
     pub upgrade: Option<Attempt>,
-    /// Of an engines pod, the chart's template that it was made of.
+    /// The chart's template of an engines pod.
     pub revision: Option<String>,
 }
 

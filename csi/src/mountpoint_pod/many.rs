@@ -256,7 +256,7 @@ impl Mounters {
         *deaths < DEATHS_MAX
     }
 
-    /// The children of this process that are no mounters: engines of dead mounters, and their helpers.
+    /// The children of this process besides mounters: engines of dead mounters, and their helpers.
     fn orphans(&self) -> Vec<Pid> {
         let own = std::process::id();
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();

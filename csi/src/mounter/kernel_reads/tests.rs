@@ -1,6 +1,8 @@
 //! Requests of engines, sound ones and those of an intruder, over real sockets with real FUSE devices. Nobody serves the mounts: registering a file
 //! needs no answer of theirs.
 
+mod among;
+
 use std::fs::File;
 use std::io::IoSlice;
 use std::os::fd::AsRawFd as _;
@@ -246,22 +248,6 @@ fn a_file_of_the_pods_cache_gets_a_number_and_no_device_is_kept() {
             ];
             assert_ne!(ids[0], ids[1]);
             assert_eq!(home.engines.counts().of(home.minor), 2);
-        });
-    });
-}
-
-#[test]
-fn an_engine_among_others_names_files_of_its_own_directory_alone() {
-    isolated(|| {
-        at_home(async |home| {
-            let files = [home.put("one/file"), home.put("two/file")];
-            let mut engine = home.dialled_with(Some(&home.cache.join("one")), true, 0).await;
-            home.ask(&mut engine, &Home::open("file", files[0])).await.unwrap();
-            for name in ["../two/file", "two/file", "one/file"] {
-                home.ask(&mut engine, &Home::open(name, files[1])).await.unwrap_err();
-            }
-            let why = home.ask(&mut engine, &Home::open("file", files[1])).await.unwrap_err();
-            assert!(why.contains("another one"), "{why}");
         });
     });
 }

@@ -27,7 +27,7 @@ fn flag(arg: &str) -> &str {
 }
 
 impl Node {
-    /// The engine's arguments, and the name of its cache. A volume whose cache has no room is mounted without, and its workload is told.
+    /// The engine's arguments, and the name of its cache. A volume whose cache has no room is mounted without, and its workload hears of it.
     pub(super) async fn args(
         self: &Arc<Self>,
         request: &MountRequest,

@@ -31,6 +31,14 @@ pub struct Disk {
     pub directory: Option<PathBuf>,
 }
 
+impl Disk {
+    /// A disk of this size, in MiB; `None` if that is 0.
+    #[must_use]
+    pub fn of(mib: u64, directory: Option<PathBuf>) -> Option<Self> {
+        (mib > 0).then_some(Self { mib, directory })
+    }
+}
+
 /// A cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -314,7 +322,7 @@ mod tests {
         std::fs::write(first.join("block"), "bytes").unwrap();
         let why = home.take("pv-2", "sh-2", 60, &["sh-1"]).unwrap_err();
         assert!(why.contains("60 of 100 MiB"), "{why}");
-        // Its source goes and comes again.
+        // The source goes and comes again.
         home.caches.leave(&name_of(&request("pv-1", "w1")));
         assert_eq!(home.take("pv-1", "sh-3", 60, &[]).unwrap(), first);
         assert_eq!(std::fs::read_to_string(first.join("block")).unwrap(), "bytes");

@@ -118,7 +118,7 @@ impl Home {
         let source = self.source_of(volume, "w1");
         self.mounter.unmount(&self.target(volume, "w1")).await.unwrap();
         self.mounter.node.unmount_source(&source).await.unwrap();
-        // As the first process of the pod does.
+        // The first process of the pod does this.
         let comm = Comm::on_host(&self.kubelet, "pod-uid").of_source(&source);
         std::fs::remove_dir_all(comm.directory()).unwrap();
         self.pod.sources.lock().remove(&source);
