@@ -394,7 +394,7 @@ async fn a_workload_hears_of_cache_and_memory_that_engines_of_one_pod_lack() {
     };
     driver.mounter.ignore(volume::OF_ONE_POD_EACH);
     driver.mounter.leave_out(&["memory-target", "cache"], "one pod");
-    driver.publish(with(&["cache /x", "memory-target 100", "allow-delete"], &[])).await.unwrap();
+    driver.publish(with(&["cache /x", "memory-target 200", "allow-delete"], &[])).await.unwrap();
     let notice = driver.notice().unwrap();
     assert_eq!(notice.reason, Reason::MountOptionLeftOut);
     assert!(notice.note.contains("'cache' (one pod), 'memory-target' (one pod)"), "{}", notice.note);
