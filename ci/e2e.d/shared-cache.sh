@@ -78,7 +78,7 @@ until_ok "cached files cost the next engine nothing" is_free
 all=$(caches)
 remove_pod three
 remove_pod two
-only_one() { equal "sources" 1 "$(mounts_below "$plugin/mnt/" | grep -c .)"; }
+only_one() { count_is 1 mounts_below "$plugin/mnt/"; }
 wait_s=300 until_ok "the sources of two and three have left" only_one
 equal "caches" "$all" "$(caches)"
 workload third three

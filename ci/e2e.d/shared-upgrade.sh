@@ -41,7 +41,9 @@ equal "the driver's image" "$repository:next" "$(image_of_driver)"
 equal "the image of the engines" "$repository:$version" "$(image_of_engines)"
 equal "the engines pod" "$pod" "$(engines .metadata.uid)"
 until_ok "the engines pod is outdated" outdated_is 1
-reads() { equal "what $1 reads" "$sum" "$(in_pod "$1" sha256sum /data/numbers.txt | sed 's|/data/numbers.txt|-|')"; }
+read_by() { in_pod "$1" sha256sum /data/numbers.txt | sed 's|/data/numbers.txt|-|'; }
+reads() { equal "what $1 reads" "$sum" "$(read_by "$1")"; }
+reads_again() { [ "$(read_by "$1" 2>&1)" = "$sum" ]; }
 workload second one
 workload other two propagation=HostToContainer
 for it in second other; do
@@ -58,7 +60,7 @@ equal "reads, all right" "$sum" "$(sort -u "$scratch/reads")"
 cluster kubectl -n "$driver_namespace" delete pod -l app=s3-csi-engines --grace-period=5
 is_next() { [ "$(image_of_engines)" = "$repository:next" ] && [ "$(engines .status.phase)" = Running ]; }
 until_ok "an engines pod of the new image" is_next
-for it in first other; do until_ok "$it reads again" reads $it; done
+for it in first other; do until_ok "$it reads again" reads_again $it; done
 until_ok "the engines pod is of this chart" outdated_is 0
 
 # The upgrade is taken back, and the engines of after stay.
