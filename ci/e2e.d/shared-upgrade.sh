@@ -36,7 +36,8 @@ until_ok "the engines pod is of this chart" outdated_is 0
 in_pod first sh -c 'while ! test -e /tmp/stop; do sha256sum </data/numbers.txt || exit 1; sleep 0.05; done' >"$scratch/reads" 2>&1 &
 reading=$!
 gets_on() { [ "$(wc -l <"$scratch/reads")" -gt "$1" ]; }
-release_driver "${shared[@]}" --set image.tag=next
+# Helm 4 waits for pods that nobody replaces yet, unless it is asked to wait as Helm 3 does.
+release_driver "${shared[@]}" --wait=legacy --set image.tag=next
 equal "the driver's image" "$repository:next" "$(image_of_driver)"
 equal "the image of the engines" "$repository:$version" "$(image_of_engines)"
 equal "the engines pod" "$pod" "$(engines .metadata.uid)"
@@ -65,7 +66,7 @@ until_ok "the engines pod is of this chart" outdated_is 0
 
 # The upgrade is taken back, and the engines of after stay.
 pod=$(engines .metadata.uid)
-release_driver "${shared[@]}"
+release_driver "${shared[@]}" --wait=legacy
 equal "the driver's image" "$repository:$version" "$(image_of_driver)"
 until_ok "the engines pod is of another chart" outdated_is 1
 workload third three
