@@ -144,9 +144,13 @@ impl Facts {
 
     /// Whether the name was absent less than `within` ago.
     pub(super) fn is_absent(&self, directory: InodeNo, name: &str, now: Instant, within: Duration) -> bool {
+        self.absent_at(directory, name).is_some_and(|answered| !left(within, answered, now).is_zero())
+    }
+
+    /// When S3 said that a name is absent, or this mount removed it, if nothing newer is known.
+    pub(super) fn absent_at(&self, directory: InodeNo, name: &str) -> Option<Instant> {
         let fact = self.directories.get(&directory).and_then(|names| names.facts.get(name));
-        let answered = fact.filter(|fact| fact.what == What::Absent).and_then(|fact| fact.answered);
-        answered.is_some_and(|answered| !left(within, answered, now).is_zero())
+        fact.filter(|fact| fact.what == What::Absent).and_then(|fact| fact.answered)
     }
 
     /// The names that S3 called absent at this instant or later.

@@ -152,6 +152,25 @@ pub struct Config {
     /// Whether empty objects `name_$folder$` mark directories, as Hadoop and EMR write them. Then a lookup of an absent name costs one
     /// request more.
     pub folder_marks: bool,
+    /// How long names count as absent without a question, beyond the TTL.
+    pub unasked: Unasked,
+}
+
+/// How long names count as absent without a question, beyond the TTL (`--mode full`; zero elsewhere). If another client made such a name,
+/// the condition of the upload (If-None-Match) finds out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Unasked {
+    /// For names that a directory lacked when it was made here, or in a page of its listing. Doubling it halves the pages that a program
+    /// costs that makes many files, and doubles the time that a name of another client may be missing.
+    pub in_directory: Duration,
+    /// For a name that S3 called absent, or that this mount removed. Doubling it halves the lookups of a name that comes and goes, such
+    /// as a database's journal, and doubles the time that a name of another client may be missing.
+    pub by_name: Duration,
+}
+
+impl Unasked {
+    /// A second each, as long as a directory's TTL.
+    pub const SECOND: Self = Self { in_directory: Duration::from_secs(1), by_name: Duration::from_secs(1) };
 }
 
 impl Default for Config {
@@ -162,6 +181,7 @@ impl Default for Config {
             list_page: 1000,
             lookup_page: 1,
             folder_marks: false,
+            unasked: Unasked::default(),
         }
     }
 }
@@ -200,7 +220,8 @@ impl InodeTable {
     /// A table with only the root, for the bucket that `asker` asks.
     pub fn new(asker: Asker, config: Config, clock: Clock, metrics: Arc<Metrics>) -> Self {
         let client = Arc::clone(asker.client());
-        let tree = Tree::new(&config.prefix, config.ttl, clock.now(), clock.wall());
+        let mut tree = Tree::new(&config.prefix, config.ttl, clock.now(), clock.wall());
+        tree.unasked = config.unasked;
         Self(Arc::new(Shared { client, asker, config, clock, metrics, tree: Mutex::new(tree) }))
     }
 

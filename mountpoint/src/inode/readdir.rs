@@ -48,8 +48,9 @@ impl InodeTable {
         let mut tree = self.0.tree.lock();
         let key = tree.directory(ino)?.0.clone();
         let parent = tree.inode(ino).map_or(ROOT, |inode| inode.parent);
+        let opened = tree.event();
         if let Some(directory) = tree.directory_mut(ino) {
-            directory.listings += 1;
+            (directory.listings, directory.opened) = (directory.listings + 1, opened);
         }
         let pass = Mutex::new(Arc::new(Pass::new(&tree, ino, self.0.clock.now())));
         let places = Mutex::default();

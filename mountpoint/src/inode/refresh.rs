@@ -51,7 +51,8 @@ impl InodeTable {
         let is_long = length.is_some_and(|length| length > usize::from(self.0.config.list_page));
         let beside = other.as_deref().map(|name| Beside { name, is_long });
         let begins = directory.recent.as_ref().is_none_or(|recent| recent.begins(now));
-        let for_one = ask == Ask::Both && begins && !is_long && tree.sisters_buy(parent);
+        let is_one = ask == Ask::Both && !is_long;
+        let for_one = is_one && (tree.renews_bare(parent, now) || begins && tree.sisters_buy(parent));
         let recent = tree.directory_mut(parent)?.recent.get_or_insert_with(|| Box::new(Recent::new()));
         let after = match recent.miss(name, known, terms, beside, for_one, now) {
             Advice::Wait(asked) => {

@@ -80,6 +80,19 @@ pub(super) struct Directory {
     pub(super) length: Option<u32>,
     /// Recent lookups, and the pages requested for them.
     pub(super) recent: Option<Box<Recent>>,
+    /// When S3 had nothing below the directory, which this mount made then; `None` once that is too long ago.
+    pub(super) bare: Option<Bare>,
+    /// Whether this mount made the directory.
+    pub(super) is_made_here: bool,
+    /// The event of the last open of the directory: the listing since then may show names that earlier answers lack.
+    pub(super) opened: u64,
+}
+
+/// The moment and the event at which S3 had nothing below a directory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bare {
+    pub(super) since: Instant,
+    pub(super) asked: u64,
 }
 
 impl Directory {
@@ -94,6 +107,9 @@ impl Directory {
             listed: None,
             length: None,
             recent: None,
+            bare: None,
+            is_made_here: false,
+            opened: 0,
         }
     }
 
@@ -101,6 +117,7 @@ impl Directory {
     pub(super) fn has_pages(&self) -> bool {
         self.listings > 0
             || self.listed.is_some()
+            || self.bare.is_some()
             || self.recent.as_ref().is_some_and(|recent| recent.is_in_use())
     }
 }

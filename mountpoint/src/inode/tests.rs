@@ -19,6 +19,7 @@ mod outliving;
 mod ranges;
 mod recent;
 mod sisters;
+mod unasked;
 mod walk;
 mod walked;
 

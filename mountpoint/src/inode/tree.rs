@@ -9,6 +9,7 @@ mod moved;
 mod outliving;
 mod settle;
 mod sisters;
+mod unasked;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::hash::BuildHasher as _;
@@ -28,7 +29,7 @@ use super::firsts::Firsts;
 use super::fresh::Fresh;
 use super::inodes::{Inodes, is_sparse};
 use super::state::{Directory, File, Inode, Node, Phase, Place, Times};
-use super::{Found, Kind, ROOT, Stat};
+use super::{Found, Kind, ROOT, Stat, Unasked};
 use crate::listing::expiry::{Ttl, left};
 use crate::listing::listed::Listed;
 use crate::listing::path::{self, Prefix};
@@ -50,6 +51,7 @@ pub(super) use settle::{Adopted, Recall, Settled};
 /// | `tree/sisters.rs` | pages for the first lookup in a directory |
 /// | `tree/emptied.rs` | directories that lost their last key |
 /// | `tree/moved.rs` | an inode with another name |
+/// | `tree/unasked.rs` | names that are absent without a question |
 /// | `tree/outliving.rs` | directories of a mount that outlives its engine |
 /// | `rename.rs` | what a rename may replace |
 /// | `staged.rs` | files in the stage (`--mode full`) |
@@ -68,6 +70,7 @@ pub(super) struct Tree {
     /// Number of the last event.
     events: u64,
     pub(super) ttl: Ttl,
+    pub(super) unasked: Unasked,
     /// The modification time of directories.
     mounted: SystemTime,
     /// Facts about names that pages may lack.
@@ -123,6 +126,7 @@ impl Tree {
             journal: None,
             events: 0,
             ttl,
+            unasked: Unasked::default(),
             mounted,
             facts: Facts::default(),
             board: Board::default(),

@@ -179,6 +179,25 @@ impl Recent {
         self.spell.hits == Some(2) && self.pages.iter().any(Page::is_whole)
     }
 
+    /// Time and event of the newest recent page in whose range the name would be, and which lacks it.
+    pub(crate) fn lacks(&self, name: &str, now: Instant) -> Option<(Instant, u64)> {
+        let mut pages = self.pages.iter().rev().filter(|page| is_young(page.batch.since, now));
+        let page = pages.find(|page| page.covers(name))?;
+        page.batch.find(name).is_none().then_some((page.batch.since, page.batch.asked))
+    }
+
+    /// Notes that a page answered that a name is absent. Returns the same as [`Recent::hit`].
+    pub(crate) fn hit_absent(&mut self, name: &str, now: Instant) -> bool {
+        self.spell.hits = self.spell.hits.map(|hits| hits.saturating_add(1));
+        self.spell.count(name, false, now);
+        self.spell.hits == Some(2) && self.pages.iter().any(Page::is_whole)
+    }
+
+    /// Whether a page is young enough to answer.
+    pub(crate) fn has_young(&self, now: Instant) -> bool {
+        self.pages.iter().any(|page| is_young(page.batch.since, now))
+    }
+
     /// Notes that no page answers a lookup. `known`: an inode for the name lives. `terms`: the price of a page. `beside`: another lookup
     /// of a new name is in flight in the directory. `for_one`: this lookup alone is worth a page.
     pub(crate) fn miss(

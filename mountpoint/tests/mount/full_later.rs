@@ -289,6 +289,26 @@ fn a_sync_waits_for_what_is_pending_below_a_path_and_names_the_rest() {
 }
 
 #[test]
+fn files_made_in_a_directory_made_here_cost_one_request_each() {
+    let store = Store::new();
+    for commit in ["disk", "close"] {
+        // A TTL that no slow machine outlasts.
+        let options = ["--commit", commit, "--metadata-ttl", "3600"];
+        let Some(full) = FullMount::of(&store, &options) else { return };
+        fs::create_dir(full.path(commit)).unwrap();
+        store.requests().reset();
+        for n in 0..50 {
+            fs::write(full.path(&format!("{commit}/{n}")), b"content").unwrap();
+            assert_eq!(fs::metadata(full.path(&format!("{commit}/{n}"))).unwrap().len(), 7);
+        }
+        until("all are stored", || files_of(&full.stage) == 0);
+        for (operation, count) in [("HeadObject", 0), ("ListObjectsV2", 0), ("PutObject", 50)] {
+            assert_eq!(store.requests().count(operation), count, "{commit} {operation}");
+        }
+    }
+}
+
+#[test]
 fn files_that_are_soon_gone_or_replaced_cost_no_request() {
     let store = Store::new();
     let Some(full) = FullMount::of(&store, DISK) else { return };

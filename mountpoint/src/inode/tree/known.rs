@@ -62,7 +62,8 @@ impl Tree {
             directory.listings > 0 || recent || listed
         };
         let needed = self.directory(parent).is_ok_and(|(_, directory)| may_have(directory));
-        self.facts.observe_absent(parent, name, at, now, self.ttl.missing().max(FRESH), needed);
+        let keep = self.ttl.missing().max(self.unasked.by_name).max(FRESH);
+        self.facts.observe_absent(parent, name, at, now, keep, needed);
         let Self { inodes, facts, walk, .. } = self;
         if let Some(directory) = inodes.get(parent).and_then(Inode::directory) {
             facts.walked.observe(walk, directory.key.as_str(), name, What::Absent, at);

@@ -143,7 +143,7 @@ impl Tree {
         self.recent.retain(|&other| other != ino);
         let Some(directory) = self.directory_mut(ino) else { return };
         directory.key = key.clone();
-        directory.recent = None;
+        (directory.recent, directory.bare, directory.is_made_here) = (None, None, false);
         let needed = directory.has_pages();
         self.facts.moved(ino, at, needed);
     }

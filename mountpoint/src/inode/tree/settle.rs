@@ -70,7 +70,11 @@ impl Tree {
         if self.facts.is_absent(parent, name, now, self.ttl.missing()) {
             return Ok(Recall::Missing);
         }
-        Ok(self.or_page(parent, name, now, Recall::Ask(Ask::Both)))
+        let recall = self.or_page(parent, name, now, Recall::Ask(Ask::Both));
+        if matches!(recall, Recall::Ask(_)) && self.absent_since(parent, name, now).is_some() {
+            return Ok(Recall::Missing);
+        }
+        Ok(recall)
     }
 
     /// The answer of a recent page, where the tree would have to ask S3.

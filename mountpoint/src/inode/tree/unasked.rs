@@ -1,0 +1,76 @@
+//! Names that are absent without a question (`--mode full`): a program that makes files looks for each name first, and a database for its
+//! journal before each transaction.
+//!
+//! A directory that this mount made lacks all names but those made here since; a page of a listing lacks the names that are not in it.
+//! Both hold for a moment ([`Unasked`](crate::inode::Unasked)), and not behind a listing that a program began since: that may show
+//! names of other clients, which the program then finds.
+
+use std::time::{Duration, Instant};
+
+use super::Tree;
+use crate::inode::InodeNo;
+use crate::inode::state::Bare;
+use crate::listing::expiry::left;
+
+impl Tree {
+    /// The moment at which S3 lacked a name that no inode has, if it need not be asked again yet.
+    pub(in crate::inode) fn absent_since(
+        &mut self,
+        parent: InodeNo,
+        name: &str,
+        now: Instant,
+    ) -> Option<Instant> {
+        let by_name = self.ttl.missing().max(self.unasked.by_name);
+        let answered = self.facts.absent_at(parent, name).filter(|since| is_young(by_name, *since, now));
+        answered.or_else(|| self.lacked_since(parent, name, now))
+    }
+
+    /// The moment at which the directory lacked the name.
+    fn lacked_since(&mut self, parent: InodeNo, name: &str, now: Instant) -> Option<Instant> {
+        let within = self.ttl.missing().max(self.unasked.in_directory);
+        if self.unasked.in_directory.is_zero() {
+            return None;
+        }
+        let Self { inodes, facts, .. } = self;
+        let directory = inodes.get_mut(parent)?.directory_mut()?;
+        let opened = directory.opened;
+        let counts = |asked: u64| asked > opened && facts.since(parent, name, asked).is_none();
+        if let Some(Bare { since, asked }) = directory.bare {
+            if is_young(within, since, now) {
+                return counts(asked).then_some(since);
+            }
+            directory.bare = None;
+            self.release(parent);
+            return None;
+        }
+        let recent = directory.recent.as_deref_mut()?;
+        let (since, asked) = recent.lacks(name, now)?;
+        if !counts(asked) || !is_young(within, since, now) {
+            return None;
+        }
+        if recent.hit_absent(name, now) {
+            self.page_paid(parent);
+        }
+        Some(since)
+    }
+
+    /// Notes that this mount made a directory, of which S3 had nothing at `since`.
+    pub(in crate::inode) fn is_bare(&mut self, ino: InodeNo, since: Instant) {
+        let (is_on, asked) = (!self.unasked.in_directory.is_zero(), self.event());
+        if let Some(directory) = self.directory_mut(ino).filter(|_| is_on) {
+            (directory.bare, directory.is_made_here) = (Some(Bare { since, asked }), true);
+        }
+    }
+
+    /// Whether a lookup in a directory made here is worth a page at once: more files are likely to be made there.
+    pub(in crate::inode) fn renews_bare(&self, ino: InodeNo, now: Instant) -> bool {
+        let has_page = |directory: &crate::inode::state::Directory| {
+            directory.recent.as_ref().is_some_and(|recent| recent.has_young(now))
+        };
+        self.directory(ino).is_ok_and(|(_, directory)| directory.is_made_here && !has_page(directory))
+    }
+}
+
+fn is_young(within: Duration, since: Instant, now: Instant) -> bool {
+    !left(within, since, now).is_zero()
+}
