@@ -34,14 +34,19 @@ fn made(client: &MemoryClient, allow_overwrite: bool) -> FileSystem {
 }
 
 fn by_clock(client: &MemoryClient, allow_overwrite: bool, clock: Clock) -> FileSystem {
+    with_names(client, allow_overwrite, clock, inode::Config::default())
+}
+
+fn with_names(
+    client: &MemoryClient,
+    allow_overwrite: bool,
+    clock: Clock,
+    names: inode::Config,
+) -> FileSystem {
     let metrics = Arc::new(Metrics::default());
     let pool = Pool::new(&buffer::Config { target: 128 << 20, network: 16 << 20 });
-    let inodes = InodeTable::new(
-        Asker::of_attributes(client.arc()),
-        inode::Config::default(),
-        clock.clone(),
-        Arc::clone(&metrics),
-    );
+    let inodes =
+        InodeTable::new(Asker::of_attributes(client.arc()), names, clock.clone(), Arc::clone(&metrics));
     let (prefetcher, uploader) = transfers(client, &pool, &clock, &metrics);
     let ownership = Ownership { uid: 0, gid: 0, file_mode: 0o644, dir_mode: 0o755 };
     let config = Config {

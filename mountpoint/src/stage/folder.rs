@@ -78,6 +78,9 @@ struct Log {
 struct Names {
     dir: File,
     disk: Disk,
+    /// Number of names made so far, and of those that the disk has.
+    made: AtomicU64,
+    durable: AtomicU64,
     /// Whether a sync of the directory failed. The kernel reports that once, and the disk may lack earlier names.
     has_failed: AtomicBool,
 }
@@ -89,7 +92,16 @@ impl Names {
             let why = "an earlier sync of files/ in the stage failed: look at its disk, and mount again";
             return Err(io::Error::other(why));
         }
-        self.disk.sync_all(&self.dir).inspect_err(|_| self.has_failed.store(true, Relaxed))
+        let made = self.made.load(Relaxed);
+        self.disk.sync_all(&self.dir).inspect_err(|_| self.has_failed.store(true, Relaxed))?;
+        self.durable.fetch_max(made, Relaxed);
+        Ok(())
+    }
+
+    /// Makes the first `made` names durable, if the disk lacks some of them.
+    fn sync_made(&self, made: u64) -> io::Result<()> {
+        let has_all = self.durable.load(Relaxed) >= made;
+        if has_all && !self.has_failed.load(Relaxed) { Ok(()) } else { self.sync() }
     }
 }
 
@@ -127,7 +139,8 @@ impl Folder {
         let files = Files::of(pending.iter().map(|pending| pending.live.clone()));
         let names = File::open(dir.join("files")).with_context(|| format!("opening {shown}/files"))?;
         let disk = Disk::default();
-        let names = Names { dir: names, disk: disk.clone(), has_failed: AtomicBool::new(false) };
+        let (made, durable, has_failed) = Default::default();
+        let names = Names { dir: names, disk: disk.clone(), made, durable, has_failed };
         let log = Log::create(dir, &names, &mount, next, files).with_context(|| format!("{shown}/log"))?;
         let (durable, log) = (Mutex::new(log.written), Mutex::new(log));
         let (used, leaving) = (AtomicU64::new(0), Mutex::default());
@@ -193,7 +206,9 @@ impl Folder {
             log.next - 1
         };
         let options = private().read(true).write(true).create_new(true).clone();
-        Ok((number, self.disk.open(&options, &self.path(number))?))
+        let file = self.disk.open(&options, &self.path(number))?;
+        self.names.made.fetch_add(1, Relaxed);
+        Ok((number, file))
     }
 
     /// Opens an existing file.
@@ -290,9 +305,14 @@ impl Folder {
         Ok(())
     }
 
-    /// Makes the names in `files/` durable.
-    pub(super) fn sync_names(&self) -> io::Result<()> {
-        self.names.sync()
+    /// Number of names made in `files/` so far.
+    pub(super) fn names_made(&self) -> u64 {
+        self.names.made.load(Relaxed)
+    }
+
+    /// Makes the first `made` names in `files/` durable: one sync serves all files made before it.
+    pub(super) fn sync_names(&self, made: u64) -> io::Result<()> {
+        self.names.sync_made(made)
     }
 
     /// Deletes a file without use. If an earlier state of the log would store the file, the deletion waits until the log is durable:
@@ -560,13 +580,14 @@ mod tests {
     fn names_that_could_not_be_synced_once_are_never_said_to_be_safe() {
         let dir = tempfile::tempdir().unwrap();
         let (mut folder, _) = open(dir.path()).unwrap();
-        folder.sync_names().unwrap();
+        folder.sync_names(folder.names_made()).unwrap();
         // A pipe can't be synced.
         let pipe = File::from(rustix::pipe::pipe().unwrap().0);
         let names = std::mem::replace(&mut folder.names.dir, pipe);
-        folder.sync_names().unwrap_err();
+        folder.create().unwrap();
+        folder.sync_names(folder.names_made()).unwrap_err();
         folder.names.dir = names;
-        assert!(folder.sync_names().unwrap_err().to_string().contains("an earlier sync"));
+        assert!(folder.sync_names(folder.names_made()).unwrap_err().to_string().contains("an earlier sync"));
     }
 
     #[test]

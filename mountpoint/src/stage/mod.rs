@@ -180,13 +180,17 @@ impl Area {
     /// # Errors `Disk`. A file whose sync failed is kept, and the log names it.
     pub async fn sync_all(&self, files: Vec<Arc<Staged>>) -> Result<(), Error> {
         let mut syncs = JoinSet::new();
+        let (shared, names) = (Arc::clone(&self.0), files.iter().map(|staged| staged.names).max());
+        // One sync for the names of all. If it fails, so does each file.
+        let named = self.0.runtime.spawn_blocking(move || shared.folder.sync_names(names.unwrap_or(0)));
+        drop(named.await);
         for staged in files {
             if syncs.len() >= SYNCS_MAX {
                 syncs.join_next().await;
             }
             syncs.spawn_on(
                 async move {
-                    if let Err(error) = staged.sync().await {
+                    if let Err(error) = staged.sync_bytes().await {
                         tracing::debug!(%error, "a file of the stage could not be synced behind its last close");
                     }
                 },
@@ -195,7 +199,11 @@ impl Area {
         }
         while syncs.join_next().await.is_some() {}
         let shared = Arc::clone(&self.0);
-        let swept = self.0.runtime.spawn_blocking(move || shared.folder.sweep());
+        let swept = self.0.runtime.spawn_blocking(move || {
+            // One sync for the records of all these files.
+            shared.folder.sync_log()?;
+            shared.folder.sweep()
+        });
         Ok(swept.await.map_err(std::io::Error::other)??)
     }
 
@@ -205,7 +213,7 @@ impl Area {
     pub async fn sync_names(&self) -> Result<(), Error> {
         let shared = Arc::clone(&self.0);
         let synced = self.0.runtime.spawn_blocking(move || {
-            shared.folder.sync_names()?;
+            shared.folder.sync_names(shared.folder.names_made())?;
             shared.folder.sync_log()
         });
         Ok(synced.await.map_err(std::io::Error::other)??)
@@ -216,6 +224,10 @@ impl Area {
     /// # Errors The errors of the disk.
     pub async fn create(&self, key: ObjectKey, base: Option<Base>) -> Result<Arc<Staged>, Error> {
         let shared = Arc::clone(&self.0);
+        // Making one empty file is about as much work as handing it to another thread.
+        if base.is_none() {
+            return Ok(Arc::new(Staged::create(shared, key, None)?));
+        }
         let made = self.0.runtime.spawn_blocking(move || Staged::create(shared, key, base));
         Ok(Arc::new(made.await.map_err(std::io::Error::other)??))
     }

@@ -26,6 +26,8 @@ const ZEROS: u64 = 1 << 20;
 pub struct Staged {
     pub(super) shared: Arc<Shared>,
     pub(super) number: u64,
+    /// Number of names in `files/` up to the file's own.
+    pub(super) names: u64,
     /// The open local file, while a program has the file open or a send reads it.
     pub(super) file: Mutex<Option<Arc<File>>>,
     pub(super) state: Mutex<State>,
@@ -138,6 +140,7 @@ impl Staged {
     /// Makes the file in the stage.
     pub(super) fn create(shared: Arc<Shared>, key: ObjectKey, base: Option<Base>) -> Result<Self, Error> {
         let (number, file) = shared.folder.create()?;
+        let names = shared.folder.names_made();
         let state = match base {
             None => State::new(Image::new(), key, Replaces::Nothing, None, 0),
             Some(Base { id, size, first }) => {
@@ -149,7 +152,7 @@ impl Staged {
         };
         let (file, state) = (Mutex::new(Some(Arc::new(file))), Mutex::new(state));
         let (turn, syncing, replacing) = Default::default();
-        Ok(Self { shared, number, file, state, turn, syncing, replacing })
+        Ok(Self { shared, number, names, file, state, turn, syncing, replacing })
     }
 
     /// A file that an earlier mount left for this mount to store.
@@ -184,6 +187,7 @@ impl Staged {
         Self {
             shared,
             number: dirty.file,
+            names: 0,
             file: Mutex::default(),
             state: Mutex::new(state),
             turn: Arc::default(),

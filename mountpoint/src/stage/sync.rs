@@ -16,8 +16,30 @@ impl Staged {
         synced.await.map_err(std::io::Error::other)?
     }
 
+    /// Makes the bytes of all earlier writes durable. They count after a loss of power once the log is durable, too.
+    ///
+    /// # Errors The errors of [`Staged::sync`].
+    pub(super) async fn sync_bytes(self: &Arc<Self>) -> Result<(), Error> {
+        let this = Arc::clone(self);
+        let synced = self.shared.runtime.spawn_blocking(move || this.sync_but_the_log().map(drop));
+        synced.await.map_err(std::io::Error::other)?
+    }
+
     /// Makes all earlier writes durable, on a thread that may wait for the disk.
     pub(super) fn sync_now(&self) -> Result<(), Error> {
+        let facts = match self.sync_but_the_log()? {
+            Logged::Already => return Ok(()),
+            Logged::Not { facts } => facts,
+        };
+        self.shared.folder.sync_log()?;
+        if let Some(facts) = facts {
+            self.state.lock().vouched = Some(facts);
+        }
+        Ok(())
+    }
+
+    /// Makes all earlier writes durable except their record.
+    fn sync_but_the_log(&self) -> Result<Logged, Error> {
         let _one_at_a_time = self.syncing.lock();
         let before = {
             let state = self.look();
@@ -26,7 +48,7 @@ impl Staged {
             }
             // A mapping that the kernel has of a lent file shows some of its changes only in a sync.
             if !state.image.is_dirty() && state.lent.is_none() {
-                return Ok(());
+                return Ok(Logged::Already);
             }
             let (file, is_whole) = (self.number, !state.image.needs_base());
             if !is_whole && state.synced != Some(state.image.generation()) {
@@ -43,23 +65,19 @@ impl Staged {
             }
         };
         if !before.is_lent && self.is_synced() {
-            return if before.is_vouched { Ok(()) } else { Ok(self.shared.folder.sync_log()?) };
+            return Ok(if before.is_vouched { Logged::Already } else { Logged::Not { facts: None } });
         }
         if let Err(error) = self.file_for_now().and_then(|file| self.shared.folder.disk().sync_data(&file)) {
             return Err(self.fail(error));
         }
         if before.is_vouched && self.is_vouched_still(&before) {
-            return Ok(());
+            return Ok(Logged::Already);
         }
         if !before.is_named {
-            self.shared.folder.sync_names()?;
+            self.shared.folder.sync_names(self.names)?;
         }
         let is_noted = self.note_synced(&before)?;
-        self.shared.folder.sync_log()?;
-        if is_noted && before.is_whole {
-            self.state.lock().vouched = Some(before.facts);
-        }
-        Ok(())
+        Ok(Logged::Not { facts: (is_noted && before.is_whole).then_some(before.facts) })
     }
 
     /// Whether the log on the disk said already, and still says, that the file counts as the disk has it: then it needs no record of this
@@ -127,6 +145,14 @@ impl Staged {
         (state.was_synced, state.is_named, state.synced) = (true, true, Some(before.generation));
         Ok(true)
     }
+}
+
+/// Whether the log must be made durable after a sync of the bytes.
+enum Logged {
+    /// The log on the disk says what counts.
+    Already,
+    /// `facts`: the number of facts with which the log vouches for the file, once it is durable.
+    Not { facts: Option<u64> },
 }
 
 /// The state of a file before its bytes go to the disk.

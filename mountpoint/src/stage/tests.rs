@@ -194,6 +194,49 @@ async fn each_step_outlives_a_kill_and_what_was_synced_a_loss_of_power() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn closed_files_share_the_syncs_of_their_names_and_of_the_log() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let made: Vec<_> = (0..20).map(|n| engine.new_file(&format!("{n:02}"))).collect();
+    for staged in &made {
+        staged.write(0, b"abc").unwrap();
+        staged.closed();
+    }
+    let disk = engine.shared.folder.disk();
+    disk.fail(0..0);
+    Area(Arc::clone(&engine.shared)).sync_all(made.clone()).await.unwrap();
+    assert_eq!(disk.calls(), 20 + 20 + 1 + 1, "the bytes and the record of each, the names, the log");
+    assert_eq!(engine.shared.folder.undurable(), 0);
+    let (_, after_dark, kept) = left(dir.path(), &client).await;
+    assert_eq!((after_dark.len(), kept), (20, 0));
+    // A program's own sync of the same bytes has nothing left to do but to vouch.
+    disk.fail(0..0);
+    made[0].sync().await.unwrap();
+    assert_eq!(disk.calls(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sync_of_a_new_file_covers_the_names_of_all_that_were_made_before() {
+    let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
+    let engine = engine(dir.path(), "one", &client);
+    let [first, second] = ["first", "second"].map(|key| engine.new_file(key));
+    let disk = engine.shared.folder.disk();
+    let mut calls = Vec::new();
+    for staged in [&first, &second] {
+        staged.write(0, b"abc").unwrap();
+        disk.fail(0..0);
+        staged.sync().await.unwrap();
+        calls.push(disk.calls());
+    }
+    assert_eq!(
+        calls,
+        [4, 3],
+        "the bytes, the names, the record and the log; then the same without the names"
+    );
+    assert_eq!(left(dir.path(), &client).await.1.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_whole_file_for_which_the_log_vouches_needs_one_sync_each_time() {
     let (client, dir) = (MemoryClient::default(), tempfile::tempdir().unwrap());
     let engine = engine(dir.path(), "one", &client);

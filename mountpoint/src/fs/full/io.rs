@@ -27,7 +27,11 @@ impl FileSystem {
         pid: u32,
     ) -> Result<Opened> {
         let (staged, keep_cache) = self.enter_stage(ino).await?;
-        let opener = thread_group(pid).unwrap_or(pid);
+        // Only a close that stores the file needs to know whose it is.
+        let opener = match self.full()?.is_deferred() {
+            true => pid,
+            false => thread_group(pid).unwrap_or(pid),
+        };
         let writes = flags.write || flags.truncate;
         // Before the first change, so that a waiting file is not sent half-written.
         if writes {
@@ -114,7 +118,7 @@ impl FileSystem {
             let why = format!("inode {}: opened for reading", open.ino.0);
             return Err(Error::new(Errno::BADF, why));
         }
-        if tid != 0 {
+        if tid != 0 && self.full.as_ref().is_some_and(|full| !full.is_deferred()) {
             staged.last.is(tid, thread_group);
         }
         let size = staged.staged.write(offset, data)?;

@@ -141,6 +141,11 @@ impl FileSystem {
         Self { full: Some(full), ..self }
     }
 
+    /// Whether files lie in a stage.
+    pub fn has_stage(&self) -> bool {
+        self.full.is_some()
+    }
+
     /// The use of the stage; `None` without one.
     pub fn stage(&self) -> Option<InUse> {
         let full = self.full.as_ref()?;

@@ -1,6 +1,8 @@
 //! `--mode full` over a bucket in memory: what becomes of files that another client stores meanwhile.
 
 use std::path::Path;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 
 use super::renames::{ino, rename};
 use super::*;
@@ -10,14 +12,19 @@ use crate::stage::{self, Area, Commit};
 
 /// A file system with its stage in this directory, which may rename and overwrite.
 fn staging(client: &MemoryClient, dir: &Path, clock: Clock) -> Arc<FileSystem> {
-    let fs = by_clock(client, true, clock.clone());
+    promising(Commit::Close, client, dir, clock)
+}
+
+fn promising(commit: Commit, client: &MemoryClient, dir: &Path, clock: Clock) -> Arc<FileSystem> {
+    let names = inode::Config { unasked: inode::Unasked::SECOND, ..inode::Config::default() };
+    let fs = with_names(client, true, clock.clone(), names);
     let config = stage::Config {
         dir: dir.to_owned(),
         size_max: 1 << 30,
         bucket: "bucket".into(),
         prefix: String::new(),
         endpoint: "memory".into(),
-        commit: Commit::Close,
+        commit,
         lends: false,
         is_confined: false,
     };
@@ -30,6 +37,38 @@ fn staging(client: &MemoryClient, dir: &Path, clock: Clock) -> Arc<FileSystem> {
 async fn open_to_write(fs: &FileSystem, ino: InodeNo) -> HandleNo {
     let wish = OpenFlags { write: true, ..OpenFlags::default() };
     fs.open(ino, wish, std::process::id()).await.unwrap().handle
+}
+
+/// The outcome of an operation that needs no other thread.
+fn at_once<T>(operation: impl Future<Output = T>) -> T {
+    match pin!(operation).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_come_and_go_in_a_directory_made_here_without_a_wait() {
+    let (client, dir, me) = (MemoryClient::new(), tempfile::tempdir().unwrap(), std::process::id());
+    let fs = promising(Commit::Disk, &client, dir.path(), Clock::manual());
+    let directory = fs.mkdir(ROOT, OsStr::new("d"), Maker::default()).await.unwrap().attr.ino;
+    client.reset_log();
+    for name in ["a", "b"].map(OsStr::new) {
+        assert!(fs.try_lookup(directory, name).expect("it is known").is_err());
+        let made = at_once(fs.create(directory, name, OpenFlags::default(), Maker::default(), me));
+        let handle = made.unwrap().1.handle;
+        fs.write(handle, 0, b"content", 0, |written| written.unwrap());
+        let released = fs.release(handle).unwrap().expect("it is in the stage");
+        at_once(fs.finish_released(handle, released));
+        let found = fs.try_lookup(directory, name).expect("it is known").unwrap();
+        let again = at_once(fs.open(found.attr.ino, OpenFlags { write: true, ..OpenFlags::default() }, me));
+        let handle = again.unwrap().handle;
+        let released = fs.release(handle).unwrap().expect("it is in the stage");
+        at_once(fs.finish_released(handle, released));
+    }
+    at_once(fs.unlink(directory, OsStr::new("a"))).unwrap();
+    assert!(fs.try_lookup(directory, OsStr::new("a")).expect("it is known").is_err());
+    assert_eq!(client.log().len(), 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
