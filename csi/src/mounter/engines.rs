@@ -170,7 +170,7 @@ impl Connection {
             if version < VERSION {
                 return Err(invalid(format!("the engine's version of the protocol is {version}")));
             }
-            // An engine of an earlier release tells none, and asks for none.
+            // An engine of an earlier release reports no number, and requests nothing.
             let desk =
                 source.zip(ids).map(|(source, ids)| Desk::new(Arc::clone(counts), cache, source, ids, opens));
             let (asks, asked) = mpsc::channel(1);

@@ -171,7 +171,7 @@ pub trait Mounter: Send + Sync {
         (&[], "")
     }
 
-    /// Attributes of a volume with which it makes no mounts.
+    /// Attributes of a volume for which this mounter makes no mounts.
     fn refuses(&self) -> &'static [&'static str] {
         &[]
     }
@@ -186,7 +186,7 @@ pub trait Mounter: Send + Sync {
         None
     }
 
-    /// The state of a target whose engine died, if another one is about to go on with it.
+    /// The state of a target whose engine died, if another engine is about to go on with the mount.
     fn restarting(&self, _target: &Path) -> Option<Restarting> {
         None
     }

@@ -74,7 +74,7 @@ pub(super) fn user(stream: &UnixStream) -> io::Result<u32> {
     Ok(user)
 }
 
-/// The pid of the process that called listen(2); 0 if it is not visible from here.
+/// The id of the process that called listen(2); 0 if it is not visible from here.
 fn pid(stream: &UnixStream) -> io::Result<Option<i32>> {
     stream.set_nonblocking(true)?;
     let pid = tokio::net::UnixStream::from_std(stream.try_clone()?)?.peer_cred()?.pid();

@@ -196,7 +196,7 @@ impl Revivals {
         }));
     }
 
-    /// Calls `revive` with the name of each pod that is due, one call at a time for each. It says whether it mounted anything.
+    /// Calls `revive` with the name of each pod that is due, one call at a time for a pod. It returns whether it mounted anything.
     pub(super) async fn run<F>(self: Arc<Self>, revive: impl Fn(String) -> F)
     where
         F: Future<Output = Result<bool>> + Send + 'static,

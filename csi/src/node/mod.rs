@@ -198,8 +198,8 @@ impl NodeService {
                 kubernetes: self.config.kubernetes.as_deref(),
             })
         });
-        // Options may be edited while a volume is mounted. The options of the mount were checked when it was made, and new keys must reach
-        // that mount.
+        // Options may be edited while a volume is mounted. A mount's options were checked when it was made, and new credentials must still
+        // reach it.
         let (mut options, unusable) = match options {
             Err(error) if is_mounted => (MountOptions::default(), Some(error.to_string())),
             options => (options?, None),
@@ -378,7 +378,7 @@ impl NodeService {
             || attribute == volume::CACHE && ignored.contains(&volume::CACHE_CLASS) && on_a_claim()
     }
 
-    /// Reports a cache that has the size of the default: earlier releases set no limit.
+    /// Reports a cache with the default size: earlier releases set no limit.
     fn tell_of_cache(&self, request: &PublishRequest, cache: Option<Cache>) {
         let Some(cache) = cache.filter(|cache| cache.is_default) else { return };
         let note = format!(

@@ -262,7 +262,7 @@ impl MountOptions {
         });
     }
 
-    /// The options of this volume that were left out, as a sentence for its users; `None` if none was.
+    /// A sentence for the volume's users about the options that were left out; `None` if there are none.
     #[must_use]
     pub fn left_out(&self, volume: &str) -> Option<String> {
         let each: Vec<_> = self.stripped.iter().map(|(name, why)| format!("'{name}' ({why})")).collect();

@@ -97,7 +97,7 @@ impl EnginesPods {
     /// Begins a mounter for a source, and returns the user of the pod's processes. A mounter that waits or serves already stays.
     ///
     /// # Errors
-    /// `Unavailable` with the pod's words; `FailedPrecondition` if another process has its place.
+    /// `Unavailable` with the pod's words; `FailedPrecondition` if a process outside the pod listens at its socket.
     pub(super) async fn begin(&self, pod: &EnginesPod, source: &str, deadline: Instant) -> Result<u32> {
         let failed = |error: std::io::Error| {
             let text = format!("asking the engines pod {} for a mounter: {error}", pod.name);

@@ -269,7 +269,7 @@ impl Node {
         Ok(())
     }
 
-    /// Mounts a source again after its engine ended, and binds its targets to the new mount. `false`: the source needed no mount.
+    /// Mounts a source again after its engine ended, and binds its targets to the new mount. Returns `false` if no new mount was made.
     async fn revive(self: &Arc<Self>, name: &str) -> Result<bool> {
         let deadline = Instant::now() + self.config.mount_within;
         let Some(key) = self.shares.get(name).map(|share| share.key) else { return Ok(false) };
