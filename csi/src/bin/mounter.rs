@@ -195,7 +195,7 @@ fn hide() -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Makes the processes of a dead child children of this process.
+/// Makes this process the parent of processes whose own parent dies.
 fn inherit() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(rustix::process::Pid::from_raw(1))?)
 }

@@ -6,11 +6,11 @@
 use super::quantity::Quantity;
 use super::volume;
 
-/// Name of the Mountpoint Pod's volume for the cache. The claim of a generic ephemeral volume is named after the pod and this.
+/// Name of the Mountpoint Pod's volume for the cache. The claim of a generic ephemeral volume has the pod's name and this one.
 pub const VOLUME: &str = "local-cache";
 /// The mount point of that volume in the pod.
 pub const DIRECTORY: &str = "/local-cache";
-/// The value of [`volume::CACHE`] for a claim of its own.
+/// The value of [`volume::CACHE`] for a generic ephemeral volume.
 pub const EPHEMERAL: &str = "ephemeral";
 /// The default size of a cache. A volume without a limit could fill the node's disk, and the kubelet would evict pods.
 pub const SIZE: Quantity = Quantity::of(10 << 30);

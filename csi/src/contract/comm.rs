@@ -84,7 +84,8 @@ impl Comm {
         self.0.join(Self::ENGINES_SOCKET)
     }
 
-    /// The first process of an engines pod with a disk for caches makes this file. One without, or of an earlier release, does not.
+    /// File that exists while the engines pod has a disk for caches. The pod's first process makes it; that of an earlier release never
+    /// does.
     #[must_use]
     pub fn engines_cache(&self) -> PathBuf {
         self.0.join("engines.cache")

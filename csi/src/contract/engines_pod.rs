@@ -16,7 +16,8 @@ use super::rights::{invalid, timed};
 
 /// Value of the label `app` of engines pods, and the name of their DaemonSet.
 pub const APP: &str = "s3-csi-engines";
-/// Annotation of an engines pod: a digest of the chart's template that it was made of. The node's driver has that of the present one.
+/// Annotation of an engines pod: a digest of the chart's template that it was made from. The node's driver knows the present template's
+/// digest.
 pub const REVISION: &str = "s3.csi.scality.com/revision";
 /// Prefix of the names of sources. Names of Mountpoint Pods have another one.
 pub const PREFIX: &str = "sh-";

@@ -11,7 +11,7 @@ pub enum Reason {
     AttachedAgain,
     /// A second attachment names a workload.
     AttachedTwice,
-    /// The node's disk for caches has no room for that of a volume, which is mounted without.
+    /// The node's disk for caches has no room for a volume's cache, so the volume is mounted without one.
     CacheLeftOut,
     /// A volume sets no size for its cache, which gets the default.
     CacheLimited,

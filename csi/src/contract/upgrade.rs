@@ -24,8 +24,8 @@ pub const WRITERS_WITHIN: Duration = Duration::from_secs(10);
 /// API server costs fewer upgrades, and programs wait longer while it is unreachable.
 pub const IMAGE_WITHIN: Duration = Duration::from_secs(20);
 
-/// Time for the new image's engine to serve; after it the container ends, and the old image goes on with the mount. Doubled, an engine that
-/// hangs stops programs for twice as long; halved, a busy machine takes good images back.
+/// Time for the new image's engine to serve. After it the container ends, and the old image goes on with the mount. Doubled, an engine that
+/// hangs stops programs for twice as long; halved, good images are taken back on a busy machine.
 pub const SERVES_WITHIN: Duration = Duration::from_secs(10);
 
 /// Largest age of a valid `mount.handover`: the engine leaves within 12 s of it, and the holder keeps the mount for 60 s. Halved, an image

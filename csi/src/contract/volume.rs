@@ -66,7 +66,7 @@ pub const OF_MOUNTPOINT_PODS: &[&str] = &[
 /// Attributes without an effect on engines in the engines pod, which serves all volumes of a node and refuses certificates.
 pub const OF_ONE_POD_EACH: &[&str] = OF_MOUNTPOINT_PODS.split_at(1).1;
 
-/// Attributes that have no effect there, though that pod has a disk for caches: a volume has a part of it, of its own size.
+/// Attributes without an effect in an engines pod that has a disk for caches: each volume gets a part of that disk, of the size it sets.
 pub const OF_ONE_DISK_EACH: &[&str] = OF_ONE_POD_EACH.split_at(OF_ONE_POD_EACH.len() - 2).0;
 
 /// The name of the workload's pod, from the kubelet (`podInfoOnMount`).

@@ -163,7 +163,7 @@ pub struct MountpointPod {
     pub why: Option<String>,
     /// The reconciler's last step of an upgrade in place.
     pub upgrade: Option<Attempt>,
-    /// The chart's template of an engines pod.
+    /// The digest of the chart's template that an engines pod was made from.
     pub revision: Option<String>,
 }
 

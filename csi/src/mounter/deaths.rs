@@ -56,7 +56,7 @@ pub(super) fn tell_of_limit(notices: &Notices, workload: Option<&WorkloadRef>, w
     send(notices, workload, Reason::VolumeLimitReached, "", why);
 }
 
-/// Tells a workload that its volume is mounted without a cache.
+/// Tells a workload why its volume is mounted without a cache.
 pub(super) fn tell_of_cache(notices: &Notices, workload: Option<&WorkloadRef>, volume: &str, why: &str) {
     let note =
         format!("PersistentVolume {volume} is mounted without its cache, and reads from the store: {why}");

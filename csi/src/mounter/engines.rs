@@ -34,7 +34,7 @@ const DIAL_WITHIN: Duration = Duration::from_secs(5);
 /// Time limit for an engine to read an answer or a request; after it the connection ends. Doubled, a connection is kept twice as long.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// The connections, by their names.
+/// The connections, by name.
 #[derive(Debug, Default)]
 pub(super) struct Engines {
     slots: Mutex<HashMap<String, Slot>>,
@@ -55,7 +55,7 @@ struct Connection {
 /// One engine, and the rights that it has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Peer<'a> {
-    /// The name of the connection: of one pod's only engine, the pod's UID.
+    /// The name of the connection: the source's name, or for the only engine of a pod the pod's UID.
     pub(super) slot: &'a str,
     /// The UID of the engine's pod.
     pub(super) uid: &'a str,
@@ -117,7 +117,7 @@ impl Engines {
         Ok(usage)
     }
 
-    /// Ends all other connections, and forgets the files of other sources.
+    /// Ends all connections but the needed ones, and forgets the registered files of other sources.
     pub(super) fn keep(&self, needed: impl Fn(&str) -> bool, is_source: impl Fn(u32) -> bool) {
         self.slots.lock().retain(|name, _| needed(name));
         self.counts.keep(is_source);

@@ -166,7 +166,7 @@ pub trait Mounter: Send + Sync {
         &[]
     }
 
-    /// Mount options that it leaves out, with the reason.
+    /// Mount options that this mounter leaves out, and the reason.
     fn leaves_out(&self) -> (&'static [&'static str], &'static str) {
         (&[], "")
     }
@@ -181,7 +181,7 @@ pub trait Mounter: Send + Sync {
         None
     }
 
-    /// Whether the node's engines pod is of an earlier chart than the driver; `None` where there is none.
+    /// Whether the node's engines pod has an earlier template than the driver's chart; `None` if no engines pod is known.
     fn is_outdated(&self) -> Option<bool> {
         None
     }

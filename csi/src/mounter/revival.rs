@@ -182,7 +182,7 @@ impl Revivals {
         self.watch(&mut inside, name, comm);
     }
 
-    /// Runs among these tasks, by a node's own way to mount again.
+    /// Starts [`Self::run`] as a task, with a node's way to mount a source again.
     pub(super) fn spawn<N: Send + Sync + 'static>(
         self: &Arc<Self>,
         tasks: &mut JoinSet<()>,

@@ -1,8 +1,9 @@
 //! The first process of an engines pod (`--many`). Enters: the name of a source, from the node. Leaves: a mounter for it, a separate
 //! process with its own directory, which ends alone. The directory is removed when the source is unmounted.
 //!
-//! A restarted container begins the mounters of all directories that it finds: each then waits for its mount. After the death of a mounter this process
-//! inherits its engine and kills it, because nobody would notice a later death. Then the next mounter begins, and waits for its mount, too.
+//! A restarted container starts mounters for all directories that it finds: each then waits for its mount. When a mounter dies, this
+//! process inherits its engine and kills it, because nobody would notice that engine's death later. Then a new mounter starts, and waits
+//! for its mount.
 //!
 //! Never here: a device, a credential, an engine.
 
@@ -27,9 +28,10 @@ use crate::error::{Error, Result};
 
 /// Longest time for a node's request; after it the request fails. Doubled, a node that hangs delays the next one twice as long.
 const ASKED_WITHIN: Duration = Duration::from_secs(5);
-/// Shortest life of a mounter that was well: its death begins a new series. Doubled, a slower series ends, too.
+/// Shortest life of a mounter that counts as well: its death begins a new series. Doubled, a slower series of deaths ends, too.
 const WELL_AFTER: Duration = Duration::from_secs(10);
-/// Most deaths of one source's mounters in a row; after them the node asks for the next one. Doubled, a mounter that can't run is tried twice as often.
+/// Number of deaths in a row after which a source gets no new mounter until the node asks for one. Doubled, a mounter that can't run is
+/// tried twice as often.
 const DEATHS_MAX: u32 = 5;
 
 /// The configuration of the process.
@@ -39,7 +41,7 @@ pub struct Config {
     pub comm: Comm,
     /// The directory that outlives the container, if the pod has one. Each source has a subdirectory.
     pub state_directory: PathBuf,
-    /// The disk for caches, if it is there. The node makes a directory in it for each, and names it.
+    /// The directory of the disk for caches, if there is one. The node makes and names a subdirectory for each cache.
     pub cache_directory: PathBuf,
     /// The program of a mounter.
     pub program: PathBuf,
@@ -63,9 +65,9 @@ struct Mounters {
     running: BTreeMap<String, Running>,
     /// Sources that get a mounter once the engines of dead mounters are gone.
     waiting: BTreeSet<String>,
-    /// Mounters that died soon, in a row, by their source.
+    /// Number of early deaths of mounters in a row, by source.
     deaths: BTreeMap<String, u32>,
-    /// A mounter died, and its engine may live.
+    /// Whether a mounter died whose engine may still live.
     has_orphans: bool,
 }
 
@@ -88,7 +90,7 @@ impl Many {
         !self.mounters.lock().running.is_empty()
     }
 
-    /// Begins a mounter for each source of an earlier container, then for each source that the node names.
+    /// Starts a mounter for each source of an earlier container, then for each source that the node names.
     ///
     /// # Errors
     /// The socket can't be created, or accepts no connection.
@@ -112,7 +114,7 @@ impl Many {
         }
     }
 
-    /// Says whether this pod has a disk for caches, as [`Comm::engines_cache`].
+    /// Tells the node whether this pod has a disk for caches, by the file [`Comm::engines_cache`].
     fn tell_of_cache(&self) -> io::Result<()> {
         let file = self.config.comm.engines_cache();
         if self.config.cache_directory.is_dir() {
@@ -173,7 +175,7 @@ impl Many {
         answer(stream, &said);
     }
 
-    /// Begins a mounter, unless the source has one already.
+    /// Starts a mounter, unless the source has one already.
     fn begin(&self, source: &str) -> std::result::Result<(), String> {
         let mut mounters = self.mounters.lock();
         let ends = exit_announced(&self.config.comm.of_source(source));
@@ -249,14 +251,14 @@ impl Many {
 }
 
 impl Mounters {
-    /// Whether a mounter follows one of this source that died after `lived`.
+    /// Whether a source gets another mounter after one that lived for `lived`.
     fn may_follow(&mut self, source: &str, lived: Duration) -> bool {
         let deaths = self.deaths.entry(source.to_owned()).or_default();
         *deaths = if lived < WELL_AFTER { *deaths + 1 } else { 1 };
         *deaths < DEATHS_MAX
     }
 
-    /// The children of this process besides mounters: engines of dead mounters, and their helpers.
+    /// The children of this process except mounters: engines of dead mounters, and their helpers.
     fn orphans(&self) -> Vec<Pid> {
         let own = std::process::id();
         let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -270,12 +272,12 @@ impl Mounters {
     }
 }
 
-/// The parent by `/proc/PID/stat`: behind the program's name, which may have any characters, and the state.
+/// The parent's pid in `/proc/PID/stat`. It is the second field after the program's name, which may contain any characters.
 fn parent(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Kills processes; whether there are any. Each has an exit status to take, and a signal tells of it.
+/// Kills processes. Returns whether there were any. SIGCHLD tells when their exit statuses can be collected.
 fn kill_all(processes: Vec<Pid>) -> bool {
     for pid in &processes {
         tracing::warn!(pid = pid.as_raw_nonzero(), "its mounter is gone: it ends");

@@ -19,8 +19,8 @@ use crate::contract::restart::RESTART_WITHIN;
 use crate::contract::upgrade::{HandingOver, SERVES_WITHIN};
 use crate::error::{Error, Result};
 
-/// Time that the old image needs to go on with a mount that the new image refused. Doubled, the new image has less time on a node whose kubelet
-/// is slow to start it.
+/// Time that the old image needs to go on with a mount that the new image refused. Doubled, the new image has less time on a node whose
+/// kubelet starts it slowly.
 const BEFORE_NEEDS: Duration = Duration::from_secs(15);
 
 /// Whether the node asks to leave the mount to the next container.
@@ -35,8 +35,8 @@ pub(super) fn leave(comm: &Comm) -> bool {
     noted.inspect_err(|error| tracing::error!("writing {}: {error}", comm.left().display())).is_ok()
 }
 
-/// Time by which the engine of the new image must serve. The reconciler restores the old image once the container ends, and the holder keeps the
-/// mount for [`RESTART_WITHIN`] from the death of the old engine.
+/// The time by which the new image's engine must serve. After it the container ends, and the reconciler restores the old image. The holder
+/// keeps the mount for [`RESTART_WITHIN`] from the death of the old engine.
 pub(super) fn serves_until(starts: Instant, died: Instant) -> Instant {
     (starts + SERVES_WITHIN).min(died + RESTART_WITHIN.saturating_sub(BEFORE_NEEDS))
 }

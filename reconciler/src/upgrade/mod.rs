@@ -26,8 +26,8 @@ const LEFT_WITHIN: SignedDuration = SignedDuration::from_secs(30);
 /// from the end of the engine, and 20 s may pass before the patch and before the run that finds the time over: 10 s are left for the old
 /// image to go on with the mount.
 const RUNS_WITHIN: SignedDuration = SignedDuration::from_secs(30);
-/// Time for which one container of the new image must run before it counts as upgraded: its engine serves by then, or the container ends. The rest is
-/// for the holder to bring the mount and for the kubelet to tell an end. Doubled, the node's next pod waits twice as long.
+/// Time for which one container of the new image must run before the pod counts as upgraded: the time for its engine to serve, and some for
+/// the holder to hand over the mount and for the kubelet to report an end. Doubled, the node's next pod waits twice as long.
 const SETTLES: SignedDuration = SignedDuration::from_secs(SERVES_WITHIN.as_secs().cast_signed() + 10);
 /// The pause after a writer delayed an upgrade.
 const AGAIN_AFTER: SignedDuration = SignedDuration::from_secs(300);
@@ -160,7 +160,7 @@ fn go_on(pod: &Pod, attempt: &Attempt, now: Timestamp) -> Option<Step> {
     }
     let is_next = pod.restarts > attempt.restarts;
     if !pod.runs() {
-        // It began and ended, or does not start.
+        // The container began and ended, or does not start.
         if !is_next && attempt.stage == Stage::Patched && age < RUNS_WITHIN {
             return None;
         }
@@ -172,7 +172,7 @@ fn go_on(pod: &Pod, attempt: &Attempt, now: Timestamp) -> Option<Step> {
         let step = pod.step(Some(from), after(Stage::TakenBack));
         return Some(Step { notices: pod.tells_all(Reason::MountpointPodUpgradeTakenBack, &note), ..step });
     }
-    // The upgrade is not taken back while the container runs: it may serve writers. The time of each container counts anew.
+    // An upgrade is not taken back while its container runs, which may serve writers. Each container's time counts from its own start.
     if is_next {
         return Some(pod.step(None, after(Stage::Runs)));
     }

@@ -1,7 +1,7 @@
-//! Engines with a cache. Enters: a request that asks for one. Leaves: the arguments of an engine that has it, or of one without, and a connection to
-//! each engine whose files the kernel is to read by itself.
+//! Engines with a cache. Enters: a request for a mount. Leaves: the arguments of an engine with its cache, or without one, and a connection
+//! to each engine whose files the kernel reads by itself.
 //!
-//! Never here: an engine's usage: the engines of a pod have one control group.
+//! Never here: an engine's usage, because all engines of a pod have one control group.
 
 use std::path::Path;
 
@@ -18,7 +18,7 @@ use crate::mounter::deaths;
 use crate::mounter::engines::Peer;
 use crate::mounter::targets::table;
 
-/// The flags about a cache.
+/// The engine's flags about a cache.
 const OF_CACHE: [&str; 3] = ["--cache", "--max-cache-size", "--cache-passthrough"];
 
 /// The flag of an argument, without its value.
@@ -27,7 +27,8 @@ fn flag(arg: &str) -> &str {
 }
 
 impl Node {
-    /// The engine's arguments, and the name of its cache. A volume whose cache has no room is mounted without, and its workload hears of it.
+    /// The engine's arguments, and the name of its cache. Without room for its cache a volume is mounted without one, and an Event tells
+    /// its workload.
     pub(super) async fn args(
         self: &Arc<Self>,
         request: &MountRequest,
@@ -67,17 +68,17 @@ impl Node {
         }
     }
 
-    /// Whether a source is there, or its engine may still end in the pod.
+    /// Whether a source exists, or its engine may still end in the pod.
     fn has_source(&self, pod: &str, name: &str) -> bool {
         self.shares.get(name).is_some() || self.comm(pod, name).directory().symlink_metadata().is_ok()
     }
 
-    /// Dials all engines, after a start of the driver.
+    /// Connects to all engines after a start of the driver.
     pub(super) fn dial_all(&self) {
         self.shares.all().unwrap_or_default().keys().for_each(|name| self.dial(name));
     }
 
-    /// Dials the engine of a source if it has a cache; nobody waits for that.
+    /// Connects to the engine of a source if it has a cache. Returns at once.
     pub(super) fn dial(&self, name: &str) {
         let (Ok(mounts), Ok(shares)) = (table(), self.shares.all()) else { return };
         let minor = |name: &str| mounts.at(&comm::source(&self.config.kubelet, name))?.minor();
@@ -99,7 +100,7 @@ impl Node {
         });
     }
 
-    /// Forgets what is counted for an earlier mount that had the device number of this source.
+    /// Forgets the registered files of an earlier mount that had this source's device number.
     pub(super) fn forget_counts(&self, source: &Path) {
         let minor = table().ok().and_then(|mounts| mounts.at(source)?.minor());
         if let Some(minor) = minor {

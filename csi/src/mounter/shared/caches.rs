@@ -1,9 +1,10 @@
-//! The caches of an engines pod: a directory for each volume and place of data, on a disk that the chart gives to that pod, kept over mounts, and over
-//! pods if the disk is the node's. Enters: a source and the size of its cache. Leaves: a directory that its engine owns, or the reason why it has none.
+//! The caches of an engines pod: one directory for each volume and place of data, on a disk that the chart gives to that pod. A cache
+//! outlives mounts, and also pods if the disk is the node's. Enters: a source and the size of its cache. Leaves: a directory that its
+//! engine owns, or the reason why there is none.
 //!
-//! Sizes are reserved: together the caches never have more than the disk. To make room, the caches that no source has go, the oldest first.
+//! Sizes are reserved: all caches together never exceed the disk. To make room, caches without a source are removed, the oldest first.
 //!
-//! The pod is not trusted with the disk: what is known of a cache is noted in the driver's own directory, and no link is followed on the disk.
+//! The pod is not trusted with the disk: the notes on caches are in the driver's own directory, and no link on the disk is followed.
 //!
 //! Never here: a byte of a cache; a mount that fails because there is no room.
 
@@ -27,43 +28,43 @@ use crate::mounter::MountRequest;
 pub struct Disk {
     /// The size of all caches together, in MiB.
     pub mib: u64,
-    /// The directory of the node's disk, as this process sees it; `None`: a volume of the engines pod, which goes with the pod.
+    /// The directory of the node's disk, as this process sees it. `None`: the disk is a volume of the engines pod, and is removed with it.
     pub directory: Option<PathBuf>,
 }
 
 impl Disk {
-    /// A disk of this size, in MiB; `None` if that is 0.
+    /// A disk of this size, in MiB; `None` for 0.
     #[must_use]
     pub fn of(mib: u64, directory: Option<PathBuf>) -> Option<Self> {
         (mib > 0).then_some(Self { mib, directory })
     }
 }
 
-/// A cache.
+/// The note of a cache.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 struct Kept {
     /// The size, in MiB.
     mib: u64,
-    /// The source that has it, or had it last.
+    /// The source that uses it, or used it last.
     source: String,
-    /// The time at which a source last got it or left it, in seconds since 1970.
+    /// The time at which a source last took or left it, in seconds since 1970.
     used: u64,
 }
 
 /// A request for a cache.
 pub(super) struct Wanted<'a> {
-    /// The source.
+    /// The name of the source.
     pub(super) source: &'a str,
     /// The directory that the node and the engines pod share.
     pub(super) comm: &'a Comm,
-    /// The user of the pod's processes.
+    /// The UID of the pod's processes.
     pub(super) user: u32,
     /// The size, in MiB.
     pub(super) mib: u64,
 }
 
-/// The name of the directory for a volume at its place. Two volumes never have one, though they have one bucket: their keys may not have the same rights.
+/// The name of the directory for a volume and its place. Two volumes of one bucket have two caches: their keys may have different rights.
 pub(super) fn name_of(request: &MountRequest) -> String {
     digest(&[&request.volume, &request.place])
 }
@@ -73,7 +74,7 @@ fn is_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit())
 }
 
-/// The caches that must go so that another one has room, the oldest first; or the reason why it has none.
+/// The caches to remove to make room for another one, the oldest first; or the reason why there is no room.
 fn to_remove(
     kept: &BTreeMap<String, Kept>,
     is_in_use: impl Fn(&Kept) -> bool,
@@ -108,27 +109,27 @@ fn to_remove(
 pub(super) struct Caches {
     disk: Option<Disk>,
     notes: PathBuf,
-    /// Held while room is made.
+    /// Locked while room is made.
     choosing: Mutex<()>,
 }
 
 impl Caches {
-    /// The caches on this disk; their notes are beneath the kubelet's directory.
+    /// The caches on this disk, with notes beneath this kubelet's root directory.
     pub(super) fn of(kubelet: &Path, disk: Option<Disk>) -> Self {
         let notes = comm::plugin_directory(kubelet).join("shared-caches");
         Self { disk, notes, choosing: Mutex::default() }
     }
 
-    /// Whether the chart gives a disk.
+    /// Whether the chart gives a disk for caches.
     pub(super) fn has_disk(&self) -> bool {
         self.disk.is_some()
     }
 
-    /// Reserves a cache, and makes its directory for the user of the pod. A source that had it finds its blocks there. `is_source`: whether a source is there,
-    /// or still ends in the pod.
+    /// Reserves a cache, and makes its directory for the user of the pod. A source that had this cache finds its blocks there. `is_source`
+    /// tells whether a source exists, or its engine still ends in the pod.
     ///
     /// # Errors
-    /// A sentence: the caches have no room, or the disk fails.
+    /// A sentence: the caches have no room, the pod has no disk, or the disk fails.
     pub(super) fn take(
         &self,
         name: &str,
@@ -157,9 +158,9 @@ impl Caches {
         own(&root.join(name), wanted.user).map_err(|error| failed("making its directory", error))
     }
 
-    /// Notes that a source has left its cache, which stays until another one needs the room.
+    /// Notes that a source has left its cache. The cache stays until another one needs the room.
     pub(super) fn leave(&self, name: &str) {
-        // The source is there still, so that nobody else touches this note. Room for another may take long to make.
+        // The source still exists, so nobody else writes this note. The lock is not taken: making room for another cache may take long.
         let Some(kept) = self.get(name) else { return };
         if let Err(error) = self.put(name, &Kept { used: now(), ..kept }) {
             tracing::warn!("noting that a cache is unused: {error}");
@@ -171,13 +172,13 @@ impl Caches {
         self.root(comm).map(|root| root.join(name))
     }
 
-    /// The disk, as this process sees it.
+    /// The root directory of the disk, as this process sees it.
     fn root(&self, comm: &Comm) -> Option<PathBuf> {
         let of_pod = || comm.directory().with_file_name(cache::VOLUME);
         self.disk.as_ref().map(|disk| disk.directory.clone().unwrap_or_else(of_pod))
     }
 
-    /// Forgets caches that went with their pod, and removes directories that nobody knows.
+    /// Removes notes whose directory went with its pod, and directories without a note.
     fn forget_missing(&self, root: &Path) -> io::Result<()> {
         let kept = self.all();
         for name in kept.keys().filter(|name| root.join(name).symlink_metadata().is_err()) {
@@ -215,7 +216,7 @@ impl Caches {
     }
 }
 
-/// Removes a directory with all that is in it, or whatever a pod put in its place. No link is followed.
+/// Removes a directory with all its content, or any other file that a pod put in its place. Follows no link.
 fn remove(path: &Path) -> io::Result<()> {
     match path.symlink_metadata() {
         Ok(metadata) if metadata.is_dir() => absent(std::fs::remove_dir_all(path)),
@@ -224,7 +225,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Makes a directory for one user alone. One that is there stays as it is.
+/// Makes a directory that only one user may enter. An existing one keeps its content.
 fn own(path: &Path, user: u32) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

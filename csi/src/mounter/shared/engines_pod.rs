@@ -86,7 +86,7 @@ impl EnginesPods {
         }
     }
 
-    /// Whether the pod that takes mounts differs from this one of the chart; `None`: neither is known.
+    /// Whether the pod that takes mounts has another template than the chart's `revision`; `None` while no such pod is known.
     pub(super) fn is_outdated(&self, revision: &str) -> Option<bool> {
         let uid = self.known()?;
         let view = self.pods.borrow();
@@ -94,7 +94,7 @@ impl EnginesPods {
         Some(pod.revision.as_deref() != Some(revision))
     }
 
-    /// Begins a mounter for a source, and returns the user of the pod's processes. A mounter that waits or serves already stays.
+    /// Starts a mounter for a source, and returns the UID of the pod's processes. A mounter that waits or serves already stays.
     ///
     /// # Errors
     /// `Unavailable` with the pod's words; `FailedPrecondition` if a process outside the pod listens at its socket.

@@ -49,11 +49,11 @@ use crate::contract::volume;
 use crate::error::{Error, ErrorKind, Result};
 use crate::events::WorkloadRef;
 
-/// Mount options that would take more than an engine's share of the pod, or that need a volume that the pod has not.
+/// Mount options that would take more than an engine's share of the pod, or that need a volume that the pod lacks.
 const LEFT_OUT: [&str; 4] = ["memory-target", "cache", "max-cache-size", "cache-passthrough"];
-/// Mount options that are left out though the pod has a disk for caches.
+/// Mount options that are left out even if the pod has a disk for caches.
 const LEFT_OUT_OF_MEMORY: [&str; 1] = ["memory-target"];
-/// The reason for an Event.
+/// The reason in the Event about options that were left out.
 const WHY_LEFT_OUT: &str = "the engines of a node share the memory and disk of one pod, as shared.resources and shared.cache of the chart give it";
 
 /// The configuration of a [`SharedMounter`].
