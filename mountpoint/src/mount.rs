@@ -230,7 +230,7 @@ pub fn connect(config: Config, process: Process) -> anyhow::Result<Connected> {
     };
     let (fs, outlived) = match kept {
         Some((outlived, restored)) => {
-            (fs.outliving(Arc::clone(&outlived.journal), &restored, &on), Some(outlived))
+            (fs.outliving(Arc::clone(&outlived.journal), restored, &on), Some(outlived))
         }
         None => (fs, None),
     };

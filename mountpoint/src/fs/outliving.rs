@@ -3,7 +3,7 @@
 //! A file that is being written does not outlive its engine: each call on its handle fails until its close, so no program believes that the
 //! file is stored.
 
-use std::sync::OnceLock;
+use std::sync::{OnceLock, mpsc};
 
 use super::handle::{Closing, DirHandle, FileHandle, HandleNo, HandleTable, Mapping, Mode, Reading};
 use super::read_mode::Course;
@@ -15,19 +15,20 @@ use crate::sync::atomic::AtomicBool;
 use crate::sync::{Arc, Mutex};
 
 impl FileSystem {
-    /// Takes over the open files and directories of an earlier engine, and records from now on. `runtime` runs the listings. Call this
-    /// before the kernel's first request.
+    /// Takes over the open files and directories of an earlier engine, and records from now on. `runtime` runs the listings, and takes in the
+    /// directories that no open file needs, while reads are answered. Call this before the kernel's first request.
     #[must_use]
     pub fn outliving(
         self,
         journal: Arc<Journal>,
-        restored: &Restored,
+        restored: Restored,
         runtime: &tokio::runtime::Handle,
     ) -> Self {
         let (files, dirs) = (HandleTable::outliving(&journal), HandleTable::outliving(&journal));
         let fs = Self { files, dirs, journal: Some(Arc::clone(&journal)), ..self };
-        let versions = fs.inodes.outlive(&journal, restored);
-        for (file, id) in restored.files.iter().zip(versions) {
+        let Restored { directories, files, listings } = restored;
+        let (versions, rest) = fs.inodes.outlive(&journal, directories, (&files, &listings));
+        for (file, id) in files.iter().zip(versions) {
             let (no, ino) = (HandleNo(file.handle), InodeNo(file.ino));
             let Some(id) = id else {
                 journal.forget_file(no.0);
@@ -59,7 +60,7 @@ impl FileSystem {
             let handle = FileHandle { ino, opener: 0, mode, mapping, closing: Closing::default() };
             fs.files.insert(no, handle);
         }
-        for dir in &restored.listings {
+        for dir in &listings {
             let (no, ino) = (HandleNo(dir.handle), InodeNo(dir.ino));
             match fs.inodes.reopen(ino, dir.places.clone(), runtime.clone()) {
                 Ok(listing) => {
@@ -69,6 +70,10 @@ impl FileSystem {
                 Err(_) => journal.forget_listing(no.0),
             }
         }
+        let (inodes, (holds, held)) = (fs.inodes.clone(), mpsc::channel::<()>());
+        runtime.spawn_blocking(move || inodes.take_in(rest, move || drop(holds)));
+        // From here on, a request for a name waits until all directories are there.
+        let _ = held.recv();
         fs
     }
 

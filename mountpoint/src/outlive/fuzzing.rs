@@ -26,7 +26,7 @@ pub fn records(slots: Vec<Vec<u8>>, inodes: u64, handles: u64) -> usize {
             records.push(record);
         }
     }
-    let (restored, _) = Restored::of(records, Marks { inodes, handles });
+    let (restored, _) = Restored::of(records.into_iter().collect(), Marks { inodes, handles });
     let mut known = vec![1];
     for directory in &restored.directories {
         assert!(known.contains(&directory.parent) && directory.number < inodes, "{directory:?}");

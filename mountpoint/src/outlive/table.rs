@@ -3,12 +3,13 @@
 //! The kernel copies a write within one page whole, also for a process that is killed meanwhile; a slot never crosses a page. A record that
 //! changes gets a new slot before its old one is freed, so that one of the two is always there.
 
+use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::fs::FileExt as _;
 
-use foldhash::{HashMap, HashMapExt as _};
+use foldhash::{HashMap, HashSet, HashSetExt as _};
 use rustix::fs::{
     FlockOperation, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, flock, ftruncate, memfd_create,
 };
@@ -16,7 +17,7 @@ use rustix::io::Errno;
 
 use super::Refused;
 use super::header::{self, Identity, MAGIC, PAGE, SHELVES_AT, VERSION};
-use super::record::{Record, Subject, decode, encode, seal};
+use super::record::{Record, Records, SLOT_MAX, Subject, decode, encode, seal};
 
 /// The most memory of a journal. Beyond it, later directories and handles are not recorded. Doubling it lets twice as many outlive an
 /// engine: there is room for 500,000 with short names.
@@ -27,7 +28,7 @@ const SHELF: u64 = 64 << 10;
 const SHELVES_MAX: usize = (SIZE_MAX / SHELF) as usize;
 
 /// The sizes of slots. The longest record, a listing between two names of 255 bytes, has 562 bytes.
-const SIZES: [u64; 4] = [128, 256, 512, 1024];
+const SIZES: [u64; 4] = [128, 256, 512, SLOT_MAX as u64];
 
 /// The table of one journal.
 #[derive(Debug)]
@@ -107,6 +108,13 @@ fn first_page(file: &File) -> Result<(u64, Vec<u8>), Refused> {
     }
 }
 
+/// The number of the store that wrote the slot at this place.
+fn store_at(file: &File, place: u64) -> io::Result<u64> {
+    let mut store = [0; 8];
+    file.read_exact_at(&mut store, place + 8)?;
+    Ok(u64::from_le_bytes(store))
+}
+
 impl Table {
     pub(super) fn create(shared: &OwnedFd, identity: &Identity) -> Result<Self, Refused> {
         let file = lock(shared)?;
@@ -130,7 +138,7 @@ impl Table {
     }
 
     /// Opens an existing table; returns its first page and its records.
-    pub(super) fn open(shared: &OwnedFd) -> Result<(Self, Vec<u8>, Vec<Record>), Refused> {
+    pub(super) fn open(shared: &OwnedFd) -> Result<(Self, Vec<u8>, Records), Refused> {
         check_seals(shared)?;
         let file = lock(shared)?;
         let (len, page) = first_page(&file)?;
@@ -139,13 +147,14 @@ impl Table {
             let class = usize::from(page[SHELVES_AT as usize + number]).checked_sub(1)?;
             SIZES.get(class).map(|&size| (class, size))
         };
-        // Programs wait meanwhile: tables of the right size from the start, and a quick hash, take a quarter off their pause.
+        // Programs wait meanwhile, mostly for the memory that is touched: more than half of their wait were page faults.
         let most = (1..slots.shelves).filter_map(size_of).map(|(_, size)| (SHELF / size) as usize).sum();
-        let mut records: HashMap<Subject, (Record, u64)> = HashMap::with_capacity(most);
         slots.used.reserve(most);
+        let mut records = Records::with_capacity(most);
+        let (mut outdated, mut doubled) = (Vec::new(), HashSet::new());
         let mut shelf = vec![0; SHELF as usize];
         for number in 1..slots.shelves {
-            let Some(size) = size_of(number) else {
+            let Some((class, size)) = size_of(number) else {
                 if page[SHELVES_AT as usize + number] == 0 {
                     slots.unused.push(number);
                 }
@@ -153,33 +162,44 @@ impl Table {
             };
             let at = number as u64 * SHELF;
             file.read_exact_at(&mut shelf, at)?;
-            for (i, slot) in shelf.chunks_exact(size.1 as usize).enumerate() {
-                let place = at + i as u64 * size.1;
+            for (i, slot) in shelf.chunks_exact(size as usize).enumerate() {
+                let place = at + i as u64 * size;
                 let Some((record, store)) = decode(slot, place) else {
-                    slots.free[size.0].push(place);
+                    slots.free[class].push(place);
+                    outdated.extend((slot[..8] != [0; 8]).then_some(place));
                     continue;
                 };
                 slots.stores = slots.stores.max(store);
-                let subject = record.subject();
-                let later = records.get(&subject).is_none_or(|(_, before)| *before < store);
-                let freed = match later {
-                    true => {
-                        records.insert(subject, (record, store));
-                        slots.used.insert(subject, (place, size.0))
+                match slots.used.entry(record.subject()) {
+                    Entry::Vacant(room) => {
+                        room.insert((place, class));
+                        records.push(record);
                     }
-                    false => Some((place, size.0)),
-                };
-                if let Some((place, size)) = freed {
-                    slots.free[size].push(place);
+                    Entry::Occupied(mut before) => {
+                        doubled.insert(record.subject());
+                        let mut freed = (place, class);
+                        if store_at(&file, before.get().0)? < store {
+                            freed = before.insert(freed);
+                        }
+                        slots.free[freed.1].push(freed.0);
+                        outdated.push(freed.0);
+                    }
                 }
             }
         }
-        let records = records.into_values().map(|(record, _)| record).collect();
+        // Two slots are about one subject: the engine was killed between two stores.
+        if !doubled.is_empty() {
+            records.retain(|subject| !doubled.contains(&subject));
+            for (place, class) in doubled.iter().filter_map(|subject| slots.used.get(subject).copied()) {
+                let slot = &mut shelf[..SIZES[class] as usize];
+                file.read_exact_at(slot, place)?;
+                decode(slot, place).into_iter().for_each(|(record, _)| records.push(record));
+            }
+        }
         let table = Self::over(file, slots);
-        // Two slots are about one subject: the earlier one still has its bytes, and a later removal of the other would bring it back.
-        let free: Vec<u64> = table.slots.lock().free.iter().flatten().copied().collect();
-        for place in free {
-            table.clear(place)?;
+        // The earlier one still has its bytes, and a later removal of the other would bring it back.
+        for place in outdated {
+            table.store(place, &[0; 8])?;
         }
         Ok((table, page, records))
     }
@@ -196,12 +216,6 @@ impl Table {
             }
         };
         self.file.write_all_at(bytes, at)
-    }
-
-    fn clear(&self, place: u64) -> io::Result<()> {
-        let mut head = [0; 8];
-        self.file.read_exact_at(&mut head, place)?;
-        if head == [0; 8] { Ok(()) } else { self.store(place, &[0; 8]) }
     }
 
     /// Writes a record, then frees the slot of the one before.

@@ -16,7 +16,9 @@ fn after(bench: &Bench, journal: &Arc<Journal>) -> (Bench, Arc<Journal>) {
     let config = bench.table.0.config.clone();
     let asker = Asker::of_attributes(bench.client.clone().arc());
     let table = InodeTable::new(asker, config, bench.clock.clone(), Arc::clone(&bench.metrics));
-    table.outlive(&journal, &restored);
+    let outlive::Restored { directories, files, listings } = restored;
+    let (_, rest) = table.outlive(&journal, directories, (&files, &listings));
+    table.take_in(rest, || ());
     let (client, clock, metrics) = (bench.client.clone(), bench.clock.clone(), Arc::clone(&bench.metrics));
     (Bench { client, table, clock, metrics }, journal)
 }
@@ -24,7 +26,8 @@ fn after(bench: &Bench, journal: &Arc<Journal>) -> (Bench, Arc<Journal>) {
 fn supervised(keys: &[&str]) -> (Bench, Arc<Journal>) {
     let bench = Bench::new(Ttl::Minimal, keys);
     let journal = Arc::new(Journal::create(Identity::default()).unwrap());
-    bench.table.outlive(&journal, &outlive::Restored::default());
+    let (_, rest) = bench.table.outlive(&journal, Vec::new(), (&[], &[]));
+    bench.table.take_in(rest, || ());
     (bench, journal)
 }
 
@@ -92,6 +95,50 @@ async fn a_file_that_is_open_keeps_its_number_while_its_version_is_the_same() {
             assert!(!keep_cache, "the kernel's pages may hold a change that was refused");
         }
     }
+}
+
+/// Goal: a program that reads waits only for what its read needs.
+#[tokio::test]
+async fn what_open_files_need_is_there_before_the_other_directories() {
+    let bench = Bench::new(Ttl::Minimal, &["a/b/file", "a/c/x", "d/e/f/y"]);
+    let journal = Arc::new(Journal::create(Identity::default()).unwrap());
+    let directory = |number, parent, name: &str| outlive::Directory {
+        number,
+        parent,
+        name: name.into(),
+        standing: outlive::Standing::Remote,
+        held: true,
+    };
+    // Two are called b: the engine was killed after it had recorded the later one.
+    let directories =
+        [(2, 1, "a"), (4, 1, "d"), (3, 2, "b"), (5, 2, "c"), (6, 2, "b"), (7, 4, "e"), (8, 7, "f")];
+    let mut directories = directories.map(|(number, parent, name)| directory(number, parent, name)).to_vec();
+    directories.push(outlive::Directory { standing: outlive::Standing::Local, ..directory(10, 7, "made") });
+    let file = outlive::File {
+        handle: 1,
+        ino: 9,
+        parent: 6,
+        name: "file".into(),
+        etag: "\"e\"".into(),
+        size: 1,
+        modified: std::time::SystemTime::UNIX_EPOCH,
+        passthrough: None,
+        direct: false,
+        may_write: false,
+        refused: false,
+    };
+    let listing = outlive::Listing { handle: 1, ino: 7, places: Default::default() };
+    journal.raise(outlive::Mark::Inodes, 11);
+    let (versions, rest) = bench.table.outlive(&journal, directories, (&[file], &[listing]));
+    assert_eq!(versions[0].as_ref().map(|id| id.key.as_str()), Some("a/b/file"));
+    let known =
+        || (2..11).filter(|number| bench.table.key_of(InodeNo(*number)).is_some()).collect::<Vec<_>>();
+    assert_eq!(known(), [2, 4, 6, 7, 9, 10]);
+    bench.table.take_in(rest, || ());
+    assert_eq!(known(), [2, 3, 4, 5, 6, 7, 8, 9, 10]);
+    assert_eq!(bench.lookup(InodeNo(2), "b").await.unwrap().ino, InodeNo(6), "the later of two has the name");
+    assert_eq!(bench.lookup(InodeNo(7), "f").await.unwrap().ino, InodeNo(8));
+    assert!(bench.lookup(ROOT, "a").await.unwrap().ino == InodeNo(2) && bench.table.readers(InodeNo(9)) == 1);
 }
 
 /// Reads a listing in pieces of `piece` names, each by another engine.

@@ -62,7 +62,8 @@ impl Tree {
         }
     }
 
-    /// Restores a directory from the record of an earlier engine. The next lookup of its name asks S3. False if that is impossible: its
+    /// Restores a directory from the record of an earlier engine. The next lookup of its name asks S3. An open file of its name, or a
+    /// directory with a later number, keeps the name, in whatever order they are restored. False if the directory can't be restored: its
     /// key would be too long, or its number is in use.
     pub(in crate::inode) fn restore_directory(&mut self, it: &outlive::Directory, now: Instant) -> bool {
         let ino = InodeNo(it.number);
@@ -75,14 +76,15 @@ impl Tree {
         {
             inode.lookups = UNKNOWN;
         }
-        self.place(
-            ino,
-            match it.standing {
-                Standing::Remote => Place::Remote,
-                Standing::Local => Place::Local,
-                Standing::Nowhere => Place::Nowhere,
-            },
-        );
+        let parent = InodeNo(it.parent);
+        let (place, has_name) = match it.standing {
+            Standing::Remote => (Place::Remote, self.child(parent, &it.name)),
+            Standing::Local => (Place::Local, self.local(parent, &it.name)),
+            Standing::Nowhere => return true,
+        };
+        if has_name.is_none_or(|other| other < ino && self.directory(other).is_ok()) {
+            self.place(ino, place);
+        }
         true
     }
 
