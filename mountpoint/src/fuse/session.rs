@@ -19,7 +19,7 @@ use super::serve::{go_on, greet, rings_for, serve};
 use crate::fs::{self, FileSystem};
 use crate::metrics::Metrics;
 use crate::mountinfo;
-use crate::outlive::Agreed;
+use crate::outlive::{Agreed, Refused};
 use crate::sync::{Arc, Mutex};
 
 /// A session in progress.
@@ -168,7 +168,11 @@ impl Session {
             .then_some(fs::DeviceNo { major: 0, minor: u32::try_from(agreed.connection).unwrap_or(0) });
         let (device, number, is_new) = match (device, dir.as_deref()) {
             (Some(fd), _) => {
-                let number = known.or_else(|| device_behind(&fd));
+                let behind = device_behind(&fd);
+                if known.is_some() && behind.is_some() && known != behind {
+                    return Err(Refused::AnotherDevice.into());
+                }
+                let number = known.or(behind);
                 (FuseDevice::adopt(fd), number, false)
             }
             (None, Some(dir)) => {

@@ -69,6 +69,11 @@ pub enum Refused {
         /// The mount of the flags.
         is: String,
     },
+    /// The device belongs to another mount than the journal.
+    #[error(
+        "the device that was passed with it belongs to another mount: the holder must pass both descriptors of one mount"
+    )]
+    AnotherDevice,
     /// The kernel can't send requests again.
     #[error("the kernel can't send requests again (FUSE_NOTIFY_RESEND needs Linux 6.9): the mount ends")]
     NoResend,

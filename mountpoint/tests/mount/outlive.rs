@@ -4,6 +4,7 @@ mod holder;
 mod upgrade;
 
 use std::fs;
+use std::os::fd::AsRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use rustix::process::Signal;
 use s3server::{Effect, Fault};
 
 use crate::common::front::Front;
-use crate::common::{Pattern, Setup, Store, command, is_mounted, until};
+use crate::common::{Pattern, Setup, Store, command, is_mounted, need, until};
 
 /// Kills of one test. `MOUNT_S3_KILLS` names another number, for a longer look by hand.
 const KILLS: usize = 50;
@@ -386,6 +387,30 @@ fn flags_of_another_mount_are_refused_and_the_right_ones_go_on() {
     holder.setup = right;
     holder.start();
     assert_eq!(holder.runs("print(open(f'{mount}/file').read())"), "1\n");
+}
+
+#[test]
+fn a_device_of_another_mount_is_refused_and_the_right_one_goes_on() {
+    let (Some(mut one), Some(mut other)) = (Holder::new(&[]), Holder::new(&[])) else { return };
+    for (holder, content) in [(&mut one, "1"), (&mut other, "2")] {
+        holder.store.put("file", content);
+        holder.start();
+        holder.kill();
+    }
+    let kept = |holder: &Holder| holder.kept.lock().unwrap()["fuse"].try_clone().unwrap();
+    let (own, foreign) = (kept(&one), kept(&other));
+    let facts = fs::read_to_string(format!("/proc/self/fdinfo/{}", own.as_raw_fd())).unwrap();
+    if !need("Linux 6.17, which tells the connection of a device", facts.contains("fuse_connection:")) {
+        return;
+    }
+    one.kept.lock().unwrap().insert("fuse".to_owned(), foreign);
+    assert_eq!(one.command().status().unwrap().code(), Some(3));
+    assert!(one.log().contains("belongs to another mount"), "{}", one.log());
+    for (mut holder, device, content) in [(one, Some(own), "1\n"), (other, None, "2\n")] {
+        device.into_iter().for_each(|it| drop(holder.kept.lock().unwrap().insert("fuse".to_owned(), it)));
+        holder.start();
+        assert_eq!(holder.runs("print(open(f'{mount}/file').read())"), content);
+    }
 }
 
 #[test]
